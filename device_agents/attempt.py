@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -167,15 +167,21 @@ class Attempt:
         self._enter("download")
         files = self._download()
         self._enter("unpack")
-        bundle = unpack(files["bundle"], self._folder / "bundle", max_total_bytes=self._limits.disk_bytes)
-        files["bundle"].unlink()
-        _check_manifest(bundle, self._assignment)
-        job = self._job(bundle, files)
-        # Everything has been checked: from here on the binary may run.
-        make_executable(bundle)
+        names = ["bundle", *(f"bundle-{place}" for place, _ in enumerate(self._assignment.others, 1))]
+        bundles = [self._unpack(files[name], name) for name in names]
+        job = self._job(bundles, files)
+        # Everything has been checked: from here on the binaries may run.
+        for bundle in bundles:
+            make_executable(bundle)
         with self._alone():
             self._enter("run")
             self._quietly(job) if self._assignment.own_data else self._execute(job)
+
+    def _unpack(self, archive: Path, name: str) -> UnpackedBundle:
+        bundle = unpack(archive, self._folder / name, max_total_bytes=self._limits.disk_bytes)
+        archive.unlink()
+        _check_manifest(bundle, self._assignment)
+        return bundle
 
     def _quietly(self, job: Job) -> None:
         """Run it on data that stay here: what the binary says of its failure in words stays here too, in our log."""
@@ -189,16 +195,17 @@ class Attempt:
             raise
 
     def _download(self) -> dict[str, Path]:
-        """The files of the assignment, by its fields; those that it has."""
+        """The files of the assignment, by its fields (`bundle-1` is the first of the others); those that it has."""
         assignment = self._assignment
         self._make_folders()
         asked = {name: getattr(assignment, name) for name in FILES}
         blobs: dict[str, Blob] = {name: blob for name, blob in asked.items() if blob is not None}
+        blobs |= {f"bundle-{place}": other for place, other in enumerate(assignment.others, 1)}
         self._check_room(sum(blob.size_bytes for blob in blobs.values()))
         started_s = time.monotonic()
         self._transfer_deadline_s = started_s + self._limits.transfer_s
         try:
-            return {name: self._fetch(blob, FILES[name]) for name, blob in blobs.items()}
+            return {name: self._fetch(blob, FILES.get(name, f"{name}.pfb")) for name, blob in blobs.items()}
         except FarmError as error:
             raise as_attempt_error(error) from None
         except EnrolmentError as error:
@@ -233,9 +240,10 @@ class Attempt:
             message = f"the job needs about {3 * wanted_bytes:,} bytes of disk, {free_bytes:,} are free"
             raise AttemptError("device.disk", message, cause="device", hint="make room on the device's disk")
 
-    def _job(self, bundle: UnpackedBundle, files: Mapping[str, Path]) -> Job:
+    def _job(self, bundles: Sequence[UnpackedBundle], files: Mapping[str, Path]) -> Job:
         """What is to be run, its data sets rewritten for the binary."""
         own, limits = self._assignment.own_data, self._limits
+        bundle, *others = bundles
         fetched = (files.get("dataset"), files.get("validation_dataset"))
         archives = (self._station.shelf.archive(own) if own else fetched[0], fetched[1])
         data, validation = split_data_sets(
@@ -248,7 +256,7 @@ class Attempt:
         settings, key = self._assignment.settings.fitted(), self._assignment.checkpoint_key()
         send = self._checkpoints.send if settings.mode == "train" and bundle.can_go_on else None
         return Job(self._folder, self._kept, bundle, settings, data=data, validation=validation,
-                   weights=files.get("weights"), limits=limits, key=key,
+                   weights=files.get("weights"), limits=limits, others=tuple(others), key=key,
                    earlier=self._earlier(files.get("checkpoint"), key), on_checkpoint=send)  # fmt: skip
 
     def _keep_checkpoint(self, checkpoint: Path, past: Past, _: retry.Sleep) -> None:
@@ -344,6 +352,7 @@ class Attempt:
             isolation_level=station.sandbox.level,
             environment={**description.environment, "agent": description.agent_version},
             trials=self._trials,
+            others=[other.digest for other in assignment.others],
         )
         report = replace(report, own_limits=self._own_limits or None)
         own, exported = assignment.own_data, self._findings.exported

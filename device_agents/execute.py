@@ -15,16 +15,10 @@ from device_agents.job.asked import Job
 from device_agents.job.bundle import make_executable, unpack
 from device_agents.job.checkpoints import hand_to, take_apart
 from device_agents.job.dataset import split_data_sets
-from device_agents.job.execution import (
-    EXPORTED,
-    LOGITS,
-    TRAINED,
-    Execution,
-    Notify,
-    StopCheck,
-)
+from device_agents.job.execution import EXPORTED, TRAINED, Execution
 from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput
+from device_agents.job.processes import LOGITS, Notify, StopCheck
 from device_agents.job.sandbox import probe
 from device_agents.job.scratch import temporary_folder
 from device_agents.job.users import DEFAULT
@@ -50,6 +44,7 @@ def run_bundle(
     save: Path | None = None,
     export: Path | None = None,
     out: Path | None = None,
+    others: Sequence[Path] = (),
     checkpoint: Path | None = None,
     resume: Path | None = None,
     limits: Limits | None = None,
@@ -68,8 +63,9 @@ def run_bundle(
     sandbox is as strong as this machine allows.
 
     Never raises for a run that fails: the report's outcome is typed. Training that diverged leaves no files, unless the
-    best was kept (`report.training`). Raises: `EnrolmentError` (unknown runner or
-    class), `OSError` (the bundle cannot be read, or a result not written where it was asked for).
+    best was kept (`report.training`). `others` are bundle files that take turns with the first, in mode compare.
+    Raises: `EnrolmentError` (unknown runner or class), `OSError` (the bundle cannot be read, or a result not written
+    where it was asked for).
     """
     started_at, limits, settings = time.time(), limits or Limits(), settings.fitted()
     sandbox = probe(users=DEFAULT, with_cgroup=False, runner=runner.split() if runner else ())
@@ -84,6 +80,10 @@ def run_bundle(
         try:
             bundle = unpack(path, folder / "bundle", max_total_bytes=limits.disk_bytes)
             trials = bundle.trials
+            those = tuple(
+                unpack(other, folder / f"bundle-{place}", max_total_bytes=limits.disk_bytes)
+                for place, other in enumerate(others, 1)
+            )
             labels = () if settings.mode == "infer" else bundle.labels
             files, held_out = split_data_sets(
                 (data, validation_data), folder, bundle.inputs, max_bytes=limits.disk_bytes, labels=labels
@@ -95,9 +95,10 @@ def run_bundle(
             start = _copied(weights, folder / "start.safetensors", "weights.missing")
             left = _copied(resume, folder / "unfinished", "checkpoint.missing")
             job = Job(folder, kept, bundle, settings, data=files, validation=held_out, limits=limits, weights=start,
-                      key=key, earlier=take_apart(left, key, must_fit=True) if left else None,
+                      others=those, key=key, earlier=take_apart(left, key, must_fit=True) if left else None,
                       on_checkpoint=hand_to(checkpoint) if checkpoint else None)  # fmt: skip
-            make_executable(bundle)
+            for one in (bundle, *those):
+                make_executable(one)
             execution = Execution(job, device, sandbox, notify=notify, should_stop=should_stop)
             findings = execution.findings
             execution.run()
@@ -111,7 +112,7 @@ def run_bundle(
             measurement_class=device.description.measurement_class,
             started_at=started_at, finished_at=time.time(), transfer_s=0.0,
             isolation_level=sandbox.level, environment=device.description.environment,
-            trials=trials,
+            trials=trials, others=[file_digest(other) for other in others],
         )  # fmt: skip
     return LocalResult(report, error)
 

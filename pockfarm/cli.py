@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from device_agents.wire.disk import is_full
 from pockfarm.commands import (
+    compare,
     deltas,
     devices,
     farm,
@@ -48,6 +49,7 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     local.add_targets,
     training_graph.add_export_training_graph,
     tune.add_tune,
+    compare.add_compare,
     deltas.add_delta,
     plans.add_plan,
     plans.add_schema,

@@ -50,7 +50,6 @@ from pockfarm.values import (
     dataset_of,
     device_of,
     job_of,
-    part,
     parts,
     run_of,
     text,
@@ -227,6 +226,7 @@ class Farm(Fleet, Tenants, Record):
         dataset: str | None = None,
         validation_dataset: str | None = None,
         weights: str | None = None,
+        others: Sequence[str] = (),
         where: Sequence[str] = (),
         allow_waiting: bool = False,
         **given: Any,
@@ -236,6 +236,7 @@ class Farm(Fleet, Tenants, Record):
         `where`: tags that the device must have (`key` or `key=value`). `dataset` and `validation_dataset` (what
         training is validated on, in place of the setting `validation`, a share of the data set) are digests of data
         sets; the first may be `device:NAME`, one that stays on the device. `weights`: what an earlier run trained.
+        `others`: digests of bundles that take turns with the first, in mode compare.
         Settings are one `RunSettings`, or single fields of it by name (`mode="train", steps=50`); others take the
         farm's default. A class that no device of the farm has is refused unless `allow_waiting`; the run's `warnings`
         say if it has to wait. Raises: UsageError, beside what the farm refuses.
@@ -258,6 +259,7 @@ class Farm(Fleet, Tenants, Record):
             "dataset": dataset,
             "validation_dataset": validation_dataset,
             "weights": weights,
+            "others": list(others) or None,
             "where": list(where) or None,
             "allow_waiting": allow_waiting or None,
         }
@@ -300,10 +302,6 @@ class Farm(Fleet, Tenants, Record):
 
     def cancel_run(self, run_id: str) -> Run:
         return run_of(json_of(self._send("POST", f"/runs/{run_id}/cancel")))
-
-    def report(self, run_id: str) -> Json:
-        """What the device measured: the fields of `device_agents.wire.Report`."""
-        return part(self._get(f"/runs/{run_id}/report"), "report")
 
     def weights(self, run_id: str) -> bytes:
         """The weights that a run trained, as safetensors."""

@@ -86,7 +86,7 @@ class Tuned:
 class ExecOptions:
     """What `execute` hands to the binary. `validation_data`: what training is validated on; `save`: checkpoint with
     optimizer state; `export`: parameters alone; `out`: logits of mode infer; `checkpoint`: what `resume` goes on
-    from."""
+    from; `others`: bundles that take turns with the first, in mode compare."""
 
     settings: RunSettings
     data: Path | None = None
@@ -97,6 +97,7 @@ class ExecOptions:
     out: Path | None = None
     checkpoint: Path | None = None
     resume: Path | None = None
+    others: tuple[Path, ...] = ()
     runner: str | None = None
     device_class: str | None = None
 
@@ -340,8 +341,9 @@ def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], Non
         if line:
             progress(line)
 
-    if not bundle.is_file():
-        raise UsageError(f"{bundle}: no such file")
+    for file in (bundle, *options.others):
+        if not file.is_file():
+            raise UsageError(f"{file}: no such file")
     try:
         named = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
         result = run_bundle(bundle, **named, limits=_limits(), notify=notify)

@@ -179,6 +179,35 @@ def _facts(report: Json) -> list[tuple[str, str]]:
     ]
 
 
+ENDS = {
+    "known": "nothing was left to find out",
+    "rounds": "the most that are made",
+    "time": "the time was over: --compare-time gives more",
+    "cut": "it was ended before",
+}
+"""Why bundles no longer took turns, by the report's word for it."""
+
+
+def comparison_text(found: Json, names: Sequence[str]) -> str:
+    """Bundles that took turns, a row for each; then how many rounds, and what they could find."""
+    rows = []
+    for name, row in zip(names, parts(found, "bundles"), strict=True):
+        rows.append((name, milliseconds(optional_number(row, "median_us")), text(row, "says") or "the first"))
+    rounds, ended = optional_number(found, "rounds"), text(found, "ended")
+    lines = [text_table(("bundle", "step ms", "beside the first"), rows), ""]
+    lines.append(f"{figure(rounds, 0)} rounds: {ENDS.get(ended, ended)}")
+    least = optional_number(found, "detectable")
+    if least is not None:
+        lines.append(f"foreseen: a difference of {least:.2%} is found nineteen times of twenty")
+    return "\n".join(lines)
+
+
+def names_of(found: Json) -> list[str]:
+    """Of the bundles of a farm's comparison: model, plan and the beginning of the digest."""
+    return [f"{text(row, 'model_name')} {text(row, 'plan_name')} {text(row, 'bundle_digest')[7:15]}"
+            for row in parts(found, "bundles")]  # fmt: skip
+
+
 def tuning_text(report: Json) -> str:
     """What a tuning run measured: a row per kernel, and what the winners save in a step."""
     kernels = parts(part(report, "tuning"), "kernels")

@@ -144,6 +144,7 @@ RULES: Mapping[str, Rule] = {
     "PUT /agent/attempts/{lease_token}/checkpoint": DEVICE,
     "GET /agent/attempts/{lease_token}/checkpoint": DEVICE,
     "GET /agent/attempts/{lease_token}/bundle": DEVICE,
+    "GET /agent/attempts/{lease_token}/bundles/{place}": DEVICE,
     "GET /agent/attempts/{lease_token}/dataset": DEVICE,
     "GET /agent/attempts/{lease_token}/validation-dataset": DEVICE,
     "GET /agent/releases/{sequence}": DEVICE,

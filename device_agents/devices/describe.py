@@ -25,6 +25,8 @@ from device_agents.errors import EnrolmentError
 from device_agents.wire import DeviceDescription, MeasurementClass
 
 NO_FACTS: Mapping[str, str] = {}
+TIMED_MODES = ("compare",)
+"""Beside what every agent does; an emulated device, whose times say nothing of a real one, does not offer them."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def describe_device(
         isolation_level=isolation_level,
         agent_version=AGENT_VERSION,
         environment={**_system_facts(), **max_frequency(board), **kind.facts(board), **facts},
+        modes=TIMED_MODES,
     )
     return Device(kind, board, description)
 

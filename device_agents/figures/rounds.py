@@ -12,14 +12,18 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Protocol
 
 from device_agents.figures.intervals import Interval, by_signed_ranks, walsh
+from device_agents.figures.warm_up import settled
 
 LOOKS = (12, 18, 27, 40)
 """After so many rounds it is asked whether the comparison may end. The last of them ends it, or its time does."""
+PILOT = 4
+"""Rounds after which it is told what the comparison can find. They decide nothing by themselves."""
 FALSE_ALARM = 0.004
 """How often equal bundles are called different, at most: shared out among looks, the end by the clock, and pairs."""
 FOUND = 0.95
@@ -57,6 +61,23 @@ class Ratio:
     def is_within(self, effect: float) -> bool:
         """Whether no difference as large as that is left."""
         return self.interval is not None and 1 / (1 + effect) < self.interval.low and self.interval.high < 1 + effect
+
+
+class Process(Protocol):
+    """What a fresh process reported: of which bundle it was, and the times of all its steps."""
+
+    @property
+    def bundle(self) -> int: ...
+    @property
+    def step_us(self) -> Sequence[float]: ...
+
+
+def rounds_of(processes: Iterable[Process], *, bundles: int, steps: int) -> tuple[Round, ...]:
+    """The whole rounds in what processes reported, in the order in which they ran; `steps` of each count."""
+    told = [(one.bundle, statistics.median(settled(one.step_us, steps))) for one in processes]
+    width = 2 * bundles
+    parts = [told[start : start + width] for start in range(0, len(told) - width + 1, width)]
+    return tuple(Round(tuple(one for one, _ in part), tuple(us for _, us in part)) for part in parts)
 
 
 def order_of(number: int, *, bundles: int, seed: int) -> Order:

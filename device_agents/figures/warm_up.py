@@ -37,6 +37,17 @@ def settled_from(step_us: Sequence[float], *, most: int) -> int:
     return done
 
 
+def allowance(steps: int) -> int:
+    """How many steps a process that is to have `steps` settled ones is given for its warm-up, beside them."""
+    return max(LEAST_SETTLED, steps // 3)
+
+
+def settled(step_us: Sequence[float], steps: int) -> Sequence[float]:
+    """So many steps of a process, from the first after its warm-up on; what it has beyond them is left out."""
+    done = settled_from(step_us, most=max(0, len(step_us) - steps))
+    return step_us[done : done + steps]
+
+
 def _change(logs: Sequence[float], most: int) -> int:
     """After how many values the rest is lower; 0 if none is worth its price."""
     price = PRICE * _deviation(logs) * math.log(len(logs))

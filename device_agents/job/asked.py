@@ -10,7 +10,7 @@ from device_agents.errors import BadBundle, BadData
 from device_agents.job.bundle import UnpackedBundle
 from device_agents.job.checkpoints import Earlier, OnCheckpoint
 from device_agents.job.dataset import DataFiles
-from device_agents.wire import Limits, ProtocolError, RunSettings, held_out
+from device_agents.wire import MOST_BUNDLES, Limits, ProtocolError, RunSettings, held_out
 
 NO_CHECKPOINTS = "the bundle was built before there were checkpoints of unfinished runs: a run of it cannot go on"
 
@@ -32,6 +32,8 @@ class Job:
     limits: Limits = field(default_factory=Limits)
     key: str = ""
     """`wire.checkpoint_key` of the run."""
+    others: tuple[UnpackedBundle, ...] = ()
+    """That take turns with `bundle`, in mode compare."""
     earlier: Earlier | None = None
     """Where training goes on."""
     on_checkpoint: OnCheckpoint | None = None
@@ -48,17 +50,10 @@ class Job:
 
 def check_fits(job: Job, device: Device) -> None:
     """That this device may run this bundle in this mode. Raises: `BadBundle`, `BadData`."""
-    description, mode = device.description, job.settings.mode
-    if job.bundle.target not in description.targets:
-        known = ", ".join(description.targets) or "none"
-        raise BadBundle("bundle.target", f"built for {job.bundle.target}; this device runs {known}", cause="user")
-    missing = sorted(set(job.bundle.required_features) - set(description.features))
-    if missing:
-        message = f"the binary needs CPU features that this device lacks: {', '.join(missing)}"
-        raise BadBundle("bundle.features", message, cause="user")
-    if (job.bundle.trials is not None) != (mode == "tune"):
-        kind = "trains" if job.bundle.trials is None else "measures schedules"
-        raise BadBundle("bundle.kind", f"mode {mode} does not go with a bundle that {kind}", cause="user")
+    mode = job.settings.mode
+    for bundle in (job.bundle, *job.others):
+        _check_bundle(bundle, mode, device)
+    _check_turns(job, device)
     if job.data is None and job.settings.needs_data:
         raise BadData("data.missing", f"mode {mode} needs a data set")
     try:
@@ -70,5 +65,35 @@ def check_fits(job: Job, device: Device) -> None:
         raise BadData("checkpoint.mode", f"mode {mode} has no checkpoints of unfinished runs; only train has")
     if wants_more and not job.bundle.can_go_on:
         raise BadBundle("bundle.checkpoints", NO_CHECKPOINTS, cause="user", hint="build it again")
-    if mode in ("profile", "train") and job.settings.steps < 1:
+    if mode in ("profile", "train", "compare") and job.settings.steps < 1:
         raise BadData("steps.missing", f"mode {mode} needs at least one step")
+
+
+def _check_bundle(bundle: UnpackedBundle, mode: str, device: Device) -> None:
+    description = device.description
+    if bundle.target not in description.targets:
+        known = ", ".join(description.targets) or "none"
+        raise BadBundle("bundle.target", f"built for {bundle.target}; this device runs {known}", cause="user")
+    missing = sorted(set(bundle.required_features) - set(description.features))
+    if missing:
+        message = f"the binary needs CPU features that this device lacks: {', '.join(missing)}"
+        raise BadBundle("bundle.features", message, cause="user")
+    if (bundle.trials is not None) != (mode == "tune"):
+        kind = "trains" if bundle.trials is None else "measures schedules"
+        raise BadBundle("bundle.kind", f"mode {mode} does not go with a bundle that {kind}", cause="user")
+
+
+def _check_turns(job: Job, device: Device) -> None:
+    """What goes with mode compare, and with no other."""
+    if job.settings.mode != "compare":
+        if job.others:
+            raise BadData("compare.mode", f"mode {job.settings.mode} takes one bundle; only compare takes several")
+        return
+    if not 1 <= len(job.others) < MOST_BUNDLES:
+        raise BadData("compare.bundles", f"{1 + len(job.others)} bundles; 2 to {MOST_BUNDLES} take turns")
+    if job.data is not None or job.weights is not None:
+        raise BadData("compare.data", "bundles take turns on made-up samples, from their own weights",
+                      hint="leave out data set and weights")  # fmt: skip
+    if device.is_emulated:
+        raise BadBundle("compare.emulated", "this device is emulated: its times say nothing of a real one",
+                        cause="user", hint="compare on a board, or on this computer with a bundle for it")  # fmt: skip

@@ -1,25 +1,22 @@
-"""One job of an unpacked bundle on this device: profile, train, eval, infer or tune. Knows nothing of a farm."""
+"""One job on this device, by its mode: profile, train, eval, infer, tune or compare. Knows nothing of a farm."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
-from typing import Optional
+from collections.abc import Sequence
 
 from device_agents.devices.describe import Device
-from device_agents.errors import AttemptError, BadData, StepFailed, Stopped
+from device_agents.errors import AttemptError, BadData, StepFailed
 from device_agents.job.asked import Job, check_fits
 from device_agents.job.checkpoints import CANNOT_KEEP, CheckpointKeeper, Earlier
-from device_agents.job.confinement import OUT, Confinement, confined
+from device_agents.job.comparing import Comparing
+from device_agents.job.confinement import OUT
 from device_agents.job.dataset import DataFiles
 from device_agents.job.findings import Findings
-from device_agents.job.output import KeptOutput, keep_output
+from device_agents.job.output import KeptOutput
+from device_agents.job.processes import LOGITS, Notify, Processes, StopCheck
 from device_agents.job.sandbox import Sandbox
-from device_agents.job.step import Ending, run_process
+from device_agents.job.step import Ending
 from device_agents.job.step_events import (
     CheckpointLeft,
     Done,
@@ -27,7 +24,6 @@ from device_agents.job.step_events import (
     Failed,
     Kernel,
     Resumed,
-    Start,
     StepDone,
     StepEvent,
     Validated,
@@ -35,10 +31,9 @@ from device_agents.job.step_events import (
 )
 from device_agents.job.stopwatch import check_passed, load_us
 from device_agents.job.training import TrainingFindings, scored_samples
-from device_agents.job.words import data_words, relative, train_words, weights_words
+from device_agents.job.words import data_words, train_words, weights_words
 from device_agents.measure.sampler import Sampler
 from device_agents.wire import (
-    EMULATION_TIME_FACTOR,
     Block,
     Evaluation,
     KernelTime,
@@ -46,21 +41,14 @@ from device_agents.wire import (
     VariantTime,
     most_checkpoint_bytes,
 )
-from device_agents.wire.plausibility import check_kernel, check_memory
-
-Notify = Callable[..., None]
-"""`notify(kind, **fields)`: kinds and fields of `wire.Event`."""
-StopCheck = Callable[[], Optional[Stopped]]
+from device_agents.wire.plausibility import check_kernel
 
 WANTED_BLOCKS = 5
 MIN_BLOCK_STEPS = 4
 TUNE_SHARE = 0.8
 """Of the run's time limit, at most: the last kernel's rounds may pass the end of the measuring time."""
-TRAINED, EXPORTED, LOGITS = f"{OUT}/trained.safetensors", f"{OUT}/weights.safetensors", f"{OUT}/logits.npy"
+TRAINED, EXPORTED = f"{OUT}/trained.safetensors", f"{OUT}/weights.safetensors"
 UNFINISHED = f"{OUT}/unfinished.safetensors"
-CHECKPOINT_FACTOR = 4
-CHECKPOINT_SLACK_BYTES = 1 << 20
-"""A checkpoint is the bundle's own, with up to two more tensors for each parameter, and other names."""
 MAX_NAME_CHARACTERS = 200
 
 
@@ -75,18 +63,13 @@ class Execution:
         """`identity`: run, attempt and device, which its checkpoints name."""
         self.job = job
         self.device = device
-        self.sandbox = sandbox
         self.findings = Findings(job.bundle.batch, device.description.cores)
         self._notify = notify
-        self._should_stop = should_stop
-        self._name = name
         self._identity = identity
         self._keeper: CheckpointKeeper | None = None
         self._sampler = Sampler(device.read)
-        self._confinement: Confinement | None = None
-        factor = EMULATION_TIME_FACTOR if device.is_emulated else 1.0
-        self._run_limit_s = min(job.limits.run_s, job.settings.time_limit_s or job.limits.run_s) * factor
-        self._deadline_s = time.monotonic() + self._run_limit_s
+        self._processes = Processes(job, device, sandbox, self.findings, sampler=self._sampler, notify=notify,
+                                    should_stop=should_stop, name=name)  # fmt: skip
 
     def run(self) -> None:
         """Run the job's mode. Raises: `AttemptError`; `findings` holds what was found until then."""
@@ -97,17 +80,18 @@ class Execution:
             "eval": self._evaluate_only,
             "infer": self._infer,
             "tune": self._tune,
+            "compare": self._compare,
         }
-        self._deadline_s = time.monotonic() + self._run_limit_s
-        with self._confined(), self._sampler:
+        with self._processes.ready(), self._sampler:
             try:
                 modes[self.job.settings.mode]()
             finally:
                 self.findings.states = self._sampler.states()
                 self.findings.energy_use = None if self.device.is_emulated else self._sampler.energy()
-                group = self._confinement.group if self._confinement else None
-                if group:
-                    self.findings.memory = replace(self.findings.memory, cgroup_peak_bytes=group.peak_bytes())
+
+    def keep(self, name: str) -> KeptOutput:
+        """Take a file of the job out of its reach. Raises: `BadOutput`, `Stopped`."""
+        return self._processes.keep(name)
 
     def _profile(self) -> None:
         settings = self.job.settings
@@ -130,7 +114,7 @@ class Execution:
             return
         weights = ["--weights", TRAINED]
         self.findings.evaluation_after = self._evaluate("after", weights, data)
-        self._run("export", [*weights, "--out", EXPORTED], lambda _: None)
+        self._processes.run("export", [*weights, "--out", EXPORTED], lambda _: None)
         self.findings.exported = self.keep(EXPORTED)
 
     def _start_training(self) -> None:
@@ -164,7 +148,9 @@ class Execution:
         arguments = train_words(job, save=TRAINED, checkpoint=UNFINISHED, earlier=earlier)
         if job.on_checkpoint is not None:
             most_bytes = most_checkpoint_bytes(job.bundle.weights_bytes)
-            self._keeper = CheckpointKeeper(job.folder, UNFINISHED, job.keep, uid=self._uid(), max_bytes=most_bytes)
+            self._keeper = CheckpointKeeper(
+                job.folder, UNFINISHED, job.keep, uid=self._processes.uid, max_bytes=most_bytes
+            )
         if earlier is not None:
             training.go_on(earlier.past)
         try:
@@ -178,7 +164,12 @@ class Execution:
 
     def _infer(self) -> None:
         data = data_words(self.job, self.job.data, labels=False)
-        self._run("infer", [*weights_words(self.job), *data, "--out", LOGITS], lambda _: None)
+        self._processes.run("infer", [*weights_words(self.job), *data, "--out", LOGITS], lambda _: None)
+
+    def _compare(self) -> None:
+        comparing = Comparing(self.job, self._processes, self._sampler, self._notify)
+        self.findings.comparison = comparing.found
+        comparing.run()
 
     def _tune(self) -> None:
         trials = self.job.bundle.trials or ()
@@ -202,8 +193,8 @@ class Execution:
                 self._notify("progress", fraction=(event.trial + 1) / len(trials))
 
         self._notify("phase", message="tune")
-        seconds = min(self.job.settings.tune_s or 0.0, TUNE_SHARE * self._run_limit_s)
-        self._run("tune", ["--seconds", repr(seconds)], on_event)
+        seconds = min(self.job.settings.tune_s or 0.0, TUNE_SHARE * self._processes.limit_s)
+        self._processes.run("tune", ["--seconds", repr(seconds)], on_event)
         if not self.findings.variants:
             raise AttemptError("step.incomplete", "the binary ended without the time of any kernel", cause="compiler")
 
@@ -215,7 +206,7 @@ class Execution:
                 found[:] = [self._evaluation(event, data)]
 
         self._notify("phase", message=f"eval {moment}")
-        self._run("eval", [*weights, *data_words(self.job, data)], on_event)
+        self._processes.run("eval", [*weights, *data_words(self.job, data)], on_event)
         if not found:
             raise AttemptError("step.incomplete", "the binary ended without an evaluation", cause="compiler")
         last = found[-1]
@@ -252,7 +243,7 @@ class Execution:
         self._notify("phase", message=command)
         is_cold = not self.findings.blocks
         try:
-            ending = self._run(command, arguments, on_event)
+            ending = self._processes.run(command, arguments, on_event)
         finally:
             self._sampler.end()
             self.findings.blocks.append(Block(tuple(step_us), load_us(ending), is_cold))
@@ -317,80 +308,6 @@ class Execution:
         if len(rows) > len(self.findings.blocks):
             raise ProtocolError("kernel.index", f"kernel {row.index:,} is reported twice")
         rows.append(row)
-
-    def _run(self, command: str, arguments: Sequence[str], on_event: Callable[[StepEvent], None]) -> Ending:
-        """One process of the binary. Raises: `AttemptError`."""
-        assert self._confinement is not None, "run() sets it up"
-        confinement = self._confinement
-        process = confinement.process(self._argv(command, arguments), self.job, self.device, run_s=self._run_limit_s,
-                                      deadline_s=self._deadline_s)  # fmt: skip
-        started_s = time.monotonic()
-
-        def watch(pid: int) -> None:
-            self._sampler.watch(pid)
-            confinement.disk.pid = pid
-
-        def take(event: StepEvent) -> None:
-            self._take_sizes(event)
-            on_event(event)
-
-        try:
-            ending = run_process(
-                process,
-                on_event=take,
-                on_stderr=lambda line: self._notify("log", message=line[:2000]),
-                should_stop=confinement.stops(self._should_stop),
-                on_pid=watch,
-            )
-        finally:
-            self.findings.run_s += time.monotonic() - started_s
-        confinement.check(ending, process)
-        return ending
-
-    def _argv(self, command: str, arguments: Sequence[str]) -> Sequence[str]:
-        threads = [] if self._threads() is None or command == "export" else ["--threads", str(self._threads())]
-        step = f"./{relative(self.job, self.job.bundle.step)}"
-        return [*self.device.runner, step, command, *arguments, *threads]
-
-    def _take_sizes(self, event: StepEvent) -> None:
-        memory = self.findings.memory
-        if isinstance(event, Start):
-            memory = replace(
-                memory,
-                arena_bytes=event.arena_bytes,
-                weights_bytes=event.weights_bytes,
-                optimizer_bytes=event.optimizer_bytes,
-            )
-            check_memory(memory, self.device.description)
-            self.findings.threads = event.threads
-        elif isinstance(event, Done) and event.peak_rss_bytes:
-            memory = replace(memory, peak_rss_bytes=max(memory.peak_rss_bytes or 0, event.peak_rss_bytes))
-            check_memory(memory, self.device.description)
-        self.findings.memory = memory
-
-    def keep(self, name: str) -> KeptOutput:
-        """Take a file of the job out of its reach. Raises: `BadOutput`, `Stopped`."""
-        job = self.job
-        most = job.limits.disk_bytes
-        if name != LOGITS:
-            most = min(most, CHECKPOINT_FACTOR * job.bundle.weights_bytes + CHECKPOINT_SLACK_BYTES)
-        to = job.keep / Path(name).name
-        return keep_output(job.folder, name, to, uid=self._uid(), max_bytes=most, should_stop=self._should_stop)
-
-    def _uid(self) -> int:
-        """That the job's processes run as."""
-        return self.sandbox.uid if self.sandbox.uid is not None else os.geteuid()
-
-    def _threads(self) -> int | None:
-        if self.job.settings.threads is not None:
-            return self.job.settings.threads
-        return min(self.job.bundle.threads, os.cpu_count() or 1) if self.job.bundle.threads else None
-
-    @contextmanager
-    def _confined(self) -> Iterator[None]:
-        with confined(self.sandbox, self.job, self._name) as self._confinement:
-            self.sandbox = self._confinement.sandbox
-            yield
 
 
 def block_steps(steps: int, *, emulated: bool) -> tuple[int, ...]:

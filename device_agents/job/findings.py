@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from device_agents.job.comparison import ComparisonFindings
 from device_agents.job.output import KeptOutput
 from device_agents.job.training import TrainingFindings
 from device_agents.measure.measurement import judge, measure
@@ -49,6 +50,7 @@ class Findings:
     variants: dict[tuple[int, int], VariantTime] = field(default_factory=dict)
     """By (trial, variant), as numbered in the bundle."""
     training: TrainingFindings | None = None
+    comparison: ComparisonFindings | None = None
     exported: KeptOutput | None = None
     """Parameters only: what is uploaded."""
 
@@ -106,8 +108,10 @@ class Findings:
         isolation_level: int,
         environment: Mapping[str, str],
         trials: Sequence[Trial] | None = None,
+        others: Sequence[str] = (),
     ) -> Report:
-        """The report of the attempt; `weights` is filled in by whoever uploads them."""
+        """The report of the attempt; `weights` is filled in by whoever uploads them. `others`: digests of the bundles
+        that take turns with the first."""
         return Report(
             run_id=run_id,
             attempt=attempt,
@@ -131,6 +135,7 @@ class Findings:
             verdict=self.verdict(),
             tuning=self.tuning(trials),
             training=self.training.report(has_weights=self.exported is not None) if self.training else None,
+            comparison=self.comparison.report((bundle_digest, *others)) if self.comparison else None,
             isolation_level=isolation_level,
             environment=environment,
         )

@@ -37,6 +37,11 @@ def data_words(job: Job, data: DataFiles | None, options: str = "--", *, labels:
     return words
 
 
+def profile_words(job: Job, steps: int, warmup: int = 0) -> list[str]:
+    """So many steps on made-up samples, or on those that are named beside; `warmup` steps before are not told of."""
+    return ["--steps", str(steps), "--warmup", str(warmup), "--batch-seed", str(job.settings.seed)]
+
+
 def train_words(job: Job, *, save: str, checkpoint: str, earlier: Earlier | None) -> list[str]:
     """All of `train`. `save` and `checkpoint`: where it writes."""
     settings, wants_checkpoints = job.settings, job.on_checkpoint is not None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from device_agents.figures.rounds import (
     LOOKS,
+    PILOT,
     Ratio,
     Round,
     detectable,
@@ -17,11 +17,9 @@ from device_agents.figures.rounds import (
     order_of,
     ratios,
 )
+from device_agents.wire import Why
 
-PILOT = 4
-"""Rounds after which it is told what the comparison can find. They decide nothing by themselves."""
-Why = Literal["known", "rounds", "time"]
-"""Why it ended: nothing is left to find out, the last look, its time is over."""
+LAST_LOOK = LOOKS[-1]
 Process = Callable[[int], float]
 """One fresh process of the bundle at that place in the list: the median of its settled steps, in microseconds."""
 
@@ -46,7 +44,7 @@ class Prospect:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Compared:
     """What was found."""
 
     rounds: tuple[Round, ...]
@@ -59,7 +57,7 @@ class Comparison:
 def take_turns(
     wanted: Wanted, process: Process, *, tell: Callable[[Prospect], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
-) -> Comparison:  # fmt: skip
+) -> Compared:  # fmt: skip
     """Compare. What `process` raises ends it."""
     began_s = clock()
     rounds: list[Round] = []
@@ -78,7 +76,7 @@ def take_turns(
         if may_end(rounds, bundles=wanted.bundles, effect=wanted.effect):
             why = "rounds" if len(rounds) >= LOOKS[-1] else "known"
             break
-    return Comparison(tuple(rounds), ratios(rounds, bundles=wanted.bundles) if rounds else (), prospect, why)
+    return Compared(tuple(rounds), ratios(rounds, bundles=wanted.bundles) if rounds else (), prospect, why)
 
 
 def _prospect(rounds: list[Round], more: int, bundles: int) -> Prospect:

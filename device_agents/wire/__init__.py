@@ -30,6 +30,7 @@ from device_agents.wire.checkpoint import (
     state_of,
 )
 from device_agents.wire.codec import ProtocolError, dumps, from_json, loads, to_json
+from device_agents.wire.comparison_report import MOST_BUNDLES, ComparedProcess, Comparison, Why
 from device_agents.wire.enrolment import (
     Challenge,
     ChallengeRequest,
@@ -75,6 +76,7 @@ from device_agents.wire.paths import (
     HEARTBEAT_PATH,
     KEPT_PATH,
     LEASE_PATH,
+    OTHER_BUNDLE_PATH,
     PROTOCOL,
     PROTOCOL_HEADER,
     REFUSAL_PATH,
@@ -125,7 +127,11 @@ from device_agents.wire.report import (
     VerdictKind,
 )
 from device_agents.wire.settings import (
+    COMPARE_S,
+    EFFECT,
+    FIRST_MODES,
     LOCAL_MODES,
+    MAX_COMPARED_STEPS,
     MAX_STEPS,
     MODES,
     LocalMode,
@@ -141,21 +147,23 @@ from device_agents.wire.tuning_report import KernelTuning, Tuning, VariantTime
 
 __all__ = [
     "ASSIGNMENT_TYPE", "BUNDLE_PATH", "CHALLENGE_PATH", "CHALLENGE_TYPE", "CHECKPOINT_PATH", "CHECKPOINT_VERSION",
-    "CLOCK_HEADER", "DATASET_PATH", "DIGEST_HEADER", "DIVERGED", "EMULATION_TIME_FACTOR", "ENROL_PATH", "ENROL_TYPE",
-    "EVENTS_PATH", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH", "ISOLATION_FACTS", "ISOLATION_LEVELS", "ISOLATION_PARTS",
-    "KEPT_PATH", "KEY_LIST_TYPE", "KEY_TYPE", "LEASE_PATH", "LEASE_S", "LOCAL_MODES", "MAX_CLASSES",
-    "MAX_EVENTS_PER_BATCH", "MAX_KEPT_RUNS", "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS", "MODES",
-    "MOST_AGENT_BYTES", "OFFER_TYPE", "PROGRAM_HEADER", "PROTOCOL", "PROTOCOL_HEADER", "REFUSAL_PATH", "RELEASE_PATH",
+    "CLOCK_HEADER", "COMPARE_S", "DATASET_PATH", "DIGEST_HEADER", "DIVERGED", "EFFECT", "EMULATION_TIME_FACTOR",
+    "ENROL_PATH", "ENROL_TYPE", "EVENTS_PATH", "FIRST_MODES", "HEARTBEAT_INTERVAL_S", "HEARTBEAT_PATH",
+    "ISOLATION_FACTS", "ISOLATION_LEVELS", "ISOLATION_PARTS", "KEPT_PATH", "KEY_LIST_TYPE", "KEY_TYPE", "LEASE_PATH",
+    "LEASE_S", "LOCAL_MODES", "MAX_CLASSES", "MAX_COMPARED_STEPS", "MAX_EVENTS_PER_BATCH", "MAX_KEPT_RUNS",
+    "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS", "MODES", "MOST_AGENT_BYTES", "MOST_BUNDLES", "OFFER_TYPE",
+    "OTHER_BUNDLE_PATH", "PROGRAM_HEADER", "PROTOCOL", "PROTOCOL_HEADER", "REFUSAL_PATH", "RELEASE_PATH",
     "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "ROOT_TYPE", "VALIDATION_DATASET_PATH", "WEIGHTS_PATH", "AgentOffer",
-    "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest", "Credential", "DeviceDescription",
-    "DeviceState", "Energy", "EnrolRequest", "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch",
-    "EventsResponse", "HeartbeatRequest", "HeartbeatResponse", "KeptRuns", "KernelTime", "KernelTuning", "KeyList",
-    "LeaseRequest", "Limits", "ListedKey", "LocalMode", "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome",
-    "OutcomeState", "OwnArray", "OwnData", "OwnDataset", "Past", "Program", "ProtocolError", "RenewRequest", "Report",
-    "ReportResponse", "RunSettings", "ServerKey", "Setting", "Signature", "Training", "TrainingOutcome", "Tuning",
-    "UpdateFailure", "Validation", "VariantTime", "Verdict", "VerdictKind", "append_past", "attempt_path",
-    "base64_bytes", "best_step", "borne_out", "challenge_message", "check_own_name", "check_plausible", "check_state",
-    "check_taken", "checkpoint_key", "default_of", "dumps", "enrol_message", "from_json", "held_out",
-    "impossible_energy", "key_message", "loads", "missing_parts", "most_checkpoint_bytes", "pae", "read_past",
-    "release_path", "settings_of", "state_of", "to_json", "version_order",
+    "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest", "ComparedProcess", "Comparison",
+    "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest", "EnrolResponse", "Envelope",
+    "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse",
+    "KeptRuns", "KernelTime", "KernelTuning", "KeyList", "LeaseRequest", "Limits", "ListedKey", "LocalMode",
+    "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "OwnArray", "OwnData",
+    "OwnDataset", "Past", "Program", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "RunSettings",
+    "ServerKey", "Setting", "Signature", "Training", "TrainingOutcome", "Tuning", "UpdateFailure", "Validation",
+    "VariantTime", "Verdict", "VerdictKind", "Why", "append_past", "attempt_path", "base64_bytes", "best_step",
+    "borne_out", "challenge_message", "check_own_name", "check_plausible", "check_state", "check_taken",
+    "checkpoint_key", "default_of", "dumps", "enrol_message", "from_json", "held_out", "impossible_energy",
+    "key_message", "loads", "missing_parts", "most_checkpoint_bytes", "pae", "read_past", "release_path",
+    "settings_of", "state_of", "to_json", "version_order",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Optional
 
 from device_agents.wire.checkpoint import checkpoint_key
 from device_agents.wire.codec import FLAT, SENT_IF_SET, check
+from device_agents.wire.comparison_report import MOST_BUNDLES
 from device_agents.wire.own_data import OwnData
 from device_agents.wire.report import Blob
 from device_agents.wire.settings import MODES, RunSettings
@@ -75,6 +76,8 @@ class Assignment:
     """In place of `dataset`: one of the device's own, which stays there."""
     checkpoint: Optional[Blob] = field(default=None, metadata=SENT_IF_SET)
     """Where an earlier attempt stood, to go on from (`checkpoint.py`). Null: the first step."""
+    others: tuple[Blob, ...] = field(default=(), metadata=SENT_IF_SET)
+    """Bundles that take turns with the first; mode compare only."""
 
     def __post_init__(self) -> None:
         check(bool(_TOKEN.fullmatch(self.lease_token)), "lease_token", "8-200 URL-safe characters")
@@ -83,6 +86,8 @@ class Assignment:
         check(self.release_number >= 0, "release_number", "at least 0")
         check(self.dataset is None or self.own_data is None, "own_data", "absent beside a data set")
         check(self.settings.mode in MODES, "mode", f"one of {', '.join(MODES)}")
+        least, most = (1, MOST_BUNDLES - 1) if self.settings.mode == "compare" else (0, 0)
+        check(least <= len(self.others) <= most, "others", f"{least} to {most} of mode {self.settings.mode}")
         self.settings.check_validation("validation_dataset", is_given=self.validation_dataset is not None)
 
     def checkpoint_key(self) -> str:

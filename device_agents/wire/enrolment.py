@@ -12,6 +12,8 @@ from device_agents.wire.isolation import ISOLATION_LEVELS
 from device_agents.wire.own_data import MAX_OWN_DATASETS, OwnDataset
 from device_agents.wire.report import MeasurementClass
 
+MAX_MODES = 16
+_MODE = re.compile(r"[a-z]{1,40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
 
 
@@ -50,6 +52,8 @@ class DeviceDescription:
     """Facts that belong beside a number: `kernel`, `governor`, `power_mode`, `python`..."""
     own_datasets: tuple[OwnDataset, ...] = field(default=(), metadata=SENT_IF_SET)
     """Data sets that stay on it, and that its operator lets runs use there."""
+    modes: tuple[str, ...] = field(default=(), metadata=SENT_IF_SET)
+    """That it takes beside those that every agent does (`settings.FIRST_MODES`)."""
 
     def __post_init__(self) -> None:
         check(bool(_NAME.fullmatch(self.name)), "name", "1-100 letters, digits, spaces and ._:@+-")
@@ -58,6 +62,9 @@ class DeviceDescription:
         check(self.memory_bytes >= 1, "memory_bytes", "at least 1")
         most = len(ISOLATION_LEVELS) - 1
         check(0 <= self.isolation_level <= most, "isolation_level", f"0 to {most}")
+        check(len(self.modes) <= MAX_MODES, "modes", f"at most {MAX_MODES}")
+        for number, mode in enumerate(self.modes):
+            check(bool(_MODE.fullmatch(mode)), f"modes[{number}]", "a word of 1-40 lower-case letters")
         check(len(self.own_datasets) <= MAX_OWN_DATASETS, "own_datasets", f"at most {MAX_OWN_DATASETS}")
 
 

@@ -47,12 +47,14 @@ KEPT_PATH = "/agent/kept-runs"
 that are open. What is kept of the others is of no use any more."""
 BUNDLE_PATH = "/agent/attempts/{lease_token}/bundle"
 """GET -> 200 raw bytes of the bundle, with Content-Length."""
+OTHER_BUNDLE_PATH = "/agent/attempts/{lease_token}/bundles/{place}"
+"""GET, as of the bundle: one of those that take turns with it, by its place in the list, from 1."""
 DATASET_PATH = "/agent/attempts/{lease_token}/dataset"
 """GET -> 200 raw bytes of the npz, with Content-Length."""
 VALIDATION_DATASET_PATH = "/agent/attempts/{lease_token}/validation-dataset"
 """GET, as of the data set: what training is validated on, if the run names a data set for that."""
 
 
-def attempt_path(template: str, lease_token: str) -> str:
+def attempt_path(template: str, lease_token: str, place: int = 0) -> str:
     """One of the attempt paths above, filled in."""
-    return template.replace("{lease_token}", lease_token)
+    return template.replace("{lease_token}", lease_token).replace("{place}", str(place))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional
 
 from device_agents.wire.codec import SENT_IF_SET, check
+from device_agents.wire.comparison_report import Comparison
 from device_agents.wire.own_data import OwnData
 from device_agents.wire.settings import MAX_STEPS, MAX_THREADS, Mode
 from device_agents.wire.training_report import Training
@@ -272,6 +273,8 @@ class Report:
     """Limits that the board's owner set below the signed ones, by their names in `Limits`. Null: none."""
     own_data: Optional[OwnData] = field(default=None, metadata=SENT_IF_SET)
     """The device's own data set that was used, if one was: it stayed there."""
+    comparison: Optional[Comparison] = field(default=None, metadata=SENT_IF_SET)
+    """Mode compare only, from the first whole round on."""
 
     def __post_init__(self) -> None:
         check(self.attempt >= 1, "attempt", "at least 1")
@@ -283,4 +286,5 @@ class Report:
         if self.training is not None:
             check(self.mode == "train", "training", "absent but of mode train")
             check(self.training.steps == len(self.losses), "training.steps", f"{len(self.losses):,}, as many as losses")
+        check(self.comparison is None or self.mode == "compare", "comparison", "absent but of mode compare")
         check(0 <= self.isolation_level <= 4, "isolation_level", "0 to 4")

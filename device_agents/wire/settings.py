@@ -13,7 +13,7 @@ from typing import Any, Literal, Optional, TypeVar, get_args
 
 from device_agents.wire.codec import ALWAYS_SENT, ProtocolError, check
 
-Mode = Literal["profile", "train", "eval", "tune"]
+Mode = Literal["profile", "train", "eval", "tune", "compare"]
 """What a run of the farm does."""
 LocalMode = Literal[Mode, "infer"]
 """What a bundle does on the machine at hand; `infer` writes the logits to a file."""
@@ -21,6 +21,8 @@ Schedule = Literal["constant", "cosine", "linear"]
 """How the learning rate goes on after its warm-up."""
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 MODES: tuple[Mode, ...] = get_args(Mode)
+FIRST_MODES: tuple[Mode, ...] = ("profile", "train", "eval", "tune")
+"""That every agent takes; a device says which of the others its own does."""
 LOCAL_MODES: tuple[LocalMode, ...] = get_args(LocalMode)
 
 MAX_STEPS = 100_000
@@ -29,6 +31,13 @@ MAX_WARMUP = 10_000
 MAX_SEED = (1 << 63) - 1
 MAX_THREADS = 1024
 MAX_TUNE_S = 86_400.0
+MAX_COMPARE_S = 86_400.0
+COMPARE_S = 300.0
+"""Where its user says nothing."""
+MAX_COMPARED_STEPS = 200
+"""Of each process of a comparison: all of their times are in its report."""
+EFFECT = 0.01
+"""Relative: where its user says nothing of the difference that matters."""
 MAX_TIME_LIMIT_S = 7 * 86_400.0
 MAX_CHECKPOINT_S = 86_400.0
 MAX_SCHEDULE_STEPS = 1_000_000_000
@@ -110,14 +119,29 @@ class RunSettings:
     mode: LocalMode = field(default="profile", metadata=ALWAYS_SENT)
     steps: int = setting(
         20,
-        Setting("Steps", "steps to train or measure", ("profile", "train"), unused=0, least=1, most=MAX_STEPS),
+        Setting(
+            "Steps",
+            "steps to train or measure (compare: of each process)",
+            ("profile", "train", "compare"),
+            unused=0,
+            least=1,
+            most=MAX_STEPS,
+        ),
         always_sent=True,
-    )
+    )  # fmt: skip
     warmup: int = setting(
         3, Setting("Warm-up steps", "steps before measuring", ("profile",), unused=0, least=0, most=MAX_WARMUP)
     )
     seed: int = setting(
-        0, Setting("Seed", "of the order of samples", ("profile", "train"), unused=0, least=0, most=MAX_SEED)
+        0,
+        Setting(
+            "Seed",
+            "of the order of samples, or of turns",
+            ("profile", "train", "compare"),
+            unused=0,
+            least=0,
+            most=MAX_SEED,
+        ),
     )
     learning_rate: Optional[float] = setting(
         None, Setting("Learning rate", "instead of the bundle's", ("train",), None, least=0, absent="the bundle's")
@@ -130,6 +154,16 @@ class RunSettings:
         60.0,
         Setting("Time to measure", "seconds that measuring schedules may take", ("tune",), None, above=0,
                 most=MAX_TUNE_S, option="--budget", metavar="SECONDS"),
+    )  # fmt: skip
+    compare_s: Optional[float] = setting(
+        None,
+        Setting("Time to compare", "seconds that bundles may take turns", ("compare",), None, above=0,
+                most=MAX_COMPARE_S, absent="300", option="--compare-time", metavar="SECONDS"),
+    )  # fmt: skip
+    effect: Optional[float] = setting(
+        None,
+        Setting("Difference that matters", "relative difference down to which is looked: 0.01 is 1%", ("compare",),
+                None, above=0, most=1, absent="0.01"),
     )  # fmt: skip
     time_limit_s: Optional[float] = setting(
         None,
@@ -192,6 +226,8 @@ class RunSettings:
         check(self.mode in LOCAL_MODES, "mode", f"one of {', '.join(LOCAL_MODES)}")
         for name, known in settings_of(type(self)).items():
             check(known.allows(getattr(self, name)), name, known.bounds)
+        is_short = self.mode != "compare" or self.steps <= MAX_COMPARED_STEPS
+        check(is_short, "steps", f"1 to {MAX_COMPARED_STEPS} of each process that is compared")
         check(not self.min_delta or self.patience is not None, "min_delta", "left out, or `patience` set")
         for name in ("schedule_steps", "final_ratio"):
             is_idle = self.schedule == "constant" and getattr(self, name) is not None
@@ -217,8 +253,8 @@ class RunSettings:
 
     @property
     def needs_data(self) -> bool:
-        """A profile can do with made-up samples."""
-        return self.mode not in ("profile", "tune")
+        """A profile can do with made-up samples, and so can a comparison."""
+        return self.mode not in ("profile", "tune", "compare")
 
     def fitted(self: "Settings") -> "Settings":
         """The same, with `unused` for what the mode does not take, and the default where it takes one and has none."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from device_agents.wire import MODES, RunSettings
+from device_agents.wire import FIRST_MODES, MODES, RunSettings
 from device_agents.wire.disk import is_full
 from pockfarm.client import Farm
 from pockfarm.commands.deltas import load_deltas
@@ -25,7 +25,7 @@ from pockfarm.commands.local import (
 from pockfarm.commands.settings import add_setting_options, check_validation, given_settings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.state import StateFolder
-from pockfarm.summary import is_diverged, report_text
+from pockfarm.summary import comparison_text, is_diverged, names_of, report_text
 from pockfarm.table import NONE, figure, milliseconds, print_table
 from pockfarm.values import Job, Run, optional_number, part, parts, text
 from pockfarm.written import write_whole
@@ -42,11 +42,11 @@ def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = farm_command(subparsers, "run", "run a bundle on a device and wait for its report", _run)
     command.add_argument("bundle", metavar="DIGEST", help="sha256:… as printed by compile")
-    command.add_argument("mode", choices=MODES)
+    command.add_argument("mode", choices=FIRST_MODES)
     where = command.add_mutually_exclusive_group()
     where.add_argument("--device", metavar="ID")
     where.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class")
-    add_setting_options(command, MODES)
+    add_setting_options(command, FIRST_MODES)
     words = "a file is uploaded first; device:NAME is the device's own data set of that name, which stays there"
     command.add_argument("--dataset", metavar="DIGEST|F.npz|device:NAME", help=words)
     words = "a tag that the device must have; may be repeated"
@@ -253,8 +253,10 @@ def _runs(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        report = farm.report(options.run_id)
+        report, compared = farm.report(options.run_id), farm.comparison(options.run_id)
     print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
+    if compared and not options.json:
+        print(f"\n{comparison_text(compared, names_of(compared))}")
     return 0
 
 

@@ -22,6 +22,8 @@ from pockfarm.summary import is_diverged, memory_text, report_text
 from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning
 
+MODES = tuple(mode for mode in LOCAL_MODES if mode != "compare")
+"""Of one bundle; `pockfarm compare` takes several."""
 PRESETS = ("full", "bias-only", "last-layer")
 PRINTED_WARNINGS = 20
 
@@ -51,11 +53,11 @@ def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
     text = "run a bundle on this machine"
     command = subparsers.add_parser("exec", help=text, description=text)
     command.add_argument("bundle", type=Path, metavar="BUNDLE.pfb")
-    command.add_argument("mode", choices=LOCAL_MODES)
+    command.add_argument("mode", choices=MODES)
     command.add_argument("--data", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
     words = "what training is validated on, in place of a share of the data; train only"
     command.add_argument("--validation-data", type=Path, metavar="F.npz", help=words)
-    add_setting_options(command, LOCAL_MODES)
+    add_setting_options(command, MODES)
     command.add_argument(
         "--weights",
         type=Path,

@@ -56,7 +56,7 @@ def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
     with Farm.connect() as farm:
         show = compile_progress(time.monotonic())
         job = farm.wait_for_job(
-            farm.tune(_digest(options.bundle)).id, on_look=lambda job: show(job.stage or job.state, job.fraction)
+            farm.tune(digest_of(options.bundle)).id, on_look=lambda job: show(job.stage or job.state, job.fraction)
         )
         assert job.bundle_digest is not None  # wait_for_job refuses a job without
         run = farm.start_run(
@@ -71,7 +71,8 @@ def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
         return farm.report(ended.id), f"run {ended.id}; later compiles of {ended.target} on this farm use the winners"
 
 
-def _digest(bundle: str) -> str:
+def digest_of(bundle: str) -> str:
+    """Of a bundle that is named by its digest or its file. Raises: UsageError."""
     if bundle.startswith("sha256:"):
         return bundle
     try:

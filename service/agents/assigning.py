@@ -11,6 +11,7 @@ from device_agents.wire import (
     BUNDLE_PATH,
     CHECKPOINT_PATH,
     DATASET_PATH,
+    OTHER_BUNDLE_PATH,
     VALIDATION_DATASET_PATH,
     WEIGHTS_PATH,
     Assignment,
@@ -25,7 +26,7 @@ from service.bundles.service import built
 from service.database.models import Attempt, Dataset, Device, Run
 from service.devices import blame
 from service.farm import Farm
-from service.runs import checkpoints, clocks
+from service.runs import checkpoints, clocks, compared
 from service.settings import Settings
 
 
@@ -61,6 +62,14 @@ def _assignment(
         validation_dataset=_dataset(session, run.validation_dataset_digest, validation_path),
         own_data=_own_data(run, attempt),
         checkpoint=_checkpoint(session, farm, run, attempt, token),
+        others=_others(session, run, token),
+    )
+
+
+def _others(session: Session, run: Run, token: str) -> tuple[Blob, ...]:
+    return tuple(
+        Blob(other.digest, other.size_bytes, attempt_path(OTHER_BUNDLE_PATH, token, place))
+        for place, other in enumerate(compared.others(session, run), 1)
     )
 
 

@@ -25,7 +25,7 @@ from service.identifiers import DIGEST
 from service.lanes.claim import Seeker
 from service.problems import Invalid, NotFound
 from service.releases.offering import given, offer, program_of
-from service.runs import checkpoints
+from service.runs import checkpoints, compared
 from service.storage import StoredFile
 
 
@@ -257,6 +257,18 @@ def get_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep, agent
 def get_bundle(lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep) -> Response:
     """The attempt's bundle."""
     return _download(request, farm, _attempt_run(farm, agent, lease_token).bundle_digest, "")
+
+
+@router.get(wire.OTHER_BUNDLE_PATH, responses=BINARY)  # type: ignore[arg-type]
+def get_other_bundle(
+    lease_token: str, place: Annotated[int, Path(ge=1, lt=wire.MOST_BUNDLES)], request: Request, farm: WholeFarmDep,
+    agent: AgentDep,
+) -> Response:  # fmt: skip
+    """One of the bundles that take turns with the attempt's own."""
+    with farm.database.read() as session:
+        run = session.get_one(Run, recording.live_attempt(session, agent, lease_token).run_id)
+        others = compared.digests(session, run)
+    return _download(request, farm, others[place - 1] if place <= len(others) else None, "the run has no such bundle")
 
 
 @router.get(wire.DATASET_PATH, responses=BINARY)  # type: ignore[arg-type]

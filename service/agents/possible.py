@@ -1,8 +1,12 @@
-"""What an attempt cannot have found, by what the farm itself knows: what was asked, of which bundle, and since when."""
+"""What an attempt cannot have found, by what the farm itself knows: what was asked, of which bundles, since when."""
 
 from __future__ import annotations
 
-from device_agents.wire import ProtocolError, Report
+from collections.abc import Sequence
+
+from device_agents.figures.rounds import may_end, order_of, rounds_of
+from device_agents.figures.warm_up import allowance
+from device_agents.wire import EFFECT, ProtocolError, Report, RunSettings
 from service.bundles.service import Built
 from service.database.models import Attempt, Run
 
@@ -11,7 +15,9 @@ CLOCK_SLACK_S = 300.0
 """The farm's own clock may have been set meanwhile."""
 
 
-def check_possible(report: Report, run: Run, attempt: Attempt, bundle: Built, *, now: float) -> None:
+def check_possible(
+    report: Report, run: Run, attempt: Attempt, bundle: Built, *, others: Sequence[str], now: float
+) -> None:  # fmt: skip
     """Raises: `ProtocolError` naming the field."""
     settings = run.settings
     if report.mode != settings.reported_mode:
@@ -29,6 +35,35 @@ def check_possible(report: Report, run: Run, attempt: Attempt, bundle: Built, *,
     batch = bundle.manifest.get("batch")
     if report.measurement is not None and isinstance(batch, int) and report.measurement.batch != batch:
         raise ProtocolError("measurement.batch", f"{report.measurement.batch:,}, and the bundle's is {batch:,}")
+    if settings.mode == "compare":
+        _check_comparison(report, settings, (bundle.digest, *others))
+
+
+def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str, ...]) -> None:
+    """That the bundles took turns in the order that the seed says, as often as it is told, and no longer than they
+    ran."""
+    found = report.comparison
+    if found is None:
+        if report.outcome.state == "succeeded":
+            raise ProtocolError("comparison", "missing from a comparison that succeeded")
+        return
+    if found.bundles != bundles:
+        raise ProtocolError("comparison.bundles", "others than those that were to take turns")
+    if found.steps != settings.steps:
+        raise ProtocolError("comparison.steps", f"{found.steps:,}, and {settings.steps:,} were asked for")
+    most = settings.steps + allowance(settings.steps)
+    took_s = 0.0
+    for number, process in enumerate(found.processes):
+        _check_count(f"comparison.processes[{number}].step_us", len(process.step_us), most)
+        took_s += sum(process.step_us) * 1e-6
+    if took_s > report.run_s * CLOCK_SLACK + 1.0:
+        raise ProtocolError("comparison", f"steps of {took_s:,.1f} s together, in processes of {report.run_s:,.1f} s")
+    rounds = rounds_of(found.processes, bundles=len(bundles), steps=found.steps)
+    for number, one in enumerate(rounds):
+        if one.order != order_of(number, bundles=len(bundles), seed=settings.seed):
+            raise ProtocolError("comparison.processes", f"round {number} is in another order than the seed says")
+    if found.ended == "known" and not may_end(rounds, bundles=len(bundles), effect=settings.effect or EFFECT):
+        raise ProtocolError("comparison.ended", "known, and its rounds leave it open")
 
 
 def _check_count(where: str, count: int, asked: int) -> None:

@@ -75,6 +75,8 @@ class DeviceView(View):
     """Since when an operator wants nothing new on it."""
     drain_reason: str
     tags: dict[str, str]
+    modes: list[str]
+    """Of runs, that it takes beside profile, train, eval and tune."""
     own_datasets: list[OwnDatasetView]
     """Data sets that stay on it, and that its operator lets runs use (`dataset: device:NAME`)."""
     created_at: Timestamp

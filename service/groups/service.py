@@ -40,7 +40,7 @@ def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) 
 
 
 def _devices(session: Session, farm: Farm, body: GroupCreate, bundle: bundles.Built) -> Sequence[Standing]:
-    wants = wants_of(body.where, body.own_data)
+    wants = wants_of(body.where, body.own_data, body.mode)
     wish = Wish(bundle.target, frozenset(bundle.required_features), None, body.device_class, frozenset(wants))
     every = standings(session, farm.settings, wish, most=MOST_DEVICES + 1)
     fitting = [one for one in every if one.code not in NEVER]

@@ -37,10 +37,10 @@ def rarest_wish(session: Session, key: LaneKey) -> str:
 
 
 def _counts(session: Session) -> Mapping[str, int]:
-    """How many devices offer each tag, data set and class."""
-    query = select(Device.tags, Device.own_datasets, Device.device_class).where(Device.state != "removed")
+    """How many devices offer each tag, data set, mode and class."""
+    query = select(Device.tags, Device.own_datasets, Device.modes, Device.device_class).where(Device.state != "removed")
     counts: Counter[str] = Counter()
-    for tags, own_datasets, device_class in session.execute(query, execution_options=EVERYONES):
-        counts.update(offers_of(tags, own_datasets))
+    for tags, own_datasets, modes, device_class in session.execute(query, execution_options=EVERYONES):
+        counts.update(offers_of(tags, own_datasets, modes))
         counts[class_wish(device_class)] += 1
     return counts

@@ -11,6 +11,7 @@ from service.database.models import (
     OPEN_JOB_STATES,
     OPEN_RUN_STATES,
     Attempt,
+    ComparedBundle,
     Holding,
     Job,
     ListedFile,
@@ -32,8 +33,12 @@ def is_needed(session: Session, holding: Holding, before: float) -> bool:
 def is_open_anywhere(session: Session, digest: str) -> bool:
     """Whether an open run of anybody needs the file."""
     named = or_(Run.bundle_digest == digest, Run.dataset_digest == digest, Run.validation_dataset_digest == digest,
-                Run.weights_digest == digest)  # fmt: skip
+                Run.weights_digest == digest, _compares(digest))  # fmt: skip
     return bool(session.scalar(select(exists().where(named, Run.state.in_(OPEN_RUN_STATES)))))
+
+
+def _compares(digest: str) -> Condition:
+    return exists().where(ComparedBundle.run_id == Run.id, ComparedBundle.bundle_digest == digest)
 
 
 def _counts(before: float) -> Condition:
@@ -46,7 +51,8 @@ def _run(holding: Holding, before: float, named: Condition) -> Condition:
 
 def _bundle(holding: Holding, before: float) -> tuple[Condition, ...]:
     tuning = exists().where(Job.source_digest == holding.digest, Job.state.in_(OPEN_JOB_STATES))
-    return _run(holding, before, Run.bundle_digest == holding.digest), tuning
+    named = or_(Run.bundle_digest == holding.digest, _compares(holding.digest))
+    return _run(holding, before, named), tuning
 
 
 def _dataset(holding: Holding, before: float) -> tuple[Condition, ...]:

@@ -18,7 +18,7 @@ from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.long_poll import Wait, watch
 from service.pagination import Cursor, Limit, Page
 from service.problems import NotFound
-from service.runs import placement, service
+from service.runs import compared, placement, service
 from service.runs.filter import RunFilter
 from service.runs.schemas import (
     ReportView,
@@ -119,7 +119,11 @@ async def run_events(
 def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
     """The report that counts: measurement, kernels, losses, memory, energy, verdict (see `docs/protocol.md`)."""
     with farm.database.read() as session:
-        return ReportView.model_validate(service.result_of(session, service.find(session, run_id)))
+        run = service.find(session, run_id)
+        result = service.result_of(session, run)
+        told = compared.told_in(result.report)
+        return ReportView(run_id=run.id, digest=result.digest, recorded_at=result.recorded_at, report=result.report,
+                          comparison=compared.view(session, run, told) if told else None)  # fmt: skip
 
 
 @router.get("/{run_id}/weights", response_class=Response, responses=BINARY)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Run
 from service.database.scope import EVERYONES, organisation_of
 from service.devices.blame import FAILED
 from service.maintenance.standing import DRAINED, MAINTENANCE, WINDOWS, Calendar
+from service.runs import compared
 from service.runs.clocks import free_s, run_s
 from service.runs.wants import lacking as lacking_wants
 from service.runs.wants import offers
@@ -70,7 +71,7 @@ class Wish:
     @classmethod
     def of(cls, session: Session, run: Run) -> Wish:
         """The wish of a run that is there."""
-        needed = frozenset(built(session, run.bundle_digest).required_features)
+        needed = compared.features(built(session, run.bundle_digest), compared.others(session, run))
         wanted = frozenset(run.wants.split("\n")) - {""}
         return cls(run.target, needed, run.wanted_device_id, run.wanted_device_class, wanted, run.settings)
 

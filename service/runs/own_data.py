@@ -36,7 +36,7 @@ def check_fit(session: Session, body: RunCreate, bundle: Built) -> None:
 
 def _meant(session: Session, body: RunCreate, bundle: Built) -> Iterator[tuple[Device, Mapping[str, Any]]]:
     assert body.own_data is not None
-    wanted = frozenset(wants_of(body.where, body.own_data))
+    wanted = frozenset(wants_of(body.where, body.own_data, body.mode))
     query = select(Device).where(Device.state != "removed")
     query = query if body.device is None else query.where(Device.id == body.device)
     query = query if body.device_class is None else query.where(Device.device_class == body.device_class)

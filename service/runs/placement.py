@@ -32,8 +32,8 @@ def check_class(session: Session, body: RunCreate) -> None:
 
 
 def wants_of(session: Session, body: RunCreate) -> tuple[str, ...]:
-    """Tags and own data that the request asks for. Raises: Invalid for what no device offers, unless it may wait."""
-    found = wants.wants_of(body.where, body.own_data)
+    """Tags, own data and mode that the request asks for. Raises: Invalid for what nobody offers, unless it may wait."""
+    found = wants.wants_of(body.where, body.own_data, body.mode)
     if not body.allow_waiting:
         wants.check_known(session, found)
     return found

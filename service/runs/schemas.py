@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from device_agents.wire import RunSettings, to_json
+from device_agents.wire import MOST_BUNDLES, RunSettings, to_json
 from service.database.models import Attempt, Holding, Run
 from service.runs.settings import SettingsBody, SettingsView, settings_in
 from service.runs.wants import TAG, own_data
@@ -38,14 +38,25 @@ class RunCreate(SettingsBody):
         "train only",
     )
     weights: DigestText | None = Field(default=None, description="Starting weights: trained ones of an earlier run")
+    others: list[DigestText] = Field(
+        default=[], max_length=MOST_BUNDLES - 1,
+        description="Bundles that take turns with the first one on the same device; compare only, which needs one",
+    )  # fmt: skip
     allow_waiting: bool = Field(
         default=False, description="Queue it also for a class that no device of the farm has yet; else that is refused"
     )
 
     @model_validator(mode="after")
     def check_settings(self) -> Self:
-        """Raises: ValueError, for what `RunSettings` refuses, alone or beside the data set to validate on."""
+        """Raises: ValueError, for what `RunSettings` refuses, alone or beside the data set to validate on, and for what
+        goes with mode compare only, or not with it."""
         settings_in(self).check_validation("validation_dataset", is_given=self.validation_dataset is not None)
+        if self.mode != "compare" and self.others:
+            raise ValueError(f"others: mode {self.mode} takes one bundle; only compare takes several")
+        if self.mode == "compare" and not self.others:
+            raise ValueError("others: mode compare needs one bundle beside the first, or more")
+        if self.mode == "compare" and (self.dataset or self.weights):
+            raise ValueError("dataset, weights: left out of mode compare: made-up samples, each bundle's own weights")
         return self
 
     @property
@@ -125,6 +136,8 @@ class RunView(SettingsView):
     """The request for many devices that it is a part of."""
     weights_digest: str | None
     """Starting weights."""
+    others: list[str]
+    """Digests of the bundles that take turns with the first, in mode compare."""
     wanted_device_id: str | None
     wanted_device_class: str | None
     device_id: str | None
@@ -169,6 +182,35 @@ class RunDetail(RunView):
     tries: list[AttemptView]
 
 
+class ComparedView(View):
+    """One of the bundles that took turns."""
+
+    bundle_digest: str
+    model_name: str
+    plan_name: str
+    median_us: float
+    """Over rounds, of the quicker of its two processes."""
+    ratio: float | None
+    """Of its time to the first one's; null of the first."""
+    ratio_low: float | None
+    ratio_high: float | None
+    """Where the ratio lies; all of a comparison's intervals together are wrong in 0.4% of comparisons at most. Null:
+    too few rounds."""
+    says: str
+    """That in words: faster, slower, no difference of the size that matters, or cannot tell."""
+
+
+class ComparisonView(View):
+    """What the farm works out from the raw times of bundles that took turns (docs/measurement.md)."""
+
+    rounds: int
+    ended: str
+    detectable: float | None
+    """The relative difference that was foreseen, after the first few rounds, to be found nineteen times of twenty."""
+    bundles: list[ComparedView]
+    """In the order in which they were named."""
+
+
 class ReportView(View):
     """The device's own report, and its digest as signed."""
 
@@ -176,6 +218,8 @@ class ReportView(View):
     digest: str
     recorded_at: Timestamp
     report: dict[str, Any]
+    comparison: ComparisonView | None
+    """Mode compare only."""
 
 
 def run_view(run: Run, names: Holding) -> RunView:
@@ -205,13 +249,14 @@ def _fields(run: Run, names: Holding) -> dict[str, Any]:
         report=f"/runs/{run.id}/report" if is_reported else None,
         weights=f"/runs/{run.id}/weights" if run.trained_weights_digest else None,
     )
-    plain = {name: getattr(run, name) for name in RunView.model_fields if hasattr(run, name)}
+    plain = {name: getattr(run, name) for name in RunView.model_fields if name != "others" and hasattr(run, name)}
     settings: dict[str, Any] = to_json(run.settings)
     return (
         plain
         | settings
         | {
             "where": [want.removeprefix(TAG) for want in run.wants.split("\n") if want.startswith(TAG)],
+            "others": [other.bundle_digest for other in run.others] if run.mode == "compare" else [],
             "model_name": names.name,
             "plan_name": names.plan_name,
             "ending": ending,

@@ -25,7 +25,7 @@ from service.holdings import service as holdings
 from service.lanes.entering import enter
 from service.problems import Conflict, Invalid, NotFound, TooMany
 from service.quotas import limits as quotas
-from service.runs import checkpoints, clocks, own_data, placement
+from service.runs import checkpoints, clocks, compared, own_data, placement
 from service.runs.filter import RunFilter
 from service.runs.schemas import RunCreate
 from service.settings import Settings
@@ -50,7 +50,9 @@ def create(
     _check_data(session, body, bundle)
     _check_files_stay(session, body)
     _check_weights(session, body, bundle, storage)
-    _check_threads(settings, bundle)
+    others = compared.held(session, body.others, bundle)
+    for one in (bundle, *others):
+        _check_threads(settings, one)
     _check_quota(session, api_key_id, limits)
     quotas.check(session, limits, "open_runs")
     run = Run(
@@ -69,9 +71,10 @@ def create(
         weights_digest=body.weights,
         queue_deadline_at=time.time() + limits.queue_s,
     )
-    enter(session, run, bundle.required_features)
+    enter(session, run, compared.features(bundle, others))
     session.add(run)
     session.flush()
+    compared.add(session, run, others)
     events.add(session, run.id, "state", state="queued")
     return run
 
@@ -86,6 +89,9 @@ def _check_kind(session: Session, settings: RunSettings, bundle: Built, limits: 
     if settings.tune_s is not None and settings.tune_s > most_s:
         raise Invalid("run.tune-time", f"{settings.tune_s:.0f} s, a run may measure for {most_s:.0f}",
                       where="tune_s", hint="ask for less; what was measured before is kept")  # fmt: skip
+    if settings.compare_s is not None and settings.compare_s > most_s:
+        raise Invalid("run.compare-time", f"{settings.compare_s:.0f} s, a run may measure for {most_s:.0f}",
+                      where="compare_s", hint="ask for less, or for fewer steps of each process")  # fmt: skip
 
 
 def _check_place(session: Session, body: RunCreate, bundle: Built) -> None:

@@ -1,6 +1,7 @@
-"""What a run may ask of a device beyond target, class and id: tags, and a data set of the device's own.
+"""What a run may ask of a device beyond target, class and id: tags, a data set of the device's own, a mode.
 
-A want is a short text, and so is what a device offers: `tag:gpu`, `tag:rack=7`, `data:digits`, `data:digits@sha256:…`.
+A want is a short text, and so is what a device offers: `tag:gpu`, `tag:rack=7`, `data:digits`, `data:digits@sha256:…`,
+`mode:compare` (of the modes that not every agent takes).
 A device fits if it offers all that is wanted, so leasing compares sets and knows neither tags nor data sets.
 """
 
@@ -14,10 +15,11 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from device_agents.wire import FIRST_MODES
 from service.database.models import Device
 from service.problems import Invalid
 
-TAG, DATA = "tag:", "data:"
+TAG, DATA, MODE = "tag:", "data:", "mode:"
 TAG_KEY = r"[a-z0-9][a-z0-9._/-]{0,62}"
 TAG_VALUE = r"[A-Za-z0-9][A-Za-z0-9._:@+/ -]{0,99}"
 CONDITION = re.compile(f"(?P<key>{TAG_KEY})(?:=(?P<value>{TAG_VALUE}))?")
@@ -27,21 +29,24 @@ SHOWN = 12
 
 def offers(device: Device) -> frozenset[str]:
     """All that the device offers."""
-    return offers_of(device.tags, device.own_datasets)
+    return offers_of(device.tags, device.own_datasets, device.modes)
 
 
-def offers_of(tags: Mapping[str, str], own_datasets: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """What a device with these tags and data sets offers."""
+def offers_of(
+    tags: Mapping[str, str], own_datasets: Iterable[Mapping[str, Any]], modes: Iterable[str]
+) -> frozenset[str]:
+    """What a device with these tags, data sets and further modes offers."""
     found = {f"{TAG}{key}" for key in tags}
     found |= {f"{TAG}{key}={value}" for key, value in tags.items() if value}
     for one in own_datasets:
         found |= {f"{DATA}{one['name']}", f"{DATA}{one['name']}@{one['digest']}"}
-    return frozenset(found)
+    return frozenset(found | {f"{MODE}{mode}" for mode in modes})
 
 
-def wants_of(where: Iterable[str], data: tuple[str, str | None] | None) -> tuple[str, ...]:
+def wants_of(where: Iterable[str], data: tuple[str, str | None] | None, mode: str = "") -> tuple[str, ...]:
     """The wants of a request, in the one order that they are kept in. Raises: Invalid."""
     found = {f"{TAG}{condition}" for condition in where}
+    found |= {f"{MODE}{mode}"} if mode and mode not in FIRST_MODES else set()
     for condition in where:
         if not CONDITION.fullmatch(condition):
             raise Invalid("run.where", f"{condition!r:.120} is no condition on a tag", where="where",
@@ -67,6 +72,7 @@ def lacking(wants: Collection[str], device: Device) -> str:
     for one in data:
         name, _, digest = one.partition("@")
         said.append(f"has no data set {name}" + (f" with the digest {digest[:19]}..." if digest else ""))
+    said += [f"takes no runs of mode {want.removeprefix(MODE)}" for want in missing if want.startswith(MODE)]
     return " and ".join(said)
 
 
@@ -89,6 +95,10 @@ def _unknown(want: str, there: Collection[str], devices: Collection[Device]) -> 
         said = f"no device of this farm has a data set {name!r}" + (f" with the digest {digest}" if digest else "")
         return Invalid("run.own-data-unknown", f"{said}; {_some(held) or 'none has one of its own'}", where="dataset",
                        hint="allow it on a board (its agent's --data NAME=PATH), or say `allow_waiting`")  # fmt: skip
+    if want.startswith(MODE):
+        mode = want.removeprefix(MODE)
+        return Invalid("run.mode-unknown", f"no device of this farm takes runs of mode {mode}", where="mode",
+                       hint="update the agent of a board (emulated ones never do), or say `allow_waiting`")  # fmt: skip
     condition = want.removeprefix(TAG)
     known = sorted(one.removeprefix(TAG) for one in there if one.startswith(TAG))
     near = difflib.get_close_matches(condition, known, n=2, cutoff=0.6)

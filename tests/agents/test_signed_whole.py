@@ -51,6 +51,8 @@ def another(hint: Any, value: Any) -> Any:
         return [*(value or []), another(get_args(hint)[0], None)]
     if get_origin(hint) is Mapping:
         return {**(value or {}), "another": another(get_args(hint)[1], None)}
+    if dataclasses.is_dataclass(hint):
+        return p.to_json(BLOB)
     if hint is bool:
         return not value
     if hint in (int, float):

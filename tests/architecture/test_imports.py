@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "compiler.spec",
         "device_agents.wire",
     ),
-    "pockfarm": ("device_agents.wire",),
+    "pockfarm": ("device_agents.figures", "device_agents.wire"),
     "migrations": ("service",),
 }
 """Beyond itself. `compiler.errors` goes with the parsers that raise it."""

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from device_agents.figures.rounds import LOOKS
-from device_agents.measure.turns import PILOT, Comparison, Prospect, Wanted, take_turns
+from device_agents.figures.rounds import LOOKS, PILOT
+from device_agents.measure.turns import Compared, Prospect, Wanted, take_turns
 
 
 class Bench:
@@ -24,7 +24,7 @@ class Bench:
         self.played += 1
         return 5000.0 * self.factors[which] * (1 + self.random.gauss(0.0, self.noise))
 
-    def compare(self, *, effect: float = 0.01, budget_s: float = 60.0) -> Comparison:
+    def compare(self, *, effect: float = 0.01, budget_s: float = 60.0) -> Compared:
         wanted = Wanted(len(self.factors), effect, budget_s, seed=3)
         return take_turns(wanted, self.process, tell=self.hear, clock=lambda: self.now_s)
 

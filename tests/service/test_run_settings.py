@@ -47,7 +47,7 @@ def assignment(settings: RunSettings) -> p.Assignment:
         ({"tune_s": 0}, "tune_s", "above 0, at most 86,400"),
         ({"steps": None}, "steps", "1 to 100,000"),
         ({"steps": "7"}, "steps", "1 to 100,000"),
-        ({"mode": "dance"}, "mode", "one of profile, train, eval, tune, infer"),
+        ({"mode": "dance"}, "mode", "one of profile, train, eval, tune, compare, infer"),
     ],
 )
 def test_a_value_beyond_its_bounds_is_refused_by_name(given: dict[str, Any], where: str, said: str) -> None:
@@ -62,6 +62,7 @@ def test_a_mode_runs_without_what_it_does_not_take() -> None:
     assert as_mode["train"] == RunSettings("train", 7, 0, 3, 0.5, 4, None)
     assert as_mode["eval"] == RunSettings("eval", 0, 0, 0, None, 4, None)
     assert as_mode["tune"] == RunSettings("tune", 0, 0, 0, None, 4, 9.0)
+    assert as_mode["compare"] == RunSettings("compare", 7, 0, 3, None, 4, None)
     assert as_mode["infer"] == RunSettings("infer", 0, 0, 0, None, 4, None)
     assert RunSettings("tune", tune_s=None).fitted().tune_s == 60.0
 
@@ -70,7 +71,7 @@ OLDER_KEYS = {"mode", "steps", "warmup", "seed", "learning_rate", "threads", "tu
 """Of an assignment, that agents know which were there before settings were one value."""
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", p.FIRST_MODES)
 def test_an_older_agent_reads_what_this_farm_assigns(mode: p.Mode) -> None:
     """It refuses keys that it does not know, and wants `mode` and `steps`; for others it has the same defaults."""
     settings = RunSettings(mode).fitted()
@@ -195,10 +196,10 @@ def test_one_more_setting_goes_through_the_row_and_the_assignment() -> None:
 
 
 def test_a_setting_is_named_in_two_files_of_the_farm() -> None:
-    """Where it is declared and where the agent hands it to the binary; the third file is the binary's own."""
+    """Where it is declared and where the agent hands it to the binary; the last file is the binary's own."""
     product = ("device_agents", "service", "workers", "pockfarm")
     named = [path.as_posix() for path in python_files(*product) if re.search(r"\bwarmup\b", (ROOT / path).read_text())]
-    assert named == ["device_agents/job/execution.py", "device_agents/wire/settings.py"]
+    assert named == ["device_agents/job/execution.py", "device_agents/job/words.py", "device_agents/wire/settings.py"]
 
 
 def test_the_modes_stand_once() -> None:

@@ -33,6 +33,7 @@ from service.dashboard.pages.training import (
     training_notice,
     validation_table,
 )
+from service.dashboard.pages.turns import found_in, turns_facts, turns_figures, turns_table
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, class_chip, outcome_chip, state_chip, verdict_chip
 from service.dashboard.tables import Column, Row, Table, table, thinned
 from service.database.models import OPEN_RUN_STATES, Run
@@ -48,6 +49,7 @@ EVALUATION_COLUMNS = (
 TABLES = (
     "kernels",
     "schedules",
+    "turns",
     "steps",
     "losses",
     "validations",
@@ -77,6 +79,7 @@ class RunPage:
     kernel_figures: tuple[Figure, ...]
     kernels: Table | None
     schedules: Table | None
+    turns: Table | None
     memory: Figure | None
     states: tuple[Figure, ...]
     says: str
@@ -105,6 +108,7 @@ def run_page(session: Session, settings: Settings, run_id: str, sort: str) -> Ru
     said = why(session, settings, session.get_one(Run, run_id))
     built = queries.bundle(session, found.bundle_digest)
     measured = report.measurement if report else None
+    turns = found_in(session, found)
     is_open = found.state in OPEN_RUN_STATES
     losses = report.losses if report else tuple(queries.step_losses(session, found.id))
     validations = _validations(session, found)
@@ -115,9 +119,9 @@ def run_page(session: Session, settings: Settings, run_id: str, sort: str) -> Ru
     return RunPage(
         run=found,
         chips=_chips(found),
-        figures=_key_figures(found) if report else (),
+        figures=turns_figures(turns) if turns else _key_figures(found) if report else (),
         facts=_facts(found),
-        conditions=_conditions(found),
+        conditions=turns_facts(turns) if turns else _conditions(found),
         environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
         steps=step_figure(measured, found.interval_ms, f"{here}/steps", steps_width) if measured else None,
         loss=loss,
@@ -127,6 +131,7 @@ def run_page(session: Session, settings: Settings, run_id: str, sort: str) -> Ru
         kernel_figures=kernel_figures(kernels),
         kernels=kernel_table(kernels, sort) if kernels else None,
         schedules=schedule_table(report.tuning) if report and report.tuning else None,
+        turns=turns_table(turns) if turns else None,
         memory=memory_figure(built, f"{here}/memory") if built else None,
         states=state_figures(report.device_states, f"{here}/state") if report else (),
         says=said.says,
@@ -158,6 +163,9 @@ def run_data(session: Session, settings: Settings, run_id: str, name: str, sort:
         return loss_table(losses, training.learning_rates if training else ())
     if name == "validations":
         return validation_table(_validations(session, found))
+    if name == "turns":
+        turns = found_in(session, found)
+        return turns_table(turns) if turns else None
     return _report_table(found, name, sort)
 
 

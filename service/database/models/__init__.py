@@ -36,6 +36,7 @@ from service.database.models.runs import (
     OPEN_RUN_STATES,
     RUN_STATES,
     Attempt,
+    ComparedBundle,
     Result,
     Run,
     RunGroup,
@@ -57,11 +58,11 @@ from service.database.models.webhooks import DELIVERY_STATES, Webhook, WebhookDe
 
 __all__ = [
     "ATTEMPT_STATES", "DELIVERY_STATES", "DEVICE_STATES", "HOLDING_KINDS", "HOME", "IS_QUEUED", "JOB_STATES",
-    "LIVE_ATTEMPT_STATES", "NO_LANE_YET", "OPEN_JOB_STATES", "OPEN_RUN_STATES", "RELEASE_STATES",
-    "RUN_STATES", "SIGN_KINDS", "UPDATE_STATES", "UPLOAD_KINDS", "AgentRelease", "AgentUpdate", "Allowance",
-    "ApiKey", "Attempt", "AuditEntry", "Base", "Bundle", "Checkpoint", "DashboardLink", "DashboardSession",
-    "Dataset", "Device", "DeviceCredential", "DeviceEvent", "EnrolmentToken", "EnrolmentUse", "Event", "FileUse",
-    "Holding", "IdempotencyRecord", "Job", "Lane", "ListedFile", "LogHead", "LogNode", "LoggedResult",
-    "MaintenanceWindow", "Organisation", "Outbox", "Result", "Run", "RunGroup", "SignOfLife", "SigningKey",
-    "Strike", "Tuning", "Upload", "UsedChallenge", "User", "Webhook", "WebhookDelivery", "while_queued",
+    "LIVE_ATTEMPT_STATES", "NO_LANE_YET", "OPEN_JOB_STATES", "OPEN_RUN_STATES", "RELEASE_STATES", "RUN_STATES",
+    "SIGN_KINDS", "UPDATE_STATES", "UPLOAD_KINDS", "AgentRelease", "AgentUpdate", "Allowance", "ApiKey", "Attempt",
+    "AuditEntry", "Base", "Bundle", "Checkpoint", "ComparedBundle", "DashboardLink", "DashboardSession", "Dataset",
+    "Device", "DeviceCredential", "DeviceEvent", "EnrolmentToken", "EnrolmentUse", "Event", "FileUse", "Holding",
+    "IdempotencyRecord", "Job", "Lane", "ListedFile", "LogHead", "LogNode", "LoggedResult", "MaintenanceWindow",
+    "Organisation", "Outbox", "Result", "Run", "RunGroup", "SignOfLife", "SigningKey", "Strike", "Tuning", "Upload",
+    "UsedChallenge", "User", "Webhook", "WebhookDelivery", "while_queued",
 ]  # fmt: skip

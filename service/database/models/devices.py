@@ -80,6 +80,8 @@ class Device(Base):
     """By key; a value may be empty. Operators set them."""
     own_datasets: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list, server_default=text("'[]'"))
     """Data sets that stay on it (`device_agents.wire.OwnDataset`): allowed by its operator, told of by its agent."""
+    modes: Mapped[list[str]] = mapped_column(JSON, default=list, server_default=text("'[]'"))
+    """Of runs, that its agent takes beside `device_agents.wire.FIRST_MODES`."""
     agent_updates: Mapped[str] = mapped_column(String(20), default="", server_default="")
     """Whether its agent updates itself (`device_agents.wire.Program`): on, off, installed (by another tool), trial;
     empty: it is older than that."""

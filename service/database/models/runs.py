@@ -31,7 +31,7 @@ from sqlalchemy import (
     type_coerce,
 )
 from sqlalchemy.ext.hybrid import hybrid_property
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from device_agents.wire import LocalMode, ProtocolError, RunSettings, from_json, to_json
 from service.database.models.base import Base, Digest, Id, OfOrganisation, OfRun, one_of
@@ -190,6 +190,9 @@ class Run(OfOrganisation, Base):
     accuracy_before: Mapped[float | None]
     accuracy_after: Mapped[float | None]
 
+    others: Mapped[list[ComparedBundle]] = relationship(order_by="ComparedBundle.place", viewonly=True)
+    """Mode compare only."""
+
     @hybrid_property
     def mode(self) -> LocalMode:
         """The settings' mode; in a query, what the column says."""
@@ -228,6 +231,17 @@ class RunGroup(OfOrganisation, Base):
     api_key_id: Mapped[str] = mapped_column(Id, ForeignKey("api_keys.id"))
     name: Mapped[str] = mapped_column(default="")
     created_at: Mapped[float] = mapped_column(default=time.time)
+
+
+class ComparedBundle(OfRun, Base):
+    """A bundle that takes turns with the run's own, in mode compare."""
+
+    __tablename__ = "compared_bundles"
+
+    run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), primary_key=True)
+    place: Mapped[int] = mapped_column(primary_key=True)
+    """From 1."""
+    bundle_digest: Mapped[str] = mapped_column(Digest, ForeignKey("bundles.digest"), index=True)
 
 
 class Attempt(OfRun, Base):

@@ -1,0 +1,84 @@
+"""What may be said of bundles that took turns: a row for each, the first beside itself."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from device_agents.figures.intervals import Interval
+from device_agents.figures.rounds import PILOT, Process, Ratio, Round, detectable, deviation_of, ratios, rounds_of
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+LEAST_DIGITS, MOST_DIGITS = 2, 4
+"""After the point of a ratio."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One bundle: the median over rounds of the quicker of its two processes, and how it stands to the first."""
+
+    place: int
+    median_us: float
+    ratio: Ratio | None
+    """None of the first."""
+    says: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of a comparison, all that is worked out from its raw times."""
+
+    rounds: int
+    rows: tuple[Compared, ...]
+    detectable: float | None
+    """The relative difference that the rounds foreseen after the first few find nineteen times of twenty."""
+
+
+def verdict_of(
+    processes: Iterable[Process], *, bundles: int, steps: int, effect: float, foreseen_rounds: int | None
+) -> Verdict:
+    """From the processes' raw times, in the order in which they ran; at least one whole round."""
+    rounds = rounds_of(processes, bundles=bundles, steps=steps)
+    found: list[Ratio | None] = [None, *ratios(rounds, bundles=bundles)]
+    rows = tuple(
+        Compared(place, _median_us(rounds, place), ratio, said(ratio, effect) if ratio else "")
+        for place, ratio in enumerate(found)
+    )
+    can_find = None
+    if foreseen_rounds is not None and len(rounds) >= PILOT:
+        can_find = detectable(deviation_of(rounds[:PILOT]), foreseen_rounds, bundles=bundles)
+    return Verdict(len(rounds), rows, can_find)
+
+
+def _median_us(rounds: tuple[Round, ...], place: int) -> float:
+    quicker = (min(us for which, us in zip(one.order, one.median_us) if which == place) for one in rounds)
+    return statistics.median(quicker)
+
+
+def said(found: Ratio, effect: float) -> str:
+    """Beside the first: `1.031x slower (1.026 to 1.036x)`, `no difference of 1% or more (...)`, or `cannot tell`."""
+    interval = found.interval
+    if interval is None:
+        return "cannot tell: too few rounds"
+    if not found.differs:
+        words = f"no difference of {100 * effect:.3g}% or more" if found.is_within(effect) else "cannot tell"
+        return f"{words} ({_span(interval)})"
+    is_faster = interval.high < 1.0
+    times = 1 / found.ratio if is_faster else found.ratio
+    span = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
+    word = "faster" if is_faster else "slower"
+    return f"{times:.{_digits(span)}f}{TIMES} {word} ({_span(span)})"
+
+
+def _span(interval: Interval) -> str:
+    digits = _digits(interval)
+    return f"{interval.low:.{digits}f} to {interval.high:.{digits}f}{TIMES}"
+
+
+def _digits(interval: Interval) -> int:
+    """As many as the width of the interval bears: its last one is a third of that, or less."""
+    width = interval.high - interval.low
+    wanted = -math.floor(math.log10(width / 3)) if width > 0 else MOST_DIGITS
+    return max(LEAST_DIGITS, min(MOST_DIGITS, wanted))

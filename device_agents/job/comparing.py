@@ -1,0 +1,87 @@
+"""Mode compare: the bundles of one job take turns in fresh processes, on made-up samples."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from device_agents.errors import AttemptError
+from device_agents.figures.warm_up import allowance, settled
+from device_agents.job.asked import Job
+from device_agents.job.comparison import ComparisonFindings
+from device_agents.job.processes import Notify, Processes
+from device_agents.job.step_events import Start, StepDone, StepEvent
+from device_agents.job.stopwatch import check_passed
+from device_agents.job.words import profile_words, relative
+from device_agents.measure.sampler import Sampler
+from device_agents.measure.turns import LAST_LOOK, Prospect, Wanted, take_turns
+from device_agents.wire import COMPARE_S, EFFECT, ComparedProcess, ProtocolError
+
+TIME_SHARE = 0.9
+"""Of the run's time limit, at most."""
+
+
+class Comparing:
+    """One comparison, from its first process to its last."""
+
+    def __init__(self, job: Job, processes: Processes, sampler: Sampler, notify: Notify) -> None:
+        self._job = job
+        self._bundles = (job.bundle, *job.others)
+        self._processes = processes
+        self._sampler = sampler
+        self._notify = notify
+        self._began_s = time.monotonic()
+        self.found = ComparisonFindings(len(self._bundles), job.settings.steps)
+
+    def run(self) -> None:
+        """Raises: `AttemptError`; `found` holds what was found until then."""
+        settings = self._job.settings
+        self._notify("phase", message="compare")
+        self._began_s = time.monotonic()
+        wanted = Wanted(len(self._bundles), settings.effect or EFFECT, self._budget_s, settings.seed)
+        self.found.ended = take_turns(wanted, self._process, tell=self._tell).why
+
+    @property
+    def _budget_s(self) -> float:
+        return min(self._job.settings.compare_s or COMPARE_S, TIME_SHARE * self._processes.limit_s)
+
+    def _process(self, which: int) -> float:
+        """A fresh process of the bundle at that place: the median of its settled steps, in microseconds."""
+        bundle, steps = self._bundles[which], self.found.steps
+        asked = steps + allowance(steps)
+        step_us: list[float] = []
+        started_s, sum_us = time.monotonic(), 0.0
+
+        def on_event(event: StepEvent) -> None:
+            nonlocal sum_us
+            if isinstance(event, Start):
+                self.found.threads[which] = event.threads
+            elif isinstance(event, StepDone):
+                if len(step_us) >= asked:
+                    raise ProtocolError("step", f"more than the {asked:,} steps that were asked for")
+                self._sampler.begin()
+                step_us.append(event.us)
+                sum_us += event.us
+                check_passed(sum_us, started_s)
+
+        words = ["--weights", relative(self._job, bundle.weights), *profile_words(self._job, asked)]
+        try:
+            self._processes.run("profile", words, on_event, bundle=bundle)
+        finally:
+            self._sampler.end()
+        if len(step_us) < asked:
+            message = f"the binary said that it is done after {len(step_us):,} of {asked:,} steps"
+            raise AttemptError("step.incomplete", message, cause="compiler")
+        self.found.processes.append(ComparedProcess(which, tuple(step_us)))
+        self._progress()
+        return statistics.median(settled(step_us, steps))
+
+    def _progress(self) -> None:
+        by_time = (time.monotonic() - self._began_s) / self._budget_s
+        by_rounds = len(self.found.processes) / (2 * self.found.bundles * LAST_LOOK)
+        self._notify("progress", fraction=min(1.0, max(by_time, by_rounds)))
+
+    def _tell(self, prospect: Prospect) -> None:
+        self.found.foreseen_rounds = prospect.rounds
+        self._notify("log", message=f"up to {prospect.rounds} rounds in the time that is left: a difference of "
+                     f"{prospect.effect:.2%} is found nineteen times of twenty")  # fmt: skip

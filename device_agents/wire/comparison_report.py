@@ -1,0 +1,63 @@
+"""What a run of mode compare reports: wire types of `device_agents.wire`. Standard library only.
+
+Raw times only: which of them are warm-up, the ratios and their intervals are worked out from them by whoever reads
+(`device_agents/figures/rounds.py`), the farm too.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, Optional, get_args
+
+from device_agents.wire.codec import check
+
+Why = Literal["known", "rounds", "time", "cut"]
+"""Why it ended: nothing is left to find out, the last look, its time is over, it failed or was stopped."""
+MOST_BUNDLES = 4
+MAX_PROCESSES = 1 << 12
+MAX_US = 1e12
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class ComparedProcess:
+    """One fresh process."""
+
+    bundle: int
+    """Of which bundle, by its place in the list."""
+    step_us: tuple[float, ...]
+    """Of each of its steps in order, those of its warm-up too."""
+
+    def __post_init__(self) -> None:
+        check(0 <= self.bundle < MOST_BUNDLES, "bundle", f"0 to {MOST_BUNDLES - 1}")
+        check(bool(self.step_us), "step_us", "of one step at least")
+        for number, us in enumerate(self.step_us):
+            check(0 < us <= MAX_US, f"step_us[{number}]", f"more than 0, at most {MAX_US:g}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whole rounds of processes that took turns, in the order in which they ran."""
+
+    bundles: tuple[str, ...]
+    """Digests; the first is what the others stand beside."""
+    steps: int
+    """Of each process, that count: after its warm-up."""
+    processes: tuple[ComparedProcess, ...]
+    ended: Why
+    threads: tuple[int, ...]
+    """Of each bundle."""
+    foreseen_rounds: Optional[int] = None
+    """That the time allowed, as told after the first few; null where it was over before."""
+
+    def __post_init__(self) -> None:
+        check(2 <= len(self.bundles) <= MOST_BUNDLES, "bundles", f"2 to {MOST_BUNDLES}")
+        for number, digest in enumerate(self.bundles):
+            check(bool(_DIGEST.fullmatch(digest)), f"bundles[{number}]", "sha256:<64 hex digits>")
+        check(self.steps >= 1, "steps", "at least 1")
+        check(len(self.processes) <= MAX_PROCESSES, "processes", f"at most {MAX_PROCESSES:,}")
+        check(len(self.processes) % (2 * len(self.bundles)) == 0, "processes", "whole rounds")
+        check(self.ended in get_args(Why), "ended", f"one of {', '.join(get_args(Why))}")
+        check(len(self.threads) == len(self.bundles), "threads", "one number for each bundle")
+        check(all(0 <= one <= 1024 for one in self.threads), "threads", "0 to 1,024")
+        is_number = self.foreseen_rounds is None or 1 <= self.foreseen_rounds <= MAX_PROCESSES
+        check(is_number, "foreseen_rounds", f"1 to {MAX_PROCESSES:,}")

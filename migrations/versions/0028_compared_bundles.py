@@ -1,0 +1,50 @@
+"""Runs of mode compare: the bundles that take turns, and which modes a device's agent takes.
+
+On the way down such runs are set aside with what belongs to them: 0027's code knows no such mode.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0028"
+down_revision = "0027"
+branch_labels = None
+depends_on = None
+
+COMPARING = "CAST(settings AS TEXT) LIKE '%\"mode\": \"compare\"%'"
+RUNS = f"(SELECT id FROM runs WHERE {COMPARING})"
+ROWS = (
+    ("runs", "id", COMPARING),
+    ("compared_bundles", "run_id", "1 = 1"),
+    ("attempts", "id", f"run_id IN {RUNS}"),
+    ("results", "attempt_id", f"run_id IN {RUNS}"),
+    ("strikes", "id", f"run_id IN {RUNS}"),
+)
+VALUES = (("devices", "modes", "CAST(modes AS TEXT) <> '[]'"),)
+
+
+def upgrade() -> None:
+    op.create_table(
+        "compared_bundles",
+        sa.Column("run_id", sa.String(length=40), nullable=False),
+        sa.Column("place", sa.Integer(), nullable=False),
+        sa.Column("bundle_digest", sa.String(length=71), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["bundle_digest"], ["bundles.digest"], name=op.f("fk_compared_bundles_bundle_digest_bundles")
+        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_compared_bundles_run_id_runs")),
+        sa.PrimaryKeyConstraint("run_id", "place", name=op.f("pk_compared_bundles")),
+    )
+    op.create_index(op.f("ix_compared_bundles_bundle_digest"), "compared_bundles", ["bundle_digest"])
+    with op.batch_alter_table("devices") as devices:
+        devices.add_column(sa.Column("modes", sa.JSON(), server_default=sa.text("'[]'"), nullable=False))
+    op.give_up_overtaken_attempts("0028")
+    op.put_back("0028", ROWS, VALUES)
+
+
+def downgrade() -> None:
+    op.set_aside("0028", ROWS, VALUES)
+    with op.batch_alter_table("devices") as devices:
+        devices.drop_column("modes")
+    op.drop_index(op.f("ix_compared_bundles_bundle_digest"), "compared_bundles")
+    op.drop_table("compared_bundles")

@@ -1,0 +1,71 @@
+"""`pockfarm compare`: bundles take turns on one device until it is known which step takes longer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from device_agents.figures.told import verdict_of
+from device_agents.wire import EFFECT, MOST_BUNDLES, Comparison, from_json
+from pockfarm.commands.farm import connect, farm_command, run_progress
+from pockfarm.commands.local import load_local, print_warnings
+from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
+from pockfarm.commands.tune import digest_of
+from pockfarm.errors import UsageError
+from pockfarm.summary import comparison_text
+from pockfarm.values import Json
+
+
+def add_compare(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = farm_command(
+        subparsers, "compare", "bundles take turns on one device: which step takes longer?", _compare
+    )
+    words = f"2 to {MOST_BUNDLES}: .pfb files; on a farm's device also digests, sha256:…; the first is the base"
+    command.add_argument("bundles", nargs="+", metavar="BUNDLE", help=words)
+    command.add_argument("--device", metavar="ID", help="of a farm (default: here)")
+    command.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class of a farm")
+    add_setting_options(command, ("compare",))
+    command.add_argument("--json", action="store_true", help="print what was found as JSON")
+
+
+def _compare(options: argparse.Namespace) -> int:
+    if not 2 <= len(options.bundles) <= MOST_BUNDLES:
+        raise UsageError(f"{len(options.bundles)} bundles: 2 to {MOST_BUNDLES} take turns")
+    is_here = options.device is None and options.device_class is None
+    found, names = _here(options) if is_here else _on_farm(options)
+    print(json.dumps(found, indent=2) if options.json else comparison_text(found, names))
+    return 0
+
+
+def _here(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
+    if any(bundle.startswith("sha256:") for bundle in options.bundles):
+        raise UsageError("digests name bundles of a farm: say --device or --class, or name .pfb files")
+    local, settings = load_local(), chosen_settings(options, "compare")
+    first, *others = map(Path, options.bundles)
+    chosen = local.ExecOptions(settings, others=tuple(others))
+    report = local.execute(first, chosen, progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True))
+    told = from_json(Comparison, report["comparison"], "comparison")
+    verdict = verdict_of(told.processes, bundles=len(told.bundles), steps=told.steps, effect=settings.effect or EFFECT,
+                         foreseen_rounds=told.foreseen_rounds)  # fmt: skip
+    rows = []
+    for row, digest in zip(verdict.rows, told.bundles, strict=True):
+        low, high = (row.ratio and row.ratio.interval) or (None, None)
+        rows.append({"bundle_digest": digest, "median_us": row.median_us, "ratio": row.ratio and row.ratio.ratio,
+                     "ratio_low": low, "ratio_high": high, "says": row.says})  # fmt: skip
+    found = {"rounds": verdict.rounds, "ended": told.ended, "detectable": verdict.detectable, "bundles": rows}
+    return found, options.bundles
+
+
+def _on_farm(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
+    first, *others = map(digest_of, options.bundles)
+    with connect(options) as farm:
+        run = farm.start_run(first, mode="compare", others=others, device=options.device,
+                             device_class=options.device_class, **given_settings(options, "compare"))  # fmt: skip
+        print_warnings(run.warnings, f"`pockfarm why {run.id}`")
+        print(f"run {run.id} (`pockfarm watch {run.id}` comes back to it)", file=sys.stderr)
+        farm.wait_for_run(run.id, on_look=run_progress())
+        return farm.comparison(run.id), options.bundles
