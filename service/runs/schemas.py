@@ -188,6 +188,7 @@ class ComparedView(View):
     bundle_digest: str
     model_name: str
     plan_name: str
+    threads: int
     median_us: float
     """Over rounds, of the quicker of its two processes."""
     ratio: float | None

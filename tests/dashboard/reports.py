@@ -6,10 +6,14 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+from device_agents.figures.rounds import LOOKS, order_of
 from device_agents.measure.measurement import measure
 from device_agents.wire import (
     Block,
+    ComparedProcess,
+    Comparison,
     DeviceState,
     Energy,
     Evaluation,
@@ -98,6 +102,18 @@ def sample_report(
         isolation_level=3,
         environment={"governor": "performance", "kernel": "6.1.0-28", "power_mode": "default", "python": "3.11.2"},
     )
+
+
+def compared(report: Report, bundles: Sequence[str], factors: Sequence[float]) -> Report:
+    """The report of bundles that took turns, which take so many times as long as the report's."""
+    assert report.measurement is not None
+    dice, processes = random.Random(3), []
+    for number in range(LOOKS[1]):
+        for which in order_of(number, bundles=len(bundles), seed=7):
+            us = report.measurement.median_us * factors[which] * (1 + abs(dice.gauss(0, 0.004)))
+            processes.append(ComparedProcess(which, tuple(us * (1 + abs(dice.gauss(0, 0.002))) for _ in range(24))))
+    found = Comparison(tuple(bundles), 20, tuple(processes), "known", (2,) * len(bundles), LOOKS[-1])
+    return replace(report, mode="compare", measurement=None, verdict=None, kernels=(), energy=None, comparison=found)
 
 
 def _stopped_early(losses: Sequence[float], dice: random.Random) -> Training:

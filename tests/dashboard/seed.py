@@ -46,6 +46,7 @@ class Seeded:
     second_train_run: str
     emulated_run: str
     noisy_run: str
+    compare_run: str
     pi_run: str
     throttled_run: str
     failed_run: str
@@ -141,6 +142,15 @@ def seed(session: Session, now: float | None = None) -> Seeded:
         bundles["sparse", "x86-64-v4"], host, age_s=3 * HOUR_S, report={"median_us": 133_500.0, "sensors": False}
     )
     ids["sparse_run"] = again.id
+    ids["compare_run"] = rows.run(
+        bundles["full", "x86-64-v4"],
+        host,
+        mode="compare",
+        age_s=2.7 * HOUR_S,
+        steps=20,
+        others=[(bundles["sparse", "x86-64-v4"], 0.63), (bundles["bias-only", "x86-64-v4"], 1.0)],
+        report={"median_us": 212_000.0, "sensors": False},
+    ).id
     ids["noisy_run"] = rows.run(
         bundles["full", "x86-64-v4"],
         host,

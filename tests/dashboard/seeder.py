@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 from sqlalchemy.orm import Session
@@ -13,6 +14,7 @@ from service.database.models import (
     ApiKey,
     Attempt,
     Bundle,
+    ComparedBundle,
     Device,
     DeviceEvent,
     Job,
@@ -21,7 +23,7 @@ from service.database.models import (
 )
 from service.holdings import service as holdings
 from tests.dashboard.layers import Layer, plan_section, training_step
-from tests.dashboard.reports import sample_report
+from tests.dashboard.reports import compared, sample_report
 
 HOUR_S = 3600.0
 
@@ -203,9 +205,11 @@ class Seeder:
         state: str = "succeeded",
         age_s: float = HOUR_S,
         report: dict[str, Any] | None = None,
+        others: Sequence[tuple[Bundle, float]] = (),
         **more: Any,
     ) -> Run:
-        """One run; with `report` (arguments of `sample_report`) also its attempt and result."""
+        """One run; with `report` (arguments of `sample_report`) also its attempt and result. With `others`, bundles and
+        how many times as long they take, it is one that compares them."""
         created = self.now - age_s
         found = self.add(
             Run(
@@ -225,8 +229,15 @@ class Seeder:
                 **more,
             )
         )
+        for place, (other, _) in enumerate(others, 1):
+            self.add(ComparedBundle(run_id=found.id, place=place, bundle_digest=other.digest))
         if device is not None:
-            self._attempt(found, device, self._result(found, bundle, device, mode, created, report) if report else None)
+            made = self._result(found, bundle, device, mode, created, report) if report else None
+            if made and others:
+                told = [bundle.digest, *(other.digest for other, _ in others)]
+                made = compared(made, told, [1.0, *(factor for _, factor in others)])
+                found.median_us = found.p90_us = found.samples_per_second = found.verdict = None
+            self._attempt(found, device, made)
         return found
 
     def _result(self, run: Run, bundle: Bundle, device: Device, mode: Mode, at: float, more: dict[str, Any]) -> Report:

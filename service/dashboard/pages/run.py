@@ -267,7 +267,7 @@ def _facts(found: RunFacts) -> tuple[Fact, ...]:
         *_settings(found.settings),
         *training_facts(found),
         Fact("Batch", fmt.number(found.batch)),
-        Fact("Threads", fmt.number(found.threads)),
+        *([] if found.mode == "compare" else [Fact("Threads", fmt.number(found.threads))]),
         Fact("Data set", found.dataset_name or "synthetic", hint=found.dataset_digest or ""),
         *_validation_dataset(found),
         Fact("Starts from", fmt.short_digest(start) if start else "the bundle's weights", hint=start or ""),

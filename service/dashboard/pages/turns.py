@@ -16,6 +16,7 @@ from service.runs.schemas import ComparisonView
 COLUMNS = (
     Column("bundle", "Bundle", primary=True),
     Column("median_ms", "Step median", "number", "ms", 3),
+    Column("threads", "Threads", "number"),
     Column("says", "Beside the first", wrap=True),
     Column("ratio", "Ratio", "number", "", 4, files_only=True),
     Column("ratio_low", "Ratio, low", "number", "", 4, files_only=True),
@@ -43,6 +44,7 @@ def turns_table(said: ComparisonView) -> Table:
             {
                 "bundle": f"{row.model_name}, {row.plan_name}",
                 "median_ms": row.median_us / 1000,
+                "threads": row.threads,
                 "says": row.says or "the first",
                 "ratio": row.ratio,
                 "ratio_low": row.ratio_low,
