@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 LEAST_SETTLED = 4
 """Steps that must be left: what has settled is known from them."""
+MOST_ALLOWED = 64
+"""Steps that the warm-up of a process may take: more would be spent on looking for its end."""
 PRICE = 3.0
 """Of a change, in typical deviations and for each natural logarithm of the number of steps: noise seldom saves more."""
 QUIET_FACTOR = 2.1
@@ -39,7 +41,7 @@ def settled_from(step_us: Sequence[float], *, most: int) -> int:
 
 def allowance(steps: int) -> int:
     """How many steps a process that is to have `steps` settled ones is given for its warm-up, beside them."""
-    return max(LEAST_SETTLED, steps // 3)
+    return min(MOST_ALLOWED, max(LEAST_SETTLED, steps // 3))
 
 
 def settled(step_us: Sequence[float], steps: int) -> Sequence[float]:

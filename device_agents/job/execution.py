@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from device_agents.devices.describe import Device
 from device_agents.errors import AttemptError, BadData, StepFailed
+from device_agents.figures.warm_up import allowance, settled_from
 from device_agents.job.asked import Job, check_fits
 from device_agents.job.checkpoints import CANNOT_KEEP, CheckpointKeeper, Earlier
 from device_agents.job.comparing import Comparing
@@ -31,7 +32,7 @@ from device_agents.job.step_events import (
 )
 from device_agents.job.stopwatch import check_passed, load_us
 from device_agents.job.training import TrainingFindings, scored_samples
-from device_agents.job.words import data_words, train_words, weights_words
+from device_agents.job.words import data_words, profile_words, train_words, weights_words
 from device_agents.measure.sampler import Sampler
 from device_agents.wire import (
     Block,
@@ -63,7 +64,7 @@ class Execution:
         """`identity`: run, attempt and device, which its checkpoints name."""
         self.job = job
         self.device = device
-        self.findings = Findings(job.bundle.batch, device.description.cores)
+        self.findings = Findings(job.bundle.batch, device.description.cores, device.is_emulated)
         self._notify = notify
         self._identity = identity
         self._keeper: CheckpointKeeper | None = None
@@ -95,13 +96,15 @@ class Execution:
 
     def _profile(self) -> None:
         settings = self.job.settings
-        self.findings.warmup_steps = settings.warmup
         counts = block_steps(settings.steps, emulated=self.device.is_emulated)
+        given = [*weights_words(self.job), *data_words(self.job, self.job.data)]
         for index, steps in enumerate(counts):
-            arguments = ["--steps", str(steps), "--warmup", str(settings.warmup), "--batch-seed", str(settings.seed)]
-            done_before = sum(counts[:index])
-            arguments = [*weights_words(self.job), *data_words(self.job, self.job.data), *arguments]
-            self._block("profile", arguments, done_before, steps, sum(counts))
+            # Where nobody says how many steps are warm-up, more are made, and their times tell. An emulator's do not.
+            by_rule = settings.warmup is None and not self.device.is_emulated
+            spare = allowance(steps) if by_rule else 0
+            arguments = [*given, *profile_words(self.job, steps + spare, settings.warmup or 0)]
+            self.findings.warmup_steps = max(self.findings.warmup_steps, settings.warmup or 0)
+            self._block("profile", arguments, sum(counts[:index]), steps, sum(counts), spare)
 
     def _train(self) -> None:
         if not (self.job.earlier and self._goes_on(self.job.earlier)):
@@ -219,8 +222,11 @@ class Execution:
             raise ProtocolError("eval.samples", f"{event.samples:,}, the data set has {wanted:,}")
         return Evaluation(event.samples, event.loss, event.accuracy)
 
-    def _block(self, command: str, arguments: Sequence[str], done_before: int, steps: int, total: int) -> None:
-        """One process that times steps; its findings are kept even when it fails."""
+    def _block(
+        self, command: str, arguments: Sequence[str], done_before: int, steps: int, total: int, spare: int = 0
+    ) -> None:  # fmt: skip
+        """One process that times steps; its findings are kept even when it fails. It makes `spare` steps beside those
+        that count: left out are first steps that its times show to be warm-up, and what is too much at the end."""
         step_us: list[float] = []
         training = self.findings.training
         ending: Ending | None = None
@@ -229,11 +235,13 @@ class Execution:
         def on_event(event: StepEvent) -> None:
             nonlocal sum_us
             if isinstance(event, StepDone):
-                if len(step_us) >= steps:
-                    raise ProtocolError("step", f"more than the {steps:,} steps that were asked for")
+                if len(step_us) >= steps + spare:
+                    raise ProtocolError("step", f"more than the {steps + spare:,} steps that were asked for")
                 sum_us += event.us
                 check_passed(sum_us, started_s)
-                self._take_step(event, step_us, done_before, total)
+                step_us.append(event.us)
+                if len(step_us) > spare:
+                    self._take_step(event, done_before + len(step_us) - spare, total)
             elif isinstance(event, Kernel):
                 self._sampler.end()
                 self._take_kernel(event)
@@ -246,20 +254,23 @@ class Execution:
             ending = self._processes.run(command, arguments, on_event)
         finally:
             self._sampler.end()
-            self.findings.blocks.append(Block(tuple(step_us), load_us(ending), is_cold))
-        if len(step_us) < steps and not (training and training.outcome == "stopped_early"):
-            message = f"the binary said that it is done after {len(step_us):,} of {steps:,} steps"
+            self._keep_block(step_us, steps, load_us(ending), is_cold)
+        if len(step_us) < steps + spare and not (training and training.outcome == "stopped_early"):
+            message = f"the binary said that it is done after {len(step_us):,} of {steps + spare:,} steps"
             raise AttemptError("step.incomplete", message, cause="compiler")
 
-    def _take_step(self, event: StepDone, step_us: list[float], done_before: int, total: int) -> None:
+    def _keep_block(self, step_us: Sequence[float], steps: int, load_us: float | None, is_cold: bool) -> None:
+        warm = settled_from(step_us, most=max(0, len(step_us) - steps))
+        self.findings.warmup_steps = max(self.findings.warmup_steps, warm)
+        self.findings.blocks.append(Block(tuple(step_us[warm : warm + steps]), load_us, is_cold))
+
+    def _take_step(self, event: StepDone, number: int, total: int) -> None:
         self._sampler.begin()
-        step_us.append(event.us)
         if self.findings.training:
             self.findings.training.take_step(event)
         if not self.findings.blocks:
             # Each block starts from the same weights: a second curve would only be stuck to the first.
             self.findings.losses.append(event.loss)
-        number = done_before + len(step_us)
         self._notify("step", step=number, loss=event.loss, step_us=event.us)
         self._notify("progress", fraction=min(1.0, number / max(1, total)))
 

@@ -36,6 +36,7 @@ class Findings:
 
     batch: int
     cores: int
+    is_emulated: bool = False
     warmup_steps: int = 0
     threads: int = 0
     blocks: list[Block] = field(default_factory=list)
@@ -62,7 +63,7 @@ class Findings:
 
     def verdict(self) -> Verdict | None:
         measurement = self.measurement()
-        return judge(measurement, self.states, cores=self.cores) if measurement else None
+        return judge(measurement, self.states, cores=self.cores, is_emulated=self.is_emulated) if measurement else None
 
     def energy(self) -> Energy | None:
         """Mean power while steps ran, times the median step."""

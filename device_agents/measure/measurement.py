@@ -1,17 +1,17 @@
-"""From raw step times and device states to the figures of a report: pure functions, `bench-protocol/1`.
+"""From raw step times and device states to the figures of a report: pure functions, `bench-protocol/2`.
 
-The headline is the median of block medians (a block is one process), with a bootstrap interval over blocks: noise
-between processes is larger than noise within one. The verdict says whether the number counts, and which rule fired.
+The headline is the median of block medians (a block is one process), with an interval over blocks: noise between
+processes is larger than noise within one. The verdict says whether the number counts, and which rule fired.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Sequence
 
-from device_agents.wire import Block, DeviceState, Measurement, Verdict
+from device_agents.figures.one_run import run_interval
+from device_agents.wire import BENCH_PROTOCOL, Block, DeviceState, Measurement, Verdict
 from device_agents.wire.consistency import variation
 
 MIN_STEPS = 10
@@ -20,7 +20,6 @@ MAX_CV_BETWEEN = 0.05
 MAX_DRIFT = 0.05
 MAX_FREQUENCY_DROP = 0.10
 MAX_OTHER_LOAD = 0.25
-BOOTSTRAP_ROUNDS = 2000
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:
@@ -37,7 +36,7 @@ def measure(blocks: Sequence[Block], *, batch: int, warmup_steps: int, threads: 
     samples = tuple(us for block in blocks for us in block.step_us)
     medians = [statistics.median(block.step_us) for block in blocks]
     median_us = statistics.median(medians)
-    low_us, high_us = _bootstrap_interval(medians if len(medians) > 1 else samples)
+    low_us, high_us = run_interval(medians) or (None, None)
     return Measurement(
         batch=batch,
         step_us=samples,
@@ -53,11 +52,16 @@ def measure(blocks: Sequence[Block], *, batch: int, warmup_steps: int, threads: 
         cv_between=variation(medians),
         warmup_steps=warmup_steps,
         threads=threads,
+        protocol=BENCH_PROTOCOL,
     )
 
 
-def judge(measurement: Measurement, states: Sequence[DeviceState], *, cores: int) -> Verdict:
+def judge(
+    measurement: Measurement, states: Sequence[DeviceState], *, cores: int, is_emulated: bool = False
+) -> Verdict:  # fmt: skip
     """Whether the measurement counts; the first rule that fires, in the order of the farm's list."""
+    if is_emulated:
+        return Verdict("function", "the steps ran to their end; emulated times say nothing of a board")
     if len(measurement.step_us) < MIN_STEPS:
         return Verdict("noisy", f"{len(measurement.step_us)} measured steps, at least {MIN_STEPS} are needed")
     return (
@@ -127,13 +131,3 @@ def _what_was_checked(measurement: Measurement, states: Sequence[DeviceState], c
     return (
         f"{steps} steps in {blocks} blocks; variation and drift{''.join(f', {name}' for name in known)} within limits"
     )
-
-
-def _bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95% percentile bootstrap of the median; seeded, so that a report can be computed again."""
-    if len(values) > 200:
-        step, ordered = len(values) / 200, sorted(values)
-        values = [ordered[int(index * step)] for index in range(200)]
-    rng = random.Random(0)
-    medians = [statistics.median(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAP_ROUNDS)]
-    return percentile(medians, 0.025), percentile(medians, 0.975)

@@ -8,14 +8,16 @@
 | `measurement.p90_us`, `p99_us`, `interval_low_us`, `interval_high_us` | within the samples, the lower one first |
 | all samples together | the time that the binary's processes ran (`run_s`), at most |
 
-Who computed them as `bench-protocol/1` says passes; a float's last digits and another way to find a percentile do too.
+The interval of `bench-protocol/2` must be the one that its blocks come to, and none where they are too few. Who
+computed them as their protocol says passes; a float's last digits and another way to find a percentile do too.
 """
 
 import statistics
 from collections.abc import Sequence
 
+from device_agents.figures.one_run import run_interval
 from device_agents.wire.codec import ProtocolError
-from device_agents.wire.report import Measurement, Report
+from device_agents.wire.report import FIRST_PROTOCOL, Measurement, Report
 
 TOLERANCE = 0.01
 """Relative."""
@@ -56,12 +58,30 @@ def _check_statistics(measurement: Measurement, blocks: Sequence[Sequence[float]
     _check_near("samples_per_second", measurement.samples_per_second, measurement.batch / (median_us * 1e-6))
     _check_near("cv_within", measurement.cv_within, statistics.median(map(variation, blocks)), CV_SLACK)
     _check_near("cv_between", measurement.cv_between, variation(medians), CV_SLACK)
-    for low, high in (("interval_low_us", "interval_high_us"), ("p90_us", "p99_us")):
+    _check_interval(measurement, medians)
+    pairs = [("p90_us", "p99_us")]
+    if measurement.protocol == FIRST_PROTOCOL and measurement.interval_low_us is not None:
+        pairs.append(("interval_low_us", "interval_high_us"))
+    for low, high in pairs:
         least, most = getattr(measurement, low), getattr(measurement, high)
         bounds = min(samples) * (1 - TOLERANCE), max(samples) * (1 + TOLERANCE)
         if not bounds[0] <= least <= most <= bounds[1]:
             message = f"{least:,.6g} and {high} {most:,.6g}; the samples are {min(samples):,.6g} to {max(samples):,.6g}"
             raise ProtocolError(f"measurement.{low}", message)
+
+
+def _check_interval(measurement: Measurement, medians: Sequence[float]) -> None:
+    if measurement.protocol == FIRST_PROTOCOL:
+        return
+    interval = run_interval(medians)
+    told = measurement.interval_low_us, measurement.interval_high_us
+    if interval is None or None in told:
+        if (interval is None) != (None in told):
+            message = f"{'an' if interval is None else 'no'} interval of {len(medians)} blocks"
+            raise ProtocolError("measurement.interval_low_us", message)
+        return
+    for name, said, found in zip(("interval_low_us", "interval_high_us"), told, interval):
+        _check_near(name, said or 0.0, found)
 
 
 def variation(values: Sequence[float]) -> float:

@@ -18,7 +18,9 @@ from device_agents.wire.tuning_report import Tuning
 MeasurementClass = Literal["hardware", "host", "emulated", "simulated"]
 Cause = Literal["model", "compiler", "limits", "device", "infra", "service", "user", "policy"]
 OutcomeState = Literal["succeeded", "failed", "cancelled", "inconclusive"]
-VerdictKind = Literal["valid", "noisy", "throttled", "disturbed", "drifting"]
+VerdictKind = Literal["valid", "noisy", "throttled", "disturbed", "drifting", "function"]
+FIRST_PROTOCOL, BENCH_PROTOCOL = PROTOCOLS = ("bench-protocol/1", "bench-protocol/2")
+"""How a run is measured; the last is this release's."""
 
 MAX_US = 1e12
 """Of anything that is timed: eleven days, more than any run may take."""
@@ -88,7 +90,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Step times of a run (`bench-protocol/1`). Statistics are over steps after the warm-up."""
+    """Step times of a run (`bench-protocol/2`, docs/measurement.md; agents of earlier releases say `/1`). Statistics
+    are over steps after the warm-up."""
 
     batch: int
     step_us: tuple[float, ...]
@@ -96,9 +99,9 @@ class Measurement:
     blocks: tuple[Block, ...]
     median_us: float
     """Median of block medians."""
-    interval_low_us: float
-    interval_high_us: float
-    """95% bootstrap interval of the median of block medians."""
+    interval_low_us: Optional[float]
+    interval_high_us: Optional[float]
+    """95% interval around it (`device_agents/figures/one_run.py`); null below five blocks."""
     p90_us: float
     p99_us: float
     mean_us: float
@@ -109,14 +112,22 @@ class Measurement:
     cv_between: float
     """Standard deviation / mean of block medians; 0 with one block."""
     warmup_steps: int
+    """Of the process that had most of them."""
     threads: int
-    protocol: str = "bench-protocol/1"
+    protocol: str = FIRST_PROTOCOL
 
     def __post_init__(self) -> None:
         check(1 <= self.batch <= MAX_COUNT, "batch", "at least 1")
         check_times("step_us", self.step_us)
         for name in ("median_us", "interval_low_us", "interval_high_us", "p90_us", "p99_us", "mean_us"):
-            check_time(name, getattr(self, name))
+            us = getattr(self, name)
+            check(us is not None or name.startswith("interval"), name, "a time")
+            if us is not None:
+                check_time(name, us)
+        check(
+            (self.interval_low_us is None) == (self.interval_high_us is None), "interval_low_us", "null with the other"
+        )
+        check(self.protocol in PROTOCOLS, "protocol", f"one of {', '.join(PROTOCOLS)}")
         for name in ("samples_per_second", "cv_within", "cv_between"):
             check(getattr(self, name) >= 0, name, "at least 0")
         check(0 <= self.warmup_steps <= MAX_STEPS, "warmup_steps", f"0 to {MAX_STEPS:,}")
@@ -211,7 +222,7 @@ class DeviceState:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the measurement counts. Only `valid` ranks by default."""
+    """Whether the measurement counts. Only `valid` ranks by default; `function` says that the step works, no more."""
 
     kind: VerdictKind
     rule: str

@@ -129,9 +129,11 @@ class RunSettings:
         ),
         always_sent=True,
     )  # fmt: skip
-    warmup: int = setting(
-        3, Setting("Warm-up steps", "steps before measuring", ("profile",), unused=0, least=0, most=MAX_WARMUP)
-    )
+    warmup: Optional[int] = setting(
+        None,
+        Setting("Warm-up steps", "steps before measuring", ("profile",), unused=0, least=0, most=MAX_WARMUP,
+                absent="by rule"),
+    )  # fmt: skip
     seed: int = setting(
         0,
         Setting(

@@ -22,6 +22,7 @@ from service.dashboard.pages.jobs import COLUMNS as JOB_COLUMNS
 from service.dashboard.pages.jobs import job_row
 from service.dashboard.pages.run_table import COLUMNS as RUN_COLUMNS
 from service.dashboard.pages.run_table import run_row
+from service.dashboard.parts import COUNTING
 from service.dashboard.tables import Column, Row, Table, Value, WholeTable, order
 from service.database.engine import Database
 from service.jobs.filter import JobFilter
@@ -86,7 +87,7 @@ def benchmarks_file(database: Database, chosen: RunFilter, *, all_verdicts: bool
         return queries.measured_runs(session, chosen, limit, last)
 
     for entry in _newest_first(database, before):
-        if all_verdicts or entry.verdict == "valid":
+        if all_verdicts or entry.verdict in COUNTING:
             newest.setdefault(configuration(entry), entry)
             counted[configuration(entry)] += 1
     found, reported = list(newest.values()), []

@@ -48,7 +48,10 @@ VERDICTS: Mapping[str, tuple[str, Tone]] = {
     "throttled": ("warning", "warn"),
     "disturbed": ("warning", "warn"),
     "drifting": ("wave", "warn"),
+    "function": ("check", ""),
 }
+COUNTING = ("valid", "function")
+"""Verdicts of runs that lists of benchmarks show; times of the second mean nothing."""
 OUTCOMES: Mapping[str, tuple[str, Tone]] = {
     "completed": ("check", "good"),
     "stopped_early": ("check", "good"),

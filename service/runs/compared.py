@@ -75,7 +75,7 @@ def view(session: Session, run: Run, found: Comparison) -> ComparisonView:
         low, high = (row.ratio and row.ratio.interval) or (None, None)
         rows.append(ComparedView(
             bundle_digest=digest, model_name=names[digest].name, plan_name=names[digest].plan_name,
-            threads=found.threads[row.place], median_us=row.median_us, ratio=row.ratio.ratio if row.ratio else None, ratio_low=low, ratio_high=high,
-            says=row.says,
+            threads=found.threads[row.place], median_us=row.median_us, ratio=row.ratio.ratio if row.ratio else None,
+            ratio_low=low, ratio_high=high, says=row.says,
         ))  # fmt: skip
     return ComparisonView(rounds=said.rounds, ended=found.ended, detectable=said.detectable, bundles=rows)

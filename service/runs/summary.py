@@ -16,10 +16,17 @@ def _training_outcome(report: Report) -> str | None:
     return "diverged" if report.mode == "train" and report.outcome.code == DIVERGED else None
 
 
+def _verdict(report: Report) -> str | None:
+    """An older agent judges an emulator's times as if they were a board's."""
+    if report.verdict is None:
+        return None
+    return report.verdict.kind if report.measurement_class in ("hardware", "host") else "function"
+
+
 def summarise(run: Run, report: Report) -> None:
     """Fill the summary columns of `run`. What was not measured stays null."""
     run.measurement_class = report.measurement_class
-    run.verdict = report.verdict.kind if report.verdict else None
+    run.verdict = _verdict(report)
     if report.measurement is not None:
         run.batch = min(report.measurement.batch, MOST)
         run.median_us, run.p90_us = report.measurement.median_us, report.measurement.p90_us

@@ -97,7 +97,8 @@ if command in ("train", "profile"):
         done += 1
         told = {} if BEHAVIOUR == "older" or command == "profile" else {"learning_rate": rate}
         is_lost = BEHAVIOUR == "diverge" or (BEHAVIOUR == "diverge-late" and done == 5)
-        say("step", step=done, loss=None if is_lost else loss, us=1000.0 + done, **told)
+        us = 3000.0 if BEHAVIOUR == "warms-up" and done <= 2 else 1000.0 + done
+        say("step", step=done, loss=None if is_lost else loss, us=us, **told)
         if BEHAVIOUR == "diverge-late" and is_lost:
             if "--save-best" in given and best:
                 open(given["--save"], "w").write(repr(best[1]))

@@ -317,7 +317,7 @@ def test_emulated_class_on_every_number(farm: FakeFarm, start_agent: Start) -> N
     assert report.measurement is not None
     assert len(report.measurement.blocks) == 1
     assert report.verdict is not None
-    assert report.verdict.kind == "noisy"
+    assert report.verdict.kind == "function"
 
 
 def test_agents_of_one_machine_take_turns(farm: FakeFarm, start_agent: Start, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from device_agents.errors import EnrolmentError
 from device_agents.execute import run_bundle
 from device_agents.job.execution import block_steps
-from device_agents.wire import RunSettings
+from device_agents.wire import BENCH_PROTOCOL, ProtocolError, Report, RunSettings, dumps, loads
+from device_agents.wire.consistency import check_consistent
 from tests.agents.conftest import npz
 from tests.agents.fake_step import bundle
 
@@ -79,6 +81,60 @@ def test_missing_data_and_steps(tmp_path: Path, data: Path) -> None:
     )
     missing = run_bundle(written(tmp_path), RunSettings("profile"), weights=tmp_path / "none")
     assert missing.report.outcome.code == "weights.missing"
+
+
+def test_warm_up_is_found_in_the_times_unless_its_steps_are_said(tmp_path: Path) -> None:
+    told: list[int] = []
+
+    def notify(kind: str, **fields: Any) -> None:
+        if kind == "step":
+            told.append(fields["step"])
+
+    path = written(tmp_path, "warms-up")
+    by_rule = run_bundle(path, RunSettings("profile", steps=40), notify=notify).report
+    said = run_bundle(path, RunSettings("profile", steps=40, warmup=0)).report
+    assert by_rule.measurement is not None
+    assert said.measurement is not None
+    for report in (by_rule, said):
+        assert report.measurement is not None
+        assert [len(block.step_us) for block in report.measurement.blocks] == [8] * 5
+        assert len(report.losses) == 8
+        assert report.measurement.protocol == BENCH_PROTOCOL
+    assert told == list(range(1, 41)), "steps beyond those that count are not told of"
+    assert (by_rule.measurement.warmup_steps, max(by_rule.measurement.step_us)) == (2, 1010.0)
+    assert (said.measurement.warmup_steps, max(said.measurement.step_us)) == (0, 3000.0)
+    check_consistent(loads(Report, dumps(by_rule)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"interval_low_us": 1.0, "interval_high_us": 1e6}, "measurement.interval_low_us"),
+        ({"interval_low_us": None, "interval_high_us": None}, "measurement.interval_low_us"),
+    ],
+)
+def test_an_interval_that_its_blocks_do_not_come_to_is_refused(
+    tmp_path: Path, changes: dict[str, Any], where: str
+) -> None:
+    report = run_bundle(written(tmp_path), RunSettings("profile", steps=20)).report
+    assert report.measurement is not None
+    forged = dataclasses.replace(report, measurement=dataclasses.replace(report.measurement, **changes))
+    with pytest.raises(ProtocolError) as refused:
+        check_consistent(forged)
+    assert refused.value.where == where
+    older = dataclasses.replace(report.measurement, protocol="bench-protocol/1", interval_low_us=1001.0,
+                                interval_high_us=1004.0)  # fmt: skip
+    check_consistent(dataclasses.replace(report, measurement=older))
+
+
+def test_few_blocks_have_no_interval(tmp_path: Path) -> None:
+    report = run_bundle(written(tmp_path), RunSettings("profile", steps=9)).report
+    assert report.measurement is not None
+    assert report.measurement.interval_low_us is None
+    check_consistent(report)
+    told = dataclasses.replace(report.measurement, interval_low_us=1001.0, interval_high_us=1004.0)
+    with pytest.raises(ProtocolError, match="an interval of 2 blocks"):
+        check_consistent(dataclasses.replace(report, measurement=told))
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

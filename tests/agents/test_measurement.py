@@ -8,9 +8,10 @@ import numpy
 import pytest
 
 from device_agents.devices import Reading
+from device_agents.figures.one_run import run_interval
 from device_agents.measure.measurement import judge, measure, percentile
 from device_agents.measure.sampler import EnergyMeter, LoadMeter, Sampler
-from device_agents.wire import Block, DeviceState, Measurement
+from device_agents.wire import BENCH_PROTOCOL, Block, DeviceState, Measurement
 
 
 def measured(*blocks: list[float]) -> Measurement:
@@ -29,10 +30,16 @@ def test_figures_are_numpys() -> None:
     assert result.cv_between == pytest.approx(medians.std(ddof=1) / medians.mean())
     assert result.cv_within == pytest.approx(numpy.median(data.std(axis=1, ddof=1) / data.mean(axis=1)))
     assert result.samples_per_second == pytest.approx(8e6 / numpy.median(medians))
-    assert result.interval_low_us <= result.median_us <= result.interval_high_us
-    assert medians.min() <= result.interval_low_us
-    assert result.interval_high_us <= medians.max()
-    assert result == measured(*data.tolist()), "the bootstrap is seeded"
+    interval = run_interval(medians.tolist())
+    assert interval is not None
+    assert (result.interval_low_us, result.interval_high_us) == tuple(interval)
+    assert result.protocol == BENCH_PROTOCOL
+    assert result == measured(*data.tolist()), "nothing is drawn"
+
+
+def test_too_few_blocks_have_no_interval() -> None:
+    few = measured([100.0, 101.0], [102.0, 103.0], [99.0, 98.0], [100.0, 100.0])
+    assert (few.interval_low_us, few.interval_high_us) == (None, None)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
@@ -65,6 +72,11 @@ def test_verdicts(blocks: list[list[float]], states: list[DeviceState], kind: st
     verdict = judge(measured(*blocks), states, cores=4)
     assert verdict.kind == kind
     assert any(letter.isdigit() for letter in verdict.rule), "the rule gives its figures"
+
+
+def test_an_emulated_run_is_judged_by_its_function_only() -> None:
+    for blocks, states in ((STEADY, CALM), ([[1.0]], []), ([[50.0, 100.0]] * 5, [DeviceState(1.0, throttled=True)])):
+        assert judge(measured(*blocks), states, cores=4, is_emulated=True).kind == "function"
 
 
 def test_energy_integrates_power_only_while_on() -> None:

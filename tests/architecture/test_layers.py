@@ -18,7 +18,8 @@ Layers = Sequence[str | tuple[str, ...]]
 
 LAYERS: dict[str, Layers] = {
     "device_agents": (
-        ("wire", "figures"),  # what both ends say; what times come to
+        "figures",  # what times come to
+        "wire",  # what both ends say
         "slots",  # which of the agent's files runs
         ("unpack", "errors"),  # the start of the one-file agent
         "devices",  # what this machine is

@@ -1,7 +1,8 @@
 """Benchmarks: the newest run of each configuration, ranked among its like, and what trades off against what.
 
 A group holds runs whose numbers may stand beside each other: same model, measurement class, mode, batch and data set.
-Times of emulated or simulated boards are never ranked. Runs whose verdict is not `valid` are hidden, with their count.
+Times of emulated or simulated boards are never ranked. Runs whose verdict is neither `valid` nor `function` are hidden,
+with their count.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from service.dashboard.charts.pareto import Axis, TradeoffPoint, tradeoff_plot
 from service.dashboard.comparison import dominated_flags
 from service.dashboard.facts import Measured, RunFacts
 from service.dashboard.pages.run_table import measured_values
-from service.dashboard.parts import CLASSES, Figure, Filter, choices
+from service.dashboard.parts import CLASSES, COUNTING, Figure, Filter, choices
 from service.dashboard.tables import Column, Row, Table, Value, table
 from service.runs.filter import RunFilter
 
@@ -82,8 +83,8 @@ class BenchmarksPage:
 def benchmarks_page(session: Session, chosen: RunFilter, *, all_verdicts: bool, sort: str) -> BenchmarksPage:
     """Measured runs, grouped with their like."""
     measured = queries.measured(session, chosen)
-    kept = [entry for entry in measured if all_verdicts or entry.verdict == "valid"]
-    hidden = Counter(entry.verdict or "no verdict" for entry in measured if entry.verdict != "valid")
+    kept = [entry for entry in measured if all_verdicts or entry.verdict in COUNTING]
+    hidden = Counter(entry.verdict or "no verdict" for entry in measured if entry.verdict not in COUNTING)
     newest, counted = newest_of_each(kept)
     rows = {entry.id: entry for entry in queries.runs_by_id(session, [entry.id for entry in newest])}
     facts = queries.with_reports(session, [rows[entry.id] for entry in newest if entry.id in rows])
