@@ -18,6 +18,8 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 # Nor should each of hundreds of processes compile our sources anew where the environment forbids Python to keep them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# As in a user's shell: unbuffered streams keep nothing that a full disk has refused, and hide what buffers do.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 def pytest_configure() -> None:

@@ -170,6 +170,30 @@ def _about(record: logging.LogRecord) -> dict[str, Any]:
     return {**bound(), **getattr(record, "fields", {})}
 
 
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.9 has no such argument
+    """Lines that a full disk refuses are gone. Kept in the stream's buffer they would be refused once more as the
+    process ends, and be its exit code (120); and `logging` would tell of it on the same stream."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = (self.format(record) + self.terminator).encode("utf-8", "backslashreplace")
+        except Exception:
+            self.handleError(record)
+            return
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it was closed
+            _write(self.stream, line)
+
+
+def _write(stream: TextIO, line: bytes) -> None:
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    if raw is None:
+        stream.write(line.decode())  # a test's, for one
+        stream.flush()
+        return
+    stream.flush()
+    raw.write(line)
+
+
 def configure(part: str, *, level: str = "", form: str = "", stream: TextIO | None = None) -> None:
     """Send every log line of this process to `stream` (the standard error), in place of what was set up before.
 
@@ -183,11 +207,11 @@ def configure(part: str, *, level: str = "", form: str = "", stream: TextIO | No
         raise ValueError(f"{FORMAT_VARIABLE}={form}: expected one of {', '.join(FORMATS)}")
     out = stream or sys.stderr
     is_text = form == "text" or (form == "auto" and out.isatty())
-    handler = logging.StreamHandler(out)
+    handler = _Handler(out)
     handler.setFormatter(TextLines(part) if is_text else JsonLines(part))
     root = logging.getLogger()
     for logger in [root, *(one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger))]:
-        for old in [one for one in logger.handlers if type(one) is logging.StreamHandler]:
+        for old in [one for one in logger.handlers if type(one) in (logging.StreamHandler, _Handler)]:
             logger.removeHandler(old)  # uvicorn's own, for one
             logger.propagate = True
     root.addHandler(handler)

@@ -18,9 +18,9 @@ from tests.chaos.processes import descendants
 
 TOUCHES = "import pathlib, sys, time\nwhile True: pathlib.Path(sys.argv[1]).touch(); time.sleep(0.2)"
 SAYS_SIGNALS = """
-import pathlib, signal, sys, time
+import os, pathlib, signal, sys, time
 def say(number, _):
-    print(signal.Signals(number).name, flush=True)
+    os.write(1, signal.Signals(number).name.encode() + b"\\n")  # it may come while `ready` is being written
     if number == signal.SIGTERM: sys.exit(7)
 for number in (signal.SIGTERM, signal.SIGHUP): signal.signal(number, say)
 print("ready", flush=True)
