@@ -19,6 +19,10 @@ MAX_CV_WITHIN = 0.10
 MAX_CV_BETWEEN = 0.05
 MAX_DRIFT = 0.05
 MAX_FREQUENCY_DROP = 0.10
+LEAST_FREQUENCIES = 8
+"""Samples of a clock from which anything is said."""
+THROTTLE_S = 1.7
+"""From the first sample of a slow clock to its last: samples are a fifth of a second apart, so it was slow for 2 s."""
 MAX_OTHER_LOAD = 0.25
 
 
@@ -77,15 +81,28 @@ def _throttled(states: Sequence[DeviceState]) -> Verdict | None:
     if any(state.throttled for state in states):
         count = sum(bool(state.throttled) for state in states)
         return Verdict("throttled", f"the board said so in {count} of {len(states)} samples")
-    frequencies = [state.frequency_hz for state in states if state.frequency_hz]
-    if len(frequencies) < 8:
+    clock = [(state.at, state.frequency_hz) for state in states if state.frequency_hz]
+    if len(clock) < LEAST_FREQUENCIES:
         return None
-    quarter = len(frequencies) // 4
-    first, last = statistics.median(frequencies[:quarter]), statistics.median(frequencies[-quarter:])
-    if last < first * (1 - MAX_FREQUENCY_DROP):
-        drop = f"{first / 1e6:.0f} to {last / 1e6:.0f} MHz"
-        return Verdict("throttled", f"clock fell from {drop}, more than {MAX_FREQUENCY_DROP:.0%}")
+    usual = percentile([hz for _, hz in clock], 0.9)
+    slow = _longest_below(clock, usual * (1 - MAX_FREQUENCY_DROP))
+    if slow and slow[-1][0] - slow[0][0] >= THROTTLE_S:
+        drop = f"{usual / 1e6:.0f} to {statistics.median(hz for _, hz in slow) / 1e6:.0f} MHz"
+        took_s = slow[-1][0] - slow[0][0]
+        return Verdict("throttled", f"clock fell from {drop} for {took_s:.0f} s, more than {MAX_FREQUENCY_DROP:.0%}")
     return None
+
+
+def _longest_below(clock: Sequence[tuple[float, float]], limit_hz: float) -> Sequence[tuple[float, float]]:
+    """The longest stretch of samples below, each beside its neighbours: a single wild one neither makes nor ends it."""
+    rates = [hz for _, hz in clock]
+    smooth = [statistics.median(rates[max(0, at - 1) : at + 2]) for at in range(len(rates))]
+    longest: list[tuple[float, float]] = []
+    stretch: list[tuple[float, float]] = []
+    for sample, hz in zip(clock, smooth):
+        stretch = [*stretch, sample] if hz < limit_hz else []
+        longest = max(longest, stretch, key=len)
+    return longest
 
 
 def _disturbed(states: Sequence[DeviceState]) -> Verdict | None:

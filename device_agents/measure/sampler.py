@@ -37,9 +37,7 @@ class Sampler:
         self._read = read
         self._interval_s = interval_s
         self._lock = threading.Lock()
-        self._states: list[DeviceState] = []
-        self._stride = 1
-        self._count = 0
+        self._states = StateLog()
         self._energy = EnergyMeter()
         self._load = LoadMeter()
         self._closing = threading.Event()
@@ -71,7 +69,7 @@ class Sampler:
     def states(self) -> tuple[DeviceState, ...]:
         """At most `MAX_STATES` samples, evenly thinned."""
         with self._lock:
-            return tuple(self._states)
+            return tuple(self._states.kept)
 
     def energy(self) -> EnergyUse | None:
         """Energy of the measured parts; None without a sensor, or when its counter wrapped."""
@@ -97,14 +95,27 @@ class Sampler:
             power_mw=reading.power_mw,
             load=self._load.cores(),
         )
+        self._states.add(state)
+
+
+class StateLog:
+    """Samples in order, at most `MAX_STATES`: of a long run every second one stays, then every fourth."""
+
+    def __init__(self) -> None:
+        self.kept: list[DeviceState] = []
+        self._stride = 1
+        self._count = 0
+
+    def add(self, state: DeviceState) -> None:
+        """One more."""
         if self._count % self._stride == 0:
-            self._states.append(state)
+            self.kept.append(state)
         else:
-            self._states[-1] = _merged(self._states[-1], state)
+            self.kept[-1] = _merged(self.kept[-1], state)
         self._count += 1
-        if len(self._states) > MAX_STATES:
-            pairs = zip(self._states[::2], [*self._states[1::2], self._states[-1]])
-            self._states = [_merged(first, second) for first, second in pairs]
+        if len(self.kept) > MAX_STATES:
+            pairs = zip(self.kept[::2], [*self.kept[1::2], self.kept[-1]])
+            self.kept = [_merged(first, second) for first, second in pairs]
             self._stride *= 2
 
 

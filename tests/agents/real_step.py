@@ -10,21 +10,25 @@ from safetensors.numpy import save
 from tests.agents.fake_step import archive, manifest
 from tests.compiler import tiny_images
 from tests.compiler.step_process import classifier_state
-from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES, TURNS
+from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES, SPIN_US, TURNS
 
 DATA_SAMPLES = 20
 
 
 def real_bundle(
-    folder: Path, *, checkpoints: int | None = 1, slow: bool = False, turns: int = 0, **changes: object
+    folder: Path, *, checkpoints: int | None = 1, slow: bool = False, turns: int = 0, spin_us: int = SPIN_US,
+    spare_elements: int = 2, **changes: object,
 ) -> Path:  # fmt: skip
     """A classifier of `tiny_images` as a bundle file; `checkpoints`: as its manifest says it, None: not at all.
 
-    `slow`: its steps take a millisecond, for runs that something shall happen to; `turns`: it repeats so much work.
+    `slow`: its steps take a millisecond, or `spin_us`, for runs that something shall happen to; `turns`: it repeats so
+    much work; `spare_elements`: of a constant that makes its weights larger.
     """
     linear = "repeated_linear" if turns else "slow_linear" if slow else "linear"
-    step = tiny_images.build(tiny_images.classifier(linear=linear), folder / "step", turns=turns or TURNS)
-    files = {"bin/step": step.read_bytes(), "weights.safetensors": save(classifier_state())}
+    step = tiny_images.build(tiny_images.classifier(linear=linear, spare_elements=spare_elements), folder / "step",
+                             turns=turns or TURNS, spin_us=spin_us)  # fmt: skip
+    state = classifier_state() | {"constant.spare": np.resize(np.asarray([1.5, -2.5], "f4"), spare_elements)}
+    files = {"bin/step": step.read_bytes(), "weights.safetensors": save(state)}
     said = {} if checkpoints is None else {"checkpoints": checkpoints}
     about = manifest(files, inputs=[{"name": "x", "dtype": "f32", "shape": [BATCH, FEATURES]}], **said, **changes)
     path = folder / "real.pfb"

@@ -53,6 +53,11 @@ STEADY = [[100.0, 101.0, 99.0, 100.5]] * 5
 CALM = [DeviceState(float(i), frequency_hz=2e9, throttled=False, load=0.01) for i in range(20)]
 
 
+def clock(shares: dict[int, float]) -> list[DeviceState]:
+    """A hundred samples, a fifth of a second apart, of a clock that is so much lower in some."""
+    return [DeviceState(n / 5, frequency_hz=2e9 * shares.get(n, 1.0)) for n in range(100)]
+
+
 @pytest.mark.parametrize(
     ("blocks", "states", "kind"),
     [
@@ -65,6 +70,10 @@ CALM = [DeviceState(float(i), frequency_hz=2e9, throttled=False, load=0.01) for 
         ([[100.0] * 6 + [120.0] * 6], CALM, "drifting"),
         (STEADY, [*CALM, DeviceState(9.0, throttled=True)], "throttled"),
         (STEADY, [DeviceState(float(i), frequency_hz=2e9 - 3e7 * i) for i in range(20)], "throttled"),
+        (STEADY, clock(dict.fromkeys(range(40, 52), 0.8)), "throttled"),
+        (STEADY, clock(dict.fromkeys(range(40, 45), 0.8)), "valid"),
+        (STEADY, clock({n: 0.8 for n in range(100) if n != 30}), "valid"),
+        (STEADY, clock({n: 0.8 for n in range(40, 60) if n != 50}), "throttled"),
         (STEADY, [DeviceState(float(i), load=0.8) for i in range(20)], "disturbed"),
     ],
 )

@@ -1,8 +1,9 @@
-"""`make calibrate`: `python -m tests.calibration [simulated] [here] [--trials N] [--seed S] [--noises chosen|other]`.
+"""`make calibrate`: `python -m tests.calibration [PART ...] [--trials N] [--seed S] [--noises chosen|other]`.
 
-`simulated`: rates of false alarms and of differences found, on noise of known kinds. `here`: the same with real
-processes of real binaries on this machine, of which one repeats its work by a measured amount; it goes on with its log.
-Ends with 1 if a rate is not what `docs/measurement.md` promises.
+`instruments`: what an agent measures beside what is known (times, memory, throttles, energy). `simulated`: rates of
+false alarms and of differences found, on noise of known kinds. `here`: the same with real processes of real binaries on
+this machine, of which one repeats its work by a measured amount; it goes on with its log. Ends with 1 if something is
+not what `docs/measurement.md` promises.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.calibration import here, simulated
+from tests.calibration import here, instruments, simulated
 from tests.calibration.rates import Rate
 
-PARTS = ("simulated", "here")
+PARTS = ("instruments", "simulated", "here")
 
 
 def shown(rates: Iterable[Rate]) -> bool:
@@ -35,15 +36,19 @@ def main() -> int:
     """Prints; 1 if a promise is broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.calibration", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--trials", type=int, default=None, help="of each rate: 1,000 simulated, 100 here")
+    parser.add_argument(
+        "--trials", type=int, default=None, help="of each rate: 1,000 simulated, 100 here; of each synthetic board: 100"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--noises", choices=("chosen", "other"), default="chosen", help="of the simulation")
     parser.add_argument("--log", type=Path, help="of the trials here: build/calibration-SEED.jsonl")
     asked = parser.parse_args()
     log = asked.log or Path(f"build/calibration-{asked.seed}.jsonl")
     parts, are_kept = asked.parts or PARTS, True
+    if "instruments" in parts:
+        are_kept = instruments.shown(instruments.checks(asked.trials or 100, seed=asked.seed))
     if "simulated" in parts:
-        are_kept = shown(simulated.rates(asked.trials or 1000, seed=asked.seed, noises=asked.noises))
+        are_kept = shown(simulated.rates(asked.trials or 1000, seed=asked.seed, noises=asked.noises)) and are_kept
     if "here" in parts:
         are_kept = shown(here.rates(asked.trials or 100, seed=asked.seed, log=log)) and are_kept
     return 0 if are_kept else 1

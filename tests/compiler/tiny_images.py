@@ -88,9 +88,9 @@ WORKSPACE_BYTES = {"weight_grad": FEATURES * CLASSES * 4}
 
 
 @functools.cache
-def kernel(name: str, zig_triple: str, turns: int = TURNS) -> CompiledKernel:
+def kernel(name: str, zig_triple: str, turns: int = TURNS, spin_us: int = SPIN_US) -> CompiledKernel:
     """Kernel `name` of tiny_kernels.c, compiled for a triple."""
-    known = (BATCH, FEATURES, CLASSES, ROWS, turns, SPIN_US)
+    known = (BATCH, FEATURES, CLASSES, ROWS, turns, spin_us)
     sizes = [f"-D{key}={size}" for key, size in zip(SIZE_NAMES, known, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernel.o"
@@ -104,15 +104,21 @@ def kernel(name: str, zig_triple: str, turns: int = TURNS) -> CompiledKernel:
 SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS", "TURNS", "SPIN_US")
 
 
-def kernels(image: BinaryImage, zig_triple: str, turns: int = TURNS) -> dict[str, CompiledKernel]:
+def kernels(
+    image: BinaryImage, zig_triple: str, turns: int = TURNS, spin_us: int = SPIN_US
+) -> dict[str, CompiledKernel]:  # fmt: skip
     used = {call.spec for program in image.programs.values() for call in program.calls}
-    return {signature(one): kernel(name, zig_triple, turns) for name, one in SPECS.items() if one in used}
+    return {signature(one): kernel(name, zig_triple, turns, spin_us) for name, one in SPECS.items() if one in used}
 
 
-def build(image: BinaryImage, path: Path, target: str = "x86-64-v3", *, turns: int = TURNS) -> Path:
-    """Link an image into an executable file. `turns`: how much work a repeated kernel does."""
+def build(
+    image: BinaryImage, path: Path, target: str = "x86-64-v3", *, turns: int = TURNS, spin_us: int = SPIN_US
+) -> Path:  # fmt: skip
+    """Link an image into an executable file. `turns`: how much work a repeated kernel does; `spin_us`: how long a slow
+    one takes at least."""
     board = targets.load(target)
-    path.write_bytes(link_binary(image, kernels(image, board.zig_triple, turns), board, work_dir=path.parent))
+    made = kernels(image, board.zig_triple, turns, spin_us)
+    path.write_bytes(link_binary(image, made, board, work_dir=path.parent))
     path.chmod(0o755)
     return path
 
