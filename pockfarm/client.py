@@ -35,6 +35,7 @@ from pockfarm.fleet import Fleet
 from pockfarm.looks import looks
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.record import Record
+from pockfarm.reports import Reports
 from pockfarm.sources import opened, text_of
 from pockfarm.state import StateFolder, default_state
 from pockfarm.tenants import Tenants
@@ -66,7 +67,7 @@ FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
 
 
-class Farm(Fleet, Tenants, Record):
+class Farm(Fleet, Tenants, Record, Reports):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
     def __init__(self, url: str, api_key: str, *, transport: httpx.BaseTransport | None = None) -> None:

@@ -1,5 +1,4 @@
-"""The farm's record of runs, and what proves it: reports, receipts, statements, the log of results. A part of
-`pockfarm.client.Farm`."""
+"""What proves the farm's record: receipts, statements and the log of results. A part of `pockfarm.client.Farm`."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
-from pockfarm.values import Json, number, part, parts
+from pockfarm.values import Json, number, parts
 
 
 class Record(ABC):
@@ -16,14 +15,6 @@ class Record(ABC):
     @abstractmethod
     def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
         """A JSON object of the farm's."""
-
-    def report(self, run_id: str) -> Json:
-        """What the device measured: the fields of `device_agents.wire.Report`."""
-        return part(self._get(f"/runs/{run_id}/report"), "report")
-
-    def comparison(self, run_id: str) -> Json:
-        """What the farm says of bundles that took turns in a run of mode compare; empty of another run."""
-        return part(self._get(f"/runs/{run_id}/report"), "comparison")
 
     def receipt(self, of: str) -> Json:
         """What proves a run's result, or a bundle's origin (by its digest), without the farm (`pockfarm verify`)."""

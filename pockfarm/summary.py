@@ -202,6 +202,15 @@ def comparison_text(found: Json, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def comparison_rows(found: Json) -> list[tuple[str, str]]:
+    """Of a farm's comparison: each bundle's name, and its step beside the first one's."""
+    rows = []
+    for name, row in zip(names_of(found), parts(found, "bundles"), strict=True):
+        says = text(row, "says")
+        rows.append((name, f"{milliseconds(optional_number(row, 'median_us'))} ms{says and f', {says}'}"))
+    return rows
+
+
 def names_of(found: Json) -> list[str]:
     """Of the bundles of a farm's comparison: model, plan and the beginning of the digest."""
     return [f"{text(row, 'model_name')} {text(row, 'plan_name')} {text(row, 'bundle_digest')[7:15]}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from device_agents.wire import FIRST_MODES, MODES, RunSettings
 from device_agents.wire.disk import is_full
+from pockfarm.cited import cited
 from pockfarm.client import Farm
 from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.local import (
@@ -74,7 +75,9 @@ def add_report(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = farm_command(subparsers, "report", "show what a run measured", _report)
     command.add_argument("run_id", metavar="RUN")
     command.add_argument("--kernels", action="store_true", help="the slowest kernels too")
-    command.add_argument("--json", action="store_true", help="the whole report as JSON")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the whole report as JSON")
+    form.add_argument("--md", action="store_true", help="as Markdown, to cite: figures, and digests that explain them")
 
 
 def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -253,7 +256,11 @@ def _runs(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        report, compared = farm.report(options.run_id), farm.comparison(options.run_id)
+        answer = farm.explained(options.run_id)
+    report, compared = part(answer, "report"), part(answer, "comparison")
+    if options.md:
+        print(cited(options.run_id, answer))
+        return 0
     print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
     if compared and not options.json:
         print(f"\n{comparison_text(compared, names_of(compared))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -12,16 +13,19 @@ from service.access import FarmDep, PrincipalDep
 from service.bundles import service as bundles
 from service.database.models import OPEN_RUN_STATES, Holding, Run
 from service.events.stream import EVENT_STREAM, After, LastEventId, refuse_taken_events, respond
+from service.farm import Farm
 from service.files import BINARY, file_response
 from service.holdings import service as holdings
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.long_poll import Wait, watch
 from service.pagination import Cursor, Limit, Page
 from service.problems import NotFound
-from service.runs import compared, placement, service
+from service.runs import again, compared, placement, provenance, service
 from service.runs.filter import RunFilter
 from service.runs.schemas import (
+    BesideView,
     ReportView,
+    RunAgain,
     RunCreate,
     RunCreated,
     RunDetail,
@@ -40,6 +44,13 @@ def _named(session: Session, run: Run) -> Holding:
     return session.get_one(Holding, (run.organisation_id, "bundle", run.bundle_digest))
 
 
+def _create(session: Session, farm: Farm, body: RunCreate, key_id: str) -> Answer:
+    found = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
+    run = service.create(session, body, found.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
+    made = run_created(run, found.holding, placement.warnings_of(session, farm.settings, run))
+    return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
+
+
 @router.post("", status_code=202, response_model=RunCreated)
 def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
     """Queue a run. What does not fit the bundle (data, weights, device) is refused now, not on the device.
@@ -48,11 +59,7 @@ def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: Ide
     """
 
     def act() -> Answer:
-        found = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
-        run = service.create(session, body, found.bundle, api_key_id=principal.key_id, limits=farm.settings,
-                             storage=farm.storage)  # fmt: skip
-        made = run_created(run, found.holding, placement.warnings_of(session, farm.settings, run))
-        return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
+        return _create(session, farm, body, principal.key_id)
 
     with farm.database.transaction() as session:
         payload = fingerprint("POST /runs", body.model_dump_json())
@@ -123,7 +130,31 @@ def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
         result = service.result_of(session, run)
         told = compared.told_in(result.report)
         return ReportView(run_id=run.id, digest=result.digest, recorded_at=result.recorded_at, report=result.report,
-                          comparison=compared.view(session, run, told) if told else None)  # fmt: skip
+                          comparison=compared.view(session, run, told) if told else None,
+                          provenance=provenance.of(session, run, result, now=time.time()))  # fmt: skip
+
+
+@router.post("/{run_id}/again", status_code=202, response_model=RunCreated)
+def run_again(
+    run_id: str, body: RunAgain, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None
+) -> Response:
+    """Queue the same run once more: bundle, data, weights and settings, on the device that made it or another one."""
+
+    def act() -> Answer:
+        return _create(session, farm, again.request_of(service.find(session, run_id), body), principal.key_id)
+
+    with farm.database.transaction() as session:
+        payload = fingerprint(f"POST /runs/{run_id}/again", body.model_dump_json())
+        answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
+                      lifetime_s=farm.settings.idempotency_s, act=act)  # fmt: skip
+    return answer.response()
+
+
+@router.get("/{run_id}/beside/{other_id}")
+def show_beside(run_id: str, other_id: str, farm: FarmDep, _: PrincipalDep) -> BesideView:
+    """Whether another run says what this one says, and what explains a difference."""
+    with farm.database.read() as session:
+        return again.beside(session, service.find(session, run_id), service.find(session, other_id), now=time.time())
 
 
 @router.get("/{run_id}/weights", response_class=Response, responses=BINARY)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from device_agents.wire import MOST_BUNDLES, RunSettings, to_json
 from service.database.models import Attempt, Holding, Run
 from service.runs.settings import SettingsBody, SettingsView, settings_in
 from service.runs.wants import TAG, own_data
-from service.schemas import DigestText, Ending, Timestamp, View
+from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
 
 DatasetText = Annotated[
     str, Field(pattern=r"^(sha256:[0-9a-f]{64}|device:[a-z0-9][a-z0-9._-]{0,62}(@sha256:[0-9a-f]{64})?)$")
@@ -212,6 +212,93 @@ class ComparisonView(View):
     """In the order in which they were named."""
 
 
+class ProvenanceView(View):
+    """What explains a run's numbers. Digests are `sha256:...`; what is null was not used."""
+
+    report: str
+    """Of the signed report."""
+    log_index: int | None
+    """Its place in the log of results; null: it is appended soon."""
+    bundle: str
+    others: list[str]
+    model: str
+    plan: str
+    spec: str
+    compiler: str
+    """The compiler's identity."""
+    target: str
+    settings: str
+    """Of all that its user set, as JSON."""
+    dataset: str | None
+    """A digest, or `device:NAME@DIGEST` of one that stayed on the device; null: made-up samples."""
+    validation_dataset: str | None
+    weights: str | None
+    """Starting weights; null: the bundle's."""
+    device: str | None
+    device_name: str | None
+    device_class: str | None
+    device_state: str
+    """Of `device_facts`, as JSON."""
+    device_facts: dict[str, Any]
+    """Kernel, governor, power mode, agent, isolation level, threads."""
+    agent: str
+    """Release of the agent."""
+    protocol: str
+    """How its times were made; empty: none were."""
+    figures: str
+    """Of the code by which this farm makes intervals and words of raw times."""
+    recorded_at: str
+
+
+class RunAgain(RequestBody):
+    """Where a run is to be made again; by default on the device that made it."""
+
+    device: str | None = Field(default=None, max_length=100, description="Id of another device")
+    device_class: str | None = Field(default=None, max_length=100, description="Any device of this class")
+
+    @model_validator(mode="after")
+    def check_place(self) -> Self:
+        """Raises: ValueError."""
+        if self.device is not None and self.device_class is not None:
+            raise ValueError("device, device_class: name one of them")
+        return self
+
+
+class DifferenceView(View):
+    """Something that explains a number, and is not the same of two runs."""
+
+    what: str
+    first: str
+    second: str
+
+
+class RatioView(View):
+    """How the second run's step stands to the first's; a null interval: nothing can be said."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    says: str
+
+
+class BesideView(View):
+    """One run beside another one."""
+
+    first: str
+    second: str
+    agrees: bool | None
+    """Whether the second says what the first said; null: it cannot be told."""
+    says: str
+    """That in words, with why."""
+    differences: list[DifferenceView]
+    """Of what explains a number, as far as it is not the same."""
+    time: RatioView | None
+    losses: str
+    """In words; empty without any."""
+    weights: str
+    """Whether both left the same trained weights; empty without any."""
+
+
 class ReportView(View):
     """The device's own report, and its digest as signed."""
 
@@ -221,6 +308,7 @@ class ReportView(View):
     report: dict[str, Any]
     comparison: ComparisonView | None
     """Mode compare only."""
+    provenance: ProvenanceView
 
 
 def run_view(run: Run, names: Holding) -> RunView:

@@ -1,0 +1,101 @@
+"""A run's report as Markdown, to cite it: the figures, what explains them, and how anyone verifies them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
+from pockfarm.summary import comparison_rows, training_text
+from pockfarm.table import figure, mib
+from pockfarm.values import Json, optional_number, part, parts, text
+
+EXPLAINED = (
+    ("bundle", "bundle"), ("model", "model"), ("plan", "plan"), ("spec", "spec"), ("compiler", "compiler"),
+    ("dataset", "data set"), ("validation_dataset", "validated on"), ("weights", "starting weights"),
+    ("settings", "settings"), ("device_state", "device state"), ("figures", "rules of the figures"),
+)  # fmt: skip
+
+
+def cited(run_id: str, answer: Json) -> str:
+    """`answer`: what the farm says of the run's report, with its provenance."""
+    report, explained = part(answer, "report"), part(answer, "provenance")
+    facts = part(explained, "device_facts")
+    said = [f"{name} {value}" for name, value in sorted(facts.items()) if value not in (None, "")]
+    lines = [
+        f"**PockFarm run `{run_id}`**, {text(report, 'mode')} on {text(explained, 'device_name') or 'a device'} "
+        f"({text(explained, 'device_class')}, {text(report, 'measurement_class')}), "
+        f"{text(explained, 'recorded_at')[:10]}, target `{text(explained, 'target')}`.",
+        "",
+        *_table(("what", "value"), _figures(report, part(answer, "comparison"))),
+        "",
+        *_table(("explained by", "digest"), [
+            (words, f"`{text(explained, name)}`") for name, words in EXPLAINED if text(explained, name)
+        ]),
+        "",
+        f"Device: {', '.join(said)}.",
+        "",
+        f"Signed report `{text(explained, 'report')}`{_place(explained)}. `pockfarm receipt {run_id}` and "
+        f"`pockfarm verify` prove it without the farm; `pockfarm reproduce {run_id}` makes it again.",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _place(explained: Json) -> str:
+    index = optional_number(explained, "log_index")
+    return "" if index is None else f", entry {figure(index, 0)} of the farm's log"
+
+
+def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
+    measured, verdict = part(report, "measurement"), part(report, "verdict")
+    rows = [("outcome", text(part(report, "outcome"), "state"))]
+    if measured:
+        rows.append(("step", _step(measured)))
+        rows.append(("protocol", text(measured, "protocol")))
+    if verdict:
+        rows.append(("verdict", f"{text(verdict, 'kind')}: {text(verdict, 'rule')}"))
+    rows += [(f"step of {name}", said) for name, said in comparison_rows(compared)]
+    memory = part(report, "memory")
+    if optional_number(memory, "arena_bytes") is not None:
+        rows.append(("planned arena", f"{mib(optional_number(memory, 'arena_bytes'))} MiB"))
+    if optional_number(memory, "peak_rss_bytes") is not None:
+        rows.append(("peak of the process", f"{mib(optional_number(memory, 'peak_rss_bytes'))} MiB"))
+    energy = optional_number(part(report, "energy"), "per_step_mj")
+    if energy is not None:
+        rows.append(("energy of a step", f"{figure(energy, 1)} mJ"))
+    if training_text(report):
+        rows.append(("training", training_text(report)))
+    return rows
+
+
+def _step(measured: Json) -> str:
+    """The median with its interval, made here of the blocks; and why there is none."""
+    blocks = [sorted(_times(block)) for block in parts(measured, "blocks")]
+    medians = [_median(block) for block in blocks if block]
+    median_us = optional_number(measured, "median_us") or 0.0
+    interval = run_interval(medians)
+    if interval is None:
+        return f"{_ms(median_us)} ms (no interval: {len(medians)} of {LEAST_BLOCKS} blocks)"
+    return f"{_ms(median_us)} ms (95%: {_ms(interval.low)} to {_ms(interval.high)})"
+
+
+def _times(block: Json) -> list[float]:
+    found = block.get("step_us")
+    return [float(us) for us in found if isinstance(us, (int, float))] if isinstance(found, list) else []
+
+
+def _median(ordered: Sequence[float]) -> float:
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.4g}"
+
+
+def _table(header: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:
+    escaped = [f"| {name} | {_cell(value)} |" for name, value in rows]
+    return [f"| {header[0]} | {header[1]} |", "|---|---|", *escaped]
+
+
+def _cell(value: str) -> str:
+    return value.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,58 @@
+"""`pockfarm reproduce`: the same run once more, and whether it says the same."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from pockfarm.commands.farm import connect, farm_command, run_progress
+from pockfarm.commands.local import print_warnings
+from pockfarm.errors import Failed
+from pockfarm.table import text_table
+from pockfarm.values import Json, parts, text
+
+AGREES = {True: "agrees", False: "does not agree", None: "may agree"}
+
+
+def add_reproduce(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = farm_command(subparsers, "reproduce", "make a run again, and say whether the two agree", _reproduce)
+    command.add_argument("run_id", metavar="RUN")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--device", metavar="ID", help="on another device (default: the one that made it)")
+    where.add_argument("--class", dest="device_class", metavar="NAME", help="on any device of this class")
+    words = "compare with this run, which is there already, in place of making one"
+    where.add_argument("--with", dest="other", metavar="RUN", help=words)
+    command.add_argument("--json", action="store_true", help="print what was found as JSON")
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        other = options.other
+        if other is None:
+            run = farm.run_again(options.run_id, device=options.device, device_class=options.device_class)
+            print_warnings(run.warnings, f"`pockfarm why {run.id}`")
+            print(f"run {run.id} (`pockfarm watch {run.id}` comes back to it)", file=sys.stderr)
+            farm.wait_for_run(run.id, on_look=run_progress())
+            other = run.id
+        found = farm.beside(options.run_id, other)
+    print(json.dumps(found, indent=2) if options.json else beside_text(found))
+    return Failed.exit_code if found.get("agrees") is False else 0
+
+
+def beside_text(found: Json) -> str:
+    """Whether two runs agree, why, and what explains a difference."""
+    agrees = found.get("agrees")
+    lines = [f"{text(found, 'second')} {AGREES[agrees if isinstance(agrees, bool) else None]} with "
+             f"{text(found, 'first')}: {text(found, 'says')}"]  # fmt: skip
+    lines += [f"{name:<9}{said}" for name in ("losses", "weights") if (said := text(found, name))]
+    differences = parts(found, "differences")
+    if differences:
+        rows = [(text(one, "what"), _short(text(one, "first")), _short(text(one, "second"))) for one in differences]
+        lines += ["", text_table(("not the same", "first", "second"), rows)]
+    return "\n".join(lines)
+
+
+def _short(said: str) -> str:
+    return said[:19] if said.startswith("sha256:") else said or "-"

@@ -1,0 +1,97 @@
+"""What explains a run's numbers, each by a digest: what ran, on which data, built how, on which device in which state,
+and by which rules the figures were made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+import device_agents.figures
+from service.bundles import service as bundles
+from service.database.models import Device, Result, Run
+from service.runs import compared
+from service.runs.schemas import ProvenanceView
+from service.schemas import utc_text
+
+TURNS = "taking turns"
+NO_PROTOCOL = ""
+
+
+def of(session: Session, run: Run, result: Result, *, now: float) -> ProvenanceView:
+    """Of a run that has a report."""
+    said = bundles.statement(session, run.bundle_digest, now=now)
+    device = session.get(Device, run.device_id) if run.device_id else None
+    facts = device_state(result.report)
+    return ProvenanceView(
+        report=result.digest,
+        log_index=result.log_index,
+        bundle=run.bundle_digest,
+        others=compared.digests(session, run),
+        model=said.model_digest,
+        plan=said.plan_digest,
+        spec=said.spec_digest,
+        compiler=said.compiler,
+        target=said.target,
+        settings=digest_of_json(settings_of(run)),
+        dataset=_dataset(run, result.report),
+        validation_dataset=run.validation_dataset_digest,
+        weights=run.weights_digest,
+        device=run.device_id,
+        device_name=device.name if device else None,
+        device_class=device.device_class if device else None,
+        device_state=digest_of_json(facts),
+        device_facts=facts,
+        agent=str(facts.get("agent", "")),
+        protocol=protocol_of(result.report),
+        figures=figures_digest(),
+        recorded_at=utc_text(result.recorded_at),
+    )
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """All that its user set."""
+    settings = run.settings
+    return {name: getattr(settings, name) for name in sorted(vars(settings))}
+
+
+def device_state(report: Mapping[str, Any]) -> dict[str, Any]:
+    """What the device said of itself as it ran: kernel, governor, power mode, agent, isolation, threads."""
+    facts = dict(report.get("environment") or {})
+    facts["isolation_level"] = report.get("isolation_level")
+    measured, turns = report.get("measurement") or {}, report.get("comparison") or {}
+    facts["threads"] = measured.get("threads", turns.get("threads"))
+    return facts
+
+
+def protocol_of(report: Mapping[str, Any]) -> str:
+    """How its times were made; empty where there are none."""
+    if report.get("comparison"):
+        return TURNS
+    return str((report.get("measurement") or {}).get("protocol", NO_PROTOCOL))
+
+
+def _dataset(run: Run, report: Mapping[str, Any]) -> str | None:
+    """Of one that stayed on the device: its name and the digest that the device gave."""
+    own = report.get("own_data")
+    return f"device:{own['name']}@{own['digest']}" if own else run.dataset_digest
+
+
+def digest_of_json(value: Any) -> str:
+    """Of its canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def figures_digest() -> str:
+    """Of the code by which this farm makes intervals, ratios and words of raw times."""
+    whole = hashlib.sha256()
+    for path in sorted(Path(device_agents.figures.__file__).parent.glob("*.py")):
+        whole.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"sha256:{whole.hexdigest()}"
