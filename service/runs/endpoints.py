@@ -136,15 +136,16 @@ def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
 
 @router.post("/{run_id}/again", status_code=202, response_model=RunCreated)
 def run_again(
-    run_id: str, body: RunAgain, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None
+    run_id: str, farm: FarmDep, principal: PrincipalDep, body: RunAgain | None = None, key: IdempotencyKey = None
 ) -> Response:
     """Queue the same run once more: bundle, data, weights and settings, on the device that made it or another one."""
+    where = body or RunAgain()
 
     def act() -> Answer:
-        return _create(session, farm, again.request_of(service.find(session, run_id), body), principal.key_id)
+        return _create(session, farm, again.request_of(service.find(session, run_id), where), principal.key_id)
 
     with farm.database.transaction() as session:
-        payload = fingerprint(f"POST /runs/{run_id}/again", body.model_dump_json())
+        payload = fingerprint(f"POST /runs/{run_id}/again", where.model_dump_json())
         answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
                       lifetime_s=farm.settings.idempotency_s, act=act)  # fmt: skip
     return answer.response()

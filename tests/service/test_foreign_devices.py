@@ -58,7 +58,7 @@ def ask(scene: Scene, board: Board, address: str, lease_token: str) -> httpx.Res
     """The whole of a request that the attempt's own device would make."""
     work = replace(scene.work, lease_token=lease_token)
     if address.startswith("GET"):
-        return board.get(p.attempt_path(address.removeprefix("GET "), lease_token))
+        return board.get(p.attempt_path(address.removeprefix("GET "), lease_token, 1))
     asked = {
         "POST /agent/attempts/{lease_token}/heartbeat": lambda: board.heartbeat(work, steps_done=1),
         "POST /agent/attempts/{lease_token}/events": lambda: board.send_events(
@@ -112,4 +112,5 @@ def test_the_attempt_was_there_all_the_time(scene: Scene) -> None:
     refused = {address: status for address, status in answers.items() if status >= 300}
     assert refused == {"GET /agent/attempts/{lease_token}/weights": 404,
                        "GET /agent/attempts/{lease_token}/checkpoint": 404,
+                       "GET /agent/attempts/{lease_token}/bundles/{place}": 404,
                        "PUT /agent/attempts/{lease_token}/checkpoint": 422}  # fmt: skip
