@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
@@ -9,6 +10,7 @@ from pockfarm.summary import comparison_rows, training_text
 from pockfarm.table import figure, mib
 from pockfarm.values import Json, optional_number, part, parts, text
 
+_MARKUP = re.compile(r"([|`*_\[\]\\])")
 EXPLAINED = (
     ("bundle", "bundle"), ("model", "model"), ("plan", "plan"), ("spec", "spec"), ("compiler", "compiler"),
     ("dataset", "data set"), ("validation_dataset", "validated on"), ("weights", "starting weights"),
@@ -20,10 +22,11 @@ def cited(run_id: str, answer: Json) -> str:
     """`answer`: what the farm says of the run's report, with its provenance."""
     report, explained = part(answer, "report"), part(answer, "provenance")
     facts = part(explained, "device_facts")
-    said = [f"{name} {value}" for name, value in sorted(facts.items()) if value not in (None, "")]
+    said = [_plain(f"{name} {value}") for name, value in sorted(facts.items()) if value not in (None, "")]
     lines = [
-        f"**PockFarm run `{run_id}`**, {text(report, 'mode')} on {text(explained, 'device_name') or 'a device'} "
-        f"({text(explained, 'device_class')}, {text(report, 'measurement_class')}), "
+        f"**PockFarm run `{run_id}`**, {text(report, 'mode')} on "
+        f"{_plain(text(explained, 'device_name')) or 'a device'} "
+        f"({_plain(text(explained, 'device_class'))}, {text(report, 'measurement_class')}), "
         f"{text(explained, 'recorded_at')[:10]}, target `{text(explained, 'target')}`.",
         "",
         *_table(("what", "value"), _figures(report, part(answer, "comparison"))),
@@ -47,13 +50,13 @@ def _place(explained: Json) -> str:
 
 def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
     measured, verdict = part(report, "measurement"), part(report, "verdict")
-    rows = [("outcome", text(part(report, "outcome"), "state"))]
+    rows = [("outcome", _plain(text(part(report, "outcome"), "state")))]
     if measured:
         rows.append(("step", _step(measured)))
-        rows.append(("protocol", text(measured, "protocol")))
+        rows.append(("protocol", _plain(text(measured, "protocol"))))
     if verdict:
-        rows.append(("verdict", f"{text(verdict, 'kind')}: {text(verdict, 'rule')}"))
-    rows += [(f"step of {name}", said) for name, said in comparison_rows(compared)]
+        rows.append(("verdict", _plain(f"{text(verdict, 'kind')}: {text(verdict, 'rule')}")))
+    rows += [(_plain(f"step of {name}"), _plain(said)) for name, said in comparison_rows(compared)]
     memory = part(report, "memory")
     if optional_number(memory, "arena_bytes") is not None:
         rows.append(("planned arena", f"{mib(optional_number(memory, 'arena_bytes'))} MiB"))
@@ -63,7 +66,7 @@ def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
     if energy is not None:
         rows.append(("energy of a step", f"{figure(energy, 1)} mJ"))
     if training_text(report):
-        rows.append(("training", training_text(report)))
+        rows.append(("training", _plain(training_text(report))))
     return rows
 
 
@@ -93,9 +96,9 @@ def _ms(us: float) -> str:
 
 
 def _table(header: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:
-    escaped = [f"| {name} | {_cell(value)} |" for name, value in rows]
-    return [f"| {header[0]} | {header[1]} |", "|---|---|", *escaped]
+    return [f"| {header[0]} | {header[1]} |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
 
 
-def _cell(value: str) -> str:
-    return value.replace("|", "\\|").replace("\n", " ")
+def _plain(value: str) -> str:
+    """A text of a board's or of a person's, which must not become markup of ours."""
+    return _MARKUP.sub(r"\\\1", " ".join(value.split())).replace("<", "&lt;")

@@ -48,7 +48,7 @@ def by_signed_ranks(values: Sequence[float], confidence: float) -> Interval | No
     values, and a few wild ones hardly matter. None where so few values cannot give that confidence.
     Source: Hollander and Wolfe, Nonparametric Statistical Methods, 3.1 and 3.3.
     """
-    left_out = _ranks_left_out(len(values), confidence)
+    left_out = ranks_left_out(len(values), confidence)
     if left_out is None:
         return None
     means = walsh(values)
@@ -61,7 +61,7 @@ def walsh(values: Sequence[float]) -> list[float]:
 
 
 @cache
-def _ranks_left_out(count: int, confidence: float) -> int | None:
+def ranks_left_out(count: int, confidence: float) -> int | None:
     """How many means of pairs lie outside at each end: the most such that both ends together are improbable enough."""
     ways = [1]  # by sum of ranks: how many choices of signs have it
     for rank in range(1, count + 1):

@@ -28,7 +28,7 @@ CHUNK_BYTES = 1 << 18
 TYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "<i2", "|i1", "|u1", "|b1", "<u2", "<u4", "<u8")
 """NumPy type strings that are plain numbers; which of them a model takes is the binary's to say."""
 NAMES = dict(zip(TYPES, ("float32", "float64", "float16", "int32", "int64", "int16", "int8", "uint8", "bool", "uint16",
-                         "uint32", "uint64"), strict=True))  # fmt: skip
+                         "uint32", "uint64")))  # fmt: skip
 _MAGIC = b"\x93NUMPY"
 LABELS = "y"
 """The array of labels, unless a bundle says otherwise."""
@@ -177,11 +177,11 @@ def _split(
     arrays = [_look(npz, npz.getinfo(member)) for member in wanted]
     _check_room(arrays, folder, max_bytes)
     files = [folder / f"array{index}.npy" for index in range(len(arrays))]
-    for file, array in zip(files, arrays, strict=True):
+    for file, array in zip(files, arrays):
         with npz.open(array.member) as source:
             _copy(source, file, array)
-    found = dict(zip(labels, files[len(inputs) :], strict=True))
-    return DataFiles(dict(zip(inputs, files, strict=False)), found, max(array.samples for array in arrays))
+    found = dict(zip(labels, files[len(inputs) :]))
+    return DataFiles(dict(zip(inputs, files)), found, max(array.samples for array in arrays))
 
 
 def _check_room(arrays: Sequence[_Array], folder: Path, max_bytes: int) -> None:

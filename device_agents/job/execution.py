@@ -87,7 +87,7 @@ class Execution:
             try:
                 modes[self.job.settings.mode]()
             finally:
-                self.findings.states = self._sampler.states()
+                self.findings.states, self.findings.clock = self._sampler.states(), self._sampler.clock()
                 self.findings.energy_use = None if self.device.is_emulated else self._sampler.energy()
 
     def keep(self, name: str) -> KeptOutput:
@@ -254,12 +254,16 @@ class Execution:
             ending = self._processes.run(command, arguments, on_event)
         finally:
             self._sampler.end()
-            self._keep_block(step_us, steps, load_us(ending), is_cold)
+            self._keep_block(step_us, steps, spare, load_us(ending), is_cold)
         if len(step_us) < steps + spare and not (training and training.outcome == "stopped_early"):
             message = f"the binary said that it is done after {len(step_us):,} of {steps + spare:,} steps"
             raise AttemptError("step.incomplete", message, cause="compiler")
 
-    def _keep_block(self, step_us: Sequence[float], steps: int, load_us: float | None, is_cold: bool) -> None:
+    def _keep_block(
+        self, step_us: Sequence[float], steps: int, spare: int, load_us: float | None, is_cold: bool
+    ) -> None:  # fmt: skip
+        if len(step_us) < steps + spare:
+            step_us = step_us[spare:]  # it was cut: which of the first were warm-up is not known
         warm = settled_from(step_us, most=max(0, len(step_us) - steps))
         self.findings.warmup_steps = max(self.findings.warmup_steps, warm)
         self.findings.blocks.append(Block(tuple(step_us[warm : warm + steps]), load_us, is_cold))

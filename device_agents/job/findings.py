@@ -47,6 +47,8 @@ class Findings:
     memory: Memory = field(default_factory=Memory)
     energy_use: EnergyUse | None = None
     states: tuple[DeviceState, ...] = ()
+    clock: tuple[tuple[float, float], ...] = ()
+    """(when, hertz), of more samples than the states."""
     run_s: float = 0.0
     variants: dict[tuple[int, int], VariantTime] = field(default_factory=dict)
     """By (trial, variant), as numbered in the bundle."""
@@ -63,7 +65,9 @@ class Findings:
 
     def verdict(self) -> Verdict | None:
         measurement = self.measurement()
-        return judge(measurement, self.states, cores=self.cores, is_emulated=self.is_emulated) if measurement else None
+        if measurement is None:
+            return None
+        return judge(measurement, self.states, cores=self.cores, is_emulated=self.is_emulated, clock=self.clock)
 
     def energy(self) -> Energy | None:
         """Mean power while steps ran, times the median step."""

@@ -21,8 +21,10 @@ MAX_DRIFT = 0.05
 MAX_FREQUENCY_DROP = 0.10
 LEAST_FREQUENCIES = 8
 """Samples of a clock from which anything is said."""
-THROTTLE_S = 1.7
-"""From the first sample of a slow clock to its last: samples are a fifth of a second apart, so it was slow for 2 s."""
+Clock = Sequence[tuple[float, float]]
+"""(when, hertz)."""
+THROTTLE_S = 2.0
+"""From the last sample before a slow clock to the first one after it."""
 MAX_OTHER_LOAD = 0.25
 
 
@@ -61,15 +63,17 @@ def measure(blocks: Sequence[Block], *, batch: int, warmup_steps: int, threads: 
 
 
 def judge(
-    measurement: Measurement, states: Sequence[DeviceState], *, cores: int, is_emulated: bool = False
+    measurement: Measurement, states: Sequence[DeviceState], *, cores: int, is_emulated: bool = False,
+    clock: Clock = (),
 ) -> Verdict:  # fmt: skip
-    """Whether the measurement counts; the first rule that fires, in the order of the farm's list."""
+    """Whether the measurement counts; the first rule that fires, in the order of the farm's list. `clock`: of more
+    samples than the states, which are thinned."""
     if is_emulated:
         return Verdict("function", "the steps ran to their end; emulated times say nothing of a board")
     if len(measurement.step_us) < MIN_STEPS:
         return Verdict("noisy", f"{len(measurement.step_us)} measured steps, at least {MIN_STEPS} are needed")
     return (
-        _throttled(states)
+        _throttled(states, clock or [(state.at, state.frequency_hz) for state in states if state.frequency_hz])
         or _disturbed(states)
         or _drifting(measurement)
         or _noisy(measurement)
@@ -77,31 +81,31 @@ def judge(
     )
 
 
-def _throttled(states: Sequence[DeviceState]) -> Verdict | None:
+def _throttled(states: Sequence[DeviceState], clock: Clock) -> Verdict | None:
     if any(state.throttled for state in states):
         count = sum(bool(state.throttled) for state in states)
         return Verdict("throttled", f"the board said so in {count} of {len(states)} samples")
-    clock = [(state.at, state.frequency_hz) for state in states if state.frequency_hz]
     if len(clock) < LEAST_FREQUENCIES:
         return None
     usual = percentile([hz for _, hz in clock], 0.9)
-    slow = _longest_below(clock, usual * (1 - MAX_FREQUENCY_DROP))
-    if slow and slow[-1][0] - slow[0][0] >= THROTTLE_S:
-        drop = f"{usual / 1e6:.0f} to {statistics.median(hz for _, hz in slow) / 1e6:.0f} MHz"
-        took_s = slow[-1][0] - slow[0][0]
+    first, end = _longest_below(clock, usual * (1 - MAX_FREQUENCY_DROP))
+    took_s = clock[min(end, len(clock) - 1)][0] - clock[max(0, first - 1)][0]
+    if first < end and took_s >= THROTTLE_S:
+        drop = f"{usual / 1e6:.0f} to {statistics.median(hz for _, hz in clock[first:end]) / 1e6:.0f} MHz"
         return Verdict("throttled", f"clock fell from {drop} for {took_s:.0f} s, more than {MAX_FREQUENCY_DROP:.0%}")
     return None
 
 
-def _longest_below(clock: Sequence[tuple[float, float]], limit_hz: float) -> Sequence[tuple[float, float]]:
-    """The longest stretch of samples below, each beside its neighbours: a single wild one neither makes nor ends it."""
+def _longest_below(clock: Clock, limit_hz: float) -> tuple[int, int]:
+    """The longest stretch of samples below, from its first to the one after it: each beside its neighbours, so that a
+    single wild one neither makes nor ends it."""
     rates = [hz for _, hz in clock]
-    smooth = [statistics.median(rates[max(0, at - 1) : at + 2]) for at in range(len(rates))]
-    longest: list[tuple[float, float]] = []
-    stretch: list[tuple[float, float]] = []
-    for sample, hz in zip(clock, smooth):
-        stretch = [*stretch, sample] if hz < limit_hz else []
-        longest = max(longest, stretch, key=len)
+    longest, first = (0, 0), 0
+    for at in range(len(rates)):
+        if statistics.median(rates[max(0, at - 1) : at + 2]) >= limit_hz:
+            first = at + 1
+        elif at + 1 - first > longest[1] - longest[0]:
+            longest = first, at + 1
     return longest
 
 

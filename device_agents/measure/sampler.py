@@ -18,6 +18,8 @@ from device_agents.wire import DeviceState
 
 INTERVAL_S = 0.2
 MAX_STATES = 600
+MAX_CLOCK = 1 << 19
+"""Samples, of more than a day."""
 _TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
 
 
@@ -71,6 +73,11 @@ class Sampler:
         with self._lock:
             return tuple(self._states.kept)
 
+    def clock(self) -> tuple[tuple[float, float], ...]:
+        """(when, hertz) of every sample that told a clock, however many."""
+        with self._lock:
+            return tuple(self._states.clock)
+
     def energy(self) -> EnergyUse | None:
         """Energy of the measured parts; None without a sensor, or when its counter wrapped."""
         with self._lock:
@@ -103,11 +110,15 @@ class StateLog:
 
     def __init__(self) -> None:
         self.kept: list[DeviceState] = []
+        self.clock: list[tuple[float, float]] = []
+        """Of all of them: what is slow for two seconds is not seen in every fourth."""
         self._stride = 1
         self._count = 0
 
     def add(self, state: DeviceState) -> None:
         """One more."""
+        if state.frequency_hz and len(self.clock) < MAX_CLOCK:
+            self.clock.append((state.at, state.frequency_hz))
         if self._count % self._stride == 0:
             self.kept.append(state)
         else:

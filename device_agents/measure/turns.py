@@ -39,8 +39,8 @@ class Prospect:
     """What may be expected, told before the rounds that decide."""
 
     rounds: int
-    effect: float
-    """The relative difference that so many rounds find nineteen times of twenty."""
+    effect: float | None
+    """The relative difference that so many rounds find nineteen times of twenty; None: they are too few for any."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Optional
 
 from device_agents.wire.codec import SENT_IF_SET, check
-from device_agents.wire.comparison_report import Comparison
+from device_agents.wire.comparison_report import LEAST_US, Comparison
 from device_agents.wire.own_data import OwnData
 from device_agents.wire.settings import MAX_STEPS, MAX_THREADS, Mode
 from device_agents.wire.training_report import Training
@@ -42,7 +42,7 @@ def check_digest(where: str, digest: Optional[str]) -> None:
 
 def check_time(where: str, us: float) -> None:
     """A time that passed: nothing takes none. NaN fails too."""
-    check(0 < us <= MAX_US, where, f"more than 0, at most {MAX_US:g}")
+    check(LEAST_US <= us <= MAX_US, where, f"more than {LEAST_US:g}, at most {MAX_US:g}")
 
 
 def check_times(where: str, times_us: tuple[float, ...]) -> None:

@@ -187,7 +187,7 @@ def _columns(description: DeviceDescription) -> dict[str, Any]:
         "agent_version": clean_text(description.agent_version, 100),
         "runner": clean_text(description.runner) if description.runner else None,
         "environment": {clean_text(key, 100): clean_text(value, 500) for key, value in description.environment.items()},
-        "modes": list(description.modes),
+        "modes": list(description.modes) if description.measurement_class in ("hardware", "host") else [],
         "own_datasets": [to_json(one) for one in description.own_datasets],
     }
 

@@ -47,14 +47,18 @@ def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str,
         if report.outcome.state == "succeeded":
             raise ProtocolError("comparison", "missing from a comparison that succeeded")
         return
+    if report.measurement_class not in ("hardware", "host"):
+        raise ProtocolError("comparison", f"of a device that is {report.measurement_class}: its times say nothing")
     if found.bundles != bundles:
         raise ProtocolError("comparison.bundles", "others than those that were to take turns")
     if found.steps != settings.steps:
         raise ProtocolError("comparison.steps", f"{found.steps:,}, and {settings.steps:,} were asked for")
-    most = settings.steps + allowance(settings.steps)
+    made = settings.steps + allowance(settings.steps)
     took_s = 0.0
     for number, process in enumerate(found.processes):
-        _check_count(f"comparison.processes[{number}].step_us", len(process.step_us), most)
+        if len(process.step_us) != made:
+            message = f"{len(process.step_us):,} steps, and each process makes {made:,}"
+            raise ProtocolError(f"comparison.processes[{number}].step_us", message)
         took_s += sum(process.step_us) * 1e-6
     if took_s > report.run_s * CLOCK_SLACK + 1.0:
         raise ProtocolError("comparison", f"steps of {took_s:,.1f} s together, in processes of {report.run_s:,.1f} s")

@@ -14,6 +14,7 @@ from service.farm import Farm
 from service.groups.schemas import MOST_DEVICES, GroupCreate, GroupView
 from service.identifiers import clean_text
 from service.problems import Invalid, NotFound
+from service.runs import compared
 from service.runs import service as runs
 from service.runs.fitting import FEATURES, REMOVED, TARGET, WANTS, Standing, Wish, standings
 from service.runs.wants import wants_of
@@ -41,7 +42,8 @@ def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) 
 
 def _devices(session: Session, farm: Farm, body: GroupCreate, bundle: bundles.Built) -> Sequence[Standing]:
     wants = wants_of(body.where, body.own_data, body.mode)
-    wish = Wish(bundle.target, frozenset(bundle.required_features), None, body.device_class, frozenset(wants))
+    features = compared.features(bundle, compared.held(session, body.others, bundle))
+    wish = Wish(bundle.target, features, None, body.device_class, frozenset(wants))
     every = standings(session, farm.settings, wish, most=MOST_DEVICES + 1)
     fitting = [one for one in every if one.code not in NEVER]
     if not fitting or len(fitting) < (body.count or 1):

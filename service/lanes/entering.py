@@ -8,13 +8,15 @@ from collections.abc import Collection
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.bundles.service import built
 from service.database.insert import insert_if_new
 from service.database.memory import recalled
-from service.database.models import NO_LANE_YET, Bundle, Lane, Run
+from service.database.models import NO_LANE_YET, Lane, Run
 from service.database.scope import organisation_of
 from service.lanes.calls import call_for
 from service.lanes.key import LaneKey
 from service.lanes.rarest import rarest_wish
+from service.runs import compared
 
 
 def enter(session: Session, run: Run, features: Collection[str]) -> None:
@@ -32,5 +34,5 @@ def enter_queued(session: Session, *, most: int) -> int:
     query = select(Run).where(NO_LANE_YET).order_by(Run.created_at, Run.id).limit(most)
     runs = list(session.scalars(query.with_for_update(skip_locked=True)))
     for run in runs:
-        enter(session, run, session.get_one(Bundle, run.bundle_digest).required_features)
+        enter(session, run, compared.features(built(session, run.bundle_digest), compared.others(session, run)))
     return len(runs)

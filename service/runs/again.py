@@ -21,6 +21,9 @@ from service.runs.wants import TAG
 NAMED = ("bundle", "others", "settings", "dataset", "validation_dataset", "weights", "device", "device_state",
          "protocol")  # fmt: skip
 """Of what explains a number: what is told where it differs. Who built the bundle is in its digest."""
+SAME_RUN = ("bundle", "others", "settings", "dataset", "validation_dataset", "weights")
+"""Of these, what makes it the same run."""
+OTHER = "other files"
 BIT_EQUAL = ("train", "eval")
 """Modes whose losses are the same to the last bit each time, on one kind of processor."""
 
@@ -34,7 +37,7 @@ def request_of(run: Run, body: RunAgain) -> RunCreate:
         bundle=run.bundle_digest,
         others=[other.bundle_digest for other in run.others] if run.mode == "compare" else [],
         device=body.device if elsewhere else run.device_id or run.wanted_device_id,
-        device_class=body.device_class if elsewhere else None,
+        device_class=body.device_class if elsewhere else None if run.device_id else run.wanted_device_class,
         where=[want.removeprefix(TAG) for want in run.wants.split("\n") if want.startswith(TAG)],
         dataset=own if run.own_data else run.dataset_digest,
         validation_dataset=run.validation_dataset_digest,
@@ -57,7 +60,10 @@ def beside(session: Session, one: Run, other: Run, *, now: float) -> BesideView:
     time, silence = _time(session, (one, other), (first, second))
     losses = _losses(first, second) if one.mode in BIT_EQUAL else ""
     weights = _weights(one, other)
-    agrees, says = _agrees(one, time, silence, losses, _turns(session, (one, other), (first, second)))
+    unlike = [difference.what.replace("_", " ") for difference in differences if difference.what in SAME_RUN]
+    agrees, says = _agrees(time, silence, losses, weights, _turns(session, (one, other), (first, second)))
+    if unlike:
+        agrees, says = None, f"not the same run: other {', '.join(unlike)}"
     return BesideView(first=one.id, second=other.id, agrees=agrees, says=says, differences=differences, time=time,
                       losses=losses, weights=weights)  # fmt: skip
 
@@ -74,7 +80,7 @@ def _time(
         return None, "no step was timed"
     if any(run.measurement_class not in ("hardware", "host") for run in runs):
         return None, "an emulated board's times say nothing"
-    known = variations(session, {run.device_id for run in runs if run.device_id})
+    known = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
     sides = [apart.Run(_block_us(report), known.get(run.device_id or "", apart.UNKNOWN))
              for run, report in zip(runs, reports, strict=True)]  # fmt: skip
     ratio = (runs[1].median_us or 0.0) / (runs[0].median_us or 1.0)
@@ -110,7 +116,9 @@ def _number(value: object) -> str:
 def _weights(one: Run, other: Run) -> str:
     if one.trained_weights_digest is None and other.trained_weights_digest is None:
         return ""
-    return "the same file" if one.trained_weights_digest == other.trained_weights_digest else "other files"
+    if one.trained_weights_digest is None or other.trained_weights_digest is None:
+        return "left by one of them only"
+    return "the same file" if one.trained_weights_digest == other.trained_weights_digest else OTHER
 
 
 def _turns(
@@ -118,18 +126,18 @@ def _turns(
 ) -> Sequence[tuple[Interval, Interval]] | None:
     """Of two comparisons: each bundle's intervals beside each other; None if they are none."""
     told = [compared.told_in(report) for report in reports]
-    if told[0] is None or told[1] is None:
+    if told[0] is None or told[1] is None or told[0].bundles != told[1].bundles:
         return None
     views = [compared.view(session, run, one).bundles[1:] for run, one in zip(runs, (told[0], told[1]), strict=True)]
     return [
         (Interval(first.ratio_low, first.ratio_high), Interval(second.ratio_low, second.ratio_high or 0.0))
-        for first, second in zip(*views, strict=False)
+        for first, second in zip(*views, strict=True)
         if first.ratio_low is not None and first.ratio_high is not None and second.ratio_low is not None
     ]
 
 
 def _agrees(
-    one: Run, time: RatioView | None, silence: str, losses: str, turns: Sequence[tuple[Interval, Interval]] | None
+    time: RatioView | None, silence: str, losses: str, weights: str, turns: Sequence[tuple[Interval, Interval]] | None
 ) -> tuple[bool | None, str]:
     """Whether the second says what the first said, and in words; None: it cannot be told."""
     if turns is not None:
@@ -138,9 +146,12 @@ def _agrees(
         overlap = all(first.low <= second.high and second.low <= first.high for first, second in turns)
         return overlap, "the ratios' intervals overlap" if overlap else "the ratios' intervals lie apart"
     if losses:
-        is_equal = losses == "equal to the last bit"
-        return is_equal, f"the losses are {losses}" if is_equal else f"the losses {losses}"
+        if losses != "equal to the last bit":
+            return False, f"the losses {losses}"
+        if weights == OTHER:
+            return False, f"the losses are {losses}, the trained weights are not"
+        return True, f"the losses are {losses}"
     if time is None or silence:
         return None, f"cannot tell: {silence}"
     is_same = time.low is not None and time.high is not None and time.low <= 1.0 <= time.high
-    return is_same, f"no further apart than this device's runs are ({time.says})" if is_same else time.says
+    return is_same, f"no further apart than runs are there ({time.says})" if is_same else time.says

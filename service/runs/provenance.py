@@ -13,13 +13,13 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 import device_agents.figures
+from device_agents.wire import RunSettings, default_of
 from service.bundles import service as bundles
 from service.database.models import Device, Result, Run
 from service.runs import compared
 from service.runs.schemas import ProvenanceView
 from service.schemas import utc_text
 
-TURNS = "taking turns"
 NO_PROTOCOL = ""
 
 
@@ -38,7 +38,7 @@ def of(session: Session, run: Run, result: Result, *, now: float) -> ProvenanceV
         spec=said.spec_digest,
         compiler=said.compiler,
         target=said.target,
-        settings=digest_of_json(settings_of(run)),
+        settings=digest_of_json(chosen_in(run.settings)),
         dataset=_dataset(run, result.report),
         validation_dataset=run.validation_dataset_digest,
         weights=run.weights_digest,
@@ -60,6 +60,12 @@ def settings_of(run: Run) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in sorted(vars(settings))}
 
 
+def chosen_in(settings: RunSettings) -> dict[str, Any]:
+    """What is not as it is by default, and what every run says: a setting that comes later changes no digest."""
+    return {name: value for name, value in vars(settings).items()
+            if name in ("mode", "steps") or value != default_of(type(settings), name)}  # fmt: skip
+
+
 def device_state(report: Mapping[str, Any]) -> dict[str, Any]:
     """What the device said of itself as it ran: kernel, governor, power mode, agent, isolation, threads."""
     facts = dict(report.get("environment") or {})
@@ -71,9 +77,8 @@ def device_state(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def protocol_of(report: Mapping[str, Any]) -> str:
     """How its times were made; empty where there are none."""
-    if report.get("comparison"):
-        return TURNS
-    return str((report.get("measurement") or {}).get("protocol", NO_PROTOCOL))
+    timed = report.get("comparison") or report.get("measurement") or {}
+    return str(timed.get("protocol", NO_PROTOCOL))
 
 
 def _dataset(run: Run, report: Mapping[str, Any]) -> str | None:

@@ -44,13 +44,14 @@ def create(
     settings = body.settings
     _check_kind(session, settings, bundle, limits)
     checkpoints.check_asked(settings, bundle.manifest)
-    _check_place(session, body, bundle)
+    others = compared.held(session, body.others, bundle)
+    features = compared.features(bundle, others)
+    _check_place(session, body, bundle, features)
     placement.check_class(session, body)
     wants = placement.wants_of(session, body)
     _check_data(session, body, bundle)
     _check_files_stay(session, body)
     _check_weights(session, body, bundle, storage)
-    others = compared.held(session, body.others, bundle)
     for one in (bundle, *others):
         _check_threads(settings, one)
     _check_quota(session, api_key_id, limits)
@@ -71,7 +72,7 @@ def create(
         weights_digest=body.weights,
         queue_deadline_at=time.time() + limits.queue_s,
     )
-    enter(session, run, compared.features(bundle, others))
+    enter(session, run, features)
     session.add(run)
     session.flush()
     compared.add(session, run, others)
@@ -91,10 +92,10 @@ def _check_kind(session: Session, settings: RunSettings, bundle: Built, limits: 
                       where="tune_s", hint="ask for less; what was measured before is kept")  # fmt: skip
     if settings.compare_s is not None and settings.compare_s > most_s:
         raise Invalid("run.compare-time", f"{settings.compare_s:.0f} s, a run may measure for {most_s:.0f}",
-                      where="compare_s", hint="ask for less, or for fewer steps of each process")  # fmt: skip
+                      where="compare_s", hint="ask for less time; fewer steps make a round shorter")  # fmt: skip
 
 
-def _check_place(session: Session, body: RunCreate, bundle: Built) -> None:
+def _check_place(session: Session, body: RunCreate, bundle: Built, features: frozenset[str]) -> None:
     if body.target is not None and body.target != bundle.target:
         raise Invalid("run.target", f"the bundle is for {bundle.target}", where="target",
                       hint="compile the model for the target that you want")  # fmt: skip
@@ -105,14 +106,14 @@ def _check_place(session: Session, body: RunCreate, bundle: Built) -> None:
         raise Invalid("device.removed", "this device was removed", where="device", hint="GET /devices?state=active")
     if body.device_class not in (None, device.device_class):
         raise Invalid("run.device-class", f"the device is a {device.device_class}", where="device_class")
-    _check_device(device, bundle)
+    _check_device(device, bundle, features)
 
 
-def _check_device(device: Device, bundle: Built) -> None:
+def _check_device(device: Device, bundle: Built, features: frozenset[str]) -> None:
     if bundle.target not in device.targets:
         raise Invalid("device.target", f"{device.name} runs {', '.join(device.targets)}, the bundle is for "
                       f"{bundle.target}", where="device", hint="compile for a target of that device")  # fmt: skip
-    lacking = set(bundle.required_features) - set(device.features)
+    lacking = features - set(device.features)
     if lacking:
         raise Invalid("device.features", f"{device.name} lacks the CPU features {', '.join(sorted(lacking))}",
                       where="device", hint="compile for a lesser target")  # fmt: skip

@@ -15,15 +15,21 @@ NEWEST = 200
 """Runs of a device that count: older ones are of another time."""
 
 
-def variations(session: Session, device_ids: Collection[str]) -> dict[str, Variation]:
-    """Of each device, by its newest valid profile runs that were the same run again."""
-    return {device_id: _variation(session, device_id) for device_id in device_ids}
+def variations(
+    session: Session, device_ids: Collection[str], *, judged: Collection[str] = ()
+) -> dict[str, Variation]:  # fmt: skip
+    """Of each device, by its newest valid profile runs that were the same run again.
+
+    `judged`: runs that are to stand beside each other; they do not count. One that is far off would else widen the
+    interval that it is judged by, and be found no further off than others.
+    """
+    return {device_id: _variation(session, device_id, judged) for device_id in device_ids}
 
 
-def _variation(session: Session, device_id: str) -> Variation:
+def _variation(session: Session, device_id: str, judged: Collection[str]) -> Variation:
     rows = session.execute(
         select(Run.bundle_digest, Run.settings, Run.dataset_digest, Run.weights_digest, Run.median_us)
-        .where(Run.device_id == device_id, Run.verdict == "valid", Run.median_us.is_not(None))
+        .where(Run.device_id == device_id, Run.verdict == "valid", Run.median_us.is_not(None), Run.id.not_in(judged))
         .order_by(Run.id.desc())
         .limit(NEWEST)
     )

@@ -18,6 +18,7 @@ import pytest
 from tests.agents.conftest import ROOT, AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle
+from tests.architecture.sources import python_files
 
 Start = Callable[..., AgentProcess]
 OLDEST = "38.0.4"
@@ -144,3 +145,13 @@ def test_it_works_with_debian_12s_version_of_cryptography(farm: FakeFarm, start_
 @pytest.mark.parametrize("path", sorted((ROOT / "device_agents").rglob("*.py")), ids=lambda path: path.stem)
 def test_every_file_is_python_3_9(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+def test_the_agent_calls_nothing_that_python_3_9_lacks() -> None:
+    """`zip(strict=)` is of 3.10, and PyPy's 3.9 takes it all the same, so that running it there does not tell."""
+    for path in python_files("device_agents"):
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            is_call = (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("zip", "aiter")
+            )
+            assert not (is_call and node.keywords), f"{path}:{node.lineno}"  # type: ignore[attr-defined]

@@ -158,8 +158,8 @@ CLOCK = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
 
 def _is_throttled(trace: Trace, source: random.Random, number: int) -> tuple[bool, bool]:
     """(whether the board was throttled for 2 s or more, whether the verdict says so)."""
-    lasts_s = source.uniform(10, 240)
-    takes_s = source.uniform(2.0, min(60.0, lasts_s / 2))
+    lasts_s = source.choice((10.0, 60.0, 240.0, 1200.0)) * source.uniform(0.8, 1.2)
+    takes_s = source.choice((2.0, 2.5, source.uniform(2.0, min(60.0, lasts_s / 2))))
     begins_s = source.uniform(0.0, lasts_s - takes_s)
     depth, is_hurt = source.uniform(0.5, 0.85), number % 2 == 0
     text, log = Text(dict(trace.files)), StateLog()
@@ -177,7 +177,7 @@ def _is_throttled(trace: Trace, source: random.Random, number: int) -> tuple[boo
         reading = trace.kind.read(board)
         log.add(DeviceState(1e9 + now_s, reading.temperature_c, reading.frequency_hz, reading.throttled))
         now_s += INTERVAL_S * source.uniform(0.9, 1.3)
-    return is_hurt, judge(CALM, log.kept, cores=4).kind == "throttled"
+    return is_hurt, judge(CALM, log.kept, cores=4, clock=log.clock).kind == "throttled"
 
 
 Rail = tuple[DeviceKind, Mapping[str, str], Callable[[float, float, Text], None]]

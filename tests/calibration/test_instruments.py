@@ -25,7 +25,7 @@ def test_energy_is_what_the_rail_carried(name: str) -> None:
 
 
 def test_a_rule_that_finds_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("device_agents.measure.measurement.THROTTLE_S", 1e6)
+    monkeypatch.setattr("device_agents.measure.measurement.THROTTLE_S", 1e9)
     trace = TRACES["Jetson, clock alone"]
     found = [instruments._is_throttled(trace, random.Random(number), number) for number in range(4)]
     assert found == [(True, False), (False, False)] * 2

@@ -74,10 +74,28 @@ def test_equal_bundles_are_seldom_called_different_and_unequal_ones_often(clock:
     assert all(decided(1.1, seed, clock).differs for seed in range(20))
 
 
+@pytest.mark.parametrize(
+    ("rounds", "bundles"), [(12, 2), (13, 3), (14, 2), (18, 2), (18, 4), (27, 3), (40, 2), (40, 4)]
+)  # fmt: skip
+def test_what_so_many_rounds_detect_they_find(rounds: int, bundles: int) -> None:
+    """Nineteen of twenty are said; two of a hundred less come about by chance."""
+    effect = turns.detectable(0.01, rounds, bundles=bundles)
+    assert effect is not None
+    factors = (1.0, *(1 + effect for _ in range(1, bundles)))
+    found = [turns.ratios(played(rounds, factors, seed=seed, noise=0.01), bundles=bundles)[0] for seed in range(400)]
+    assert sum(one.differs for one in found) >= 372
+
+
+def test_too_few_rounds_detect_nothing() -> None:
+    assert turns.detectable(0.01, 11, bundles=2) is None
+    assert turns.detectable(0.01, 12, bundles=3) is None
+
+
 def test_what_is_detectable_is_detected() -> None:
     """Nineteen of twenty are said; what comes about by chance is allowed for. The looks before the last find some."""
     noise = 0.01
     effect = turns.detectable(noise, LOOKS[-1], bundles=2)
+    assert effect is not None
     assert 0.005 < effect < 0.02
     found = [decided(1 + effect, seed, noise=noise) for seed in range(200)]
     assert sum(one.differs for one in found) >= 182

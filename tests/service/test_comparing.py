@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import select, update
 
@@ -122,14 +125,59 @@ def test_only_agents_that_take_turns_are_given_comparisons(farm: TestFarm) -> No
         ({"rounds": LOOKS[1] + 1}, "comparison.ended"),
         ({"rounds": LOOKS[0] - 1}, "comparison.ended"),
         ({"factor": 1e6}, "comparison"),
+        ({"ended": "rounds"}, "comparison.ended"),
+        ({"rounds": 0, "ended": "time"}, "comparison.processes"),
+        ({"rounds": LOOKS[-1] + 1, "ended": "time"}, "comparison.processes"),
+        ({"foreseen_rounds": LOOKS[-1] + 1}, "comparison.foreseen_rounds"),
+        ({"protocol": "turns/9"}, "comparison.protocol"),
+        ({"unit": 1e-300}, "comparison.processes[0].step_us[0]"),
+        ({"spare": -1}, "comparison.processes[0].step_us"),
     ],
 )
 def test_a_comparison_that_cannot_be_ends_its_attempt(farm: TestFarm, changes: dict[str, Any], where: str) -> None:
     board = able(farm)
     farm.run(**asked(farm))
     work = leased(board)
-    answer = board.report(work, losses=(), verdict=None, comparison=comparison(work, **changes))
+    answer = forged(board, work, **changes)
     assert (answer.status_code, answer.json()["code"], answer.json()["where"]) == (422, "report.impossible", where)
+
+
+def forged(board: Board, work: p.Assignment, *, unit: float = 1.0, spare: int = 0, **changes: Any) -> httpx.Response:
+    """What a board sends that looks at nothing itself; `unit`: of its times, `spare`: steps more of each process."""
+    rounds, factor = changes.pop("rounds", LOOKS[1]), changes.pop("factor", 1.05)
+    whole = p.to_json(board.make_report(work, losses=(), verdict=None))
+    told = p.to_json(comparison(work, rounds=LOOKS[1], factor=factor))
+    width = 2 * len(told["bundles"])
+    processes = (told["processes"] * 3)[: rounds * width]
+    if rounds <= LOOKS[-1]:
+        processes = [
+            {"bundle": which, "step_us": told["processes"][which]["step_us"]}
+            for number in range(rounds) for which in order_of(number, bundles=2, seed=SEED)
+        ]  # fmt: skip
+    for one in processes:
+        times = [unit * us for us in one["step_us"]]
+        one["step_us"] = times[:spare] if spare < 0 else times
+    payload = json.dumps(whole | {"comparison": told | changes | {"processes": processes}}).encode()
+    signature = board.sign(p.REPORT_TYPE, payload)
+    envelope = p.Envelope(p.REPORT_TYPE, base64.b64encode(payload).decode(), (p.Signature(board.device_id, signature),))
+    return board.post(p.attempt_path(p.REPORT_PATH, work.lease_token), envelope)
+
+
+def test_an_emulated_boards_comparison_is_refused(farm: TestFarm) -> None:
+    emulated = able(farm, measurement_class="emulated")
+    refused = farm.http.post("/runs", json=asked(farm))
+    assert (refused.status_code, refused.json()["code"]) == (422, "run.mode-unknown"), "nor does it count as one"
+    assert emulated.lease() is None
+
+
+def test_a_device_needs_the_features_of_all(farm: TestFarm) -> None:
+    board = able(farm)
+    one, two = farm.bundle(b"one"), farm.bundle(b"two", features=("avx2", "avx512f"))
+    body = {"bundle": one, "others": [two], "mode": "compare", "steps": STEPS, "device": board.device_id}
+    answer = farm.http.post("/runs", json=body)
+    assert (answer.status_code, answer.json()["code"], "avx512f" in answer.text) == (422, "device.features", True)
+    each = {**body, "device": None}
+    assert farm.http.post("/run-groups", json=each).json()["code"] == "group.devices"
 
 
 def test_processes_in_another_order_than_the_seeds_are_refused(farm: TestFarm) -> None:

@@ -111,7 +111,7 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
     against = obstacles(runs) if len(runs) >= LEAST else ()
     is_timed = comparable("time", against) and sum(run.has_interval for run in runs) >= LEAST
     loss = _loss_figure(runs, HALF_WIDTH if is_timed else FULL_WIDTH)
-    known = variations(session, {run.device_id for run in runs if run.device_id})
+    known = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
     return ComparePage(
         runs=runs,
         letters=tuple(letter(index) for index in range(len(runs))),

@@ -310,6 +310,7 @@ def _conditions(found: RunFacts) -> tuple[Fact, ...]:
     cold = next((block.load_us for block in measured.blocks if block.cold), None)
     return (
         Fact("Protocol", measured.protocol),
+        Fact("Counts as", _counts_as(found)),
         Fact("Warm-up", fmt.plural(measured.warmup_steps, "step")),
         Fact("Measured", fmt.plural(len(measured.step_us), "step")),
         Fact("Blocks", fmt.number(len(measured.blocks))),
@@ -323,6 +324,17 @@ def _conditions(found: RunFacts) -> tuple[Fact, ...]:
         *(Fact(f"Board's own limit, {name}", fmt.number(value)) for name, value in (report.own_limits or {}).items()),
         Fact("cgroup peak", fmt.size(report.memory.cgroup_peak_bytes), hint="Counts page cache"),
     )
+
+
+def _counts_as(found: RunFacts) -> str:
+    """Whether it is a benchmark, which a valid profile run of enough blocks is, and else why not."""
+    if found.mode != "profile":
+        return "no benchmark: another mode"
+    if not found.timing_means_something:
+        return "no benchmark: its times say nothing of a board"
+    if found.verdict != "valid":
+        return f"no benchmark: {found.verdict or 'not judged'}"
+    return "a benchmark" if found.has_interval else f"no benchmark: fewer than {LEAST_BLOCKS} blocks"
 
 
 def _downloads(found: RunFacts) -> tuple[Fact, ...]:
