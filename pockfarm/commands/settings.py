@@ -16,7 +16,7 @@ def add_setting_options(
     """An option for each setting that one of the modes takes; one that is not given is None."""
     for name, known in settings_of(kind).items():
         if set(known.modes) & set(modes):
-            words = _help(known, modes, default_of(kind, name))
+            words = _help(known, modes, default_of(kind, name)).replace("%", "%%")
             if known.is_flag:
                 command.add_argument(known.option, dest=name, action="store_const", const=True, help=words)
                 continue

@@ -17,7 +17,7 @@ from tests.agents.real_step import real_bundle, real_data
 from tests.agents.test_agent import until
 
 BODY = {
-    "mode": "train", "steps": 4_000, "seed": 3, "validation": 0.3, "eval_every": 500, "save_best": True,
+    "mode": "train", "steps": 8_000, "seed": 3, "validation": 0.3, "eval_every": 500, "save_best": True,
     "checkpoint_s": 0.2, "schedule": "linear", "learning_rate": 0.003,
 }  # fmt: skip
 

@@ -121,10 +121,13 @@ def test_then_sigkill_of_the_whole_group(folder: Path) -> None:
     begin_s = time.monotonic()
     shell(folder, script, sandbox=LEAST, stop_after_s=0.5, grace_s=1.0)
     assert time.monotonic() - begin_s < 20
-    time.sleep(0.3)
-    before = (folder / "out" / "alive").stat().st_mtime_ns
-    time.sleep(0.4)
-    assert (folder / "out" / "alive").stat().st_mtime_ns == before
+
+    def is_still() -> bool:
+        before = (folder / "out" / "alive").stat().st_mtime_ns
+        time.sleep(0.4)
+        return (folder / "out" / "alive").stat().st_mtime_ns == before
+
+    assert any(is_still() for _ in range(10)), "one that lives on would write every twentieth of a second"
 
 
 def test_deadline(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import signal
 import sqlite3
 import subprocess
@@ -40,14 +39,6 @@ REVISIONS = [script.revision for script in reversed(list(ScriptDirectory(str(MIG
 """Every revision there is, the oldest first."""
 PAIRS = sorted({*itertools.pairwise(REVISIONS), (REVISIONS[0], REVISIONS[-1])})
 """Each step by itself, and the whole way: what goes up to today from any revision goes down to it again, too."""
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'farm.db'}"
-    server: PostgresServer = request.getfixturevalue("postgres")
-    return server.make_database()
 
 
 def add_rows(database: Database) -> None:
@@ -209,44 +200,6 @@ def test_older_code_does_no_run_without_a_setting_that_it_lacks(empty_url: str, 
         held = connection.scalar(text("SELECT settings FROM runs WHERE id = :run"), {"run": run})
         assert "clip" in str(held)
     database.close()
-
-
-def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> None:
-    """0028: comparisons wait aside; a warm-up by rule, a report without an interval, a verdict of function do not."""
-    filled_database(empty_url, "head")
-    database = Database(empty_url)
-    settings = {"mode": "profile", "steps": 5, "warmup": None}
-    report = {"measurement": {"median_us": 12.5, "interval_low_us": None, "interval_high_us": None},
-              "verdict": {"kind": "function", "rule": "emulated"}}  # fmt: skip
-    with database.engine.begin() as connection:
-        first, second = connection.scalars(text("SELECT id FROM runs ORDER BY id LIMIT 2")).all()
-        values = {"first": first, "second": second, "by_rule": json.dumps(settings), "report": json.dumps(report),
-                  "comparing": json.dumps(settings | {"mode": "compare"})}  # fmt: skip
-        connection.execute(text("UPDATE runs SET settings = :by_rule WHERE id = :first"), values)
-        connection.execute(text("UPDATE runs SET settings = :comparing WHERE id = :second"), values)
-        result = connection.scalar(text("SELECT min(attempt_id) FROM results WHERE run_id <> :second"), values)
-        connection.execute(text("UPDATE results SET report = :report WHERE attempt_id = :id"), values | {"id": result})
-        runs = connection.scalar(text("SELECT count(*) FROM runs"))
-
-    def stored() -> tuple[object, object, object]:
-        with database.engine.connect() as connection:
-            kept = connection.scalar(text("SELECT settings FROM runs WHERE id = :first"), values)
-            said = connection.scalar(text("SELECT report FROM results WHERE attempt_id = :id"), {"id": result})
-            return connection.scalar(text("SELECT count(*) FROM runs")), _parsed(kept), _parsed(said)
-
-    assert stored() == (runs, settings, report)
-    downgrade(empty_url, "0027")
-    older = {"measurement": {"median_us": 12.5, "interval_low_us": 12.5, "interval_high_us": 12.5},
-             "verdict": {"kind": "noisy", "rule": "emulated"}}  # fmt: skip
-    assert stored() == (runs - 1, settings | {"warmup": 3}, older)
-    migrate(empty_url)
-    assert stored() == (runs, settings, report)
-    database.close()
-
-
-def _parsed(value: object) -> object:
-    """PostgreSQL's driver has read it already."""
-    return json.loads(value) if isinstance(value, str) else value
 
 
 def migrate_until(url: str, change: int) -> None:

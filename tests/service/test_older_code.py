@@ -1,0 +1,49 @@
+"""What an older schema cannot hold, or its code cannot read, and what becomes of it on the way down and up again."""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy import text
+
+from service.database.engine import Database
+from service.database.schema import migrate
+from tests.service.test_migrations import downgrade, filled_database
+
+
+def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> None:
+    """0028: comparisons wait aside; a warm-up by rule, a report without an interval, a verdict of function do not."""
+    filled_database(empty_url, "head")
+    database = Database(empty_url)
+    settings = {"mode": "profile", "steps": 5, "warmup": None}
+    report = {"measurement": {"median_us": 12.5, "interval_low_us": None, "interval_high_us": None},
+              "verdict": {"kind": "function", "rule": "emulated"}}  # fmt: skip
+    with database.engine.begin() as connection:
+        first, second = connection.scalars(text("SELECT id FROM runs ORDER BY id LIMIT 2")).all()
+        values = {"first": first, "second": second, "by_rule": json.dumps(settings), "report": json.dumps(report),
+                  "comparing": json.dumps(settings | {"mode": "compare"})}  # fmt: skip
+        connection.execute(text("UPDATE runs SET settings = :by_rule WHERE id = :first"), values)
+        connection.execute(text("UPDATE runs SET settings = :comparing WHERE id = :second"), values)
+        result = connection.scalar(text("SELECT min(attempt_id) FROM results WHERE run_id <> :second"), values)
+        connection.execute(text("UPDATE results SET report = :report WHERE attempt_id = :id"), values | {"id": result})
+        runs = connection.scalar(text("SELECT count(*) FROM runs"))
+
+    def stored() -> tuple[object, object, object]:
+        with database.engine.connect() as connection:
+            kept = connection.scalar(text("SELECT settings FROM runs WHERE id = :first"), values)
+            said = connection.scalar(text("SELECT report FROM results WHERE attempt_id = :id"), {"id": result})
+            return connection.scalar(text("SELECT count(*) FROM runs")), _parsed(kept), _parsed(said)
+
+    assert stored() == (runs, settings, report)
+    downgrade(empty_url, "0027")
+    older = {"measurement": {"median_us": 12.5, "interval_low_us": 12.5, "interval_high_us": 12.5},
+             "verdict": {"kind": "noisy", "rule": "emulated"}}  # fmt: skip
+    assert stored() == (runs - 1, settings | {"warmup": 3}, older)
+    migrate(empty_url)
+    assert stored() == (runs, settings, report)
+    database.close()
+
+
+def _parsed(value: object) -> object:
+    """PostgreSQL's driver has read it already."""
+    return json.loads(value) if isinstance(value, str) else value
