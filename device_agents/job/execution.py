@@ -262,9 +262,7 @@ class Execution:
     def _keep_block(
         self, step_us: Sequence[float], steps: int, spare: int, load_us: float | None, is_cold: bool
     ) -> None:  # fmt: skip
-        if len(step_us) < steps + spare:
-            step_us = step_us[spare:]  # it was cut: which of the first were warm-up is not known
-        warm = settled_from(step_us, most=max(0, len(step_us) - steps))
+        warm = settled_from(step_us, most=spare)
         self.findings.warmup_steps = max(self.findings.warmup_steps, warm)
         self.findings.blocks.append(Block(tuple(step_us[warm : warm + steps]), load_us, is_cold))
 
