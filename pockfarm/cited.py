@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Sequence
 
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
@@ -72,8 +73,7 @@ def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
 
 def _step(measured: Json) -> str:
     """The median with its interval, made here of the blocks; and why there is none."""
-    blocks = [sorted(_times(block)) for block in parts(measured, "blocks")]
-    medians = [_median(block) for block in blocks if block]
+    medians = [statistics.median(times) for block in parts(measured, "blocks") if (times := _times(block))]
     median_us = optional_number(measured, "median_us") or 0.0
     interval = run_interval(medians)
     if interval is None:
@@ -84,11 +84,6 @@ def _step(measured: Json) -> str:
 def _times(block: Json) -> list[float]:
     found = block.get("step_us")
     return [float(us) for us in found if isinstance(us, (int, float))] if isinstance(found, list) else []
-
-
-def _median(ordered: Sequence[float]) -> float:
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _ms(us: float) -> str:

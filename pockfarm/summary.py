@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from device_agents.figures.told import ENDS
 from pockfarm.table import NONE, figure, mib, milliseconds, text_table
 from pockfarm.values import Json, optional_number, part, parts, text
 
@@ -177,15 +178,6 @@ def _facts(report: Json) -> list[tuple[str, str]]:
         ("before", evaluation_text(report, "evaluation_before")),
         ("after", evaluation_text(report, "evaluation_after")),
     ]
-
-
-ENDS = {
-    "known": "nothing was left to find out",
-    "rounds": "the most that are made",
-    "time": "the time was over: --compare-time gives more",
-    "cut": "it was ended before",
-}
-"""Why bundles no longer took turns, by the report's word for it."""
 
 
 def comparison_text(found: Json, names: Sequence[str]) -> str:

@@ -67,6 +67,31 @@ def ratio_interval(base: Run, other: Run) -> Interval | None:
     return Interval(math.exp(middle - half), math.exp(middle + half))
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How one run's time stands to another's that was not made together with it."""
+
+    ratio: float
+    interval: Interval | None
+    """Of the ratio, with the devices' own variation in it. None where nothing can be said."""
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the two are likely different."""
+        return self.interval is not None and not self.interval.has(1.0)
+
+    @property
+    def words(self) -> str:
+        """`likely 1.84x faster (1.70 to 2.00x)`, `cannot tell`."""
+        return said(self.ratio, self.interval)
+
+
+def difference(base: Run, other: Run) -> Difference:
+    """Of `other` to `base`; each has one block at least."""
+    middle = statistics.median(other.block_us) / statistics.median(base.block_us)
+    return Difference(middle, ratio_interval(base, other))
+
+
 def silence(run: Run) -> str:
     """Why nothing can be said of the run beside others; empty if something can."""
     if len(run.block_us) < LEAST_BLOCKS:

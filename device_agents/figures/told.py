@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from device_agents.figures.intervals import Interval
 from device_agents.figures.rounds import PILOT, Process, Ratio, Round, detectable, deviation_of, ratios, rounds_of
@@ -13,6 +14,15 @@ from device_agents.figures.rounds import PILOT, Process, Ratio, Round, detectabl
 TIMES = "\N{MULTIPLICATION SIGN}"
 LEAST_DIGITS, MOST_DIGITS = 2, 4
 """After the point of a ratio."""
+
+
+ENDS: Mapping[str, str] = {
+    "known": "nothing was left to find out",
+    "rounds": "the most rounds that are made",
+    "time": "the time was over; a longer one finds smaller differences",
+    "cut": "it was ended before",
+}
+"""Why bundles no longer took turns, by a report's word for it."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,13 @@ class Compared:
     """None of the first."""
     says: str
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As it is shown: plain, and null where there is none."""
+        low, high = (self.ratio and self.ratio.interval) or (None, None)
+        return {"median_us": self.median_us, "ratio": self.ratio and self.ratio.ratio, "ratio_low": low,
+                "ratio_high": high, "says": self.says}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -36,11 +53,23 @@ class Verdict:
     """The relative difference that the rounds foreseen after the first few find nineteen times of twenty."""
 
 
-def verdict_of(
-    processes: Iterable[Process], *, bundles: int, steps: int, effect: float, foreseen_rounds: int | None
-) -> Verdict:
-    """From the processes' raw times, in the order in which they ran; at least one whole round."""
-    rounds = rounds_of(processes, bundles=bundles, steps=steps)
+class Told(Protocol):
+    """What a report says of bundles that took turns: raw times, of at least one whole round."""
+
+    @property
+    def bundles(self) -> Sequence[str]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def processes(self) -> Sequence[Process]: ...
+    @property
+    def foreseen_rounds(self) -> int | None: ...
+
+
+def verdict_of(told: Told, effect: float) -> Verdict:
+    """What the raw times come to; `effect`: the relative difference that was looked for."""
+    bundles, foreseen_rounds = len(told.bundles), told.foreseen_rounds
+    rounds = rounds_of(told.processes, bundles=bundles, steps=told.steps)
     found: list[Ratio | None] = [None, *ratios(rounds, bundles=bundles)]
     rows = tuple(
         Compared(place, _median_us(rounds, place), ratio, said(ratio, effect) if ratio else "")

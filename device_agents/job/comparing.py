@@ -5,17 +5,17 @@ from __future__ import annotations
 import statistics
 import time
 
-from device_agents.errors import AttemptError
+from device_agents.figures.rounds import LOOKS
 from device_agents.figures.warm_up import allowance, settled
 from device_agents.job.asked import Job
 from device_agents.job.comparison import ComparisonFindings
 from device_agents.job.processes import Notify, Processes
 from device_agents.job.step_events import Start, StepDone, StepEvent
-from device_agents.job.stopwatch import check_passed
+from device_agents.job.stopwatch import StepTimes
 from device_agents.job.words import profile_words, relative
 from device_agents.measure.sampler import Sampler
-from device_agents.measure.turns import LAST_LOOK, Prospect, Wanted, take_turns
-from device_agents.wire import COMPARE_S, EFFECT, ComparedProcess, ProtocolError
+from device_agents.measure.turns import Prospect, Wanted, take_turns
+from device_agents.wire import COMPARE_S, EFFECT, ComparedProcess
 
 TIME_SHARE = 0.9
 """Of the run's time limit, at most."""
@@ -49,36 +49,28 @@ class Comparing:
         """A fresh process of the bundle at that place: the median of its settled steps, in microseconds."""
         bundle, steps = self._bundles[which], self.found.steps
         asked = steps + allowance(steps)
-        step_us: list[float] = []
-        started_s, sum_us = time.monotonic(), 0.0
+        times = StepTimes(asked)
 
         def on_event(event: StepEvent) -> None:
-            nonlocal sum_us
             if isinstance(event, Start):
                 self.found.threads[which] = event.threads
             elif isinstance(event, StepDone):
-                if len(step_us) >= asked:
-                    raise ProtocolError("step", f"more than the {asked:,} steps that were asked for")
                 self._sampler.begin()
-                step_us.append(event.us)
-                sum_us += event.us
-                check_passed(sum_us, started_s)
+                times.take(event.us)
 
         words = ["--weights", relative(self._job, bundle.weights), *profile_words(self._job, asked)]
         try:
             self._processes.run("profile", words, on_event, bundle=bundle)
         finally:
             self._sampler.end()
-        if len(step_us) < asked:
-            message = f"the binary said that it is done after {len(step_us):,} of {asked:,} steps"
-            raise AttemptError("step.incomplete", message, cause="compiler")
-        self.found.processes.append(ComparedProcess(which, tuple(step_us)))
+        times.check_whole()
+        self.found.processes.append(ComparedProcess(which, tuple(times.us)))
         self._progress()
-        return statistics.median(settled(step_us, steps))
+        return statistics.median(settled(times.us, steps))
 
     def _progress(self) -> None:
         by_time = (time.monotonic() - self._began_s) / self._budget_s
-        by_rounds = len(self.found.processes) / (2 * self.found.bundles * LAST_LOOK)
+        by_rounds = len(self.found.processes) / (2 * self.found.bundles * LOOKS[-1])
         self._notify("progress", fraction=min(1.0, max(by_time, by_rounds)))
 
     def _tell(self, prospect: Prospect) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from device_agents.errors import AttemptError
 from device_agents.job.step import Ending
 from device_agents.wire import ProtocolError
 
@@ -19,6 +20,30 @@ def check_passed(us: float, started_s: float) -> None:
         raise ProtocolError(
             "step.us", f"steps of {us:,.0f} us together, in a process that has run for {passed_us:,.0f}"
         )
+
+
+class StepTimes:
+    """Times of the steps of one process, as it tells them: no more than it was asked for, and no more than passed."""
+
+    def __init__(self, asked: int) -> None:
+        self.us: list[float] = []
+        self._asked = asked
+        self._started_s = time.monotonic()
+        self._sum_us = 0.0
+
+    def take(self, us: float) -> None:
+        """One more. Raises: `ProtocolError`."""
+        if len(self.us) >= self._asked:
+            raise ProtocolError("step", f"more than the {self._asked:,} steps that were asked for")
+        self._sum_us += us
+        check_passed(self._sum_us, self._started_s)
+        self.us.append(us)
+
+    def check_whole(self) -> None:
+        """For a process that said that it is done. Raises: `AttemptError`."""
+        if len(self.us) < self._asked:
+            message = f"the binary said that it is done after {len(self.us):,} of {self._asked:,} steps"
+            raise AttemptError("step.incomplete", message, cause="compiler")
 
 
 def load_us(ending: Ending | None) -> float | None:

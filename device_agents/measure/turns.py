@@ -19,7 +19,6 @@ from device_agents.figures.rounds import (
 )
 from device_agents.wire import Why
 
-LAST_LOOK = LOOKS[-1]
 Process = Callable[[int], float]
 """One fresh process of the bundle at that place in the list: the median of its settled steps, in microseconds."""
 

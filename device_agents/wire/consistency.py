@@ -30,6 +30,9 @@ CLOCK_SLACK_S = 1.0
 
 def check_consistent(report: Report) -> None:
     """Refuse a measurement that its own samples contradict. Raises: `ProtocolError` naming the field."""
+    if report.comparison is not None:
+        times = [us for process in report.comparison.processes for us in process.step_us]
+        _check_passed("comparison", times, report.run_s)
     measurement = report.measurement
     if measurement is None:
         return
@@ -39,15 +42,15 @@ def check_consistent(report: Report) -> None:
     blocks = [block.step_us for block in measurement.blocks if block.step_us] or [samples]
     if tuple(us for block in blocks for us in block) != tuple(samples):
         raise ProtocolError("measurement.step_us", "not the samples of its blocks")
-    _check_passed(samples, report.run_s)
+    _check_passed("measurement.step_us", samples, report.run_s)
     _check_statistics(measurement, blocks)
 
 
-def _check_passed(samples: Sequence[float], run_s: float) -> None:
+def _check_passed(where: str, samples: Sequence[float], run_s: float) -> None:
     took_s = sum(samples) * 1e-6
     if took_s > run_s * CLOCK_SLACK + CLOCK_SLACK_S:
         message = f"{len(samples):,} steps of {took_s:,.1f} s together, in processes that ran for {run_s:,.1f} s"
-        raise ProtocolError("measurement.step_us", message)
+        raise ProtocolError(where, message)
 
 
 def _check_statistics(measurement: Measurement, blocks: Sequence[Sequence[float]]) -> None:

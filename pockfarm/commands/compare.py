@@ -11,8 +11,8 @@ from typing import Any
 
 from device_agents.figures.told import verdict_of
 from device_agents.wire import EFFECT, MOST_BUNDLES, Comparison, from_json
-from pockfarm.commands.farm import connect, farm_command, run_progress
-from pockfarm.commands.local import load_local, print_warnings
+from pockfarm.commands.farm import connect, farm_command, wait_for
+from pockfarm.commands.local import load_local
 from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
 from pockfarm.commands.tune import digest_of
 from pockfarm.errors import UsageError
@@ -49,13 +49,8 @@ def _here(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
     chosen = local.ExecOptions(settings, others=tuple(others))
     report = local.execute(first, chosen, progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True))
     told = from_json(Comparison, report["comparison"], "comparison")
-    verdict = verdict_of(told.processes, bundles=len(told.bundles), steps=told.steps, effect=settings.effect or EFFECT,
-                         foreseen_rounds=told.foreseen_rounds)  # fmt: skip
-    rows = []
-    for row, digest in zip(verdict.rows, told.bundles, strict=True):
-        low, high = (row.ratio and row.ratio.interval) or (None, None)
-        rows.append({"bundle_digest": digest, "median_us": row.median_us, "ratio": row.ratio and row.ratio.ratio,
-                     "ratio_low": low, "ratio_high": high, "says": row.says})  # fmt: skip
+    verdict = verdict_of(told, settings.effect or EFFECT)
+    rows = [{"bundle_digest": digest, **row.fields} for row, digest in zip(verdict.rows, told.bundles, strict=True)]
     found = {"rounds": verdict.rounds, "ended": told.ended, "detectable": verdict.detectable, "bundles": rows}
     return found, options.bundles
 
@@ -65,7 +60,5 @@ def _on_farm(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
     with connect(options) as farm:
         run = farm.start_run(first, mode="compare", others=others, device=options.device,
                              device_class=options.device_class, **given_settings(options, "compare"))  # fmt: skip
-        print_warnings(run.warnings, f"`pockfarm why {run.id}`")
-        print(f"run {run.id} (`pockfarm watch {run.id}` comes back to it)", file=sys.stderr)
-        farm.wait_for_run(run.id, on_look=run_progress())
+        wait_for(farm, run)
         return farm.comparison(run.id), options.bundles

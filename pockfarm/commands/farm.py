@@ -159,17 +159,11 @@ def _run(options: argparse.Namespace) -> int:
             allow_waiting=options.allow_waiting,
             **given,
         )
-        print_warnings(run.warnings, f"`pockfarm why {run.id}`")
         if options.no_wait:
+            print_warnings(run.warnings, f"`pockfarm why {run.id}`")
             print(run.id)
             return 0
-        come_back = f"`pockfarm watch {run.id}` comes back to it"
-        print(f"run {run.id} ({come_back})", file=sys.stderr)
-        try:
-            farm.wait_for_run(run.id, on_look=run_progress())
-        except KeyboardInterrupt:
-            print(f"pockfarm: the run goes on; {come_back}", file=sys.stderr)
-            raise
+        wait_for(farm, run)
         report = farm.report(run.id)
         print(report_text(report))
     return Failed.exit_code if is_diverged(report) else 0
@@ -189,6 +183,18 @@ def _run_on_each(farm: Farm, options: argparse.Namespace, given: Mapping[str, ob
     group = farm.start_group(options.bundle, count=options.each or None, **said)
     print(f"{text(group, 'id')}  {len(parts(group, 'runs'))} runs")
     return 0
+
+
+def wait_for(farm: Farm, run: Run) -> None:
+    """Until a run that was just queued has succeeded; says what it waits for, and how to come back to it."""
+    print_warnings(run.warnings, f"`pockfarm why {run.id}`")
+    come_back = f"`pockfarm watch {run.id}` comes back to it"
+    print(f"run {run.id} ({come_back})", file=sys.stderr)
+    try:
+        farm.wait_for_run(run.id, on_look=run_progress())
+    except KeyboardInterrupt:
+        print(f"pockfarm: the run goes on; {come_back}", file=sys.stderr)
+        raise
 
 
 def run_progress() -> Callable[[Run], None]:

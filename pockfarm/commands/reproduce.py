@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command, run_progress
-from pockfarm.commands.local import print_warnings
+from pockfarm.commands.farm import connect, farm_command, wait_for
 from pockfarm.errors import Failed
 from pockfarm.table import text_table
 from pockfarm.values import Json, parts, text
@@ -32,9 +30,7 @@ def _reproduce(options: argparse.Namespace) -> int:
         other = options.other
         if other is None:
             run = farm.run_again(options.run_id, device=options.device, device_class=options.device_class)
-            print_warnings(run.warnings, f"`pockfarm why {run.id}`")
-            print(f"run {run.id} (`pockfarm watch {run.id}` comes back to it)", file=sys.stderr)
-            farm.wait_for_run(run.id, on_look=run_progress())
+            wait_for(farm, run)
             other = run.id
         found = farm.beside(options.run_id, other)
     print(json.dumps(found, indent=2) if options.json else beside_text(found))

@@ -25,7 +25,7 @@ from service.identifiers import DIGEST
 from service.lanes.claim import Seeker
 from service.problems import Invalid, NotFound
 from service.releases.offering import given, offer, program_of
-from service.runs import checkpoints, compared
+from service.runs import checkpoints
 from service.storage import StoredFile
 
 
@@ -267,7 +267,7 @@ def get_other_bundle(
     """One of the bundles that take turns with the attempt's own."""
     with farm.database.read() as session:
         run = session.get_one(Run, recording.live_attempt(session, agent, lease_token).run_id)
-        others = compared.digests(session, run)
+        others = run.others  # while the session is open
     return _download(request, farm, others[place - 1] if place <= len(others) else None, "the run has no such bundle")
 
 

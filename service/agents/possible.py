@@ -40,8 +40,7 @@ def check_possible(
 
 
 def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str, ...]) -> None:
-    """That the bundles took turns in the order that the seed says, as often as it is told, and no longer than they
-    ran."""
+    """That the bundles took turns in the order that the seed says, as often as it is told."""
     found = report.comparison
     if found is None:
         if report.outcome.state == "succeeded":
@@ -54,14 +53,10 @@ def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str,
     if found.steps != settings.steps:
         raise ProtocolError("comparison.steps", f"{found.steps:,}, and {settings.steps:,} were asked for")
     made = settings.steps + allowance(settings.steps)
-    took_s = 0.0
     for number, process in enumerate(found.processes):
         if len(process.step_us) != made:
             message = f"{len(process.step_us):,} steps, and each process makes {made:,}"
             raise ProtocolError(f"comparison.processes[{number}].step_us", message)
-        took_s += sum(process.step_us) * 1e-6
-    if took_s > report.run_s * CLOCK_SLACK + 1.0:
-        raise ProtocolError("comparison", f"steps of {took_s:,.1f} s together, in processes of {report.run_s:,.1f} s")
     rounds = rounds_of(found.processes, bundles=len(bundles), steps=found.steps)
     for number, one in enumerate(rounds):
         if one.order != order_of(number, bundles=len(bundles), seed=settings.seed):

@@ -46,7 +46,7 @@ from service.farm import Farm
 from service.identifiers import clean_text, digest_of, secret_hash
 from service.problems import Conflict, Invalid
 from service.releases.offering import note_refusal
-from service.runs import attempts, checkpoints, compared
+from service.runs import attempts, checkpoints
 from service.runs.summary import summarise
 from service.storage import StoredFile
 from service.tunings import service as tunings
@@ -193,7 +193,7 @@ def take_report(
         _check_report(report, run, attempt, device)
         check_plausible(report, device)
         check_possible(report, run, attempt, built(session, run.bundle_digest),
-                       others=compared.digests(session, run), now=time.time())  # fmt: skip
+                       others=run.others, now=time.time())  # fmt: skip
     except ProtocolError as error:
         return _refuse(session, farm, run, attempt, device, error)
     counts = may_still_report(session, attempt)

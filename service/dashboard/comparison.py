@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from device_agents.figures import apart
-from device_agents.figures.intervals import Interval
 from service.dashboard.facts import RunFacts
 
 Known = Mapping[str, apart.Variation]
@@ -105,31 +104,10 @@ def _of_one(name: str, run: RunFacts) -> list[Obstacle]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class TimeDifference:
-    """How one run's median stands to another's that was not made together with it."""
-
-    ratio: float
-    interval: Interval | None
-    """Of the ratio, with the devices' own variation in it. None where nothing can be said."""
-
-    @property
-    def is_likely(self) -> bool:
-        """Whether the two are likely different."""
-        return self.interval is not None and not self.interval.has(1.0)
-
-    @property
-    def words(self) -> str:
-        """`likely 1.84x faster (1.70 to 2.00x)`, `cannot tell`."""
-        return apart.said(self.ratio, self.interval)
-
-
-def time_difference(base: RunFacts, other: RunFacts, known: Known) -> TimeDifference | None:
+def time_difference(base: RunFacts, other: RunFacts, known: Known) -> apart.Difference | None:
     """`other` against `base`, or None when one of them has no median. `known`: how devices vary, by their ids."""
-    if not base.median_ms or not other.median_ms:
-        return None
-    interval = apart.ratio_interval(*(of_device(run, known) for run in (base, other)))
-    return TimeDifference(other.median_ms / base.median_ms, interval)
+    sides = [of_device(run, known) for run in (base, other)]
+    return apart.difference(*sides) if all(side.block_us for side in sides) else None
 
 
 def of_device(run: RunFacts, known: Known) -> apart.Run:

@@ -12,7 +12,6 @@ from service.database.models import Holding, Run
 from service.database.scope import organisation_of
 from service.holdings import service as holdings
 from service.problems import NotFound
-from service.runs import compared
 from service.runs import service as runs
 
 
@@ -30,7 +29,7 @@ def refuse_taken_of(session: Session, run: Run) -> None:
     used: tuple[tuple[holdings.Kind, str | None], ...] = (
         ("bundle", run.bundle_digest), ("dataset", run.dataset_digest), ("dataset", run.validation_dataset_digest),
         ("weights", run.weights_digest), ("weights", run.trained_weights_digest),
-        *(("bundle", digest) for digest in compared.digests(session, run)),
+        *(("bundle", digest) for digest in run.others),
     )  # fmt: skip
     for kind, digest in used:
         if digest is not None:

@@ -13,7 +13,6 @@ from device_agents.figures import apart
 from device_agents.figures.intervals import Interval
 from service.database.models import Run
 from service.runs import compared, provenance, service
-from service.runs.provenance import settings_of
 from service.runs.schemas import BesideView, DifferenceView, RatioView, RunAgain, RunCreate
 from service.runs.variation import variations
 from service.runs.wants import TAG
@@ -33,9 +32,9 @@ def request_of(run: Run, body: RunAgain) -> RunCreate:
     elsewhere = body.device is not None or body.device_class is not None
     own = f"device:{run.own_data}" + (f"@{run.own_data_digest}" if run.own_data_digest else "")
     return RunCreate(
-        **settings_of(run),
+        **vars(run.settings),
         bundle=run.bundle_digest,
-        others=[other.bundle_digest for other in run.others] if run.mode == "compare" else [],
+        others=run.others,
         device=body.device if elsewhere else run.device_id or run.wanted_device_id,
         device_class=body.device_class if elsewhere else None if run.device_id else run.wanted_device_class,
         where=[want.removeprefix(TAG) for want in run.wants.split("\n") if want.startswith(TAG)],
@@ -83,11 +82,10 @@ def _time(
     known = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
     sides = [apart.Run(_block_us(report), known.get(run.device_id or "", apart.UNKNOWN))
              for run, report in zip(runs, reports, strict=True)]  # fmt: skip
-    ratio = (runs[1].median_us or 0.0) / (runs[0].median_us or 1.0)
-    interval = apart.ratio_interval(sides[0], sides[1])
-    low, high = interval or (None, None)
+    found = apart.difference(*sides)
+    low, high = found.interval or (None, None)
     silence = next((why for side in sides if (why := apart.silence(side))), "")
-    return RatioView(ratio=ratio, low=low, high=high, says=apart.said(ratio, interval)), silence
+    return RatioView(ratio=found.ratio, low=low, high=high, says=found.words), silence
 
 
 def _block_us(report: Mapping[str, Any]) -> list[float]:

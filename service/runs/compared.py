@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.figures.told import verdict_of
@@ -40,17 +39,9 @@ def add(session: Session, run: Run, others: Sequence[Built]) -> None:
     )
 
 
-def digests(session: Session, run: Run) -> list[str]:
-    """Of the others, in order; none of another mode."""
-    if run.mode != "compare":
-        return []
-    query = select(ComparedBundle.bundle_digest).where(ComparedBundle.run_id == run.id).order_by(ComparedBundle.place)
-    return list(session.scalars(query))
-
-
 def others(session: Session, run: Run) -> list[Built]:
     """The others, in order."""
-    return [built(session, digest) for digest in digests(session, run)]
+    return [built(session, digest) for digest in run.others]
 
 
 def features(first: Built, others: Sequence[Built]) -> frozenset[str]:
@@ -66,16 +57,12 @@ def told_in(report: Mapping[str, Any]) -> Comparison | None:
 
 def view(session: Session, run: Run, found: Comparison) -> ComparisonView:
     """What its raw times come to, with what the run's organisation calls the bundles."""
-    effect = run.settings.effect or EFFECT
-    said = verdict_of(found.processes, bundles=len(found.bundles), steps=found.steps, effect=effect,
-                      foreseen_rounds=found.foreseen_rounds)  # fmt: skip
+    said = verdict_of(found, run.settings.effect or EFFECT)
     names = holdings.of_digests(session, "bundle", found.bundles)
-    rows = []
-    for row, digest in zip(said.rows, found.bundles, strict=True):
-        low, high = (row.ratio and row.ratio.interval) or (None, None)
-        rows.append(ComparedView(
-            bundle_digest=digest, model_name=names[digest].name, plan_name=names[digest].plan_name,
-            threads=found.threads[row.place], median_us=row.median_us, ratio=row.ratio.ratio if row.ratio else None,
-            ratio_low=low, ratio_high=high, says=row.says,
-        ))  # fmt: skip
-    return ComparisonView(rounds=said.rounds, ended=found.ended, detectable=said.detectable, bundles=rows)
+    rows = [
+        ComparedView(bundle_digest=digest, model_name=names[digest].name, plan_name=names[digest].plan_name,
+                     threads=threads, **row.fields)
+        for row, digest, threads in zip(said.rows, found.bundles, found.threads, strict=True)
+    ]  # fmt: skip
+    return ComparisonView(protocol=found.protocol, rounds=said.rounds, ended=found.ended, detectable=said.detectable,
+                          bundles=rows)  # fmt: skip

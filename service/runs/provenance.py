@@ -16,7 +16,6 @@ import device_agents.figures
 from device_agents.wire import RunSettings, default_of
 from service.bundles import service as bundles
 from service.database.models import Device, Result, Run
-from service.runs import compared
 from service.runs.schemas import ProvenanceView
 from service.schemas import utc_text
 
@@ -32,7 +31,7 @@ def of(session: Session, run: Run, result: Result, *, now: float) -> ProvenanceV
         report=result.digest,
         log_index=result.log_index,
         bundle=run.bundle_digest,
-        others=compared.digests(session, run),
+        others=run.others,
         model=said.model_digest,
         plan=said.plan_digest,
         spec=said.spec_digest,
@@ -52,12 +51,6 @@ def of(session: Session, run: Run, result: Result, *, now: float) -> ProvenanceV
         figures=figures_digest(),
         recorded_at=utc_text(result.recorded_at),
     )
-
-
-def settings_of(run: Run) -> dict[str, Any]:
-    """All that its user set."""
-    settings = run.settings
-    return {name: getattr(settings, name) for name in sorted(vars(settings))}
 
 
 def chosen_in(settings: RunSettings) -> dict[str, Any]:

@@ -204,6 +204,8 @@ class ComparedView(View):
 class ComparisonView(View):
     """What the farm works out from the raw times of bundles that took turns (docs/measurement.md)."""
 
+    protocol: str
+    """How they took turns."""
     rounds: int
     ended: str
     detectable: float | None
@@ -338,14 +340,13 @@ def _fields(run: Run, names: Holding) -> dict[str, Any]:
         report=f"/runs/{run.id}/report" if is_reported else None,
         weights=f"/runs/{run.id}/weights" if run.trained_weights_digest else None,
     )
-    plain = {name: getattr(run, name) for name in RunView.model_fields if name != "others" and hasattr(run, name)}
+    plain = {name: getattr(run, name) for name in RunView.model_fields if hasattr(run, name)}
     settings: dict[str, Any] = to_json(run.settings)
     return (
         plain
         | settings
         | {
             "where": [want.removeprefix(TAG) for want in run.wants.split("\n") if want.startswith(TAG)],
-            "others": [other.bundle_digest for other in run.others] if run.mode == "compare" else [],
             "model_name": names.name,
             "plan_name": names.plan_name,
             "ending": ending,

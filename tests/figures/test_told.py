@@ -22,6 +22,16 @@ class Ran:
     step_us: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a report says."""
+
+    bundles: tuple[str, ...]
+    processes: list[Ran]
+    foreseen_rounds: int | None
+    steps: int = STEPS
+
+
 def ran(rounds: int, *factors: float, noise: float = 0.003, seed: int = 0) -> list[Ran]:
     """Of bundles that take so many times 5 ms, after steps of warm-up that take three times as long."""
     source = random.Random(seed)
@@ -52,15 +62,15 @@ def test_a_ratio_in_words(low: float, ratio: float, high: float, words: str) -> 
 
 def test_too_few_rounds_say_nothing() -> None:
     assert said(Ratio(1, 3.0, None), 0.01) == "cannot tell: too few rounds"
-    found = verdict_of(ran(3, 1.0, 1.5), bundles=2, steps=STEPS, effect=0.01, foreseen_rounds=None)
+    found = verdict_of(Told(("a",) * 2, ran(3, 1.0, 1.5), None), 0.01)
     assert [row.says for row in found.rows] == ["", "cannot tell: too few rounds"]
     assert (found.rounds, found.detectable) == (3, None)
 
 
 def test_warm_up_and_rounds_that_were_cut_do_not_count() -> None:
     processes = ran(LOOKS[1], 1.0, 1.04, 0.98)
-    whole = verdict_of(processes, bundles=3, steps=STEPS, effect=0.01, foreseen_rounds=20)
-    cut = verdict_of([*processes, Ran(0, (1.0,) * 13)], bundles=3, steps=STEPS, effect=0.01, foreseen_rounds=20)
+    whole = verdict_of(Told(("a",) * 3, processes, 20), 0.01)
+    cut = verdict_of(Told(("a",) * 3, [*processes, Ran(0, (1.0,) * 13)], 20), 0.01)
     assert whole == cut
     first, slower, faster = whole.rows
     assert first.median_us == pytest.approx(5000, rel=0.01), "three times as long while it warmed up"
@@ -72,6 +82,6 @@ def test_warm_up_and_rounds_that_were_cut_do_not_count() -> None:
 
 def test_what_was_foreseen_follows_from_the_first_rounds() -> None:
     processes = ran(LOOKS[1], 1.0, 1.0)
-    found = verdict_of(processes, bundles=2, steps=STEPS, effect=0.01, foreseen_rounds=30)
+    found = verdict_of(Told(("a",) * 2, processes, 30), 0.01)
     pilot = rounds_of(processes, bundles=2, steps=STEPS)[:PILOT]
     assert found.detectable == detectable(deviation_of(pilot), 30, bundles=2)

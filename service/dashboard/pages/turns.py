@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from device_agents.figures.told import ENDS
 from service.dashboard import addresses
 from service.dashboard import format as fmt
 from service.dashboard.facts import RunFacts
@@ -23,12 +24,6 @@ COLUMNS = (
     Column("ratio_high", "Ratio, high", "number", "", 4, files_only=True),
     Column("bundle_digest", "Digest", "code", files_only=True),
 )
-ENDS = {
-    "known": "nothing was left to find out",
-    "rounds": "the most rounds that are made",
-    "time": "the time was over; a longer one finds smaller differences",
-    "cut": "it was ended before",
-}
 
 
 def found_in(session: Session, found: RunFacts) -> ComparisonView | None:
@@ -70,4 +65,4 @@ def turns_figures(said: ComparisonView) -> tuple[KeyFigure, ...]:
 
 def turns_facts(said: ComparisonView) -> tuple[Fact, ...]:
     """Beside the other conditions."""
-    return (Fact("Protocol", "taking turns, the quicker of two processes in a round"), Fact("Ended", ENDS[said.ended]))
+    return (Fact("Protocol", said.protocol), Fact("Ended", ENDS[said.ended]))

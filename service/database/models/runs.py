@@ -190,8 +190,12 @@ class Run(OfOrganisation, Base):
     accuracy_before: Mapped[float | None]
     accuracy_after: Mapped[float | None]
 
-    others: Mapped[list[ComparedBundle]] = relationship(order_by="ComparedBundle.place", viewonly=True)
-    """Mode compare only."""
+    compared: Mapped[list[ComparedBundle]] = relationship(order_by="ComparedBundle.place", viewonly=True)
+
+    @property
+    def others(self) -> list[str]:
+        """Digests of the bundles that take turns with its own, in order; none of another mode than compare."""
+        return [one.bundle_digest for one in self.compared] if self.mode == "compare" else []
 
     @hybrid_property
     def mode(self) -> LocalMode:
