@@ -87,7 +87,13 @@ def _throttled(states: Sequence[DeviceState], clock: Clock) -> Verdict | None:
         return Verdict("throttled", f"the board said so in {count} of {len(states)} samples")
     if len(clock) < LEAST_FREQUENCIES:
         return None
-    usual = percentile([hz for _, hz in clock], 0.9)
+    rates = [hz for _, hz in clock]
+    quarter = len(rates) // 4
+    begin, last = statistics.median(rates[:quarter]), statistics.median(rates[-quarter:])
+    if last < begin * (1 - MAX_FREQUENCY_DROP):  # in a run of a second or two as well
+        drop = f"{begin / 1e6:.0f} to {last / 1e6:.0f} MHz"
+        return Verdict("throttled", f"clock fell from {drop} to its end, more than {MAX_FREQUENCY_DROP:.0%}")
+    usual = percentile(rates, 0.9)
     first, end = _longest_below(clock, usual * (1 - MAX_FREQUENCY_DROP))
     took_s = clock[min(end, len(clock) - 1)][0] - clock[max(0, first - 1)][0]
     if first < end and took_s >= THROTTLE_S:
