@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 from pockfarm.summary import comparison_rows, training_text
-from pockfarm.table import figure, mib
+from pockfarm.table import figure, mib, step_time
 from pockfarm.values import Json, optional_number, part, parts, text
 
 _MARKUP = re.compile(r"([|`*_\[\]\\])")
+DIGITS = 4
+"""Of a time that is cited."""
 EXPLAINED = (
     ("bundle", "bundle"), ("model", "model"), ("plan", "plan"), ("spec", "spec"), ("compiler", "compiler"),
     ("dataset", "data set"), ("validation_dataset", "validated on"), ("weights", "starting weights"),
@@ -76,18 +78,15 @@ def _step(measured: Json) -> str:
     medians = [statistics.median(times) for block in parts(measured, "blocks") if (times := _times(block))]
     median_us = optional_number(measured, "median_us") or 0.0
     interval = run_interval(medians)
+    said = step_time(median_us, DIGITS)
     if interval is None:
-        return f"{_ms(median_us)} ms (no interval: {len(medians)} of {LEAST_BLOCKS} blocks)"
-    return f"{_ms(median_us)} ms (95%: {_ms(interval.low)} to {_ms(interval.high)})"
+        return f"{said} (no interval: {len(medians)} of {LEAST_BLOCKS} blocks)"
+    return f"{said} (95%: {step_time(interval.low, DIGITS)} to {step_time(interval.high, DIGITS)})"
 
 
 def _times(block: Json) -> list[float]:
     found = block.get("step_us")
     return [float(us) for us in found if isinstance(us, (int, float))] if isinstance(found, list) else []
-
-
-def _ms(us: float) -> str:
-    return f"{us / 1000:.4g}"
 
 
 def _table(header: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from device_agents.figures.told import ENDS
-from pockfarm.table import NONE, figure, mib, milliseconds, text_table
+from pockfarm.table import NONE, figure, mib, milliseconds, step_time, text_table
 from pockfarm.values import Json, optional_number, part, parts, text
 
 CURVE_LEVELS = "▁▂▃▄▅▆▇█"
@@ -184,9 +184,9 @@ def comparison_text(found: Json, names: Sequence[str]) -> str:
     """Bundles that took turns, a row for each; then how many rounds, and what they could find."""
     rows = []
     for name, row in zip(names, parts(found, "bundles"), strict=True):
-        rows.append((name, milliseconds(optional_number(row, "median_us")), text(row, "says") or "the first"))
+        rows.append((name, step_time(optional_number(row, "median_us")), text(row, "says") or "the first"))
     rounds, ended = optional_number(found, "rounds"), text(found, "ended")
-    lines = [text_table(("bundle", "step ms", "beside the first"), rows), ""]
+    lines = [text_table(("bundle", "step", "beside the first"), rows), ""]
     lines.append(f"{figure(rounds, 0)} rounds: {ENDS.get(ended, ended)}")
     least = optional_number(found, "detectable")
     if least is not None:
@@ -199,7 +199,7 @@ def comparison_rows(found: Json) -> list[tuple[str, str]]:
     rows = []
     for name, row in zip(names_of(found), parts(found, "bundles"), strict=True):
         says = text(row, "says")
-        rows.append((name, f"{milliseconds(optional_number(row, 'median_us'))} ms{says and f', {says}'}"))
+        rows.append((name, f"{step_time(optional_number(row, 'median_us'))}{says and f', {says}'}"))
     return rows
 
 

@@ -64,3 +64,16 @@ def cells(answers: Iterable[Mapping[str, object]], names: Sequence[str]) -> list
 
 def _is_figure(cell: str) -> bool:
     return cell in ("", NONE) or cell.replace(",", "").replace(".", "", 1).lstrip("-+").rstrip("%").isdigit()
+
+
+TIME_UNITS = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
+"""With their microseconds."""
+
+
+def step_time(us: float | None, digits: int = 3) -> str:
+    """Microseconds as `471 ns`, `97.1 us`, `42.3 ms`, `1.20 s`: so many digits, in the unit that fits."""
+    if us is None:
+        return NONE
+    rounds_up_to_one = 1 - 0.5 * 10.0**-digits
+    unit, size = next(((unit, size) for unit, size in TIME_UNITS if us >= rounds_up_to_one * size), TIME_UNITS[-1])
+    return f"{f'{us / size:#.{digits}g}'.rstrip('.')} {unit}"

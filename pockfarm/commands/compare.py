@@ -16,7 +16,7 @@ from pockfarm.commands.local import load_local
 from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
 from pockfarm.commands.tune import digest_of
 from pockfarm.errors import UsageError
-from pockfarm.summary import comparison_text
+from pockfarm.summary import comparison_text, names_of
 from pockfarm.values import Json
 
 
@@ -61,4 +61,5 @@ def _on_farm(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
         run = farm.start_run(first, mode="compare", others=others, device=options.device,
                              device_class=options.device_class, **given_settings(options, "compare"))  # fmt: skip
         wait_for(farm, run)
-        return farm.comparison(run.id), options.bundles
+        found = farm.comparison(run.id)
+        return found, names_of(found)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pockfarm.summary import TABLE_HEADER, curve_text, kernel_table, loss_curve, report_text, table_row
-from pockfarm.table import figure, mib, milliseconds, seconds, text_table
+from pockfarm.table import figure, mib, milliseconds, seconds, step_time, text_table
 
 REPORT: dict[str, object] = {
     "measurement_class": "host",
@@ -84,3 +86,12 @@ def test_the_text_of_a_report_names_what_was_not_measured() -> None:
     assert "(no sensor)" in text
     assert "accuracy 10.0%" in text
     assert "valid: 5 blocks" in text
+
+
+@pytest.mark.parametrize(
+    ("us", "said"),
+    [(0.4705, "470 ns"), (1.0, "1.00 us"), (97.06, "97.1 us"), (999.4, "999 us"), (999.6, "1.00 ms"),
+     (42_345.0, "42.3 ms"), (471_200.0, "471 ms"), (1_200_000.0, "1.20 s"), (None, "-")],
+)  # fmt: skip
+def test_a_step_has_the_unit_that_fits(us: float | None, said: str) -> None:
+    assert step_time(us) == said
