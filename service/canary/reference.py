@@ -12,13 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from service.canary.building import LEARNING_RATE, SAMPLES
+
 Floats = NDArray[np.float64]
-SAMPLES, FEATURES, CLASSES, STEPS = 8, 4, 3, 6
-LEARNING_RATE = 0.5
+FEATURES, CLASSES, STEPS = 4, 3, 6
 TOLERANCE = 1e-3
 """Relative and absolute: float32 on any board is nearer by orders of magnitude."""
-SPEC = {"batch": SAMPLES, "loss": {"kind": "cross_entropy"},
-        "optimizer": {"kind": "sgd", "learning_rate": LEARNING_RATE}}  # fmt: skip
 
 
 def weights() -> tuple[Floats, Floats]:

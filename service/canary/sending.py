@@ -1,44 +1,23 @@
-"""Gives canary runs to quarantined devices: the sweeper's step, and what it needs (model, bundle, data, owner)."""
+"""Gives canary runs to quarantined devices: the sweeper's step, and the data."""
 
 from __future__ import annotations
 
 import io
 import secrets
 import time
-from functools import cache
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from compiler.spec.documents import SparsePlan, TrainingSpec
 from device_agents.wire import RunSettings
-from service.database.models import HOME, OPEN_RUN_STATES, ApiKey, Bundle, Device, Run
-from service.database.scope import within
+from service.canary.building import BATCH, COMPILE_PAUSE_S, HEALTH, SILENT_AFTER_S, WAIT_S, bundle_for, owner
+from service.database.models import OPEN_RUN_STATES, Bundle, Device, Run
 from service.datasets import service as datasets
 from service.datasets.arrays import ArrayInfo
 from service.devices import blame
 from service.events import service as events
 from service.farm import Farm
-from service.identifiers import new_secret, secret_hash
-from service.jobs import service as jobs
-from service.jobs.request import CompileRequest, compiler_version
 from service.lanes.entering import enter
-
-OWNER = "pockfarm canary"
-NAME = "canary"
-SILENT_AFTER_S = 90.0
-COMPILE_PAUSE_S = 15.0
-"""Between two looks for the bundle."""
-WAIT_S = 900.0
-"""How long a canary run waits for its device."""
-BATCH = 20
-
-
-@cache
-def model() -> bytes:
-    """The canary model's file."""
-    return (Path(__file__).parent / "model.onnx").read_bytes()
 
 
 def due(farm: Farm) -> list[str]:
@@ -68,25 +47,8 @@ def send(session: Session, farm: Farm, device_id: str) -> Run | None:
         return None
     mine = select(Run.id).where(Run.is_canary, Run.wanted_device_id == device.id, Run.state.in_(OPEN_RUN_STATES))
     device.canary_at = now + COMPILE_PAUSE_S
-    bundle = None if session.scalar(mine.limit(1)) else _bundle(session, farm, device)
+    bundle = None if session.scalar(mine.limit(1)) else bundle_for(session, farm, device, HEALTH)
     return _send(session, farm, device, bundle) if bundle is not None else None
-
-
-def _bundle(session: Session, farm: Farm, device: Device) -> Bundle | None:
-    """The canary's bundle for one of the device's targets; None while it is compiled, or if none can be."""
-    from service.canary import reference  # NumPy: only where a canary is sent
-
-    stored = farm.storage.put(io.BytesIO(model()), limit_bytes=len(model()))
-    plan, spec = SparsePlan.parse("full"), TrainingSpec.parse(reference.SPEC)
-    version = compiler_version(farm.settings)
-    for target in device.targets:
-        request = CompileRequest(stored.digest, stored.size_bytes, NAME, plan, spec, target, version)
-        with within(session, HOME):  # a canary is the farm's own, whoever owns the device
-            job = jobs.submit(session, request, api_key_id=_owner(session), settings=farm.settings)
-        bundle = session.get(Bundle, job.bundle_digest) if job.bundle_digest else None
-        if bundle is None or set(bundle.required_features) <= set(device.features):
-            return bundle
-    return None
 
 
 def _send(session: Session, farm: Farm, device: Device, bundle: Bundle) -> Run:
@@ -97,9 +59,9 @@ def _send(session: Session, farm: Farm, device: Device, bundle: Bundle) -> Run:
     stored = farm.storage.put(io.BytesIO(data), limit_bytes=len(data))
     x, y = reference.data(seed)
     arrays = {"x": ArrayInfo(str(x.dtype), x.shape), "y": ArrayInfo(str(y.dtype), y.shape)}
-    dataset = datasets.keep(session, stored, arrays, name=NAME, settings=farm.settings).dataset
+    dataset = datasets.keep(session, stored, arrays, name=HEALTH.name, settings=farm.settings).dataset
     run = Run(
-        api_key_id=_owner(session),
+        api_key_id=owner(session),
         bundle_digest=bundle.digest,
         target=bundle.target,
         wanted_device_id=device.id,
@@ -114,14 +76,3 @@ def _send(session: Session, farm: Farm, device: Device, bundle: Bundle) -> Run:
     events.add(session, run.id, "state", state="queued")
     blame.note(session, device.id, "canary", f"run {run.id} is to show whether it works again")
     return run
-
-
-def _owner(session: Session) -> str:
-    """The key that the farm's own jobs and runs belong to; nobody has its secret."""
-    found = session.scalar(select(ApiKey.id).where(ApiKey.name == OWNER, ApiKey.revoked_at.is_not(None)))
-    if found is not None:
-        return found
-    key = ApiKey(name=OWNER, role="user", secret_hash=secret_hash(new_secret()), revoked_at=time.time())
-    session.add(key)
-    session.flush()
-    return key.id

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from benchmarks.markdown import table
-from service.canary import sending as canaries
+from service.canary import building as canaries
 from service.database.models import (
     OPEN_JOB_STATES,
     OPEN_RUN_STATES,

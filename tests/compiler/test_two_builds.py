@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from compiler.cache_folder import KERNELS, LINKER, cache_folder
-from service.canary import reference
+from service.canary.building import HEALTH
 from tests.architecture.sources import ROOT
 
 MODEL = ROOT / "service/canary/model.onnx"
@@ -23,7 +23,7 @@ def built(folder: Path, seed: int, zone: str) -> bytes:
     (folder / "cache").mkdir(parents=True)
     (folder / "cache" / LINKER).symlink_to(libc)  # its C library takes minutes to build, and is none of ours
     shutil.copy(MODEL, folder / "model.onnx")
-    (folder / "spec.json").write_text(json.dumps(reference.SPEC))
+    (folder / "spec.json").write_text(json.dumps(HEALTH.spec))
     environment = {**os.environ, "PYTHONHASHSEED": str(seed), "TZ": zone, "POCKFARM_CACHE_DIR": str(folder / "cache"),
                    "PYTHONPATH": str(ROOT)}  # fmt: skip
     program = "import sys; from pockfarm.cli import main; sys.exit(main())"

@@ -16,7 +16,8 @@ from sqlalchemy import select
 
 from device_agents import wire as p
 from device_agents.measure.measurement import measure
-from service.canary import reference, sending
+from service.canary import reference
+from service.canary.building import HEALTH, SAMPLES
 from service.database.models import Job
 from tests.agents.live_farm import live_farm
 from tests.service.board import Board
@@ -60,9 +61,9 @@ class Scene:
     def build_canary(self) -> None:
         """A worker's part: nothing but the canary's bundle is ever asked for here."""
         with self.farm.farm.database.read() as session:
-            waiting = session.scalar(select(Job.id).where(Job.model_name == sending.NAME, Job.state == "queued"))
+            waiting = session.scalar(select(Job.id).where(Job.model_name == HEALTH.name, Job.state == "queued"))
         if waiting is not None:
-            self.farm.work_off(waiting, fields={"batch": reference.SAMPLES})
+            self.farm.work_off(waiting, fields={"batch": SAMPLES})
 
     def canary(self, board: Board, within_s: float = 60.0) -> p.Assignment:
         """The board asks and asks, and gets its canary run."""

@@ -17,7 +17,7 @@ from compiler.api import BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from service.bundles.archive import read_bundle
-from service.canary import reference, sending
+from service.canary.building import HEALTH
 from service.database.models import Job
 from service.jobs import claims
 from tests.agents.conftest import ROOT
@@ -84,15 +84,15 @@ def start(farm: LiveFarm, tmp_path: Path) -> Iterator[Start]:
 def compile_canary(farm: LiveFarm) -> None:
     """A worker's part, by the real compiler."""
     with farm.farm.database.read() as session:
-        waiting = session.scalar(select(Job.id).where(Job.model_name == sending.NAME, Job.state == "queued"))
+        waiting = session.scalar(select(Job.id).where(Job.model_name == HEALTH.name, Job.state == "queued"))
     if waiting is None:
         return
     with farm.farm.database.transaction() as session:
         claim = claims.claim(session, waiting, lease_s=300)
     assert claim is not None
-    settings = BuildSettings(SparsePlan.parse("full"), TrainingSpec.parse(reference.SPEC), load(claim.target))
+    settings = BuildSettings(SparsePlan.parse("full"), TrainingSpec.parse(dict(HEALTH.spec)), load(claim.target))
     stream = io.BytesIO()
-    compile_training(sending.model(), settings).write_to(stream)
+    compile_training(HEALTH.model, settings).write_to(stream)
     stored = farm.farm.storage.put(io.BytesIO(stream.getvalue()), limit_bytes=1 << 26)
     with farm.farm.storage.local(stored.digest) as path:
         content = read_bundle(path)

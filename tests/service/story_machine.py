@@ -13,7 +13,8 @@ from hypothesis.stateful import initialize, rule
 from sqlalchemy import select
 
 from device_agents import wire as p
-from service.canary import reference, sending
+from service.canary import reference
+from service.canary.building import HEALTH
 from service.database.models import Job
 from service.identifiers import digest_of
 from tests.service.board import Board, assignment_of
@@ -345,7 +346,7 @@ class Story(RecordedStory):
 
     def compile_canary(self) -> None:
         with self.farm.farm.database.read() as session:
-            waiting = session.scalar(select(Job.id).where(Job.model_name == sending.NAME, Job.state == "queued"))
+            waiting = session.scalar(select(Job.id).where(Job.model_name == HEALTH.name, Job.state == "queued"))
         if waiting is not None:
             self.farm.work_off(waiting)
 

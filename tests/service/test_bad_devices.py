@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from device_agents import wire as p
-from service.canary import sending
+from service.canary.building import HEALTH
 from service.database.models import Attempt, Job, Run
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
@@ -203,7 +203,7 @@ def test_boards_that_all_bundles_take_down_have_to_prove_that_they_work(farm: Te
     assert leased(farm.board(name="three")).run_id, "others work on"
     farm.sweep()
     with farm.farm.database.read() as session:
-        waiting = session.scalars(select(Job.id).where(Job.model_name == sending.NAME, Job.state == "queued")).all()
+        waiting = session.scalars(select(Job.id).where(Job.model_name == HEALTH.name, Job.state == "queued")).all()
     assert waiting, "the canary comes at once: nobody has to mend a board that was not the cause"
 
 

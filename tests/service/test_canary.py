@@ -20,7 +20,8 @@ from compiler.targets import load
 from device_agents import wire as p
 from device_agents.execute import run_bundle
 from pockfarm.local import resolve_target
-from service.canary import reference, sending
+from service.canary import reference
+from service.canary.building import HEALTH, LEARNING_RATE
 from service.database.models import Device, Job, Run
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
@@ -57,7 +58,7 @@ def pause_over(farm: TestFarm) -> None:
             session.execute(update(Device).where(Device.canary_at > 0).values(canary_at=1.0))
         farm.sweep()
         with farm.farm.database.read() as session:
-            waiting = session.scalar(select(Job.id).where(Job.model_name == sending.NAME, Job.state == "queued"))
+            waiting = session.scalar(select(Job.id).where(Job.model_name == HEALTH.name, Job.state == "queued"))
         if waiting is not None:
             farm.work_off(waiting)
 
@@ -204,7 +205,7 @@ def test_nobody_else_is_given_a_canary(farm: TestFarm) -> None:
 
 def test_the_model_means_what_the_reference_computes() -> None:
     """By ONNX's own evaluator, and the gradient by finite differences."""
-    model = onnx.load_from_string(sending.model())
+    model = onnx.load_from_string(HEALTH.model)
     onnx.checker.check_model(model, full_check=True)
     (w, b), (x, y) = reference.weights(), reference.data(11)
     (logits,) = ReferenceEvaluator(model).run(None, {"x": x})
@@ -222,7 +223,7 @@ def test_the_model_means_what_the_reference_computes() -> None:
         near[place] = step
         d_w[place] = (loss(w + near, b) - loss(w - near, b)) / (2 * step)
     d_b = np.array([(loss(w, b + one) - loss(w, b - one)) / (2 * step) for one in step * np.eye(len(b))])
-    after = loss(w - reference.LEARNING_RATE * d_w, b - reference.LEARNING_RATE * d_b)
+    after = loss(w - LEARNING_RATE * d_w, b - LEARNING_RATE * d_b)
     assert told[1] == pytest.approx(after, rel=1e-6)
 
 
@@ -233,10 +234,10 @@ def test_the_real_step_finds_what_the_reference_says(
     """Compiled, and run on this machine, whatever its umask: what a board that works reports is taken."""
     before = os.umask(umask)
     request.addfinalizer(lambda: os.umask(before))
-    settings = BuildSettings(plan=SparsePlan.parse("full"), spec=TrainingSpec.parse(reference.SPEC),
+    settings = BuildSettings(plan=SparsePlan.parse("full"), spec=TrainingSpec.parse(dict(HEALTH.spec)),
                              target=load(resolve_target("host")))  # fmt: skip
     with (tmp_path / "canary.pfb").open("wb") as stream:
-        compile_training(sending.model(), settings).write_to(stream)
+        compile_training(HEALTH.model, settings).write_to(stream)
     (tmp_path / "data.npz").write_bytes(reference.archive(5))
     asked = p.RunSettings("train", steps=reference.STEPS, seed=5)
     ran = run_bundle(tmp_path / "canary.pfb", asked, data=tmp_path / "data.npz")
@@ -247,4 +248,4 @@ def test_the_real_step_finds_what_the_reference_says(
 
 def test_the_file_is_the_one_that_bundles_were_built_of() -> None:
     """Another file is another compile on every farm: change it on purpose."""
-    assert hashlib.sha256(sending.model()).hexdigest()[:16] == "8dc96d426cc8958f"
+    assert hashlib.sha256(HEALTH.model).hexdigest()[:16] == "8dc96d426cc8958f"

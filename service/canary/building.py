@@ -1,0 +1,104 @@
+"""What every canary needs: its model's file, a bundle of it for a device, and whom its jobs and runs belong to."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from service.database.models import HOME, ApiKey, Bundle, Device, Job
+from service.database.scope import within
+from service.farm import Farm
+from service.identifiers import new_secret, secret_hash
+from service.jobs import service as jobs
+from service.jobs.request import CompileRequest, compiler_version
+
+OWNER = "pockfarm canary"
+SILENT_AFTER_S = 90.0
+"""A device that was last seen before is not there."""
+COMPILE_PAUSE_S = 15.0
+"""Between two looks for the bundle."""
+FAILED_PAUSE_S = 3600.0
+WAIT_S = 900.0
+"""How long a canary run waits for its device."""
+BATCH = 20
+"""Devices that one pass of the sweeper gives canaries to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A model that the farm itself sends, with what is to be trained of it and how."""
+
+    name: str
+    file: str
+    """In this folder."""
+    spec: Mapping[str, Any]
+    plan: str = "full"
+
+    @property
+    def model(self) -> bytes:
+        """The model's file."""
+        return _content(self.file)
+
+
+@cache
+def _content(file: str) -> bytes:
+    return (Path(__file__).parent / file).read_bytes()
+
+
+SAMPLES, LEARNING_RATE = 8, 0.5
+HEALTH = Canary("canary", "model.onnx", {"batch": SAMPLES, "loss": {"kind": "cross_entropy"},
+                "optimizer": {"kind": "sgd", "learning_rate": LEARNING_RATE}})  # fmt: skip
+"""Its losses the farm computes itself (`reference.py`)."""
+_TIMED = {"batch": 8, "loss": {"kind": "cross_entropy"}, "optimizer": {"kind": "sgd", "learning_rate": 0.01}}
+TIMED = (Canary("convolutions", "convolutions.onnx", _TIMED), Canary("attention", "attention.onnx", _TIMED))
+"""Whose steps are timed again and again; `tests/service/canary_models.py` makes the files. A changed one begins a
+history of its own."""
+
+
+def bundle_for(session: Session, farm: Farm, device: Device, canary: Canary) -> Bundle | None:
+    """Its bundle for one of the device's targets; None while it is compiled, or if none can be.
+
+    One whose compile has failed is asked for again an hour later.
+    """
+    stored = farm.storage.put(io.BytesIO(canary.model), limit_bytes=len(canary.model))
+    plan, spec = SparsePlan.parse(canary.plan), TrainingSpec.parse(dict(canary.spec))
+    version = compiler_version(farm.settings)
+    for target in device.targets:
+        request = CompileRequest(stored.digest, stored.size_bytes, canary.name, plan, spec, target, version)
+        if _has_failed(session, request):
+            continue
+        with within(session, HOME):  # a canary is the farm's own, whoever owns the device
+            job = jobs.submit(session, request, api_key_id=owner(session), settings=farm.settings)
+        bundle = session.get(Bundle, job.bundle_digest) if job.bundle_digest else None
+        if bundle is None or set(bundle.required_features) <= set(device.features):
+            return bundle
+    return None
+
+
+def _has_failed(session: Session, request: CompileRequest) -> bool:
+    """Lately; the compiler would say the same again."""
+    same = (Job.model_digest == request.model_digest, Job.plan_digest == request.plan.digest,
+            Job.spec_digest == request.spec.digest, Job.target == request.target,
+            Job.compiler_version == request.compiler_version)  # fmt: skip
+    since = (Job.state == "failed", Job.finished_at > time.time() - FAILED_PAUSE_S)
+    return session.scalar(select(Job.id).where(*same, *since).limit(1)) is not None
+
+
+def owner(session: Session) -> str:
+    """The key that the farm's own jobs and runs belong to; nobody has its secret."""
+    found = session.scalar(select(ApiKey.id).where(ApiKey.name == OWNER, ApiKey.revoked_at.is_not(None)))
+    if found is not None:
+        return found
+    key = ApiKey(name=OWNER, role="user", secret_hash=secret_hash(new_secret()), revoked_at=time.time())
+    session.add(key)
+    session.flush()
+    return key.id
