@@ -26,6 +26,7 @@ from service.audit import endpoints as audit
 from service.audit.recording import RecordRequests
 from service.boards import endpoints as boards
 from service.bundles import endpoints as bundles
+from service.canary import endpoints as canaries
 from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
 from service.database.schema import refuse_other_schema
@@ -73,6 +74,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     result_log.router,
     documents.router,
     devices.router,
+    canaries.router,
     maintenance.router,
     releases.router,
     keys.router,

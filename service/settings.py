@@ -160,6 +160,12 @@ class Settings(BaseSettings):
     canary_s: float = Field(default=600.0, ge=0)
     """Until a device that strikes have quarantined is given its first canary run; the pause doubles with each that
     fails. 0: none are given, an operator releases."""
+    timed_canary_s: float = Field(default=86_400.0, ge=0)
+    """About how often a board that works measures the farm's own models, so that changes of its times are seen. 0:
+    never."""
+    commit: str = ""
+    """Of PockFarm's source, from which this farm was built; told where a device's times changed. Empty: the
+    checkout's."""
     isolation_level: int = 0
     """Least isolation of a device that is given work (0 to 4)."""
     credential_s: float = Field(default=3600.0, le=3600.0)

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire.log_lines import bind
 from service.canary import sending as canaries
+from service.canary import timed
 from service.database.models import (
     IS_QUEUED,
     LIVE_ATTEMPT_STATES,
@@ -202,6 +203,15 @@ def send_canaries(farm: Farm) -> None:
     _each(farm, canaries.due(farm), give)
 
 
+def send_timed_canaries(farm: Farm) -> None:
+    """Let devices that work measure the farm's own models again."""
+
+    def give(session: Session, device_id: str) -> None:
+        timed.send(session, farm, device_id)
+
+    _each(farm, timed.due(farm), give)
+
+
 def note_key_uses(farm: Farm) -> None:
     """Write when keys were last used in this process."""
     farm.key_uses.write(farm.database)
@@ -254,7 +264,9 @@ STEPS: tuple[Callable[[Farm], None], ...] = (
     note_sightings, ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, fill_lanes, expire_runs,
     send_canaries, note_key_uses, log_results, apply_retention, collect_garbage,
 )  # fmt: skip
-CALM_STEPS: tuple[Callable[[Farm], None], ...] = (forget_secrets, forget_tokens, forget_uploads, keep_head)
+CALM_STEPS: tuple[Callable[[Farm], None], ...] = (
+    send_timed_canaries, forget_secrets, forget_tokens, forget_uploads, keep_head,
+)  # fmt: skip
 """What nobody waits for."""
 CALM_EVERY = 5
 """Passes."""

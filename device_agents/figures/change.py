@@ -11,20 +11,26 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from device_agents.figures.apart import UNKNOWN, Variation
 from device_agents.figures.intervals import Interval, squares_about_mean, student
+from device_agents.figures.told import differing
 
-LEAST_BEFORE, LEAST_AFTER = 8, 5
-"""Runs on each side: fewer before do not show the noise, fewer after may be a bad day."""
+LEAST_EACH = 5
+"""Runs on each side: fewer may be a few bad days."""
+LEAST_FREEDOM = 11
+"""Runs beyond the first of each stretch: fewer do not show the noise."""
 MOST_BEFORE, MOST_AFTER = 60, 30
 """Older ones are of another time; what thirty runs did not show is too small to be told of."""
 CONFIDENCE = 0.999999
 """Of one look at one place. A history of a year has hundreds of looks at dozens of places each."""
 LEAST_RANKED = 0.95
 """The share of pairs, one run before and one after, that must lie the same way: a few wild runs move a mean alone."""
-MOST_LINGERING = 0.9
-"""Of a run's distance from the mean, in the next run: beyond it nothing could be told."""
+LEAST_LINGERING, MOST_LINGERING = 0.2, 0.9
+"""Of a run's distance from the mean, in the next run: days are alike, which few runs do not show."""
 LEAST_DEVIATION = 1e-3
 """Of the logarithm of a run's time: no device repeats itself better for ever."""
+SUSPECT = 3.0
+"""Deviations from the mean before: so far off lies one run of hundreds by chance."""
 SHOWN = 0.95
 """Confidence of the interval that is shown beside a change."""
 
@@ -45,26 +51,48 @@ class Change:
     def is_slower(self) -> bool:
         return self.ratio > 1.0
 
+    @property
+    def words(self) -> str:
+        """`1.052x slower (1.046 to 1.058x)`."""
+        return differing(self.ratio, self.interval)
 
-def change_in(run_us: Sequence[float]) -> Change | None:
-    """The clearest change among runs in order, none of which lies before an older change; None if none is clear.
+
+def change_in(run_us: Sequence[float], known: Variation = UNKNOWN) -> Change | None:
+    """The likeliest change among runs in order, none of which lies before an older change; None if none is clear.
+
+    `known`: the device's noise, as the stretches before older changes show it.
 
     Units: microseconds, each above 0. Cost: that of `MOST_AFTER` looks at 90 runs, however many there are.
     """
-    logs = [math.log(us) for us in run_us]
-    first = max(LEAST_BEFORE, len(logs) - MOST_AFTER)
-    logs, offset = logs[max(0, first - MOST_BEFORE) :], max(0, first - MOST_BEFORE)
-    places = range(first - offset, len(logs))
-    # Where it is, squares tell best; whether it is one, only enough runs after it.
-    place = min(places, key=lambda at: squares_about_mean(logs[:at]) + squares_about_mean(logs[at:]), default=len(logs))
-    if len(logs) - place < LEAST_AFTER:
+    logs, offset, place = _likeliest(run_us)
+    if len(logs) - place < LEAST_EACH:
         return None
-    found = _at(logs, place)
-    if not found.is_clear:
+    found = _at(logs, place, known)
+    if found.freedom < LEAST_FREEDOM or not found.is_clear:
         return None
     half = student(SHOWN, found.freedom) * found.error
     interval = Interval(math.exp(found.shift - half), math.exp(found.shift + half))
     return Change(offset + place, math.exp(found.shift), interval, found.deviation)
+
+
+def may_have_changed(run_us: Sequence[float], known: Variation = UNKNOWN) -> bool:
+    """Whether the newest runs, fewer than show a change, lie so far off that more of them should be made soon."""
+    logs, _, place = _likeliest(run_us)
+    if not 0 < len(logs) - place < LEAST_EACH:
+        return False
+    found = _at(logs, place, known)
+    return found.freedom >= LEAST_EACH and abs(found.shift) > SUSPECT * found.deviation
+
+
+def _likeliest(run_us: Sequence[float]) -> tuple[Sequence[float], int, int]:
+    """The logarithms of the runs that count, how many older ones do not, and before which of those that count two means
+    leave the least squares. That is where a change is, if there is one; at their end, if there are too few."""
+    first = max(LEAST_EACH, len(run_us) - MOST_AFTER)
+    offset = max(0, first - MOST_BEFORE)
+    logs = [math.log(us) for us in run_us[offset:]]
+    places = range(first - offset, len(logs))
+    place = min(places, key=lambda at: squares_about_mean(logs[:at]) + squares_about_mean(logs[at:]), default=len(logs))
+    return logs, offset, place
 
 
 @dataclass(frozen=True)
@@ -86,11 +114,11 @@ class _Place:
         )
 
 
-def _at(logs: Sequence[float], place: int) -> _Place:
+def _at(logs: Sequence[float], place: int, known: Variation) -> _Place:
     before, after = logs[:place], logs[place:]
-    freedom = len(logs) - 2
     squares = squares_about_mean(before) + squares_about_mean(after)
-    deviation = max(LEAST_DEVIATION, math.sqrt(squares / freedom))
+    freedom = len(logs) - 2 + known.freedom
+    deviation = max(LEAST_DEVIATION, math.sqrt((squares + known.freedom * known.deviation**2) / freedom))
     lingering = _lingering(before, after, squares)
     widened = math.sqrt((1 + lingering) / (1 - lingering))
     error = widened * deviation * math.sqrt(1 / len(before) + 1 / len(after))
@@ -103,9 +131,9 @@ def _at(logs: Sequence[float], place: int) -> _Place:
 def _lingering(before: Sequence[float], after: Sequence[float], squares: float) -> float:
     """The correlation of a run with the next one: what lasts for days makes few runs look like many."""
     if squares <= 0:
-        return 0.0
+        return LEAST_LINGERING
     products = 0.0
     for values in (before, after):
         middle = statistics.fmean(values)
         products += math.fsum((early - middle) * (late - middle) for early, late in zip(values, values[1:]))
-    return min(MOST_LINGERING, max(0.0, products / squares))
+    return min(MOST_LINGERING, max(LEAST_LINGERING, products / squares))

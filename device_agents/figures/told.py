@@ -94,8 +94,13 @@ def said(found: Ratio, effect: float) -> str:
     if not found.differs:
         words = f"no difference of {100 * effect:.3g}% or more" if found.is_within(effect) else "cannot tell"
         return f"{words} ({_span(interval)})"
+    return differing(found.ratio, interval)
+
+
+def differing(ratio: float, interval: Interval) -> str:
+    """`1.031x slower (1.026 to 1.036x)`, of an interval that excludes 1."""
     is_faster = interval.high < 1.0
-    times = 1 / found.ratio if is_faster else found.ratio
+    times = 1 / ratio if is_faster else ratio
     span = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
     word = "faster" if is_faster else "slower"
     return f"{times:.{_digits(span)}f}{TIMES} {word} ({_span(span)})"

@@ -10,7 +10,7 @@ from pockfarm.errors import Failed
 from pockfarm.table import NONE, cell, cells, print_table
 from pockfarm.values import text
 
-EVENTS = ("job.ended", "run.ended")
+EVENTS = ("job.ended", "run.ended", "device.slower")
 
 
 def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:

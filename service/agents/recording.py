@@ -37,6 +37,7 @@ from service.agents.enrolment import Agent
 from service.agents.leasing import voided
 from service.agents.possible import check_possible
 from service.bundles.service import built
+from service.canary import history
 from service.canary import verdict as canary
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Bundle, Device, Result, Run
 from service.devices import blame, isolation
@@ -291,7 +292,8 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
     if time.time() > attempt.deadline_at and ending.state == "cancelled" and not run.cancel_requested:
         ending = attempts.Ending("failed", "limits", "limits.run-time", attempts.OUT_OF_TIME.message,
                                  attempts.OUT_OF_TIME.hint)  # fmt: skip
-    wrong = canary.wrong(run, report) if run.is_canary and ending.state == "succeeded" else ""
+    is_judged = run.is_canary and not run.is_timed_canary and ending.state == "succeeded"
+    wrong = canary.wrong(run, report) if is_judged else ""
     if wrong:
         ending = attempts.Ending("failed", "device", "canary.wrong", wrong, "the device computes wrongly; replace it")
     isolation.judge_report(session, device, report)
@@ -302,6 +304,8 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
     if run.state in OPEN_RUN_STATES:
         return False
     summarise(run, report)
+    if run.is_timed_canary and run.state == "succeeded":
+        history.take(session, farm.settings, run, device, report)
     if run.state == "succeeded" and run.mode == "tune":
         kept = tunings.keep(session, run, report)
         events.add(session, run.id, "log", message=f"{kept} decisions on schedules kept")

@@ -14,12 +14,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from compiler.spec.documents import SparsePlan, TrainingSpec
-from service.database.models import HOME, ApiKey, Bundle, Device, Job
+from device_agents.wire import RunSettings
+from service.database.models import HOME, OPEN_JOB_STATES, ApiKey, Bundle, Device, Job, Run
 from service.database.scope import within
+from service.events import service as events
 from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
 from service.jobs import service as jobs
 from service.jobs.request import CompileRequest, compiler_version
+from service.lanes.entering import enter
 
 OWNER = "pockfarm canary"
 SILENT_AFTER_S = 90.0
@@ -82,6 +85,31 @@ def bundle_for(session: Session, farm: Farm, device: Device, canary: Canary) -> 
         if bundle is None or set(bundle.required_features) <= set(device.features):
             return bundle
     return None
+
+
+def is_building(session: Session) -> bool:
+    """Whether a bundle of a canary is being compiled, or waits for it."""
+    mine = select(Job.id).where(Job.api_key_id == owner(session), Job.state.in_(OPEN_JOB_STATES))
+    return session.scalar(mine.limit(1)) is not None
+
+
+def queue(session: Session, device: Device, bundle: Bundle, settings: RunSettings, dataset: str | None = None) -> Run:
+    """A canary run for this device alone."""
+    run = Run(
+        api_key_id=owner(session),
+        bundle_digest=bundle.digest,
+        target=bundle.target,
+        wanted_device_id=device.id,
+        settings=settings,
+        dataset_digest=dataset,
+        is_canary=True,
+        queue_deadline_at=time.time() + WAIT_S,
+    )
+    enter(session, run, bundle.required_features)
+    session.add(run)
+    session.flush()
+    events.add(session, run.id, "state", state="queued")
+    return run
 
 
 def _has_failed(session: Session, request: CompileRequest) -> bool:

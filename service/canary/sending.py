@@ -10,14 +10,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import RunSettings
-from service.canary.building import BATCH, COMPILE_PAUSE_S, HEALTH, SILENT_AFTER_S, WAIT_S, bundle_for, owner
+from service.canary.building import BATCH, COMPILE_PAUSE_S, HEALTH, SILENT_AFTER_S, bundle_for, queue
 from service.database.models import OPEN_RUN_STATES, Bundle, Device, Run
 from service.datasets import service as datasets
 from service.datasets.arrays import ArrayInfo
 from service.devices import blame
-from service.events import service as events
 from service.farm import Farm
-from service.lanes.entering import enter
 
 
 def due(farm: Farm) -> list[str]:
@@ -60,19 +58,7 @@ def _send(session: Session, farm: Farm, device: Device, bundle: Bundle) -> Run:
     x, y = reference.data(seed)
     arrays = {"x": ArrayInfo(str(x.dtype), x.shape), "y": ArrayInfo(str(y.dtype), y.shape)}
     dataset = datasets.keep(session, stored, arrays, name=HEALTH.name, settings=farm.settings).dataset
-    run = Run(
-        api_key_id=owner(session),
-        bundle_digest=bundle.digest,
-        target=bundle.target,
-        wanted_device_id=device.id,
-        settings=RunSettings("train", steps=reference.STEPS, seed=seed),
-        dataset_digest=dataset.digest,
-        is_canary=True,
-        queue_deadline_at=time.time() + WAIT_S,
-    )
-    enter(session, run, bundle.required_features)
-    session.add(run)
-    session.flush()
-    events.add(session, run.id, "state", state="queued")
+    settings = RunSettings("train", steps=reference.STEPS, seed=seed)
+    run = queue(session, device, bundle, settings, dataset.digest)
     blame.note(session, device.id, "canary", f"run {run.id} is to show whether it works again")
     return run

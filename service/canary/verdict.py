@@ -1,4 +1,4 @@
-"""What a canary run says of its device: active again, or quarantined for longer."""
+"""What a canary run says of its device: active again, or quarantined for longer; nothing, if it was timed."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def pause_s(settings: Settings, failures: int) -> float:
 
 def conclude(session: Session, settings: Settings, run: Run, device: Device, *, is_right: bool, message: str) -> None:
     """Bring the device back, or wait for longer. The caller holds its row. Whoever else decided since, decides."""
+    if run.is_timed_canary:
+        if not is_right:
+            blame.note(session, device.id, "canary", f"timed run {run.id} measured nothing: {message}")
+        return
     now = time.time()
     if device.state != "quarantined" or device.quarantined_for != blame.BY_STRIKES:
         blame.note(session, device.id, "canary", f"run {run.id} ended, but the device is {device.state} by other means")

@@ -14,7 +14,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import Report, from_json, impossible_energy
-from service.database.models import Attempt, Device, Result, Run
+from service.canary.history import change_words, explained, is_open
+from service.database.models import Attempt, CanaryChange, Device, Result, Run
 from service.database.scope import EVERYONES
 from service.devices.isolation import contradiction
 from service.runs.faults import NOT_RECEIVED
@@ -36,15 +37,15 @@ class DeviceMark(View):
     """Something that an operator should look at."""
 
     code: str
-    """always-noisy, unlike-peers, impossible-reports, sensors, time, not-received or isolation."""
+    """always-noisy, unlike-peers, slower, impossible-reports, sensors, time, not-received or isolation."""
     says: str
 
 
 def marks_of(session: Session, device: Device) -> list[DeviceMark]:
     """The device's marks."""
     looks: tuple[tuple[str, Callable[[Session, Device], str]], ...] = (
-        ("always-noisy", _noisy), ("unlike-peers", _unlike), ("impossible-reports", _impossible), ("sensors", _sensors),
-        ("time", _time), ("not-received", _not_received), ("isolation", contradiction),
+        ("always-noisy", _noisy), ("unlike-peers", _unlike), ("slower", _slower), ("impossible-reports", _impossible),
+        ("sensors", _sensors), ("time", _time), ("not-received", _not_received), ("isolation", contradiction),
     )  # fmt: skip
     said = [(code, look(session, device)) for code, look in looks]
     return [DeviceMark(code=code, says=says) for code, says in said if says]
@@ -93,6 +94,13 @@ def _unlike(session: Session, device: Device) -> str:
         times = typical if typical > 1 else 1 / typical
         return f"{times:.1f} times {word} than other devices of class {device.device_class}, on {len(ratios)} bundles"
     return ""
+
+
+def _slower(session: Session, device: Device) -> str:
+    mine = (CanaryChange.device_id == device.id, *is_open())
+    found = session.scalars(select(CanaryChange).where(*mine).order_by(CanaryChange.after_run_id)).all()
+    said = [f"{one.canary} on {one.target} {change_words(one)}, {explained(one.differences)}" for one in found]
+    return f"slower than it was, by its canaries: {'; '.join(said)}" if said else ""
 
 
 def _impossible(session: Session, device: Device) -> str:

@@ -1,4 +1,4 @@
-"""Writes down, in the transaction in which a job or run ends, whom to tell of it."""
+"""Writes down, in the transaction in which something happens, whom to tell of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.database.memory import recalled
-from service.database.models import Job, Run, Webhook, WebhookDelivery
+from service.database.models import CanaryChange, Job, Run, Webhook, WebhookDelivery
 
-JOB_ENDED, RUN_ENDED, TEST = "job.ended", "run.ended", "webhook.test"
+JOB_ENDED, RUN_ENDED, DEVICE_SLOWER, TEST = "job.ended", "run.ended", "device.slower", "webhook.test"
 WEBHOOKS = frozenset({Webhook.__tablename__})
-EVENTS = (JOB_ENDED, RUN_ENDED)
+EVENTS = (JOB_ENDED, RUN_ENDED, DEVICE_SLOWER)
 """That one can ask for; `TEST` comes to all that are tested."""
 
 
@@ -18,11 +18,19 @@ def announce_end(session: Session, row: Job | Run) -> None:
     """Queue a delivery to each webhook of the row's owner that asks for it. The farm's own runs have nobody to tell."""
     if isinstance(row, Run) and row.is_canary:
         return
-    event = RUN_ENDED if isinstance(row, Run) else JOB_ENDED
-    for webhook_id, events in _webhooks(session, row.organisation_id):
+    _announce(session, RUN_ENDED if isinstance(row, Run) else JOB_ENDED, row.id, row.organisation_id)
+
+
+def announce_slower(session: Session, change: CanaryChange, organisation_id: str) -> None:
+    """Queue a delivery to each webhook of the device's owner that asks for it."""
+    _announce(session, DEVICE_SLOWER, change.id, organisation_id)
+
+
+def _announce(session: Session, event: str, subject: str, organisation_id: str) -> None:
+    for webhook_id, events in _webhooks(session, organisation_id):
         if event in events:
             session.add(
-                WebhookDelivery(webhook_id=webhook_id, organisation_id=row.organisation_id, event=event, subject=row.id)
+                WebhookDelivery(webhook_id=webhook_id, organisation_id=organisation_id, event=event, subject=subject)
             )
 
 

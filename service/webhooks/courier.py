@@ -23,8 +23,9 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.alive import POOL_STUCK_S
+from service.canary.service import ANSWERED, change_view
 from service.database.engine import Database
-from service.database.models import Holding, Job, Run, Webhook, WebhookDelivery
+from service.database.models import CanaryChange, Holding, Job, Run, Webhook, WebhookDelivery
 from service.health.signs import Signs
 from service.jobs.schemas import job_view
 from service.runs.schemas import run_view
@@ -143,6 +144,10 @@ def _body(session: Session, delivery: WebhookDelivery) -> bytes | None:
         return _encoded(delivery.event, run.finished_at or delivery.created_at, told)
     if job is not None:
         return _encoded(delivery.event, job.finished_at or delivery.created_at, job_view(job).model_dump(mode="json"))
+    change = session.get(CanaryChange, delivery.subject)
+    if change is not None:
+        told = change_view(change).model_dump(mode="json", exclude=set(ANSWERED))
+        return _encoded(delivery.event, change.found_at, told)
     return None
 
 

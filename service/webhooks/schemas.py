@@ -8,14 +8,14 @@ from pydantic import Field
 
 from service.schemas import RequestBody, Timestamp, View
 
-EventName = Literal["job.ended", "run.ended"]
+EventName = Literal["job.ended", "run.ended", "device.slower"]
 
 
 class WebhookCreate(RequestBody):
     """Where to tell of what."""
 
     url: str = Field(min_length=1, max_length=1000, description="https:// (or http://); redirects are not followed")
-    events: list[EventName] = Field(default=["job.ended", "run.ended"], min_length=1, max_length=2)
+    events: list[EventName] = Field(default=["job.ended", "run.ended"], min_length=1, max_length=3)
 
 
 class WebhookView(View):
@@ -43,7 +43,7 @@ class DeliveryView(View):
     id: str
     event: str
     subject: str
-    """Id of the job or run."""
+    """Id of the job, run or change of a device's times."""
     state: Literal["waiting", "delivered", "failed"]
     attempts: int
     status: int | None

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from device_agents import wire as p
 from device_agents.measure.measurement import measure
-from service.canary import reference
+from service.canary import reference, sending
 from service.canary.building import HEALTH, SAMPLES
 from service.database.models import Job
 from tests.agents.live_farm import live_farm

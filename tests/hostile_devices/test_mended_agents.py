@@ -17,6 +17,7 @@ from compiler.api import BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from service.bundles.archive import read_bundle
+from service.canary import sending
 from service.canary.building import HEALTH
 from service.database.models import Job
 from service.jobs import claims

@@ -9,6 +9,7 @@ from __future__ import annotations
 from service.database.models.base import Base
 from service.database.models.bundles import Bundle
 from service.database.models.callers import ApiKey, DashboardLink, DashboardSession, IdempotencyRecord
+from service.database.models.canaries import CanaryChange, CanaryTime
 from service.database.models.checkpoints import Checkpoint
 from service.database.models.datasets import Dataset
 from service.database.models.devices import (
@@ -60,7 +61,8 @@ __all__ = [
     "ATTEMPT_STATES", "DELIVERY_STATES", "DEVICE_STATES", "HOLDING_KINDS", "HOME", "IS_QUEUED", "JOB_STATES",
     "LIVE_ATTEMPT_STATES", "NO_LANE_YET", "OPEN_JOB_STATES", "OPEN_RUN_STATES", "RELEASE_STATES", "RUN_STATES",
     "SIGN_KINDS", "UPDATE_STATES", "UPLOAD_KINDS", "AgentRelease", "AgentUpdate", "Allowance", "ApiKey", "Attempt",
-    "AuditEntry", "Base", "Bundle", "Checkpoint", "ComparedBundle", "DashboardLink", "DashboardSession", "Dataset",
+    "AuditEntry", "Base", "Bundle", "CanaryChange", "CanaryTime", "Checkpoint", "ComparedBundle",
+    "DashboardLink", "DashboardSession", "Dataset",
     "Device", "DeviceCredential", "DeviceEvent", "EnrolmentToken", "EnrolmentUse", "Event", "FileUse", "Holding",
     "IdempotencyRecord", "Job", "Lane", "ListedFile", "LogHead", "LogNode", "LoggedResult", "MaintenanceWindow",
     "Organisation", "Outbox", "Result", "Run", "RunGroup", "SignOfLife", "SigningKey", "Strike", "Tuning", "Upload",

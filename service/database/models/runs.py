@@ -197,6 +197,11 @@ class Run(OfOrganisation, Base):
         """Digests of the bundles that take turns with its own, in order; none of another mode than compare."""
         return [one.bundle_digest for one in self.compared] if self.mode == "compare" else []
 
+    @property
+    def is_timed_canary(self) -> bool:
+        """Whether it is to show how quick its device is, and not whether it works."""
+        return self.is_canary and self.mode == "profile"
+
     @hybrid_property
     def mode(self) -> LocalMode:
         """The settings' mode; in a query, what the column says."""

@@ -1,0 +1,114 @@
+"""The history of a device's timed canaries, as people see it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from device_agents.figures.apart import variation_of
+from service.canary.history import change_words, explained, is_open, last_change, stretches_of
+from service.canary.schemas import BesideChange, CanaryHistory, CanarySeriesView, CanaryTimeView, ChangeView
+from service.database.models import CanaryChange, CanaryTime
+from service.database.paging import newest_first
+from service.devices import blame
+from service.devices import service as devices
+from service.identifiers import clean_text
+from service.problems import Conflict, NotFound
+
+NEWEST = 365
+"""Runs of a series, and changes of a device, that are shown."""
+ANSWERED = ("state", "acknowledged_at", "acknowledgement")
+"""Of a change, what may be another later."""
+
+
+def history_of(session: Session, device_id: str) -> CanaryHistory:
+    """Raises: NotFound."""
+    device = devices.find(session, device_id)
+    newest = select(CanaryTime.series).where(CanaryTime.device_id == device_id).group_by(CanaryTime.series)
+    names = session.scalars(newest.order_by(func.max(CanaryTime.run_id).desc())).all()
+    changes = changes_of(session, device_id)
+    next_at = device.timed_canary_at or None
+    series = [_series(session, device_id, name, [one for one in changes if one.series == name]) for name in names]
+    return CanaryHistory(device_id=device_id, next_at=next_at, series=series)
+
+
+def changes_of(session: Session, device_id: str) -> list[CanaryChange]:
+    """The newest first."""
+    mine = select(CanaryChange).where(CanaryChange.device_id == device_id)
+    return list(session.scalars(mine.order_by(CanaryChange.after_run_id.desc()).limit(NEWEST)))
+
+
+def _series(session: Session, device_id: str, series: str, changes: Sequence[CanaryChange]) -> CanarySeriesView:
+    mine = select(CanaryTime).where(CanaryTime.device_id == device_id, CanaryTime.series == series)
+    runs = list(reversed(session.scalars(mine.order_by(CanaryTime.run_id.desc()).limit(NEWEST)).all()))
+    known = variation_of([one.median_us for one in stretch] for stretch in stretches_of(session, device_id, series))
+    newest = runs[-1]
+    return CanarySeriesView(
+        series=series,
+        canary=newest.canary,
+        target=newest.target,
+        model=newest.model_digest,
+        plan=newest.plan_digest,
+        spec=newest.spec_digest,
+        deviation=known.deviation if known.is_known else None,
+        runs=[_time(run) for run in runs],
+        changes=[change_view(change, is_last=place == 0) for place, change in enumerate(changes)],
+    )
+
+
+def _time(run: CanaryTime) -> CanaryTimeView:
+    return CanaryTimeView(
+        run_id=run.run_id, at=run.at, median_us=run.median_us, verdict=run.verdict,
+        **{name: str(run.facts.get(name, "")) for name in ("compiler", "commit", "bundle")},
+    )  # fmt: skip
+
+
+def change_view(change: CanaryChange, *, is_last: bool = True) -> ChangeView:
+    """As people see it; `is_last`: no other one came after it in its series."""
+    told = {name: getattr(change, name) for name in ChangeView.model_fields if hasattr(change, name)}
+    return ChangeView(
+        **told | {"differences": [BesideChange(**one) for one in change.differences]},
+        state=_state(change, is_last=is_last),
+        says=change_words(change),
+        explains=explained(change.differences),
+    )
+
+
+def _state(change: CanaryChange, *, is_last: bool) -> Literal["open", "acknowledged", "over", "faster"]:
+    if change.ratio < 1:
+        return "faster"
+    if not is_last:
+        return "over"
+    return "open" if change.acknowledged_at is None else "acknowledged"
+
+
+def regressions(
+    session: Session, device_id: str | None, *, limit: int, cursor: str | None
+) -> tuple[Sequence[CanaryChange], str | None]:
+    """A page of the changes to slower that are still so, and that nobody has acknowledged."""
+    query = select(CanaryChange).where(*is_open())
+    if device_id is not None:
+        query = query.where(CanaryChange.device_id == device_id)
+    return newest_first(session, query, CanaryChange.id, limit=limit, cursor=cursor)
+
+
+def acknowledge(session: Session, device_id: str, change_id: str, reason: str) -> ChangeView:
+    """Say that a slower device is known of. Raises: NotFound; Conflict (it is none, or is over, or was said before)."""
+    device = devices.own(session, device_id)
+    change = session.get(CanaryChange, change_id)
+    if change is None or change.device_id != device.id:
+        raise NotFound("canary.change", f"no change {change_id!r:.60} of {device.name}",
+                       hint=f"GET /devices/{device.id}/canaries lists them")  # fmt: skip
+    last = last_change(session, device.id, change.series)
+    state = _state(change, is_last=last is not None and last.id == change.id)
+    if state != "open":
+        raise Conflict("canary.not-open", f"this change is {state}", hint="GET /regressions lists those that are open")
+    change.acknowledged_at, change.acknowledgement = time.time(), clean_text(reason, 1000)
+    session.flush()
+    blame.note(session, device.id, "acknowledged", f"canary {change.canary} on {change.target}, slower since run "
+               f"{change.after_run_id}: {change.acknowledgement or 'no reason'}")  # fmt: skip
+    return change_view(change)
