@@ -40,6 +40,19 @@ class Fleet(ABC):
         body = {"set": dict(given), "remove": list(remove)}
         return json_of(self._send("POST", f"/devices/{device_id}/tags", json_body=body))
 
+    def canaries(self, device_id: str) -> Json:
+        """What the farm's own models took on a device, again and again, and where that changed."""
+        return self._get(f"/devices/{device_id}/canaries")
+
+    def regressions(self, device_id: str | None = None) -> list[Json]:
+        """Where devices (or this one) have become slower, are so still, and nobody has acknowledged it."""
+        return list(parts(self._get("/regressions", {"device": device_id}), "items"))
+
+    def acknowledge(self, device_id: str, change_id: str, reason: str = "") -> Json:
+        """Say that a slower device is known of."""
+        path = f"/devices/{device_id}/canaries/{change_id}/acknowledge"
+        return json_of(self._send("POST", path, json_body={"reason": reason}))
+
     def start_group(self, bundle_digest: str, *, count: int | None = None, **asked: Any) -> Json:
         """A run on every device that may take it, or on `count` of them, each once. `asked`: fields of
         `POST /run-groups`: mode, steps, device_class, where, dataset, name..."""

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from device_agents.figures.apart import variation_of
 from service.canary.history import change_words, explained, is_open, last_change, stretches_of
 from service.canary.schemas import BesideChange, CanaryHistory, CanarySeriesView, CanaryTimeView, ChangeView
-from service.database.models import CanaryChange, CanaryTime
+from service.database.models import CanaryChange, CanaryTime, Device
 from service.database.paging import newest_first
 from service.devices import blame
 from service.devices import service as devices
@@ -94,6 +94,12 @@ def regressions(
     if device_id is not None:
         query = query.where(CanaryChange.device_id == device_id)
     return newest_first(session, query, CanaryChange.id, limit=limit, cursor=cursor)
+
+
+def regressed(session: Session, most: int) -> list[tuple[CanaryChange, str]]:
+    """The newest open regressions, each with its device's name."""
+    query = select(CanaryChange, Device.name).join(Device, Device.id == CanaryChange.device_id).where(*is_open())
+    return [(change, name) for change, name in session.execute(query.order_by(CanaryChange.id.desc()).limit(most))]
 
 
 def acknowledge(session: Session, device_id: str, change_id: str, reason: str) -> ChangeView:

@@ -115,6 +115,7 @@ def seed(session: Session, now: float | None = None) -> Seeded:
         )
     )
     layers = mobilenet_layers(8)
+    rows.canaries(pi, layers)
     ids: dict[str, str] = {"host": host.id, "quarantined": hot.id, "offline": gone.id}
     base_us = {"x86-64-v4": 212_000.0, "raspberry-pi-4": 2_840_000.0, "jetson-orin-nano": 611_000.0}
     on = {"x86-64-v4": host, "raspberry-pi-4": pi, "jetson-orin-nano": jetson}

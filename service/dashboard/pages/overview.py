@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from service.canary.history import change_words, explained
+from service.canary.service import regressed
 from service.dashboard import addresses, queries
 from service.dashboard.facts import DeviceFacts, JobFacts
 from service.dashboard.pages.devices import device_table
 from service.dashboard.pages.jobs import job_table
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.tables import Table
+from service.database.models import CanaryChange
 from service.jobs.filter import JobFilter
 from service.releases.publishing import halted
 from service.runs.filter import RunFilter
@@ -93,6 +96,7 @@ def _concerns(session: Session, devices: list[DeviceFacts], failed_jobs: list[Jo
         for device in devices
         if device.health == "quarantined"
     ]
+    found += [_slower(change, device) for change, device in regressed(session, ATTENTION_ROWS)]
     found += [
         Concern(f"Agent {one.version} is halted", one.halt_reason, addresses.page("devices"), "warning")
         for one in halted(session)
@@ -106,6 +110,12 @@ def _concerns(session: Session, devices: list[DeviceFacts], failed_jobs: list[Jo
         for run in queries.runs(session, RunFilter(state="failed"), 4)
     ]
     return tuple(found)
+
+
+def _slower(change: CanaryChange, device: str) -> Concern:
+    detail = f"{change_words(change)}; {explained(change.differences)}"
+    title = f"{device} has become slower, by its canary {change.canary}"
+    return Concern(title, detail, addresses.device(change.device_id), "warning")
 
 
 def _reason(cause: str | None, message: str) -> str:

@@ -1,0 +1,90 @@
+"""`pockfarm regressions [history | acknowledge]`: devices that have become slower, by the farm's own canaries."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from pockfarm.commands.farm import connect, farm_command
+from pockfarm.table import NONE, print_table, step_time, text_table
+from pockfarm.values import Json, optional_number, parts, text
+
+HEADER = ("id", "device", "canary", "target", "change", "found", "what else changed there")
+SHOWN_RUNS = 20
+
+
+def add_regressions(subparsers: argparse._SubParsersAction[Any]) -> None:
+    words = "list devices that have become slower, by the farm's own canaries"
+    command = farm_command(subparsers, "regressions", words, _list)
+    command.add_argument("--device", metavar="ID", help="of this device only")
+    command.add_argument("--json", action="store_true")
+    actions = command.add_subparsers(metavar="ACTION")
+    history = farm_command(actions, "history", "what a device's canaries took, and where that changed", _history)
+    history.add_argument("device", metavar="DEVICE")
+    history.add_argument("--json", action="store_true")
+    known = farm_command(actions, "acknowledge", "say that a slower device is known of (operators)", _acknowledge)
+    known.add_argument("device", metavar="DEVICE")
+    known.add_argument("change", metavar="CHANGE")
+    known.add_argument("--reason", default="", help="why it is so, or what will be done")
+
+
+def _list(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        found = farm.regressions(options.device)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    print_table(HEADER, [_row(one) for one in found], none="no device has become slower that nobody knows of")
+    return 0
+
+
+def _row(change: Json) -> tuple[str, ...]:
+    names = ("id", "device_id", "canary", "target", "says", "found_at", "explains")
+    return tuple(text(change, name) for name in names)
+
+
+def _history(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        found = farm.canaries(options.device)
+    print(json.dumps(found, indent=2) if options.json else history_text(found))
+    return 0
+
+
+def history_text(found: Json) -> str:
+    """Of each canary its newest runs and all its changes, as people read them."""
+    series = list(parts(found, "series"))
+    if not series:
+        return "no timed canary has run on it yet"
+    return "\n\n".join(_series_text(one) for one in series)
+
+
+def _series_text(series: Json) -> str:
+    deviation = optional_number(series, "deviation")
+    noise = "how it varies is not known yet" if deviation is None else f"one run lies {deviation:.2%} from the next"
+    runs = list(parts(series, "runs"))
+    rows = [
+        (text(run, "at"), step_time(optional_number(run, "median_us")), text(run, "verdict"), _short(run, "compiler"),
+         _short(run, "commit"))
+        for run in reversed(runs[-SHOWN_RUNS:])
+    ]  # fmt: skip
+    older = f"\n{len(runs) - SHOWN_RUNS} older ones: --json" if len(runs) > SHOWN_RUNS else ""
+    changes = [
+        (text(one, "id"), text(one, "says"), text(one, "state"), text(one, "after_run_id"), text(one, "explains"))
+        for one in parts(series, "changes")
+    ]
+    told = text_table(("change", "by", "standing", "from run", "what else changed there"), changes) if changes else ""
+    head = f"canary {text(series, 'canary')} on {text(series, 'target')}: {noise}"
+    table = text_table(("at", "median", "verdict", "compiler", "commit"), rows)
+    return "\n".join(part for part in (head, told, table + older) if part)
+
+
+def _short(run: Json, name: str) -> str:
+    return text(run, name).removeprefix("sha256:")[:12] or NONE
+
+
+def _acknowledge(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        change = farm.acknowledge(options.device, options.change, options.reason)
+    print(f"{text(change, 'id')} is acknowledged: canary {text(change, 'canary')}, {text(change, 'says')}")
+    return 0

@@ -1,0 +1,99 @@
+"""A device's timed canaries: a chart for each, and where the times changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from service.canary.schemas import CanarySeriesView, CanaryTimeView, ChangeView
+from service.canary.service import history_of
+from service.dashboard import addresses
+from service.dashboard import format as fmt
+from service.dashboard.charts import FULL_WIDTH, for_screens
+from service.dashboard.charts.history import HistoryChange, HistoryPoint, history_plot
+from service.dashboard.parts import Figure
+from service.dashboard.tables import Column, Row, Table, table
+
+COLUMNS = (
+    Column("at", "When", "time", "UTC", primary=True),
+    Column("run", "Run", "code"),
+    Column("median_ms", "Median", "number", "ms", 3),
+    Column("verdict", "Verdict", "verdict"),
+    Column("compiler", "Compiler", "code"),
+    Column("commit", "Commit", "code"),
+)
+CHANGE_COLUMNS = (
+    Column("found_at", "Found", "time", "UTC"),
+    Column("canary", "Canary", primary=True),
+    Column("change", "Change", wrap=True),
+    Column("state", "Standing"),
+    Column("explains", "What else changed there", wrap=True),
+    Column("from_run", "First run after it", "code"),
+    Column("change_id", "Its name", "code"),
+    Column("acknowledgement", "Acknowledged", wrap=True),
+)
+LEGEND = (("history-dot", "valid"), ("history-hollow", "not judged"), ("change-line", "its times changed"))
+
+
+def canary_figures(session: Session, device_id: str) -> tuple[Figure, ...]:
+    """One for each canary, the newest first."""
+    return tuple(_figure(one) for one in history_of(session, device_id).series)
+
+
+def changes_table(session: Session, device_id: str) -> Table:
+    """Where the times of a device's canaries changed, the newest first."""
+    changes = [change for one in history_of(session, device_id).series for change in one.changes]
+    return changes_as_table(sorted(changes, key=lambda change: change.found_at, reverse=True))
+
+
+def changes_as_table(changes: Sequence[ChangeView]) -> Table:
+    """Changes as rows."""
+    rows = [
+        Row({
+            "found_at": fmt.iso(change.found_at),
+            "canary": f"{change.canary} on {change.target}",
+            "change": change.says,
+            "state": change.state,
+            "explains": change.explains,
+            "from_run": change.after_run_id,
+            "change_id": change.id,
+            "acknowledgement": change.acknowledgement or None,
+        }, {"from_run": addresses.run(change.after_run_id)})
+        for change in changes
+    ]  # fmt: skip
+    return table("canary-changes", "Where its times changed, newest first", CHANGE_COLUMNS, rows)
+
+
+def _figure(series: CanarySeriesView) -> Figure:
+    points = [_point(run) for run in series.runs]
+    began = {run.run_id: run.at for run in series.runs}
+    changes = [HistoryChange(began[one.after_run_id], f"{one.says}: {one.explains}")
+               for one in series.changes if one.after_run_id in began]  # fmt: skip
+    noise = "how it varies is not known yet" if series.deviation is None else (
+        f"one run lies {fmt.percent(series.deviation)} from the next")  # fmt: skip
+    return Figure(
+        f"canary-{series.canary}-{series.target}",
+        f"Canary {series.canary} on {series.target}",
+        for_screens(lambda width: history_plot(points, changes, width), FULL_WIDTH),
+        f"The same training step of the farm's own, measured again and again; {noise}.",
+        legend=LEGEND,
+        table=table("canary-runs", f"{series.canary}, newest first", COLUMNS, [_row(run) for run in series.runs[::-1]]),
+    )
+
+
+def _point(run: CanaryTimeView) -> HistoryPoint:
+    label = f"{fmt.clock(run.at)} UTC: {run.median_us / 1000:.3g} ms, {run.verdict}"
+    return HistoryPoint(run.at, run.median_us / 1000, run.verdict == "valid", label)
+
+
+def _row(run: CanaryTimeView) -> Row:
+    values = {
+        "at": fmt.iso(run.at),
+        "run": run.run_id,
+        "median_ms": run.median_us / 1000,
+        "verdict": run.verdict,
+        "compiler": fmt.short_digest(run.compiler),
+        "commit": run.commit[:12] or None,
+    }
+    return Row(values, {"run": addresses.run(run.run_id)})
