@@ -125,7 +125,7 @@ class Fleet(ABC):
 
     # Webhooks
 
-    def add_webhook(self, url: str, *, events: Sequence[str] = ("job.ended", "run.ended")) -> Json:
+    def add_webhook(self, url: str, *, events: Sequence[str] = ("job.ended", "run.ended", "device.slower")) -> Json:
         """Be told at `url` when one's jobs and runs end; its `secret` is in this answer only (`verify_webhook`)."""
         return json_of(self._send("POST", "/webhooks", json_body={"url": url, "events": list(events)}))
 

@@ -14,7 +14,7 @@ EVENTS = ("job.ended", "run.ended", "device.slower")
 
 
 def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:
-    words = "be told at an address when jobs and runs end"
+    words = "be told at an address when jobs and runs end, or a device becomes slower"
     command = subparsers.add_parser("webhooks", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
     add = farm_command(actions, "add", "add an address, and print the secret of its signatures once", _add)

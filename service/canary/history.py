@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from service.webhooks.announcing import announce_slower
 
 AWAY = 3
 """So many runs to each side of a change: what else changed among them may explain it."""
+LONG = 40
+"""Characters of a fact; a digest, or a commit, is told from its first twelve."""
 MOST_LOOKED_AT = 365
 """Runs of a series."""
 
@@ -161,4 +164,6 @@ def is_open() -> tuple[ColumnElement[bool], ...]:
 
 
 def _short(value: str) -> str:
-    return (value[:19] if value.startswith("sha256:") else value[:40]) or "none"
+    digits = value.removeprefix("sha256:")
+    is_digest = len(digits) >= LONG and all(letter in string.hexdigits for letter in digits)
+    return (digits[:12] if is_digest else value[:LONG]) or "none"

@@ -15,7 +15,7 @@ class WebhookCreate(RequestBody):
     """Where to tell of what."""
 
     url: str = Field(min_length=1, max_length=1000, description="https:// (or http://); redirects are not followed")
-    events: list[EventName] = Field(default=["job.ended", "run.ended"], min_length=1, max_length=3)
+    events: list[EventName] = Field(default=["job.ended", "run.ended", "device.slower"], min_length=1, max_length=3)
 
 
 class WebhookView(View):

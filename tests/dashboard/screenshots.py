@@ -58,6 +58,7 @@ def pages_of(seeded: SeededFarm) -> dict[str, str]:
         "run-running": f"/dashboard/runs/{ids.running_run}",
         "devices": "/dashboard/devices",
         "device": f"/dashboard/devices/{ids.host}",
+        "device-canaries": f"/dashboard/devices/{ids.pi}",
         "device-quarantined": f"/dashboard/devices/{ids.quarantined}",
         "benchmarks": "/dashboard/benchmarks",
         "benchmarks-all": "/dashboard/benchmarks?verdicts=all&class=hardware",

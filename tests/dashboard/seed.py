@@ -48,6 +48,7 @@ class Seeded:
     noisy_run: str
     compare_run: str
     pi_run: str
+    pi: str
     throttled_run: str
     failed_run: str
     running_run: str
@@ -116,7 +117,7 @@ def seed(session: Session, now: float | None = None) -> Seeded:
     )
     layers = mobilenet_layers(8)
     rows.canaries(pi, layers)
-    ids: dict[str, str] = {"host": host.id, "quarantined": hot.id, "offline": gone.id}
+    ids: dict[str, str] = {"host": host.id, "quarantined": hot.id, "offline": gone.id, "pi": pi.id}
     base_us = {"x86-64-v4": 212_000.0, "raspberry-pi-4": 2_840_000.0, "jetson-orin-nano": 611_000.0}
     on = {"x86-64-v4": host, "raspberry-pi-4": pi, "jetson-orin-nano": jetson}
     bundles: dict[tuple[str, str], Bundle] = {}

@@ -29,7 +29,7 @@ CHANGE_COLUMNS = (
     Column("change", "Change", wrap=True),
     Column("state", "Standing"),
     Column("explains", "What else changed there", wrap=True),
-    Column("from_run", "First run after it", "code"),
+    Column("from_run", "First run after it", "code", files_only=True),
     Column("change_id", "Its name", "code"),
     Column("acknowledgement", "Acknowledged", wrap=True),
 )
@@ -59,7 +59,7 @@ def changes_as_table(changes: Sequence[ChangeView]) -> Table:
             "from_run": change.after_run_id,
             "change_id": change.id,
             "acknowledgement": change.acknowledgement or None,
-        }, {"from_run": addresses.run(change.after_run_id)})
+        }, {"found_at": addresses.run(change.after_run_id)})
         for change in changes
     ]  # fmt: skip
     return table("canary-changes", "Where its times changed, newest first", CHANGE_COLUMNS, rows)
