@@ -93,15 +93,16 @@ def said(found: Ratio, effect: float) -> str:
         return "cannot tell: too few rounds"
     if not found.differs:
         words = f"no difference of {100 * effect:.3g}% or more" if found.is_within(effect) else "cannot tell"
-        return f"{words} ({_span(interval)})"
+        return f"{words} ({span(interval)})"
     is_faster = interval.high < 1.0
     times = 1 / found.ratio if is_faster else found.ratio
     span = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
     word = "faster" if is_faster else "slower"
-    return f"{times:.{_digits(span)}f}{TIMES} {word} ({_span(span)})"
+    return f"{times:.{_digits(span)}f}{TIMES} {word} ({span(span)})"
 
 
-def _span(interval: Interval) -> str:
+def span(interval: Interval) -> str:
+    """`1.026 to 1.036x`, with as many digits as it bears."""
     digits = _digits(interval)
     return f"{interval.low:.{digits}f} to {interval.high:.{digits}f}{TIMES}"
 

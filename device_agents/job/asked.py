@@ -54,6 +54,9 @@ def check_fits(job: Job, device: Device) -> None:
     for bundle in (job.bundle, *job.others):
         _check_bundle(bundle, mode, device)
     _check_turns(job, device)
+    if mode == "sustained" and device.is_emulated:
+        raise BadBundle("sustained.emulated", "this device is emulated: its times say nothing of a real one",
+                        cause="user", hint="sustain it on a board, or on this computer with a bundle for it")  # fmt: skip
     if job.data is None and job.settings.needs_data:
         raise BadData("data.missing", f"mode {mode} needs a data set")
     try:

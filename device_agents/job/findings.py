@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from device_agents.job.comparison import ComparisonFindings
 from device_agents.job.output import KeptOutput
+from device_agents.job.sustained import SustainedFindings
 from device_agents.job.training import TrainingFindings
 from device_agents.measure.measurement import judge, measure
 from device_agents.measure.sampler import EnergyUse
@@ -54,6 +55,7 @@ class Findings:
     """By (trial, variant), as numbered in the bundle."""
     training: TrainingFindings | None = None
     comparison: ComparisonFindings | None = None
+    sustained: SustainedFindings | None = None
     exported: KeptOutput | None = None
     """Parameters only: what is uploaded."""
 
@@ -141,6 +143,7 @@ class Findings:
             tuning=self.tuning(trials),
             training=self.training.report(has_weights=self.exported is not None) if self.training else None,
             comparison=self.comparison.report((bundle_digest, *others)) if self.comparison else None,
+            sustained=self.sustained.report() if self.sustained else None,
             isolation_level=isolation_level,
             environment=environment,
         )
