@@ -33,7 +33,7 @@ CELLS = 100
 next."""
 LEAST_CELLS = 20
 LEAST_AFTER = 0.05
-"""The share of the curve that must follow the onset: of what is slow at the very end nobody knows whether it stays so."""
+"""The share of the curve that must follow the onset: of what is slow at the very end nobody knows if it stays so."""
 PARTS = 5
 """Of what follows the onset: each of them is slower, or it is no slow-down for good."""
 MOST_MEMORY = 0.9
@@ -265,7 +265,7 @@ def _wider(kept: float, length: float) -> float:
 
 
 def said(ratio: float, interval: Interval | None, onset_s: float | None, lasted_s: float) -> str:
-    """`slows down after 4 min 10 s, by 1.18x (1.16 to 1.20x)`, `no slow-down of 2% or more in 10 min (0.99 to 1.01x)`, or
+    """`slows down after 4 min 10 s, by 1.18x (1.16 to 1.20x)`, `no slow-down of 2% or more in 10 min (...)`, or
     `cannot tell (...)`."""
     if interval is None:
         return "cannot tell: too few windows"
@@ -275,8 +275,8 @@ def said(ratio: float, interval: Interval | None, onset_s: float | None, lasted_
         return f"no slow-down of {100 * EFFECT:g}% or more in {spoken(lasted_s)} ({span(interval)})"
     if interval.low > 1 + EFFECT:
         return f"slower at the end, by {ratio:.2f}{TIMES} ({span(interval)}), without an onset that can be told"
-    return "cannot tell: its times vary too much" if interval.high > WIDE * interval.low else (
-        f"cannot tell ({span(interval)})")  # fmt: skip
+    is_wide = interval.high > WIDE * interval.low
+    return "cannot tell: its times vary too much" if is_wide else f"cannot tell ({span(interval)})"
 
 
 def _rests(busy: float) -> str:
@@ -302,8 +302,9 @@ def _board(
 
 
 def _board_said(throttled_s: float | None, clock_hz: tuple[float, float] | None) -> str:
-    told = [f"throttled from {spoken(throttled_s)} on" if throttled_s >= 1 else "throttled from the first second on"] if (
-        throttled_s is not None) else []  # fmt: skip
+    told = []
+    if throttled_s is not None:
+        told.append(f"throttled from {spoken(throttled_s)} on, or before")
     if clock_hz is not None:
         told.append(f"clock {clock_hz[0] / 1e6:,.0f} MHz at first, {clock_hz[1] / 1e6:,.0f} MHz over the last third")
     return "; ".join(told)

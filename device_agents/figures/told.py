@@ -96,9 +96,9 @@ def said(found: Ratio, effect: float) -> str:
         return f"{words} ({span(interval)})"
     is_faster = interval.high < 1.0
     times = 1 / found.ratio if is_faster else found.ratio
-    span = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
+    reach = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
     word = "faster" if is_faster else "slower"
-    return f"{times:.{_digits(span)}f}{TIMES} {word} ({span(span)})"
+    return f"{times:.{_digits(reach)}f}{TIMES} {word} ({span(reach)})"
 
 
 def span(interval: Interval) -> str:

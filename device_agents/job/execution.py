@@ -1,4 +1,4 @@
-"""One job on this device, by its mode: profile, train, eval, infer, tune, compare or sustained. Knows nothing of a farm."""
+"""One job on this device, by its mode (`wire.LocalMode`). Knows nothing of a farm."""
 
 from __future__ import annotations
 

@@ -72,12 +72,13 @@ class Findings:
         return judge(measurement, self.states, cores=self.cores, is_emulated=self.is_emulated, clock=self.clock)
 
     def energy(self) -> Energy | None:
-        """Mean power while steps ran, times the median step."""
+        """Mean power while steps ran, times the median step, or the time for each of those that were sustained."""
         measurement, use = self.measurement(), self.energy_use
-        if measurement is None or use is None:
+        sustained = self.sustained.report() if self.sustained else None
+        if use is None or (measurement is None and sustained is None):
             return None
-        per_step_mj = use.total_mj / use.seconds * measurement.median_us * 1e-6
-        return Energy(use.total_mj, per_step_mj, use.sensor)
+        step_s = measurement.median_us * 1e-6 if measurement else sustained.step_s if sustained else 0.0
+        return Energy(use.total_mj, use.total_mj / use.seconds * step_s, use.sensor)
 
     def kernel_table(self) -> tuple[KernelTime, ...]:
         """One row per kernel: the median over blocks of the time of one call."""

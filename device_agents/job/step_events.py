@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
 from device_agents.wire.codec import ProtocolError, check, from_json, parse
-from device_agents.wire.log_lines import visible
 from device_agents.wire.comparison_report import LEAST_US, MAX_US
+from device_agents.wire.log_lines import visible
 from device_agents.wire.report import check_count, check_time, check_times
 from device_agents.wire.settings import MAX_STEPS, MAX_THREADS
 from device_agents.wire.training_report import TrainingOutcome

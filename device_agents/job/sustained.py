@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from array import array
 from dataclasses import dataclass, field
-from typing import Optional
 
 from device_agents.measure.measurement import percentile
 from device_agents.wire import ProtocolError, Sustained, SustainedEnd, SustainedWindow
@@ -54,7 +53,7 @@ class SustainedFindings:
             self.windows.append(_window(self._us))
             self._us = array("d")
 
-    def report(self) -> Optional[Sustained]:
+    def report(self) -> Sustained | None:
         """Whole windows only; None before the first step that one of them holds."""
         if not self.steps:
             return None

@@ -259,7 +259,7 @@ class Report:
     run_s: float
     """Wall-clock time of the binary's processes."""
     measurement: Optional[Measurement] = None
-    """Null for eval, tune, compare and sustained, and for failures before a step was timed. For train: the training steps, as one block."""
+    """Of profile, and of train (its steps, as one block), once a step was timed; null of other modes."""
     kernels: tuple[KernelTime, ...] = ()
     losses: tuple[Optional[float], ...] = ()
     """Loss of each step in order; null where not finite. Of a profile: its first block (each starts afresh)."""

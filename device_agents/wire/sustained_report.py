@@ -80,9 +80,14 @@ class Sustained:
         """All windows together."""
         return self.window_s * len(self.windows)
 
+    @property
+    def step_s(self) -> float:
+        """Wall time for each step, its rests with it."""
+        return self.lasted_s / self.steps
+
     def _check_passed(self) -> None:
-        """That the steps told of by the end of each window fit into the time until then. One window alone may hold more:
-        the last of a long step, or what an agent that was held up heard of late."""
+        """That the steps told of by the end of each window fit into the time until then. One window alone may hold
+        more: the end of a long step, or what an agent that was held up heard of late."""
         least_us = 0.0
         for number, window in enumerate(self.windows):
             least_us += window.least_us
