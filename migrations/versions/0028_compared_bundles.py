@@ -1,6 +1,7 @@
 """Runs of mode compare: the bundles that take turns, and which modes a device's agent takes.
 
-On the way down such runs are set aside with what belongs to them: 0027's code knows no such mode. Neither does it know
+On the way down such runs, and those of mode sustained, which need no table of their own, are set aside with what
+belongs to them: 0027's code knows no such modes. Neither does it know
 a warm-up by rule (it is 3 steps for it), a report without an interval (it is the median, twice), or the verdict
 `function` (`noisy`): these values are set aside, and come back.
 """
@@ -13,7 +14,9 @@ down_revision = "0027"
 branch_labels = None
 depends_on = None
 
-COMPARING = "CAST(settings AS TEXT) LIKE '%\"mode\": \"compare\"%'"
+COMPARING = (
+    "(CAST(settings AS TEXT) LIKE '%\"mode\": \"compare\"%' OR CAST(settings AS TEXT) LIKE '%\"mode\": \"sustained\"%')"
+)
 RUNS = f"(SELECT id FROM runs WHERE {COMPARING})"
 ROWS = (
     ("runs", "id", COMPARING),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from device_agents.figures.sustained import Curve, curve_of
@@ -16,21 +16,24 @@ def told_in(report: Mapping[str, Any]) -> Sustained | None:
     return from_json(Sustained, told, "sustained") if told else None
 
 
-def curve_in(report: Mapping[str, Any]) -> Curve | None:
+def curve(found: Sustained, states: Sequence[DeviceState]) -> Curve:
     """What they come to, beside what the board said of itself."""
+    return curve_of(found, states)
+
+
+def curve_in(report: Mapping[str, Any]) -> Curve | None:
+    """Of a recorded report; None if it has no windows."""
     found = told_in(report)
-    if found is None:
-        return None
-    return curve_of(found, [from_json(DeviceState, one, "device_states") for one in report.get("device_states") or ()])
+    return curve(found, [from_json(DeviceState, one) for one in report.get("device_states") or ()]) if found else None
 
 
 def view_in(report: Mapping[str, Any]) -> SustainedView | None:
     """Both, for people."""
-    found, curve = told_in(report), curve_in(report)
-    return view(found, curve) if found is not None and curve is not None else None
+    found, said = told_in(report), curve_in(report)
+    return view(found, said) if found is not None and said is not None else None
 
 
-def view(found: Sustained, curve: Curve) -> SustainedView:
+def view(found: Sustained, said: Curve) -> SustainedView:
     """The windows and what they come to."""
     windows = [
         SustainedWindowView(start_s=number * found.window_s, steps=one.steps, median_us=one.median_us,
@@ -38,4 +41,4 @@ def view(found: Sustained, curve: Curve) -> SustainedView:
         for number, one in enumerate(found.windows)
     ]  # fmt: skip
     return SustainedView(protocol=found.protocol, ended=found.ended, window_s=found.window_s, steps=found.steps,
-                         windows=windows, **curve.fields)  # fmt: skip
+                         windows=windows, **said.fields)  # fmt: skip
