@@ -1,4 +1,4 @@
-"""Runs of mode sustained at the farm: who may ask for them, who gets them, which reports of them can be, what is shown."""
+"""Runs of mode sustained at the farm: who may ask for them, who gets them, which reports can be, what is shown."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 
 LASTS_S = 600.0
+WHEN: dict[str, Any] = {"started_at": 1e9, "finished_at": 1e9 + 640, "run_s": 630.0}
 BATCH, US, FACTOR, ONSET = 8, 10_000.0, 1.25, 200
 
 
@@ -36,17 +37,13 @@ def curve(*, factor: float = FACTOR, count: int = 600, onset: int = ONSET, **cha
     for number in range(count):
         us = US * (factor if number >= onset else 1.0) * (1 + 0.002 * ((number * 7) % 5 - 2))
         windows.append(p.SustainedWindow(int(0.95e6 / us), us, 1.02 * us))
-    found = p.Sustained(1.0, tuple(windows), sum(one.steps for one in windows), BATCH, 2, 0.0, "time")
+    found = p.Sustained(1.0, tuple(windows), sum(one.steps for one in windows), BATCH, 2, 1e9 + 20, "time")
     return replace(found, **changes)
 
 
 def told(board: Board, work: p.Assignment, found: p.Sustained | None, **changes: Any) -> httpx.Response:
-    """A report with it, from an attempt that began so long ago; what is worked out at the farm is left out."""
-    made = board.make_report(work, losses=(), verdict=None)
-    finished_at = made.finished_at
-    if found is not None:
-        found = replace(found, began_at=finished_at - found.lasted_s - 1)
-    whole = replace(made, sustained=found, run_s=630.0, started_at=finished_at - 640, **changes)
+    """A report with it, of an attempt that took a little longer."""
+    whole = board.make_report(work, losses=(), verdict=None, sustained=found, **(WHEN | changes))
     return signed(board, work, p.to_json(whole))
 
 
@@ -63,8 +60,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.agents.possible.CLOCK_SLACK_S", 3600.0)
 
 
-def made(farm: TestFarm, board: Board, found: p.Sustained, **body: Any) -> str:
-    run = farm.run(**{"bundle": farm.bundle(), "mode": "sustained", **body})
+def made(farm: TestFarm, board: Board, bundle: str, found: p.Sustained, **body: Any) -> str:
+    run = farm.run(bundle=bundle, mode="sustained", **body)
     answer = told(board, leased(board), found)
     assert answer.status_code == 200, answer.text
     return str(run["id"])
@@ -98,7 +95,7 @@ def test_whole_life_of_a_sustained_run(farm: TestFarm) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_the_page_and_its_data(farm: TestFarm) -> None:
-    run = made(farm, able(farm), curve())
+    run = made(farm, able(farm), farm.bundle(), curve())
     page = farm.http.get(f"/dashboard/runs/{run}").text
     assert "Step time while it is sustained" in page
     assert "Slows down after 3 min " in page
@@ -131,7 +128,7 @@ def test_the_clock_leaves_room_and_the_farms_ceiling_holds(farm: TestFarm, monke
     body = {"bundle": farm.bundle(), "mode": "sustained", "sustain_s": 3600}
     farm.run(**body)
     assert leased(board).limits.run_s == pytest.approx(4500.0), "longer than the farm's own limit of half an hour"
-    monkeypatch.setattr(farm.farm.settings, "run_most_s", 1800.0)
+    monkeypatch.setattr("service.runs.clocks.most_run_s", lambda _: 1800.0)
     answer = farm.http.post("/runs", json=body)
     assert (answer.status_code, answer.json()["code"], answer.json()["where"]) == (422, "limits.run-time", "sustain_s")
     assert "4,500 s needed, a run may take 1,800" in answer.text
@@ -187,10 +184,8 @@ def test_a_forged_curve_is_refused_by_name(farm: TestFarm, changes: dict[str, An
     board = able(farm)
     farm.run(bundle=farm.bundle(), mode="sustained")
     work = leased(board)
-    made = board.make_report(work, losses=(), verdict=None)
-    found = p.to_json(curve(began_at=made.finished_at - 601)) | changes
-    whole = p.to_json(replace(made, run_s=630.0, started_at=made.finished_at - 640)) | {"sustained": found}
-    answer = signed(board, work, whole)
+    made = board.make_report(work, losses=(), verdict=None, **WHEN)
+    answer = signed(board, work, p.to_json(made) | {"sustained": p.to_json(curve()) | changes})
     assert (answer.status_code, answer.json()["code"], answer.json()["where"]) == (422, "report.impossible", where)
 
 
@@ -202,15 +197,20 @@ def test_windows_of_ten_minutes_in_an_attempt_of_seconds_are_refused(farm: TestF
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_sustained_run_that_succeeded_has_a_curve_and_another_has_none(farm: TestFarm) -> None:
+def test_a_sustained_run_that_succeeded_has_a_curve(farm: TestFarm) -> None:
     board = able(farm)
     farm.run(bundle=farm.bundle(), mode="sustained")
     answer = told(board, leased(board), None)
     assert (answer.status_code, answer.json()["where"]) == (422, "sustained")
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_run_of_another_mode_has_no_curve(farm: TestFarm) -> None:
+    board = able(farm)
     farm.run(bundle=farm.bundle(), mode="profile", steps=20)
     work = leased(board)
     made = board.make_report(work, losses=(), verdict=None)
-    answer = signed(board, work, p.to_json(made) | {"sustained": p.to_json(curve(began_at=made.finished_at))})
+    answer = signed(board, work, p.to_json(made) | {"sustained": p.to_json(curve())})
     assert (answer.status_code, answer.json()["where"]) == (422, "sustained")
 
 
@@ -224,10 +224,10 @@ def test_a_boards_own_limit_makes_it_shorter(farm: TestFarm) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_two_agree_where_they_slow_down_by_as_much(farm: TestFarm) -> None:
-    board = able(farm)
-    one, same = (made(farm, board, curve(factor=factor)) for factor in (1.25, 1.25))
-    other = made(farm, board, curve(factor=1.6))
-    few = [made(farm, board, curve(count=10), sustain_s=10) for _ in range(2)]
+    board, bundle = able(farm), farm.bundle()
+    one, same = (made(farm, board, bundle, curve(factor=factor)) for factor in (1.25, 1.25))
+    other = made(farm, board, bundle, curve(factor=1.6))
+    few = [made(farm, board, bundle, curve(count=10), sustain_s=10) for _ in range(2)]
     found = farm.http.get(f"/runs/{one}/beside/{same}").json()
     assert (found["agrees"], found["says"][:50]) == (True, "the intervals of how much it slows down overlap (s")
     found = farm.http.get(f"/runs/{one}/beside/{other}").json()
@@ -244,7 +244,7 @@ def test_what_the_command_line_says(
     live: LiveFarm, said: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with httpx.Client(base_url=live.url) as http:
-        board = Board(http).enrol(live.token(), modes=("sustained",))
+        board = Board(http, modes=("sustained",)).enrol(live.token())
         run = said("run", live.keep_bundle(), "sustained", "--sustain-time", "600", "--no-wait").split()[-1]
         answer = told(board, leased(board), curve())
         assert answer.status_code == 200, answer.text
