@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from device_agents.figures.intervals import Interval, error_of_median, student
-from device_agents.figures.told import TIMES, span
+from device_agents.figures.told import TIMES, digits, span
 from device_agents.figures.warm_up import PRICE, deviation, settled_from, spread
 
 MOST_WINDOWS = 600
@@ -40,6 +40,8 @@ MOST_MEMORY = 0.9
 """Of one value in the next: what a curve that short can show."""
 LEAST_RISE_CELLS = 3
 """On each side of a change."""
+CLEAR = 3.0
+"""Deviations above the cells before: such a one is of the rise."""
 RISE_SHARE = 0.5
 """Of the rise that `EFFECT` asks for: as much is a part of it, earlier or later."""
 BUSY = 0.9
@@ -167,6 +169,9 @@ def onset_of(us: Sequence[float | None], start: int = 0) -> int | None:
         at, earlier = earlier, _rise(cells[:earlier], RISE_SHARE * math.log1p(EFFECT), LEAST_RISE_CELLS, price)
     if at is None:
         return None
+    level = statistics.median(cells[:at]) + max(RISE_SHARE * math.log1p(EFFECT), CLEAR * deviation(cells))
+    while cells[at - 1] > level:  # some are above: the median of those before is not
+        at -= 1
     places = [place for place, log in enumerate(logs) if log is not None]
     return start + places[at] * width
 
@@ -269,12 +274,13 @@ def said(ratio: float, interval: Interval | None, onset_s: float | None, lasted_
     `cannot tell (...)`."""
     if interval is None:
         return "cannot tell: too few windows"
+    by = f"{ratio:.{digits(interval)}f}{TIMES} ({span(interval)})"
     if onset_s is not None:
-        return f"slows down after {spoken(onset_s)}, by {ratio:.2f}{TIMES} ({span(interval)})"
+        return f"slows down after {spoken(onset_s)}, by {by}"
     if interval.high < 1 + EFFECT:
         return f"no slow-down of {100 * EFFECT:g}% or more in {spoken(lasted_s)} ({span(interval)})"
     if interval.low > 1 + EFFECT:
-        return f"slower at the end, by {ratio:.2f}{TIMES} ({span(interval)}), without an onset that can be told"
+        return f"slower at the end, by {by}, without an onset that can be told"
     is_wide = interval.high > WIDE * interval.low
     return "cannot tell: its times vary too much" if is_wide else f"cannot tell ({span(interval)})"
 

@@ -98,16 +98,16 @@ def said(found: Ratio, effect: float) -> str:
     times = 1 / found.ratio if is_faster else found.ratio
     reach = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
     word = "faster" if is_faster else "slower"
-    return f"{times:.{_digits(reach)}f}{TIMES} {word} ({span(reach)})"
+    return f"{times:.{digits(reach)}f}{TIMES} {word} ({span(reach)})"
 
 
 def span(interval: Interval) -> str:
     """`1.026 to 1.036x`, with as many digits as it bears."""
-    digits = _digits(interval)
-    return f"{interval.low:.{digits}f} to {interval.high:.{digits}f}{TIMES}"
+    count = digits(interval)
+    return f"{interval.low:.{count}f} to {interval.high:.{count}f}{TIMES}"
 
 
-def _digits(interval: Interval) -> int:
+def digits(interval: Interval) -> int:
     """As many as the width of the interval bears: its last one is a third of that, or less."""
     width = interval.high - interval.low
     wanted = -math.floor(math.log10(width / 3)) if width > 0 else MOST_DIGITS

@@ -66,13 +66,13 @@ def test_an_onset_is_found_within_a_twentieth(noise: Noise) -> None:
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_a_slow_ramp_is_found_within_a_tenth(noise: Noise) -> None:
+def test_a_slow_ramp_is_found_nearly_as_well(noise: Noise) -> None:
     source, errors = np.random.default_rng(6), []
     for _ in range(TRIALS):
         onset, factor = source.uniform(0.12, 0.5) * COUNT, source.uniform(1.1, 1.5)
         curve = curve_of(told(warmed(noise.curve(source), onset, factor, 0.1 * COUNT)))
         errors.append(COUNT if curve.onset_s is None else abs(curve.onset_s - onset))
-    assert np.mean(np.array(errors) > COUNT / 10) <= 0.01
+    assert np.mean(np.array(errors) > COUNT / 20) <= 0.02
 
 
 @pytest.mark.parametrize("noise", NOISES)
