@@ -7,7 +7,7 @@ from typing import Any
 
 from device_agents.figures.sustained import Curve, curve_of
 from device_agents.wire import DeviceState, Sustained, from_json
-from service.runs.schemas import SustainedView, SustainedWindowView
+from service.runs.sustained_views import SustainedView, SustainedWindowView
 
 
 def told_in(report: Mapping[str, Any]) -> Sustained | None:

@@ -39,7 +39,8 @@ from service.dashboard.pages.turns import found_in, turns_facts, turns_figures, 
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, class_chip, outcome_chip, state_chip, verdict_chip
 from service.dashboard.tables import Column, Row, Table, table, thinned
 from service.database.models import OPEN_RUN_STATES, Run
-from service.runs.schemas import ComparisonView, SustainedView
+from service.runs.schemas import ComparisonView
+from service.runs.sustained_views import SustainedView
 from service.runs.why import TryWhy, why
 from service.settings import Settings
 

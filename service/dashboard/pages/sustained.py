@@ -10,7 +10,7 @@ from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Fact, Figure, KeyFigure
 from service.dashboard.tables import Column, Row, Table, table, thinned
 from service.runs import sustained
-from service.runs.schemas import SustainedView
+from service.runs.sustained_views import SustainedView
 
 COLUMNS = (
     Column("start_s", "From", "number", "s", 1, primary=True, hint="From the beginning of the first step"),
