@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 from pockfarm.summary import comparison_rows, training_text
+from pockfarm.sustained import curve_rows
 from pockfarm.table import figure, mib, step_time
 from pockfarm.values import Json, optional_number, part, parts, text
 
@@ -57,6 +58,7 @@ def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
     if measured:
         rows.append(("step", _step(measured)))
         rows.append(("protocol", _plain(text(measured, "protocol"))))
+    rows += [(name, _plain(said)) for name, said in curve_rows(report)]
     if verdict:
         rows.append(("verdict", _plain(f"{text(verdict, 'kind')}: {text(verdict, 'rule')}")))
     rows += [(_plain(f"step of {name}"), _plain(said)) for name, said in comparison_rows(compared)]

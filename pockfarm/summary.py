@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from device_agents.figures.told import ENDS
+from pockfarm.sustained import curve_medians, curve_rows
 from pockfarm.table import NONE, figure, mib, milliseconds, step_time, text_table
 from pockfarm.values import Json, optional_number, part, parts, text
 
@@ -166,6 +167,8 @@ def _facts(report: Json) -> list[tuple[str, str]]:
         ("outcome", ending),
         ("class", text(report, "measurement_class")),
         ("step", step if measurement else ""),
+        *curve_rows(report),
+        ("medians", curve_text(curve_medians(report))),
         ("training", training_text(report)),
         ("verdict", f"{text(verdict, 'kind')}: {text(verdict, 'rule')}" if verdict else ""),
         ("memory", planned if memory else ""),

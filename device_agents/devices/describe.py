@@ -25,7 +25,7 @@ from device_agents.errors import EnrolmentError
 from device_agents.wire import DeviceDescription, MeasurementClass
 
 NO_FACTS: Mapping[str, str] = {}
-TIMED_MODES = ("compare",)
+TIMED_MODES = ("compare", "sustained")
 """Beside what every agent does; an emulated device, whose times say nothing of a real one, does not offer them."""
 
 

@@ -93,7 +93,7 @@ def said(found: Ratio, effect: float) -> str:
         return "cannot tell: too few rounds"
     if not found.differs:
         words = f"no difference of {100 * effect:.3g}% or more" if found.is_within(effect) else "cannot tell"
-        return f"{words} ({_span(interval)})"
+        return f"{words} ({span(interval)})"
     return differing(found.ratio, interval)
 
 
@@ -101,17 +101,18 @@ def differing(ratio: float, interval: Interval) -> str:
     """`1.031x slower (1.026 to 1.036x)`, of an interval that excludes 1."""
     is_faster = interval.high < 1.0
     times = 1 / ratio if is_faster else ratio
-    span = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
+    reach = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
     word = "faster" if is_faster else "slower"
-    return f"{times:.{_digits(span)}f}{TIMES} {word} ({_span(span)})"
+    return f"{times:.{digits(reach)}f}{TIMES} {word} ({span(reach)})"
 
 
-def _span(interval: Interval) -> str:
-    digits = _digits(interval)
-    return f"{interval.low:.{digits}f} to {interval.high:.{digits}f}{TIMES}"
+def span(interval: Interval) -> str:
+    """`1.026 to 1.036x`, with as many digits as it bears."""
+    count = digits(interval)
+    return f"{interval.low:.{count}f} to {interval.high:.{count}f}{TIMES}"
 
 
-def _digits(interval: Interval) -> int:
+def digits(interval: Interval) -> int:
     """As many as the width of the interval bears: its last one is a third of that, or less."""
     width = interval.high - interval.low
     wanted = -math.floor(math.log10(width / 3)) if width > 0 else MOST_DIGITS

@@ -52,23 +52,24 @@ def settled(step_us: Sequence[float], steps: int) -> Sequence[float]:
 
 def _change(logs: Sequence[float], most: int) -> int:
     """After how many values the rest is lower; 0 if none is worth its price."""
-    price = PRICE * _deviation(logs) * math.log(len(logs))
+    price = PRICE * deviation(logs) * math.log(len(logs))
     saved, best = 0.0, 0
-    whole = _spread(logs)
+    whole = spread(logs)
     for at in range(1, most + 1):
         before, after = logs[:at], logs[at:]
-        gain = whole - _spread(before) - _spread(after)
+        gain = whole - spread(before) - spread(after)
         if gain > saved and statistics.median(before) > statistics.median(after):
             saved, best = gain, at
     return best if saved > price else 0
 
 
-def _spread(values: Sequence[float]) -> float:
+def spread(values: Sequence[float]) -> float:
+    """How far the values are from their median, added up."""
     middle = statistics.median(values)
     return sum(abs(value - middle) for value in values)
 
 
-def _deviation(logs: Sequence[float]) -> float:
-    """Of one step from the next, typically: by the quieter ones, so that changes and disturbed steps hardly count."""
+def deviation(logs: Sequence[float]) -> float:
+    """Of one value from the next, typically: by the quieter ones, so that changes and disturbed steps hardly count."""
     steps = sorted(abs(late - early) for early, late in zip(logs, logs[1:]))
     return max(QUIET_FACTOR * steps[len(steps) // 4], LEAST_DEVIATION)

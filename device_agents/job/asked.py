@@ -54,6 +54,8 @@ def check_fits(job: Job, device: Device) -> None:
     for bundle in (job.bundle, *job.others):
         _check_bundle(bundle, mode, device)
     _check_turns(job, device)
+    if mode == "sustained" and device.is_emulated:
+        raise _emulated(mode)
     if job.data is None and job.settings.needs_data:
         raise BadData("data.missing", f"mode {mode} needs a data set")
     try:
@@ -95,5 +97,9 @@ def _check_turns(job: Job, device: Device) -> None:
         raise BadData("compare.data", "bundles take turns on made-up samples, from their own weights",
                       hint="leave out data set and weights")  # fmt: skip
     if device.is_emulated:
-        raise BadBundle("compare.emulated", "this device is emulated: its times say nothing of a real one",
-                        cause="user", hint="compare on a board, or on this computer with a bundle for it")  # fmt: skip
+        raise _emulated("compare")
+
+
+def _emulated(mode: str) -> BadBundle:
+    return BadBundle(f"{mode}.emulated", "this device is emulated: its times say nothing of a real one", cause="user",
+                     hint="run it on a board, or on this computer with a bundle for it")  # fmt: skip

@@ -1,4 +1,4 @@
-"""One job on this device, by its mode: profile, train, eval, infer, tune or compare. Knows nothing of a farm."""
+"""One job on this device, by its mode (`wire.LocalMode`). Knows nothing of a farm."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from device_agents.job.step_events import (
     Variant,
 )
 from device_agents.job.stopwatch import StepTimes, load_us
+from device_agents.job.sustaining import Sustaining
 from device_agents.job.training import TrainingFindings, scored_samples
 from device_agents.job.words import data_words, profile_words, train_words, weights_words
 from device_agents.measure.sampler import Sampler
@@ -81,6 +82,7 @@ class Execution:
             "infer": self._infer,
             "tune": self._tune,
             "compare": self._compare,
+            "sustained": self._sustain,
         }
         with self._processes.ready(), self._sampler:
             try:
@@ -172,6 +174,11 @@ class Execution:
         comparing = Comparing(self.job, self._processes, self._sampler, self._notify)
         self.findings.comparison = comparing.found
         comparing.run()
+
+    def _sustain(self) -> None:
+        sustaining = Sustaining(self.job, self._processes, self._sampler, self._notify)
+        self.findings.sustained = sustaining.found
+        sustaining.run()
 
     def _tune(self) -> None:
         trials = self.job.bundle.trials or ()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from device_agents.job.comparison import ComparisonFindings
 from device_agents.job.output import KeptOutput
+from device_agents.job.sustained import SustainedFindings
 from device_agents.job.training import TrainingFindings
 from device_agents.measure.measurement import judge, measure
 from device_agents.measure.sampler import EnergyUse
@@ -54,6 +55,7 @@ class Findings:
     """By (trial, variant), as numbered in the bundle."""
     training: TrainingFindings | None = None
     comparison: ComparisonFindings | None = None
+    sustained: SustainedFindings | None = None
     exported: KeptOutput | None = None
     """Parameters only: what is uploaded."""
 
@@ -70,12 +72,13 @@ class Findings:
         return judge(measurement, self.states, cores=self.cores, is_emulated=self.is_emulated, clock=self.clock)
 
     def energy(self) -> Energy | None:
-        """Mean power while steps ran, times the median step."""
+        """Mean power while steps ran, times the median step, or the time for each of those that were sustained."""
         measurement, use = self.measurement(), self.energy_use
-        if measurement is None or use is None:
+        sustained = self.sustained.report() if self.sustained else None
+        if use is None or (measurement is None and sustained is None):
             return None
-        per_step_mj = use.total_mj / use.seconds * measurement.median_us * 1e-6
-        return Energy(use.total_mj, per_step_mj, use.sensor)
+        step_s = measurement.median_us * 1e-6 if measurement else sustained.step_s if sustained else 0.0
+        return Energy(use.total_mj, use.total_mj / use.seconds * step_s, use.sensor)
 
     def kernel_table(self) -> tuple[KernelTime, ...]:
         """One row per kernel: the median over blocks of the time of one call."""
@@ -141,6 +144,7 @@ class Findings:
             tuning=self.tuning(trials),
             training=self.training.report(has_weights=self.exported is not None) if self.training else None,
             comparison=self.comparison.report((bundle_digest, *others)) if self.comparison else None,
+            sustained=self.sustained.report() if self.sustained else None,
             isolation_level=isolation_level,
             environment=environment,
         )

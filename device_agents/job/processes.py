@@ -18,7 +18,7 @@ from device_agents.job.confinement import OUT, Confinement, confined
 from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput, keep_output
 from device_agents.job.sandbox import Sandbox
-from device_agents.job.step import Ending, run_process
+from device_agents.job.step import MAX_OUTPUT_BYTES, Ending, never, run_process
 from device_agents.job.step_events import Done, Start, StepEvent
 from device_agents.job.words import relative
 from device_agents.measure.sampler import Sampler
@@ -72,13 +72,18 @@ class Processes:
                     self._findings.memory = replace(memory, cgroup_peak_bytes=group.peak_bytes())
 
     def run(
-        self, command: str, arguments: Sequence[str], on_event: OnEvent, *, bundle: UnpackedBundle | None = None
-    ) -> Ending:
-        """One process, of the job's bundle or of another that it holds. Raises: `AttemptError`."""
+        self, command: str, arguments: Sequence[str], on_event: OnEvent, *, bundle: UnpackedBundle | None = None,
+        is_enough: Callable[[], bool] = never, most_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> Ending:  # fmt: skip
+        """One process, of the job's bundle or of another that it holds. Raises: `AttemptError`.
+
+        `is_enough`, asked several times a second, ends it; `most_bytes` is what it may say.
+        """
         assert self._confinement is not None, "it is ready"
         confinement = self._confinement
         argv = self._argv(command, arguments, bundle or self._job.bundle)
         process = confinement.process(argv, self._job, self._device, run_s=self.limit_s, deadline_s=self._deadline_s)
+        process = replace(process, most_bytes=most_bytes)
         started_s = time.monotonic()
 
         def watch(pid: int) -> None:
@@ -95,6 +100,7 @@ class Processes:
                 on_event=take,
                 on_stderr=lambda line: self._notify("log", message=line[:2000]),
                 should_stop=confinement.stops(self._should_stop),
+                is_enough=is_enough,
                 on_pid=watch,
             )
         finally:

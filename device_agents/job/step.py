@@ -49,6 +49,8 @@ class Process:
     """Monotonic time at which it is stopped with `limits.time`."""
     grace_s: float = GRACE_S
     group: JobCgroup | None = None
+    most_bytes: int = MAX_OUTPUT_BYTES
+    """That it may say."""
 
 
 @dataclass
@@ -62,6 +64,8 @@ class Ending:
     started_s: float | None = None
     """Monotonic time of its `start` event."""
     done: bool = False
+    was_enough: bool = False
+    """The agent ended it, as was planned: then it may die of the signal."""
     error: Failed | None = None
     launch_error: tuple[str, str] | None = None
     """Code and message of the launcher, which is ours: the binary cannot speak in its name."""
@@ -77,6 +81,7 @@ class _Reader:
     """Splits the output of a process into lines, under a byte limit."""
 
     on_line: Callable[[bytes], None]
+    most_bytes: int = MAX_OUTPUT_BYTES
     pending: bytearray = field(default_factory=bytearray)
     seen_bytes: int = 0
 
@@ -89,6 +94,11 @@ class _Reader:
             self.on_line(line)
 
 
+def never() -> bool:
+    """The binary itself knows when it is done."""
+    return False
+
+
 def run_process(
     process: Process,
     *,
@@ -96,8 +106,9 @@ def run_process(
     on_stderr: Callable[[str], None],
     should_stop: Callable[[], Stopped | None],
     on_pid: Callable[[int], None] = lambda _: None,
+    is_enough: Callable[[], bool] = never,
 ) -> Ending:
-    """Run one process to its end. Always returns; nothing of it is left running afterwards.
+    """Run one process to its end, or until it is enough. Always returns; nothing of it is left running afterwards.
 
     An event that `on_event` refuses with a `ProtocolError` ends the process, as one that is no event at all does.
     """
@@ -107,7 +118,7 @@ def run_process(
         say.close()
         on_pid(child.pid)
         try:
-            _pump(child, hear, until_dead, process, ending, on_event, on_stderr, should_stop)
+            _pump(child, hear, until_dead, process, ending, on_event, on_stderr, should_stop, is_enough)
             ending.returncode = _wait(child, process)
         finally:
             _kill_group(child.pid)
@@ -135,12 +146,13 @@ def _pump(
     on_event: Callable[[StepEvent], None],
     on_stderr: Callable[[str], None],
     should_stop: Callable[[], Stopped | None],
+    is_enough: Callable[[], bool],
 ) -> None:
     """Read all pipes until the process has closed them, or it had to be killed."""
     kill_at_s: float | None = None
     with selectors.DefaultSelector() as selector:
         for pipe, reader in (
-            (child.stdout, _Reader(lambda line: _take_event(line, ending, on_event))),
+            (child.stdout, _Reader(lambda line: _take_event(line, ending, on_event), process.most_bytes)),
             (child.stderr, _Reader(lambda line: _take_stderr(line, ending, on_stderr))),
         ):
             assert pipe is not None
@@ -158,6 +170,9 @@ def _pump(
                     # Whoever talks nonsense is not waited for.
                     kill_at_s = now_s + (0.0 if ending.bad_output else process.grace_s)
                     _signal_group(child.pid, signal.SIGTERM)
+                elif is_enough():
+                    ending.was_enough, kill_at_s = True, now_s + process.grace_s
+                    _signal_group(child.pid, signal.SIGTERM)
             elif now_s >= kill_at_s:
                 _kill_group(child.pid)
                 return
@@ -173,8 +188,8 @@ def _read(selector: selectors.BaseSelector, pipe: IO[bytes], reader: _Reader, en
     if ending.bad_output:
         return  # on its way to being killed: nothing that it still says matters
     reader.feed(data)
-    if reader.seen_bytes > MAX_OUTPUT_BYTES or len(reader.pending) > MAX_LINE_BYTES:
-        ending.bad_output = f"more than {MAX_OUTPUT_BYTES:,} bytes of output, or {MAX_LINE_BYTES:,} in one line"
+    if reader.seen_bytes > reader.most_bytes or len(reader.pending) > MAX_LINE_BYTES:
+        ending.bad_output = f"more than {reader.most_bytes:,} bytes of output, or {MAX_LINE_BYTES:,} in one line"
 
 
 def _hear(
@@ -289,6 +304,8 @@ def check(ending: Ending, process: Process) -> None:
         raise _from_error(ending.error)
     if process.group and process.group.was_out_of_memory():
         raise StepFailed("limits.memory", "the job used more memory than its limit", cause="limits")
+    if ending.was_enough and ending.returncode in (0, -signal.SIGTERM, -signal.SIGKILL):
+        return  # a bundle that does not know the signal dies of it, a step that is too long is not waited for
     tail = _tail(ending)
     if ending.returncode < 0:
         raise _from_signal(-ending.returncode, tail)

@@ -135,6 +135,8 @@ from device_agents.wire.settings import (
     MAX_COMPARED_STEPS,
     MAX_STEPS,
     MODES,
+    SUSTAIN_S,
+    SUSTAIN_SHARE,
     LocalMode,
     Mode,
     RunSettings,
@@ -143,6 +145,7 @@ from device_agents.wire.settings import (
     default_of,
     settings_of,
 )
+from device_agents.wire.sustained_report import Sustained, SustainedEnd, SustainedWindow
 from device_agents.wire.training_report import DIVERGED, Training, TrainingOutcome, Validation, best_step, held_out
 from device_agents.wire.tuning_report import KernelTuning, Tuning, VariantTime
 
@@ -153,18 +156,18 @@ __all__ = [
     "HEARTBEAT_PATH", "ISOLATION_FACTS", "ISOLATION_LEVELS", "ISOLATION_PARTS", "KEPT_PATH", "KEY_LIST_TYPE",
     "KEY_TYPE", "LEASE_PATH", "LEASE_S", "LOCAL_MODES", "MAX_CLASSES", "MAX_COMPARED_STEPS", "MAX_EVENTS_PER_BATCH",
     "MAX_KEPT_RUNS", "MAX_LONG_POLL_S", "MAX_REPORT_BYTES", "MAX_STEPS", "MODES", "MOST_AGENT_BYTES", "MOST_BUNDLES",
-    "OFFER_TYPE", "OTHER_BUNDLE_PATH", "PROGRAM_HEADER", "PROTOCOL", "PROTOCOL_HEADER", "REFUSAL_PATH",
-    "RELEASE_PATH", "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "ROOT_TYPE", "VALIDATION_DATASET_PATH",
+    "OFFER_TYPE", "OTHER_BUNDLE_PATH", "PROGRAM_HEADER", "PROTOCOL", "PROTOCOL_HEADER", "REFUSAL_PATH", "RELEASE_PATH",
+    "RENEW_PATH", "REPORT_PATH", "REPORT_TYPE", "ROOT_TYPE", "SUSTAIN_S", "SUSTAIN_SHARE", "VALIDATION_DATASET_PATH",
     "WEIGHTS_PATH", "AgentOffer", "Assignment", "Blob", "Block", "Cause", "Challenge", "ChallengeRequest",
     "ComparedProcess", "Comparison", "Credential", "DeviceDescription", "DeviceState", "Energy", "EnrolRequest",
     "EnrolResponse", "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest",
     "HeartbeatResponse", "KeptRuns", "KernelTime", "KernelTuning", "KeyList", "LeaseRequest", "Limits", "ListedKey",
-    "LocalMode", "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "OwnArray",
-    "OwnData", "OwnDataset", "Past", "Program", "ProtocolError", "RenewRequest", "Report", "ReportResponse",
-    "RunSettings", "ServerKey", "Setting", "Signature", "Training", "TrainingOutcome", "Tuning", "UpdateFailure",
-    "Validation", "VariantTime", "Verdict", "VerdictKind", "Why", "append_past", "attempt_path", "base64_bytes",
-    "best_step", "borne_out", "challenge_message", "check_own_name", "check_plausible", "check_state", "check_taken",
-    "checkpoint_key", "default_of", "dumps", "enrol_message", "from_json", "held_out", "impossible_energy",
-    "key_message", "loads", "missing_parts", "most_checkpoint_bytes", "pae", "read_past", "release_path",
-    "settings_of", "state_of", "to_json", "version_order",
+    "LocalMode", "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "OwnArray", "OwnData",
+    "OwnDataset", "Past", "Program", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "RunSettings",
+    "ServerKey", "Setting", "Signature", "Sustained", "SustainedEnd", "SustainedWindow", "Training", "TrainingOutcome",
+    "Tuning", "UpdateFailure", "Validation", "VariantTime", "Verdict", "VerdictKind", "Why", "append_past",
+    "attempt_path", "base64_bytes", "best_step", "borne_out", "challenge_message", "check_own_name", "check_plausible",
+    "check_state", "check_taken", "checkpoint_key", "default_of", "dumps", "enrol_message", "from_json", "held_out",
+    "impossible_energy", "key_message", "loads", "missing_parts", "most_checkpoint_bytes", "pae", "read_past",
+    "release_path", "settings_of", "state_of", "to_json", "version_order",
 ]  # fmt: skip

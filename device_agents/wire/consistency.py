@@ -6,6 +6,7 @@
 | `measurement.median_us` | the median of the blocks' medians |
 | `measurement.mean_us`, `cv_within`, `cv_between`, `samples_per_second` | what the samples come to |
 | `measurement.p90_us`, `p99_us`, `interval_low_us`, `interval_high_us` | within the samples, the lower one first |
+| `sustained.windows` together | the same; and their steps as many as fit (`sustained_report.py`) |
 | all samples together | the time that the binary's processes ran (`run_s`), at most |
 
 The interval of `bench-protocol/2` must be the one that its blocks come to, and none where they are too few. Who
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from device_agents.figures.one_run import run_interval
 from device_agents.wire.codec import ProtocolError
 from device_agents.wire.report import FIRST_PROTOCOL, Measurement, Report
+from device_agents.wire.sustained_report import Sustained
 
 TOLERANCE = 0.01
 """Relative."""
@@ -26,6 +28,8 @@ CV_SLACK = 0.002
 CLOCK_SLACK = 1.05
 CLOCK_SLACK_S = 1.0
 """Two stop-watches of one machine differ by no more."""
+ATTEMPT_SLACK_S = 300.0
+"""A board's wall clock may be set while a run goes on."""
 
 
 def check_consistent(report: Report) -> None:
@@ -33,6 +37,8 @@ def check_consistent(report: Report) -> None:
     if report.comparison is not None:
         times = [us for process in report.comparison.processes for us in process.step_us]
         _check_passed("comparison", times, report.run_s)
+    if report.sustained is not None:
+        _check_sustained(report.sustained, report)
     measurement = report.measurement
     if measurement is None:
         return
@@ -51,6 +57,17 @@ def _check_passed(where: str, samples: Sequence[float], run_s: float) -> None:
     if took_s > run_s * CLOCK_SLACK + CLOCK_SLACK_S:
         message = f"{len(samples):,} steps of {took_s:,.1f} s together, in processes that ran for {run_s:,.1f} s"
         raise ProtocolError(where, message)
+
+
+def _check_sustained(found: Sustained, report: Report) -> None:
+    """That its windows lie within the time of its process, and of its attempt."""
+    took_s = found.lasted_s
+    if took_s > report.run_s * CLOCK_SLACK + CLOCK_SLACK_S:
+        message = f"{len(found.windows):,} of {took_s:,.1f} s together, in a process that ran for {report.run_s:,.1f} s"
+        raise ProtocolError("sustained.windows", message)
+    slack_s = ATTEMPT_SLACK_S + took_s * (CLOCK_SLACK - 1)
+    if not report.started_at - slack_s <= found.began_at <= report.finished_at - took_s + slack_s:
+        raise ProtocolError("sustained.began_at", "not within the time of the attempt")
 
 
 def _check_statistics(measurement: Measurement, blocks: Sequence[Sequence[float]]) -> None:

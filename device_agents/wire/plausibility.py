@@ -65,6 +65,8 @@ def impossible_energy(report: Report) -> str:
     told = {"all": (energy.total_mj, report.run_s)}
     if report.measurement is not None:
         told["a step"] = (energy.per_step_mj, report.measurement.median_us * 1e-6)
+    if report.sustained is not None:
+        told["a step"] = (energy.per_step_mj, report.sustained.step_s)
     for what, (mj, seconds) in told.items():
         if mj > most_mw * (seconds + POWER_SLACK_S):
             return f"{mj:,.0f} mJ for {what} in {seconds:,.3g} s, above {most_mw / 1000:,.0f} W"

@@ -12,6 +12,7 @@ from device_agents.wire.codec import SENT_IF_SET, check
 from device_agents.wire.comparison_report import LEAST_US, Comparison
 from device_agents.wire.own_data import OwnData
 from device_agents.wire.settings import MAX_STEPS, MAX_THREADS, Mode
+from device_agents.wire.sustained_report import Sustained
 from device_agents.wire.training_report import Training
 from device_agents.wire.tuning_report import Tuning
 
@@ -258,7 +259,7 @@ class Report:
     run_s: float
     """Wall-clock time of the binary's processes."""
     measurement: Optional[Measurement] = None
-    """Null for eval and tune, and for failures before a step was timed. For train: the training steps, as one block."""
+    """Of profile, and of train (its steps, as one block), once a step was timed; null of other modes."""
     kernels: tuple[KernelTime, ...] = ()
     losses: tuple[Optional[float], ...] = ()
     """Loss of each step in order; null where not finite. Of a profile: its first block (each starts afresh)."""
@@ -286,6 +287,8 @@ class Report:
     """The device's own data set that was used, if one was: it stayed there."""
     comparison: Optional[Comparison] = field(default=None, metadata=SENT_IF_SET)
     """Mode compare only, from the first whole round on."""
+    sustained: Optional[Sustained] = field(default=None, metadata=SENT_IF_SET)
+    """Mode sustained only, from the first whole window on."""
 
     def __post_init__(self) -> None:
         check(self.attempt >= 1, "attempt", "at least 1")
@@ -298,4 +301,5 @@ class Report:
             check(self.mode == "train", "training", "absent but of mode train")
             check(self.training.steps == len(self.losses), "training.steps", f"{len(self.losses):,}, as many as losses")
         check(self.comparison is None or self.mode == "compare", "comparison", "absent but of mode compare")
+        check(self.sustained is None or self.mode == "sustained", "sustained", "absent but of mode sustained")
         check(0 <= self.isolation_level <= 4, "isolation_level", "0 to 4")

@@ -13,7 +13,7 @@ from typing import Any, Literal, Optional, TypeVar, get_args
 
 from device_agents.wire.codec import ALWAYS_SENT, ProtocolError, check
 
-Mode = Literal["profile", "train", "eval", "tune", "compare"]
+Mode = Literal["profile", "train", "eval", "tune", "compare", "sustained"]
 """What a run of the farm does."""
 LocalMode = Literal[Mode, "infer"]
 """What a bundle does on the machine at hand; `infer` writes the logits to a file."""
@@ -36,6 +36,10 @@ COMPARE_S = 300.0
 """Where its user says nothing."""
 MAX_COMPARED_STEPS = 200
 """Of each process of a comparison: all of their times are in its report."""
+LEAST_SUSTAIN_S, SUSTAIN_S, MAX_SUSTAIN_S = 10.0, 600.0, 3600.0
+"""The shortest, where its user says nothing, and the longest."""
+SUSTAIN_SHARE = 0.8
+"""Of a run's time limit, at most: the process has to begin and to end in it too."""
 EFFECT = 0.01
 """Relative: where its user says nothing of the difference that matters."""
 MAX_TIME_LIMIT_S = 7 * 86_400.0
@@ -139,7 +143,7 @@ class RunSettings:
         Setting(
             "Seed",
             "of the order of samples, or of turns",
-            ("profile", "train", "compare"),
+            ("profile", "train", "compare", "sustained"),
             unused=0,
             least=0,
             most=MAX_SEED,
@@ -161,6 +165,11 @@ class RunSettings:
         None,
         Setting("Time to compare", "seconds that bundles may take turns", ("compare",), None, above=0,
                 most=MAX_COMPARE_S, absent="300", option="--compare-time", metavar="SECONDS"),
+    )  # fmt: skip
+    sustain_s: Optional[float] = setting(
+        None,
+        Setting("Time to sustain", "seconds that steps follow each other without a rest", ("sustained",), None,
+                least=LEAST_SUSTAIN_S, most=MAX_SUSTAIN_S, absent="600", option="--sustain-time", metavar="SECONDS"),
     )  # fmt: skip
     effect: Optional[float] = setting(
         None,
@@ -230,6 +239,11 @@ class RunSettings:
             check(known.allows(getattr(self, name)), name, known.bounds)
         is_short = self.mode != "compare" or self.steps <= MAX_COMPARED_STEPS
         check(is_short, "steps", f"1 to {MAX_COMPARED_STEPS} of each process that is compared")
+        least_s = self.sustained_s / SUSTAIN_SHARE
+        is_long = self.mode != "sustained" or self.time_limit_s is None or self.time_limit_s >= least_s
+        check(
+            is_long, "time_limit_s", f"left out, or at least {least_s:,g}: {self.sustained_s:,g} s are to be sustained"
+        )
         check(not self.min_delta or self.patience is not None, "min_delta", "left out, or `patience` set")
         for name in ("schedule_steps", "final_ratio"):
             is_idle = self.schedule == "constant" and getattr(self, name) is not None
@@ -249,14 +263,19 @@ class RunSettings:
                   f"left out, or `validation` or `{data_set}` set: there is nothing to validate on")  # fmt: skip
 
     @property
+    def sustained_s(self) -> float:
+        """Seconds that steps follow each other, in mode sustained."""
+        return SUSTAIN_S if self.sustain_s is None else self.sustain_s
+
+    @property
     def reported_mode(self) -> Mode:
         """As a report says it: `infer` is an evaluation that nobody scores."""
         return "eval" if self.mode == "infer" else self.mode
 
     @property
     def needs_data(self) -> bool:
-        """A profile can do with made-up samples, and so can a comparison."""
-        return self.mode not in ("profile", "tune", "compare")
+        """A profile can do with made-up samples, and so can a comparison, and steps that are to be sustained."""
+        return self.mode not in ("profile", "tune", "compare", "sustained")
 
     def fitted(self: "Settings") -> "Settings":
         """The same, with `unused` for what the mode does not take, and the default where it takes one and has none."""

@@ -1,6 +1,7 @@
-"""What timed canaries took on each device, and where that changed. On the way down the history is set aside.
+"""What timed canaries took on each device, and where that changed; runs of mode sustained.
 
-0028's code takes a timed canary that is under way for one that shows whether its device works, finds it wrong, and does
+On the way down the history is set aside, and so are sustained runs with what belongs to them: 0028's code knows no such
+mode. It takes a timed canary that is under way for one that shows whether its device works, finds it wrong, and does
 nothing about it, since the device is not quarantined.
 """
 
@@ -12,7 +13,17 @@ down_revision = "0028"
 branch_labels = None
 depends_on = None
 
-ROWS = (("canary_times", "run_id", "1 = 1"), ("canary_changes", "id", "1 = 1"))
+SUSTAINED = "CAST(settings AS TEXT) LIKE '%\"mode\": \"sustained\"%'"
+RUNS = f"(SELECT id FROM runs WHERE {SUSTAINED})"
+ROWS = (
+    ("runs", "id", SUSTAINED),
+    ("attempts", "id", f"run_id IN {RUNS}"),
+    ("results", "attempt_id", f"run_id IN {RUNS}"),
+    ("strikes", "id", f"run_id IN {RUNS}"),
+    ("checkpoints", "run_id", f"run_id IN {RUNS}"),
+    ("canary_times", "run_id", "1 = 1"),
+    ("canary_changes", "id", "1 = 1"),
+)
 SERIES = "ix_canary_times_device_id_series_run_id"
 
 
@@ -63,6 +74,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("devices") as devices:
         devices.add_column(sa.Column("timed_canary_at", sa.Double(), server_default="0", nullable=False))
+    op.give_up_overtaken_attempts("0029")
     op.put_back("0029", ROWS, ())
 
 

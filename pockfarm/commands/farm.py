@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from device_agents.wire import FIRST_MODES, MODES, RunSettings
+from device_agents.wire import MODES, RunSettings
 from device_agents.wire.disk import is_full
 from pockfarm.cited import cited
 from pockfarm.client import Farm
@@ -31,6 +31,9 @@ from pockfarm.table import NONE, figure, milliseconds, print_table
 from pockfarm.values import Job, Run, optional_number, part, parts, text
 from pockfarm.written import write_whole
 
+ONE_BUNDLE = tuple(mode for mode in MODES if mode != "compare")
+"""Modes of one bundle; `pockfarm compare` takes several."""
+
 
 def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = farm_command(subparsers, "compile", "compile a training bundle on the farm", _compile)
@@ -43,11 +46,11 @@ def add_compile(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = farm_command(subparsers, "run", "run a bundle on a device and wait for its report", _run)
     command.add_argument("bundle", metavar="DIGEST", help="sha256:… as printed by compile")
-    command.add_argument("mode", choices=FIRST_MODES)
+    command.add_argument("mode", choices=ONE_BUNDLE)
     where = command.add_mutually_exclusive_group()
     where.add_argument("--device", metavar="ID")
     where.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class")
-    add_setting_options(command, FIRST_MODES)
+    add_setting_options(command, ONE_BUNDLE)
     words = "a file is uploaded first; device:NAME is the device's own data set of that name, which stays there"
     command.add_argument("--dataset", metavar="DIGEST|F.npz|device:NAME", help=words)
     words = "a tag that the device must have; may be repeated"

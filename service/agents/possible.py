@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from device_agents.figures.rounds import may_end, order_of, rounds_of
+from device_agents.figures.sustained import window_count
 from device_agents.figures.warm_up import allowance
-from device_agents.wire import EFFECT, ProtocolError, Report, RunSettings
+from device_agents.wire import EFFECT, SUSTAIN_SHARE, ProtocolError, Report, RunSettings
 from service.bundles.service import Built
 from service.database.models import Attempt, Run
 
@@ -37,6 +39,8 @@ def check_possible(
         raise ProtocolError("measurement.batch", f"{report.measurement.batch:,}, and the bundle's is {batch:,}")
     if settings.mode == "compare":
         _check_comparison(report, settings, (bundle.digest, *others))
+    if settings.mode == "sustained":
+        _check_sustained(report, settings, batch)
 
 
 def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str, ...]) -> None:
@@ -63,6 +67,29 @@ def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str,
             raise ProtocolError("comparison.processes", f"round {number} is in another order than the seed says")
     if found.ended == "known" and not may_end(rounds, bundles=len(bundles), effect=settings.effect or EFFECT):
         raise ProtocolError("comparison.ended", "known, and its rounds leave it open")
+
+
+def _check_sustained(report: Report, settings: RunSettings, batch: object) -> None:
+    """That the windows are those that so much time is split into, all of them where its time was over."""
+    found = report.sustained
+    if found is None:
+        if report.outcome.state == "succeeded":
+            raise ProtocolError("sustained", "missing from a sustained run that succeeded")
+        return
+    if report.measurement_class not in ("hardware", "host"):
+        raise ProtocolError("sustained", f"of a device that is {report.measurement_class}: its times say nothing")
+    if isinstance(batch, int) and found.batch != batch:
+        raise ProtocolError("sustained.batch", f"{found.batch:,}, and the bundle's is {batch:,}")
+    own_s = (report.own_limits or {}).get("run_s", math.inf)
+    lasts_s = min(settings.sustained_s, SUSTAIN_SHARE * own_s)
+    count = window_count(lasts_s)
+    if not math.isclose(found.window_s, lasts_s / count, rel_tol=1e-6):
+        raise ProtocolError("sustained.window_s", f"{found.window_s:g}, and {lasts_s:,g} s have windows of "
+                            f"{lasts_s / count:g} s")  # fmt: skip
+    if len(found.windows) > count or (found.ended == "time" and len(found.windows) < count):
+        raise ProtocolError("sustained.windows", f"{len(found.windows):,}, and {lasts_s:,g} s have {count:,}")
+    if found.ended == "cut" and report.outcome.state == "succeeded":
+        raise ProtocolError("sustained.ended", "cut, and the run succeeded")
 
 
 def _check_count(where: str, count: int, asked: int) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from device_agents.figures import apart
 from device_agents.figures.intervals import Interval
 from service.database.models import Run
-from service.runs import compared, provenance, service
+from service.runs import compared, provenance, service, sustained
 from service.runs.schemas import BesideView, DifferenceView, RatioView, RunAgain, RunCreate
 from service.runs.variation import variations
 from service.runs.wants import TAG
@@ -60,7 +60,8 @@ def beside(session: Session, one: Run, other: Run, *, now: float) -> BesideView:
     losses = _losses(first, second) if one.mode in BIT_EQUAL else ""
     weights = _weights(one, other)
     unlike = [difference.what.replace("_", " ") for difference in differences if difference.what in SAME_RUN]
-    agrees, says = _agrees(time, silence, losses, weights, _turns(session, (one, other), (first, second)))
+    curves = _curves((one, other), (first, second))
+    agrees, says = curves or _agrees(time, silence, losses, weights, _turns(session, (one, other), (first, second)))
     if unlike:
         agrees, says = None, f"not the same run: other {', '.join(unlike)}"
     return BesideView(first=one.id, second=other.id, agrees=agrees, says=says, differences=differences, time=time,
@@ -132,6 +133,23 @@ def _turns(
         for first, second in zip(*views, strict=True)
         if first.ratio_low is not None and first.ratio_high is not None and second.ratio_low is not None
     ]
+
+
+def _curves(
+    runs: tuple[Run, Run], reports: tuple[Mapping[str, Any], Mapping[str, Any]]
+) -> tuple[bool | None, str] | None:
+    """Of two sustained runs: whether both slow down by as much; None if they are none."""
+    curves = [sustained.curve_in(report) for report in reports]
+    if any(run.mode != "sustained" for run in runs):
+        return None
+    if curves[0] is None or curves[1] is None:
+        return None, "cannot tell: one of them has no windows"
+    first, second = curves[0].interval, curves[1].interval
+    if first is None or second is None:
+        return None, "cannot tell: one of them has too few windows for an interval"
+    told = f"{curves[0].says} / {curves[1].says}"
+    overlap = first.low <= second.high and second.low <= first.high
+    return overlap, f"the intervals of how much it slows down {'overlap' if overlap else 'lie apart'} ({told})"
 
 
 def _agrees(

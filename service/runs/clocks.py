@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from device_agents.wire import EMULATION_TIME_FACTOR, RunSettings
+from device_agents.wire import EMULATION_TIME_FACTOR, SUSTAIN_SHARE, RunSettings
 from service.database.models import Device
 from service.database.scope import organisation_of
 from service.problems import Forbidden, Invalid
@@ -14,8 +14,15 @@ from service.settings import Settings
 
 
 def run_s(settings: Settings, wanted: RunSettings | None = None) -> float:
-    """Seconds for all processes of an attempt together, as for a real board; None: of a run that asks for nothing."""
-    return settings.run_s if wanted is None or wanted.time_limit_s is None else wanted.time_limit_s
+    """Seconds for all processes of an attempt together, as for a real board; None: of a run that asks for nothing. What
+    is to be sustained for long has time for it, without its user asking."""
+    if wanted is None or wanted.time_limit_s is None:
+        return max(settings.run_s, _sustained_s(wanted))
+    return wanted.time_limit_s
+
+
+def _sustained_s(wanted: RunSettings | None) -> float:
+    return wanted.sustained_s / SUSTAIN_SHARE if wanted is not None and wanted.mode == "sustained" else 0.0
 
 
 def most_run_s(settings: Settings) -> float:
@@ -26,16 +33,17 @@ def most_run_s(settings: Settings) -> float:
 def check_asked(session: Session, settings: Settings, wanted: RunSettings) -> None:
     """That a run asks for no more than it can have. Raises: Invalid; Forbidden (more than its organisation may)."""
     most_s, asked_s = most_run_s(settings), run_s(settings, wanted)
+    where, asks = ("time_limit_s", "asked") if wanted.time_limit_s is not None else ("sustain_s", "needed")
     if asked_s > most_s:
-        raise Invalid("limits.run-time", f"{wanted.time_limit_s:,.0f} s asked, a run may take {most_s:,.0f}",
-                      where="time_limit_s", hint="ask for less, and start another run from its weights; or ask the "
+        raise Invalid("limits.run-time", f"{asked_s:,.0f} s {asks}, a run may take {most_s:,.0f}",
+                      where=where, hint="ask for less, and start another run from its weights; or ask the "
                       "operator for a higher POCKFARM_RUN_MOST_S")  # fmt: skip
-    if wanted.time_limit_s is None:
+    if wanted.time_limit_s is None and asked_s <= settings.run_s:
         return
     limit_s = limit_of(settings, quotas_of(session, organisation_of(session)), "run_s")
     if limit_s is not None and asked_s > limit_s:
-        raise Forbidden("quota.run_s", f"{asked_s:,.0f} s asked, a run of this organisation may take {limit_s:,.0f}",
-                        where="time_limit_s", hint=f"ask for less, and start another run from its weights; {HINT}",
+        raise Forbidden("quota.run_s", f"{asked_s:,.0f} s {asks}, a run of this organisation may take {limit_s:,.0f}",
+                        where=where, hint=f"ask for less, and start another run from its weights; {HINT}",
                         cause="limits", extra={"quota": "run_s", "limit": limit_s, "use": asked_s})  # fmt: skip
 
 

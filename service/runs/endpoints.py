@@ -20,7 +20,7 @@ from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.long_poll import Wait, watch
 from service.pagination import Cursor, Limit, Page
 from service.problems import NotFound
-from service.runs import again, compared, placement, provenance, service
+from service.runs import again, compared, placement, provenance, service, sustained
 from service.runs.filter import RunFilter
 from service.runs.schemas import (
     BesideView,
@@ -131,6 +131,7 @@ def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
         told = compared.told_in(result.report)
         return ReportView(run_id=run.id, digest=result.digest, recorded_at=result.recorded_at, report=result.report,
                           comparison=compared.view(session, run, told) if told else None,
+                          sustained=sustained.view_in(result.report),
                           provenance=provenance.of(session, run, result, now=time.time()))  # fmt: skip
 
 

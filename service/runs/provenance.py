@@ -63,15 +63,19 @@ def device_state(report: Mapping[str, Any]) -> dict[str, Any]:
     """What the device said of itself as it ran: kernel, governor, power mode, agent, isolation, threads."""
     facts = dict(report.get("environment") or {})
     facts["isolation_level"] = report.get("isolation_level")
-    measured, turns = report.get("measurement") or {}, report.get("comparison") or {}
-    facts["threads"] = measured.get("threads", turns.get("threads"))
+    facts["threads"] = _timed(report).get("threads")
     return facts
 
 
 def protocol_of(report: Mapping[str, Any]) -> str:
     """How its times were made; empty where there are none."""
-    timed = report.get("comparison") or report.get("measurement") or {}
-    return str(timed.get("protocol", NO_PROTOCOL))
+    return str(_timed(report).get("protocol", NO_PROTOCOL))
+
+
+def _timed(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What it has of times."""
+    named = (report.get(name) for name in ("comparison", "sustained", "measurement"))
+    return next(filter(None, named), {})
 
 
 def _dataset(run: Run, report: Mapping[str, Any]) -> str | None:

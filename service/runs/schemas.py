@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from device_agents.wire import MOST_BUNDLES, RunSettings, to_json
 from service.database.models import Attempt, Holding, Run
 from service.runs.settings import SettingsBody, SettingsView, settings_in
+from service.runs.sustained_views import SustainedView
 from service.runs.wants import TAG, own_data
 from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
 
@@ -310,6 +311,8 @@ class ReportView(View):
     report: dict[str, Any]
     comparison: ComparisonView | None
     """Mode compare only."""
+    sustained: SustainedView | None
+    """Mode sustained only."""
     provenance: ProvenanceView
 
 

@@ -19,12 +19,16 @@ from device_agents.measure.sampler import INTERVAL_S, EnergyMeter, StateLog
 from device_agents.wire import Block, DeviceState, Report, RunSettings
 from tests.agents.real_step import real_bundle
 from tests.agents.test_devices import ORIN_NANO, PI_4, PI_5, SM8550
+from tests.calibration.curves import NEAR, looked_at
 
 SPINS_US = (1_000, 3_000, 10_000)
 LEAST_SPIN_US = 1
 SPIN_SHARE, SPIN_SLACK_US = 0.01, 20.0
 ALLOCATIONS = (16 << 20, 64 << 20, 256 << 20)
 ALLOCATION_SHARE, ENERGY_SHARE = 0.03, 0.02
+ONSET_SHARE = 0.02
+CURVES_A_TRIAL = 10
+"""A curve is looked at in some hundredths of a second."""
 PROFILE = RunSettings("profile", steps=50)
 
 
@@ -54,6 +58,18 @@ def checks(trials: int, *, seed: int) -> Iterator[Check]:
     for name, rail in RAILS.items():
         errors = [_energy_error(rail, random.Random(f"{seed}/{name}/{number}")) for number in range(trials)]
         yield Check(f"synthetic {name}", "energy: largest error", 100 * max(errors), 100 * ENERGY_SHARE, "%")
+    yield from curves(CURVES_A_TRIAL * trials, seed=seed)
+
+
+def curves(trials: int, *, seed: int) -> Iterator[Check]:
+    """Onsets of slow-downs that are injected into curves of sustained runs."""
+    found = [looked_at(random.Random(f"{seed}/curve/{number}"), number) for number in range(trials)]
+    with_one = sum(one.onset is not None for one in found) or 1
+    missed = 100 * sum(one.is_missed for one in found) / with_one
+    invented = 100 * sum(one.is_invented for one in found) / max(1, trials - with_one)
+    said = f"onset of injected slow-downs: missed, or {NEAR:.0%} off"
+    yield Check("synthetic sustained curves", said, missed, 100 * ONSET_SHARE, "%")
+    yield Check("synthetic sustained curves", "found where there is none", invented, 100 * ONSET_SHARE, "%")
 
 
 def profiled(**made: int | bool) -> Report:

@@ -24,6 +24,19 @@ def test_energy_is_what_the_rail_carried(name: str) -> None:
     assert instruments._energy_error(RAILS[name], random.Random(3)) <= instruments.ENERGY_SHARE
 
 
+def test_onsets_are_found_where_they_are() -> None:
+    missed, invented = instruments.curves(60, seed=7)
+    assert missed.is_kept
+    assert invented.is_kept
+    assert "onset of injected slow-downs" in missed.what
+
+
+def test_a_curve_s_rule_that_finds_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("device_agents.figures.sustained.EFFECT", 1e9)
+    missed, invented = instruments.curves(10, seed=7)
+    assert (missed.found, missed.is_kept, invented.found) == (100.0, False, 0.0)
+
+
 def test_a_rule_that_finds_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("device_agents.measure.measurement.THROTTLE_S", 1e9)
     trace = TRACES["Jetson, clock alone"]

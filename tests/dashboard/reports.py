@@ -23,6 +23,8 @@ from device_agents.wire import (
     Mode,
     Outcome,
     Report,
+    Sustained,
+    SustainedWindow,
     Training,
     Validation,
     Verdict,
@@ -114,6 +116,27 @@ def compared(report: Report, bundles: Sequence[str], factors: Sequence[float]) -
             processes.append(ComparedProcess(which, tuple(us * (1 + abs(dice.gauss(0, 0.002))) for _ in range(24))))
     found = Comparison(tuple(bundles), 20, tuple(processes), "known", (2,) * len(bundles), LOOKS[-1])
     return replace(report, mode="compare", measurement=None, verdict=None, kernels=(), energy=None, comparison=found)
+
+
+def sustained(report: Report, *, onset: int = 230, factor: float = 1.19) -> Report:
+    """The report of a run of ten minutes whose board slows down, and says so."""
+    assert report.measurement is not None
+    dice, windows, level = random.Random(5), [], 0.0
+    for number in range(600):
+        level = 0.7 * level + dice.gauss(0, 0.002)
+        warmth = 1 - math.exp(-max(0, number - onset) / 12)
+        us = report.measurement.median_us * (1 + (factor - 1) * warmth) * math.exp(level) * (1.3 if number < 2 else 1)
+        p90_us = us * (1.02 + abs(dice.gauss(0, 0.01)) + (dice.random() < 0.02) * dice.random())
+        windows.append(SustainedWindow(max(1, int(0.97e6 / us)), us, p90_us))
+    states = tuple(
+        DeviceState(report.started_at + 2 + 2 * at, 52 + min(30, at / 4), 1.8e9 if 2 * at < onset else 1.5e9,
+                    2 * at >= onset - 4, None, 0.02)
+        for at in range(300)
+    )  # fmt: skip
+    found = Sustained(1.0, tuple(windows), sum(one.steps for one in windows), report.measurement.batch, 2,
+                      report.started_at + 1, "time")  # fmt: skip
+    return replace(report, mode="sustained", measurement=None, verdict=None, kernels=(), energy=None, run_s=604.0,
+                   finished_at=report.started_at + 606, device_states=states, sustained=found)  # fmt: skip
 
 
 def _stopped_early(losses: Sequence[float], dice: random.Random) -> Training:

@@ -51,6 +51,7 @@ def pages_of(seeded: SeededFarm) -> dict[str, str]:
         "run-profile": f"/dashboard/runs/{ids.sparse_run}",
         "run-board": f"/dashboard/runs/{ids.pi_run}",
         "run-compare": f"/dashboard/runs/{ids.compare_run}",
+        "run-sustained": f"/dashboard/runs/{ids.sustained_run}",
         "run-train": f"/dashboard/runs/{ids.train_run}",
         "run-emulated": f"/dashboard/runs/{ids.emulated_run}",
         "run-throttled": f"/dashboard/runs/{ids.throttled_run}",

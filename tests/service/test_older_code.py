@@ -12,19 +12,23 @@ from tests.service.test_migrations import downgrade, filled_database
 
 
 def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> None:
-    """0028: comparisons wait aside; a warm-up by rule, a report without an interval, a verdict of function do not."""
+    """0028: comparisons wait aside; a warm-up by rule, a report without an interval, a verdict of function do not.
+    0029: sustained runs wait aside."""
     filled_database(empty_url, "head")
     database = Database(empty_url)
     settings = {"mode": "profile", "steps": 5, "warmup": None}
     report = {"measurement": {"median_us": 12.5, "interval_low_us": None, "interval_high_us": None},
               "verdict": {"kind": "function", "rule": "emulated"}}  # fmt: skip
     with database.engine.begin() as connection:
-        first, second = connection.scalars(text("SELECT id FROM runs ORDER BY id LIMIT 2")).all()
-        values = {"first": first, "second": second, "by_rule": json.dumps(settings), "report": json.dumps(report),
-                  "comparing": json.dumps(settings | {"mode": "compare"})}  # fmt: skip
+        first, second, third = connection.scalars(text("SELECT id FROM runs ORDER BY id LIMIT 3")).all()
+        values = {"first": first, "second": second, "third": third, "by_rule": json.dumps(settings), "report": json.dumps(report),
+                  "comparing": json.dumps(settings | {"mode": "compare"}),
+                  "sustained": json.dumps(settings | {"mode": "sustained"})}  # fmt: skip
         connection.execute(text("UPDATE runs SET settings = :by_rule WHERE id = :first"), values)
         connection.execute(text("UPDATE runs SET settings = :comparing WHERE id = :second"), values)
-        result = connection.scalar(text("SELECT min(attempt_id) FROM results WHERE run_id <> :second"), values)
+        connection.execute(text("UPDATE runs SET settings = :sustained WHERE id = :third"), values)
+        others = text("SELECT min(attempt_id) FROM results WHERE run_id NOT IN (:second, :third)")
+        result = connection.scalar(others, values)
         connection.execute(text("UPDATE results SET report = :report WHERE attempt_id = :id"), values | {"id": result})
         runs = connection.scalar(text("SELECT count(*) FROM runs"))
 
@@ -35,10 +39,12 @@ def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> Non
             return connection.scalar(text("SELECT count(*) FROM runs")), _parsed(kept), _parsed(said)
 
     assert stored() == (runs, settings, report)
+    downgrade(empty_url, "0028")
+    assert stored() == (runs - 1, settings, report)
     downgrade(empty_url, "0027")
     older = {"measurement": {"median_us": 12.5, "interval_low_us": 12.5, "interval_high_us": 12.5},
              "verdict": {"kind": "noisy", "rule": "emulated"}}  # fmt: skip
-    assert stored() == (runs - 1, settings | {"warmup": 3}, older)
+    assert stored() == (runs - 2, settings | {"warmup": 3}, older)
     migrate(empty_url)
     assert stored() == (runs, settings, report)
     database.close()

@@ -47,7 +47,7 @@ def assignment(settings: RunSettings) -> p.Assignment:
         ({"tune_s": 0}, "tune_s", "above 0, at most 86,400"),
         ({"steps": None}, "steps", "1 to 100,000"),
         ({"steps": "7"}, "steps", "1 to 100,000"),
-        ({"mode": "dance"}, "mode", "one of profile, train, eval, tune, compare, infer"),
+        ({"mode": "dance"}, "mode", "one of profile, train, eval, tune, compare, sustained, infer"),
     ],
 )
 def test_a_value_beyond_its_bounds_is_refused_by_name(given: dict[str, Any], where: str, said: str) -> None:
@@ -63,6 +63,7 @@ def test_a_mode_runs_without_what_it_does_not_take() -> None:
     assert as_mode["eval"] == RunSettings("eval", 0, 0, 0, None, 4, None)
     assert as_mode["tune"] == RunSettings("tune", 0, 0, 0, None, 4, 9.0)
     assert as_mode["compare"] == RunSettings("compare", 7, 0, 3, None, 4, None)
+    assert as_mode["sustained"] == RunSettings("sustained", 0, 0, 3, None, 4, None)
     assert as_mode["infer"] == RunSettings("infer", 0, 0, 0, None, 4, None)
     assert RunSettings("tune", tune_s=None).fitted().tune_s == 60.0
 

@@ -25,6 +25,8 @@ from service.dashboard.pages.run_figures import (
     step_table,
 )
 from service.dashboard.pages.schedules import schedule_table
+from service.dashboard.pages.sustained import found_in as curve_in
+from service.dashboard.pages.sustained import sustained_facts, sustained_figure, sustained_figures, window_table
 from service.dashboard.pages.training import (
     ENDINGS,
     loss_figure,
@@ -37,6 +39,8 @@ from service.dashboard.pages.turns import found_in, turns_facts, turns_figures, 
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, class_chip, outcome_chip, state_chip, verdict_chip
 from service.dashboard.tables import Column, Row, Table, table, thinned
 from service.database.models import OPEN_RUN_STATES, Run
+from service.runs.schemas import ComparisonView
+from service.runs.sustained_views import SustainedView
 from service.runs.why import TryWhy, why
 from service.settings import Settings
 
@@ -50,6 +54,7 @@ TABLES = (
     "kernels",
     "schedules",
     "turns",
+    "windows",
     "steps",
     "losses",
     "validations",
@@ -80,6 +85,7 @@ class RunPage:
     kernels: Table | None
     schedules: Table | None
     turns: Table | None
+    curve: Figure | None
     memory: Figure | None
     states: tuple[Figure, ...]
     says: str
@@ -108,7 +114,7 @@ def run_page(session: Session, settings: Settings, run_id: str, sort: str) -> Ru
     said = why(session, settings, session.get_one(Run, run_id))
     built = queries.bundle(session, found.bundle_digest)
     measured = report.measurement if report else None
-    turns = found_in(session, found)
+    turns, curve = found_in(session, found), curve_in(found)
     is_open = found.state in OPEN_RUN_STATES
     losses = report.losses if report else tuple(queries.step_losses(session, found.id))
     validations = _validations(session, found)
@@ -119,9 +125,9 @@ def run_page(session: Session, settings: Settings, run_id: str, sort: str) -> Ru
     return RunPage(
         run=found,
         chips=_chips(found),
-        figures=turns_figures(turns) if turns else _key_figures(found) if report else (),
+        figures=_figures(found, turns, curve),
         facts=_facts(found),
-        conditions=turns_facts(turns) if turns else _conditions(found),
+        conditions=turns_facts(turns) if turns else sustained_facts(curve) if curve else _conditions(found),
         environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
         steps=step_figure(measured, found.interval_ms, f"{here}/steps", steps_width) if measured else None,
         loss=loss,
@@ -132,6 +138,7 @@ def run_page(session: Session, settings: Settings, run_id: str, sort: str) -> Ru
         kernels=kernel_table(kernels, sort) if kernels else None,
         schedules=schedule_table(report.tuning) if report and report.tuning else None,
         turns=turns_table(turns) if turns else None,
+        curve=sustained_figure(curve, f"{here}/windows") if curve else None,
         memory=memory_figure(built, f"{here}/memory") if built else None,
         states=state_figures(report.device_states, f"{here}/state") if report else (),
         says=said.says,
@@ -163,6 +170,9 @@ def run_data(session: Session, settings: Settings, run_id: str, name: str, sort:
         return loss_table(losses, training.learning_rates if training else ())
     if name == "validations":
         return validation_table(_validations(session, found))
+    if name == "windows":
+        curve = curve_in(found)
+        return window_table(curve) if curve else None
     if name == "turns":
         turns = found_in(session, found)
         return turns_table(turns) if turns else None
@@ -217,6 +227,15 @@ def _chips(found: RunFacts) -> tuple[Chip, ...]:
     if found.measurement_class:
         chips.append(class_chip(found.measurement_class))
     return tuple(chips)
+
+
+def _figures(found: RunFacts, turns: ComparisonView | None, curve: SustainedView | None) -> tuple[KeyFigure, ...]:
+    """By what it was made for."""
+    if turns:
+        return turns_figures(turns)
+    if curve:
+        return sustained_figures(curve)
+    return _key_figures(found) if found.report else ()
 
 
 def _key_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
@@ -342,6 +361,8 @@ def _downloads(found: RunFacts) -> tuple[Fact, ...]:
     files: list[Fact] = []
     if found.report is not None:
         files.append(Fact("Report", "JSON", addresses.report(found.id)))
+        if found.report.sustained:
+            files.append(Fact("Windows", "CSV", f"{here}/windows.csv"))
         if found.report.measurement:
             files.append(Fact("Steps", "CSV", f"{here}/steps.csv"))
         if found.report.kernels:

@@ -1,0 +1,86 @@
+"""What a run of mode sustained found: the curve of its step's time, when it slows down and by how much."""
+
+from __future__ import annotations
+
+from device_agents.figures.sustained import spoken
+from service.dashboard import format as fmt
+from service.dashboard.charts import FULL_WIDTH, for_screens
+from service.dashboard.charts.sustained import SustainedSeries, beyond, sustained_plot
+from service.dashboard.facts import RunFacts
+from service.dashboard.parts import Fact, Figure, KeyFigure
+from service.dashboard.tables import Column, Row, Table, table, thinned
+from service.runs import sustained
+from service.runs.sustained_views import SustainedView
+
+COLUMNS = (
+    Column("start_s", "From", "number", "s", 1, primary=True, hint="From the beginning of the first step"),
+    Column("steps", "Steps", "number"),
+    Column("median_us", "Median", "number", "\N{MICRO SIGN}s", 1),
+    Column("p90_us", "p90", "number", "\N{MICRO SIGN}s", 1),
+)
+ENDS = {"time": "its time was over", "cut": "it was ended before"}
+
+
+def found_in(found: RunFacts) -> SustainedView | None:
+    """What the farm works out from the report; None of another mode."""
+    report = found.report
+    if report is None or report.sustained is None:
+        return None
+    return sustained.view(report.sustained, sustained.curve(report.sustained, report.device_states))
+
+
+def window_table(said: SustainedView) -> Table:
+    """A row for each window."""
+    rows = [Row(window.model_dump()) for window in said.windows]
+    return table("windows", "Windows of the curve", COLUMNS, rows)
+
+
+def sustained_figure(said: SustainedView, data_href: str) -> Figure:
+    """The curve."""
+    half_s = said.window_s / 2
+    known = [(one.start_s + half_s, one) for one in said.windows]
+    series = SustainedSeries(
+        median_ms=tuple((at_s, one.median_us / 1000) for at_s, one in known if one.median_us is not None),
+        p90_ms=tuple((at_s, one.p90_us / 1000) for at_s, one in known if one.p90_us is not None),
+        lasted_s=said.lasted_s,
+        onset_s=said.onset_s,
+        throttled_s=said.throttled_s,
+        says=said.says,
+    )
+    above = beyond(series)
+    note = f"{said.says}. {fmt.plural(len(said.windows), 'window')} of {fmt.number(said.window_s, 1)} s."
+    if above:
+        note += f" The 90th percentile of {fmt.plural(above, 'window')} is above the axis."
+    return Figure(
+        id="sustained-curve",
+        title="Step time while it is sustained",
+        note=note[0].upper() + note[1:],
+        drawing=for_screens(lambda width: sustained_plot(series, width), FULL_WIDTH),
+        table=thinned(window_table(said)),
+        data_href=data_href,
+    )
+
+
+def sustained_figures(said: SustainedView) -> tuple[KeyFigure, ...]:
+    """The step at first and over the last third, and the onset."""
+    low, high = said.ratio_low, said.ratio_high
+    reach = "too few windows for an interval" if low is None or high is None else (
+        f"{low:.3f} to {high:.3f}\N{MULTIPLICATION SIGN} (99%)")  # fmt: skip
+    onset = "none found" if said.onset_s is None else spoken(said.onset_s)
+    return (
+        KeyFigure("Step at first", fmt.latency(said.first_us / 1000), "ms"),
+        KeyFigure("Step sustained", fmt.latency(said.sustained_us / 1000), "ms", "over the last third"),
+        KeyFigure("Slower by", f"{said.ratio:.3f}", "\N{MULTIPLICATION SIGN}", reach),
+        KeyFigure("Slows down after", onset, "", said.board_says),
+        KeyFigure("Steps", fmt.number(said.steps), "", f"in {spoken(said.lasted_s)}"),
+    )
+
+
+def sustained_facts(said: SustainedView) -> tuple[Fact, ...]:
+    """Beside the other conditions."""
+    return (
+        Fact("Protocol", said.protocol),
+        Fact("Ended", ENDS[said.ended]),
+        Fact("Steps fill", fmt.percent(said.busy), hint="Of the time; the rest is between steps"),
+        Fact("The board said", said.board_says or "nothing of throttling or of its clock"),
+    )
