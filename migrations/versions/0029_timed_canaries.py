@@ -17,9 +17,11 @@ SUSTAINED = "CAST(settings AS TEXT) LIKE '%\"mode\": \"sustained\"%'"
 RUNS = f"(SELECT id FROM runs WHERE {SUSTAINED})"
 ROWS = (
     ("runs", "id", SUSTAINED),
+    ("compared_bundles", "run_id", f"run_id IN {RUNS}"),
     ("attempts", "id", f"run_id IN {RUNS}"),
     ("results", "attempt_id", f"run_id IN {RUNS}"),
     ("strikes", "id", f"run_id IN {RUNS}"),
+    ("tunings", "id", f"run_id IN {RUNS}"),
     ("checkpoints", "run_id", f"run_id IN {RUNS}"),
     ("canary_times", "run_id", "1 = 1"),
     ("canary_changes", "id", "1 = 1"),

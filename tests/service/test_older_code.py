@@ -21,7 +21,8 @@ def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> Non
               "verdict": {"kind": "function", "rule": "emulated"}}  # fmt: skip
     with database.engine.begin() as connection:
         first, second, third = connection.scalars(text("SELECT id FROM runs ORDER BY id LIMIT 3")).all()
-        values = {"first": first, "second": second, "third": third, "by_rule": json.dumps(settings), "report": json.dumps(report),
+        values = {"first": first, "second": second, "third": third, "by_rule": json.dumps(settings),
+                  "report": json.dumps(report),
                   "comparing": json.dumps(settings | {"mode": "compare"}),
                   "sustained": json.dumps(settings | {"mode": "sustained"})}  # fmt: skip
         connection.execute(text("UPDATE runs SET settings = :by_rule WHERE id = :first"), values)
