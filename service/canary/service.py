@@ -103,7 +103,7 @@ def regressed(session: Session, most: int) -> list[tuple[CanaryChange, str]]:
 
 
 def acknowledge(session: Session, device_id: str, change_id: str, reason: str) -> ChangeView:
-    """Say that a slower device is known of. Raises: NotFound; Conflict (it is none, or is over, or was said before)."""
+    """Say that a slower device is known of, or why, once more. Raises: NotFound; Conflict (it is not slower now)."""
     device = devices.own(session, device_id)
     change = session.get(CanaryChange, change_id)
     if change is None or change.device_id != device.id:
@@ -111,7 +111,7 @@ def acknowledge(session: Session, device_id: str, change_id: str, reason: str) -
                        hint=f"GET /devices/{device.id}/canaries lists them")  # fmt: skip
     last = last_change(session, device.id, change.series)
     state = _state(change, is_last=last is not None and last.id == change.id)
-    if state != "open":
+    if state not in ("open", "acknowledged"):
         raise Conflict("canary.not-open", f"this change is {state}", hint="GET /regressions lists those that are open")
     change.acknowledged_at, change.acknowledgement = time.time(), clean_text(reason, 1000)
     session.flush()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from device_agents import wire as p
+from service.database.models import CanaryChange
 from service.identifiers import digest_of
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
@@ -29,6 +30,8 @@ class Tenant:
     dataset: str
     weights: str
     device: str
+    change: str
+    """Of its device's times."""
     key: str
     user: str
     enrolment_token: str
@@ -67,9 +70,22 @@ def make_tenant(farm: TestFarm, marker: str, *, hook: str = "https://hook.exampl
     group = mine.http.post("/run-groups", json={"bundle": bundle, "name": f"group-{marker}"}).json()["id"]
     mine.http.post(f"/run-groups/{group}/cancel")
     webhook = mine.http.post("/webhooks", json={"url": hook + marker}).json()["id"]
-    upload = begin_upload(mine)
-    return Tenant(mine, job["id"], run["id"], bundle, job["model"]["digest"], dataset, weights, board.device_id, key,
-                  user, token, window, webhook, group, upload)  # fmt: skip
+    upload, change = begin_upload(mine), become_slower(mine, board.device_id, run["id"])
+    return Tenant(mine, job["id"], run["id"], bundle, job["model"]["digest"], dataset, weights, board.device_id, change,
+                  key, user, token, window, webhook, group, upload)  # fmt: skip
+
+
+def become_slower(farm: TestFarm, device_id: str, run_id: str) -> str:
+    """The id of a change of the device's times, as its canaries find one."""
+    change = CanaryChange(
+        device_id=device_id, series=digest_of(device_id.encode()), canary="convolutions", target="x86-64-v3",
+        before_run_id=run_id, after_run_id=run_id, ratio=1.1, ratio_low=1.05, ratio_high=1.15, deviation=0.01,
+        differences=[],
+    )  # fmt: skip
+    with farm.farm.database.of(farm.organisation_id).transaction() as session:
+        session.add(change)
+        session.flush()
+        return change.id
 
 
 def begin_upload(farm: TestFarm, data: bytes = b"") -> str:

@@ -95,7 +95,7 @@ def things(farm: TestFarm) -> dict[str, str]:
     farm.http.post(f"/jobs/{job}/cancel")
     return {"bundle": bundle, "digest": bundle, "dataset": dataset, "device_id": board.device_id, "run_id": run["id"],
             "job_id": job, "key_id": "key_none", "token": "none", "lease_token": work.lease_token, "name": "kernels",
-            "place": "1", "other_id": run["id"],
+            "place": "1", "other_id": run["id"], "change_id": "chg_none",
             "ending": "csv", "target": "x86-64-v3", "kind": "bundles", "path": "none",
             "organisation_id": made(farm, "/organisations", name="another"),
             "user_id": made(farm, "/users", name="somebody"),

@@ -82,6 +82,7 @@ class Matrix:
             path = path.replace(word, value)
         path = path.replace("{name}", NAMES.get(address.split(" ")[1], ""))
         path = path.replace("{organisation_id}", self.third)
+        path = path.replace("{change_id}", whose.change if whose is not None else new_id("chg"))
         owned = RULES[address].owned
         if owned == "upload" and whose is self.acme:  # each is finished, or ended, once
             named = begin_upload(self.acme.farm, BYTE if method == "PUT" else b"")
@@ -126,6 +127,7 @@ class Matrix:
             "POST /uploads": {"json": {"kind": "model", "size_bytes": 1}},
             "PATCH /uploads/{upload_id}": {"content": BYTE},
             "POST /devices/{device_id}/canary": {"json": {"enabled": True}},
+            "POST /devices/{device_id}/canaries/{change_id}/acknowledge": {"json": {"reason": "r"}},
         }
         return bodies.get(address, {})
 
