@@ -207,7 +207,7 @@ def plain(answer: httpx.Response, _named: str) -> dict[str, Any]:
     body = answer.json()
     name = re.escape(answer.request.url.path.split("/")[-1])
     words = re.compile(
-        r"(sha256:[0-9a-f]{64}|(job|run|dev|key|usr|user|device|tok|mnt|hook|grp)_[0-9a-z]{26}|" + name + ")"
+        r"(sha256:[0-9a-f]{64}|(job|run|dev|chg|key|usr|user|device|tok|mnt|hook|grp)_[0-9a-z]{26}|" + name + ")"
     )
     return {key: words.sub("NAME", str(value)) for key, value in body.items()}
 
