@@ -1,7 +1,8 @@
 """`make calibrate`: `python -m tests.calibration [PART ...] [--trials N] [--seed S] [--noises chosen|other]`.
 
 `instruments`: what an agent measures beside what is known (times, memory, throttles, energy). `simulated`: rates of
-false alarms and of differences found, on noise of known kinds. `here`: the same with real processes of real binaries on
+false alarms and of differences found, on noise of known kinds. `changes`: the same of changes in histories of timed
+canaries. `here`: the same with real processes of real binaries on
 this machine, of which one repeats its work by a measured amount; it goes on with its log. Ends with 1 if something is
 not what `docs/measurement.md` promises.
 """
@@ -13,10 +14,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.calibration import here, instruments, simulated
+from tests.calibration import changes, here, instruments, simulated
 from tests.calibration.rates import Rate
 
-PARTS = ("instruments", "simulated", "here")
+PARTS = ("instruments", "simulated", "changes", "here")
 
 
 def shown(rates: Iterable[Rate]) -> bool:
@@ -37,7 +38,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.calibration", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
     parser.add_argument(
-        "--trials", type=int, default=None, help="of each rate: 1,000 simulated, 100 here; of each synthetic board: 100"
+        "--trials",
+        type=int,
+        default=None,
+        help="of each rate: 1,000 simulated, 200 histories, 100 here; of each synthetic board: 100",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--noises", choices=("chosen", "other"), default="chosen", help="of the simulation")
@@ -49,6 +53,8 @@ def main() -> int:
         are_kept = instruments.shown(instruments.checks(asked.trials or 100, seed=asked.seed))
     if "simulated" in parts:
         are_kept = shown(simulated.rates(asked.trials or 1000, seed=asked.seed, noises=asked.noises)) and are_kept
+    if "changes" in parts:
+        are_kept = shown(changes.rates(asked.trials or 200, seed=asked.seed, noises=asked.noises)) and are_kept
     if "here" in parts:
         are_kept = shown(here.rates(asked.trials or 100, seed=asked.seed, log=log)) and are_kept
     return 0 if are_kept else 1

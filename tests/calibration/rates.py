@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["compare", "separate"]
+Kind = Literal["compare", "separate", "change"]
 
 
 @dataclass(frozen=True)

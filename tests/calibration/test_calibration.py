@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.calibration import here
+from tests.calibration import changes, here
 from tests.calibration.__main__ import shown
 from tests.calibration.noises import CHOSEN_WITH, OTHERS
 from tests.calibration.rates import CANARIES, PROMISES, Promise, Rate
@@ -29,6 +29,12 @@ def test_differences_are_found_and_equal_ones_are_not_called_different() -> None
     assert [compared(noise, 1.05, seed) for seed in range(5)] == [True] * 5
     assert sum(compared(noise, 1.0, seed) for seed in range(20)) <= 1
     assert [separate(noise, 1.5, seed) for seed in range(5)] == [True] * 5
+
+
+def test_changes_of_histories_are_found_and_none_is_made_up() -> None:
+    assert [changes.slower(changes.lingering, seed, 0.06) for seed in range(5)] == [True] * 5
+    assert sum(changes.slower(changes.independent, seed, 0.001) for seed in range(20)) == 0
+    assert not changes.nothing(changes.bursts, 3)
 
 
 def test_a_rule_that_looks_too_often_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
