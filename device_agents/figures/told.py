@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from device_agents.figures.intervals import Interval
+from device_agents.figures.digits import faster_or_slower, ratio_span
 from device_agents.figures.rounds import PILOT, Process, Ratio, Round, detectable, deviation_of, ratios, rounds_of
-
-TIMES = "\N{MULTIPLICATION SIGN}"
-LEAST_DIGITS, MOST_DIGITS = 2, 4
-"""After the point of a ratio."""
-
 
 ENDS: Mapping[str, str] = {
     "known": "nothing was left to find out",
@@ -93,21 +87,5 @@ def said(found: Ratio, effect: float) -> str:
         return "cannot tell: too few rounds"
     if not found.differs:
         words = f"no difference of {100 * effect:.3g}% or more" if found.is_within(effect) else "cannot tell"
-        return f"{words} ({_span(interval)})"
-    is_faster = interval.high < 1.0
-    times = 1 / found.ratio if is_faster else found.ratio
-    span = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
-    word = "faster" if is_faster else "slower"
-    return f"{times:.{_digits(span)}f}{TIMES} {word} ({_span(span)})"
-
-
-def _span(interval: Interval) -> str:
-    digits = _digits(interval)
-    return f"{interval.low:.{digits}f} to {interval.high:.{digits}f}{TIMES}"
-
-
-def _digits(interval: Interval) -> int:
-    """As many as the width of the interval bears: its last one is a third of that, or less."""
-    width = interval.high - interval.low
-    wanted = -math.floor(math.log10(width / 3)) if width > 0 else MOST_DIGITS
-    return max(LEAST_DIGITS, min(MOST_DIGITS, wanted))
+        return f"{words} ({ratio_span(interval)})"
+    return faster_or_slower(found.ratio, interval)

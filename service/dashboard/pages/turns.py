@@ -16,7 +16,7 @@ from service.runs.schemas import ComparisonView
 
 COLUMNS = (
     Column("bundle", "Bundle", primary=True),
-    Column("median_ms", "Step median", "number", "ms", 3),
+    Column("median_ms", "Step median", "number", "ms", fits=True),
     Column("threads", "Threads", "number"),
     Column("says", "Beside the first", wrap=True),
     Column("ratio", "Ratio", "number", "", 4, files_only=True),
