@@ -12,6 +12,6 @@ MANY = "1000000"
 def play(cases: int, seed: int, database_url: str | None = None) -> Findings:
     """Start a farm whose quotas do not stand in the way, and send `cases` requests to its API."""
     with live_farm(database_url, OPEN_JOBS_PER_KEY=MANY, OPEN_RUNS_PER_KEY=MANY, COMPILE_LEASE_S="120") as farm:
-        callers, names = settle(farm)
+        callers, names, turns = settle(farm)
         pid = farm.processes["api"].pid
-        return Campaign(str(farm.http.base_url), pid, callers, names, cases, seed).run()
+        return Campaign(str(farm.http.base_url), pid, callers, names, cases, seed, turns).run()
