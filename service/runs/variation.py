@@ -6,18 +6,17 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Text, cast, select, union_all
+from sqlalchemy import Select, Text, cast, func, select, union_all
 from sqlalchemy.orm import Session
 
-from device_agents.figures.apart import Variation, variation_of
+from device_agents.figures.apart import UNKNOWN, Variation, variation_of
 from service.database.models import Run
+from service.database.models.runs import settings_of_row
 
 NEWEST = 200
-"""Runs of a device that count: older ones are of another time."""
+"""Runs of a device that count, and as many more as are judged: older ones are of another time."""
 AT_ONCE = 100
 """Devices that one statement asks about."""
-_Made = tuple[Any, ...]
-"""Of a run: its bundle, settings as text, data, weights, and the median of its steps."""
 
 
 def variations(
@@ -28,33 +27,31 @@ def variations(
     `judged`: runs that are to stand beside each other; they do not count. One that is far off would else widen the
     interval that it is judged by, and be found no further off than others.
     """
-    ids, left_out = list(device_ids), frozenset(judged)
-    found: dict[str, Variation] = {}
+    ids, found = list(device_ids), dict.fromkeys(device_ids, UNKNOWN)
     for first in range(0, len(ids), AT_ONCE):
-        some = ids[first : first + AT_ONCE]
-        made: dict[str, list[_Made]] = {device_id: [] for device_id in some}
-        for run_id, device_id, *rest in session.execute(_newest(some, NEWEST + min(len(left_out), NEWEST))):
-            if run_id not in left_out:
-                made[device_id].append(tuple(rest))
-        found |= {device_id: _variation(rows[:NEWEST]) for device_id, rows in made.items()}
+        kinds: dict[str, dict[Any, list[float]]] = {}
+        for device_id, text, medians, *kind in session.execute(_kinds(ids[first : first + AT_ONCE], judged)):
+            settings = settings_of_row(json.loads(text))
+            if settings.mode == "profile":
+                of_kind = kinds.setdefault(device_id, {}).setdefault((settings, *kind), [])
+                of_kind += map(float, medians.split())
+        found |= {device_id: variation_of(of_device.values()) for device_id, of_device in kinds.items()}
     return found
 
 
-def _newest(device_ids: Sequence[str], limit: int) -> CompoundSelect[Any]:
-    """Of each device by itself, along its index: one statement that sorts all would read all that it ever ran."""
-    columns = (Run.id, Run.device_id, Run.bundle_digest, cast(Run.settings, Text).label("settings"),
+def _kinds(device_ids: Sequence[str], judged: Collection[str]) -> Select[Any]:
+    """A row for each kind of run of each device, with the medians of all in one text: thousands of rows would take the
+    page longer than all else. Each device is read by itself, along its index: a statement that sorted all at once would
+    read whatever they ever ran."""
+    columns = (Run.id, Run.device_id, cast(Run.settings, Text).label("settings"), Run.bundle_digest,
                Run.dataset_digest, Run.weights_digest, Run.median_us)  # fmt: skip
     measured = select(*columns).where(Run.verdict == "valid", Run.median_us.is_not(None)).order_by(Run.id.desc())
-    parts = (measured.where(Run.device_id == device_id).limit(limit).subquery() for device_id in device_ids)
-    return union_all(*(select(*part.c) for part in parts))
-
-
-def _variation(rows: Sequence[_Made]) -> Variation:
-    kinds: dict[Any, list[float]] = {}
-    for bundle, settings, data, weights, median_us in rows:
-        kinds.setdefault((bundle, settings, data, weights), []).append(median_us)
-    return variation_of(medians for (_, settings, *_), medians in kinds.items() if _is_profile(settings))
-
-
-def _is_profile(settings: str) -> bool:
-    return bool(json.loads(settings)["mode"] == "profile")
+    limit = NEWEST + min(len(judged), NEWEST)
+    parts = [measured.where(Run.device_id == device_id).limit(limit).subquery() for device_id in device_ids]
+    newest = union_all(*(select(*part.c) for part in parts)).subquery().c
+    kind = (newest.bundle_digest, newest.dataset_digest, newest.weights_digest)
+    return (
+        select(newest.device_id, newest.settings, func.aggregate_strings(cast(newest.median_us, Text), " "), *kind)
+        .where(newest.id.not_in(judged))
+        .group_by(newest.device_id, newest.settings, *kind)
+    )

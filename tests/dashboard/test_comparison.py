@@ -349,7 +349,13 @@ def test_how_a_device_varies_is_learned_from_runs_that_were_the_same_again(seede
         session.add(Run(**columns | {"id": "run_again_noisy", "settings": again, "median_us": 9e9, "verdict": "noisy"}))
         session.flush()
         known = variations(session, {seeded.ids.host})[seeded.ids.host]
+        left = variations(session, {seeded.ids.host, seeded.ids.offline}, judged=["run_again_0", "run_again_1"])
+        session.info["organisation"] = "org_other"
+        theirs = variations(session, {seeded.ids.host})[seeded.ids.host]
         session.rollback()
+    assert theirs.freedom == 0, "another organisation's runs are not counted"
+    assert left[seeded.ids.host].freedom == known.freedom - 2
+    assert left[seeded.ids.offline].freedom == 0
     assert known.is_known
     assert 6 <= known.freedom <= 8
     assert known.deviation < 0.05
