@@ -139,6 +139,8 @@ class Campaign:
             run_id = self.turns.report(self._rng, self._sent)
             if run_id is not None:
                 self.names.reported = [*self.names.reported[-KEPT:], run_id]
+            if self.names.reported:
+                self.turns.look(self._rng.choices(self.names.reported, k=2), self._sent)
 
     def _sent(self, label: str, role: str, send: Callable[[], httpx.Response]) -> httpx.Response | None:
         """An answer that no drawn case has asked for: timed and counted as theirs are, and no 5xx."""

@@ -10,7 +10,7 @@ import base64
 import copy
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,13 @@ class Turns:
                 return work.run_id
         answer = self._send(work, whole, sent)
         return work.run_id if answer is not None and answer.status_code == 200 else None
+
+    def look(self, runs: Sequence[str], sent: Sent) -> None:
+        """At two reported runs beside each other, and at what the page of one says."""
+        http, header, (one, other) = self.board.http, dict(self.operator), runs
+        path = f"/runs/{one}/beside/{other}"
+        sent("GET /runs/{run_id}/beside/{other_id}", "operator", lambda: http.get(path, headers=header))
+        sent("GET /runs/{run_id}/report", "operator", lambda: http.get(f"/runs/{one}/report", headers=header))
 
     def _work(self, rng: random.Random, sent: Sent) -> wire.Assignment | None:
         asked = {"bundle": self.bundles[0], "others": rng.choices(self.bundles, k=rng.randint(1, 3)), "mode": "compare",
