@@ -79,7 +79,7 @@ def view(session: Session, run: Run, result: Result) -> ComparisonView | None:
     """What the raw times of a recorded report come to, with what the run's organisation calls the bundles; None of a
     report of another mode."""
     said = found_in(result.digest, run.settings.effect or EFFECT, lambda: told_in(result.report))
-    return said and named(session, said)
+    return named(session, said) if said else None
 
 
 def named(session: Session, found: Found) -> ComparisonView:

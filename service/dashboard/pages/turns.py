@@ -35,7 +35,7 @@ def found_in(session: Session, found: RunFacts) -> ComparisonView | None:
     told = found.report.comparison
     digest = session.scalar(select(Result.digest).where(Result.run_id == found.id, Result.state == "recorded"))
     said = compared.found_in(digest or found.id, found.settings.effect or EFFECT, lambda: told)
-    return said and compared.named(session, said)
+    return compared.named(session, said) if said else None
 
 
 def turns_table(said: ComparisonView) -> Table:
