@@ -62,12 +62,17 @@ def _borne(width: float, most: int) -> int:
 
 def _places_of_time(us: float, interval: Interval | None) -> int:
     """After the point of microseconds; below 0: digits before it that are not told."""
-    magnitude = _magnitude(us)
     if interval is None:
-        places = ALONE_DIGITS - 1 - magnitude
-        return places - (_magnitude(round(us, places)) > magnitude)  # 9.996 is 10.0
+        return _places_of_digits(us, ALONE_DIGITS)
     borne = _borne(interval.high - interval.low, MOST_DIGITS)
-    return max(LEAST_DIGITS - 1 - magnitude, min(MOST_DIGITS - 1 - magnitude, borne))
+    return max(_places_of_digits(us, LEAST_DIGITS), min(_places_of_digits(us, MOST_DIGITS), borne))
+
+
+def _places_of_digits(us: float, digits: int) -> int:
+    """So many significant ones."""
+    magnitude = _magnitude(us)
+    places = digits - 1 - magnitude
+    return places - (_magnitude(round(us, places)) > magnitude)  # 9.996 is 10.0
 
 
 def _unit(us: float, places: int) -> tuple[str, int]:

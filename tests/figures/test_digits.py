@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from device_agents.figures.digits import TIME_UNITS, faster_or_slower, ratio_span, step_time, time_span
@@ -39,7 +39,8 @@ def test_a_time_with_an_interval_has_the_digits_that_it_bears(
     assert time_span(us, Interval(low, high)) == span
 
 
-@given(st.floats(1e-3, 1e9), st.floats(1e-5, 0.5))
+@example(us=0.99609375, half=0.5)
+@given(us=st.floats(1e-3, 1e9), half=st.floats(1e-5, 0.5))
 def test_the_last_digit_is_a_third_of_the_interval_or_less_and_a_tenth_of_that_at_least(us: float, half: float) -> None:
     interval = Interval(us * (1 - half), us * (1 + half))
     figure, unit = step_time(us, interval).split(" ")
