@@ -151,7 +151,7 @@ def turns(farm: LiveFarm, names: Names, operator: Mapping[str, str]) -> Turns:
     http = httpx.Client(base_url=farm.http.base_url, timeout=60, trust_env=False)
     board = Board(http, name="turns", modes=("compare",)).enrol(token_of(farm))
     names.needed.add(board.device_id)
-    return Turns(board, operator, list(names.known["bundle"]))
+    return Turns(board, operator, list(names.known["bundle"]), names.needed)
 
 
 def token_of(farm: LiveFarm) -> str:

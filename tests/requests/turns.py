@@ -32,18 +32,20 @@ STEPS = (1, 3, 20, 200)
 EFFECTS = (None, 0.001, 0.01, 0.5)
 RUN_S = 280.0
 """That its processes say to have run for: the clock of a board may be off by so much."""
-TIMES_S = (None, 0.5, 60, 3600)
+TIMES_S = (None, 0.5, 60, 1200)
 Sent = Callable[[str, str, Callable[[], httpx.Response]], httpx.Response | None]
 """(operation, who, how): sends and looks at the answer."""
 
 
 @dataclass
 class Turns:
-    """A board that takes comparisons, and the operator who asks for them."""
+    """A board that takes comparisons (another, once the farm gives it no more), and the operator who asks for them."""
 
     board: Board
     operator: Mapping[str, str]
     bundles: list[str]
+    needed: set[str]
+    """Ids that nobody is to take away."""
 
     def report(self, rng: random.Random, sent: Sent) -> str | None:
         """Take a run, or have one made, and report it; the run whose report counts."""
@@ -53,10 +55,9 @@ class Turns:
         whole = self._report(work, rng)
         if rng.random() < BROKEN:
             answer = self._send(work, broken(whole, rng), sent)
-            if answer is not None and answer.status_code == 200:
+            if _counts(answer):
                 return work.run_id
-        answer = self._send(work, whole, sent)
-        return work.run_id if answer is not None and answer.status_code == 200 else None
+        return work.run_id if _counts(self._send(work, whole, sent)) else None
 
     def look(self, runs: Sequence[str], sent: Sent) -> None:
         """At two reported runs beside each other, and at what the page of one says."""
@@ -71,10 +72,17 @@ class Turns:
                  "compare_s": rng.choice(TIMES_S), "seed": rng.randrange(1 << 31)}  # fmt: skip
         http, header = self.board.http, dict(self.operator)
         sent("POST /runs", "operator", lambda: http.post("/runs", json=asked, headers=header))
-        release = f"/devices/{self.board.device_id}/release"
-        http.post(release, headers=header)  # it has told what cannot be
         answer = sent(f"POST {wire.LEASE_PATH}", "board", self.board.try_lease)
-        return assignment_of(answer) if answer is not None and answer.status_code == 200 else None
+        if answer is not None and answer.status_code == 200:
+            return assignment_of(answer)
+        self._enrol_another()  # this one gets no more work: it has told what cannot be
+        return None
+
+    def _enrol_another(self) -> None:
+        http, header = self.board.http, dict(self.operator)
+        token = http.post("/devices/enrolment-tokens", json={}, headers=header).raise_for_status().json()["token"]
+        self.board = Board(http, name="turns", modes=("compare",)).enrol(token)
+        self.needed.add(self.board.device_id)
 
     def _report(self, work: wire.Assignment, rng: random.Random) -> Any:
         found = _comparison(work, rng) if work.settings.mode == "compare" else None
@@ -90,6 +98,11 @@ class Turns:
         envelope = wire.Envelope(wire.REPORT_TYPE, base64.b64encode(payload).decode(), (signed,))
         path = wire.attempt_path(wire.REPORT_PATH, work.lease_token)
         return sent(OPERATION, "board", lambda: self.board.post(path, envelope))
+
+
+def _counts(answer: httpx.Response | None) -> bool:
+    """Whether the report was recorded; one that follows a refused one is evidence only."""
+    return answer is not None and answer.status_code == 200 and answer.json()["state"] == "recorded"
 
 
 def _comparison(work: wire.Assignment, rng: random.Random) -> wire.Comparison:
