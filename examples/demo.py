@@ -21,7 +21,7 @@ from pockfarm.client import Farm
 from pockfarm.errors import PockfarmError
 from pockfarm.state import default_state
 from pockfarm.summary import TABLE_HEADER, curve_text, evaluation_text, loss_curve, table_row
-from pockfarm.table import milliseconds, seconds, text_table
+from pockfarm.table import seconds, text_table, time_of
 from pockfarm.values import Device, Job, Json, Run, optional_number, part
 
 PLANS = Path(__file__).parent / "plans"
@@ -72,8 +72,8 @@ class Story:
         self.rows.append(
             (model, *table_row(report, target=job.target, plan=job.plan_name, bundle_bytes=bundle.size_bytes))
         )
-        step = milliseconds(optional_number(part(report, "measurement"), "median_us"))
-        self.say(f"  measured: {model} {job.plan_name} on {device.name}: step {step} ms ({device.measurement_class})")
+        step = time_of(optional_number(part(report, "measurement"), "median_us"))
+        self.say(f"  measured: {model} {job.plan_name} on {device.name}: step {step} ({device.measurement_class})")
 
 
 def main() -> int:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Sequence
 
-from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
-from pockfarm.summary import comparison_rows, training_text
+from pockfarm.summary import comparison_rows, measured_step, training_text
 from pockfarm.sustained import curve_rows
-from pockfarm.table import figure, mib, step_time
-from pockfarm.values import Json, optional_number, part, parts, text
+from pockfarm.table import figure, mib
+from pockfarm.values import Json, optional_number, part, text
 
 _MARKUP = re.compile(r"([|`*_\[\]\\])")
-DIGITS = 4
-"""Of a time that is cited."""
 EXPLAINED = (
     ("bundle", "bundle"), ("model", "model"), ("plan", "plan"), ("spec", "spec"), ("compiler", "compiler"),
     ("dataset", "data set"), ("validation_dataset", "validated on"), ("weights", "starting weights"),
@@ -56,7 +52,7 @@ def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
     measured, verdict = part(report, "measurement"), part(report, "verdict")
     rows = [("outcome", _plain(text(part(report, "outcome"), "state")))]
     if measured:
-        rows.append(("step", _step(measured)))
+        rows.append(("step", measured_step(measured)))
         rows.append(("protocol", _plain(text(measured, "protocol"))))
     rows += [(name, _plain(said)) for name, said in curve_rows(report)]
     if verdict:
@@ -73,22 +69,6 @@ def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
     if training_text(report):
         rows.append(("training", _plain(training_text(report))))
     return rows
-
-
-def _step(measured: Json) -> str:
-    """The median with its interval, made here of the blocks; and why there is none."""
-    medians = [statistics.median(times) for block in parts(measured, "blocks") if (times := _times(block))]
-    median_us = optional_number(measured, "median_us") or 0.0
-    interval = run_interval(medians)
-    said = step_time(median_us, DIGITS)
-    if interval is None:
-        return f"{said} (no interval: {len(medians)} of {LEAST_BLOCKS} blocks)"
-    return f"{said} (95%: {step_time(interval.low, DIGITS)} to {step_time(interval.high, DIGITS)})"
-
-
-def _times(block: Json) -> list[float]:
-    found = block.get("step_us")
-    return [float(us) for us in found if isinstance(us, (int, float))] if isinstance(found, list) else []
 
 
 def _table(header: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:

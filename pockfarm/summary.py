@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Sequence
 
+from device_agents.figures.digits import step_time, time_span
+from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 from device_agents.figures.told import ENDS
 from pockfarm.sustained import curve_medians, curve_rows
-from pockfarm.table import NONE, figure, mib, milliseconds, step_time, text_table
+from pockfarm.table import NONE, figure, mib, text_table, time_of
 from pockfarm.values import Json, optional_number, part, parts, text
 
 CURVE_LEVELS = "▁▂▃▄▅▆▇█"
@@ -15,8 +18,8 @@ TABLE_HEADER = (
     "target",
     "class",
     "plan",
-    "step ms",
-    "p90 ms",
+    "step",
+    "p90",
     "samples/s",
     "arena MiB",
     "peak MiB",
@@ -25,7 +28,7 @@ TABLE_HEADER = (
     "loss first",
     "loss last",
 )
-"""Units: step and p90 in ms; planned arena, measured peak RSS and bundle in MiB; energy in mJ per step."""
+"""Units: step and p90 the one that fits; planned arena, measured peak RSS and bundle in MiB; energy in mJ per step."""
 SLOWEST_KERNELS = 12
 
 
@@ -37,8 +40,8 @@ def table_row(report: Json, *, target: str, plan: str, bundle_bytes: int) -> tup
         target,
         text(report, "measurement_class"),
         plan,
-        milliseconds(optional_number(measurement, "median_us")),
-        milliseconds(optional_number(measurement, "p90_us")),
+        time_of(optional_number(measurement, "median_us")),
+        time_of(optional_number(measurement, "p90_us")),
         figure(optional_number(measurement, "samples_per_second"), 2),
         mib(optional_number(memory, "arena_bytes")),
         mib(optional_number(memory, "peak_rss_bytes")),
@@ -116,6 +119,20 @@ def evaluation_text(report: Json, name: str) -> str:
     return words if accuracy is None else f"{words}, accuracy {accuracy:.1%}"
 
 
+def measured_step(measured: Json) -> str:
+    """The median with its interval, made here of the blocks; and why there is none."""
+    medians = [statistics.median(times) for block in parts(measured, "blocks") if (times := _times(block))]
+    median_us, interval = optional_number(measured, "median_us"), run_interval(medians)
+    if median_us is None or interval is None:
+        return f"{time_of(median_us)} (no interval: {len(medians)} of {LEAST_BLOCKS} blocks)"
+    return f"{step_time(median_us, interval)} (95%: {time_span(median_us, interval)})"
+
+
+def _times(block: Json) -> list[float]:
+    found = block.get("step_us")
+    return [float(us) for us in found if isinstance(us, (int, float))] if isinstance(found, list) else []
+
+
 def training_text(report: Json) -> str:
     """How training ended, and of which step the weights are; empty for other modes."""
     training = part(report, "training")
@@ -151,8 +168,8 @@ def _facts(report: Json) -> list[tuple[str, str]]:
     losses = loss_curve(report)
     ending = " ".join(text(outcome, name) for name in ("state", "message")).strip()
     step = (
-        f"median {milliseconds(optional_number(measurement, 'median_us'))} ms, "
-        f"p90 {milliseconds(optional_number(measurement, 'p90_us'))} ms, "
+        f"median {measured_step(measurement)}, "
+        f"p90 {time_of(optional_number(measurement, 'p90_us'))}, "
         f"{figure(optional_number(measurement, 'samples_per_second'), 2)} samples/s, "
         f"batch {figure(optional_number(measurement, 'batch'), 0)}, "
         f"{figure(optional_number(measurement, 'threads'), 0)} threads"
@@ -187,7 +204,7 @@ def comparison_text(found: Json, names: Sequence[str]) -> str:
     """Bundles that took turns, a row for each; then how many rounds, and what they could find."""
     rows = []
     for name, row in zip(names, parts(found, "bundles"), strict=True):
-        rows.append((name, step_time(optional_number(row, "median_us")), text(row, "says") or "the first"))
+        rows.append((name, time_of(optional_number(row, "median_us")), text(row, "says") or "the first"))
     rounds, ended = optional_number(found, "rounds"), text(found, "ended")
     lines = [text_table(("bundle", "step", "beside the first"), rows), ""]
     lines.append(f"{figure(rounds, 0)} rounds: {ENDS.get(ended, ended)}")
@@ -202,7 +219,7 @@ def comparison_rows(found: Json) -> list[tuple[str, str]]:
     rows = []
     for name, row in zip(names_of(found), parts(found, "bundles"), strict=True):
         says = text(row, "says")
-        rows.append((name, f"{step_time(optional_number(row, 'median_us'))}{says and f', {says}'}"))
+        rows.append((name, f"{time_of(optional_number(row, 'median_us'))}{says and f', {says}'}"))
     return rows
 
 
@@ -222,8 +239,8 @@ def tuning_text(report: Json) -> str:
         times = {text(one, "choice"): optional_number(one, "median_us") or 0.0 for one in parts(kernel, "variants")}
         winner, calls = text(kernel, "winner"), optional_number(kernel, "calls") or 0.0
         before_us, after_us = before_us + calls * times.get("", 0.0), after_us + calls * times.get(winner, 0.0)
-        figures = (figure(calls, 0), str(len(times)), figure(times.get("")), figure(times.get(winner)))
+        figures = (figure(calls, 0), str(len(times)), time_of(times.get("")), time_of(times.get(winner)))
         rows.append((text(kernel, "name"), *figures, winner or "default"))
-    header = ("kernel", "calls", "schedules", "default us", "winner us", "winner")
-    saved = f"these calls of a step: {milliseconds(before_us)} ms by default, {milliseconds(after_us)} ms with winners"
+    header = ("kernel", "calls", "schedules", "by default", "with winner", "winner")
+    saved = f"these calls of a step: {time_of(before_us)} by default, {time_of(after_us)} with winners"
     return f"{text_table(header, rows)}\n\n{saved}"

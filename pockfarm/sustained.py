@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from device_agents.figures.sustained import curve_of, spoken
 from device_agents.wire import DeviceState, ProtocolError, Sustained, from_json
-from pockfarm.table import figure, step_time
+from pockfarm.table import figure, time_of
 from pockfarm.values import Json, part, parts
-
-DIGITS = 4
-"""Of times that stand beside each other."""
 
 
 def curve_medians(report: Json) -> list[float]:
@@ -28,7 +25,7 @@ def curve_rows(report: Json) -> list[tuple[str, str]]:
     except ProtocolError as problem:
         return [("curve", f"cannot be read: {problem}")]
     many = f"{figure(found.steps, 0)} steps in {spoken(curve.lasted_s)}, batch {found.batch}, {found.threads} threads"
-    first, sustained = (step_time(us, DIGITS) for us in (curve.first_us, curve.sustained_us))
+    first, sustained = (time_of(us) for us in (curve.first_us, curve.sustained_us))
     return [
         ("step", f"{first} at first, {sustained} sustained; {many}"),
         ("curve", curve.says if found.ended == "time" else f"{curve.says}; it was ended before"),

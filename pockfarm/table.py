@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from device_agents.figures.digits import TIME_UNITS, step_time
+
 NONE = "-"
+UNITS = frozenset(unit for unit, _ in TIME_UNITS)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns two spaces apart; a column of figures is right-aligned."""
     columns = range(len(header))
     widths = [max(len(row[column]) for row in [header, *rows]) for column in columns]
-    right = [bool(rows) and all(_is_figure(row[column]) for row in rows) for column in columns]
+    right = [bool(rows) and all(_is_figure(row[column]) or _is_time(row[column]) for row in rows) for column in columns]
 
     def line(cells: Sequence[str]) -> str:
         padded = [
@@ -38,9 +41,9 @@ def mib(value: float | None) -> str:
     return figure(value, 2, 1 / (1 << 20))
 
 
-def milliseconds(value_us: float | None) -> str:
-    """Microseconds as milliseconds."""
-    return figure(value_us, 2, 1e-3)
+def time_of(us: float | None) -> str:
+    """Microseconds of a step, in the unit that fits; `-` for none."""
+    return NONE if us is None else step_time(us)
 
 
 def seconds(value_s: float) -> str:
@@ -66,14 +69,6 @@ def _is_figure(cell: str) -> bool:
     return cell in ("", NONE) or cell.replace(",", "").replace(".", "", 1).lstrip("-+").rstrip("%").isdigit()
 
 
-TIME_UNITS = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
-"""With their microseconds."""
-
-
-def step_time(us: float | None, digits: int = 3) -> str:
-    """Microseconds as `471 ns`, `97.1 us`, `42.3 ms`, `1.20 s`: so many digits, in the unit that fits."""
-    if us is None:
-        return NONE
-    rounds_up_to_one = 1 - 0.5 * 10.0**-digits
-    unit, size = next(((unit, size) for unit, size in TIME_UNITS if us >= rounds_up_to_one * size), TIME_UNITS[-1])
-    return f"{f'{us / size:#.{digits}g}'.rstrip('.')} {unit}"
+def _is_time(cell: str) -> bool:
+    figure, _, unit = cell.partition(" ")
+    return unit in UNITS and _is_figure(figure)

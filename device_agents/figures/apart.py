@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from device_agents.figures.digits import TIMES, faster_or_slower, ratio_span
 from device_agents.figures.intervals import Interval, error_of_median, squares_about_mean, student
 from device_agents.figures.one_run import LEAST_BLOCKS
 
@@ -54,16 +55,35 @@ class Run:
     known: Variation
 
 
-def ratio_interval(base: Run, other: Run) -> Interval | None:
-    """Of the time of `other` to that of `base`. None where nothing can be said of them (`silence`).
+@dataclass(frozen=True)
+class Standing:
+    """Where the logarithm of a run's time stands, and how surely: what any rule of two or more runs goes by."""
 
-    Each brings its device's variation with it, and how much its own blocks vary on top of that.
-    """
-    if silence(base) or silence(other):
+    middle: float
+    variance: float
+    """Its device's, from run to run, and what its own blocks vary by on top of that."""
+    freedom: int
+
+
+def standing(run: Run) -> Standing | None:
+    """None where nothing can be said of the run (`silence`)."""
+    if silence(run):
         return None
-    error = math.sqrt(sum(run.known.deviation**2 + _own_error(run) ** 2 for run in (base, other)))
-    half = student(CONFIDENCE, min(base.known.freedom, other.known.freedom)) * error
-    middle = math.log(statistics.median(other.block_us) / statistics.median(base.block_us))
+    variance = run.known.deviation**2 + error_of_median([math.log(us) for us in run.block_us]) ** 2
+    return Standing(math.log(statistics.median(run.block_us)), variance, run.known.freedom)
+
+
+def half_width(one: Standing, other: Standing, confidence: float = CONFIDENCE) -> float:
+    """Of the interval on the difference of two logarithms: if they are further apart, they are likely different."""
+    return student(confidence, min(one.freedom, other.freedom)) * math.sqrt(one.variance + other.variance)
+
+
+def ratio_interval(base: Run, other: Run) -> Interval | None:
+    """Of the time of `other` to that of `base`. None where nothing can be said of them (`silence`)."""
+    first, second = standing(base), standing(other)
+    if first is None or second is None:
+        return None
+    middle, half = second.middle - first.middle, half_width(first, second)
     return Interval(math.exp(middle - half), math.exp(middle + half))
 
 
@@ -98,12 +118,10 @@ def silence(run: Run) -> str:
         return f"measured in {len(run.block_us)} of the {LEAST_BLOCKS} blocks that an interval needs; profile it"
     if not run.known.is_known:
         missing = LEAST_FREEDOM - run.known.freedom
-        return f"how its device varies from run to run is not known; make one of its profile runs {missing}× again"
+        return (
+            f"how its device varies from run to run is not known; make one of its profile runs {missing}{TIMES} again"
+        )
     return ""
-
-
-def _own_error(run: Run) -> float:
-    return error_of_median([math.log(us) for us in run.block_us])
 
 
 def said(ratio: float, interval: Interval | None) -> str:
@@ -111,8 +129,5 @@ def said(ratio: float, interval: Interval | None) -> str:
     if interval is None:
         return "cannot tell"
     if interval.has(1.0):
-        return f"cannot tell ({interval.low:.2f} to {interval.high:.2f}\N{MULTIPLICATION SIGN})"
-    is_faster = interval.high < 1.0
-    times, low, high = (1 / ratio, 1 / interval.high, 1 / interval.low) if is_faster else (ratio, *interval)
-    word = "faster" if is_faster else "slower"
-    return f"likely {times:.2f}\N{MULTIPLICATION SIGN} {word} ({low:.2f} to {high:.2f}\N{MULTIPLICATION SIGN})"
+        return f"cannot tell ({ratio_span(interval)})"
+    return f"likely {faster_or_slower(ratio, interval)}"

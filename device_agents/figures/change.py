@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from device_agents.figures.apart import UNKNOWN, Variation
+from device_agents.figures.digits import faster_or_slower
 from device_agents.figures.intervals import Interval, squares_about_mean, student
-from device_agents.figures.told import differing
 
 LEAST_EACH = 5
 """Runs on each side: fewer may be a few bad days."""
@@ -54,7 +54,7 @@ class Change:
     @property
     def words(self) -> str:
         """`1.052x slower (1.046 to 1.058x)`."""
-        return differing(self.ratio, self.interval)
+        return faster_or_slower(self.ratio, self.interval)
 
 
 def change_in(run_us: Sequence[float], known: Variation = UNKNOWN) -> Change | None:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from device_agents.figures.digits import TIMES, places_of_ratio, ratio_span
 from device_agents.figures.intervals import Interval, error_of_median, student
-from device_agents.figures.told import TIMES, digits, span
 from device_agents.figures.warm_up import PRICE, deviation, settled_from, spread
 
 MOST_WINDOWS = 600
@@ -199,10 +199,10 @@ def _rise(cells: Sequence[float], least: float, after: int, price: float) -> int
     if len(cells) < 2 * after:
         return None
     price *= math.log(len(cells))
-    whole = spread(cells)
+    whole = spread(sorted(cells))
     saved, best = 0.0, None
     for at in range(LEAST_RISE_CELLS, len(cells) - after + 1):
-        gain = whole - spread(cells[:at]) - spread(cells[at:])
+        gain = whole - spread(sorted(cells[:at])) - spread(sorted(cells[at:]))
         if gain > saved:
             saved, best = gain, at
     if best is None or saved <= price:
@@ -274,15 +274,15 @@ def said(ratio: float, interval: Interval | None, onset_s: float | None, lasted_
     `cannot tell (...)`."""
     if interval is None:
         return "cannot tell: too few windows"
-    by = f"{ratio:.{digits(interval)}f}{TIMES} ({span(interval)})"
+    by = f"{ratio:.{places_of_ratio(interval)}f}{TIMES} ({ratio_span(interval)})"
     if onset_s is not None:
         return f"slows down after {spoken(onset_s)}, by {by}"
     if interval.high < 1 + EFFECT:
-        return f"no slow-down of {100 * EFFECT:g}% or more in {spoken(lasted_s)} ({span(interval)})"
+        return f"no slow-down of {100 * EFFECT:g}% or more in {spoken(lasted_s)} ({ratio_span(interval)})"
     if interval.low > 1 + EFFECT:
         return f"slower at the end, by {by}, without an onset that can be told"
     is_wide = interval.high > WIDE * interval.low
-    return "cannot tell: its times vary too much" if is_wide else f"cannot tell ({span(interval)})"
+    return "cannot tell: its times vary too much" if is_wide else f"cannot tell ({ratio_span(interval)})"
 
 
 def _rests(busy: float) -> str:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from device_agents.figures.intervals import Interval
+from device_agents.figures.digits import faster_or_slower, ratio_span
 from device_agents.figures.rounds import PILOT, Process, Ratio, Round, detectable, deviation_of, ratios, rounds_of
-
-TIMES = "\N{MULTIPLICATION SIGN}"
-LEAST_DIGITS, MOST_DIGITS = 2, 4
-"""After the point of a ratio."""
-
 
 ENDS: Mapping[str, str] = {
     "known": "nothing was left to find out",
@@ -93,27 +87,5 @@ def said(found: Ratio, effect: float) -> str:
         return "cannot tell: too few rounds"
     if not found.differs:
         words = f"no difference of {100 * effect:.3g}% or more" if found.is_within(effect) else "cannot tell"
-        return f"{words} ({span(interval)})"
-    return differing(found.ratio, interval)
-
-
-def differing(ratio: float, interval: Interval) -> str:
-    """`1.031x slower (1.026 to 1.036x)`, of an interval that excludes 1."""
-    is_faster = interval.high < 1.0
-    times = 1 / ratio if is_faster else ratio
-    reach = Interval(1 / interval.high, 1 / interval.low) if is_faster else interval
-    word = "faster" if is_faster else "slower"
-    return f"{times:.{digits(reach)}f}{TIMES} {word} ({span(reach)})"
-
-
-def span(interval: Interval) -> str:
-    """`1.026 to 1.036x`, with as many digits as it bears."""
-    count = digits(interval)
-    return f"{interval.low:.{count}f} to {interval.high:.{count}f}{TIMES}"
-
-
-def digits(interval: Interval) -> int:
-    """As many as the width of the interval bears: its last one is a third of that, or less."""
-    width = interval.high - interval.low
-    wanted = -math.floor(math.log10(width / 3)) if width > 0 else MOST_DIGITS
-    return max(LEAST_DIGITS, min(MOST_DIGITS, wanted))
+        return f"{words} ({ratio_span(interval)})"
+    return faster_or_slower(found.ratio, interval)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 LEAST_SETTLED = 4
@@ -54,19 +55,23 @@ def _change(logs: Sequence[float], most: int) -> int:
     """After how many values the rest is lower; 0 if none is worth its price."""
     price = PRICE * deviation(logs) * math.log(len(logs))
     saved, best = 0.0, 0
-    whole = spread(logs)
+    before: list[float] = []
+    after = sorted(logs)
+    whole = spread(after)
     for at in range(1, most + 1):
-        before, after = logs[:at], logs[at:]
+        moved = logs[at - 1]
+        insort(before, moved)
+        del after[bisect_left(after, moved)]
         gain = whole - spread(before) - spread(after)
         if gain > saved and statistics.median(before) > statistics.median(after):
             saved, best = gain, at
     return best if saved > price else 0
 
 
-def spread(values: Sequence[float]) -> float:
-    """How far the values are from their median, added up."""
-    middle = statistics.median(values)
-    return sum(abs(value - middle) for value in values)
+def spread(ordered: Sequence[float]) -> float:
+    """How far the values are from their middle one, together: those above it less those below it."""
+    half = len(ordered) // 2
+    return sum(ordered[len(ordered) - half :]) - sum(ordered[:half])
 
 
 def deviation(logs: Sequence[float]) -> float:

@@ -27,7 +27,7 @@ from pockfarm.commands.settings import add_setting_options, check_validation, gi
 from pockfarm.errors import Failed, UsageError
 from pockfarm.state import StateFolder
 from pockfarm.summary import comparison_text, is_diverged, names_of, report_text
-from pockfarm.table import NONE, figure, milliseconds, print_table
+from pockfarm.table import NONE, figure, print_table, time_of
 from pockfarm.values import Job, Run, optional_number, part, parts, text
 from pockfarm.written import write_whole
 
@@ -239,7 +239,7 @@ def _runs(options: argparse.Namespace) -> int:
             text(part(run.raw, "summary"), "measurement_class") or NONE,
             text(part(run.raw, "summary"), "verdict") or NONE,
             text(part(run.raw, "summary"), "training_outcome").replace("_", " ") or NONE,
-            milliseconds(optional_number(part(run.raw, "summary"), "median_us")),
+            time_of(optional_number(part(run.raw, "summary"), "median_us")),
             figure(optional_number(part(run.raw, "summary"), "loss_last"), 4),
             _why(run),
         )
@@ -255,7 +255,7 @@ def _runs(options: argparse.Namespace) -> int:
         "class",
         "verdict",
         "training",
-        "step ms",
+        "step",
         "loss",
         "why",
     )

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import NONE, figure, milliseconds, print_table, text_table
+from pockfarm.table import NONE, figure, print_table, text_table, time_of
 from pockfarm.values import Json, optional_number, part, parts, text
 
 
@@ -38,7 +38,7 @@ def _show(options: argparse.Namespace) -> int:
     names = part(group, "device_names")
     rows = [_row(one, names) for one in parts(group, "runs")]
     print(f"{text(group, 'id')}: {progress(group)}\n")
-    print(text_table(("device", "run", "state", "verdict", "step ms", "loss", "why"), rows))
+    print(text_table(("device", "run", "state", "verdict", "step", "loss", "why"), rows))
     return 0
 
 
@@ -49,7 +49,7 @@ def _row(run: Json, names: Json) -> tuple[str, ...]:
         text(run, "id"),
         text(run, "state"),
         text(summary, "verdict") or NONE,
-        milliseconds(optional_number(summary, "median_us")),
+        time_of(optional_number(summary, "median_us")),
         figure(optional_number(summary, "loss_last"), 4),
         f"{text(ending, 'cause')}: {text(ending, 'code')}" if ending else "",
     )

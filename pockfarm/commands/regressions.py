@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import NONE, print_table, step_time, text_table
+from pockfarm.table import NONE, print_table, text_table, time_of
 from pockfarm.values import Json, optional_number, parts, text
 
 HEADER = ("id", "device", "canary", "target", "change", "found", "what else changed there")
@@ -64,7 +64,7 @@ def _series_text(series: Json) -> str:
     noise = "how it varies is not known yet" if deviation is None else f"one run lies {deviation:.2%} from the next"
     runs = list(parts(series, "runs"))
     rows = [
-        (text(run, "at"), step_time(optional_number(run, "median_us")), text(run, "verdict"), _short(run, "compiler"),
+        (text(run, "at"), time_of(optional_number(run, "median_us")), text(run, "verdict"), _short(run, "compiler"),
          _short(run, "commit"))
         for run in reversed(runs[-SHOWN_RUNS:])
     ]  # fmt: skip

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session, aliased
 
 from device_agents.figures.apart import variation_of
 from device_agents.figures.change import Change, change_in, may_have_changed
+from device_agents.figures.digits import faster_or_slower
 from device_agents.figures.intervals import Interval
-from device_agents.figures.told import differing
 from device_agents.wire import Report, to_json
 from service.canary import timed
 from service.commit import commit
@@ -149,7 +149,7 @@ def explained(changes: Sequence[dict[str, Any]]) -> str:
 
 def change_words(change: CanaryChange) -> str:
     """`1.052x slower (1.046 to 1.058x)`."""
-    return differing(change.ratio, Interval(change.ratio_low, change.ratio_high))
+    return faster_or_slower(change.ratio, Interval(change.ratio_low, change.ratio_high))
 
 
 def is_open() -> tuple[ColumnElement[bool], ...]:

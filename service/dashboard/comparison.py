@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from device_agents.figures import apart
+from device_agents.figures.one_run import LEAST_BLOCKS
+from device_agents.figures.ranks import is_faster
+from service.dashboard import format as fmt
 from service.dashboard.facts import RunFacts
 
 Known = Mapping[str, apart.Variation]
@@ -115,6 +118,22 @@ def of_device(run: RunFacts, known: Known) -> apart.Run:
     return apart.Run(run.block_us, known.get(run.device_id or "", apart.UNKNOWN))
 
 
+def no_rank(run: RunFacts, known: Known) -> str:
+    """Why the run has no rank by time; empty if it has one."""
+    if not run.timing_means_something:
+        return f"{run.measurement_class or 'not measured'}: function only"
+    if run.verdict != "valid":
+        return f"{run.verdict or 'without a verdict'}, not valid"
+    if not run.has_interval:
+        return f"{fmt.plural(len(run.block_us), 'block')}, {LEAST_BLOCKS} are needed"
+    return apart.silence(of_device(run, known))
+
+
+def standing(run: RunFacts, known: Known) -> apart.Standing | None:
+    """What the run is ranked by; None where `no_rank` says why it is not."""
+    return None if no_rank(run, known) else apart.standing(of_device(run, known))
+
+
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     """True when `one` is nowhere worse (larger) than `other` and somewhere better."""
     return all(a <= b for a, b in zip(one, other, strict=True)) and any(a < b for a, b in zip(one, other, strict=True))
@@ -123,3 +142,18 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 def dominated_flags(points: Sequence[Sequence[float]]) -> tuple[bool, ...]:
     """For each point, whether some other point dominates it. Equal points do not dominate each other."""
     return tuple(any(dominates(other, point) for other in points) for point in points)
+
+
+def beaten_flags(
+    points: Sequence[Sequence[float]], standings: Sequence[apart.Standing | None]
+) -> tuple[bool, ...]:  # fmt: skip
+    """For each point, whether some other one is likely faster and in nothing else (its coordinates) worse."""
+    ranked = [(stands, point) for stands, point in zip(standings, points, strict=True) if stands is not None]
+    return tuple(
+        stands is not None
+        and any(
+            all(a <= b for a, b in zip(others, point, strict=True)) and is_faster(other, stands, len(ranked))
+            for other, others in ranked
+        )
+        for stands, point in zip(standings, points, strict=True)
+    )

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.dashboard import queries
 from service.dashboard.facts import JobFacts, RunFacts
-from service.dashboard.pages.benchmarks import benchmark_table, configuration, ranked_groups
+from service.dashboard.pages.benchmarks import benchmark_table, configuration, known_of, ranked_groups
 from service.dashboard.pages.devices import EVENT_COLUMNS, history_row
 from service.dashboard.pages.jobs import COLUMNS as JOB_COLUMNS
 from service.dashboard.pages.jobs import job_row
@@ -94,7 +94,9 @@ def benchmarks_file(database: Database, chosen: RunFilter, *, all_verdicts: bool
     for first in range(0, len(found), BATCH_ROWS):
         with database.read() as session:
             reported += queries.with_reports(session, found[first : first + BATCH_ROWS])
-    return benchmark_table(ranked_groups(reported, counted, sort))
+    with database.read() as session:
+        known = known_of(session, reported)
+    return benchmark_table(ranked_groups(reported, known, counted, sort))
 
 
 def _newest_first(database: Database, before: Callable[[Session, str, int], list[Facts]]) -> Iterator[Facts]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+
+from device_agents.figures.digits import parts_of_time, time_span
+from device_agents.figures.intervals import Interval
 
 ABSENT = "–"
 MIB = 1024 * 1024
@@ -52,9 +56,26 @@ def percent(value: float | None, digits: int = 1) -> str:
     return ABSENT if value is None else f"{100 * value:.{digits}f}%"
 
 
-def latency(value_ms: float | None) -> str:
-    """Milliseconds alone on their line: three decimals below 10 ms, two above."""
-    return number(value_ms, 3 if value_ms is not None and abs(value_ms) < 10 else 2)
+def latency(value_ms: float | None, interval_ms: tuple[float, float] | None = None) -> str:
+    """`97.1 µs`, `42.31 ms`: a time in the unit that fits, with the digits that its interval bears, else three."""
+    return " ".join(latency_parts(value_ms, interval_ms)).strip()
+
+
+def latency_parts(value_ms: float | None, interval_ms: tuple[float, float] | None = None) -> tuple[str, str]:
+    """The figure, and its unit."""
+    if value_ms is None:
+        return ABSENT, ""
+    figure, unit = parts_of_time(1000 * value_ms, _in_us(interval_ms) if interval_ms else None)
+    return figure, unit.replace("us", "µs")
+
+
+def latency_span(value_ms: float, interval_ms: tuple[float, float]) -> str:
+    """`42.1 to 42.6 ms`: the 95% interval of that time."""
+    return time_span(1000 * value_ms, _in_us(interval_ms)).replace("us", "µs")
+
+
+def _in_us(interval_ms: tuple[float, float]) -> Interval:
+    return Interval(1000 * interval_ms[0], 1000 * interval_ms[1])
 
 
 def signed_percent(value: float) -> str:
@@ -118,6 +139,12 @@ def short_digest(value: str | None) -> str:
     if not value:
         return ABSENT
     return value.removeprefix("sha256:")[:12]
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """`a, b, c and 12 others`."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {plural(more, 'other')}" if more > 0 else "")
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:

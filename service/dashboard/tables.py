@@ -36,6 +36,13 @@ class Column:
     """Long text, which may break into lines."""
     files_only: bool = False
     """In CSV and JSON, not on the page (what a note or a link says there)."""
+    fits: bool = False
+    """A time in ms: a page writes each in the unit that fits, with three digits; files have plain ms."""
+
+    @property
+    def shown_unit(self) -> str:
+        """What a page writes in the column's head."""
+        return "" if self.fits else self.unit
 
     @property
     def numeric(self) -> bool:
@@ -46,6 +53,8 @@ class Column:
         """The value as the page writes it."""
         if value is None or value == "":
             return fmt.ABSENT
+        if self.fits and isinstance(value, int | float):
+            return fmt.latency(value)
         if self.kind == "number" and isinstance(value, int | float):
             return fmt.number(value, self.digits)
         if self.kind == "time" and isinstance(value, str):
@@ -61,12 +70,14 @@ class Row:
     links: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     """A second, quieter line below a cell."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """What a page writes where the value alone does not say it: the digits that an interval bears."""
     anchor: str = ""
     dimmed: bool = False
     mark: str = ""
     """Class of a colour key before the row's name (`phase-forward`, `series-2`)."""
-    rank: int | None = None
-    """The row's number in the picture beside the table."""
+    letter: str = ""
+    """What the row is called in the picture beside the table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.figures import apart
 from device_agents.figures.intervals import Interval
-from service.database.models import Run
+from service.database.models import Result, Run
 from service.runs import compared, provenance, service, sustained
 from service.runs.schemas import BesideView, DifferenceView, RatioView, RunAgain, RunCreate
 from service.runs.variation import variations
@@ -61,7 +61,7 @@ def beside(session: Session, one: Run, other: Run, *, now: float) -> BesideView:
     weights = _weights(one, other)
     unlike = [difference.what.replace("_", " ") for difference in differences if difference.what in SAME_RUN]
     curves = _curves((one, other), (first, second))
-    agrees, says = curves or _agrees(time, silence, losses, weights, _turns(session, (one, other), (first, second)))
+    agrees, says = curves or _agrees(time, silence, losses, weights, _turns(session, (one, other), results))
     if unlike:
         agrees, says = None, f"not the same run: other {', '.join(unlike)}"
     return BesideView(first=one.id, second=other.id, agrees=agrees, says=says, differences=differences, time=time,
@@ -121,13 +121,13 @@ def _weights(one: Run, other: Run) -> str:
 
 
 def _turns(
-    session: Session, runs: tuple[Run, Run], reports: tuple[Mapping[str, Any], Mapping[str, Any]]
+    session: Session, runs: tuple[Run, Run], results: Sequence[Result]
 ) -> Sequence[tuple[Interval, Interval]] | None:
     """Of two comparisons: each bundle's intervals beside each other; None if they are none."""
-    told = [compared.told_in(report) for report in reports]
-    if told[0] is None or told[1] is None or told[0].bundles != told[1].bundles:
+    found = [view for run, result in zip(runs, results, strict=True) if (view := compared.view(session, run, result))]
+    if len(found) < 2 or len({tuple(row.bundle_digest for row in view.bundles) for view in found}) > 1:
         return None
-    views = [compared.view(session, run, one).bundles[1:] for run, one in zip(runs, (told[0], told[1]), strict=True)]
+    views = [view.bundles[1:] for view in found]
     return [
         (Interval(first.ratio_low, first.ratio_high), Interval(second.ratio_low, second.ratio_high or 0.0))
         for first, second in zip(*views, strict=True)

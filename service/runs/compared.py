@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from device_agents.figures.told import verdict_of
+from device_agents.figures.told import Verdict, verdict_of
 from device_agents.wire import EFFECT, Comparison, from_json
+from device_agents.wire.comparison_report import Why
 from service.bundles import service as bundles
 from service.bundles.manifest import is_tuning
 from service.bundles.service import Built, built
-from service.database.models import ComparedBundle, Run
+from service.database.models import ComparedBundle, Result, Run
 from service.holdings import service as holdings
 from service.problems import Invalid
 from service.runs.schemas import ComparedView, ComparisonView
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Of a comparison, what does not depend on who looks, without its raw times."""
+
+    bundles: tuple[str, ...]
+    threads: tuple[int, ...]
+    ended: Why
+    protocol: str
+    verdict: Verdict
+
+
+MOST_KEPT = 1000
+"""Comparisons that a process remembers, a few hundred bytes each."""
+_KEPT: dict[tuple[str, float], Found] = {}
+_LOCK = threading.Lock()
 
 
 def held(session: Session, digests: Sequence[str], first: Built) -> list[Built]:
@@ -55,14 +75,40 @@ def told_in(report: Mapping[str, Any]) -> Comparison | None:
     return from_json(Comparison, told, "comparison") if told else None
 
 
-def view(session: Session, run: Run, found: Comparison) -> ComparisonView:
-    """What its raw times come to, with what the run's organisation calls the bundles."""
-    said = verdict_of(found, run.settings.effect or EFFECT)
+def view(session: Session, run: Run, result: Result) -> ComparisonView | None:
+    """What the raw times of a recorded report come to, with what the run's organisation calls the bundles; None of a
+    report of another mode."""
+    said = found_in(result.digest, run.settings.effect or EFFECT, lambda: told_in(result.report))
+    return named(session, said) if said else None
+
+
+def named(session: Session, found: Found) -> ComparisonView:
+    """With what the session's organisation calls the bundles."""
     names = holdings.of_digests(session, "bundle", found.bundles)
     rows = [
         ComparedView(bundle_digest=digest, model_name=names[digest].name, plan_name=names[digest].plan_name,
                      threads=threads, **row.fields)
-        for row, digest, threads in zip(said.rows, found.bundles, found.threads, strict=True)
+        for row, digest, threads in zip(found.verdict.rows, found.bundles, found.threads, strict=True)
     ]  # fmt: skip
-    return ComparisonView(protocol=found.protocol, rounds=said.rounds, ended=found.ended, detectable=said.detectable,
-                          bundles=rows)  # fmt: skip
+    return ComparisonView(protocol=found.protocol, rounds=found.verdict.rounds, ended=found.ended,
+                          detectable=found.verdict.detectable, bundles=rows)  # fmt: skip
+
+
+def found_in(digest: str, effect: float, told: Callable[[], Comparison | None]) -> Found | None:
+    """What the report of that digest comes to: worked out once, for the longest take a fifth of a second to read and to
+    judge. `told`: reads it."""
+    key = (digest, effect)
+    with _LOCK:
+        kept = _KEPT.pop(key, None)
+        if kept is not None:
+            _KEPT[key] = kept  # the newest
+            return kept
+    one = told()
+    if one is None:
+        return None
+    found = Found(one.bundles, one.threads, one.ended, one.protocol, verdict_of(one, effect))
+    with _LOCK:
+        _KEPT[key] = found
+        while len(_KEPT) > MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+    return found

@@ -128,9 +128,8 @@ def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
     with farm.database.read() as session:
         run = service.find(session, run_id)
         result = service.result_of(session, run)
-        told = compared.told_in(result.report)
         return ReportView(run_id=run.id, digest=result.digest, recorded_at=result.recorded_at, report=result.report,
-                          comparison=compared.view(session, run, told) if told else None,
+                          comparison=compared.view(session, run, result),
                           sustained=sustained.view_in(result.report),
                           provenance=provenance.of(session, run, result, now=time.time()))  # fmt: skip
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, Text, cast, func, select, union_all
 from sqlalchemy.orm import Session
 
-from device_agents.figures.apart import Variation, variation_of
+from device_agents.figures.apart import UNKNOWN, Variation, variation_of
 from service.database.models import Run
+from service.database.models.runs import settings_of_row
 
 NEWEST = 200
-"""Runs of a device that count: older ones are of another time."""
+"""Runs of a device that count, and as many more as are judged: older ones are of another time."""
+AT_ONCE = 100
+"""Devices that one statement asks about."""
 
 
 def variations(
@@ -23,18 +27,31 @@ def variations(
     `judged`: runs that are to stand beside each other; they do not count. One that is far off would else widen the
     interval that it is judged by, and be found no further off than others.
     """
-    return {device_id: _variation(session, device_id, judged) for device_id in device_ids}
+    ids, found = list(device_ids), dict.fromkeys(device_ids, UNKNOWN)
+    for first in range(0, len(ids), AT_ONCE):
+        kinds: dict[str, dict[Any, list[float]]] = {}
+        for device_id, text, medians, *kind in session.execute(_kinds(ids[first : first + AT_ONCE], judged)):
+            settings = settings_of_row(json.loads(text))
+            if settings.mode == "profile":
+                of_kind = kinds.setdefault(device_id, {}).setdefault((settings, *kind), [])
+                of_kind += map(float, medians.split())
+        found |= {device_id: variation_of(of_device.values()) for device_id, of_device in kinds.items()}
+    return found
 
 
-def _variation(session: Session, device_id: str, judged: Collection[str]) -> Variation:
-    rows = session.execute(
-        select(Run.bundle_digest, Run.settings, Run.dataset_digest, Run.weights_digest, Run.median_us)
-        .where(Run.device_id == device_id, Run.verdict == "valid", Run.median_us.is_not(None), Run.id.not_in(judged))
-        .order_by(Run.id.desc())
-        .limit(NEWEST)
+def _kinds(device_ids: Sequence[str], judged: Collection[str]) -> Select[Any]:
+    """A row for each kind of run of each device, with the medians of all in one text: thousands of rows would take the
+    page longer than all else. Each device is read by itself, along its index: a statement that sorted all at once would
+    read whatever they ever ran."""
+    columns = (Run.id, Run.device_id, cast(Run.settings, Text).label("settings"), Run.bundle_digest,
+               Run.dataset_digest, Run.weights_digest, Run.median_us)  # fmt: skip
+    measured = select(*columns).where(Run.verdict == "valid", Run.median_us.is_not(None)).order_by(Run.id.desc())
+    limit = NEWEST + min(len(judged), NEWEST)
+    parts = [measured.where(Run.device_id == device_id).limit(limit).subquery() for device_id in device_ids]
+    newest = union_all(*(select(*part.c) for part in parts)).subquery().c
+    kind = (newest.bundle_digest, newest.dataset_digest, newest.weights_digest)
+    return (
+        select(newest.device_id, newest.settings, func.aggregate_strings(cast(newest.median_us, Text), " "), *kind)
+        .where(newest.id.not_in(judged))
+        .group_by(newest.device_id, newest.settings, *kind)
     )
-    kinds: dict[Any, list[float]] = {}
-    for bundle, settings, data, weights, median_us in rows:
-        if settings.mode == "profile" and median_us is not None:
-            kinds.setdefault((bundle, settings, data, weights), []).append(median_us)
-    return variation_of(kinds.values())

@@ -30,7 +30,7 @@ KEY_ELEMENTS = {
     "run-failed": (".notice.bad",),
     "run-running": ("progress", "svg.loss-plot"),
     "device": ("svg.attempt-strip", "table"),
-    "benchmarks": ("svg.tradeoff-plot", "#hidden-runs", ".rank"),
+    "benchmarks": ("svg.tradeoff-plot", "#hidden-runs", ".letter"),
     "compare": ("svg.interval-plot", ".compare table"),
     "compare-unlike": (".reasons .chip",),
     "compare-training": ("svg.loss-plot",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.orm import Session
 
 from device_agents.figures.apart import Variation
 from device_agents.wire import Mode, RunSettings
@@ -20,11 +22,20 @@ from service.dashboard.comparison import (
     dominated_flags,
     dominates,
     obstacles,
+    standing,
     time_difference,
 )
 from service.dashboard.facts import RunFacts
 from service.dashboard.pages import compare
-from service.dashboard.pages.benchmarks import benchmarks_page, grouped, newest_of_each, ranked_axes, tradeoff_points
+from service.dashboard.pages.benchmarks import (
+    Group,
+    benchmarks_page,
+    grouped,
+    newest_of_each,
+    ranked_axes,
+    ranked_groups,
+    tradeoff_points,
+)
 from service.database.models import Bundle, Run
 from service.runs.filter import RunFilter
 from service.runs.variation import variations
@@ -145,11 +156,9 @@ def test_only_what_is_likely_faster_than_each_other_run_is_marked_in_time_and_no
     assert marks["Step median"] == [False, True]
     assert marks["Energy per step"] == [False, False]
     assert ticked([base, fast], RESTLESS)["Step median"] == [False, False]
-    jumpy = replace(fast, p90_us=9 * BASE_US)
-    assert ticked([replace(base, p90_us=2 * BASE_US), jumpy], CALM)["Step p90"] == [False, False], (
-        "it is the slower one"
-    )
-    assert ticked([replace(base, p90_us=2 * BASE_US), replace(fast, p90_us=BASE_US)], CALM)["Step p90"] == [False, True]
+    one, other = replace(base, p90_us=2 * BASE_US, rss_bytes=9 << 20), replace(fast, p90_us=BASE_US, rss_bytes=8 << 20)
+    for unknown in ("Step p90", "Peak RSS"):
+        assert ticked([one, other], CALM)[unknown] == [False, False], "nothing says how it varies from run to run"
     near = facts("run_c", median_us=BASE_US * 0.5001)
     assert ticked([base, fast, near], CALM)["Step median"] == [False, False, False]
 
@@ -184,8 +193,54 @@ def test_dimmed_points_are_the_dominated_ones() -> None:
     fast_small = facts("a", median_us=500.0, arena_bytes=100)
     slow_big = facts("b", median_us=1000.0, arena_bytes=200)
     slow_small = facts("c", median_us=1000.0, arena_bytes=50)
-    points = tradeoff_points([fast_small, slow_big, slow_small], ("latency", "memory"))
+    runs = [fast_small, slow_big, slow_small]
+    points = tradeoff_points(runs, ("latency", "memory"), [standing(run, CALM) for run in runs])
     assert [point.dominated for point in points] == [False, True, False]
+    assert [point.letter for point in points] == ["A", "B", "C"]
+    unsure = tradeoff_points(runs, ("latency", "memory"), [standing(run, RESTLESS) for run in runs])
+    assert not any(point.dominated for point in unsure), "which is faster cannot be told"
+    exact = tradeoff_points([replace(slow_big, id="d"), slow_small], ("memory", "loss"), [None, None])
+    assert [point.dominated for point in exact] == [True, False]
+
+
+def one_group(runs: list[RunFacts], known: Known) -> Group:
+    (group,) = ranked_groups(runs, known, Counter(), "")
+    return group
+
+
+def test_runs_that_are_not_likely_different_share_their_ranks() -> None:
+    runs = [
+        facts("a", median_us=1000.0, plan_name="full"), facts("b", median_us=1001.0, plan_name="sparse"),
+        facts("c", median_us=500.0, plan_name="tiny"),
+    ]  # fmt: skip
+    group = one_group(runs, CALM)
+    assert [(row.values["plan"], row.values["rank"]) for row in group.table.rows] == [
+        ("tiny", "1"), ("full", "2 to 3"), ("sparse", "2 to 3")]  # fmt: skip
+    assert [(row.values["rank_best"], row.values["rank_worst"]) for row in group.table.rows] == [(1, 1), (2, 3), (2, 3)]
+    assert group.unranked == ()
+    assert [row.values["rank"] for row in one_group(runs, RESTLESS).table.rows] == ["1 to 3"] * 3
+    assert group.figure
+    assert "no line joins the best" in group.figure.note
+    assert 'class="front"' not in group.figure.drawing
+
+
+def test_a_row_without_a_rank_says_why_and_pushes_nobody() -> None:
+    runs = [
+        facts("a"), facts("b", verdict="noisy", plan_name="sparse"), facts("d", device_id="dev_9", plan_name="tiny"),
+        with_blocks(facts("c", median_us=10.0, plan_name="bias"), 1),
+    ]  # fmt: skip
+    group = one_group(runs, CALM)
+    said = {row.values["run"]: (row.values["rank"], row.values["no_rank"]) for row in group.table.rows}
+    assert said["a"] == ("1", None)
+    assert said["b"] == (None, "noisy, not valid")
+    assert said["c"] == (None, "1 block, 5 are needed")
+    assert said["d"][1] == "how its device varies from run to run is not known; make one of its profile runs 5× again"
+    assert len(group.unranked) == 3
+    assert any(one.startswith("tiny on ") for one in group.unranked)
+    (alone,) = one_group([with_blocks(facts("c"), 1)], CALM).unranked
+    assert alone == "1 block, 5 are needed"
+    (emulated,) = one_group([facts("e", measurement_class="emulated", verdict="function")], CALM).table.rows
+    assert (emulated.values["rank"], emulated.values["no_rank"]) == (None, "emulated: function only")
 
 
 def test_groups_hold_like_runs_and_the_newest_of_each_configuration() -> None:
@@ -206,12 +261,13 @@ def test_the_benchmarks_page_hides_and_counts_what_is_not_valid(seeded: SeededFa
     page = check_page(browser.get("/dashboard/benchmarks").text)
     assert "2 runs hidden: 1 noisy, 1 throttled." in page.visible_text()
     rows = browser.get("/dashboard/benchmarks.json").json()["rows"]
-    assert {row["verdict"] for row in rows} == {"valid"}
+    assert {row["verdict"] for row in rows} == {"valid", "function"}
     everything = browser.get("/dashboard/benchmarks.json?verdicts=all").json()["rows"]
     assert {row["run"] for row in everything} >= {seeded.ids.noisy_run, seeded.ids.throttled_run}
     only = browser.get("/dashboard/benchmarks.json?class=emulated").json()["rows"]
     assert {row["measurement_class"] for row in only} == {"emulated"}
-    assert all(row["peak_rss_mib"] is None for row in only)
+    assert all(row[name] is None for row in only for name in ("peak_rss_mib", "median_ms", "samples_per_second"))
+    assert {row["no_rank"] for row in only} == {"emulated: function only"}
 
 
 def test_a_benchmarks_page_whose_runs_are_all_hidden_says_so(seeded: SeededFarm) -> None:
@@ -228,9 +284,35 @@ def test_a_benchmarks_page_whose_runs_are_all_hidden_says_so(seeded: SeededFarm)
 
 def test_the_benchmarks_page_ranks_within_groups(browser: TestClient) -> None:
     rows = browser.get("/dashboard/benchmarks.json?class=host&model=mobilenet_v2").json()["rows"]
-    assert [row["plan"] for row in rows] == ["bias-only", "sparse", "full"]
-    assert [row["dominated"] for row in rows] == ["best", "dominated", "dominated"]
+    assert [row["plan"] for row in rows] == ["bias-only", "sparse", "full"], "by what is planned: none has a rank"
+    assert [row["dominated"] for row in rows] == ["no"] * 3
+    assert {row["rank"] for row in rows} == {None}
     assert next(row for row in rows if row["plan"] == "sparse")["runs"] == 2
+
+
+def test_the_benchmarks_page_has_ranks_once_a_device_is_known(seeded: SeededFarm) -> None:
+    with seeded.farm.database.transaction() as session:
+        before = benchmarks_page(session, RunFilter(device=seeded.ids.host), all_verdicts=False, sort="")
+        repeated(session, seeded.ids.full_run, 7)
+        after = benchmarks_page(session, RunFilter(device=seeded.ids.host), all_verdicts=False, sort="")
+        pages = [bytes(render.page("benchmarks.html", page=page, section="benchmarks").body).decode()
+                 for page in (before, after)]  # fmt: skip
+        session.rollback()
+    texts = [check_page(page).visible_text() for page in pages]
+    assert "No rank by time: how its device varies from run to run is not known" in texts[0]
+    assert "No rank by time: 1 block, 5 are needed" in texts[1], "training is one block"
+    assert "how its device varies" not in texts[1]
+    ranks = [row.values["rank"] for row in after.groups[0].table.rows]
+    assert ranks == ["1", "2", "3"]
+
+
+def repeated(session: Session, run_id: str, count: int) -> None:
+    """The same profile run again, older than all others, by 0.5% this way and that."""
+    columns = {column.name: getattr(session.get_one(Run, run_id), column.name) for column in Run.__table__.columns}
+    for number in range(count):
+        median_us = columns["median_us"] * (1 + 0.005 * (number % 3 - 1))
+        session.add(Run(**columns | {"id": f"run_000000{number}", "median_us": median_us}))
+    session.flush()
 
 
 def test_compare_says_why_not(seeded: SeededFarm, browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +349,13 @@ def test_how_a_device_varies_is_learned_from_runs_that_were_the_same_again(seede
         session.add(Run(**columns | {"id": "run_again_noisy", "settings": again, "median_us": 9e9, "verdict": "noisy"}))
         session.flush()
         known = variations(session, {seeded.ids.host})[seeded.ids.host]
+        left = variations(session, {seeded.ids.host, seeded.ids.offline}, judged=["run_again_0", "run_again_1"])
+        session.info["organisation"] = "org_other"
+        theirs = variations(session, {seeded.ids.host})[seeded.ids.host]
         session.rollback()
+    assert theirs.freedom == 0, "another organisation's runs are not counted"
+    assert left[seeded.ids.host].freedom == known.freedom - 2
+    assert left[seeded.ids.offline].freedom == 0
     assert known.is_known
     assert 6 <= known.freedom <= 8
     assert known.deviation < 0.05

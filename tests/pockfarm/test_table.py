@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from pockfarm.summary import TABLE_HEADER, curve_text, kernel_table, loss_curve, report_text, table_row
-from pockfarm.table import figure, mib, milliseconds, seconds, step_time, text_table
+from pockfarm.summary import TABLE_HEADER, curve_text, kernel_table, loss_curve, measured_step, report_text, table_row
+from pockfarm.table import figure, mib, seconds, text_table, time_of
 
 REPORT: dict[str, object] = {
     "measurement_class": "host",
@@ -36,13 +34,13 @@ def test_a_table_without_rows_is_its_header() -> None:
 
 
 def test_absent_figures_are_dashes_and_never_zero() -> None:
-    assert figure(None) == mib(None) == milliseconds(None) == "-"
+    assert figure(None) == mib(None) == time_of(None) == "-"
     assert figure(0.0) == "0.0"
 
 
 def test_units() -> None:
     assert mib(3 << 20) == "3.00"
-    assert milliseconds(1234.5) == "1.23"
+    assert time_of(1234.5) == "1.23 ms"
     assert figure(1234567.0, 0) == "1,234,567"
     assert seconds(8.44) == "8.4 s"
     assert seconds(125) == "2 min 05 s"
@@ -51,7 +49,7 @@ def test_units() -> None:
 def test_a_row_has_a_cell_for_each_column() -> None:
     row = table_row(REPORT, target="x86-64-v3", plan="full", bundle_bytes=1 << 20)
     cells = dict(zip(TABLE_HEADER, row, strict=True))
-    assert cells["step ms"] == "12.35"
+    assert cells["step"] == "12.3 ms"
     assert cells["arena MiB"] == "3.00"
     assert cells["energy mJ"] == "-"
     assert (cells["loss first"], cells["loss last"]) == ("2.5000", "1.2500")
@@ -82,16 +80,19 @@ def test_kernels_are_listed_slowest_first_with_their_rates() -> None:
 
 def test_the_text_of_a_report_names_what_was_not_measured() -> None:
     text = report_text(REPORT, with_kernels=True)
-    assert "median 12.35 ms" in text
+    assert "median 12.3 ms (no interval: 0 of 5 blocks)" in text
     assert "(no sensor)" in text
     assert "accuracy 10.0%" in text
     assert "valid: 5 blocks" in text
 
 
-@pytest.mark.parametrize(
-    ("us", "said"),
-    [(0.4705, "470 ns"), (1.0, "1.00 us"), (97.06, "97.1 us"), (999.4, "999 us"), (999.6, "1.00 ms"),
-     (42_345.0, "42.3 ms"), (471_200.0, "471 ms"), (1_200_000.0, "1.20 s"), (None, "-")],
-)  # fmt: skip
-def test_a_step_has_the_unit_that_fits(us: float | None, said: str) -> None:
-    assert step_time(us) == said
+def test_a_step_is_told_with_its_interval_or_why_there_is_none() -> None:
+    blocks = [{"step_us": [42_000.0 + 100 * number]} for number in range(5)]
+    assert measured_step({"median_us": 42_200.0, "blocks": blocks}) == "42.2 ms (95%: 42.0 to 42.4 ms)"
+    assert measured_step({"median_us": 42_000.0, "blocks": blocks[:1]}) == "42.0 ms (no interval: 1 of 5 blocks)"
+
+
+def test_a_column_of_times_is_right_aligned() -> None:
+    lines = text_table(("what", "step"), [("a", "97.1 us"), ("long one", "1,230 ms"), ("none", "-")]).splitlines()
+    assert lines[2] == "a          97.1 us"
+    assert lines[4] == "none             -"

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 
 from device_agents import wire
+from tests.requests.turns import Turns
 from tests.service.board import Board
 from tests.workers.live import LiveFarm
 
@@ -22,6 +23,8 @@ KINDS = {"run": "run_id", "job": "job_id", "dev": "device_id", "key": "key_id", 
          "usr": "user_id", "upl": "upload_id", "hook": "webhook_id", "mnt": "window_id", "tok": "token_id",
          "grp": "group_id", "rel": "release_id"}  # fmt: skip
 """What a path calls the id that begins so."""
+OF_REPORTED = 0.6
+"""Where a run is named."""
 OTHER_TONGUE = "a board that does not say which protocol it speaks"
 KEYS: Mapping[str, dict[str, Any]] = {
     "user": {"role": "user"}, "reader": {"scopes": ["read"]}, "submitter": {"scopes": ["submit"]},
@@ -39,6 +42,8 @@ class Names:
 
     files: dict[str, bytes] = field(default_factory=dict)
     """What a form may carry, by field."""
+    reported: list[str] = field(default_factory=list)
+    """Runs that have a report that counts."""
 
     def add(self, kind: str, value: object) -> None:
         """One more, unless it is no name."""
@@ -56,10 +61,15 @@ class Names:
             if key in ("lease_token", "token", "cursor", "next"):
                 self.add("cursor" if key == "next" else key, value)
 
-    def choose(self, kind: str, rng: random.Random) -> str | bytes | None:
+    def choose(self, kind: str, rng: random.Random) -> str | bytes | list[str] | None:
         """One of that kind; None if there is none."""
         if kind in self.files:
             return self.files[kind]
+        if kind == "others":
+            return rng.choices(self.known["bundle"], k=rng.randint(1, 3)) if self.known.get("bundle") else None
+        if kind in ("run_id", "other_id") and self.reported and rng.random() < OF_REPORTED:
+            return rng.choice(self.reported)
+        kind = "run_id" if kind == "other_id" else kind
         known = self.known.get(kind, [])
         return rng.choice(known) if known else None
 
@@ -89,10 +99,10 @@ class Callers:
         return role, {**spoken, **self.headers[role]}
 
 
-def settle(farm: LiveFarm) -> tuple[Callers, Names]:
-    """A farm with one of each thing: a bundle, a data set, a device with work, a job, runs that wait and have ended."""
+def settle(farm: LiveFarm) -> tuple[Callers, Names, Turns]:
+    """A farm with one of each thing: bundles, a data set, devices with work, a job, runs that wait and have ended."""
     names = Names()
-    bundle = farm.wait_for_job(farm.compile("fine")["id"])["bundle_digest"]
+    bundle, other = (farm.wait_for_job(farm.compile(model)["id"])["bundle_digest"] for model in ("fine", "fine too"))
     farm.kill("worker")  # what is asked for afterwards waits
     data = io.BytesIO()
     np.savez(data, x=np.zeros((16, 1, 8, 8), np.float32), y=np.arange(16) % 10)
@@ -116,11 +126,12 @@ def settle(farm: LiveFarm) -> tuple[Callers, Names]:
         names.add("run_id", run)
     names.add("job_id", farm.compile("a model")["id"])
     for kind, value in (("name", "plan"), ("plan", "full"), ("plan", "bias-only"), ("target", "x86-64-v3"),
-                        ("spec", "batch: 4"), ("mode", "profile"), ("mode", "train"), ("device_class", "x86-64"),
-                        ("model", "m"), ("external", "{}"), ("phase", "run")):  # fmt: skip
+                        ("spec", "batch: 4"), ("mode", "profile"), ("mode", "train"), ("mode", "compare"),
+                        ("device_class", "x86-64"), ("model", "m"), ("external", "{}"), ("phase", "run")):  # fmt: skip
         names.add(kind, value)
     names.files["file"] = data.getvalue()
     names.add("bundle", bundle)
+    names.add("bundle", other)
     names.add("dataset", dataset)
     headers = {"operator": {"Authorization": farm.http.headers["Authorization"]}, **keys(farm, names)}
     spare = Board(board.http, name="spare").enrol(token_of(farm))
@@ -132,7 +143,15 @@ def settle(farm: LiveFarm) -> tuple[Callers, Names]:
         "stranger": {},
         "somebody's invention": bearer("0" * 64),
     }
-    return Callers(headers), names
+    return Callers(headers), names, turns(farm, names, headers["operator"])
+
+
+def turns(farm: LiveFarm, names: Names, operator: Mapping[str, str]) -> Turns:
+    """A board that takes comparisons, on a connection of its own."""
+    http = httpx.Client(base_url=farm.http.base_url, timeout=60, trust_env=False)
+    board = Board(http, name="turns", modes=("compare",)).enrol(token_of(farm))
+    names.needed.add(board.device_id)
+    return Turns(board, operator, list(names.known["bundle"]), names.needed)
 
 
 def token_of(farm: LiveFarm) -> str:

@@ -12,11 +12,12 @@ import random
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -32,7 +33,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from device_agents.wire import DIGEST_HEADER
-from tests.requests.callers import Callers, Names
+from tests.requests.callers import KEPT, Callers, Names
+from tests.requests.turns import Turns
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
           response_schema_conformance]  # fmt: skip
@@ -43,6 +45,11 @@ WARM = 0.1
 HOLD_S = 0.05
 """A request may ask to be held open for long; these ask for so long at most."""
 NAMED = 0.75
+OF_TURNS = 0.02
+"""Reports of comparisons beside the drawn requests; each is some three requests."""
+AS_COMPARISON = 0.3
+"""Of requests for a run: without what does not go with mode compare."""
+NOT_COMPARED = ("dataset", "validation_dataset", "weights", "target", "where")
 DRAWING = {"generation": {"with-security-parameters": False}}
 """Who asks is ours to say."""
 METHODS = ("POST", "PUT", "PATCH", "HEAD", "GET", "DELETE")
@@ -98,6 +105,8 @@ class Campaign:
     names: Names
     cases: int
     seed: int
+    turns: Turns | None = None
+    """Who reports comparisons, which nobody draws from a description."""
 
     def __post_init__(self) -> None:
         self.findings = Findings(self.cases)
@@ -112,7 +121,9 @@ class Campaign:
         schema = schemathesis.openapi.from_url(f"{self.url}/openapi.json", config=chosen, timeout=TIMEOUT_S)
         operations = [one.ok() for one in schema.get_all_operations()]
         self.findings.known = {one.label for one in operations}
+        self._described = {one.label: frozenset(one.definition.raw["responses"]) for one in operations}
         for share in (WARM, 1 - WARM):
+            self._take_turns(int(self.cases * share * OF_TURNS))
             for operation, mode, count in _shares(operations, int(self.cases * share), self._rng):
                 self._draw(operation, mode, count)
             if share != WARM:
@@ -120,6 +131,33 @@ class Campaign:
             self.findings.memory_bytes.append(resident_bytes(self.pid))
         self._session.close()
         return self.findings
+
+    def _take_turns(self, count: int) -> None:
+        """So many reports of a board that takes comparisons."""
+        for _ in range(count if self.turns else 0):
+            assert self.turns is not None
+            run_id = self.turns.report(self._rng, self._sent)
+            if run_id is not None:
+                self.names.reported = [*self.names.reported[-KEPT:], run_id]
+            if self.names.reported:
+                self.turns.look(self._rng.choices(self.names.reported, k=2), self._sent)
+
+    def _sent(self, label: str, role: str, send: Callable[[], httpx.Response]) -> httpx.Response | None:
+        """An answer that no drawn case has asked for: timed and counted as theirs are, and no 5xx."""
+        began = time.monotonic()
+        try:
+            answer = send()
+        except httpx.HTTPError as problem:
+            self._wrong(f"{label} as {role}: no answer: {type(problem).__name__}: {problem}")
+            return None
+        self.findings.seconds.append(time.monotonic() - began)
+        self.findings.statuses[str(answer.status_code)] += 1
+        if answer.status_code < 300:
+            self.findings.operations[label] += 1
+        described = {str(answer.status_code), f"{answer.status_code // 100}XX", "default"}
+        if answer.status_code >= 500 or described.isdisjoint(self._described.get(label, ())):
+            self._wrong(f"{label} as {role}: {answer.status_code}: {answer.text[:500]}")
+        return answer
 
     def _make_up(self, operations: list[Any]) -> None:
         """Draw anew for what is missing: of an operation with few different requests, fewer were drawn."""
@@ -154,6 +192,8 @@ class Campaign:
     def _ask(self, case: Case) -> None:
         role, headers = self.callers.choose(case.operation.path, self._rng)
         self._name_things(case)
+        if isinstance(case.body, dict) and "others" in case.body and self._rng.random() < AS_COMPARISON:
+            _compare(case.body, self._rng)
         _hold_shortly(case)
         if case.operation.path.endswith("/events") and case.method == "GET":
             headers |= EVENTS_AS_JSON
@@ -195,9 +235,11 @@ class Campaign:
             self.names.learn(answer.json())
 
     def _note(self, case: Case, role: str, what: str) -> None:
+        self._wrong(f"{case.operation.label} as {role}: {what[:900]}\n    {case.as_curl_command()[:600]}")
+
+    def _wrong(self, what: str) -> None:
         if len(self.findings.wrong) < 1000:
-            sent = case.as_curl_command()[:600]
-            self.findings.wrong.append(f"{case.operation.label} as {role}: {what[:900]}\n    {sent}")
+            self.findings.wrong.append(what)
 
 
 def _shares(operations: list[Any], cases: int, rng: random.Random) -> Iterator[tuple[Any, GenerationMode, int]]:
@@ -212,6 +254,15 @@ def _shares(operations: list[Any], cases: int, rng: random.Random) -> Iterator[t
         modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE) if weight > 1 else (GenerationMode.POSITIVE,)
         for mode in modes:
             yield operation, mode, count // len(modes)
+
+
+def _compare(body: dict[str, Any], rng: random.Random) -> None:
+    """Of a drawn body: what a comparison may have, with a number of steps that it takes."""
+    for name in NOT_COMPARED:
+        body.pop(name, None)
+    body |= {"mode": "compare", "steps": rng.randint(1, 200)}
+    if not isinstance(body.get("compare_s"), int | float) or body["compare_s"] > 3600:
+        body["compare_s"] = None
 
 
 def _hold_shortly(case: Case) -> None:

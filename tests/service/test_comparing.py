@@ -14,9 +14,11 @@ from sqlalchemy import select, update
 
 from device_agents import wire as p
 from device_agents.figures.rounds import LOOKS, order_of
+from device_agents.figures.told import Verdict, verdict_of
 from device_agents.figures.warm_up import allowance
 from service.database.models import OPEN_RUN_STATES, ComparedBundle, Holding, Run
 from service.retention.needed import is_needed, is_open_anywhere
+from service.runs import compared
 from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import live_farm
 from tests.agents.real_step import real_bundle
@@ -81,6 +83,32 @@ def test_whole_life_of_a_comparison(farm: TestFarm) -> None:
     assert second["ratio_low"] < second["ratio"] < second["ratio_high"]
     assert second["says"].startswith("1.0")
     assert "slower" in second["says"]
+
+
+def test_a_comparison_is_judged_once_and_by_the_difference_that_its_run_looked_for(
+    farm: TestFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[float] = []
+
+    def counting(told: p.Comparison, effect: float) -> Verdict:
+        judged.append(effect)
+        return verdict_of(told, effect)
+
+    monkeypatch.setattr(compared, "verdict_of", counting)
+    monkeypatch.setattr(compared, "MOST_KEPT", 1)
+    board, body, runs = able(farm), asked(farm), []
+    for effect in (0.02, 0.5):
+        runs.append(farm.run(**body, effect=effect)["id"])
+        work = leased(board)
+        board.report(work, losses=(), verdict=None, comparison=comparison(work)).raise_for_status()
+    first, second = runs
+    answers = [farm.http.get(f"/runs/{second}/report").json()["comparison"] for _ in range(3)]
+    assert answers[0] == answers[1] == answers[2]
+    assert farm.http.get(f"/dashboard/runs/{second}").status_code == 200
+    assert judged == [0.5]
+    for _ in range(2):
+        assert farm.http.get(f"/runs/{first}/beside/{second}").json()["agrees"] is None, "other settings"
+    assert judged == [0.5, 0.02, 0.5, 0.02, 0.5], "one is kept at a time here, so two push each other out"
 
 
 def test_what_cannot_be_compared_is_refused(farm: TestFarm) -> None:

@@ -66,7 +66,7 @@ def kernel_bars(bars: Sequence[KernelBar], width: float) -> Markup:
 
 def _bar_row(bar: KernelBar, top: float, label_width: float, extent: float, fits: int) -> Markup:
     shown = bar.name if len(bar.name) <= fits else bar.name[: fits - 1] + "…"
-    label = f"{bar.name}, {bar.phase}, {fmt.number(bar.us, 1)} µs"
+    label = f"{bar.name}, {bar.phase}, {fmt.latency(bar.us / 1000)}"
     return svg.link(
         f"#{bar.anchor}",
         label,
@@ -74,5 +74,5 @@ def _bar_row(bar: KernelBar, top: float, label_width: float, extent: float, fits
         svg.rectangle(0, top, label_width + extent + 74, ROW_HEIGHT, "hit"),
         svg.text(label_width - 8, top + 14.5, shown, "bar-label", "end"),
         svg.rectangle(label_width, top + 3.5, max(extent, 1.0), ROW_HEIGHT - 7, f"phase-{bar.phase}"),
-        svg.text(label_width + extent + 6, top + 14.5, f"{fmt.number(bar.us, 1)} µs", "bar-value"),
+        svg.text(label_width + extent + 6, top + 14.5, f"{fmt.latency(bar.us / 1000)}", "bar-value"),
     )

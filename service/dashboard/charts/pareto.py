@@ -18,9 +18,9 @@ AXIS_TITLES: dict[Axis, str] = {"latency": "ms per step", "memory": "planned MiB
 
 @dataclass(frozen=True, slots=True)
 class TradeoffPoint:
-    """One configuration. Units: latency ms, memory MiB. `rank` is its number in the table beside the picture."""
+    """One configuration. Units: latency ms, memory MiB. `letter` is what the table beside the picture calls it."""
 
-    rank: int
+    letter: str
     label: str
     anchor: str
     latency: float | None
@@ -34,9 +34,10 @@ class TradeoffPoint:
 
 
 def tradeoff_plot(
-    points: Sequence[TradeoffPoint], x_axis: Axis, y_axis: Axis, width: float, height: float = 280.0
+    points: Sequence[TradeoffPoint], x_axis: Axis, y_axis: Axis, width: float, height: float = 280.0, *, is_known: bool
 ) -> Markup:
-    """Lower left is better. Points carry the row numbers of the table; the best ones are joined by a step line."""
+    """Lower left is better. Points carry the letters of the table's rows. A step line joins those that none dominates
+    where it `is_known` of each pair which is better: else it would go by noise."""
     placed = [(point, point.value(x_axis), point.value(y_axis)) for point in points]
     known = [(point, px, py) for point, px, py in placed if px is not None and py is not None]
     frame = Frame(width, height)
@@ -44,7 +45,7 @@ def tradeoff_plot(
     y = nice_scale([py for _, _, py in known], *frame.y_range, from_zero=True)
     front = [(px, py) for point, px, py in known if not point.dominated]
     parts = [axes(frame, x, y, AXIS_TITLES[x_axis], AXIS_TITLES[y_axis])]
-    if len(front) > 1:
+    if is_known and len(front) > 1:
         parts.append(svg.path(_staircase(front, x, y), "front"))
     parts.extend(_labels([(point, x(px), y(py)) for point, px, py in known], frame))
     parts.extend(
@@ -71,7 +72,7 @@ def _staircase(front: Sequence[tuple[float, float]], x: Scale, y: Scale) -> list
 
 
 def _labels(placed: Sequence[tuple[TradeoffPoint, float, float]], frame: Frame) -> list[Markup]:
-    # Best points first; a label that would cover a mark or another label is left out: the numbers still lead to rows.
+    # Best points first; a label that would cover a mark or another label is left out: the letters still lead to rows.
     taken = [(px - 11, py - 9, px + 11, py + 9) for _, px, py in placed]
     labels: list[Markup] = []
     for point, px, py in sorted(placed, key=lambda entry: entry[0].dominated):
@@ -96,8 +97,8 @@ def _mark(point: TradeoffPoint, px: float, py: float) -> Markup:
     state = "dominated" if point.dominated else "best"
     return svg.link(
         f"#{point.anchor}",
-        f"{point.rank}: {point.label}, {'dominated' if point.dominated else 'not dominated'}",
+        f"{point.letter}: {point.label}, {'dominated' if point.dominated else 'not dominated'}",
         svg.element("title", {}, point.label),
         svg.circle(px, py, 9.5, f"mark {state}"),
-        svg.text(px, py + 3.6, str(point.rank), f"mark-text {state}", "middle"),
+        svg.text(px, py + 3.6, point.letter, f"mark-text {state}", "middle"),
     )

@@ -45,8 +45,9 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
     parts.append(svg.text(right + 6, max(median_y + 4, p90_y + 16), "median", "direct-label"))
     parts.append(svg.text(right + 6, p90_y + 4, "p90", "direct-label quiet"))
     title = (
-        f"Step latency over {fmt.plural(len(series.step_ms), 'step')}: median {fmt.number(series.median_ms, 2)} ms, "
-        f"90th percentile {fmt.number(series.p90_ms, 2)} ms"
+        f"Step latency over {fmt.plural(len(series.step_ms), 'step')}: median "
+        f"{fmt.latency(series.median_ms, series.interval_ms)}, "
+        f"90th percentile {fmt.latency(series.p90_ms)}"
     )
     return svg.picture(width, height, title, "step-plot", *parts)
 
@@ -78,7 +79,7 @@ def _points(series: StepSeries, x: Scale, y: Scale) -> list[Markup]:
     marks = []
     for index, value in _sampled(series.step_ms):
         beyond = value > ceiling
-        title = f"step {index + 1}: {fmt.number(value, 3)} ms"
+        title = f"step {index + 1}: {fmt.latency(value)}"
         marks.append(
             svg.circle(x(index + 0.5), y(y.high if beyond else value), 2.4, "beyond" if beyond else "point", title)
         )

@@ -1,12 +1,13 @@
 """Benchmarks: the newest run of each configuration, ranked among its like, and what trades off against what.
 
 A group holds runs whose numbers may stand beside each other: same model, measurement class, mode, batch and data set.
-Times of emulated or simulated boards are never ranked. Runs whose verdict is neither `valid` nor `function` are hidden,
-with their count.
+Ranks by time are ranges, where noise leaves more than one (`device_agents/figures/ranks.py`). Times of emulated or
+simulated boards are never ranked. Runs whose verdict is neither `valid` nor `function` are hidden, with their count.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,24 +16,31 @@ from typing import TypeVar
 from markupsafe import Markup
 from sqlalchemy.orm import Session
 
+from device_agents.figures.apart import Standing
+from device_agents.figures.ranks import Rank, ranks
 from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.pareto import Axis, TradeoffPoint, tradeoff_plot
-from service.dashboard.comparison import dominated_flags
+from service.dashboard.comparison import Known, beaten_flags, dominated_flags, no_rank, standing
 from service.dashboard.facts import Measured, RunFacts
 from service.dashboard.pages.run_table import measured_values
 from service.dashboard.parts import CLASSES, COUNTING, Figure, Filter, choices
 from service.dashboard.tables import Column, Row, Table, Value, table
 from service.runs.filter import RunFilter
+from service.runs.variation import variations
 
 COLUMNS: tuple[Column, ...] = (
     Column("plan", "Plan", primary=True, sortable=True),
     Column("target", "Target", files_only=True),
     Column("device", "Device", sortable=True),
     Column("verdict", "Verdict", "verdict"),
-    Column("median_ms", "Step median", "number", "ms", 3, sortable=True),
-    Column("p90_ms", "Step p90", "number", "ms", 3, sortable=True),
+    Column("rank", "Rank", hint="By time: 1 more than are likely faster, to as many as are not likely slower"),
+    Column("rank_best", "Rank, best", "number", files_only=True),
+    Column("rank_worst", "Rank, worst", "number", files_only=True),
+    Column("no_rank", "No rank because", files_only=True),
+    Column("median_ms", "Step median", "number", "ms", fits=True, sortable=True, hint="Below it, its 95% interval"),
+    Column("p90_ms", "Step p90", "number", "ms", fits=True, sortable=True),
     Column("samples_per_second", "Samples", "number", "1/s", 1, sortable=True),
     Column("arena_mib", "Arena", "number", "MiB", 2, sortable=True, hint="Planned bytes of one training step"),
     Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, sortable=True),
@@ -42,9 +50,11 @@ COLUMNS: tuple[Column, ...] = (
         "loss", "Final loss", "number", "", 4, sortable=True, hint="Over the data set afterwards, or the last steps"
     ),
     Column("runs", "Runs", "number", hint="Valid runs of this configuration; the newest is shown"),
-    Column("dominated", "Trade-off", hint="Dominated: another row is nowhere worse and somewhere better"),
+    Column("dominated", "Dominated", hint="Whether another row is likely faster (or smaller), and nowhere worse"),
 )
-
+OF_TIME = ("median_ms", "p90_ms", "samples_per_second")
+NAMED = 3
+"""Of the rows that one reason holds of."""
 
 Line = TypeVar("Line", RunFacts, Measured)
 
@@ -59,6 +69,8 @@ class Group:
     table: Table
     figure: Figure | None
     ranked_by: tuple[Axis, ...]
+    unranked: tuple[str, ...] = ()
+    """Why rows have no rank by time, and which."""
 
     @property
     def times_mean_nothing(self) -> bool:
@@ -92,7 +104,7 @@ def benchmarks_page(session: Session, chosen: RunFilter, *, all_verdicts: bool, 
              ("class", chosen.measurement_class))  # fmt: skip
     query = tuple(pair for pair in pairs if pair[1])
     return BenchmarksPage(
-        groups=ranked_groups(facts, counted, sort),
+        groups=ranked_groups(facts, known_of(session, facts), counted, sort),
         filters=_filters(session, chosen),
         query=(*query, *((("verdicts", "all"),) if all_verdicts else ())),
         hidden=tuple(sorted(hidden.items())),
@@ -102,11 +114,17 @@ def benchmarks_page(session: Session, chosen: RunFilter, *, all_verdicts: bool, 
     )
 
 
+def known_of(session: Session, facts: Sequence[RunFacts]) -> Known:
+    """How the devices vary whose runs may be ranked by time. `facts`: with their reports."""
+    devices = {run.device_id for run in facts if run.device_id and run.timing_means_something and run.has_interval}
+    return variations(session, sorted(devices), judged=[run.id for run in facts]) if devices else {}
+
+
 def ranked_groups(
-    facts: Sequence[RunFacts], counted: Counter[tuple[object, ...]], sort: str
+    facts: Sequence[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str
 ) -> tuple[Group, ...]:  # fmt: skip
-    """Each group with its like."""
-    return tuple(_group(n, like, counted, sort) for n, like in enumerate(grouped(facts), start=1))
+    """Each group with its like. `known`: how devices vary."""
+    return tuple(_group(n, like, known, counted, sort) for n, like in enumerate(grouped(facts), start=1))
 
 
 def benchmark_table(groups: Sequence[Group]) -> Table:
@@ -169,46 +187,81 @@ def ranked_axes(like: Sequence[RunFacts]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def tradeoff_points(like: Sequence[RunFacts], axes: Sequence[Axis]) -> tuple[TradeoffPoint, ...]:
-    """The group's runs with their coordinates, and whether another run dominates each on `axes`."""
+def tradeoff_points(
+    like: Sequence[RunFacts], axes: Sequence[Axis], standings: Sequence[Standing | None]
+) -> tuple[TradeoffPoint, ...]:  # fmt: skip
+    """The group's runs with their coordinates, and whether another run dominates each on `axes`: in time, where it is
+    likely faster."""
     points = [
         TradeoffPoint(
-            rank=rank, label=f"{entry.plan_name}, {entry.device_name or entry.target}", anchor=f"row-{entry.id}",
-            latency=entry.median_ms, memory=fmt.mebibytes(entry.arena_bytes), loss=entry.final_loss, dominated=False,
+            letter=_letters(place), label=f"{entry.plan_name}, {entry.device_name or entry.target}",
+            anchor=f"row-{entry.id}", latency=entry.median_ms, memory=fmt.mebibytes(entry.arena_bytes),
+            loss=entry.final_loss, dominated=False,
         )
-        for rank, entry in enumerate(like, start=1)
+        for place, entry in enumerate(like)
     ]  # fmt: skip
     if len(axes) < 2:
         return tuple(points)
-    flags = dominated_flags([[point.value(axis) or 0.0 for axis in axes] for point in points])
+    exact = [[point.value(axis) or 0.0 for axis in axes if axis != "latency"] for point in points]
+    flags = beaten_flags(exact, standings) if "latency" in axes else dominated_flags(exact)
     return tuple(replace(point, dominated=flag) for point, flag in zip(points, flags, strict=True))
 
 
-def _group(number: int, like: list[RunFacts], counted: Counter[tuple[object, ...]], sort: str) -> Group:
+def _letters(place: int) -> str:
+    """A to Z, AA, AB: no numbers, which would look like ranks."""
+    more, last = divmod(place, 26)
+    return (_letters(more - 1) if more else "") + chr(ord("A") + last)
+
+
+def _group(
+    number: int, like: list[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str
+) -> Group:  # fmt: skip
     axes = ranked_axes(like)
-    ordered = sorted(like, key=lambda entry: _order(entry, axes))
-    points = tradeoff_points(ordered, axes)
-    first = ordered[0]
-    rows = [_row(entry, point, counted, axes) for entry, point in zip(ordered, points, strict=True)]
+    placed = list(zip(like, ranks([standing(entry, known) for entry in like]), strict=True))
+    placed.sort(key=lambda one: _order(*one))
+    ordered, places = [entry for entry, _ in placed], [rank for _, rank in placed]
+    points = tradeoff_points(ordered, axes, [standing(entry, known) for entry in ordered])
+    first, reasons = ordered[0], [no_rank(entry, known) for entry in ordered]
+    rows = [
+        _row(entry, point, rank, reason, counted, axes)
+        for entry, point, rank, reason in zip(ordered, points, places, reasons, strict=True)
+    ]
     listing = table(f"group-{number}", f"{first.model_name}, {first.mode}", COLUMNS, rows)
-    listing = listing.hiding_empty("energy_mj", "loss", "peak_rss_mib", "dominated")
+    listing = listing.hiding_empty("rank", *OF_TIME, "energy_mj", "loss", "peak_rss_mib", "dominated")
     parts = [first.mode, f"batch {first.batch}" if first.batch else "", first.dataset_name or "synthetic data"]
+    is_known = "latency" not in axes or all(rank and rank.best == rank.worst for rank in places)
     return Group(
         title=first.model_name,
         measurement_class=first.measurement_class or "",
         detail=" · ".join(part for part in parts if part),
         table=listing.sorted_by(sort),
-        figure=_figure(number, points, axes),
+        figure=_figure(number, points, axes, is_known=is_known),
         ranked_by=axes if len(axes) > 1 else (),
+        unranked=_unranked(ordered, reasons) if first.timing_means_something else (),
     )
 
 
-def _order(entry: RunFacts, axes: Sequence[Axis]) -> tuple[float, float]:
-    time = entry.median_ms if "latency" in axes else 0.0
-    return time or 0.0, float(entry.arena_bytes or 0)
+def _unranked(like: Sequence[RunFacts], reasons: Sequence[str]) -> tuple[str, ...]:
+    """Each reason once, with those of whom it holds, unless it holds of all."""
+    found: dict[str, list[str]] = {}
+    for entry, reason in zip(like, reasons, strict=True):
+        if reason:
+            found.setdefault(reason, []).append(f"{entry.plan_name} on {entry.device_name or entry.target}")
+    return tuple(
+        reason if len(names) == len(like) else f"{fmt.some(names, NAMED)}: {reason}" for reason, names in found.items()
+    )
 
 
-def _row(entry: RunFacts, point: TradeoffPoint, counted: Counter[tuple[object, ...]], axes: Sequence[Axis]) -> Row:
+def _order(entry: RunFacts, rank: Rank | None) -> tuple[float, float, float, str]:
+    """By rank; among those that share one, by what is planned and not measured."""
+    best, worst = (rank.best, rank.worst) if rank else (math.inf, math.inf)
+    return best, worst, float(entry.arena_bytes or 0), entry.plan_name
+
+
+def _row(
+    entry: RunFacts, point: TradeoffPoint, rank: Rank | None, reason: str, counted: Counter[tuple[object, ...]],
+    axes: Sequence[Axis],
+) -> Row:  # fmt: skip
     values: dict[str, Value] = {
         "run": entry.id,
         "model": entry.model_name,
@@ -219,18 +272,32 @@ def _row(entry: RunFacts, point: TradeoffPoint, counted: Counter[tuple[object, .
         "target": entry.target,
         "device": entry.device_name,
         "verdict": entry.verdict,
-        **measured_values(entry),
+        "rank": rank.words if rank else None,
+        "rank_best": rank.best if rank else None,
+        "rank_worst": rank.worst if rank else None,
+        "no_rank": reason or None,
+        **_measured(entry),
         "bundle_mib": fmt.mebibytes(entry.bundle_bytes),
         "loss": entry.final_loss,
         "runs": _count(counted, entry),
-        "dominated": None if len(axes) < 2 else ("dominated" if point.dominated else "best"),
+        "dominated": None if len(axes) < 2 else ("yes" if point.dominated else "no"),
     }
     links = {"plan": addresses.run(entry.id)}
     if entry.device_id:
         links["device"] = addresses.device(entry.device_id)
     notes = {"device": entry.target} if entry.device_name else {}
-    rank = point.rank if len(axes) > 1 else None
-    return Row(values, links, notes, anchor=point.anchor, dimmed=point.dominated, rank=rank)
+    texts, interval = {}, entry.interval_ms if entry.timing_means_something else None
+    if interval and entry.median_ms is not None:
+        texts["median_ms"] = fmt.latency(entry.median_ms, interval)
+        notes["median_ms"] = fmt.latency_span(entry.median_ms, interval)
+    letter = point.letter if len(axes) > 1 else ""
+    return Row(values, links, notes, texts, anchor=point.anchor, dimmed=point.dominated, letter=letter)
+
+
+def _measured(entry: RunFacts) -> dict[str, Value]:
+    """Without times that mean nothing: of an emulated board a list that ranks says only that it works."""
+    values = measured_values(entry)
+    return values if entry.timing_means_something else values | dict.fromkeys(OF_TIME)
 
 
 def _count(counted: Counter[tuple[object, ...]], entry: RunFacts) -> int:
@@ -239,20 +306,22 @@ def _count(counted: Counter[tuple[object, ...]], entry: RunFacts) -> int:
     return counted[configuration(entry)] or counted[open_threads]
 
 
-def _figure(number: int, points: Sequence[TradeoffPoint], axes: Sequence[Axis]) -> Figure | None:
+def _figure(number: int, points: Sequence[TradeoffPoint], axes: Sequence[Axis], *, is_known: bool) -> Figure | None:
     if len(points) < 2 or len(axes) < 2:
         return None
     pairs: list[tuple[Axis, Axis]] = [(axes[0], axis) for axis in axes[1:]]
     wide = FULL_WIDTH if len(pairs) == 1 else HALF_WIDTH
     drawing = Markup("").join(
         Markup('<div class="panel">{}</div>').format(
-            for_screens(lambda width, x=x, y=y: tradeoff_plot(points, x, y, width), wide)  # type: ignore[misc]
+            for_screens(lambda width, x=x, y=y: tradeoff_plot(points, x, y, width, is_known=is_known), wide)  # type: ignore[misc]
         )
         for x, y in pairs
     )
     kept = sum(1 for point in points if not point.dominated)
     note = f"Lower left is better. {kept} of {len(points)} not dominated in {' × '.join(axes)}; dominated ones are \
-hollow. Numbers are the rows of the table."
+hollow. Letters are the rows of the table."
+    if not is_known:
+        note += " Times are medians; of some it is not known which is the faster one, so no line joins the best."
     return Figure(f"tradeoff-{number}", "Trade-offs", drawing, note)
 
 

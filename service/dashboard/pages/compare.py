@@ -30,8 +30,8 @@ from service.runs.filter import RunFilter
 from service.runs.variation import variations
 
 LEAST, MOST = 2, 4
-OF_TIME = ("time", "energy")
-"""What hangs on the step time: beside its median's, nothing is claimed of a difference in these."""
+UNKNOWN_NOISE = ("p90_ms", "energy_mj", "peak_rss_mib")
+"""Nothing says how these vary from run to run: no difference in them is claimed, and none of them is marked."""
 PICKABLE = 100
 
 
@@ -46,12 +46,17 @@ class Metric:
     quantity: Quantity
     lower_is_better: bool | None
 
+    @property
+    def is_a_time(self) -> bool:
+        """In the unit that fits it, on the page."""
+        return self.unit == "ms"
+
 
 METRICS: tuple[Metric, ...] = (
-    Metric("median_ms", "Step median", "ms", 3, "time", True),
-    Metric("low_ms", "95% interval, low", "ms", 3, "time", None),
-    Metric("high_ms", "95% interval, high", "ms", 3, "time", None),
-    Metric("p90_ms", "Step p90", "ms", 3, "time", True),
+    Metric("median_ms", "Step median", "ms", 0, "time", True),
+    Metric("low_ms", "95% interval, low", "ms", 0, "time", None),
+    Metric("high_ms", "95% interval, high", "ms", 0, "time", None),
+    Metric("p90_ms", "Step p90", "ms", 0, "time", True),
     Metric("samples_per_second", "Throughput", "1/s", 1, "time", False),
     Metric("arena_mib", "Arena", "MiB", 2, "memory", True),
     Metric("peak_rss_mib", "Peak RSS", "MiB", 2, "memory", True),
@@ -186,17 +191,26 @@ def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: 
     cells = []
     for index, (entry, value) in enumerate(zip(runs, values, strict=True)):
         difference = _difference(metric, (runs[0], entry), (values[0], value), known) if index and is_comparable else ""
-        cells.append((fmt.number(value, metric.digits), difference, value is not None and value == best))
-    return Line(metric.title, metric.unit, tuple(cells))
+        cells.append((_shown(metric, entry, value), difference, value is not None and value == best))
+    return Line(metric.title, "" if metric.is_a_time else metric.unit, tuple(cells))
+
+
+def _shown(metric: Metric, entry: RunFacts, value: float | None) -> str:
+    """With as many digits as the run's interval bears, where there is one."""
+    if not metric.is_a_time:
+        return fmt.number(value, metric.digits)
+    if metric.key == "p90_ms" or entry.interval_ms is None or entry.median_ms is None:
+        return fmt.latency(value)
+    return fmt.latency(value, entry.interval_ms)
 
 
 def _best(
     metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | None], known: Known
 ) -> float | None:  # fmt: skip
     """The value that is marked. Noise makes none the best: in time it is a run's that is likely faster than each of the
-    others, in energy, of which nothing says how it varies, nobody's."""
+    others, and nobody's in what `UNKNOWN_NOISE` names."""
     present = [value for value in values if value is not None]
-    if metric.lower_is_better is None or metric.quantity == "energy" or len(set(present)) < 2:
+    if metric.lower_is_better is None or metric.key in UNKNOWN_NOISE or len(set(present)) < 2:
         return None
     best = min(present) if metric.lower_is_better else max(present)
     run = runs[values.index(best)]
@@ -215,7 +229,7 @@ def _difference(
     if metric.key == "median_ms":
         found = time_difference(base, entry, known)
         return found.words if found else ""
-    if metric.quantity in OF_TIME:
+    if metric.quantity == "time" or metric.key in UNKNOWN_NOISE:
         return ""
     return "same" if value == base_value else fmt.signed_percent(value / base_value - 1)
 

@@ -240,11 +240,10 @@ def _figures(found: RunFacts, turns: ComparisonView | None, curve: SustainedView
 
 def _key_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
     low_high = found.interval_ms
-    interval = f"{fmt.latency(low_high[0])} to {fmt.latency(low_high[1])} (95%)" if low_high else _no_interval(found)
     rss = "not told when emulated" if not found.timing_means_something else "largest VmHWM"
     figures = [
-        KeyFigure("Step median", fmt.latency(found.median_ms), "ms", interval),
-        KeyFigure("Step p90", fmt.latency(found.p90_ms), "ms"),
+        KeyFigure("Step median", *fmt.latency_parts(found.median_ms, low_high), _interval(found)),
+        KeyFigure("Step p90", *fmt.latency_parts(found.p90_ms)),
         KeyFigure("Throughput", _rate(found.samples_per_second), "samples/s", f"batch {found.batch}"),
         KeyFigure("Arena", fmt.number(fmt.mebibytes(found.arena_bytes), 2), "MiB", "as planned"),
         KeyFigure("Peak RSS", fmt.number(fmt.mebibytes(found.peak_rss_bytes), 2), "MiB", rss),
@@ -259,8 +258,10 @@ def _key_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
     return tuple(figures)
 
 
-def _no_interval(found: RunFacts) -> str:
-    """Why the median stands alone; empty where nothing was measured."""
+def _interval(found: RunFacts) -> str:
+    """Of the median, or why it stands alone; empty where nothing was measured."""
+    if found.median_ms is not None and found.interval_ms is not None:
+        return f"{fmt.latency_span(found.median_ms, found.interval_ms)} (95%)"
     count = len(found.block_us)
     return f"no interval: {fmt.plural(count, 'block')}, {LEAST_BLOCKS} are needed" if count else ""
 
@@ -335,9 +336,9 @@ def _conditions(found: RunFacts) -> tuple[Fact, ...]:
         Fact("Blocks", fmt.number(len(measured.blocks))),
         Fact("Spread within blocks", fmt.percent(measured.cv_within), hint="Coefficient of variation, median block"),
         Fact("Spread between blocks", fmt.percent(measured.cv_between), hint="Coefficient of variation of medians"),
-        Fact("Step p99", f"{fmt.latency(measured.p99_us / 1000)} ms"),
-        Fact("Step mean", f"{fmt.latency(measured.mean_us / 1000)} ms"),
-        Fact("Cold load", fmt.ABSENT if cold is None else f"{fmt.number(cold / 1000, 1)} ms"),
+        Fact("Step p99", fmt.latency(measured.p99_us / 1000)),
+        Fact("Step mean", fmt.latency(measured.mean_us / 1000)),
+        Fact("Cold load", fmt.latency(fmt.milliseconds(cold))),
         Fact("Transfer", fmt.duration(report.transfer_s)),
         Fact("Isolation level", str(report.isolation_level)),
         *(Fact(f"Board's own limit, {name}", fmt.number(value)) for name, value in (report.own_limits or {}).items()),

@@ -34,10 +34,10 @@ STEP_COLUMNS = (
 BLOCK_COLUMNS = (
     Column("block", "Block", "number", primary=True),
     Column("steps", "Steps", "number"),
-    Column("median_ms", "Median", "number", "ms", 3),
-    Column("fastest_ms", "Fastest", "number", "ms", 3),
-    Column("slowest_ms", "Slowest", "number", "ms", 3),
-    Column("load_ms", "Load", "number", "ms", 2, hint="From the start of the process until it was ready"),
+    Column("median_ms", "Median", "number", "ms", fits=True),
+    Column("fastest_ms", "Fastest", "number", "ms", fits=True),
+    Column("slowest_ms", "Slowest", "number", "ms", fits=True),
+    Column("load_ms", "Load", "number", "ms", fits=True, hint="From the start of the process until it was ready"),
 )
 STATE_SERIES: tuple[tuple[str, str, str, float], ...] = (
     ("temperature_c", "Temperature", "°C", 1.0),
@@ -68,7 +68,7 @@ def kernel_figures(kernels: Sequence[KernelTime]) -> tuple[Figure, ...]:
         return ()
     bars = [KernelBar(kernel.name, kernel.phase, kernel.us, _anchor(kernel)) for kernel in kernels]
     totals = phase_totals(bars)
-    spent = ", ".join(f"{phase} {fmt.number(total / 1000, 2)} ms" for phase, total in totals.items())
+    spent = ", ".join(f"{phase} {fmt.latency(total / 1000)}" for phase, total in totals.items())
     drawing = for_screens(lambda width: phase_bar(bars, width), FULL_WIDTH) + for_screens(
         lambda width: kernel_bars(bars, width), FULL_WIDTH
     )

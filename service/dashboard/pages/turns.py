@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.figures.told import ENDS
+from device_agents.wire import EFFECT
 from service.dashboard import addresses
 from service.dashboard import format as fmt
 from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Fact, KeyFigure
 from service.dashboard.tables import Column, Row, Table, table
-from service.database.models import Run
+from service.database.models import Result
 from service.runs import compared
 from service.runs.schemas import ComparisonView
 
 COLUMNS = (
     Column("bundle", "Bundle", primary=True),
-    Column("median_ms", "Step median", "number", "ms", 3),
+    Column("median_ms", "Step median", "number", "ms", fits=True),
     Column("threads", "Threads", "number"),
     Column("says", "Beside the first", wrap=True),
     Column("ratio", "Ratio", "number", "", 4, files_only=True),
@@ -28,8 +30,12 @@ COLUMNS = (
 
 def found_in(session: Session, found: RunFacts) -> ComparisonView | None:
     """What the farm works out from the report; None of a run that compared nothing."""
-    told = found.report.comparison if found.report else None
-    return compared.view(session, session.get_one(Run, found.id), told) if told else None
+    if found.report is None or found.report.comparison is None:
+        return None
+    told = found.report.comparison
+    digest = session.scalar(select(Result.digest).where(Result.run_id == found.id, Result.state == "recorded"))
+    said = compared.found_in(digest or found.id, found.settings.effect or EFFECT, lambda: told)
+    return compared.named(session, said) if said else None
 
 
 def turns_table(said: ComparisonView) -> Table:

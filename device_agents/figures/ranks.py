@@ -1,0 +1,75 @@
+"""Which ranks by time several runs may have that were made apart: ranges, where noise leaves more than one."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from device_agents.figures.apart import CONFIDENCE, Standing, half_width
+from device_agents.figures.intervals import student
+
+FALSE_RANK = 0.05
+"""How often chance alone puts any run of a ranking before another one that takes as long, at most: over all pairs."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """From `best`, 1 more than there are runs likely faster, to `worst`, as many as there are not likely slower."""
+
+    best: int
+    worst: int
+
+    @property
+    def words(self) -> str:
+        """`1`, `2 to 4`."""
+        return str(self.best) if self.best == self.worst else f"{self.best} to {self.worst}"
+
+
+def ranks(standings: Sequence[Standing | None]) -> list[Rank | None]:
+    """Of each run among them all; None of those of which nothing can be said (`apart.silence`), which count nowhere."""
+    told = [(found, at) for at, found in enumerate(standings) if found is not None]
+    told.sort(key=lambda one: (one[0].middle, one[1]))
+    ranked: list[Rank | None] = [None] * len(standings)
+    for (_, at), rank in zip(told, _in_order([found for found, _ in told])):
+        ranked[at] = rank
+    return ranked
+
+
+def confidence(count: int) -> float:
+    """Of the interval on each ratio in a ranking of so many: that of two runs by themselves, or as much more as it
+    takes to keep to `FALSE_RANK`, for many pairs give chance many tries."""
+    pairs = count * (count - 1) // 2
+    return max(CONFIDENCE, 1 - FALSE_RANK / pairs) if pairs else CONFIDENCE
+
+
+def is_faster(one: Standing, other: Standing, count: int) -> bool:
+    """Whether the first is likely faster than the second, in a ranking of so many."""
+    return other.middle - one.middle > half_width(one, other, confidence(count))
+
+
+def _in_order(standings: Sequence[Standing]) -> list[Rank]:
+    """`standings`: by their middles. Only pairs whose distance leaves it open are looked at one by one."""
+    if not standings:
+        return []
+    count, sure = len(standings), confidence(len(standings))
+    middles, variances = [one.middle for one in standings], [one.variance for one in standings]
+    freedoms = [one.freedom for one in standings]
+    least, most = student(sure, max(freedoms)), student(sure, min(freedoms))
+    faster, begins, worst = [0] * count, [0] * (count + 1), []
+    for at, one in enumerate(standings):
+        near = one.middle + least * math.sqrt(one.variance + min(variances))
+        far = one.middle + most * math.sqrt(one.variance + max(variances))
+        start, end = bisect_right(middles, near, at + 1), bisect_right(middles, far, at + 1)
+        open_ones = range(start, end)
+        slower = [place for place in open_ones if is_faster(one, standings[place], count)]
+        for place in slower:
+            faster[place] += 1
+        begins[end] += 1  # it is faster than all from there on
+        worst.append(count - len(slower) - (count - end))
+    ranked, before = [], 0
+    for at in range(count):
+        before += begins[at]
+        ranked.append(Rank(1 + before + faster[at], worst[at]))
+    return ranked
