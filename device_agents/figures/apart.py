@@ -36,6 +36,13 @@ class Variation:
 UNKNOWN = Variation(0.0, 0)
 
 
+def together(one: Variation, other: Variation) -> Variation:
+    """Of what both were learned from."""
+    freedom = one.freedom + other.freedom
+    squares = one.freedom * one.deviation**2 + other.freedom * other.deviation**2
+    return Variation(math.sqrt(squares / freedom), freedom) if freedom else UNKNOWN
+
+
 def variation_of(kinds: Iterable[Sequence[float]]) -> Variation:
     """Learned from medians of runs that were the same run again: those of one kind (bundle, settings) together."""
     squares, freedom = 0.0, 0

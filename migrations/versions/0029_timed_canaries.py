@@ -76,6 +76,8 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("devices") as devices:
         devices.add_column(sa.Column("timed_canary_at", sa.Double(), server_default="0", nullable=False))
+        devices.add_column(sa.Column("canary_deviation", sa.Double(), server_default="0", nullable=False))
+        devices.add_column(sa.Column("canary_freedom", sa.Integer(), server_default="0", nullable=False))
     op.give_up_overtaken_attempts("0029")
     op.put_back("0029", ROWS, ())
 
@@ -83,7 +85,8 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.set_aside("0029", ROWS, ())
     with op.batch_alter_table("devices") as devices:
-        devices.drop_column("timed_canary_at")
+        for column in ("canary_freedom", "canary_deviation", "timed_canary_at"):
+            devices.drop_column(column)
     op.drop_table("canary_changes")
     op.drop_index(SERIES, "canary_times")
     op.drop_table("canary_times")

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, exists, select
 from sqlalchemy.orm import Session, aliased
 
-from device_agents.figures.apart import variation_of
+from device_agents.figures.apart import Variation, variation_of
 from device_agents.figures.change import Change, change_in, may_have_changed
 from device_agents.figures.digits import faster_or_slower
 from device_agents.figures.intervals import Interval
@@ -56,6 +56,8 @@ def take(session: Session, settings: Settings, run: Run, device: Device, report:
     session.flush()
     if told.verdict == "valid":
         _look(session, settings, device, told)
+        known = _variation(session, device.id)
+        device.canary_deviation, device.canary_freedom = known.deviation, known.freedom
 
 
 def _facts(settings: Settings, job: Job, report: Report) -> dict[str, str]:
@@ -88,6 +90,13 @@ def stretches_of(session: Session, device_id: str, series: str) -> list[list[Can
             stretches.append([])
         stretches[-1].append(run)
     return stretches
+
+
+def _variation(session: Session, device_id: str) -> Variation:
+    """Of the device, by all of its series."""
+    names = session.scalars(select(CanaryTime.series).where(CanaryTime.device_id == device_id).distinct()).all()
+    stretches = [stretch for name in names for stretch in stretches_of(session, device_id, name)]
+    return variation_of([one.median_us for one in stretch] for stretch in stretches)
 
 
 def last_change(session: Session, device_id: str, series: str) -> CanaryChange | None:

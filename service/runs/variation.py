@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Select, Text, cast, func, select, union_all
 from sqlalchemy.orm import Session
 
-from device_agents.figures.apart import UNKNOWN, Variation, variation_of
-from service.database.models import Run
+from device_agents.figures.apart import UNKNOWN, Variation, together, variation_of
+from service.database.models import Device, Run
 from service.database.models.runs import settings_of_row
 
 NEWEST = 200
@@ -22,12 +22,12 @@ AT_ONCE = 100
 def variations(
     session: Session, device_ids: Collection[str], *, judged: Collection[str] = ()
 ) -> dict[str, Variation]:  # fmt: skip
-    """Of each device, by its newest valid profile runs that were the same run again.
+    """Of each device, by its timed canaries, and by its newest valid profile runs that were the same run again.
 
     `judged`: runs that are to stand beside each other; they do not count. One that is far off would else widen the
     interval that it is judged by, and be found no further off than others.
     """
-    ids, found = list(device_ids), dict.fromkeys(device_ids, UNKNOWN)
+    ids, found, canaries = list(device_ids), dict.fromkeys(device_ids, UNKNOWN), _of_canaries(session, device_ids)
     for first in range(0, len(ids), AT_ONCE):
         kinds: dict[str, dict[Any, list[float]]] = {}
         for device_id, text, medians, *kind in session.execute(_kinds(ids[first : first + AT_ONCE], judged)):
@@ -36,7 +36,14 @@ def variations(
                 of_kind = kinds.setdefault(device_id, {}).setdefault((settings, *kind), [])
                 of_kind += map(float, medians.split())
         found |= {device_id: variation_of(of_device.values()) for device_id, of_device in kinds.items()}
-    return found
+    return {device_id: together(known, canaries.get(device_id, UNKNOWN)) for device_id, known in found.items()}
+
+
+def _of_canaries(session: Session, device_ids: Collection[str]) -> dict[str, Variation]:
+    """The farm's own runs, which show the same of a device to everybody who may see it."""
+    query = select(Device.id, Device.canary_deviation, Device.canary_freedom)
+    rows = session.execute(query.where(Device.id.in_(device_ids), Device.canary_freedom > 0))
+    return {device_id: Variation(deviation, freedom) for device_id, deviation, freedom in rows}
 
 
 def _kinds(device_ids: Sequence[str], judged: Collection[str]) -> Select[Any]:
@@ -45,7 +52,8 @@ def _kinds(device_ids: Sequence[str], judged: Collection[str]) -> Select[Any]:
     read whatever they ever ran."""
     columns = (Run.id, Run.device_id, cast(Run.settings, Text).label("settings"), Run.bundle_digest,
                Run.dataset_digest, Run.weights_digest, Run.median_us)  # fmt: skip
-    measured = select(*columns).where(Run.verdict == "valid", Run.median_us.is_not(None)).order_by(Run.id.desc())
+    measured = select(*columns).where(Run.verdict == "valid", Run.median_us.is_not(None), Run.is_canary.is_(False))
+    measured = measured.order_by(Run.id.desc())
     limit = NEWEST + min(len(judged), NEWEST)
     parts = [measured.where(Run.device_id == device_id).limit(limit).subquery() for device_id in device_ids]
     newest = union_all(*(select(*part.c) for part in parts)).subquery().c

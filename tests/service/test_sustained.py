@@ -250,7 +250,7 @@ def test_what_the_command_line_says(
         assert answer.status_code == 200, answer.text
     text, markdown = said("report", run), said("report", run, "--md")
     assert "slows down after 3 min " in text
-    assert "step        10.00 ms at first, 12.50 ms sustained; " in text
+    assert "step        10.0 ms at first, 12.5 ms sustained; " in text
     assert "| curve | slows down after 3 min " in markdown
     assert "| protocol | sustained/1 |" in markdown
 

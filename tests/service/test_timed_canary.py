@@ -23,6 +23,7 @@ from service.canary.building import TIMED
 from service.canary.history import differences
 from service.canary.timed import SETTINGS
 from service.database.models import CanaryChange, CanaryTime, Device, Job, Run
+from service.runs.variation import variations
 from tests.service.board import Board, leased
 from tests.service.canary_models import MODELS
 from tests.service.farms import TestFarm
@@ -206,6 +207,17 @@ def test_a_compile_that_fails_is_not_asked_for_again_and_again(small_farm: TestF
             session.execute(update(Job).values(state="failed", finished_at=time.time()))
     assert count(farm, Job) == len(TIMED)
     assert count(farm, Run) == 0
+
+
+def test_what_canaries_show_of_a_device_is_known_of_everybodys_runs(farm: TestFarm) -> None:
+    board = farm.board()
+    gone_through(farm, board, QUIET[:7])
+    acme = farm.tenant("acme")
+    for session_of in (farm, acme):
+        with farm.farm.database.of(session_of.organisation_id).read() as session:
+            known = variations(session, [board.device_id])[board.device_id]
+        assert known.freedom == 2 * (7 - 1)
+        assert known.deviation == pytest.approx(float(np.std(np.log(QUIET[:7]), ddof=1)))
 
 
 def test_another_organisation_sees_none_of_it(farm: TestFarm) -> None:

@@ -71,6 +71,9 @@ class Device(Base):
     """When it may be given a canary run, while strikes quarantine it."""
     timed_canary_at: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """When its next timed canaries are due; 0: nothing has been planned."""
+    canary_deviation: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    canary_freedom: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How much its timed canaries vary from one to the next, between changes (`figures.apart.Variation`)."""
     canary_failures: Mapped[int] = mapped_column(default=0, server_default="0")
     """Canary runs in a row that were not right."""
     canary_off: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
