@@ -19,7 +19,7 @@ from service.canary import timed
 from service.commit import commit
 from service.database.models import CanaryChange, CanaryTime, Device, Job, Run
 from service.devices import blame
-from service.identifiers import digest_of
+from service.identifiers import clean_text, digest_of
 from service.runs.provenance import device_state
 from service.settings import Settings
 from service.webhooks.announcing import announce_slower
@@ -28,6 +28,8 @@ AWAY = 3
 """So many runs to each side of a change: what else changed among them may explain it."""
 LONG = 40
 """Characters of a fact; a digest, or a commit, is told from its first twelve."""
+MOST_FACTS = 64
+"""That a device says of itself; it may be hostile."""
 MOST_LOOKED_AT = 365
 """Runs of a series."""
 
@@ -62,7 +64,8 @@ def take(session: Session, settings: Settings, run: Run, device: Device, report:
 
 def _facts(settings: Settings, job: Job, report: Report) -> dict[str, str]:
     """By what they are of; a change of the times has none of them as its proven cause."""
-    device = {f"device's {name}": str(value) for name, value in device_state(to_json(report)).items()}
+    said = list(device_state(to_json(report)).items())[:MOST_FACTS]
+    device = {f"device's {clean_text(name, LONG)}": clean_text(str(value)) for name, value in said}
     return {"compiler": job.compiler_version, "commit": commit(settings), "bundle": job.bundle_digest or "", **device}
 
 

@@ -89,10 +89,10 @@ def _state(change: CanaryChange, *, is_last: bool) -> Literal["open", "acknowled
 def regressions(
     session: Session, device_id: str | None, *, limit: int, cursor: str | None
 ) -> tuple[Sequence[CanaryChange], str | None]:
-    """A page of the changes to slower that are still so, and that nobody has acknowledged."""
+    """A page of changes to slower that are still so, and that nobody has acknowledged. Raises: NotFound (device)."""
     query = select(CanaryChange).where(*is_open())
     if device_id is not None:
-        query = query.where(CanaryChange.device_id == device_id)
+        query = query.where(CanaryChange.device_id == devices.find(session, device_id).id)
     return newest_first(session, query, CanaryChange.id, limit=limit, cursor=cursor)
 
 

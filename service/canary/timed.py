@@ -51,12 +51,11 @@ def send(session: Session, farm: Farm, device_id: str) -> list[Run]:
         device.timed_canary_at = now + min(FIRST_AFTER_S, pause_s) * random.uniform(0.5, 1.5)
         return []
     mine = select(Run.id).where(Run.is_canary, Run.wanted_device_id == device.id, Run.state.in_(OPEN_RUN_STATES))
-    if session.scalar(mine.limit(1)) is not None:
-        device.timed_canary_at = now + COMPILE_PAUSE_S
+    device.timed_canary_at = now + COMPILE_PAUSE_S
+    if session.scalar(mine.limit(1)) is not None or is_building(session):
         return []
     bundles = [bundle_for(session, farm, device, canary) for canary in TIMED]
     if is_building(session):
-        device.timed_canary_at = now + COMPILE_PAUSE_S
         return []
     device.timed_canary_at = now + pause_s * random.uniform(0.9, 1.1)
     return [queue(session, device, bundle, SETTINGS) for bundle in bundles if bundle is not None]

@@ -132,6 +132,7 @@ def test_a_change_beyond_the_noise_is_a_regression_with_what_changed_there(farm:
     gone_through(farm, board, [1050.0, 1052.0, 1049.0, 1051.0])
     assert regressions(farm) == [], "four runs may be a bad day"
     gone_through(farm, board, [1050.0])
+    assert farm.http.get("/regressions", params={"device": "dev_0"}).json()["code"] == "device.unknown"
     found = regressions(farm, device=board.device_id)
     assert sorted(one["canary"] for one in found) == ["attention", "convolutions"]
     one = found[0]
@@ -218,6 +219,16 @@ def test_what_canaries_show_of_a_device_is_known_of_everybodys_runs(farm: TestFa
             known = variations(session, [board.device_id])[board.device_id]
         assert known.freedom == 2 * (7 - 1)
         assert known.deviation == pytest.approx(float(np.std(np.log(QUIET[:7]), ddof=1)))
+
+
+def test_what_a_hostile_device_says_of_itself_is_kept_short_and_plain(farm: TestFarm) -> None:
+    board = farm.board()
+    told = {f"{number}\0": "x\0\t" * 1000 for number in range(200)}
+    run_all(farm, board, 1000.0, environment=told)
+    with farm.farm.database.read() as session:
+        facts = session.scalars(select(CanaryTime.facts)).first() or {}
+    assert len(facts) <= 3 + 64
+    assert all(len(name) < 60 and len(value) <= 200 and "\0" not in name + value for name, value in facts.items())
 
 
 def test_another_organisation_sees_none_of_it(farm: TestFarm) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
@@ -36,19 +37,24 @@ CHANGE_COLUMNS = (
 LEGEND = (("history-dot", "valid"), ("history-hollow", "not judged"), ("change-line", "its times changed"))
 
 
-def canary_figures(session: Session, device_id: str) -> tuple[Figure, ...]:
+@dataclass(frozen=True, slots=True)
+class CanaryPart:
+    """Of a device's page."""
+
+    figures: tuple[Figure, ...]
     """One for each canary, the newest first."""
-    return tuple(_figure(one) for one in history_of(session, device_id).series)
+    changes: Table
+    """Where the times changed."""
 
 
-def changes_table(session: Session, device_id: str) -> Table:
-    """Where the times of a device's canaries changed, the newest first."""
-    changes = [change for one in history_of(session, device_id).series for change in one.changes]
-    return changes_as_table(sorted(changes, key=lambda change: change.found_at, reverse=True))
+def canary_part(session: Session, device_id: str) -> CanaryPart:
+    """What its owner sees of a device's timed canaries."""
+    series = history_of(session, device_id).series
+    changes = sorted((change for one in series for change in one.changes), key=lambda one: one.found_at, reverse=True)
+    return CanaryPart(tuple(_figure(one) for one in series), _changes_table(changes))
 
 
-def changes_as_table(changes: Sequence[ChangeView]) -> Table:
-    """Changes as rows."""
+def _changes_table(changes: Sequence[ChangeView]) -> Table:
     rows = [
         Row({
             "found_at": fmt.iso(change.found_at),

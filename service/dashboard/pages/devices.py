@@ -14,7 +14,7 @@ from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.health import AttemptMark, attempt_strip
 from service.dashboard.facts import AttemptFacts, DeviceFacts, EventFacts
-from service.dashboard.pages.canaries import canary_figures, changes_table
+from service.dashboard.pages.canaries import CanaryPart, canary_part
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, state_chip
 from service.dashboard.tables import Column, Row, Table, Value, table
@@ -112,9 +112,7 @@ class DevicePage:
     own_data: Table
     """Data sets that stay on it."""
     marks: tuple[DeviceMark, ...]
-    canaries: tuple[Figure, ...]
-    changes: Table
-    """Of its canaries' times."""
+    canaries: CanaryPart
     hold: Hold | None
     """What keeps new work from it because its operators say so."""
 
@@ -136,8 +134,7 @@ def device_page(session: Session, settings: Settings, device_id: str) -> DeviceP
         runs=run_table(queries.runs(session, RunFilter(device=device_id), 20), "Newest runs on it", short=True),
         own_data=_own_data(found),
         marks=tuple(marks_of(session, row)) if is_own(session, row) else (),
-        canaries=canary_figures(session, device_id),
-        changes=changes_table(session, device_id),
+        canaries=canary_part(session, device_id),
         hold=Calendar.read(session).hold(row, clock_s(settings, row)),
     )
 
