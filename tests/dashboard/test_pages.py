@@ -50,6 +50,14 @@ def test_a_page_is_well_formed_and_safe(name: str, seeded: SeededFarm, browser: 
     assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "").replace("http://127.0.0.1", "")
 
 
+@pytest.mark.parametrize("name", page_names())
+def test_no_figure_has_its_unit_twice(name: str, seeded: SeededFarm, browser: TestClient) -> None:
+    page = browser.get(pages_of(seeded)[name]).text
+    pairs = re.findall(r'<span class="value">([^<]*) <span class="unit">([^<]*)</span>', page)
+    assert [figure for figure, unit in pairs if figure.split()[-1:] == [unit]] == []
+    assert pairs or not name.startswith("run-s")
+
+
 def test_every_route_of_the_dashboard_needs_a_session(seeded: SeededFarm) -> None:
     stranger = seeded.stranger()
     paths = [route.path for route in private.routes]  # type: ignore[attr-defined]

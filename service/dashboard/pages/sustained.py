@@ -68,8 +68,8 @@ def sustained_figures(said: SustainedView) -> tuple[KeyFigure, ...]:
         f"{low:.3f} to {high:.3f}\N{MULTIPLICATION SIGN} (99%)")  # fmt: skip
     onset = "none found" if said.onset_s is None else spoken(said.onset_s)
     return (
-        KeyFigure("Step at first", fmt.latency(said.first_us / 1000), "ms"),
-        KeyFigure("Step sustained", fmt.latency(said.sustained_us / 1000), "ms", "over the last third"),
+        KeyFigure("Step at first", *fmt.latency_parts(said.first_us / 1000)),
+        KeyFigure("Step sustained", *fmt.latency_parts(said.sustained_us / 1000), under="over the last third"),
         KeyFigure("Slower by", f"{said.ratio:.3f}", "\N{MULTIPLICATION SIGN}", reach),
         KeyFigure("Slows down after", onset, "", said.board_says),
         KeyFigure("Steps", fmt.number(said.steps), "", f"in {spoken(said.lasted_s)}"),
