@@ -26,6 +26,11 @@ ROWS = (
     ("canary_times", "run_id", "1 = 1"),
     ("canary_changes", "id", "1 = 1"),
 )
+VALUES = (
+    ("devices", "timed_canary_at", "timed_canary_at <> 0"),
+    ("devices", "canary_deviation", "canary_deviation <> 0"),
+    ("devices", "canary_freedom", "canary_freedom <> 0"),
+)
 SERIES = "ix_canary_times_device_id_series_run_id"
 
 
@@ -79,11 +84,11 @@ def upgrade() -> None:
         devices.add_column(sa.Column("canary_deviation", sa.Double(), server_default="0", nullable=False))
         devices.add_column(sa.Column("canary_freedom", sa.Integer(), server_default="0", nullable=False))
     op.give_up_overtaken_attempts("0029")
-    op.put_back("0029", ROWS, ())
+    op.put_back("0029", ROWS, VALUES)
 
 
 def downgrade() -> None:
-    op.set_aside("0029", ROWS, ())
+    op.set_aside("0029", ROWS, VALUES)
     with op.batch_alter_table("devices") as devices:
         for column in ("canary_freedom", "canary_deviation", "timed_canary_at"):
             devices.drop_column(column)
