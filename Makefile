@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -40,6 +40,13 @@ golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what
 	$(BIN)/pockfarm schema spec > docs/schema/spec.json
 	$(BIN)/python -m tests.compiler.goldens
 	$(BIN)/python -m tests.onnx_standard.page
+
+notices: set-up-test  ## renew THIRD_PARTY.md: what is used of others, by the metadata of the packages installed here
+	$(BIN)/python scripts/third_party.py > THIRD_PARTY.md.new
+	mv THIRD_PARTY.md.new THIRD_PARTY.md
+
+release: set-up-test  ## the source distribution, the wheel and their digests in dist/, of what is committed
+	$(BIN)/python scripts/release.py
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
@@ -130,4 +137,4 @@ set-up-test:         ## environment for the tests too
 	@$(PYTHON) scripts/set_up.py dev
 
 clean:               ## remove what was built (not the farm's state)
-	rm -rf build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,7 +4,7 @@ ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN useradd --system --create-home pockfarm \
     && install -d -o pockfarm -g pockfarm -m 0700 /var/lib/pockfarm /var/lib/pockfarm/tmp /var/cache/pockfarm
 WORKDIR /app
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE THIRD_PARTY.md ./
 COPY compiler compiler
 COPY device_agents device_agents
 COPY docker/healthy.py docker/watched.py docker/

@@ -33,6 +33,7 @@ from pockfarm.commands import (
     why,
 )
 from pockfarm.errors import PockfarmError, Refused
+from pockfarm.version import version
 
 INTERRUPTED = 130
 DEFECT = 70
@@ -89,12 +90,21 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"pockfarm: {message}; see {self.prog} --help\n")
 
 
+class Version(argparse.Action):
+    """Asks for the release's number only when somebody wants to see it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"pockfarm {version()}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="pockfarm",
         description="Train ONNX models on edge devices: compile a training step, run it on a farm of boards, compare.",
         epilog="A farm is found through POCKFARM_URL and POCKFARM_API_KEY, or the state folder of `pockfarm up`.",
     )
+    top.add_argument("--version", action=Version, nargs=0, help="print which release this is, and end")
     subparsers = top.add_subparsers(metavar="COMMAND", required=True)
     for add in COMMANDS:
         add(subparsers)

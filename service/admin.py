@@ -1,6 +1,7 @@
 """`python -m service.admin …`: what an operator does on the farm's own machine, without an API key.
 
     migrate                                  bring the database's schema up to date
+    migrate-back REVISION                    take it back to an older one, before older code starts
     create-key [--name N] [--role R] [--save]   print a new API key; --save also keeps it in the state folder, 0600
     one-time-link                            print a link that opens the dashboard once
     enrolment-token [--device-class C]       print a token that lets one device enrol within 15 minutes
@@ -45,7 +46,7 @@ from service.backup.writing import write_backup
 from service.boards.agent_file import agent_digest, agent_file
 from service.database.engine import Database
 from service.database.models import HOME, ApiKey
-from service.database.schema import MigrationBlocked, SchemaMismatch, migrate
+from service.database.schema import MigrationBlocked, SchemaMismatch, migrate, migrate_back
 from service.devices import tokens
 from service.devices.schemas import EnrolmentTokenCreate
 from service.disk import is_disk_full
@@ -63,7 +64,7 @@ from service.signing_keys import SigningKeyLost, replace_key
 from service.storage import StorageDown, open_storage
 
 LOCAL_KEY_NAME = "local operator"
-UNRECORDED = ("migrate", "agent-file", "openapi", "key-request")
+UNRECORDED = ("migrate", "migrate-back", "agent-file", "openapi", "key-request")
 """They change nothing that a person of the farm answers for."""
 PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
 
@@ -123,6 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m service.admin", description="Administer a PockFarm farm.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     commands.add_parser("migrate", help="update the database's schema").set_defaults(run=_migrate)
+    back = commands.add_parser("migrate-back", help="take the database's schema back, before older code starts")
+    back.add_argument("revision", help="the older code's newest, as it says itself; `base` deletes everything")
+    back.set_defaults(run=_migrate_back)
     key = commands.add_parser("create-key", help="print a new API key")
     key.add_argument("--name", default="made by service.admin")
     key.add_argument("--role", choices=("user", "operator"), default="operator")
@@ -172,6 +176,11 @@ def _parser() -> argparse.ArgumentParser:
 def _migrate(settings: Settings, _: argparse.Namespace) -> str:
     migrate(settings.database)
     return "the database is up to date"
+
+
+def _migrate_back(settings: Settings, options: argparse.Namespace) -> str:
+    migrate_back(settings.database, options.revision)
+    return f"the database has schema {options.revision}; start the code that expects it"
 
 
 def _create_key(settings: Settings, options: argparse.Namespace) -> str:

@@ -101,11 +101,31 @@ def migrate(url: str, revision: str = "head", *, patience: Patience | None = Non
         time.sleep(patience.pause_s)
 
 
-def migrate_back(url: str) -> None:
-    """Take the database back to no schema at all."""
+def migrate_back(url: str, revision: str = "base") -> None:
+    """Take the database back to an older `revision`, or to no schema. Raises: SchemaMismatch, MigrationBlocked."""
     from alembic import command
 
-    command.downgrade(alembic_config(url), "base")
+    revisions, head = known_revisions()
+    if revision not in {*revisions, "base"}:
+        raise SchemaMismatch(f"there is no revision {revision}: it is one of 0001 to {head}, or base")
+    _refuse_to_go_up(url, revision)
+    try:
+        command.downgrade(alembic_config(url), revision)
+    except DBAPIError as error:
+        if not _is_blocked(error):
+            raise
+        raise MigrationBlocked(_blocked_by(url, 1)) from None
+
+
+def _refuse_to_go_up(url: str, revision: str) -> None:
+    database = Database(url)
+    try:
+        with database.engine.connect() as connection:
+            current = current_revision(connection)
+    finally:
+        database.close()
+    if revision != "base" and (current or "") < revision:
+        raise SchemaMismatch(f"the database has schema {current or 'none'}, which is older than {revision} already")
 
 
 def _is_blocked(error: DBAPIError) -> bool:
@@ -144,7 +164,7 @@ def check_schema(database: Database) -> None:
                            "run `python -m service.admin migrate`, then start again")  # fmt: skip
     raise SchemaAhead(
         f"the database has schema {current}, which this code does not know (its own is {head}): newer code has "
-        f"migrated it. Start that code; or take the schema back with it first (`alembic downgrade {head}`)"
+        f"migrated it. Start that code; or take the schema back with it first (`service.admin migrate-back {head}`)"
     )
 
 

@@ -68,7 +68,7 @@ def installed(tmp_path: Path, python: str, *, with_system: bool) -> str:
     checkout, venv = tmp_path / "checkout", tmp_path / "venv"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "device_agents", checkout / "device_agents", ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "constraints-agent.txt"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "THIRD_PARTY.md", "constraints-agent.txt"):
         shutil.copy(ROOT / name, checkout)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     for command in documented(python, venv, with_system=with_system):

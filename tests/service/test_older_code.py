@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 
+from service import admin
 from service.database.engine import Database
-from service.database.schema import migrate
+from service.database.schema import current_revision, known_revisions, migrate
 from tests.service.test_migrations import downgrade, filled_database
 
 
@@ -48,6 +51,29 @@ def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> Non
     assert stored() == (runs - 2, settings | {"warmup": 3}, older)
     migrate(empty_url)
     assert stored() == (runs, settings, report)
+    database.close()
+
+
+def test_an_operator_takes_the_schema_back_by_a_command(
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An installed farm has no alembic.ini; what cannot be is refused in words, and changes nothing."""
+    monkeypatch.setenv("POCKFARM_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("POCKFARM_DATABASE_URL", empty_url)
+    head, database = known_revisions()[1], Database(empty_url)
+
+    def refusal(revision: str) -> str:
+        assert admin.main(["migrate-back", revision]) == 1
+        return capsys.readouterr().err
+
+    assert "has schema none, which is older than 0027 already" in refusal("0027")
+    assert admin.main(["migrate"]) == 0
+    assert f"no revision 27: it is one of 0001 to {head}, or base" in refusal("27")
+    assert admin.main(["migrate-back", "0027"]) == 0
+    assert "has schema 0027, which is older than 0028 already" in refusal("0028")
+    with database.engine.connect() as connection:
+        assert current_revision(connection) == "0027"
+    assert admin.main(["migrate"]) == 0
     database.close()
 
 

@@ -1,0 +1,111 @@
+"""Build a release: `python scripts/release.py [FOLDER]` writes the source distribution, the wheel and SHA256SUMS.
+
+The source distribution is made from a copy of exactly the files that git tracks, and the wheel from that source
+distribution: whatever lies about in a checkout is in neither, and who has the first can make the second. Nothing is
+fetched: the build backend is the one of this environment. Every time in the wheel is the commit's, so the same commit
+gives the same wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BACKEND = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
+SUMS = "SHA256SUMS"
+
+
+class ReleaseError(Exception):
+    """There is no release; the message says what to do."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Build the source distribution and the wheel.")
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "dist", help="where to (default: dist)")
+    words = "also with changes that are not committed: for tests, never for a release"
+    parser.add_argument("--as-it-is", action="store_true", help=words)
+    options = parser.parse_args(arguments)
+    try:
+        if not options.as_it_is:
+            refuse_what_is_not_ready()
+        built = build(options.folder.absolute())
+    except ReleaseError as problem:
+        print(f"release: {problem}", file=sys.stderr)
+        return 1
+    for path in built:
+        print(path)
+    return 0
+
+
+def refuse_what_is_not_ready() -> None:
+    """Raises: ReleaseError."""
+    changed = git("status", "--porcelain")
+    if changed:
+        raise ReleaseError(f"commit these first, or put them aside:\n{changed}")
+    number = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    if not re.search(rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M):
+        raise ReleaseError(f"CHANGELOG.md has no section `## [{number}] - YYYY-MM-DD`: name what the release holds")
+
+
+def build(folder: Path) -> list[Path]:
+    """Both files and their digests, in `folder`. Raises: ReleaseError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pockfarm-release-") as name:
+        work = Path(name)
+        made_at = int(git("log", "-1", "--format=%ct"))
+        tree = copy_tracked(work / "tree", made_at)
+        source = folder / run_backend("build_sdist", tree, folder, made_at)
+        shutil.unpack_archive(source, work / "source")
+        (unpacked,) = (work / "source").iterdir()
+        wheel = folder / run_backend("build_wheel", unpacked, folder, made_at)
+    sums = folder / SUMS
+    sums.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in (source, wheel)))
+    return [source, wheel, sums]
+
+
+def copy_tracked(folder: Path, made_at: int) -> Path:
+    """The files that git tracks, or will once they are added."""
+    for line in git("ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0"):
+        if line and (ROOT / line).is_file():
+            to = folder / line
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / line, to)
+            to.chmod(0o755 if os.access(ROOT / line, os.X_OK) else 0o644)
+            os.utime(to, (made_at, made_at))
+    return folder
+
+
+def run_backend(hook: str, tree: Path, folder: Path, made_at: int) -> str:
+    """The file's name in `folder`. Raises: ReleaseError."""
+    command = [sys.executable, "-c", BACKEND, hook, str(folder)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(made_at)}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ReleaseError(f"{hook} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout.splitlines()[-1]
+
+
+def git(*words: str) -> str:
+    """Raises: ReleaseError."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ReleaseError(f"git {words[0]} failed ({done.stderr.strip()}): a release is made from a checkout")
+    return done.stdout.strip()
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
