@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from device_agents.wire.disk import is_full
 from pockfarm.commands import (
@@ -33,6 +33,8 @@ from pockfarm.commands import (
     why,
 )
 from pockfarm.errors import PockfarmError, Refused
+from pockfarm.version import version
+from pockfarm.words import Parser
 
 INTERRUPTED = 130
 DEFECT = 70
@@ -82,28 +84,25 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where help is."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"pockfarm: {message}; see {self.prog} --help\n")
-
-
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="pockfarm",
         description="Train ONNX models on edge devices: compile a training step, run it on a farm of boards, compare.",
         epilog="A farm is found through POCKFARM_URL and POCKFARM_API_KEY, or the state folder of `pockfarm up`.",
     )
-    subparsers = top.add_subparsers(metavar="COMMAND", required=True)
+    top.add_argument("--version", action="version", version=f"pockfarm {version()}")
+    subparsers = top.add_subparsers(metavar="COMMAND")
     for add in COMMANDS:
         add(subparsers)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code."""
+    """Run one command; without one, print what there are. Returns the exit code."""
     options = parser().parse_args(arguments)
+    if not hasattr(options, "run"):
+        parser().print_help()
+        return 0
     try:
         return int(options.run(options) or 0)
     except PockfarmError as problem:

@@ -12,7 +12,6 @@ pieces, and on from where a connection was cut (`pockfarm/uploads.py`).
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import math
@@ -34,6 +33,7 @@ from pockfarm.errors import Failed, NotFound, UsageError
 from pockfarm.fleet import Fleet
 from pockfarm.looks import looks
 from pockfarm.model_files import ModelFiles, files_of
+from pockfarm.near import meant
 from pockfarm.record import Record
 from pockfarm.reports import Reports
 from pockfarm.sources import opened, text_of
@@ -244,8 +244,7 @@ class Farm(Fleet, Tenants, Record, Reports):
         """
         known = ("mode", *settings_of(RunSettings))
         for name in given.keys() - set(known):
-            near = difflib.get_close_matches(name, known, n=1)
-            raise UsageError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+            raise UsageError(f"{name}: no such setting{meant(name, known)}")
         try:
             chosen = replace(settings, **given) if settings else RunSettings(**given)
             chosen.check_validation("validation_dataset", is_given=validation_dataset is not None)

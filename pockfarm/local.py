@@ -20,6 +20,7 @@ from compiler.errors import CompileError
 from device_agents.wire import Limits, RunSettings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.model_files import ModelFiles, files_of
+from pockfarm.near import meant
 from pockfarm.values import CompileWarning, warning_of
 from pockfarm.written import write_whole
 
@@ -198,7 +199,8 @@ def resolve_target(name: str) -> str:
     """The target itself; for `host` the best one whose required CPU features this machine has. Raises: UsageError."""
     if name != "host":
         if name not in targets.names():
-            raise UsageError(f"no target {name!r}; there are: host, {', '.join(targets.names())}")
+            known = ("host", *targets.names())
+            raise UsageError(f"no target {name!r}; there are: {', '.join(known)}{meant(name, known)}")
         return name
     have = cpu_features()
     fitting = [

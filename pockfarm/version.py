@@ -1,0 +1,27 @@
+"""Which PockFarm this is."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+from pathlib import Path
+
+PROJECT = Path(__file__).parent.parent / "pyproject.toml"
+"""Of a checkout; an installed package has none there."""
+
+
+def version() -> str:
+    """As it is installed; in a checkout that is not, as the checkout says; else `unknown`."""
+    try:
+        return metadata.version("pockfarm")
+    except metadata.PackageNotFoundError:
+        return version_in(PROJECT)
+
+
+def version_in(project: Path) -> str:
+    """The version that a `pyproject.toml` states (Python 3.9 has no reader of TOML)."""
+    try:
+        found = re.search(r'^version = "([^"]+)"$', project.read_text(), re.MULTILINE)
+    except OSError:
+        return "unknown"
+    return found.group(1) if found else "unknown"
