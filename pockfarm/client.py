@@ -31,6 +31,7 @@ from pockfarm import uploads
 from pockfarm.answers import answered, json_of
 from pockfarm.errors import Failed, NotFound, UsageError
 from pockfarm.fleet import Fleet
+from pockfarm.lists import Lists
 from pockfarm.looks import looks
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.near import meant
@@ -42,16 +43,13 @@ from pockfarm.tenants import Tenants
 from pockfarm.values import (
     Bundle,
     Dataset,
-    Device,
     Ending,
     Job,
     Json,
     Run,
     bundle_of,
     dataset_of,
-    device_of,
     job_of,
-    parts,
     run_of,
     text,
 )
@@ -67,7 +65,7 @@ FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
 
 
-class Farm(Fleet, Tenants, Record, Reports):
+class Farm(Fleet, Lists, Tenants, Record, Reports):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
     def __init__(self, url: str, api_key: str, *, transport: httpx.BaseTransport | None = None) -> None:
@@ -161,10 +159,6 @@ class Farm(Fleet, Tenants, Record, Reports):
     def job(self, job_id: str) -> Job:
         """The job as it is now."""
         return job_of(self._get(f"/jobs/{job_id}"))
-
-    def jobs(self, **filters: str | int | None) -> list[Job]:
-        """The newest jobs."""
-        return [job_of(item) for item in parts(self._get("/jobs", filters), "items")]
 
     def wait_for_job(
         self, job_id: str, *, on_look: Callable[[Job], None] | None = None, timeout_s: float = 1800.0
@@ -275,10 +269,6 @@ class Farm(Fleet, Tenants, Record, Reports):
         kind = "jobs" if run_or_job_id.startswith("job_") else "runs"
         return self._get(f"/{kind}/{run_or_job_id}/why")
 
-    def runs(self, **filters: str | int | None) -> list[Run]:
-        """The newest runs."""
-        return [run_of(item) for item in parts(self._get("/runs", filters), "items")]
-
     def wait_for_run(
         self, run_id: str, *, on_look: Callable[[Run], None] | None = None, timeout_s: float = math.inf
     ) -> Run:
@@ -310,9 +300,6 @@ class Farm(Fleet, Tenants, Record, Reports):
     def save_weights(self, run_id: str, path: Path) -> None:
         """The weights that a run trained into a file. Raises: as `save_bundle`."""
         self._save(f"/runs/{run_id}/weights", path)
-
-    def devices(self) -> list[Device]:
-        return [device_of(item) for item in parts(self._get("/devices"), "items")]
 
     def dashboard_link(self) -> str:
         """A fresh link that opens the dashboard once."""

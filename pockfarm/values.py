@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 Json = Mapping[str, object]
 OPEN_STATES = frozenset({"queued", "compiling", "leased", "running"})
+JOB_STATES = ("queued", "compiling", "succeeded", "failed", "cancelled", "expired")
+RUN_STATES = ("queued", "leased", "running", "succeeded", "failed", "cancelled", "expired", "inconclusive")
+DEVICE_STATES = ("active", "quarantined", "removed")
 
 
 @dataclass(frozen=True, slots=True)

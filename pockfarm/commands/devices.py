@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import NONE, cell, print_table, text_table
-from pockfarm.values import Json, part, parts, text
+from pockfarm.commands.filters import add_filter_options, chosen_filters
+from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.table import NONE, cell, text_table
+from pockfarm.values import DEVICE_STATES, Json, part, parts, text
 
+HEADER = ("device", "name", "state", "device class", "measures as", "targets", "tags", "last seen", "why")
+DRAINED = "drained"
+"""No state of its own to the farm: it says since when."""
 SHOWN = ("id", "name", "state", "state_reason", "device_class", "measurement_class", "targets", "cpu_model", "cores",
          "isolation_level", "agent_version", "agent_updates", "last_seen_at", "working_on", "drained_at",
          "drain_reason")  # fmt: skip
 
 
 def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = farm_command(subparsers, "devices", "list the farm's devices, show or drain one", _devices)
+    words = "list the farm's devices, show or drain one"
+    command = shown_command(subparsers, "devices", words, _devices, states=(*DEVICE_STATES, DRAINED))
+    add_filter_options(command, measurement_class="CLASS")
+    command.add_argument("--class", dest="device_class", metavar="NAME", help="only those of this class")
     actions = command.add_subparsers(metavar="ACTION")
-    show = _action(actions, "show", "all that the farm knows of a device", _show)
-    show.add_argument("--json", action="store_true")
+    one = shown_command(actions, "show", "all that the farm knows of a device", _show)
+    one.add_argument("device", metavar="DEVICE")
     drain = _action(actions, "drain", "let a device finish what it has, and give it nothing new", _drain)
     drain.add_argument("--reason", default="")
     tag = _action(actions, "tag", "set tags of a device, or take them away", _tag)
@@ -36,24 +43,38 @@ def _action(
 
 
 def _devices(options: argparse.Namespace) -> int:
+    chosen = chosen_filters(options, "device_class", "measurement_class")
+    wants_drained = chosen["state"] == DRAINED
+    state = None if wants_drained else chosen["state"]
+    limit = None if wants_drained else options.limit
     with connect(options) as farm:
-        devices = farm.devices()
-    rows = [
-        (one.id, one.name, "drained" if one.raw.get("drained_at") else one.state, one.device_class,
-         one.measurement_class, " ".join(one.targets), tags_text(one.raw) or NONE, one.last_seen_at,
-         text(one.raw, "state_reason") or text(one.raw, "drain_reason"))
-        for one in devices
-    ]  # fmt: skip
-    header = ("device", "name", "state", "device class", "measures as", "targets", "tags", "last seen", "why")
-    print_table(header, rows, none="no devices yet; an agent enrols with a one-time token")
-    return 0
+        found = [one.raw for one in farm.devices(**{**chosen, "state": state, "limit": limit})]
+    if wants_drained:
+        found = [one for one in found if one.get("drained_at")][: options.limit]
+    is_whole = not any(chosen.values())
+    none = "no devices yet; `pockfarm devices enrol NAME` says how to add one" if is_whole else "no such devices"
+    return show_list(options, found, HEADER, device_row, none=none)
+
+
+def device_row(device: Json) -> tuple[str, ...]:
+    """Under `HEADER`."""
+    return (
+        text(device, "id"),
+        text(device, "name"),
+        DRAINED if device.get("drained_at") else text(device, "state"),
+        text(device, "device_class"),
+        text(device, "measurement_class"),
+        cell(device.get("targets")),
+        tags_text(device) or NONE,
+        text(device, "last_seen_at"),
+        text(device, "state_reason") or text(device, "drain_reason"),
+    )
 
 
 def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         device = farm.device(options.device)
-    print(json.dumps(device, indent=2) if options.json else device_text(device))
-    return 0
+    return show(options, device, lambda: device_text(device))
 
 
 def device_text(device: Json) -> str:

@@ -80,7 +80,9 @@ def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def add_targets(subparsers: argparse._SubParsersAction[Any]) -> None:
     text = "list the targets that the compiler builds for"
-    subparsers.add_parser("targets", help=text, description=text).set_defaults(run=_targets)
+    command = subparsers.add_parser("targets", help=text, description=text)
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(run=_targets)
 
 
 def add_recipe_options(command: argparse.ArgumentParser) -> None:
@@ -185,9 +187,14 @@ def _exec(options: argparse.Namespace) -> int:
     return Failed.exit_code if is_diverged(report) else 0
 
 
-def _targets(_: argparse.Namespace) -> int:
+def _targets(options: argparse.Namespace) -> int:
     local = load_local()
-    print(text_table(("target", "what it is", "architecture", "cores", "vector bits"), local.target_rows()))
+    rows = local.target_rows()
+    if options.json:
+        names = ("name", "title", "architecture", "cores", "vector_bits")
+        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
+        return 0
+    print(text_table(("target", "what it is", "architecture", "cores", "vector bits"), rows))
     print(f"\nhost is {local.resolve_target('host')} here")
     return 0
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import cells, print_table
+from pockfarm.commands.shown import show_list, shown_command
 from pockfarm.values import text
 
 HEADER = ("id", "device_id", "device_class", "next_starts_at", "next_ends_at", "weekly", "reason")
@@ -26,7 +26,7 @@ def add_maintenance(subparsers: argparse._SubParsersAction[Any]) -> None:
     about.add_argument("--class", dest="device_class", metavar="NAME")
     add.add_argument("--weekly", action="store_true", help="every week from then on")
     add.add_argument("--reason", default="")
-    farm_command(actions, "list", "list maintenance windows, the newest first", _list)
+    shown_command(actions, "list", "list maintenance windows, the newest first", _list)
     farm_command(actions, "remove", "take a window away", _remove).add_argument("window", metavar="WINDOW")
 
 
@@ -41,8 +41,7 @@ def _add(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.maintenance()
-    print_table(HEADER, cells(found, HEADER), none="no maintenance windows")
-    return 0
+    return show_list(options, found, HEADER, none="no maintenance windows")
 
 
 def _remove(options: argparse.Namespace) -> int:

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import cells, print_table
+from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.table import cells, table_or
 from pockfarm.values import Json, parts, text
 
 HEADER = ("id", "version", "state", "most_devices", "given", "done", "failed", "halt_reason")
@@ -17,8 +18,8 @@ def add_releases(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "offer agents to devices that update themselves, in stages (operators of the farm)"
     command = subparsers.add_parser("releases", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    farm_command(actions, "list", "list releases of the agent, the newest first", _list)
-    farm_command(actions, "show", "what came of a release on each device", _show).add_argument("release")
+    shown_command(actions, "list", "list releases of the agent, the newest first", _list)
+    shown_command(actions, "show", "what came of a release on each device", _show).add_argument("release")
     offer = farm_command(actions, "offer", "offer the farm's own agent, or the file of an earlier release", _offer)
     offer.add_argument("--digest", help="of an earlier release; a new file: python -m service.admin agent-release FILE")
     offer.add_argument("--to", action="append", default=[], metavar="TAG[=VALUE]", help="only devices with this tag")
@@ -51,16 +52,15 @@ def _stage(options: argparse.Namespace) -> dict[str, Any]:
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.agent_releases()
-    print_table(HEADER, cells(found, HEADER), none="no releases of the agent; `pockfarm releases offer` makes one")
-    return 0
+    return show_list(options, found, HEADER, none="no releases of the agent; `pockfarm releases offer` makes one")
 
 
 def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.agent_release(options.release)
-    print(said(found))
-    print_table(DEVICE_HEADER, cells(parts(found, "updates"), DEVICE_HEADER), none="no device has asked for it yet")
-    return 0
+    rows = cells(parts(found, "updates"), DEVICE_HEADER)
+    devices = table_or(DEVICE_HEADER, rows, "no device has asked for it yet")
+    return show(options, found, lambda: f"{said(found)}\n{devices}")
 
 
 def said(release: Json) -> str:

@@ -6,10 +6,12 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import cells, print_table, text_table
-from pockfarm.values import parts, text
+from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.table import cells, table_or, text_table
+from pockfarm.values import Json, parts, text
 
 HEADER = ("id", "name", "device_class", "targets", "uses", "max_uses", "expires_at", "revoked_at")
+USED_HEADER = ("at", "device_id", "name", "device_class", "state")
 
 
 def add_tokens(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -22,8 +24,8 @@ def add_tokens(subparsers: argparse._SubParsersAction[Any]) -> None:
     add.add_argument("--class", dest="device_class", metavar="NAME", help="only devices of this class")
     add.add_argument("--target", action="append", metavar="T", help="only devices that run none but these")
     add.add_argument("--name", default="", help="for people")
-    farm_command(actions, "list", "list tokens, the newest first", _list)
-    farm_command(actions, "show", "which devices used a token", _show).add_argument("token", metavar="TOKEN_ID")
+    shown_command(actions, "list", "list tokens, the newest first", _list)
+    shown_command(actions, "show", "which devices used a token", _show).add_argument("token", metavar="TOKEN_ID")
     words = "let no more devices in by a token"
     farm_command(actions, "revoke", words, _revoke).add_argument("token", metavar="TOKEN_ID")
 
@@ -45,17 +47,19 @@ def _add(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.enrolment_tokens()
-    print_table(HEADER, cells(found, HEADER), none="no enrolment tokens yet")
-    return 0
+    return show_list(options, found, HEADER, none="no enrolment tokens yet")
 
 
 def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         token = farm.enrolment_token(options.token)
-    print(text_table(HEADER, cells([token], HEADER)) + "\n")
-    header = ("at", "device_id", "name", "device_class", "state")
-    print_table(header, cells(parts(token, "used_by"), header), none="no device has used it")
-    return 0
+    return show(options, token, lambda: token_text(token))
+
+
+def token_text(token: Json) -> str:
+    """A token, and which devices used it, as people read it."""
+    used = table_or(USED_HEADER, cells(parts(token, "used_by"), USED_HEADER), "no device has used it")
+    return f"{text_table(HEADER, cells([token], HEADER))}\n\n{used}"
 
 
 def _revoke(options: argparse.Namespace) -> int:

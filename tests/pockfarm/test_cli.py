@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import answers, cli, client, looks
+from pockfarm import answers, cli, lists, looks
 from pockfarm.client import Farm
 from pockfarm.commands.local import plan_source, source
 from pockfarm.errors import UsageError
@@ -176,7 +176,7 @@ def test_a_failed_run_exits_with_4(farm: FakeFarm, capsys: pytest.CaptureFixture
     assert "the board went silent [device: device.lost]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1)])
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 4)])
 def test_what_happens_in_a_run_is_watched(
     farm: FakeFarm, capsys: pytest.CaptureFixture[str], state: str, code: int
 ) -> None:
@@ -278,7 +278,7 @@ def test_no_farm_is_told_with_the_next_step(
 def test_a_defect_is_told_as_one(
     farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(client, "device_of", lambda body: 1 // 0)
+    monkeypatch.setattr(lists, "device_of", lambda body: 1 // 0)
     farm.on("GET", "/devices", Answer(200, {"items": [{}]}))
     assert cli.main(["devices"]) == cli.DEFECT
     err = capsys.readouterr().err
