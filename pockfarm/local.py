@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from compiler import targets
-from compiler.cache_folder import cache_folder
+from compiler.cache_folder import LINKER, cache_folder
 from compiler.errors import CompileError
 from device_agents.wire import Limits, RunSettings
 from pockfarm.errors import Failed, UsageError
@@ -258,6 +258,12 @@ def target_rows() -> Sequence[tuple[str, str, str, str, str]]:
 def tuning_file() -> Path:
     """The table of schedules measured on this machine, which its builds use."""
     return cache_folder() / "tuning.json"
+
+
+def linker_folder() -> Path:
+    """Where the linker keeps the C libraries that it has built."""
+    named = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
+    return Path(named) if named else cache_folder() / LINKER
 
 
 def read_tuning(path: Path | None) -> TuningTable:

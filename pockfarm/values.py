@@ -135,6 +135,11 @@ class Dataset:
     raw: Json = field(repr=False, default_factory=dict)
 
 
+def path_of(run_or_job_id: str) -> str:
+    """Where the API has it."""
+    return f"/{'jobs' if run_or_job_id.startswith('job_') else 'runs'}/{run_or_job_id}"
+
+
 def text(body: Json, name: str) -> str:
     value = body.get(name)
     return value if isinstance(value, str) else ""

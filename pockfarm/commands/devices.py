@@ -1,9 +1,12 @@
-"""`pockfarm devices [show | tag | drain | resume]`: what is enrolled, and what operators decide about it."""
+"""`pockfarm devices [show | enrol | tag | drain | resume]`: what is enrolled, and what operators decide about it."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from typing import Any
+from urllib.parse import urlsplit
 
 from pockfarm.commands.farm import connect, farm_command
 from pockfarm.commands.filters import add_filter_options, chosen_filters
@@ -12,6 +15,7 @@ from pockfarm.table import NONE, cell, text_table
 from pockfarm.values import DEVICE_STATES, Json, part, parts, text
 
 HEADER = ("device", "name", "state", "device class", "measures as", "targets", "tags", "last seen", "why")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DRAINED = "drained"
 """No state of its own to the farm: it says since when."""
 SHOWN = ("id", "name", "state", "state_reason", "device_class", "measurement_class", "targets", "cpu_model", "cores",
@@ -20,13 +24,17 @@ SHOWN = ("id", "name", "state", "state_reason", "device_class", "measurement_cla
 
 
 def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
-    words = "list the farm's devices, show or drain one"
+    words = "list the farm's devices, add, show or drain one"
     command = shown_command(subparsers, "devices", words, _devices, states=(*DEVICE_STATES, DRAINED))
     add_filter_options(command, measurement_class="CLASS")
     command.add_argument("--class", dest="device_class", metavar="NAME", help="only those of this class")
     actions = command.add_subparsers(metavar="ACTION")
     one = shown_command(actions, "show", "all that the farm knows of a device", _show)
     one.add_argument("device", metavar="DEVICE")
+    enrol = shown_command(actions, "enrol", "make a token for a board, and print the line to paste there", _enrol)
+    enrol.add_argument("name", metavar="NAME", help="what the board will be called")
+    enrol.add_argument("--class", dest="device_class", metavar="NAME", help="only a board of this class may use it")
+    enrol.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
     drain = _action(actions, "drain", "let a device finish what it has, and give it nothing new", _drain)
     drain.add_argument("--reason", default="")
     tag = _action(actions, "tag", "set tags of a device, or take them away", _tag)
@@ -69,6 +77,26 @@ def device_row(device: Json) -> tuple[str, ...]:
         text(device, "last_seen_at"),
         text(device, "state_reason") or text(device, "drain_reason"),
     )
+
+
+def _enrol(options: argparse.Namespace) -> int:
+    lifetime_s = None if options.hours is None else options.hours * 3600
+    with connect(options) as farm:
+        address = farm.enrolment_address()
+        made = farm.add_enrolment_token(name=options.name, device_class=options.device_class, lifetime_s=lifetime_s)
+    line = enrolment_line(address, text(made, "token"), options.name)
+    if urlsplit(address).hostname in LOOPBACK:
+        print(f"warning: a board elsewhere does not reach {address}: set POCKFARM_PUBLIC_URL on the farm's machine, or "
+              "name the farm by the address that boards use (POCKFARM_URL)", file=sys.stderr)  # fmt: skip
+    told = f"paste on the board, as root so that the agent stays running; good once, until {text(made, 'expires_at')}"
+    print(f"{told} (token {text(made, 'id')}):", file=sys.stderr)
+    return show(options, {**made, "line": line}, lambda: line)
+
+
+def enrolment_line(address: str, token: str, name: str) -> str:
+    """What makes a board one of the farm's; the token is no word of a command, which others there could read."""
+    settings = f"POCKFARM_ENROL_TOKEN={shlex.quote(token)} POCKFARM_NAME={shlex.quote(name)}"
+    return f"curl -fsS {shlex.quote(f'{address}/enrol.sh')} | {settings} sh"
 
 
 def _show(options: argparse.Namespace) -> int:
