@@ -124,7 +124,7 @@ def build(
 
 
 def text_after(
-    stage: str, model: Path, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
+    stage: str, model: Path | bytes, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
     tuning: Path | None = None,
 ) -> str:  # fmt: skip
     """What a build has made after one of its stages, as text; nothing is built beyond it. Otherwise as `build`."""
@@ -137,7 +137,7 @@ def text_after(
         raise _translated(problem) from None
 
 
-def explain(model: Path, plan: str | bytes, spec: str | bytes, target: str) -> Mapping[str, Any]:
+def explain(model: Path | bytes, plan: str | bytes, spec: str | bytes, target: str) -> Mapping[str, Any]:
     """What a plan means for a model (`compiler.explain`), as plain data; no kernel is built. Otherwise as `build`."""
     from compiler import api
 
@@ -157,7 +157,12 @@ def schema_text(document: str) -> str:
 
 
 def export_training_graph(
-    model: Path, plan: str | bytes, spec: str | bytes, out: Path, *, frozen: Literal["embedded", "inputs"] = "embedded"
+    model: Path | bytes,
+    plan: str | bytes,
+    spec: str | bytes,
+    out: Path,
+    *,
+    frozen: Literal["embedded", "inputs"] = "embedded",
 ) -> tuple[tuple[Path, ...], tuple[CompileWarning, ...]]:
     """Write the training step of a model as ONNX; the files, and the compiler's warnings.
 

@@ -26,6 +26,7 @@ from pockfarm.commands.local import (
 )
 from pockfarm.commands.settings import add_setting_options, check_validation, given_settings
 from pockfarm.errors import Failed, UsageError
+from pockfarm.sources import file_or_input
 from pockfarm.state import StateFolder
 from pockfarm.summary import comparison_text, is_diverged, names_of, report_text
 from pockfarm.values import Job, Run, part, parts, text
@@ -125,7 +126,7 @@ def _compile(options: argparse.Namespace) -> int:
 
     with connect(options) as farm:
         job = farm.compile(
-            options.model,
+            file_or_input(options.model, "MODEL"),
             plan=plan_source(options.plan),
             spec=source(options.spec, "--spec"),
             target=target_for(farm, options.target),
@@ -244,7 +245,7 @@ def _weights(options: argparse.Namespace) -> int:
 
 def _dataset(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        dataset = farm.add_dataset(options.file)
+        dataset = farm.add_dataset(file_or_input(options.file, "F.npz"))
     print(dataset.digest)
     return 0
 

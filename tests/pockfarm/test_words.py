@@ -86,7 +86,7 @@ def test_what_was_meant_by_a_recipe_is_told(
 def test_options_may_be_shortened_and_values_may_look_like_anything(capsys: pytest.CaptureFixture[str]) -> None:
     options = cli.parser().parse_args(["devices", "tag", "board", "rack=7", "--", "-old"])
     assert options.tags == ["rack=7", "-old"]
-    assert cli.parser().parse_args(["runs", "--mod", "train"]).mode == "train"
+    assert cli.parser().parse_args(["runs", "--verd", "valid"]).verdict == "valid"
 
 
 def test_only_near_names_are_meant() -> None:
