@@ -8,7 +8,7 @@ import sys
 from typing import Any
 from urllib.parse import urlsplit
 
-from pockfarm.commands.farm import connect, farm_command
+from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import add_filter_options, chosen_filters
 from pockfarm.commands.shown import show, show_list, shown_command
 from pockfarm.table import NONE, cell, text_table
@@ -45,7 +45,7 @@ def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
 def _action(
     actions: argparse._SubParsersAction[Any], name: str, words: str, run: object
 ) -> argparse.ArgumentParser:  # fmt: skip
-    command = farm_command(actions, name, words, run)
+    command = shown_command(actions, name, words, run)
     command.add_argument("device", metavar="DEVICE")
     return command
 
@@ -122,9 +122,9 @@ def device_text(device: Json) -> str:
 def _drain(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         farm.drain(options.device, options.reason)
-        run = text(farm.device(options.device), "working_on")
-    print(f"{options.device} finishes {run}, and takes nothing new" if run else f"{options.device} takes nothing new")
-    return 0
+        device = farm.device(options.device)
+    finishes = f" finishes {text(device, 'working_on')}, and" if text(device, "working_on") else ""
+    return show(options, device, lambda: f"{options.device}{finishes} takes nothing new")
 
 
 def _tag(options: argparse.Namespace) -> int:
@@ -132,8 +132,7 @@ def _tag(options: argparse.Namespace) -> int:
     remove = [one[1:] for one in options.tags if one.startswith("-")]
     with connect(options) as farm:
         device = farm.tag(options.device, given, remove)
-    print(tags_text(device) or "no tags")
-    return 0
+    return show(options, device, lambda: tags_text(device) or "no tags")
 
 
 def tags_text(device: Json) -> str:
@@ -157,6 +156,5 @@ def _arrays(dataset: Json) -> str:
 
 def _resume(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        farm.resume(options.device)
-    print(f"{options.device} takes work again")
-    return 0
+        device = farm.resume(options.device)
+    return show(options, device, lambda: f"{options.device} takes work again")

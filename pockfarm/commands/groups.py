@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command
+from pockfarm.commands.farm import connect
 from pockfarm.commands.shown import show, show_list, shown_command
 from pockfarm.table import NONE, figure, text_table, time_of
 from pockfarm.values import Json, optional_number, part, parts, text
@@ -17,7 +17,7 @@ def add_groups(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = command.add_subparsers(metavar="ACTION", required=True)
     shown_command(actions, "list", "list groups, the newest first", _list)
     shown_command(actions, "show", "how far a group is, and what each device measured", _show).add_argument("group")
-    farm_command(actions, "cancel", "ask all runs of a group to stop", _cancel).add_argument("group")
+    shown_command(actions, "cancel", "ask all runs of a group to stop", _cancel).add_argument("group")
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -65,5 +65,4 @@ def _row(run: Json, names: Json) -> tuple[str, ...]:
 def _cancel(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         group = farm.cancel_group(options.group)
-    print(f"{text(group, 'id')}: {progress(group)}")
-    return 0
+    return show(options, group, lambda: f"{text(group, 'id')}: {progress(group)}")

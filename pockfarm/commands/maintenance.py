@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.commands.shown import show_list, shown_command
+from pockfarm.commands.shown import show, show_list, shown_command
 from pockfarm.values import text
 
 HEADER = ("id", "device_id", "device_class", "next_starts_at", "next_ends_at", "weekly", "reason")
@@ -16,7 +16,7 @@ def add_maintenance(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "plan times in which devices get no new work (operators)"
     command = subparsers.add_parser("maintenance", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    add = farm_command(
+    add = shown_command(
         actions, "add", "plan a time without new work, for all devices unless one or a class is named", _add
     )
     add.add_argument("starts_at", metavar="START", help="such as 2026-12-01T02:00Z")
@@ -34,8 +34,8 @@ def _add(options: argparse.Namespace) -> int:
     about = {name: getattr(options, name) for name in ("device", "device_class", "weekly", "reason")}
     with connect(options) as farm:
         made = farm.add_maintenance(options.starts_at, options.ends_at, **about)
-    print(f"{text(made, 'id')}  {text(made, 'next_starts_at')} to {text(made, 'next_ends_at')}")
-    return 0
+    said = f"{text(made, 'id')}  {text(made, 'next_starts_at')} to {text(made, 'next_ends_at')}"
+    return show(options, made, lambda: said)
 
 
 def _list(options: argparse.Namespace) -> int:

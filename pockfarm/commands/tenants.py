@@ -21,10 +21,12 @@ def add_org(subparsers: argparse._SubParsersAction[Any]) -> None:
     shown_command(actions, "list", "list all organisations", _list_orgs)
     add = farm_command(actions, "add", "found an organisation, and print its first key once", _add_org)
     add.add_argument("name", metavar="NAME")
-    limit = farm_command(actions, "limit", "set quotas: NAME=NUMBER, NAME=unlimited or NAME=default", _limit_org)
+    limit = shown_command(actions, "limit", "set quotas: NAME=NUMBER, NAME=unlimited or NAME=default", _limit_org)
     limit.add_argument("organisation", metavar="ORGANISATION")
     limit.add_argument("quota", metavar="QUOTA=LIMIT", nargs="+")
-    keep = farm_command(actions, "keep", "set how long things stay: NAME=DAYS, NAME=forever or NAME=default", _keep_org)
+    keep = shown_command(
+        actions, "keep", "set how long things stay: NAME=DAYS, NAME=forever or NAME=default", _keep_org
+    )
     keep.add_argument("organisation", metavar="ORGANISATION")
     keep.add_argument("rule", metavar="RULE=DAYS", nargs="+")
     close = farm_command(actions, "close", "take none of its keys from now on", _close_org)
@@ -34,7 +36,7 @@ def add_org(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_key(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = _group(subparsers, "key", "API keys of one's organisation")
     shown_command(actions, "list", "list keys, revoked ones too", _list_keys)
-    add = farm_command(actions, "add", "make a key, and print its secret once", _add_key)
+    add = shown_command(actions, "add", "make a key, and print its secret once", _add_key)
     add.add_argument("name", metavar="NAME")
     add.add_argument("--scope", action="append", choices=SCOPES, help="may be repeated; else: read and submit")
     add.add_argument("--user", metavar="USER", help="whose it is (id)")
@@ -46,7 +48,7 @@ def add_key(subparsers: argparse._SubParsersAction[Any]) -> None:
 def add_user(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = _group(subparsers, "user", "people of one's organisation")
     shown_command(actions, "list", "list people, removed ones too", _list_users)
-    farm_command(actions, "add", "add a person", _add_user).add_argument("name", metavar="NAME")
+    shown_command(actions, "add", "add a person", _add_user).add_argument("name", metavar="NAME")
     farm_command(actions, "remove", "take none of a person's keys", _remove_user).add_argument("user", metavar="USER")
 
 
@@ -106,8 +108,7 @@ def _limit_org(options: argparse.Namespace) -> int:
         quotas[name] = limit if limit in ("unlimited", "default") else _number(given, limit, "quota", "unlimited")
     with connect(options) as farm:
         found = farm.limit_organisation(options.organisation, quotas)
-    print(_quotas(found))
-    return 0
+    return show(options, found, lambda: _quotas(found))
 
 
 def _keep_org(options: argparse.Namespace) -> int:
@@ -117,8 +118,7 @@ def _keep_org(options: argparse.Namespace) -> int:
         rules[name] = days if days in ("forever", "default") else _number(given, days, "rule", "forever")
     with connect(options) as farm:
         found = farm.keep_organisation(options.organisation, rules)
-    print(_rules(found))
-    return 0
+    return show(options, found, lambda: _rules(found))
 
 
 def _number(given: str, value: str, what: str, none: str) -> float:
@@ -148,8 +148,7 @@ def _add_key(options: argparse.Namespace) -> int:
         about["lifetime_s"] = options.days * DAY_S
     with connect(options) as farm:
         made = farm.add_key(options.name, scopes=options.scope, **about)
-    print(f"key    {text(made, 'id')}\nsecret {text(made, 'secret')}")
-    return 0
+    return show(options, made, lambda: f"key    {text(made, 'id')}\nsecret {text(made, 'secret')}")
 
 
 def _revoke_key(options: argparse.Namespace) -> int:
@@ -167,8 +166,8 @@ def _list_users(options: argparse.Namespace) -> int:
 
 def _add_user(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        print(text(farm.add_user(options.name), "id"))
-    return 0
+        made = farm.add_user(options.name)
+    return show(options, made, lambda: text(made, "id"))
 
 
 def _remove_user(options: argparse.Namespace) -> int:

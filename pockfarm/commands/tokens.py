@@ -18,7 +18,7 @@ def add_tokens(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "make, list and revoke enrolment tokens (operators)"
     command = subparsers.add_parser("tokens", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    add = farm_command(actions, "add", "make a token, and print its secret once", _add)
+    add = shown_command(actions, "add", "make a token, and print its secret once", _add)
     add.add_argument("--uses", type=int, default=1, metavar="N", help="how many devices may use it (default: 1)")
     add.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
     add.add_argument("--class", dest="device_class", metavar="NAME", help="only devices of this class")
@@ -40,8 +40,7 @@ def _add(options: argparse.Namespace) -> int:
     }
     with connect(options) as farm:
         made = farm.add_enrolment_token(**limits)
-    print(f"id     {text(made, 'id')}\ntoken  {text(made, 'token')}")
-    return 0
+    return show(options, made, lambda: f"id     {text(made, 'id')}\ntoken  {text(made, 'token')}")
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.commands.shown import show_list, shown_command
+from pockfarm.commands.shown import show, show_list, shown_command
 from pockfarm.errors import Failed
 from pockfarm.table import cell
 from pockfarm.values import Json, text
@@ -18,7 +18,7 @@ def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "be told at an address when jobs and runs end, or a device becomes slower"
     command = subparsers.add_parser("webhooks", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    add = farm_command(actions, "add", "add an address, and print the secret of its signatures once", _add)
+    add = shown_command(actions, "add", "add an address, and print the secret of its signatures once", _add)
     add.add_argument("url", metavar="URL")
     add.add_argument("--event", action="append", choices=EVENTS, help="only this; may be repeated")
     shown_command(actions, "list", "list one's webhooks, the newest first", _list)
@@ -34,8 +34,7 @@ def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:
 def _add(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         made = farm.add_webhook(options.url, events=options.event or EVENTS)
-    print(f"webhook {text(made, 'id')}\nsecret  {text(made, 'secret')}")
-    return 0
+    return show(options, made, lambda: f"webhook {text(made, 'id')}\nsecret  {text(made, 'secret')}")
 
 
 def _list(options: argparse.Namespace) -> int:

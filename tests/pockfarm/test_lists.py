@@ -181,3 +181,31 @@ def test_the_status_of_a_farm_on_this_machine_is_json(tmp_path: Path, capsys: py
         os.close(descriptor)
     printed = json.loads(capsys.readouterr().out)
     assert (printed["url"], printed["parts"]["api"]["state"]) == ("http://127.0.0.1:8000", "up")
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("tokens add --name rack", "token"), ("key add reader --scope read", "secret"), ("user add Grace", "id"),
+        ("webhooks add https://8.8.8.8/other", "secret"), ("maintenance add 2037-01-01T02:00Z 2037-01-01T03:00Z", "id"),
+    ],
+)  # fmt: skip
+def test_what_was_made_is_json_too(
+    live: LiveFarm, words: str, field: str, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    assert cli.main([*words.split(), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed[field]
+    assert cli.main(words.replace("Grace", "Hopper").split()) == 0
+    assert printed["id"].partition("_")[0] in capsys.readouterr().out
+
+
+WITHOUT = {"run", "compile", "dataset", "weights", "receipt", "log check", "watch", "open", "org add", "org close",
+           "key revoke", "user remove", "tokens revoke", "webhooks test", "webhooks remove", "maintenance remove",
+           "regressions acknowledge"}  # fmt: skip
+"""Commands of a farm without `--json`: what they print is one id, one digest or one sentence, or goes into a file."""
+
+
+def test_every_other_command_of_a_farm_takes_json() -> None:
+    of_farms = {words for words, one in ALL.items() if "--state-folder" in one._option_string_actions}
+    assert {words for words in of_farms if "--json" not in ALL[words]._option_string_actions} == WITHOUT
