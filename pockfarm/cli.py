@@ -47,6 +47,9 @@ DEFECT = 70
 NO_ROOM = 74
 """EX_IOERR of sysexits.h, as 70 is EX_SOFTWARE."""
 
+ANYWHERE: dict[str, Any] = {"state": None, "json": False}
+"""Options that may stand before an action or after it, and what they are if they stand nowhere."""
+
 COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     machine.add_up,
     machine.add_down,
@@ -103,6 +106,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="A farm is found through POCKFARM_URL and POCKFARM_API_KEY, or the state folder of `pockfarm up`.",
     )
     top.add_argument("--version", action="version", version=f"pockfarm {version()}")
+    top.set_defaults(**ANYWHERE)
     subparsers = top.add_subparsers(metavar="COMMAND")
     for add in COMMANDS:
         add(subparsers)

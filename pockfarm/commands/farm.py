@@ -110,10 +110,11 @@ def farm_command(
     command: argparse.ArgumentParser = subparsers.add_parser(name, help=words, description=words)
     folder = "state folder of a farm on this machine"
     if states:
-        command.add_argument("--state-folder", dest="state", metavar="FOLDER", help=folder)
+        command.add_argument("--state-folder", dest="state", default=argparse.SUPPRESS, metavar="FOLDER", help=folder)
         add_state_options(command, states)
     else:
-        command.add_argument("--state", "--state-folder", dest="state", metavar="FOLDER", help=folder)
+        names = ("--state", "--state-folder")
+        command.add_argument(*names, dest="state", default=argparse.SUPPRESS, metavar="FOLDER", help=folder)
     command.set_defaults(run=run)
     return command
 

@@ -19,7 +19,7 @@ def shown_command(
 ) -> argparse.ArgumentParser:
     """A command that shows what a farm answers. `states`: those that its option `--state` takes."""
     command = farm_command(subparsers, name, words, run, states=states)
-    command.add_argument("--json", action="store_true", help="as JSON, as the farm gives it")
+    command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as JSON, as the farm gives it")
     return command
 
 

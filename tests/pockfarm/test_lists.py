@@ -147,6 +147,14 @@ def test_a_path_is_still_the_folder_of_the_farm(tmp_path_factory: pytest.TempPat
     assert cli.parser().parse_args(["report", "r", "--state", "x"]).state == "x"
 
 
+@pytest.mark.parametrize("words", ["devices --json --state-folder F show x", "devices show x --json --state-folder F"])
+def test_options_of_every_command_stand_before_an_action_or_after_it(words: str) -> None:
+    options = cli.parser().parse_args(words.split())
+    assert (options.json, options.state, options.device) == (True, "F", "x")
+    plain = cli.parser().parse_args(["devices", "show", "x"])
+    assert (plain.json, plain.state) == (False, None)
+
+
 def test_more_than_a_page_comes_page_after_page(loopback: None) -> None:
     with fake_farm() as server, Farm(server.url, "key") as farm:
         page = [{"id": f"run_{n}"} for n in range(lists.PAGE)]
