@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import httpx
 
-from pockfarm.errors import NotFound, PockfarmError, Refused, Unauthorized, Unreachable
+from pockfarm.errors import NotFound, Refused, Unauthorized, Unreachable
 from pockfarm.values import Json, text
 
 ATTEMPTS = 3
@@ -54,11 +54,11 @@ def checked(answer: httpx.Response) -> httpx.Response:
 
 
 def json_of(answer: httpx.Response) -> Json:
-    """The object that it holds. Raises: PockfarmError if it holds none."""
+    """The object that it holds. Raises: Unreachable if it holds none: something else answers at the farm's address."""
     try:
         body = answer.json()
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise PockfarmError(f"{answer.request.url}: expected a JSON object; is this the address of a farm?")
+        raise Unreachable(f"{answer.request.url}: expected a JSON object; is this the address of a farm?")
     return body

@@ -11,15 +11,21 @@ from typing import Any, NoReturn
 from device_agents.wire.disk import is_full
 from pockfarm.commands import (
     compare,
+    dashboard,
     deltas,
     devices,
+    doctor,
     farm,
     groups,
+    lists,
     local,
     log,
+    logs,
     machine,
     maintenance,
+    mending,
     plans,
+    queue,
     regressions,
     releases,
     reproduce,
@@ -34,17 +40,23 @@ from pockfarm.commands import (
 )
 from pockfarm.errors import PockfarmError, Refused
 from pockfarm.version import version
+from pockfarm.words import Parser
 
 INTERRUPTED = 130
 DEFECT = 70
 NO_ROOM = 74
 """EX_IOERR of sysexits.h, as 70 is EX_SOFTWARE."""
 
+ANYWHERE: dict[str, Any] = {"state": None, "json": False}
+"""Options that may stand before an action or after it, and what they are if they stand nowhere."""
+
 COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     machine.add_up,
     machine.add_down,
     machine.add_status,
+    doctor.add_doctor,
     machine.add_link,
+    dashboard.add_open,
     machine.add_backup,
     machine.add_restore,
     local.add_build,
@@ -58,10 +70,14 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
     plans.add_schema,
     farm.add_compile,
     farm.add_run,
-    farm.add_jobs,
-    farm.add_runs,
+    lists.add_jobs,
+    lists.add_runs,
+    queue.add_queue,
     why.add_why,
     watch.add_watch,
+    logs.add_logs,
+    mending.add_cancel,
+    mending.add_retry,
     farm.add_report,
     reproduce.add_reproduce,
     farm.add_weights,
@@ -83,13 +99,6 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where help is."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"pockfarm: {message}; see {self.prog} --help\n")
-
-
 class Version(argparse.Action):
     """Asks for the release's number only when somebody wants to see it."""
 
@@ -105,15 +114,19 @@ def parser() -> argparse.ArgumentParser:
         epilog="A farm is found through POCKFARM_URL and POCKFARM_API_KEY, or the state folder of `pockfarm up`.",
     )
     top.add_argument("--version", action=Version, nargs=0, help="print which release this is, and end")
-    subparsers = top.add_subparsers(metavar="COMMAND", required=True)
+    top.set_defaults(**ANYWHERE)
+    subparsers = top.add_subparsers(metavar="COMMAND")
     for add in COMMANDS:
         add(subparsers)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code."""
+    """Run one command; without one, print what there are. Returns the exit code."""
     options = parser().parse_args(arguments)
+    if not hasattr(options, "run"):
+        parser().print_help()
+        return 0
     try:
         return int(options.run(options) or 0)
     except PockfarmError as problem:

@@ -12,7 +12,6 @@ pieces, and on from where a connection was cut (`pockfarm/uploads.py`).
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import math
@@ -24,34 +23,37 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from urllib.parse import urlencode
 
 import httpx
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
 from pockfarm import uploads
 from pockfarm.answers import answered, json_of
-from pockfarm.errors import Failed, NotFound, UsageError
+from pockfarm.errors import Failed, NotFound, Unreachable, UsageError
 from pockfarm.fleet import Fleet
-from pockfarm.looks import looks
+from pockfarm.lists import Lists
+from pockfarm.looks import Seen, looks
 from pockfarm.model_files import ModelFiles, files_of
+from pockfarm.near import meant
 from pockfarm.record import Record
 from pockfarm.reports import Reports
 from pockfarm.sources import opened, text_of
 from pockfarm.state import StateFolder, default_state
 from pockfarm.tenants import Tenants
 from pockfarm.values import (
+    OPEN_STATES,
     Bundle,
     Dataset,
-    Device,
     Ending,
     Job,
     Json,
     Run,
     bundle_of,
     dataset_of,
-    device_of,
     job_of,
-    parts,
+    number,
+    path_of,
     run_of,
     text,
 )
@@ -67,7 +69,7 @@ FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
 
 
-class Farm(Fleet, Tenants, Record, Reports):
+class Farm(Fleet, Lists, Tenants, Record, Reports):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
     def __init__(self, url: str, api_key: str, *, transport: httpx.BaseTransport | None = None) -> None:
@@ -162,10 +164,6 @@ class Farm(Fleet, Tenants, Record, Reports):
         """The job as it is now."""
         return job_of(self._get(f"/jobs/{job_id}"))
 
-    def jobs(self, **filters: str | int | None) -> list[Job]:
-        """The newest jobs."""
-        return [job_of(item) for item in parts(self._get("/jobs", filters), "items")]
-
     def wait_for_job(
         self, job_id: str, *, on_look: Callable[[Job], None] | None = None, timeout_s: float = 1800.0
     ) -> Job:
@@ -244,8 +242,7 @@ class Farm(Fleet, Tenants, Record, Reports):
         """
         known = ("mode", *settings_of(RunSettings))
         for name in given.keys() - set(known):
-            near = difflib.get_close_matches(name, known, n=1)
-            raise UsageError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+            raise UsageError(f"{name}: no such setting{meant(name, known)}")
         try:
             chosen = replace(settings, **given) if settings else RunSettings(**given)
             chosen.check_validation("validation_dataset", is_given=validation_dataset is not None)
@@ -273,12 +270,7 @@ class Farm(Fleet, Tenants, Record, Reports):
 
     def why(self, run_or_job_id: str) -> Json:
         """Why a run or a job is where it is: its tries and what followed, what it waits for, when it may start."""
-        kind = "jobs" if run_or_job_id.startswith("job_") else "runs"
-        return self._get(f"/{kind}/{run_or_job_id}/why")
-
-    def runs(self, **filters: str | int | None) -> list[Run]:
-        """The newest runs."""
-        return [run_of(item) for item in parts(self._get("/runs", filters), "items")]
+        return self._get(f"{path_of(run_or_job_id)}/why")
 
     def wait_for_run(
         self, run_id: str, *, on_look: Callable[[Run], None] | None = None, timeout_s: float = math.inf
@@ -290,15 +282,22 @@ class Farm(Fleet, Tenants, Record, Reports):
             raise _failure(f"run {run.id}", run.state, run.ending)
         return run
 
-    def follow(self, run_id: str) -> Iterator[Json]:
-        """The events of a run (`kind`, `at`, `body`) as they come, until it ends; validations are of kind `eval`."""
+    def events(self, run_or_job_id: str, *, after: int = 0) -> Iterator[Json]:
+        """The events of a run or a job until now (`id`, `kind`, `at`, `body`), those after an id."""
+        # An answer holds so many of them, so that there may be more.
+        while events := self._send("GET", f"{path_of(run_or_job_id)}/events", query={"after": after}).json():
+            for event in events:
+                yield event
+                after = event["id"]
+
+    def follow(self, run_or_job_id: str) -> Iterator[Json]:
+        """The events of a run or a job as they come, until it ends; validations are of kind `eval`."""
         last = 0
-        for run in self._looks(f"/runs/{run_id}", run_of):
-            # An answer holds so many of them, so that there may be more.
-            while events := self._send("GET", f"/runs/{run_id}/events", query={"after": last}).json():
-                for event in events:
-                    yield event | {"id": (last := event["id"])}
-            if not run.is_open:
+        for is_open in self._looks(path_of(run_or_job_id), lambda now: text(now, "state") in OPEN_STATES):
+            for event in self.events(run_or_job_id, after=last):
+                yield event
+                last = int(number(event, "id"))
+            if not is_open:
                 return
 
     def cancel_run(self, run_id: str) -> Run:
@@ -312,12 +311,17 @@ class Farm(Fleet, Tenants, Record, Reports):
         """The weights that a run trained into a file. Raises: as `save_bundle`."""
         self._save(f"/runs/{run_id}/weights", path)
 
-    def devices(self) -> list[Device]:
-        return [device_of(item) for item in parts(self._get("/devices"), "items")]
+    def dashboard_link(self, page: str = "") -> str:
+        """A fresh link that opens the dashboard once, at a page such as `/dashboard/runs/run_1`."""
+        url = text(json_of(self._send("POST", "/dashboard/links")), "url")
+        return f"{url}?{urlencode({'to': page})}" if page else url
 
-    def dashboard_link(self) -> str:
-        """A fresh link that opens the dashboard once."""
-        return text(json_of(self._send("POST", "/dashboard/links")), "url")
+    def look(self, path: str) -> httpx.Response:
+        """What the farm answers to one request, whatever its status. Raises: Unreachable."""
+        try:
+            return self._http.get(path)
+        except httpx.HTTPError as problem:
+            raise Unreachable(f"no answer from the farm at {self.url}: {problem}") from None
 
     # Transport
 
@@ -383,7 +387,7 @@ class Farm(Fleet, Tenants, Record, Reports):
                 raise Failed(f"{path} has not ended after {timeout_s:.0f} s", state="running")
         raise AssertionError("looks have no end")
 
-    def _looks(self, path: str, read: Callable[[Json], Watched]) -> Iterator[Watched]:
+    def _looks(self, path: str, read: Callable[[Json], Seen]) -> Iterator[Seen]:
         return looks(lambda query, known: self._send("GET", path, query=query, known=known), read)
 
 

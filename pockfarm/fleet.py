@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 
 from pockfarm.answers import json_of
+from pockfarm.errors import Unreachable
 from pockfarm.values import Json, parts
 
 
@@ -118,6 +120,14 @@ class Fleet(ABC):
     def enrolment_token(self, token_id: str) -> Json:
         """One token, and which devices used it."""
         return self._get(f"/devices/enrolment-tokens/{token_id}")
+
+    def enrolment_address(self) -> str:
+        """Where a board reaches this farm, by the script that enrols it."""
+        script = self._send("GET", "/enrol.sh").text
+        found = re.search(r"^farm='([^']+)'$", script, re.MULTILINE)
+        if found is None:
+            raise Unreachable("/enrol.sh says no address of the farm; is this the address of a farm?")
+        return found.group(1)
 
     def revoke_enrolment_token(self, token_id: str) -> Json:
         """Let no more devices in by it."""

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from compiler import targets
-from compiler.cache_folder import cache_folder
+from compiler.cache_folder import LINKER, cache_folder
 from compiler.errors import CompileError
 from device_agents.wire import Limits, RunSettings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.model_files import ModelFiles, files_of
+from pockfarm.near import meant
 from pockfarm.values import CompileWarning, warning_of
 from pockfarm.written import write_whole
 
@@ -123,7 +124,7 @@ def build(
 
 
 def text_after(
-    stage: str, model: Path, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
+    stage: str, model: Path | bytes, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
     tuning: Path | None = None,
 ) -> str:  # fmt: skip
     """What a build has made after one of its stages, as text; nothing is built beyond it. Otherwise as `build`."""
@@ -136,7 +137,7 @@ def text_after(
         raise _translated(problem) from None
 
 
-def explain(model: Path, plan: str | bytes, spec: str | bytes, target: str) -> Mapping[str, Any]:
+def explain(model: Path | bytes, plan: str | bytes, spec: str | bytes, target: str) -> Mapping[str, Any]:
     """What a plan means for a model (`compiler.explain`), as plain data; no kernel is built. Otherwise as `build`."""
     from compiler import api
 
@@ -156,7 +157,12 @@ def schema_text(document: str) -> str:
 
 
 def export_training_graph(
-    model: Path, plan: str | bytes, spec: str | bytes, out: Path, *, frozen: Literal["embedded", "inputs"] = "embedded"
+    model: Path | bytes,
+    plan: str | bytes,
+    spec: str | bytes,
+    out: Path,
+    *,
+    frozen: Literal["embedded", "inputs"] = "embedded",
 ) -> tuple[tuple[Path, ...], tuple[CompileWarning, ...]]:
     """Write the training step of a model as ONNX; the files, and the compiler's warnings.
 
@@ -198,7 +204,8 @@ def resolve_target(name: str) -> str:
     """The target itself; for `host` the best one whose required CPU features this machine has. Raises: UsageError."""
     if name != "host":
         if name not in targets.names():
-            raise UsageError(f"no target {name!r}; there are: host, {', '.join(targets.names())}")
+            known = ("host", *targets.names())
+            raise UsageError(f"no target {name!r}; there are: {', '.join(known)}{meant(name, known)}")
         return name
     have = cpu_features()
     fitting = [
@@ -256,6 +263,12 @@ def target_rows() -> Sequence[tuple[str, str, str, str, str]]:
 def tuning_file() -> Path:
     """The table of schedules measured on this machine, which its builds use."""
     return cache_folder() / "tuning.json"
+
+
+def linker_folder() -> Path:
+    """Where the linker keeps the C libraries that it has built."""
+    named = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
+    return Path(named) if named else cache_folder() / LINKER
 
 
 def read_tuning(path: Path | None) -> TuningTable:

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import BinaryIO
 
 from pockfarm.errors import UsageError
+
+STANDARD_INPUT = "-"
+"""Given in place of a file's name."""
+
+
+def standard_input(what: str) -> bytes:
+    """All that comes there. Raises: UsageError (nothing does, or it was read for something else before)."""
+    data = sys.stdin.buffer.read()
+    if not data:
+        raise UsageError(f"{what} -: nothing came on the standard input; it can be given to one option only")
+    return data
+
+
+def file_or_input(path: Path, what: str) -> Path | bytes:
+    """The file, or what came on the standard input in its place. Raises: as `standard_input`."""
+    return standard_input(what) if str(path) == STANDARD_INPUT else path
 
 
 def opened(source: bytes | Path) -> BinaryIO:

@@ -26,9 +26,9 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(["-" * width for width in widths]), *(line(row) for row in rows)])
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, none: str) -> None:
-    """The table on standard output; `none` where there are no rows."""
-    print(text_table(header, rows) if rows else none)
+def table_or(header: Sequence[str], rows: Sequence[Sequence[str]], none: str) -> str:
+    """The table; `none` where there are no rows."""
+    return text_table(header, rows) if rows else none
 
 
 def figure(value: float | None, digits: int = 1, scale: float = 1.0) -> str:

@@ -61,11 +61,16 @@ def down(state: StateFolder, *, say: Callable[[str], None]) -> None:
     say("the farm is down; its data stay in " + str(state.path))
 
 
-def describe(state: StateFolder) -> str:
-    """What is up, as a table for a person. Raises: FarmDown when the farm is not up."""
+def status_of(state: StateFolder) -> FarmStatus:
+    """What is up. Raises: FarmDown when the farm is not up."""
     status = state.status()
     if status is None or not state.is_up():
         raise FarmDown(f"no farm is up on {state.path}; start it with: pockfarm up")
+    return status
+
+
+def status_text(status: FarmStatus) -> str:
+    """What is up, as a table for a person."""
     rows = [
         (name, part.state, str(part.pid or ""), str(part.restarts), part.why) for name, part in status.parts.items()
     ]

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 Json = Mapping[str, object]
 OPEN_STATES = frozenset({"queued", "compiling", "leased", "running"})
+JOB_STATES = ("queued", "compiling", "succeeded", "failed", "cancelled", "expired")
+RUN_STATES = ("queued", "leased", "running", "succeeded", "failed", "cancelled", "expired", "inconclusive")
+DEVICE_STATES = ("active", "quarantined", "removed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,11 @@ class Dataset:
     name: str
     samples: int
     raw: Json = field(repr=False, default_factory=dict)
+
+
+def path_of(run_or_job_id: str) -> str:
+    """Where the API has it."""
+    return f"/{'jobs' if run_or_job_id.startswith('job_') else 'runs'}/{run_or_job_id}"
 
 
 def text(body: Json, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Which release of PockFarm this is. The number is written once, in pyproject.toml."""
+"""Which PockFarm this is."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-NUMBER = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
-UNKNOWN = "unknown"
+PROJECT = Path(__file__).parent.parent / "pyproject.toml"
+"""Of a checkout; an installed package has none there."""
 
 
 def version() -> str:
-    """That of the installed package; of a checkout that is not installed, the one in its pyproject.toml."""
+    """As it is installed; in a checkout that is not, as the checkout says; else `unknown`."""
     try:
         return metadata.version("pockfarm")
     except metadata.PackageNotFoundError:
-        return _of_checkout(CHECKOUT)
+        return version_in(PROJECT)
 
 
-def _of_checkout(root: Path) -> str:
+def version_in(project: Path) -> str:
+    """The version that a `pyproject.toml` states (Python 3.9 has no reader of TOML)."""
     try:
-        found = NUMBER.search((root / "pyproject.toml").read_text())
+        found = re.search(r'^version = "([^"]+)"$', project.read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found[1] if found else UNKNOWN
+        return "unknown"
+    return found.group(1) if found else "unknown"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import TargetError
+from compiler.naming import near_names
 from compiler.targets.costs import MachineCosts
 from compiler.targets.cpu import CpuTarget
 
@@ -34,7 +35,8 @@ def load(name: str) -> Target:
     Raises: TargetError if there is none; the message lists those there are.
     """
     if name not in names():
-        raise TargetError(f"no target {name!r}", where="target", hint=f"known targets: {', '.join(names())}")
+        hint = f"{near_names(name, names())} known targets: {', '.join(names())}".strip()
+        raise TargetError(f"no target {name!r}", where="target", hint=hint)
     return parse(name, (FOLDER / f"{name}.toml").read_text())
 
 

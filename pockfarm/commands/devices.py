@@ -1,25 +1,40 @@
-"""`pockfarm devices [show | tag | drain | resume]`: what is enrolled, and what operators decide about it."""
+"""`pockfarm devices [show | enrol | tag | drain | resume]`: what is enrolled, and what operators decide about it."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
+import sys
 from typing import Any
+from urllib.parse import urlsplit
 
-from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import NONE, cell, print_table, text_table
-from pockfarm.values import Json, part, parts, text
+from pockfarm.commands.farm import connect
+from pockfarm.commands.filters import add_filter_options, chosen_filters
+from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.table import NONE, cell, text_table
+from pockfarm.values import DEVICE_STATES, Json, part, parts, text
 
+HEADER = ("device", "name", "state", "device class", "measures as", "targets", "tags", "last seen", "why")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DRAINED = "drained"
+"""No state of its own to the farm: it says since when."""
 SHOWN = ("id", "name", "state", "state_reason", "device_class", "measurement_class", "targets", "cpu_model", "cores",
          "isolation_level", "agent_version", "agent_updates", "last_seen_at", "working_on", "drained_at",
          "drain_reason")  # fmt: skip
 
 
 def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = farm_command(subparsers, "devices", "list the farm's devices, show or drain one", _devices)
+    words = "list the farm's devices, add, show or drain one"
+    command = shown_command(subparsers, "devices", words, _devices, states=(*DEVICE_STATES, DRAINED))
+    add_filter_options(command, measurement_class="CLASS")
+    command.add_argument("--class", dest="device_class", metavar="NAME", help="only those of this class")
     actions = command.add_subparsers(metavar="ACTION")
-    show = _action(actions, "show", "all that the farm knows of a device", _show)
-    show.add_argument("--json", action="store_true")
+    one = shown_command(actions, "show", "all that the farm knows of a device", _show)
+    one.add_argument("device", metavar="DEVICE")
+    enrol = shown_command(actions, "enrol", "make a token for a board, and print the line to paste there", _enrol)
+    enrol.add_argument("name", metavar="NAME", help="what the board will be called")
+    enrol.add_argument("--class", dest="device_class", metavar="NAME", help="only a board of this class may use it")
+    enrol.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
     drain = _action(actions, "drain", "let a device finish what it has, and give it nothing new", _drain)
     drain.add_argument("--reason", default="")
     tag = _action(actions, "tag", "set tags of a device, or take them away", _tag)
@@ -30,30 +45,64 @@ def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
 def _action(
     actions: argparse._SubParsersAction[Any], name: str, words: str, run: object
 ) -> argparse.ArgumentParser:  # fmt: skip
-    command = farm_command(actions, name, words, run)
+    command = shown_command(actions, name, words, run)
     command.add_argument("device", metavar="DEVICE")
     return command
 
 
 def _devices(options: argparse.Namespace) -> int:
+    chosen = chosen_filters(options, "device_class", "measurement_class")
+    wants_drained = chosen["state"] == DRAINED
+    state = None if wants_drained else chosen["state"]
+    limit = None if wants_drained else options.limit
     with connect(options) as farm:
-        devices = farm.devices()
-    rows = [
-        (one.id, one.name, "drained" if one.raw.get("drained_at") else one.state, one.device_class,
-         one.measurement_class, " ".join(one.targets), tags_text(one.raw) or NONE, one.last_seen_at,
-         text(one.raw, "state_reason") or text(one.raw, "drain_reason"))
-        for one in devices
-    ]  # fmt: skip
-    header = ("device", "name", "state", "device class", "measures as", "targets", "tags", "last seen", "why")
-    print_table(header, rows, none="no devices yet; an agent enrols with a one-time token")
-    return 0
+        found = [one.raw for one in farm.devices(**{**chosen, "state": state, "limit": limit})]
+    if wants_drained:
+        found = [one for one in found if one.get("drained_at")][: options.limit]
+    is_whole = not any(chosen.values())
+    none = "no devices yet; `pockfarm devices enrol NAME` says how to add one" if is_whole else "no such devices"
+    return show_list(options, found, HEADER, device_row, none=none)
+
+
+def device_row(device: Json) -> tuple[str, ...]:
+    """Under `HEADER`."""
+    return (
+        text(device, "id"),
+        text(device, "name"),
+        DRAINED if device.get("drained_at") else text(device, "state"),
+        text(device, "device_class"),
+        text(device, "measurement_class"),
+        cell(device.get("targets")),
+        tags_text(device) or NONE,
+        text(device, "last_seen_at"),
+        text(device, "state_reason") or text(device, "drain_reason"),
+    )
+
+
+def _enrol(options: argparse.Namespace) -> int:
+    lifetime_s = None if options.hours is None else options.hours * 3600
+    with connect(options) as farm:
+        address = farm.enrolment_address()
+        made = farm.add_enrolment_token(name=options.name, device_class=options.device_class, lifetime_s=lifetime_s)
+    line = enrolment_line(address, text(made, "token"), options.name)
+    if urlsplit(address).hostname in LOOPBACK:
+        print(f"warning: a board elsewhere does not reach {address}: set POCKFARM_PUBLIC_URL on the farm's machine, or "
+              "name the farm by the address that boards use (POCKFARM_URL)", file=sys.stderr)  # fmt: skip
+    told = f"paste on the board, as root so that the agent stays running; good once, until {text(made, 'expires_at')}"
+    print(f"{told} (token {text(made, 'id')}):", file=sys.stderr)
+    return show(options, {**made, "line": line}, lambda: line)
+
+
+def enrolment_line(address: str, token: str, name: str) -> str:
+    """What makes a board one of the farm's; the token is no word of a command, which others there could read."""
+    settings = f"POCKFARM_ENROL_TOKEN={shlex.quote(token)} POCKFARM_NAME={shlex.quote(name)}"
+    return f"curl -fsS {shlex.quote(f'{address}/enrol.sh')} | {settings} sh"
 
 
 def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         device = farm.device(options.device)
-    print(json.dumps(device, indent=2) if options.json else device_text(device))
-    return 0
+    return show(options, device, lambda: device_text(device))
 
 
 def device_text(device: Json) -> str:
@@ -73,9 +122,9 @@ def device_text(device: Json) -> str:
 def _drain(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         farm.drain(options.device, options.reason)
-        run = text(farm.device(options.device), "working_on")
-    print(f"{options.device} finishes {run}, and takes nothing new" if run else f"{options.device} takes nothing new")
-    return 0
+        device = farm.device(options.device)
+    finishes = f" finishes {text(device, 'working_on')}, and" if text(device, "working_on") else ""
+    return show(options, device, lambda: f"{options.device}{finishes} takes nothing new")
 
 
 def _tag(options: argparse.Namespace) -> int:
@@ -83,8 +132,7 @@ def _tag(options: argparse.Namespace) -> int:
     remove = [one[1:] for one in options.tags if one.startswith("-")]
     with connect(options) as farm:
         device = farm.tag(options.device, given, remove)
-    print(tags_text(device) or "no tags")
-    return 0
+    return show(options, device, lambda: tags_text(device) or "no tags")
 
 
 def tags_text(device: Json) -> str:
@@ -108,6 +156,5 @@ def _arrays(dataset: Json) -> str:
 
 def _resume(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        farm.resume(options.device)
-    print(f"{options.device} takes work again")
-    return 0
+        device = farm.resume(options.device)
+    return show(options, device, lambda: f"{options.device} takes work again")

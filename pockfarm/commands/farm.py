@@ -1,4 +1,4 @@
-"""`pockfarm compile | run | jobs | runs | report | weights | dataset | devices`: a farm over HTTP."""
+"""`pockfarm compile | run | report | weights | dataset`: a farm over HTTP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from device_agents.wire.disk import is_full
 from pockfarm.cited import cited
 from pockfarm.client import Farm
 from pockfarm.commands.deltas import load_deltas
+from pockfarm.commands.filters import add_state_options
 from pockfarm.commands.local import (
     add_recipe_options,
     compile_progress,
@@ -25,10 +26,10 @@ from pockfarm.commands.local import (
 )
 from pockfarm.commands.settings import add_setting_options, check_validation, given_settings
 from pockfarm.errors import Failed, UsageError
+from pockfarm.sources import file_or_input
 from pockfarm.state import StateFolder
 from pockfarm.summary import comparison_text, is_diverged, names_of, report_text
-from pockfarm.table import NONE, figure, print_table, time_of
-from pockfarm.values import Job, Run, optional_number, part, parts, text
+from pockfarm.values import Job, Run, part, parts, text
 from pockfarm.written import write_whole
 
 ONE_BUNDLE = tuple(mode for mode in MODES if mode != "compare")
@@ -63,15 +64,6 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("--no-wait", action="store_true", help="print the run's id and return at once")
     words = "queue it also for a class that no device of the farm has yet"
     command.add_argument("--allow-waiting", action="store_true", help=words)
-
-
-def add_jobs(subparsers: argparse._SubParsersAction[Any]) -> None:
-    farm_command(subparsers, "jobs", "list compiles, the newest first", _jobs)
-
-
-def add_runs(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = farm_command(subparsers, "runs", "list runs, the newest first", _runs)
-    command.add_argument("--mode", choices=MODES, help="runs of this mode only")
 
 
 def add_report(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -112,11 +104,17 @@ def target_for(farm: Farm, name: str) -> str:
 
 
 def farm_command(
-    subparsers: argparse._SubParsersAction[Any], name: str, words: str, run: object
+    subparsers: argparse._SubParsersAction[Any], name: str, words: str, run: object, *, states: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
-    """A command that talks to a farm."""
+    """A command that talks to a farm. `states`: those that `--state` takes, of a list that is filtered by them."""
     command: argparse.ArgumentParser = subparsers.add_parser(name, help=words, description=words)
-    command.add_argument("--state", metavar="FOLDER", help="state folder of a farm on this machine")
+    folder = "state folder of a farm on this machine"
+    if states:
+        command.add_argument("--state-folder", dest="state", default=argparse.SUPPRESS, metavar="FOLDER", help=folder)
+        add_state_options(command, states)
+    else:
+        names = ("--state", "--state-folder")
+        command.add_argument(*names, dest="state", default=argparse.SUPPRESS, metavar="FOLDER", help=folder)
     command.set_defaults(run=run)
     return command
 
@@ -129,7 +127,7 @@ def _compile(options: argparse.Namespace) -> int:
 
     with connect(options) as farm:
         job = farm.compile(
-            options.model,
+            file_or_input(options.model, "MODEL"),
             plan=plan_source(options.plan),
             spec=source(options.spec, "--spec"),
             target=target_for(farm, options.target),
@@ -214,55 +212,6 @@ def run_progress() -> Callable[[Run], None]:
     return show
 
 
-def _jobs(options: argparse.Namespace) -> int:
-    with connect(options) as farm:
-        jobs = farm.jobs()
-    rows = [
-        (job.id, job.state, job.model_name, job.plan_name, job.target, job.bundle_digest or NONE, _why(job))
-        for job in jobs
-    ]
-    print_table(("job", "state", "model", "plan", "target", "bundle", "why"), rows, none="no jobs yet")
-    return 0
-
-
-def _runs(options: argparse.Namespace) -> int:
-    with connect(options) as farm:
-        runs = farm.runs(mode=options.mode)
-    rows = [
-        (
-            run.id,
-            run.state,
-            run.mode,
-            run.model_name,
-            run.plan_name,
-            run.target,
-            text(part(run.raw, "summary"), "measurement_class") or NONE,
-            text(part(run.raw, "summary"), "verdict") or NONE,
-            text(part(run.raw, "summary"), "training_outcome").replace("_", " ") or NONE,
-            time_of(optional_number(part(run.raw, "summary"), "median_us")),
-            figure(optional_number(part(run.raw, "summary"), "loss_last"), 4),
-            _why(run),
-        )
-        for run in runs
-    ]
-    header = (
-        "run",
-        "state",
-        "mode",
-        "model",
-        "plan",
-        "target",
-        "class",
-        "verdict",
-        "training",
-        "step",
-        "loss",
-        "why",
-    )
-    print_table(header, rows, none=f"no runs of mode {options.mode}" if options.mode else "no runs yet")
-    return 0
-
-
 def _report(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         answer = farm.explained(options.run_id)
@@ -297,13 +246,9 @@ def _weights(options: argparse.Namespace) -> int:
 
 def _dataset(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        dataset = farm.add_dataset(options.file)
+        dataset = farm.add_dataset(file_or_input(options.file, "F.npz"))
     print(dataset.digest)
     return 0
-
-
-def _why(one: Job | Run) -> str:
-    return f"{one.ending.cause}: {one.ending.code}" if one.ending else ""
 
 
 def _dataset_digest(farm: Farm, option: str | None) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import NONE, figure, print_table, text_table, time_of
+from pockfarm.commands.farm import connect
+from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.table import NONE, figure, text_table, time_of
 from pockfarm.values import Json, optional_number, part, parts, text
 
 
@@ -14,17 +15,20 @@ def add_groups(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "follow requests for many devices (`pockfarm run --each`)"
     command = subparsers.add_parser("groups", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    farm_command(actions, "list", "list groups, the newest first", _list)
-    farm_command(actions, "show", "how far a group is, and what each device measured", _show).add_argument("group")
-    farm_command(actions, "cancel", "ask all runs of a group to stop", _cancel).add_argument("group")
+    shown_command(actions, "list", "list groups, the newest first", _list)
+    shown_command(actions, "show", "how far a group is, and what each device measured", _show).add_argument("group")
+    shown_command(actions, "cancel", "ask all runs of a group to stop", _cancel).add_argument("group")
 
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.groups()
-    rows = [(text(one, "id"), text(one, "name") or NONE, text(one, "created_at"), progress(one)) for one in found]
-    print_table(("group", "name", "since", "runs"), rows, none="no groups yet")
-    return 0
+    return show_list(options, found, ("group", "name", "since", "runs"), group_row, none="no groups yet")
+
+
+def group_row(group: Json) -> tuple[str, ...]:
+    """What it is called, since when it is there, and how far it is."""
+    return text(group, "id"), text(group, "name") or NONE, text(group, "created_at"), progress(group)
 
 
 def progress(group: Json) -> str:
@@ -35,11 +39,14 @@ def progress(group: Json) -> str:
 def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         group = farm.group(options.group)
-    names = part(group, "device_names")
-    rows = [_row(one, names) for one in parts(group, "runs")]
-    print(f"{text(group, 'id')}: {progress(group)}\n")
-    print(text_table(("device", "run", "state", "verdict", "step", "loss", "why"), rows))
-    return 0
+    return show(options, group, lambda: group_text(group))
+
+
+def group_text(group: Json) -> str:
+    """How far it is, and each of its runs."""
+    rows = [_row(one, part(group, "device_names")) for one in parts(group, "runs")]
+    table = text_table(("device", "run", "state", "verdict", "step", "loss", "why"), rows)
+    return f"{text(group, 'id')}: {progress(group)}\n\n{table}"
 
 
 def _row(run: Json, names: Json) -> tuple[str, ...]:
@@ -58,5 +65,4 @@ def _row(run: Json, names: Json) -> tuple[str, ...]:
 def _cancel(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         group = farm.cancel_group(options.group)
-    print(f"{text(group, 'id')}: {progress(group)}")
-    return 0
+    return show(options, group, lambda: f"{text(group, 'id')}: {progress(group)}")

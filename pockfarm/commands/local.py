@@ -18,6 +18,7 @@ from typing import Any
 from device_agents.wire import LOCAL_MODES
 from pockfarm.commands.settings import add_setting_options, check_validation, chosen_settings
 from pockfarm.errors import Failed, UsageError
+from pockfarm.sources import STANDARD_INPUT, file_or_input, standard_input
 from pockfarm.summary import is_diverged, memory_text, report_text
 from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning
@@ -80,16 +81,22 @@ def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def add_targets(subparsers: argparse._SubParsersAction[Any]) -> None:
     text = "list the targets that the compiler builds for"
-    subparsers.add_parser("targets", help=text, description=text).set_defaults(run=_targets)
+    command = subparsers.add_parser("targets", help=text, description=text)
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(run=_targets)
 
 
 def add_recipe_options(command: argparse.ArgumentParser) -> None:
     """`--plan` and `--spec`, the same for a local build and a farm's compile."""
     presets = ", ".join(PRESETS)
     command.add_argument(
-        "--plan", default="full", help=f"file (JSON or YAML), or a preset: {presets}, … (default: full)"
+        "--plan",
+        default="full",
+        help=f"file (JSON or YAML; -: the standard input), or a preset: {presets}, … (default: full)",
     )
-    command.add_argument("--spec", default="", help="file (JSON or YAML) or inline YAML (default: batch 8, SGD)")
+    command.add_argument(
+        "--spec", default="", help="file (JSON or YAML; -: the standard input) or inline YAML (default: batch 8, SGD)"
+    )
 
 
 def plan_source(option: str) -> str:
@@ -99,9 +106,14 @@ def plan_source(option: str) -> str:
 
 
 def source(option: str, name: str) -> str:
-    """A file's text, or the option itself when it is inline (has a colon or is empty). Raises: UsageError."""
+    """A file's text (`-`: the standard input's), or the option itself when it is inline (has a colon or is empty).
+
+    Raises: UsageError.
+    """
     path = Path(option)
     try:
+        if option == STANDARD_INPUT:
+            return standard_input(name).decode()
         if option and path.is_file():
             return path.read_text()
     except (OSError, UnicodeDecodeError) as problem:
@@ -143,7 +155,7 @@ def _build(options: argparse.Namespace) -> int:
     local = load_local()
     started_s = time.monotonic()
     recipe = (
-        options.model,
+        file_or_input(options.model, "MODEL"),
         plan_source(options.plan),
         source(options.spec, "--spec"),
         options.target,
@@ -185,9 +197,14 @@ def _exec(options: argparse.Namespace) -> int:
     return Failed.exit_code if is_diverged(report) else 0
 
 
-def _targets(_: argparse.Namespace) -> int:
+def _targets(options: argparse.Namespace) -> int:
     local = load_local()
-    print(text_table(("target", "what it is", "architecture", "cores", "vector bits"), local.target_rows()))
+    rows = local.target_rows()
+    if options.json:
+        names = ("name", "title", "architecture", "cores", "vector_bits")
+        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
+        return 0
+    print(text_table(("target", "what it is", "architecture", "cores", "vector bits"), rows))
     print(f"\nhost is {local.resolve_target('host')} here")
     return 0
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ def add_down(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_status(subparsers: argparse._SubParsersAction[Any]) -> None:
-    _command(subparsers, "status", "show the farm's address and its processes", _status)
+    command = _command(subparsers, "status", "show the farm's address and its processes", _status)
+    command.add_argument("--json", action="store_true", help="as JSON")
 
 
 def add_link(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -92,7 +95,8 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    print(up.describe(state_of(options)))
+    status = up.status_of(state_of(options))
+    print(json.dumps(asdict(status), indent=2) if options.json else up.status_text(status))
     return 0
 
 

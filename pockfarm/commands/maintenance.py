@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import cells, print_table
+from pockfarm.commands.shown import show, show_list, shown_command
 from pockfarm.values import text
 
 HEADER = ("id", "device_id", "device_class", "next_starts_at", "next_ends_at", "weekly", "reason")
@@ -16,7 +16,7 @@ def add_maintenance(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "plan times in which devices get no new work (operators)"
     command = subparsers.add_parser("maintenance", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    add = farm_command(
+    add = shown_command(
         actions, "add", "plan a time without new work, for all devices unless one or a class is named", _add
     )
     add.add_argument("starts_at", metavar="START", help="such as 2026-12-01T02:00Z")
@@ -26,7 +26,7 @@ def add_maintenance(subparsers: argparse._SubParsersAction[Any]) -> None:
     about.add_argument("--class", dest="device_class", metavar="NAME")
     add.add_argument("--weekly", action="store_true", help="every week from then on")
     add.add_argument("--reason", default="")
-    farm_command(actions, "list", "list maintenance windows, the newest first", _list)
+    shown_command(actions, "list", "list maintenance windows, the newest first", _list)
     farm_command(actions, "remove", "take a window away", _remove).add_argument("window", metavar="WINDOW")
 
 
@@ -34,15 +34,14 @@ def _add(options: argparse.Namespace) -> int:
     about = {name: getattr(options, name) for name in ("device", "device_class", "weekly", "reason")}
     with connect(options) as farm:
         made = farm.add_maintenance(options.starts_at, options.ends_at, **about)
-    print(f"{text(made, 'id')}  {text(made, 'next_starts_at')} to {text(made, 'next_ends_at')}")
-    return 0
+    said = f"{text(made, 'id')}  {text(made, 'next_starts_at')} to {text(made, 'next_ends_at')}"
+    return show(options, made, lambda: said)
 
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.maintenance()
-    print_table(HEADER, cells(found, HEADER), none="no maintenance windows")
-    return 0
+    return show_list(options, found, HEADER, none="no maintenance windows")
 
 
 def _remove(options: argparse.Namespace) -> int:

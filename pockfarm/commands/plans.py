@@ -10,6 +10,7 @@ from typing import Any
 
 from pockfarm.commands.local import add_recipe_options, load_local, plan_source, source
 from pockfarm.plan_text import explanation_text
+from pockfarm.sources import file_or_input
 
 DOCUMENTS = ("plan", "spec")
 
@@ -35,7 +36,12 @@ def add_schema(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    recipe = (options.model, plan_source(options.plan), source(options.spec, "--spec"), options.target)
+    recipe = (
+        file_or_input(options.model, "MODEL"),
+        plan_source(options.plan),
+        source(options.spec, "--spec"),
+        options.target,
+    )
     told = load_local().explain(*recipe)
     print(json.dumps(told, indent=2) if options.json else explanation_text(told))
     return 0

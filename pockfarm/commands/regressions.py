@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import NONE, print_table, text_table, time_of
+from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.table import NONE, text_table, time_of
 from pockfarm.values import Json, optional_number, parts, text
 
 HEADER = ("id", "device", "canary", "target", "change", "found", "what else changed there")
@@ -16,13 +16,11 @@ SHOWN_RUNS = 20
 
 def add_regressions(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "list devices that have become slower, by the farm's own canaries"
-    command = farm_command(subparsers, "regressions", words, _list)
+    command = shown_command(subparsers, "regressions", words, _list)
     command.add_argument("--device", metavar="ID", help="of this device only")
-    command.add_argument("--json", action="store_true")
     actions = command.add_subparsers(metavar="ACTION")
-    history = farm_command(actions, "history", "what a device's canaries took, and where that changed", _history)
+    history = shown_command(actions, "history", "what a device's canaries took, and where that changed", _history)
     history.add_argument("device", metavar="DEVICE")
-    history.add_argument("--json", action="store_true")
     known = farm_command(actions, "acknowledge", "say that a slower device is known of (operators)", _acknowledge)
     known.add_argument("device", metavar="DEVICE")
     known.add_argument("change", metavar="CHANGE")
@@ -32,11 +30,7 @@ def add_regressions(subparsers: argparse._SubParsersAction[Any]) -> None:
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.regressions(options.device)
-    if options.json:
-        print(json.dumps(found, indent=2))
-        return 0
-    print_table(HEADER, [_row(one) for one in found], none="no device has become slower that nobody knows of")
-    return 0
+    return show_list(options, found, HEADER, _row, none="no device has become slower that nobody knows of")
 
 
 def _row(change: Json) -> tuple[str, ...]:
@@ -47,8 +41,7 @@ def _row(change: Json) -> tuple[str, ...]:
 def _history(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.canaries(options.device)
-    print(json.dumps(found, indent=2) if options.json else history_text(found))
-    return 0
+    return show(options, found, lambda: history_text(found))
 
 
 def history_text(found: Json) -> str:

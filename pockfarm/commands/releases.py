@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import cells, print_table
+from pockfarm.commands.farm import connect
+from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.table import cells, table_or
 from pockfarm.values import Json, parts, text
 
 HEADER = ("id", "version", "state", "most_devices", "given", "done", "failed", "halt_reason")
@@ -17,18 +18,18 @@ def add_releases(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "offer agents to devices that update themselves, in stages (operators of the farm)"
     command = subparsers.add_parser("releases", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    farm_command(actions, "list", "list releases of the agent, the newest first", _list)
-    farm_command(actions, "show", "what came of a release on each device", _show).add_argument("release")
-    offer = farm_command(actions, "offer", "offer the farm's own agent, or the file of an earlier release", _offer)
+    shown_command(actions, "list", "list releases of the agent, the newest first", _list)
+    shown_command(actions, "show", "what came of a release on each device", _show).add_argument("release")
+    offer = shown_command(actions, "offer", "offer the farm's own agent, or the file of an earlier release", _offer)
     offer.add_argument("--digest", help="of an earlier release; a new file: python -m service.admin agent-release FILE")
     offer.add_argument("--to", action="append", default=[], metavar="TAG[=VALUE]", help="only devices with this tag")
     offer.add_argument("--rollback", action="store_true", help="meant also for devices that run a newer version")
     offer.add_argument("--failures", type=int, metavar="N", help="halt at the N-th; else at the first, or a tenth")
     _add_stage(offer)
-    widen = farm_command(actions, "widen", "let more devices have it; without a number: all", _widen)
+    widen = shown_command(actions, "widen", "let more devices have it; without a number: all", _widen)
     widen.add_argument("release")
     _add_stage(widen)
-    halt = farm_command(actions, "halt", "offer it to no more devices", _halt)
+    halt = shown_command(actions, "halt", "offer it to no more devices", _halt)
     halt.add_argument("release")
     halt.add_argument("--reason", default="")
 
@@ -51,16 +52,15 @@ def _stage(options: argparse.Namespace) -> dict[str, Any]:
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.agent_releases()
-    print_table(HEADER, cells(found, HEADER), none="no releases of the agent; `pockfarm releases offer` makes one")
-    return 0
+    return show_list(options, found, HEADER, none="no releases of the agent; `pockfarm releases offer` makes one")
 
 
 def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.agent_release(options.release)
-    print(said(found))
-    print_table(DEVICE_HEADER, cells(parts(found, "updates"), DEVICE_HEADER), none="no device has asked for it yet")
-    return 0
+    rows = cells(parts(found, "updates"), DEVICE_HEADER)
+    devices = table_or(DEVICE_HEADER, rows, "no device has asked for it yet")
+    return show(options, found, lambda: f"{said(found)}\n{devices}")
 
 
 def said(release: Json) -> str:
@@ -76,17 +76,17 @@ def _offer(options: argparse.Namespace) -> int:
     asked |= {} if options.digest is None else {"digest": options.digest}
     asked |= {} if options.failures is None else {"most_failures": options.failures}
     with connect(options) as farm:
-        print(said(farm.offer_agent(**asked)))
-    return 0
+        offered = farm.offer_agent(**asked)
+    return show(options, offered, lambda: said(offered))
 
 
 def _widen(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        print(said(farm.widen_agent_release(options.release, **_stage(options))))
-    return 0
+        widened = farm.widen_agent_release(options.release, **_stage(options))
+    return show(options, widened, lambda: said(widened))
 
 
 def _halt(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        print(said(farm.halt_agent_release(options.release, options.reason)))
-    return 0
+        halted = farm.halt_agent_release(options.release, options.reason)
+    return show(options, halted, lambda: said(halted))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
+from pockfarm.commands.shown import show, show_list, shown_command
 from pockfarm.errors import UsageError
-from pockfarm.table import cells, print_table
+from pockfarm.table import cells, table_or
 from pockfarm.values import Json, parts, text
 
 SCOPES = ("read", "submit", "operate", "admin")
@@ -17,14 +17,16 @@ DAY_S = 86400.0
 
 def add_org(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = _group(subparsers, "org", "show one's organisation; found, limit and close others (farm administrators)")
-    farm_command(actions, "show", "show one's own organisation: limits and use", _show_org)
-    farm_command(actions, "list", "list all organisations", _list_orgs)
+    shown_command(actions, "show", "show one's own organisation: limits and use", _show_org)
+    shown_command(actions, "list", "list all organisations", _list_orgs)
     add = farm_command(actions, "add", "found an organisation, and print its first key once", _add_org)
     add.add_argument("name", metavar="NAME")
-    limit = farm_command(actions, "limit", "set quotas: NAME=NUMBER, NAME=unlimited or NAME=default", _limit_org)
+    limit = shown_command(actions, "limit", "set quotas: NAME=NUMBER, NAME=unlimited or NAME=default", _limit_org)
     limit.add_argument("organisation", metavar="ORGANISATION")
     limit.add_argument("quota", metavar="QUOTA=LIMIT", nargs="+")
-    keep = farm_command(actions, "keep", "set how long things stay: NAME=DAYS, NAME=forever or NAME=default", _keep_org)
+    keep = shown_command(
+        actions, "keep", "set how long things stay: NAME=DAYS, NAME=forever or NAME=default", _keep_org
+    )
     keep.add_argument("organisation", metavar="ORGANISATION")
     keep.add_argument("rule", metavar="RULE=DAYS", nargs="+")
     close = farm_command(actions, "close", "take none of its keys from now on", _close_org)
@@ -33,8 +35,8 @@ def add_org(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def add_key(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = _group(subparsers, "key", "API keys of one's organisation")
-    farm_command(actions, "list", "list keys, revoked ones too", _list_keys)
-    add = farm_command(actions, "add", "make a key, and print its secret once", _add_key)
+    shown_command(actions, "list", "list keys, revoked ones too", _list_keys)
+    add = shown_command(actions, "add", "make a key, and print its secret once", _add_key)
     add.add_argument("name", metavar="NAME")
     add.add_argument("--scope", action="append", choices=SCOPES, help="may be repeated; else: read and submit")
     add.add_argument("--user", metavar="USER", help="whose it is (id)")
@@ -45,13 +47,13 @@ def add_key(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def add_user(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = _group(subparsers, "user", "people of one's organisation")
-    farm_command(actions, "list", "list people, removed ones too", _list_users)
-    farm_command(actions, "add", "add a person", _add_user).add_argument("name", metavar="NAME")
+    shown_command(actions, "list", "list people, removed ones too", _list_users)
+    shown_command(actions, "add", "add a person", _add_user).add_argument("name", metavar="NAME")
     farm_command(actions, "remove", "take none of a person's keys", _remove_user).add_argument("user", metavar="USER")
 
 
 def add_audit(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = farm_command(subparsers, "audit", "list who did what in one's organisation, the newest first", _audit)
+    command = shown_command(subparsers, "audit", "list who did what in one's organisation, the newest first", _audit)
     command.add_argument("--limit", type=int, default=50, metavar="N", help="entries, 200 at most")
     for name in ("action", "outcome", "key", "user", "subject"):
         command.add_argument(f"--{name}", help="only these")
@@ -63,23 +65,32 @@ def _group(subparsers: argparse._SubParsersAction[Any], name: str, words: str) -
     return actions
 
 
-def _print(rows: Sequence[Json], header: Sequence[str], none: str) -> int:
-    print_table(header, cells(rows, header), none=none)
-    return 0
-
-
 def _show_org(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.organisation()
-    print(f"{text(found, 'name')} ({text(found, 'id')})\n")
-    _print(list(parts(found, "quotas")), ("name", "limit", "use", "words"), "no quotas")
-    print("\nDays that things stay:\n")
-    return _print(list(parts(found, "retention")), ("name", "days", "words"), "no rules")
+    return show(options, found, lambda: organisation_text(found))
+
+
+def organisation_text(found: Json) -> str:
+    """Its name, its quotas with what it uses of them, and how long things stay."""
+    name = f"{text(found, 'name')} ({text(found, 'id')})"
+    return f"{name}\n\n{_quotas(found)}\n\nDays that things stay:\n\n{_rules(found)}"
+
+
+def _quotas(found: Json) -> str:
+    header = ("name", "limit", "use", "words")
+    return table_or(header, cells(parts(found, "quotas"), header), "no quotas")
+
+
+def _rules(found: Json) -> str:
+    header = ("name", "days", "words")
+    return table_or(header, cells(parts(found, "retention"), header), "no rules")
 
 
 def _list_orgs(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        return _print(farm.organisations(), ("id", "name", "created_at", "closed_at"), "no organisations")
+        found = farm.organisations()
+    return show_list(options, found, ("id", "name", "created_at", "closed_at"), none="no organisations")
 
 
 def _add_org(options: argparse.Namespace) -> int:
@@ -97,7 +108,7 @@ def _limit_org(options: argparse.Namespace) -> int:
         quotas[name] = limit if limit in ("unlimited", "default") else _number(given, limit, "quota", "unlimited")
     with connect(options) as farm:
         found = farm.limit_organisation(options.organisation, quotas)
-    return _print(list(parts(found, "quotas")), ("name", "limit", "use", "words"), "no quotas")
+    return show(options, found, lambda: _quotas(found))
 
 
 def _keep_org(options: argparse.Namespace) -> int:
@@ -107,7 +118,7 @@ def _keep_org(options: argparse.Namespace) -> int:
         rules[name] = days if days in ("forever", "default") else _number(given, days, "rule", "forever")
     with connect(options) as farm:
         found = farm.keep_organisation(options.organisation, rules)
-    return _print(list(parts(found, "retention")), ("name", "days", "words"), "no rules")
+    return show(options, found, lambda: _rules(found))
 
 
 def _number(given: str, value: str, what: str, none: str) -> float:
@@ -127,7 +138,8 @@ def _close_org(options: argparse.Namespace) -> int:
 def _list_keys(options: argparse.Namespace) -> int:
     header = ("id", "name", "scopes", "user_id", "created_at", "expires_at", "last_used_at", "revoked_at")
     with connect(options) as farm:
-        return _print(farm.keys(), header, "no keys")
+        found = farm.keys()
+    return show_list(options, found, header, none="no keys")
 
 
 def _add_key(options: argparse.Namespace) -> int:
@@ -136,8 +148,7 @@ def _add_key(options: argparse.Namespace) -> int:
         about["lifetime_s"] = options.days * DAY_S
     with connect(options) as farm:
         made = farm.add_key(options.name, scopes=options.scope, **about)
-    print(f"key    {text(made, 'id')}\nsecret {text(made, 'secret')}")
-    return 0
+    return show(options, made, lambda: f"key    {text(made, 'id')}\nsecret {text(made, 'secret')}")
 
 
 def _revoke_key(options: argparse.Namespace) -> int:
@@ -149,13 +160,14 @@ def _revoke_key(options: argparse.Namespace) -> int:
 
 def _list_users(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        return _print(farm.users(), ("id", "name", "created_at", "removed_at"), "no users yet")
+        found = farm.users()
+    return show_list(options, found, ("id", "name", "created_at", "removed_at"), none="no users yet")
 
 
 def _add_user(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        print(text(farm.add_user(options.name), "id"))
-    return 0
+        made = farm.add_user(options.name)
+    return show(options, made, lambda: text(made, "id"))
 
 
 def _remove_user(options: argparse.Namespace) -> int:
@@ -169,4 +181,5 @@ def _audit(options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in ("action", "outcome", "key", "user", "subject")}
     header = ("at", "key_name", "user_name", "address", "action", "subject", "outcome", "status", "code")
     with connect(options) as farm:
-        return _print(farm.audit(limit=options.limit, **chosen), header, "no entries")
+        found = farm.audit(limit=options.limit, **chosen)
+    return show_list(options, found, header, none="no entries")

@@ -6,24 +6,26 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
-from pockfarm.table import cells, print_table, text_table
-from pockfarm.values import parts, text
+from pockfarm.commands.shown import show, show_list, shown_command
+from pockfarm.table import cells, table_or, text_table
+from pockfarm.values import Json, parts, text
 
 HEADER = ("id", "name", "device_class", "targets", "uses", "max_uses", "expires_at", "revoked_at")
+USED_HEADER = ("at", "device_id", "name", "device_class", "state")
 
 
 def add_tokens(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "make, list and revoke enrolment tokens (operators)"
     command = subparsers.add_parser("tokens", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    add = farm_command(actions, "add", "make a token, and print its secret once", _add)
+    add = shown_command(actions, "add", "make a token, and print its secret once", _add)
     add.add_argument("--uses", type=int, default=1, metavar="N", help="how many devices may use it (default: 1)")
     add.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
     add.add_argument("--class", dest="device_class", metavar="NAME", help="only devices of this class")
     add.add_argument("--target", action="append", metavar="T", help="only devices that run none but these")
     add.add_argument("--name", default="", help="for people")
-    farm_command(actions, "list", "list tokens, the newest first", _list)
-    farm_command(actions, "show", "which devices used a token", _show).add_argument("token", metavar="TOKEN_ID")
+    shown_command(actions, "list", "list tokens, the newest first", _list)
+    shown_command(actions, "show", "which devices used a token", _show).add_argument("token", metavar="TOKEN_ID")
     words = "let no more devices in by a token"
     farm_command(actions, "revoke", words, _revoke).add_argument("token", metavar="TOKEN_ID")
 
@@ -38,24 +40,25 @@ def _add(options: argparse.Namespace) -> int:
     }
     with connect(options) as farm:
         made = farm.add_enrolment_token(**limits)
-    print(f"id     {text(made, 'id')}\ntoken  {text(made, 'token')}")
-    return 0
+    return show(options, made, lambda: f"id     {text(made, 'id')}\ntoken  {text(made, 'token')}")
 
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.enrolment_tokens()
-    print_table(HEADER, cells(found, HEADER), none="no enrolment tokens yet")
-    return 0
+    return show_list(options, found, HEADER, none="no enrolment tokens yet")
 
 
 def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         token = farm.enrolment_token(options.token)
-    print(text_table(HEADER, cells([token], HEADER)) + "\n")
-    header = ("at", "device_id", "name", "device_class", "state")
-    print_table(header, cells(parts(token, "used_by"), header), none="no device has used it")
-    return 0
+    return show(options, token, lambda: token_text(token))
+
+
+def token_text(token: Json) -> str:
+    """A token, and which devices used it, as people read it."""
+    used = table_or(USED_HEADER, cells(parts(token, "used_by"), USED_HEADER), "no device has used it")
+    return f"{text_table(HEADER, cells([token], HEADER))}\n\n{used}"
 
 
 def _revoke(options: argparse.Namespace) -> int:

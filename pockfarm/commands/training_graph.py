@@ -8,6 +8,7 @@ from typing import Any
 
 from pockfarm.commands.local import add_recipe_options, load_local, plan_source, print_warnings, source
 from pockfarm.errors import UsageError
+from pockfarm.sources import file_or_input
 
 
 def add_export_training_graph(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -35,7 +36,7 @@ def _export(options: argparse.Namespace) -> int:
         raise UsageError(f"--out {options.out} is the model itself")
     plan, spec = plan_source(options.plan), source(options.spec, "--spec")
     written, warnings = load_local().export_training_graph(
-        options.model, plan, spec, options.out, frozen=options.frozen
+        file_or_input(options.model, "MODEL"), plan, spec, options.out, frozen=options.frozen
     )
     print_warnings(warnings, f"`pockfarm build --stop-after training` of {options.model}")
     for path in written:

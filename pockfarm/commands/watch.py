@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
+from pockfarm.errors import Failed
 from pockfarm.values import Json, part
 
 
@@ -21,7 +22,7 @@ def _watch(options: argparse.Namespace) -> int:
         for line in lines(farm.follow(options.run_id), every=options.steps):
             print(line, flush=True)
         ended = farm.run(options.run_id)
-    return 0 if ended.state == "succeeded" else 1
+    return 0 if ended.state == "succeeded" else Failed.exit_code
 
 
 def lines(events: Iterable[Json], *, every: int = 0) -> Iterable[str]:

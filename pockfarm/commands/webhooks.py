@@ -6,9 +6,10 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
+from pockfarm.commands.shown import show, show_list, shown_command
 from pockfarm.errors import Failed
-from pockfarm.table import NONE, cell, cells, print_table
-from pockfarm.values import text
+from pockfarm.table import cell
+from pockfarm.values import Json, text
 
 EVENTS = ("job.ended", "run.ended", "device.slower")
 
@@ -17,40 +18,35 @@ def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "be told at an address when jobs and runs end, or a device becomes slower"
     command = subparsers.add_parser("webhooks", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    add = farm_command(actions, "add", "add an address, and print the secret of its signatures once", _add)
+    add = shown_command(actions, "add", "add an address, and print the secret of its signatures once", _add)
     add.add_argument("url", metavar="URL")
     add.add_argument("--event", action="append", choices=EVENTS, help="only this; may be repeated")
-    farm_command(actions, "list", "list one's webhooks, the newest first", _list)
+    shown_command(actions, "list", "list one's webhooks, the newest first", _list)
     for name, words, run in (
         ("test", "send a webhook.test now, and say what came of it", _test),
         ("deliveries", "list what a webhook was told, the newest first", _deliveries),
         ("remove", "tell a webhook nothing more", _remove),
     ):
-        farm_command(actions, name, words, run).add_argument("webhook", metavar="WEBHOOK")
+        make = shown_command if run is _deliveries else farm_command
+        make(actions, name, words, run).add_argument("webhook", metavar="WEBHOOK")
 
 
 def _add(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         made = farm.add_webhook(options.url, events=options.event or EVENTS)
-    print(f"webhook {text(made, 'id')}\nsecret  {text(made, 'secret')}")
-    return 0
+    return show(options, made, lambda: f"webhook {text(made, 'id')}\nsecret  {text(made, 'secret')}")
 
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.webhooks()
-    rows = [
-        (
-            text(one, "id"),
-            text(one, "url"),
-            cell(one.get("events")),
-            cell(one.get("failures")),
-            text(one, "removed_because") or NONE,
-        )
-        for one in found
-    ]
-    print_table(("webhook", "url", "events", "failed in a row", "removed"), rows, none="no webhooks yet")
-    return 0
+    header = ("webhook", "url", "events", "failed in a row", "removed")
+    return show_list(options, found, header, webhook_row, none="no webhooks yet")
+
+
+def webhook_row(webhook: Json) -> tuple[str, ...]:
+    """What it is told of, and whether that arrives."""
+    return tuple(cell(webhook.get(name)) for name in ("id", "url", "events", "failures", "removed_because"))
 
 
 def _test(options: argparse.Namespace) -> int:
@@ -67,8 +63,7 @@ def _deliveries(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         found = farm.webhook_deliveries(options.webhook)
     header = ("id", "created_at", "event", "subject", "state", "attempts", "error")
-    print_table(header, cells(found, header), none="nothing was told yet")
-    return 0
+    return show_list(options, found, header, none="nothing was told yet")
 
 
 def _remove(options: argparse.Namespace) -> int:

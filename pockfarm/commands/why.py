@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
-from pockfarm.commands.farm import connect, farm_command
+from pockfarm.commands.farm import connect
+from pockfarm.commands.shown import show, shown_command
 from pockfarm.table import NONE, text_table
 from pockfarm.values import Json, number, optional_text, part, parts, text
 
 
 def add_why(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = farm_command(subparsers, "why", "say why a run or a compile is where it is, and when it may start", _why)
+    command = shown_command(subparsers, "why", "say why a run or a compile is where it is, and when it may start", _why)
     command.add_argument("id", metavar="RUN|JOB")
-    command.add_argument("--json", action="store_true", help="the whole explanation as JSON")
 
 
 def _why(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         said = farm.why(options.id)
-    print(json.dumps(said, indent=2) if options.json else why_text(said))
-    return 0
+    return show(options, said, lambda: why_text(said))
 
 
 def why_text(said: Json) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings, held_out, settings_of
 from pockfarm.errors import Diverged, UsageError
 from pockfarm.fine_tuning.trainer import Run
+from pockfarm.near import meant
 from pockfarm.values import CompileWarning, optional_number, part, text
 
 
@@ -27,8 +27,7 @@ def check_settings(
         raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {steps}")
     known = [name for name, one in settings_of(RunSettings).items() if "train" in one.modes]
     for name in given.keys() - set(known):
-        near = difflib.get_close_matches(name, known, n=1)
-        raise UsageError(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+        raise UsageError(f"{name}: no such setting{meant(name, known)}")
     try:
         settings = RunSettings(mode="train", **{"steps": steps or 1, **given})
         settings.check_validation("validation_data", is_given=has_validation_data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
@@ -18,6 +18,9 @@ from service.settings import Settings
 from service.users import service as users
 
 router = APIRouter(tags=["keys"])
+PAGE = r"^/(dashboard(/[A-Za-z0-9_][A-Za-z0-9_.:-]*)*)?$"
+"""Of this farm only: a link leads to no other place, whoever made its address longer."""
+To = Annotated[str, Query(max_length=300, pattern=PAGE, description="The page of the dashboard that it leads to")]
 
 
 @router.post("/keys", status_code=201)
@@ -64,15 +67,17 @@ def create_link(farm: FarmDep, principal: PrincipalDep) -> LinkCreated:
 
 
 @router.get("/open/{token}", status_code=303, response_class=RedirectResponse)
-def open_link(request: Request, token: Annotated[str, Path(max_length=200)], farm: WholeFarmDep) -> Response:
-    """Use up a one-time link: sets the dashboard's cookie and leads to the first page."""
+def open_link(
+    request: Request, token: Annotated[str, Path(max_length=200)], farm: WholeFarmDep, to: To = "/"
+) -> Response:
+    """Use up a one-time link: sets the dashboard's cookie and leads to the first page, or to another one."""
     with farm.database.transaction() as session:
         secret = service.open_link(session, token, lifetime_s=farm.settings.session_s, address=address_of(request))
     if secret is None:
         raise Forbidden("link.used", "this link was used before, has expired, or never was",
                         hint="`pockfarm link`, or POST /dashboard/links with an API key, makes another")  # fmt: skip
     response = RedirectResponse(
-        "/", status_code=303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+        to, status_code=303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     )
     response.set_cookie(COOKIE, secret, max_age=int(farm.settings.session_s), httponly=True, samesite="strict",
                         secure=farm.settings.secure_cookies, path="/")  # fmt: skip

@@ -32,7 +32,8 @@ LAYERS: dict[str, Layers] = {
     ),
     "compiler": (
         "errors",
-        ("cache_folder", "element_types", "external", "identity", "naming", "origins", "targets", "values", "warnings"),
+        "naming",  # what was meant
+        ("cache_folder", "element_types", "external", "identity", "origins", "targets", "values", "warnings"),
         "graph",  # what a model is inside
         "kernels",  # what a kernel computes
         "ops",

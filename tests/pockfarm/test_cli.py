@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pockfarm import answers, cli, client, looks
+from pockfarm import answers, cli, lists, looks
 from pockfarm.client import Farm
 from pockfarm.commands.local import plan_source, source
-from pockfarm.errors import UsageError
+from pockfarm.errors import PockfarmError, UsageError
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 
 DIGEST = "sha256:" + "b" * 64
@@ -176,7 +177,7 @@ def test_a_failed_run_exits_with_4(farm: FakeFarm, capsys: pytest.CaptureFixture
     assert "the board went silent [device: device.lost]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1)])
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 4)])
 def test_what_happens_in_a_run_is_watched(
     farm: FakeFarm, capsys: pytest.CaptureFixture[str], state: str, code: int
 ) -> None:
@@ -263,6 +264,23 @@ def test_what_to_validate_on_is_said_once_and_before_anything_is_sent(
     assert not farm.seen
 
 
+def test_the_documented_exit_codes_are_those_that_there_are() -> None:
+    def below(kind: type[PockfarmError]) -> set[int]:
+        return {kind.exit_code}.union(*map(below, kind.__subclasses__())) if kind.__subclasses__() else {kind.exit_code}
+
+    guide = (Path(__file__).parents[2] / "docs/guide.md").read_text()
+    (told,) = re.findall(r"Exit codes: ([^.]*)\.", guide)
+    documented = {int(word) for word in re.findall(r"(?:^|; |\n)(\d+) ", told)}
+    errors = {code for one in PockfarmError.__subclasses__() for code in below(one)}
+    assert documented == {0, 1, cli.DEFECT, cli.NO_ROOM, cli.INTERRUPTED} | errors
+
+
+def test_whatever_else_answers_at_the_address_is_no_farm(farm: FakeFarm, capsys: pytest.CaptureFixture[str]) -> None:
+    farm.on("GET", "/organisation", Answer(200, b"<html>"))
+    assert cli.main(["org", "show"]) == 5
+    assert "is this the address of a farm?" in capsys.readouterr().err
+
+
 def test_no_farm_is_told_with_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -278,7 +296,7 @@ def test_no_farm_is_told_with_the_next_step(
 def test_a_defect_is_told_as_one(
     farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(client, "device_of", lambda body: 1 // 0)
+    monkeypatch.setattr(lists, "device_of", lambda body: 1 // 0)
     farm.on("GET", "/devices", Answer(200, {"items": [{}]}))
     assert cli.main(["devices"]) == cli.DEFECT
     err = capsys.readouterr().err

@@ -199,7 +199,7 @@ def test_the_environment_names_the_farm(server: FakeFarm, monkeypatch: pytest.Mo
 def test_a_setting_out_of_bounds_is_refused_before_it_is_sent(farm: Farm, server: FakeFarm) -> None:
     with pytest.raises(UsageError, match="warmup: must be 0 to 10,000"):
         farm.start_run(DIGEST, warmup=-1)
-    with pytest.raises(UsageError, match="step: no such setting; did you mean steps"):
+    with pytest.raises(UsageError, match="step: no such setting; did you mean 'steps'"):
         farm.start_run(DIGEST, step=20)
     assert server.seen == []
 

@@ -20,8 +20,9 @@ import atexit, json, os, sys
 
 def say():
     files = {{name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}}
-    with open({log!r}, "a") as log:
-        log.write(json.dumps({{name: file for name, file in files.items() if file}}) + "\\n")
+    line = json.dumps({{name: file for name, file in files.items() if file}}) + "\\n"
+    log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(log, line.encode())  # at once: processes that end together write into the same file
 
 atexit.register(say)
 """

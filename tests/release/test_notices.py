@@ -89,8 +89,8 @@ def test_the_version_is_the_projects_everywhere(tmp_path: Path, monkeypatch: pyt
     assert pockfarm.__version__ == number, "installed from an older pyproject.toml: make set-up-test"
     monkeypatch.setattr(metadata, "version", _not_installed)
     assert version.version() == number
-    monkeypatch.setattr(version, "CHECKOUT", tmp_path)
-    assert version.version() == version.UNKNOWN
+    monkeypatch.setattr(version, "PROJECT", tmp_path / "pyproject.toml")
+    assert version.version() == "unknown"
 
 
 def _not_installed(name: str) -> str:

@@ -121,7 +121,7 @@ def test_training_that_diverges_is_told_with_its_losses() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"shedule": "linear"}, "shedule: no such setting; did you mean schedule?"),
+        ({"shedule": "linear"}, "shedule: no such setting; did you mean 'schedule'?"),
         ({"schedule": "step"}, "schedule: must be one of constant, cosine, linear"),
         ({"patience": 3}, "patience: must be left out, or `validation` or `validation_data` set"),
         ({"validation_data": ([], []), "validation": 0.5}, "validation_data: must be left out, or `validation`"),

@@ -90,6 +90,17 @@ def test_link_opens_once_and_its_cookie_reads(farm: TestFarm) -> None:
     assert open_browser(farm).get("/jobs").status_code == 200
 
 
+def test_a_link_leads_to_a_page_of_the_dashboard_and_nowhere_else(farm: TestFarm) -> None:
+    token = farm.http.post("/dashboard/links").json()["token"]
+    elsewhere_all = ("//evil.example", "https://evil.example/dashboard", "/dashboard/../keys", "/jobs",
+                     "/dashboard//x", "/dashboard/runs\n", "/dashboard/runs?x=1")  # fmt: skip
+    for elsewhere in elsewhere_all:
+        refused = farm.anonymous.get(f"/open/{token}", params={"to": elsewhere}, follow_redirects=False)
+        assert refused.status_code == 422, elsewhere
+    opened = farm.anonymous.get(f"/open/{token}", params={"to": "/dashboard/runs/run_1"}, follow_redirects=False)
+    assert (opened.status_code, opened.headers["location"]) == (303, "/dashboard/runs/run_1")
+
+
 def test_cookie_writes_only_from_the_farms_own_pages(small_farm: TestFarm) -> None:
     browser = open_browser(small_farm)
     for headers, status in (

@@ -1,0 +1,43 @@
+"""`pockfarm doctor`: what is wrong with this installation or farm, and how to mend it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pockfarm.commands.local import load_local
+from pockfarm.commands.shown import show, shown_command
+from pockfarm.doctor import Finding, farm_findings, findings_text, installation_findings, is_well, reach
+from pockfarm.errors import UsageError
+from pockfarm.state import StateFolder, default_state
+
+
+def add_doctor(subparsers: argparse._SubParsersAction[Any]) -> None:
+    words = "say what is wrong with this installation or farm, and how to mend it (exit code 1 if something is)"
+    shown_command(subparsers, "doctor", words, _doctor)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    named = StateFolder(Path(options.state)) if options.state else None
+    findings = [*installation_findings(named or default_state(), _linker()), *_of_farm(named)]
+    show(options, [asdict(one) for one in findings], lambda: findings_text(findings))
+    return 0 if is_well(findings) else 1
+
+
+def _linker() -> Path | None:
+    """The folder of the linker's libraries; None without the compiler, which its packages' findings tell."""
+    try:
+        folder: Path = load_local().linker_folder()
+    except UsageError:
+        return None
+    return folder
+
+
+def _of_farm(state: StateFolder | None) -> list[Finding]:
+    farm, finding = reach(state)
+    if farm is None:
+        return [finding]
+    with farm:
+        return [finding, *farm_findings(farm)]

@@ -1,0 +1,78 @@
+"""`pockfarm jobs | runs`: what was compiled and what ran, the newest first."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pockfarm.commands.farm import connect
+from pockfarm.commands.filters import OPEN, add_filter_options, chosen_filters
+from pockfarm.commands.shown import show_list, shown_command
+from pockfarm.table import NONE, figure, time_of
+from pockfarm.values import JOB_STATES, RUN_STATES, Json, optional_number, part, text
+
+JOB_HEADER = ("job", "state", "model", "plan", "target", "bundle", "why")
+RUN_HEADER = (
+    "run", "state", "mode", "model", "plan", "target", "class", "verdict", "training", "step", "loss", "why",
+)  # fmt: skip
+JOB_FILTERS = {"target": "T", "model": "NAME", "plan": "NAME"}
+RUN_FILTERS = {
+    "mode": "MODE", "device": "ID", "target": "T", "verdict": "V", "model": "NAME", "plan": "NAME",
+    "bundle": "DIGEST", "measurement_class": "CLASS", "group": "ID",
+}  # fmt: skip
+
+
+def add_jobs(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = shown_command(subparsers, "jobs", "list compiles, the newest first", _jobs, states=(*JOB_STATES, OPEN))
+    add_filter_options(command, **JOB_FILTERS)
+
+
+def add_runs(subparsers: argparse._SubParsersAction[Any]) -> None:
+    command = shown_command(subparsers, "runs", "list runs, the newest first", _runs, states=(*RUN_STATES, OPEN))
+    add_filter_options(command, **RUN_FILTERS)
+
+
+def _jobs(options: argparse.Namespace) -> int:
+    chosen = chosen_filters(options, *JOB_FILTERS)
+    with connect(options) as farm:
+        found = [job.raw for job in farm.jobs(**chosen)]
+    return show_list(options, found, JOB_HEADER, job_row, none=none_of("jobs", chosen))
+
+
+def _runs(options: argparse.Namespace) -> int:
+    chosen = chosen_filters(options, *RUN_FILTERS)
+    with connect(options) as farm:
+        found = [run.raw for run in farm.runs(**chosen)]
+    return show_list(options, found, RUN_HEADER, run_row, none=none_of("runs", chosen))
+
+
+def none_of(what: str, chosen: Json) -> str:
+    """`no runs of mode train, state failed`; without filters `no runs yet`."""
+    said = [f"{name.replace('_', ' ')} {value}" for name, value in chosen.items() if value and name != "limit"]
+    return f"no {what} of {', '.join(said)}" if said else f"no {what} yet"
+
+
+def job_row(job: Json) -> tuple[str, ...]:
+    """Under `JOB_HEADER`."""
+    names = (text(part(job, "model"), "name"), text(part(job, "plan"), "name"), text(job, "target"))
+    return (text(job, "id"), text(job, "state"), *names, text(job, "bundle_digest") or NONE, why_of(job))
+
+
+def run_row(run: Json) -> tuple[str, ...]:
+    """Under `RUN_HEADER`."""
+    summary = part(run, "summary")
+    return (
+        *(text(run, name) for name in ("id", "state", "mode", "model_name", "plan_name", "target")),
+        text(summary, "measurement_class") or NONE,
+        text(summary, "verdict") or NONE,
+        text(summary, "training_outcome").replace("_", " ") or NONE,
+        time_of(optional_number(summary, "median_us")),
+        figure(optional_number(summary, "loss_last"), 4),
+        why_of(run),
+    )
+
+
+def why_of(one: Json) -> str:
+    """Of a job or run that ended without success: `device: device.lost`; else empty."""
+    ending = part(one, "ending")
+    return f"{text(ending, 'cause')}: {text(ending, 'code')}" if ending else ""

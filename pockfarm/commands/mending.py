@@ -1,0 +1,90 @@
+"""`pockfarm cancel | retry`: stop what was asked for, or ask for it once more."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pockfarm.client import Farm
+from pockfarm.commands.farm import connect, wait_for
+from pockfarm.commands.ids import kind_of
+from pockfarm.commands.shown import show, shown_command
+from pockfarm.errors import Failed, UsageError
+from pockfarm.summary import is_diverged, report_text
+from pockfarm.values import Job, Json, Run, optional_text, part, text
+
+
+def add_cancel(subparsers: argparse._SubParsersAction[Any]) -> None:
+    words = "ask runs and compiles to stop; what has ended stays as it is"
+    command = shown_command(subparsers, "cancel", words, _cancel)
+    command.add_argument("ids", nargs="+", metavar="RUN|JOB")
+
+
+def add_retry(subparsers: argparse._SubParsersAction[Any]) -> None:
+    words = "queue a run once more, as it was asked for, and print the new one's id"
+    command = shown_command(subparsers, "retry", words, _retry)
+    command.add_argument("id", metavar="RUN|JOB", help="of compiles, one that measures schedules (`pockfarm tune`)")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--device", metavar="ID", help="on another device (default: the one that had it)")
+    where.add_argument("--class", dest="device_class", metavar="NAME", help="on any device of this class")
+    command.add_argument("--wait", action="store_true", help="wait for the run, and print its report")
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    kinds = {one: kind_of(one, "run", "job") for one in options.ids}
+    with connect(options) as farm:
+        asked = [(farm.cancel_run if kind == "run" else farm.cancel_job)(one).raw for one, kind in kinds.items()]
+    return show(options, asked, lambda: "\n".join(map(cancelled_text, asked)))
+
+
+def cancelled_text(one: Json) -> str:
+    """What became of the wish."""
+    said, state = text(one, "id"), text(one, "state")
+    if state == "cancelled":
+        return f"{said} is cancelled"
+    if one.get("finished_at") or not one.get("cancel_requested"):
+        return f"{said} had ended before: {state}"
+    return f"{said} is asked to stop; `pockfarm why {said}` says when it has"
+
+
+def _retry(options: argparse.Namespace) -> int:
+    kind = kind_of(options.id, "run", "job")
+    with connect(options) as farm:
+        if kind == "job":
+            again = _compile_again(farm, options)
+            return show(options, again.raw, lambda: again.id)
+        run = _run_again(farm, options)
+        if not options.wait:
+            return show(options, run.raw, lambda: run.id)
+        wait_for(farm, run)
+        report = farm.report(run.id)
+    show(options, report, lambda: report_text(report))
+    return Failed.exit_code if is_diverged(report) else 0
+
+
+def _run_again(farm: Farm, options: argparse.Namespace) -> Run:
+    before = farm.run(options.id)
+    if before.is_open:
+        raise UsageError(f"{before.id} is {before.state} yet: `pockfarm cancel {before.id}` stops it, `pockfarm why "
+                         f"{before.id}` says what it waits for")  # fmt: skip
+    return farm.run_again(before.id, device=options.device, device_class=options.device_class)
+
+
+def _compile_again(farm: Farm, options: argparse.Namespace) -> Job:
+    if options.device or options.device_class or options.wait:
+        raise UsageError(f"--device, --class and --wait are of runs, and {options.id} is a compile; leave them out")
+    before = farm.job(options.id)
+    if before.is_open:
+        raise UsageError(f"{before.id} is {before.state} yet; `pockfarm cancel {before.id}` stops it")
+    if before.bundle_digest is not None:
+        raise UsageError(f"{before.id} has succeeded: its bundle is {before.bundle_digest}, for `pockfarm run`")
+    source = optional_text(before.raw, "source_digest")
+    if source is not None:
+        return farm.tune(source)
+    digest = text(part(before.raw, "model"), "digest")
+    why = f" ({before.ending.code})" if before.ending else ""
+    raise UsageError(
+        f"{before.id}{why}: the farm gives back no plan and spec: say them again, with the model "
+        f"{before.model_name}.onnx ({digest}):\n  pockfarm compile {before.model_name}.onnx --plan "
+        f"{before.plan_name} --spec SPEC --target {before.target}"
+    )

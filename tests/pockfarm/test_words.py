@@ -1,0 +1,96 @@
+"""The words of the command line: what is misspelt is refused in one line that names what was meant."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from pockfarm import cli, version
+from pockfarm.near import LONGEST, meant, nearest
+
+
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"pockfarm {version.version_in(version.PROJECT)}\n"
+
+
+def test_a_checkout_that_is_not_installed_has_a_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    assert version.version() == version.version_in(version.PROJECT) != "unknown"
+    assert version.version_in(tmp_path / "pyproject.toml") == "unknown"
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: pockfarm")
+    assert "compile a training bundle on the farm" in out
+    assert not err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("complie", "pockfarm: no command 'complie'; did you mean 'compile'? see pockfarm --help\n"),
+        ("frobnicate", "pockfarm: no command 'frobnicate'; see pockfarm --help\n"),
+        ("devices shwo x", "pockfarm: no action 'shwo'; did you mean 'show'? see pockfarm devices --help\n"),
+        ("groups zzz", "pockfarm: no action 'zzz'; there are: list, show, cancel; see pockfarm groups --help\n"),
+        ("groups", "pockfarm: the following arguments are required: ACTION (list, show, cancel); "
+         "see pockfarm groups --help\n"),
+        ("compile m.onnx --targt x", "pockfarm: no option '--targt'; did you mean '--target'? "
+         "see pockfarm compile --help\n"),
+        ("compile --targt=x", "pockfarm: no option '--targt'; did you mean '--target'? see pockfarm compile --help\n"),
+        ("--verson", "pockfarm: no option '--verson'; did you mean '--version'? see pockfarm --help\n"),
+        ("schema plen", "pockfarm: argument document: invalid choice: 'plen' (choose from plan, spec); "
+         "did you mean 'plan'? see pockfarm schema --help\n"),
+        ("runs --mode trian", "did you mean 'train'? see pockfarm runs --help\n"),
+    ],
+)  # fmt: skip
+def test_what_was_meant_is_told_in_one_line(
+    arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments.split())
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert err.endswith(told)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--target", "raspbery-pi-4"], "did you mean 'raspberry-pi-4'?"),
+        (["--plan", "biasonly"], "did you mean 'bias-only'?"),
+        (["--plan", "{updat: []}"], "did you mean 'update'?"),
+        (["--spec", "bach: 2"], "did you mean 'batch'?"),
+        (["--spec", "optimizer: {kind: sdg}"], "did you mean 'sgd'?"),
+    ],
+)
+def test_what_was_meant_by_a_recipe_is_told(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "net.onnx"
+    model.write_bytes(b"")
+    assert cli.main(["build", str(model), "--out", "x", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_options_may_be_shortened_and_values_may_look_like_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    options = cli.parser().parse_args(["devices", "tag", "board", "rack=7", "--", "-old"])
+    assert options.tags == ["rack=7", "-old"]
+    assert cli.parser().parse_args(["runs", "--verd", "valid"]).verdict == "valid"
+
+
+def test_only_near_names_are_meant() -> None:
+    assert nearest("Compile", ["compile", "cancel"]) == "compile"
+    assert nearest("q", ["compile", "cancel"]) == ""
+    assert meant("cancle", ["compile", "cancel"]) == "; did you mean 'cancel'?"
+    assert meant("x" * 10 * LONGEST, ["compile"]) == ""
