@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from compiler import targets
 from compiler.cache_folder import LINKER, cache_folder
 from compiler.errors import CompileError
-from device_agents.wire import Limits, RunSettings
+from device_agents.wire import REAL_CLASSES, Limits, RunSettings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.near import meant
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from compiler.api import BuildSettings, Bundle, TuningEntry, TuningTable
 
 Progress = Callable[[str, float], None]
-MEASURED = ("hardware", "host")
 """Measurement classes whose times decide: an emulator's say nothing of the board."""
 RUN_S = 7 * 86_400.0
 """Of a run on this machine."""
@@ -312,7 +311,7 @@ def _entries(report: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[Tun
     from compiler.api import TuningEntry
 
     tuning = report["tuning"]
-    if report["measurement_class"] not in MEASURED or tuning["threads"] != manifest["threads"]:
+    if report["measurement_class"] not in REAL_CLASSES or tuning["threads"] != manifest["threads"]:
         return []
     entries = []
     for row in tuning["kernels"]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from device_agents.wire.codec import ProtocolError
 from device_agents.wire.consistency import check_consistent
-from device_agents.wire.report import KernelTime, Memory, Report
+from device_agents.wire.report import REAL_CLASSES, KernelTime, Memory, Report
 
 MAX_CLOCK_HZ = 8e9
 CLOCK_MARGIN = 1.25
@@ -36,8 +36,6 @@ CLOCK_TICK_US = 0.1
 POWER_SLACK_S = 1e-4
 MOST_POWER_MW = {"hardware": 3e5, "host": 5e6}
 """What no board's rails give, and no host's power supply."""
-REAL = ("hardware", "host")
-"""Measurement classes whose figures are those of the device itself."""
 
 
 def check_plausible(report: Report, device: Any) -> None:
@@ -75,7 +73,7 @@ def impossible_energy(report: Report) -> str:
 
 def check_memory(memory: Memory, device: Any) -> None:
     """Raises: `ProtocolError`."""
-    if device.measurement_class not in REAL:
+    if device.measurement_class not in REAL_CLASSES:
         return
     for name in ("arena_bytes", "weights_bytes", "optimizer_bytes"):
         _check_bytes(f"memory.{name}", getattr(memory, name), PLANNED_MEMORY_FACTOR * device.memory_bytes)
@@ -94,7 +92,7 @@ def peak_flops(device: Any) -> float:
 
 def _check_step(kernels: Sequence[KernelTime], steps_us: Sequence[float], device: Any) -> None:
     _check_rate("measurement.step_us", sum(kernel.flops for kernel in kernels), min(steps_us), device, "a step")
-    if device.measurement_class not in REAL:
+    if device.measurement_class not in REAL_CLASSES:
         return
     kernels_us, most_us = sum(kernel.us for kernel in kernels), KERNELS_OVER_STEP * max(steps_us)
     if kernels_us > most_us:
@@ -102,7 +100,7 @@ def _check_step(kernels: Sequence[KernelTime], steps_us: Sequence[float], device
 
 
 def _check_rate(where: str, flops: int, us: float, device: Any, what: str) -> None:
-    if device.measurement_class not in REAL:
+    if device.measurement_class not in REAL_CLASSES:
         return
     rate, peak = flops / (us + CLOCK_TICK_US) * 1e6, peak_flops(device)
     if rate > peak:

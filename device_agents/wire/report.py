@@ -17,6 +17,8 @@ from device_agents.wire.training_report import Training
 from device_agents.wire.tuning_report import Tuning
 
 MeasurementClass = Literal["hardware", "host", "emulated", "simulated"]
+REAL_CLASSES: tuple[MeasurementClass, ...] = ("hardware", "host")
+"""Whose times say something: of a board, or of a computer of the farm."""
 Cause = Literal["model", "compiler", "limits", "device", "infra", "service", "user", "policy"]
 OutcomeState = Literal["succeeded", "failed", "cancelled", "inconclusive"]
 VerdictKind = Literal["valid", "noisy", "throttled", "disturbed", "drifting", "function"]

@@ -31,6 +31,7 @@ VALUES = (
     ("devices", "canary_deviation", "canary_deviation <> 0"),
     ("devices", "canary_freedom", "canary_freedom <> 0"),
 )
+CANARY = {"sqlite_where": sa.text("is_canary = 1"), "postgresql_where": sa.text("is_canary")}
 SERIES = "ix_canary_times_device_id_series_run_id"
 
 
@@ -79,6 +80,7 @@ def upgrade() -> None:
             "device_id", "series", "after_run_id", name=op.f("uq_canary_changes_device_id_series_after_run_id")
         ),
     )
+    op.create_index("ix_runs_canary", "runs", ["organisation_id", "state"], **CANARY)
     with op.batch_alter_table("devices") as devices:
         devices.add_column(sa.Column("timed_canary_at", sa.Double(), server_default="0", nullable=False))
         devices.add_column(sa.Column("canary_deviation", sa.Double(), server_default="0", nullable=False))
@@ -92,6 +94,7 @@ def downgrade() -> None:
     with op.batch_alter_table("devices") as devices:
         for column in ("canary_freedom", "canary_deviation", "timed_canary_at"):
             devices.drop_column(column)
+    op.drop_index("ix_runs_canary", "runs")
     op.drop_table("canary_changes")
     op.drop_index(SERIES, "canary_times")
     op.drop_table("canary_times")

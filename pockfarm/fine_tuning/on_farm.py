@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from device_agents.wire import RunSettings
+from device_agents.wire import REAL_CLASSES, RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
@@ -19,8 +19,6 @@ from pockfarm.values import Device
 if TYPE_CHECKING:
     from pockfarm import values
     from pockfarm.client import Farm
-
-REAL = ("hardware", "host")
 
 
 def fine_tune(
@@ -69,7 +67,7 @@ def _target(farm: Farm, target: str | None, device: str | None, device_class: st
 def _fits(one: Device, device: str | None, device_class: str | None) -> bool:
     if device is not None:
         return device in (one.id, one.name)
-    return one.measurement_class in REAL if device_class is None else one.device_class == device_class
+    return one.measurement_class in REAL_CLASSES if device_class is None else one.device_class == device_class
 
 
 @dataclass(frozen=True, slots=True)

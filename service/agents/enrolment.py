@@ -14,6 +14,7 @@ from device_agents.wire import (
     CHALLENGE_TYPE,
     ENROL_PATH,
     ENROL_TYPE,
+    REAL_CLASSES,
     Challenge,
     Credential,
     DeviceDescription,
@@ -187,7 +188,7 @@ def _columns(description: DeviceDescription) -> dict[str, Any]:
         "agent_version": clean_text(description.agent_version, 100),
         "runner": clean_text(description.runner) if description.runner else None,
         "environment": {clean_text(key, 100): clean_text(value, 500) for key, value in description.environment.items()},
-        "modes": list(description.modes) if description.measurement_class in ("hardware", "host") else [],
+        "modes": list(description.modes) if description.measurement_class in REAL_CLASSES else [],
         "own_datasets": [to_json(one) for one in description.own_datasets],
     }
 

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 from device_agents.figures.rounds import may_end, order_of, rounds_of
 from device_agents.figures.sustained import window_count
 from device_agents.figures.warm_up import allowance
-from device_agents.wire import EFFECT, SUSTAIN_SHARE, ProtocolError, Report, RunSettings
+from device_agents.wire import (
+    EFFECT,
+    REAL_CLASSES,
+    SUSTAIN_SHARE,
+    Comparison,
+    ProtocolError,
+    Report,
+    RunSettings,
+    Sustained,
+)
 from service.bundles.service import Built
 from service.database.models import Attempt, Run
 
+Times = TypeVar("Times", Comparison, Sustained)
 CLOCK_SLACK = 1.05
 CLOCK_SLACK_S = 300.0
 """The farm's own clock may have been set meanwhile."""
@@ -43,15 +54,20 @@ def check_possible(
         _check_sustained(report, settings, batch)
 
 
+def _told(report: Report, where: str, times: Times | None) -> Times | None:
+    """What a run that is made for its times tells; it may lack it if it failed, and no emulator has any."""
+    if times is None and report.outcome.state == "succeeded":
+        raise ProtocolError(where, f"missing from a run of mode {report.mode} that succeeded")
+    if times is not None and report.measurement_class not in REAL_CLASSES:
+        raise ProtocolError(where, f"of a device that is {report.measurement_class}: its times say nothing")
+    return times
+
+
 def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str, ...]) -> None:
     """That the bundles took turns in the order that the seed says, as often as it is told."""
-    found = report.comparison
+    found = _told(report, "comparison", report.comparison)
     if found is None:
-        if report.outcome.state == "succeeded":
-            raise ProtocolError("comparison", "missing from a comparison that succeeded")
         return
-    if report.measurement_class not in ("hardware", "host"):
-        raise ProtocolError("comparison", f"of a device that is {report.measurement_class}: its times say nothing")
     if found.bundles != bundles:
         raise ProtocolError("comparison.bundles", "others than those that were to take turns")
     if found.steps != settings.steps:
@@ -71,13 +87,9 @@ def _check_comparison(report: Report, settings: RunSettings, bundles: tuple[str,
 
 def _check_sustained(report: Report, settings: RunSettings, batch: object) -> None:
     """That the windows are those that so much time is split into, all of them where its time was over."""
-    found = report.sustained
+    found = _told(report, "sustained", report.sustained)
     if found is None:
-        if report.outcome.state == "succeeded":
-            raise ProtocolError("sustained", "missing from a sustained run that succeeded")
         return
-    if report.measurement_class not in ("hardware", "host"):
-        raise ProtocolError("sustained", f"of a device that is {report.measurement_class}: its times say nothing")
     if isinstance(batch, int) and found.batch != batch:
         raise ProtocolError("sustained.batch", f"{found.batch:,}, and the bundle's is {batch:,}")
     own_s = (report.own_limits or {}).get("run_s", math.inf)

@@ -10,13 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, SQLColumnExpression, select
 from sqlalchemy.orm import Session
 
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from device_agents.wire import RunSettings
-from service.database.models import HOME, OPEN_JOB_STATES, ApiKey, Bundle, Device, Job, Run
+from service.database.models import HOME, OPEN_JOB_STATES, OPEN_RUN_STATES, ApiKey, Bundle, Device, Job, Run
 from service.database.scope import within
+from service.devices import blame
 from service.events import service as events
 from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
@@ -65,6 +66,29 @@ _TIMED = {"batch": 8, "loss": {"kind": "cross_entropy"}, "optimizer": {"kind": "
 TIMED = (Canary("convolutions", "convolutions.onnx", _TIMED), Canary("attention", "attention.onnx", _TIMED))
 """Whose steps are timed again and again; `tests/service/canary_models.py` makes the files. A changed one begins a
 history of its own."""
+
+
+MAY_BE_GIVEN = (Device.canary_off.is_(False), Device.drained_at.is_(None))
+"""Over `Device`: no operator minds."""
+
+
+def there(farm: Farm, longest: SQLColumnExpression[float], *conditions: ColumnElement[bool]) -> list[str]:
+    """Ids of devices that meet the conditions and ask for work; first the one that has waited for longest."""
+    query = select(Device.id).where(*conditions, Device.last_seen_at > time.time() - SILENT_AFTER_S)
+    with farm.database.read() as session:
+        return list(session.scalars(query.order_by(longest).limit(BATCH)))
+
+
+def held(session: Session, device_id: str, *conditions: ColumnElement[bool]) -> Device | None:
+    """The device, held and read anew, if it still meets the conditions and nobody else holds it."""
+    query = select(Device).where(Device.id == device_id, *conditions).with_for_update(skip_locked=True)
+    return session.scalar(query, execution_options=blame.FRESH)
+
+
+def has_one(session: Session, device: Device) -> bool:
+    """Whether a canary run is under way on it, or waits for it."""
+    mine = select(Run.id).where(Run.is_canary, Run.wanted_device_id == device.id, Run.state.in_(OPEN_RUN_STATES))
+    return session.scalar(mine.limit(1)) is not None
 
 
 def bundle_for(session: Session, farm: Farm, device: Device, canary: Canary) -> Bundle | None:

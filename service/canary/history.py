@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy import ColumnElement, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from device_agents.figures.apart import Variation, variation_of
+from device_agents.figures.apart import UNKNOWN, Variation, together, variation_of
 from device_agents.figures.change import Change, change_in, may_have_changed
 from device_agents.figures.digits import faster_or_slower
 from device_agents.figures.intervals import Interval
@@ -31,7 +31,7 @@ LONG = 40
 MOST_FACTS = 64
 """That a device says of itself; it may be hostile."""
 MOST_LOOKED_AT = 365
-"""Runs of a series."""
+"""Runs of a series, and as many are shown."""
 
 
 def take(session: Session, settings: Settings, run: Run, device: Device, report: Report) -> None:
@@ -58,7 +58,7 @@ def take(session: Session, settings: Settings, run: Run, device: Device, report:
     session.flush()
     if told.verdict == "valid":
         _look(session, settings, device, told)
-        known = _variation(session, device.id)
+        known = _of_device(session, device.id)
         device.canary_deviation, device.canary_freedom = known.deviation, known.freedom
 
 
@@ -70,8 +70,8 @@ def _facts(settings: Settings, job: Job, report: Report) -> dict[str, str]:
 
 
 def _look(session: Session, settings: Settings, device: Device, newest: CanaryTime) -> None:
-    stretches = stretches_of(session, device.id, newest.series)
-    runs, known = stretches[-1], variation_of([[one.median_us for one in stretch] for stretch in stretches[:-1]])
+    stretches = stretches_of(runs_of(session, device.id, newest.series), starts_of(session, device.id))
+    runs, known = stretches[-1], _variation(stretches[:-1])
     times = [one.median_us for one in runs]
     found = change_in(times, known)
     if found is not None:
@@ -80,26 +80,49 @@ def _look(session: Session, settings: Settings, device: Device, newest: CanaryTi
         timed.soon(device, settings)
 
 
-def stretches_of(session: Session, device_id: str, series: str) -> list[list[CanaryTime]]:
-    """The newest valid runs of a series, in order; each change begins another stretch. The last one may be empty."""
-    mine = (CanaryTime.device_id == device_id, CanaryTime.series == series, CanaryTime.verdict == "valid")
-    query = select(CanaryTime).where(*mine).order_by(CanaryTime.run_id.desc()).limit(MOST_LOOKED_AT)
-    changes = select(CanaryChange.after_run_id).where(
-        CanaryChange.device_id == device_id, CanaryChange.series == series
-    )
-    starts, stretches = set(session.scalars(changes)), list[list[CanaryTime]]([[]])
-    for run in reversed(session.scalars(query).all()):
+def runs_of(session: Session, device_id: str, series: str) -> list[CanaryTime]:
+    """The newest runs of a series, in order."""
+    mine = select(CanaryTime).where(CanaryTime.device_id == device_id, CanaryTime.series == series)
+    return list(reversed(session.scalars(mine.order_by(CanaryTime.run_id.desc()).limit(MOST_LOOKED_AT)).all()))
+
+
+def starts_of(session: Session, device_id: str) -> Collection[str]:
+    """The first run after each change of the device's times, in all series."""
+    return set(session.scalars(select(CanaryChange.after_run_id).where(CanaryChange.device_id == device_id)))
+
+
+def stretches_of(runs: Sequence[CanaryTime], starts: Collection[str]) -> list[list[CanaryTime]]:
+    """What is valid of a series, in order; each change begins another stretch. The last one may be empty."""
+    stretches: list[list[CanaryTime]] = [[]]
+    for run in runs:
         if run.run_id in starts:
             stretches.append([])
-        stretches[-1].append(run)
+        if run.verdict == "valid":
+            stretches[-1].append(run)
     return stretches
 
 
-def _variation(session: Session, device_id: str) -> Variation:
-    """Of the device, by all of its series."""
-    names = session.scalars(select(CanaryTime.series).where(CanaryTime.device_id == device_id).distinct()).all()
-    stretches = [stretch for name in names for stretch in stretches_of(session, device_id, name)]
+def variation_in(runs: Sequence[CanaryTime], starts: Collection[str]) -> Variation:
+    """From one run of a series to the next, between changes."""
+    return _variation(stretches_of(runs, starts))
+
+
+def _variation(stretches: Sequence[Sequence[CanaryTime]]) -> Variation:
     return variation_of([one.median_us for one in stretch] for stretch in stretches)
+
+
+def series_of(session: Session, device_id: str) -> Sequence[str]:
+    """The device's series, the one with the newest run first."""
+    mine = select(CanaryTime.series).where(CanaryTime.device_id == device_id).group_by(CanaryTime.series)
+    return session.scalars(mine.order_by(func.max(CanaryTime.run_id).desc())).all()
+
+
+def _of_device(session: Session, device_id: str) -> Variation:
+    """By all of its series."""
+    starts, known = starts_of(session, device_id), UNKNOWN
+    for series in series_of(session, device_id):
+        known = together(known, variation_in(runs_of(session, device_id, series), starts))
+    return known
 
 
 def last_change(session: Session, device_id: str, series: str) -> CanaryChange | None:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from device_agents.figures.apart import variation_of
-from service.canary.history import change_words, explained, is_open, last_change, stretches_of
+from service.canary.history import (
+    change_words,
+    explained,
+    is_open,
+    last_change,
+    runs_of,
+    series_of,
+    starts_of,
+    variation_in,
+)
 from service.canary.schemas import BesideChange, CanaryHistory, CanarySeriesView, CanaryTimeView, ChangeView
 from service.database.models import CanaryChange, CanaryTime, Device
 from service.database.paging import newest_first
@@ -19,36 +27,35 @@ from service.devices import service as devices
 from service.identifiers import clean_text
 from service.problems import Conflict, NotFound
 
-NEWEST = 365
-"""Runs of a series, and changes of a device, that are shown."""
+MOST_CHANGES = 365
+"""Of a device, that are shown."""
 ANSWERED = ("state", "acknowledged_at", "acknowledgement")
 """Of a change, what may be another later."""
 
 
 def history_of(session: Session, device_id: str) -> CanaryHistory:
     """Raises: NotFound."""
-    device = devices.find(session, device_id)
-    newest = select(CanaryTime.series).where(CanaryTime.device_id == device_id).group_by(CanaryTime.series)
-    names = session.scalars(newest.order_by(func.max(CanaryTime.run_id).desc())).all()
-    changes = changes_of(session, device_id)
-    next_at = device.timed_canary_at or None
-    series = [_series(session, device_id, name, [one for one in changes if one.series == name]) for name in names]
-    return CanaryHistory(device_id=device_id, next_at=next_at, series=series)
+    device, changes = devices.find(session, device_id), _changes_of(session, device_id)
+    starts = starts_of(session, device_id)
+    series = [
+        _series(runs_of(session, device_id, name), starts, [one for one in changes if one.series == name])
+        for name in series_of(session, device_id)
+    ]
+    return CanaryHistory(device_id=device_id, next_at=device.timed_canary_at or None, series=series)
 
 
-def changes_of(session: Session, device_id: str) -> list[CanaryChange]:
+def _changes_of(session: Session, device_id: str) -> Sequence[CanaryChange]:
     """The newest first."""
     mine = select(CanaryChange).where(CanaryChange.device_id == device_id)
-    return list(session.scalars(mine.order_by(CanaryChange.after_run_id.desc()).limit(NEWEST)))
+    return session.scalars(mine.order_by(CanaryChange.after_run_id.desc()).limit(MOST_CHANGES)).all()
 
 
-def _series(session: Session, device_id: str, series: str, changes: Sequence[CanaryChange]) -> CanarySeriesView:
-    mine = select(CanaryTime).where(CanaryTime.device_id == device_id, CanaryTime.series == series)
-    runs = list(reversed(session.scalars(mine.order_by(CanaryTime.run_id.desc()).limit(NEWEST)).all()))
-    known = variation_of([one.median_us for one in stretch] for stretch in stretches_of(session, device_id, series))
-    newest = runs[-1]
+def _series(
+    runs: Sequence[CanaryTime], starts: Collection[str], changes: Sequence[CanaryChange]
+) -> CanarySeriesView:  # fmt: skip
+    known, newest = variation_in(runs, starts), runs[-1]
     return CanarySeriesView(
-        series=series,
+        series=newest.series,
         canary=newest.canary,
         target=newest.target,
         model=newest.model_digest,

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
-from device_agents.wire import Report, RunSettings
+from device_agents.wire import REAL_CLASSES, Report, RunSettings
 from service.dashboard import format as fmt
 
 LAST_LOSSES = 10
@@ -165,7 +165,7 @@ class RunFacts:
     @property
     def timing_means_something(self) -> bool:
         """False for emulated and simulated boards: they prove function, never speed."""
-        return self.measurement_class in ("hardware", "host")
+        return self.measurement_class in REAL_CLASSES
 
 
 @dataclass(frozen=True, slots=True)

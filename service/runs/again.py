@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.figures import apart
 from device_agents.figures.intervals import Interval
+from device_agents.wire import REAL_CLASSES
 from service.database.models import Result, Run
 from service.runs import compared, provenance, service, sustained
 from service.runs.schemas import BesideView, DifferenceView, RatioView, RunAgain, RunCreate
@@ -78,7 +79,7 @@ def _time(
     """How the second's step stands to the first's, and else why nothing can be said."""
     if any(run.median_us is None for run in runs):
         return None, "no step was timed"
-    if any(run.measurement_class not in ("hardware", "host") for run in runs):
+    if any(run.measurement_class not in REAL_CLASSES for run in runs):
         return None, "an emulated board's times say nothing"
     known = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
     sides = [apart.Run(_block_us(report), known.get(run.device_id or "", apart.UNKNOWN))

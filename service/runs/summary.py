@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.wire import DIVERGED, Report, impossible_energy
+from device_agents.wire import DIVERGED, REAL_CLASSES, Report, impossible_energy
 from service.database.models import Run
 
 MOST = (1 << 31) - 1
@@ -20,7 +20,7 @@ def _verdict(report: Report) -> str | None:
     """An older agent judges an emulator's times as if they were a board's."""
     if report.verdict is None:
         return None
-    return report.verdict.kind if report.measurement_class in ("hardware", "host") else "function"
+    return report.verdict.kind if report.measurement_class in REAL_CLASSES else "function"
 
 
 def summarise(run: Run, report: Report) -> None:

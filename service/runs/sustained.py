@@ -10,31 +10,25 @@ from device_agents.wire import DeviceState, Sustained, from_json
 from service.runs.sustained_views import SustainedView, SustainedWindowView
 
 
-def told_in(report: Mapping[str, Any]) -> Sustained | None:
-    """The windows in a recorded report; None if it is of another mode, or has none."""
-    told = report.get("sustained")
-    return from_json(Sustained, told, "sustained") if told else None
-
-
-def curve(found: Sustained, states: Sequence[DeviceState]) -> Curve:
-    """What they come to, beside what the board said of itself."""
-    return curve_of(found, states)
-
-
 def curve_in(report: Mapping[str, Any]) -> Curve | None:
-    """Of a recorded report; None if it has no windows."""
-    found = told_in(report)
-    return curve(found, [from_json(DeviceState, one) for one in report.get("device_states") or ()]) if found else None
+    """What a recorded report comes to; None if it has no windows."""
+    told = report.get("sustained")
+    return curve_of(from_json(Sustained, told, "sustained"), _states(report)) if told else None
 
 
 def view_in(report: Mapping[str, Any]) -> SustainedView | None:
-    """Both, for people."""
-    found, said = told_in(report), curve_in(report)
-    return view(found, said) if found is not None and said is not None else None
+    """The same with its windows, for people."""
+    told = report.get("sustained")
+    return view(from_json(Sustained, told, "sustained"), _states(report)) if told else None
 
 
-def view(found: Sustained, said: Curve) -> SustainedView:
-    """The windows and what they come to."""
+def _states(report: Mapping[str, Any]) -> list[DeviceState]:
+    return [from_json(DeviceState, one) for one in report.get("device_states") or ()]
+
+
+def view(found: Sustained, states: Sequence[DeviceState]) -> SustainedView:
+    """The windows and what they come to, beside what the board said of itself."""
+    said = curve_of(found, states)
     windows = [
         SustainedWindowView(start_s=number * found.window_s, steps=one.steps, median_us=one.median_us,
                             p90_us=one.p90_us)

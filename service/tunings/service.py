@@ -7,11 +7,10 @@ import time
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from device_agents.wire import KernelTuning, Report
+from device_agents.wire import REAL_CLASSES, KernelTuning, Report
 from service.bundles.manifest import trial_choices
 from service.database.models import Bundle, Run, Tuning
 
-MEASURED = ("hardware", "host")
 """Measurement classes whose times decide: an emulator's say nothing of the board."""
 
 
@@ -22,7 +21,7 @@ def keep(session: Session, run: Run, report: Report) -> int:
     """
     bundle = session.get_one(Bundle, run.bundle_digest)
     manifest, tuning = bundle.manifest, report.tuning
-    if tuning is None or report.measurement_class not in MEASURED or tuning.threads != manifest.get("threads"):
+    if tuning is None or report.measurement_class not in REAL_CLASSES or tuning.threads != manifest.get("threads"):
         return 0
     offered = trial_choices(manifest)
     kept = [row for row in tuning.kernels if _is_sound(row, offered.get(row.kernel, ()))]

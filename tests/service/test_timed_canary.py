@@ -22,6 +22,7 @@ from pockfarm.webhooks import verify_webhook
 from service.canary.building import TIMED
 from service.canary.history import differences
 from service.canary.timed import SETTINGS
+from service.dashboard import queries
 from service.database.models import CanaryChange, CanaryTime, Device, Job, Run
 from service.runs.variation import variations
 from tests.service.board import Board, leased
@@ -196,6 +197,17 @@ def test_one_that_fails_is_no_strike_and_no_time(small_farm: TestFarm) -> None:
     assert (device["state"], device["strikes"]) == ("active", 0)
     assert any("measured nothing: device.disk: full" in line["message"] for line in device["history"])
     assert count(farm, CanaryTime) == 0
+
+
+def test_canaries_are_counted_among_nobodys_runs(farm: TestFarm) -> None:
+    board = farm.board()
+    run_all(farm, board, 1000.0)
+    time_comes(farm)
+    board.report(leased(board), p.Outcome("failed", "device", "device.disk", "full"))
+    ordinary = farm.run(bundle=farm.bundle(), device=board.device_id)
+    farm.http.post(f"/runs/{ordinary['id']}/cancel")
+    with farm.farm.database.of(farm.organisation_id).read() as session:
+        assert queries.counts(session)["runs"] == {"cancelled": 1}
 
 
 def test_a_compile_that_fails_is_not_asked_for_again_and_again(small_farm: TestFarm) -> None:

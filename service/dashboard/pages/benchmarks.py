@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.figures.apart import Standing
 from device_agents.figures.ranks import Rank, ranks
+from device_agents.wire import REAL_CLASSES
 from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
@@ -75,7 +76,7 @@ class Group:
     @property
     def times_mean_nothing(self) -> bool:
         """True for emulated and simulated boards."""
-        return self.measurement_class not in ("hardware", "host")
+        return self.measurement_class not in REAL_CLASSES
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def found_in(found: RunFacts) -> SustainedView | None:
     report = found.report
     if report is None or report.sustained is None:
         return None
-    return sustained.view(report.sustained, sustained.curve(report.sustained, report.device_states))
+    return sustained.view(report.sustained, report.device_states)
 
 
 def window_table(said: SustainedView) -> Table:

@@ -112,6 +112,13 @@ class Run(OfOrganisation, Base):
         Index("ix_runs_measured_on", "device_id", "verdict", "id", **_where(_MEASURED_RUN)),
         _queue_index("ix_runs_queued_in", "lane_id", "created_at", "id", "asked_s"),
         _queue_index("ix_runs_queued_under", "rarest_wish", "lane_id"),
+        Index(
+            "ix_runs_canary",
+            "organisation_id",
+            "state",
+            sqlite_where=text("is_canary = 1"),
+            postgresql_where=text("is_canary"),
+        ),
         Index("ix_runs_unentered", "created_at", "id", **_where(_UNENTERED_RUN)),
         Index("ix_runs_queue_deadline", "queue_deadline_at", **_where(_QUEUED_RUN)),
     )
