@@ -47,7 +47,7 @@ def add_filter_options(command: argparse.ArgumentParser, **metavars: str) -> Non
     for name, metavar in metavars.items():
         option = name.replace("_", "-")
         command.add_argument(f"--{option}", dest=name, choices=CHOICES.get(option), metavar=metavar, help="only these")
-    command.add_argument("--limit", type=_count, metavar="N", help="at most so many, the newest (default: 50)")
+    command.add_argument("--limit", type=count_of, metavar="N", help="at most so many, the newest (default: 50)")
 
 
 def chosen_filters(options: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -55,7 +55,8 @@ def chosen_filters(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {"state": options.wanted_state, "limit": options.limit, **{name: getattr(options, name) for name in names}}
 
 
-def _count(said: str) -> int:
+def count_of(said: str) -> int:
+    """The value of `--limit`. Raises: ArgumentTypeError."""
     count = int(said)
     if count < 1:
         raise argparse.ArgumentTypeError(f"{said} is no number from 1 on")

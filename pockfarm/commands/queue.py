@@ -8,6 +8,7 @@ from typing import Any
 
 from pockfarm.client import Farm
 from pockfarm.commands.farm import connect
+from pockfarm.commands.filters import count_of
 from pockfarm.commands.shown import show, shown_command
 from pockfarm.table import NONE, text_table
 from pockfarm.values import Job, Json, Run, optional_text, part, text
@@ -21,7 +22,9 @@ SHOWN = 20
 def add_queue(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "list the runs and compiles that wait, those that came first on top: why, and when they may start"
     command = shown_command(subparsers, "queue", words, _queue)
-    command.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"so many of each (default: {SHOWN})")
+    command.add_argument(
+        "--limit", type=count_of, default=SHOWN, metavar="N", help=f"so many of each (default: {SHOWN})"
+    )
 
 
 def _queue(options: argparse.Namespace) -> int:
