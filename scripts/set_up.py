@@ -3,17 +3,23 @@
 Standard library only, since it runs before anything is installed. It does what is missing and nothing else: Debian
 packages (as root; otherwise it says what to install), the virtual environment in `.venv`, the Python packages at the
 versions of `constraints.txt`, and the linker's C library for each target. A stamp in `.venv` makes later calls quick.
+It says first what it will install and about how long that takes, and then shows where it is: on a terminal a line that
+is written anew, elsewhere a line at least every ten seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import queue
+import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +31,12 @@ TORCH = "torch==2.13.0"
 """For the tests only, which compare with it; the farm and the demo do without."""
 TORCHVISION = "torchvision==0.28.0"
 """For its model definitions; has no build for this PyTorch without CUDA, so it comes alone (`tests/vision.py`)."""
-PROGRESS_INTERVAL_S = 10.0
+PYTHON_PACKAGES = {"farm": (71, 1040), "dev": (162, 2420)}
+"""How many, and MB on the disk, at each level, with the versions of constraints.txt (a test measures again)."""
+MINUTES = {"Debian packages": "1 to 3", "Python packages": "2 to 5", "linker": "1 to 3"}
+"""On a machine of two to four cores and a line of 100 Mbit/s."""
+PROGRESS_INTERVAL_S = 9.0
+TERMINAL_INTERVAL_S = 0.5
 LOCK_TIMEOUT_S = 600.0
 """A machine that has just started may update itself for minutes."""
 LOCK_PAUSE_S = 2.0
@@ -96,19 +107,38 @@ def set_up(level: str) -> None:
     """Do whatever is missing for `level`. Raises: SetUpError."""
     if sys.version_info < (3, 11):  # noqa: UP036 - an older Python may well be the one that runs this file
         raise SetUpError(f"Python 3.11 is needed, this is {sys.version.split()[0]}; try make PYTHON=python3.11")
-    install_system_packages(level)
-    if is_done(level):
-        return
     started = time.monotonic()
-    make_venv()
-    install_python_packages(level)
-    warm_linker()
-    stamp(level).write_text(fingerprint())
-    say(f"ready after {time.monotonic() - started:.0f} s")
+    missing, done = missing_packages(level), is_done(level)
+    if not missing and done:
+        return
+    announce(level, missing, done)
+    install_system_packages(level)
+    if not done:
+        make_venv()
+        install_python_packages(level)
+        warm_linker()
+        stamp(level).write_text(fingerprint())
+    say(f"ready after {duration(time.monotonic() - started)}")
+
+
+def announce(level: str, missing: Sequence[SystemPackage], done: bool) -> None:
+    """Say what will be installed, how much that is, and about how long it takes."""
+    say(f"what is missing here for `{level}`, and about how long it takes with a line of 100 Mbit/s:")
+    if missing:
+        names = " ".join(package.name for package in missing)
+        say(f"  Debian packages  {names} and what they need; {MINUTES['Debian packages']} min")
+    if not done:
+        count, size_mb = PYTHON_PACKAGES[level]
+        say(f"  Python packages  about {count}, {size_mb:,} MB in .venv; {MINUTES['Python packages']} min")
+        say(f"  linker           its C library for each kind of machine; {MINUTES['linker']} min")
+
+
+def missing_packages(level: str) -> list[SystemPackage]:
+    return [package for package in SYSTEM_PACKAGES if package.name in WANTED[level] and not package.is_present()]
 
 
 def install_system_packages(level: str) -> None:
-    missing = [package for package in SYSTEM_PACKAGES if package.name in WANTED[level] and not package.is_present()]
+    missing = missing_packages(level)
     if not missing:
         return
     names = [package.name for package in missing]
@@ -125,12 +155,30 @@ def install_system_packages(level: str) -> None:
 
 def apt(names: Sequence[str]) -> None:
     """Install Debian packages as root; failures show in what is still missing afterwards."""
-    say(f"installing Debian packages: {' '.join(names)}")
     gives_up_at = time.monotonic() + LOCK_TIMEOUT_S
-    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *names]):
+    install = ["install", "-y", "-qq", "--no-install-recommends"]
+    say("Debian packages: reading what there is")
+    for command in (["update", "-qq"], [*install, *names]):
+        if command[0] == "install":
+            say(f"Debian packages: {how_much(names)}")
         done = apt_get(*command, gives_up_at=gives_up_at)
         if done.returncode != 0:
             say(f"apt-get {command[0]} failed: {done.stderr.strip()[-400:]}")
+
+
+def how_much(names: Sequence[str]) -> str:
+    """What apt says it would install: how many packages, and how much to fetch and on the disk."""
+    command = ["apt-get", "install", "--assume-no", "--no-install-recommends", *names]
+    environment = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    fetch, disk = r"Need to get (?:\S+ \S+/)?([\d.,]+ \w+)", r"operation, ([\d.,]+ \w+)"
+    found = [re.search(pattern, done.stdout) for pattern in (r"(\d+) newly installed", fetch, disk)]
+    texts = [match[1] if match else "?" for match in found]
+    if texts == ["?", "?", "?"]:
+        return f"installing {' '.join(names)}"
+    return f"{texts[0]} to install, {texts[1]} to fetch, {texts[2]} on the disk"
 
 
 def apt_get(*arguments: str, gives_up_at: float) -> subprocess.CompletedProcess[str]:
@@ -139,12 +187,10 @@ def apt_get(*arguments: str, gives_up_at: float) -> subprocess.CompletedProcess[
     apt's own `DPkg::Lock::Timeout` does not wait for the lock of the package lists, and says nothing meanwhile.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
-    command = ["apt-get", *arguments]
+    command = ["apt-get", arguments[0], "-o", "APT::Status-Fd=1", *arguments[1:]]
     said = False
     while True:
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+        done = run_shown(command, f"Debian packages: {arguments[0]}", apt_state, environment=environment)
         held = next((line for line in done.stderr.splitlines() if HELD_LOCK in line), None)
         if done.returncode == 0 or held is None or time.monotonic() > gives_up_at:
             return done
@@ -153,6 +199,14 @@ def apt_get(*arguments: str, gives_up_at: float) -> subprocess.CompletedProcess[
             say(f"waiting for another package manager, for at most {left_s:.0f} s ({held.strip()})")
             said = True
         time.sleep(LOCK_PAUSE_S)
+
+
+def apt_state(line: str) -> str | None:
+    """What a line of apt's status tells a person ("dlstatus:1:20:Retrieving file 1 of 9"), or None."""
+    parts = line.split(":", 3)
+    if parts[0] not in ("dlstatus", "pmstatus") or len(parts) < 4:
+        return None
+    return f"{float(parts[2]):.0f}% {parts[3]}" if re.fullmatch(r"[\d.]+", parts[2]) else parts[3]
 
 
 def make_venv() -> None:
@@ -170,45 +224,110 @@ def make_venv() -> None:
 
 
 def install_python_packages(level: str) -> None:
-    say("installing Python packages (a few minutes the first time; the log is .venv/set-up.log)")
+    say("Python packages: the whole output goes to .venv/set-up.log")
     wanted = ["-e", f".[{level}]", *([TORCH] if level == "dev" else [])]
-    pip("install", "-c", "constraints.txt", *wanted)
+    pip("install", "-c", "constraints.txt", *wanted, about=PYTHON_PACKAGES[level][0])
     if level == "dev":
         pip("install", "--no-deps", TORCHVISION)
 
 
-def pip(*arguments: str) -> None:
-    """Run pip with its output in the log and a line now and then for the person who waits. Raises: SetUpError."""
+def pip(*arguments: str, about: int = 1) -> None:
+    """Run pip with its output in the log, and show how many of `about` packages it has found. Raises: SetUpError."""
     command = [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
-    shown_at = time.monotonic()
-    last = ""
-    with (
-        LOG.open("a") as log,
-        subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process,
-    ):
-        assert process.stdout is not None
-        for line in process.stdout:
-            log.write(line)
-            if line.strip():
-                last = line.strip()
-            if time.monotonic() - shown_at > PROGRESS_INTERVAL_S:
-                shown_at = time.monotonic()
-                say(f"  {last[:100]}")
-    if process.returncode != 0:
-        raise SetUpError(f"pip failed ({last}); its output is in {LOG.relative_to(ROOT)}")
+    found: list[str] = []
+
+    def state(line: str) -> str:
+        if match := re.match(r"(?:Collecting|Processing) (?:\S*/)?([A-Za-z0-9_.]+)", line):
+            found.append(match[1])
+        if line.startswith("Installing collected packages"):
+            return f"installing {line.count(',') + 1}"
+        if match := re.match(r"(?:Downloading|Using cached) (?:\S*/)?(\S+\.whl) (\(.*\))", line):
+            return f"{len(found)} of about {about}: {match[1]} {match[2]}"
+        return f"{len(found)} of about {about}: {line[:70]}"
+
+    with LOG.open("a") as log:
+        done = run_shown(command, "Python packages", state, log=log.write)
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        raise SetUpError(f"pip failed ({' '.join(last)}); its output is in {LOG.relative_to(ROOT)}")
 
 
 def warm_linker() -> None:
     """Let the linker build its C library for each target once, so that no compile has to wait for it."""
-    say("building the linker's C library for each target (about a minute each, once)")
-    program = "from compiler.codegen.linking.link import warm_toolchain; warm_toolchain()"
-    done = subprocess.run(
-        [str(VENV / "bin" / "python"), "-c", program], cwd=ROOT, stdin=subprocess.DEVNULL, check=False
+    say("linker: building its C library for each kind of machine, once")
+    program = (
+        "from compiler import targets; from compiler.codegen.linking.link import warm_toolchain\n"
+        "for triple in sorted({targets.load(name).zig_triple for name in targets.names()}):\n"
+        "    print(triple, flush=True); warm_toolchain([triple])"
     )
+    done = run_shown([str(VENV / "bin" / "python"), "-c", program], "linker", str.strip)
     if done.returncode != 0:
-        raise SetUpError("the linker (zig cc) could not build its C library; the reason is above")
+        last = done.stderr.strip()[-600:]
+        raise SetUpError(f"the linker (zig cc) could not build its C library; the reason is above\n{last}")
+
+
+def run_shown(
+    command: Sequence[str],
+    what: str,
+    state: Callable[[str], str | None],
+    *,
+    environment: dict[str, str] | None = None,
+    log: Callable[[str], object] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` to its end and show, all along, what `state` makes of its newest line and how long it has run.
+
+    It is shown by the clock, not by the command: some are silent for minutes.
+    """
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    started = time.monotonic()
+    kept: list[str] = []
+    errors: list[str] = []
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        outputs = ((process.stdout, kept), (process.stderr, errors))
+        readers = [threading.Thread(target=_read, args=(stream, into, lines)) for stream, into in outputs]
+        for reader in readers:
+            reader.start()
+        _show_until_end(lines, what, state, log, started)
+        for reader in readers:
+            reader.join()
+    if sys.stdout.isatty():
+        print("\r\x1b[K", end="", flush=True)
+    return subprocess.CompletedProcess(list(command), process.returncode, "".join(kept), "".join(errors))
+
+
+def _read(stream: Iterable[str], into: list[str], lines: queue.SimpleQueue[str | None]) -> None:
+    for line in stream:
+        into.append(line)
+        lines.put(line)
+    lines.put(None)
+
+
+def _show_until_end(
+    lines: queue.SimpleQueue[str | None],
+    what: str,
+    state: Callable[[str], str | None],
+    log: Callable[[str], object] | None,
+    started: float,
+) -> None:
+    """Read both outputs to their ends; the newest state is shown whenever it is time, with lines or without."""
+    interval_s = TERMINAL_INTERVAL_S if sys.stdout.isatty() else PROGRESS_INTERVAL_S
+    newest, ended, due = "working", 0, started + interval_s
+    while ended < 2:
+        line: str | None = ""
+        with contextlib.suppress(queue.Empty):
+            line = lines.get(timeout=max(0.0, due - time.monotonic()))
+        ended += line is None
+        if line and log:
+            log(line)
+        newest = (line and line.strip() and state(line.strip())) or newest
+        if time.monotonic() >= due:
+            show(f"{what}: {newest} ({duration(time.monotonic() - started)})")
+            due = time.monotonic() + interval_s
 
 
 def is_done(level: str) -> bool:
@@ -228,8 +347,22 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
+def duration(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60} s"
+
+
 def say(message: str) -> None:
-    print(message, flush=True)
+    print(f"set-up: {message}", flush=True)
+
+
+def show(message: str) -> None:
+    """Progress: on a terminal in place of what was shown last, elsewhere a line of its own."""
+    if not sys.stdout.isatty():
+        say(message)
+        return
+    width = shutil.get_terminal_size().columns - 1
+    print(f"\r\x1b[K{f'set-up: {message}'[:width]}", end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -89,8 +89,10 @@ def test_root_installs_what_is_missing_and_no_more(
     script.install_system_packages("dev")
     commands = log.read_text().splitlines()
     assert commands[0].startswith("update")
-    assert commands[1].split()[-1] == "chromium"
-    assert "qemu" not in commands[1]
+    assert all(command.split()[-1] == "chromium" for command in commands[1:])
+    assert [command.split()[0] for command in commands[1:]] == ["install", "install"], "the first asks how much it is"
+    assert "--assume-no" in commands[1]
+    assert "qemu" not in log.read_text()
 
 
 LOCKS = {"update": "lists/lock", "install": "dpkg/lock-frontend"}
