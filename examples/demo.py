@@ -17,7 +17,7 @@ from pathlib import Path
 from examples.digits import digits_npz
 from examples.models import MODELS
 from pockfarm import up
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.errors import PockfarmError
 from pockfarm.state import default_state
 from pockfarm.summary import TABLE_HEADER, curve_text, evaluation_text, loss_curve, table_row
@@ -57,7 +57,7 @@ optimizer: {{kind: sgd, learning_rate: 0.001, momentum: 0.9}}
 class Story:
     """The farm, and the rows that have been measured so far."""
 
-    farm: Farm
+    farm: Client
     started_s: float = field(default_factory=time.monotonic)
     rows: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ def main() -> int:
     was_up = state.is_up()
     try:
         status = up.up(state, say=lambda line: print(line, flush=True))
-        with Farm.connect(state) as farm:
+        with Client(state=state) as farm:
             print(f"the farm is up: {status.url}\ndashboard (opens once): {farm.dashboard_link()}\n", flush=True)
             tell(Story(farm))
     except (PockfarmError, KeyboardInterrupt) as problem:

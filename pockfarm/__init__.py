@@ -1,4 +1,4 @@
-"""PockFarm for people: `pockfarm.fine_tune`, the Python client (`pockfarm.client.Farm`) and the `pockfarm` command."""
+"""PockFarm for people: `pockfarm.fine_tune`, the Python client (`pockfarm.Client`) and the `pockfarm` command."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from pockfarm.client import Client
     from pockfarm.fine_tuning import FineTuned, MatchedWeights, apply_delta, fine_tune, give_biases, match_weights
 
-__all__ = ["FineTuned", "MatchedWeights", "apply_delta", "fine_tune", "give_biases", "match_weights"]
+__all__ = ["Client", "FineTuned", "MatchedWeights", "apply_delta", "fine_tune", "give_biases", "match_weights"]
+
+
+OF_THE_CLIENT = frozenset({"Client"})
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +23,10 @@ def __getattr__(name: str) -> Any:
         return version()
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in OF_THE_CLIENT:
+        from pockfarm import client
+
+        return getattr(client, name)
     from pockfarm import fine_tuning
 
     return getattr(fine_tuning, name)

@@ -13,7 +13,7 @@ from typing import Any
 from device_agents.wire import MODES, RunSettings
 from device_agents.wire.disk import is_full
 from pockfarm.cited import cited
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.filters import add_state_options
 from pockfarm.commands.local import (
@@ -88,12 +88,12 @@ def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("file", type=Path, metavar="F.npz", help="inputs by name (or x) and labels y")
 
 
-def connect(options: argparse.Namespace) -> Farm:
+def connect(options: argparse.Namespace) -> Client:
     """The farm that the options and the environment name."""
-    return Farm.connect(StateFolder(Path(options.state)) if options.state else None)
+    return Client(state=StateFolder(Path(options.state)) if options.state else None)
 
 
-def target_for(farm: Farm, name: str) -> str:
+def target_for(farm: Client, name: str) -> str:
     """The target itself; for `host`, the best one of the farm's own machine. Raises: UsageError."""
     if name != "host":
         return name
@@ -170,7 +170,7 @@ def _run(options: argparse.Namespace) -> int:
     return Failed.exit_code if is_diverged(report) else 0
 
 
-def _run_on_each(farm: Farm, options: argparse.Namespace, given: Mapping[str, object]) -> int:
+def _run_on_each(farm: Client, options: argparse.Namespace, given: Mapping[str, object]) -> int:
     asked = {
         "mode": options.mode,
         "device_class": options.device_class,
@@ -186,7 +186,7 @@ def _run_on_each(farm: Farm, options: argparse.Namespace, given: Mapping[str, ob
     return 0
 
 
-def wait_for(farm: Farm, run: Run) -> None:
+def wait_for(farm: Client, run: Run) -> None:
     """Until a run that was just queued has succeeded; says what it waits for, and how to come back to it."""
     print_warnings(run.warnings, f"`pockfarm why {run.id}`")
     come_back = f"`pockfarm watch {run.id}` comes back to it"
@@ -251,13 +251,13 @@ def _dataset(options: argparse.Namespace) -> int:
     return 0
 
 
-def _dataset_digest(farm: Farm, option: str | None) -> str | None:
+def _dataset_digest(farm: Client, option: str | None) -> str | None:
     if option is None or option.startswith(("sha256:", "device:")):
         return option
     return farm.add_dataset(Path(option)).digest
 
 
-def _weights_digest(farm: Farm, option: str | None) -> str | None:
+def _weights_digest(farm: Client, option: str | None) -> str | None:
     if option is None or option.startswith("sha256:"):
         return option
     digest = farm.run(option).trained_weights_digest

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.commands.farm import connect
 from pockfarm.commands.ids import kind_of
 from pockfarm.commands.shown import shown_command
@@ -39,7 +39,7 @@ def _logs(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(farm: Farm, kind: str, options: argparse.Namespace) -> Iterator[Json]:
+def _chosen(farm: Client, kind: str, options: argparse.Namespace) -> Iterator[Json]:
     events = farm.follow(options.id) if options.follow else farm.events(options.id)
     return (one for one in events if kind == "job" or text(one, "kind") == "log")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pockfarm import up
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.state import StateFolder, default_state
 
 
@@ -82,7 +82,7 @@ def _up(options: argparse.Namespace) -> int:
     state = state_of(options)
     status = up.up(state, say=say, port=options.port)
     print(f"farm        {status.url}")
-    with Farm.connect(state) as farm:
+    with Client(state=state) as farm:
         print(f"dashboard   {farm.dashboard_link()}   (opens once; for another: pockfarm link)")
     print(f"API key     {state.api_key_file}")
     print(f"logs        {state.logs}")
@@ -101,6 +101,6 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _link(options: argparse.Namespace) -> int:
-    with Farm.connect(StateFolder(Path(options.state)) if options.state else None) as farm:
+    with Client(state=StateFolder(Path(options.state)) if options.state else None) as farm:
         print(farm.dashboard_link())
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.commands.farm import connect, wait_for
 from pockfarm.commands.ids import kind_of
 from pockfarm.commands.shown import show, shown_command
@@ -62,7 +62,7 @@ def _retry(options: argparse.Namespace) -> int:
     return Failed.exit_code if is_diverged(report) else 0
 
 
-def _run_again(farm: Farm, options: argparse.Namespace) -> Run:
+def _run_again(farm: Client, options: argparse.Namespace) -> Run:
     before = farm.run(options.id)
     if before.is_open:
         raise UsageError(f"{before.id} is {before.state} yet: `pockfarm cancel {before.id}` stops it, `pockfarm why "
@@ -70,7 +70,7 @@ def _run_again(farm: Farm, options: argparse.Namespace) -> Run:
     return farm.run_again(before.id, device=options.device, device_class=options.device_class)
 
 
-def _compile_again(farm: Farm, options: argparse.Namespace) -> Job:
+def _compile_again(farm: Client, options: argparse.Namespace) -> Job:
     if options.device or options.device_class or options.wait:
         raise UsageError(f"--device, --class and --wait are of runs, and {options.id} is a compile; leave them out")
     before = farm.job(options.id)

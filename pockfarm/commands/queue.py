@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import count_of
 from pockfarm.commands.shown import show, shown_command
@@ -37,7 +37,7 @@ def _queue(options: argparse.Namespace) -> int:
     return show(options, found, lambda: queue_text([*found["runs"], *found["jobs"]], more))
 
 
-def _told(farm: Farm, one: Run | Job) -> Json:
+def _told(farm: Client, one: Run | Job) -> Json:
     """The run or job as the farm gives it, and its `why`."""
     return {**one.raw, "why": dict(farm.why(one.id))}
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.commands.local import compile_progress, load_local
 from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
 from pockfarm.errors import UsageError
@@ -53,7 +53,7 @@ def _tune_here(options: argparse.Namespace) -> tuple[Any, str]:
 
 
 def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
-    with Farm.connect() as farm:
+    with Client() as farm:
         show = compile_progress(time.monotonic())
         job = farm.wait_for_job(
             farm.tune(digest_of(options.bundle)).id, on_look=lambda job: show(job.stage or job.state, job.fraction)

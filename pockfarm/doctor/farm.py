@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from pockfarm.answers import json_of
-from pockfarm.client import Farm
+from pockfarm.client import Client
+from pockfarm.client.synchronous.answers import json_of
 from pockfarm.doctor.finding import OK, WARNING, WRONG, Finding
 from pockfarm.errors import PockfarmError, Unreachable, UsageError
 from pockfarm.state import StateFolder
@@ -34,10 +34,10 @@ MENDS: Mapping[str, str] = {
 }
 
 
-def reach(state: StateFolder | None) -> tuple[Farm | None, Finding]:
+def reach(state: StateFolder | None) -> tuple[Client | None, Finding]:
     """The farm that environment or folder names, and whether it answers; None where there is none."""
     try:
-        farm = Farm.connect(state)
+        farm = Client(state=state)
     except UsageError as problem:
         mend = "pockfarm up, or set POCKFARM_URL and POCKFARM_API_KEY"
         return None, Finding("farm", WARNING, str(problem).partition(":")[0] + " is named here", mend)
@@ -53,7 +53,7 @@ def reach(state: StateFolder | None) -> tuple[Farm | None, Finding]:
     return None, Finding("farm", WRONG, f"{farm.url}/healthz answers {answer.status_code}", mend)
 
 
-def farm_findings(farm: Farm) -> list[Finding]:
+def farm_findings(farm: Client) -> list[Finding]:
     """All of them; what the key may not see is left out."""
     findings = [*ready_findings(json_of(farm.look("/readyz"))), clock_finding(farm)]
     status = {scope: farm.look(path).status_code for scope, path in SCOPES.items()}
@@ -77,13 +77,13 @@ def ready_findings(ready: Json) -> list[Finding]:
     ]
 
 
-def now(farm: Farm) -> datetime:
+def now(farm: Client) -> datetime:
     """By the farm's clock; by this machine's, if something before the farm keeps that to itself."""
     said = farm.look("/healthz").headers.get("Date")
     return parsedate_to_datetime(said) if said else datetime.now(UTC)
 
 
-def clock_finding(farm: Farm) -> Finding:
+def clock_finding(farm: Client) -> Finding:
     """This machine's clock beside the farm's, which says whole seconds."""
     return skew_finding((datetime.now(UTC) - now(farm)).total_seconds())
 

@@ -1,4 +1,4 @@
-"""Fine-tuning on a farm: it compiles, and one of its devices trains. Used through `Farm.fine_tune`."""
+"""Fine-tuning on a farm: it compiles, and one of its devices trains. Used through `Client.fine_tune`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pockfarm.values import Device
 
 if TYPE_CHECKING:
     from pockfarm import values
-    from pockfarm.client import Farm
+    from pockfarm.client import Client
 
 
 def fine_tune(
-    farm: Farm,
+    farm: Client,
     model: Any,
     example_inputs: Any = None,
     data: Any = None,
@@ -52,7 +52,7 @@ def fine_tune(
     return tuned_by(trainer, model, example_inputs, data, asked, progress)
 
 
-def _target(farm: Farm, target: str | None, device: str | None, device_class: str | None) -> str:
+def _target(farm: Client, target: str | None, device: str | None, device_class: str | None) -> str:
     """What the wanted device runs best. Raises: UsageError when no device tells."""
     if target is not None:
         return target
@@ -74,7 +74,7 @@ def _fits(one: Device, device: str | None, device_class: str | None) -> bool:
 class OnFarm:
     """A farm compiles, a device of it trains."""
 
-    farm: Farm
+    farm: Client
     target: str
     device: str | None
     device_class: str | None

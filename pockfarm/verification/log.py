@@ -6,8 +6,8 @@ from pathlib import Path
 
 from device_agents.wire import ProtocolError, loads, merkle
 from device_agents.wire.receipt import Checkpoint, Signed
+from pockfarm.client.synchronous.record import Record
 from pockfarm.errors import UsageError
-from pockfarm.record import Record
 from pockfarm.verification.findings import Finding, NotVerified
 from pockfarm.verification.papers import read_paper
 from pockfarm.written import write_whole

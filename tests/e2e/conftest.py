@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from pockfarm import up
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.state import StateFolder
 from pockfarm.values import Device
 
@@ -19,7 +19,7 @@ class LiveFarm:
     """The farm, a client of it, and its two devices."""
 
     state: StateFolder
-    client: Farm
+    client: Client
     host: Device
     emulated: Device
 
@@ -42,7 +42,7 @@ def live(loopback: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
     os.environ.update(settings)
     try:
         up.up(state, say=print, port=0)
-        with Farm.connect(state) as client:
+        with Client(state=state) as client:
             devices = {device.measurement_class: device for device in client.devices()}
             yield LiveFarm(state, client, devices["host"], devices["emulated"])
     finally:

@@ -1,4 +1,4 @@
-"""`Farm.fine_tune` on a real farm: a module goes out, and comes home from a device with all its tensors."""
+"""`Client.fine_tune` on a real farm: a module goes out, and comes home from a device with all its tensors."""
 
 from __future__ import annotations
 

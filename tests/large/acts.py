@@ -16,7 +16,7 @@ from torch import nn
 
 import pockfarm
 from pockfarm import local, up
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.state import StateFolder
 
 WIDTH, CLASSES, BATCH, RATE = 4096, 10, 4, 0.01
@@ -67,11 +67,11 @@ def here(gigabytes: float, folder: Path) -> None:
 
 
 def farm(gigabytes: float, folder: Path) -> None:
-    """`Farm.fine_tune` on a farm of its own, whose agent is this machine."""
+    """`Client.fine_tune` on a farm of its own, whose agent is this machine."""
     state = StateFolder(folder / "state")
     status = up.up(state, say=print)
     try:
-        with Farm(status.url, state.api_key() or "") as client:
+        with Client(status.url, state.api_key() or "") as client:
             deadline = time.monotonic() + AGENT_WITHIN_S
             while not any(one.measurement_class == "host" for one in client.devices()):
                 assert time.monotonic() < deadline, "this machine's agent has not enrolled"

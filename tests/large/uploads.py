@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from pockfarm import uploads
+from pockfarm.client.synchronous import uploads
 from pockfarm.parts import answers_http, free_port
 from tests.service.cutting import cutting_link
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import answers, cli, lists, looks
-from pockfarm.client import Farm
+from pockfarm import cli
+from pockfarm.client import Client
+from pockfarm.client.synchronous import answers, lists, looks
 from pockfarm.commands.local import plan_source, source
 from pockfarm.errors import PockfarmError, UsageError
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
@@ -206,7 +207,7 @@ def test_who_leaves_a_run_alone_is_told_how_to_come_back(
     def leave(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Farm, "wait_for_run", leave)
+    monkeypatch.setattr(Client, "wait_for_run", leave)
     farm.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
     assert cli.main(["run", DIGEST, "profile"]) == cli.INTERRUPTED
     assert "the run goes on; `pockfarm watch run_1` comes back to it" in capsys.readouterr().err

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import answers, looks
-from pockfarm.client import Farm, RunSettings
+from pockfarm.client import Client, RunSettings
+from pockfarm.client.synchronous import answers, looks
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
 from pockfarm.state import FarmStatus, StateFolder
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
@@ -26,14 +26,14 @@ def server(loopback: None) -> Iterator[FakeFarm]:
 
 
 @pytest.fixture
-def farm(server: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+def farm(server: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr(answers, "RETRY_PAUSE_S", 0.01)
     monkeypatch.setattr(looks, "POLL_INTERVAL_S", 0.01)
-    with Farm(server.url, "key-1") as farm:
+    with Client(server.url, "key-1") as farm:
         yield farm
 
 
-def test_compile_sends_model_plan_spec_and_target(server: FakeFarm, farm: Farm, tmp_path: Path) -> None:
+def test_compile_sends_model_plan_spec_and_target(server: FakeFarm, farm: Client, tmp_path: Path) -> None:
     server.on("POST", "/compile", Answer(202, JOB))
     model = tmp_path / "net.onnx"
     model.write_bytes(b"\x08\x07onnx")
@@ -46,7 +46,7 @@ def test_compile_sends_model_plan_spec_and_target(server: FakeFarm, farm: Farm, 
         assert part in request.body
 
 
-def test_waiting_follows_a_job_by_long_polls_until_it_ends(server: FakeFarm, farm: Farm) -> None:
+def test_waiting_follows_a_job_by_long_polls_until_it_ends(server: FakeFarm, farm: Client) -> None:
     compiling = {**JOB, "state": "compiling", "stage": "kernels", "fraction": 0.5}
     done = {**JOB, "state": "succeeded", "fraction": 1.0, "bundle_digest": DIGEST}
     tags = [{"ETag": f'"{number}"'} for number in range(3)]
@@ -62,7 +62,7 @@ def test_waiting_follows_a_job_by_long_polls_until_it_ends(server: FakeFarm, far
     assert "wait=" in server.seen[1].path
 
 
-def test_a_job_has_the_compilers_warnings(server: FakeFarm, farm: Farm) -> None:
+def test_a_job_has_the_compilers_warnings(server: FakeFarm, farm: Client) -> None:
     said = {"code": "model.example", "where": "fc", "message": "is odd", "hint": "do this instead"}
     server.on("GET", "/jobs/job_1", Answer(200, {**JOB, "warnings": [said]}), Answer(200, JOB))
     (warning,) = farm.job("job_1").warnings
@@ -70,14 +70,14 @@ def test_a_job_has_the_compilers_warnings(server: FakeFarm, farm: Farm) -> None:
     assert farm.job("job_1").warnings == ()
 
 
-def test_a_failed_job_raises_its_typed_cause(server: FakeFarm, farm: Farm) -> None:
+def test_a_failed_job_raises_its_typed_cause(server: FakeFarm, farm: Client) -> None:
     server.on("GET", "/jobs/job_1", Answer(200, {**JOB, "state": "failed", "ending": ENDING}))
     with pytest.raises(Failed, match=r"byte 7: truncated \[model: model.invalid\]\n  send it all") as caught:
         farm.wait_for_job("job_1")
     assert (caught.value.cause, caught.value.code, caught.value.state) == ("model", "model.invalid", "failed")
 
 
-def test_waiting_gives_up_when_the_time_is_over(server: FakeFarm, farm: Farm) -> None:
+def test_waiting_gives_up_when_the_time_is_over(server: FakeFarm, farm: Client) -> None:
     server.on("GET", "/runs/run_1", Answer(200, {"id": "run_1", "state": "queued"}))
     with pytest.raises(Failed, match="has not ended after 0 s"):
         farm.wait_for_run("run_1", timeout_s=0)
@@ -87,7 +87,7 @@ OPEN, ENDED = {"id": "run_1", "state": "running"}, {"id": "run_1", "state": "suc
 
 
 def test_a_run_is_waited_for_while_its_farm_is_away(
-    server: FakeFarm, farm: Farm, monkeypatch: pytest.MonkeyPatch
+    server: FakeFarm, farm: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = [Answer(503)] * 7
     server.on("GET", "/runs/run_1", Answer(200, OPEN, {"ETag": '"1"'}), *away, Answer(200, ENDED))
@@ -101,7 +101,7 @@ def test_a_run_is_waited_for_while_its_farm_is_away(
         farm.wait_for_run("run_1")
 
 
-def test_all_events_of_a_run_are_followed_however_many_an_answer_holds(server: FakeFarm, farm: Farm) -> None:
+def test_all_events_of_a_run_are_followed_however_many_an_answer_holds(server: FakeFarm, farm: Client) -> None:
     pages = [[1, 2], [3], [], [4, 5], [6], []]
     server.on("GET", "/runs/run_1", Answer(200, OPEN), Answer(200, ENDED))
     server.on("GET", "/runs/run_1/events", *(Answer(200, [{"id": number} for number in page]) for page in pages))
@@ -111,7 +111,7 @@ def test_all_events_of_a_run_are_followed_however_many_an_answer_holds(server: F
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, Unauthorized), (404, NotFound), (422, Refused), (500, Refused)])
-def test_a_problem_becomes_a_typed_error(server: FakeFarm, farm: Farm, status: int, kind: type[Refused]) -> None:
+def test_a_problem_becomes_a_typed_error(server: FakeFarm, farm: Client, status: int, kind: type[Refused]) -> None:
     problem = {"detail": "no such plan", "code": "plan.invalid", "where": "plan.update[0]", "hint": "see the guide"}
     server.on("POST", "/compile", Answer(status, problem))
     with pytest.raises(kind, match="no such plan") as caught:
@@ -122,20 +122,20 @@ def test_a_problem_becomes_a_typed_error(server: FakeFarm, farm: Farm, status: i
     )  # fmt: skip
 
 
-def test_a_busy_farm_is_asked_again_under_the_same_idempotency_key(server: FakeFarm, farm: Farm) -> None:
+def test_a_busy_farm_is_asked_again_under_the_same_idempotency_key(server: FakeFarm, farm: Client) -> None:
     server.on("POST", "/runs", Answer(503, {}), Answer(429, {}), Answer(202, {"id": "run_1", "state": "queued"}))
     assert farm.start_run(DIGEST, mode="train", steps=5).id == "run_1"
     assert len({request.headers["Idempotency-Key"] for request in server.seen}) == 1
     assert len(server.seen) == 3
 
 
-def test_what_is_left_out_of_a_run_is_not_sent(server: FakeFarm, farm: Farm) -> None:
+def test_what_is_left_out_of_a_run_is_not_sent(server: FakeFarm, farm: Client) -> None:
     server.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
     farm.start_run(DIGEST, warmup=0)
     assert server.seen[0].body.replace(b" ", b"") == f'{{"bundle":"{DIGEST}","mode":"profile","warmup":0}}'.encode()
 
 
-def test_what_to_validate_on_goes_with_the_settings(server: FakeFarm, farm: Farm) -> None:
+def test_what_to_validate_on_goes_with_the_settings(server: FakeFarm, farm: Client) -> None:
     server.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
     settings = RunSettings("train", steps=3, patience=2)
     farm.start_run(DIGEST, settings, dataset=DIGEST, validation_dataset=DIGEST)
@@ -150,17 +150,17 @@ def test_what_to_validate_on_goes_with_the_settings(server: FakeFarm, farm: Farm
 
 def test_no_farm_at_the_address(loopback: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "RETRY_PAUSE_S", 0.01)
-    with Farm("http://127.0.0.1:9", "k") as farm, pytest.raises(Unreachable, match="no answer from the farm at"):
+    with Client("http://127.0.0.1:9", "k") as farm, pytest.raises(Unreachable, match="no answer from the farm at"):
         farm.devices()
 
 
-def test_something_else_at_the_address(server: FakeFarm, farm: Farm) -> None:
+def test_something_else_at_the_address(server: FakeFarm, farm: Client) -> None:
     server.on("GET", "/devices", Answer(200, b"<html>hello</html>"))
     with pytest.raises(PockfarmError, match="is this the address of a farm"):
         farm.devices()
 
 
-def test_unknown_fields_of_a_newer_farm_do_no_harm(server: FakeFarm, farm: Farm) -> None:
+def test_unknown_fields_of_a_newer_farm_do_no_harm(server: FakeFarm, farm: Client) -> None:
     device = {
         "id": "dev_1",
         "name": "pi",
@@ -179,11 +179,11 @@ def test_connect_needs_an_address_and_a_key(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("POCKFARM_API_KEY", raising=False)
     state = StateFolder(tmp_path / "state")
     with pytest.raises(UsageError, match="pockfarm up"):
-        Farm.connect(state)
+        Client(state=state)
     state.make()
     state.save(FarmStatus(1, "http://127.0.0.1:8123", True, {}))
     state.api_key_file.write_text("secret\n")
-    with Farm.connect(state) as farm:
+    with Client(state=state) as farm:
         assert farm.url == "http://127.0.0.1:8123"
 
 
@@ -191,12 +191,12 @@ def test_the_environment_names_the_farm(server: FakeFarm, monkeypatch: pytest.Mo
     monkeypatch.setenv("POCKFARM_URL", server.url + "/")
     monkeypatch.setenv("POCKFARM_API_KEY", "from-environment")
     server.on("GET", "/devices", Answer(200, {"items": []}))
-    with Farm.connect() as farm:
+    with Client() as farm:
         assert farm.devices() == []
     assert server.seen[0].headers["Authorization"] == "Bearer from-environment"
 
 
-def test_a_setting_out_of_bounds_is_refused_before_it_is_sent(farm: Farm, server: FakeFarm) -> None:
+def test_a_setting_out_of_bounds_is_refused_before_it_is_sent(farm: Client, server: FakeFarm) -> None:
     with pytest.raises(UsageError, match="warmup: must be 0 to 10,000"):
         farm.start_run(DIGEST, warmup=-1)
     with pytest.raises(UsageError, match="step: no such setting; did you mean 'steps'"):
@@ -204,7 +204,7 @@ def test_a_setting_out_of_bounds_is_refused_before_it_is_sent(farm: Farm, server
     assert server.seen == []
 
 
-def test_settings_go_as_one_value_or_by_name(farm: Farm, server: FakeFarm) -> None:
+def test_settings_go_as_one_value_or_by_name(farm: Client, server: FakeFarm) -> None:
     server.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
     farm.start_run(DIGEST, RunSettings("train", steps=5), seed=7, dataset="sha256:d")
     farm.start_run(DIGEST, mode="train", steps=5)
@@ -229,7 +229,7 @@ def external_model(folder: Path) -> Path:
     return folder / "net.onnx"
 
 
-def test_a_models_data_files_are_sent_where_the_farm_lacks_them(server: FakeFarm, farm: Farm, tmp_path: Path) -> None:
+def test_a_models_data_files_are_sent_where_the_farm_lacks_them(server: FakeFarm, farm: Client, tmp_path: Path) -> None:
     path = external_model(tmp_path)
     missing = {"code": "model.external-missing", "detail": "not sent", "where": "data", "hint": "send it"}
     server.on("POST", "/compile", Answer(404, missing), Answer(202, JOB), Answer(202, JOB))

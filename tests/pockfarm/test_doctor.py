@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from pockfarm import answers, cli
-from pockfarm.client import Farm
+from pockfarm import cli
+from pockfarm.client import Client
+from pockfarm.client.synchronous import answers
 from pockfarm.doctor import OK, WARNING, WRONG, Finding, farm_findings, findings_text, is_well, reach
 from pockfarm.doctor import farm as of_farm
 from pockfarm.doctor import installation as here
@@ -51,7 +52,7 @@ def test_a_farm_without_worker_and_devices_is_not_well(
     assert "-> pockfarm devices enrol NAME" in out
     with live.farm.database.transaction() as session:
         give_sign(session, "worker")
-    with Farm(live.url, os.environ["POCKFARM_API_KEY"]) as farm:
+    with Client(live.url, os.environ["POCKFARM_API_KEY"]) as farm:
         of_parts = states(farm_findings(farm))
     assert of_parts["farm's database"] == of_parts["farm's disk"] == of_parts["clock"] == OK
     assert of_parts["API key"] == of_parts["regressions"] == OK
@@ -61,10 +62,10 @@ def test_a_farm_without_worker_and_devices_is_not_well(
 
 def test_the_scopes_of_a_key_are_found_out(live: LiveFarm) -> None:
     made = live.http.post("/keys", json={"name": "reader", "scopes": ["read"]}).json()
-    with Farm(live.url, made["secret"]) as farm:
+    with Client(live.url, made["secret"]) as farm:
         key = found(farm_findings(farm), "API key")
     assert (key.state, key.says) == (WARNING, "its scopes are read: it submits nothing")
-    with Farm(live.url, "pf_unknown") as farm:
+    with Client(live.url, "pf_unknown") as farm:
         findings = farm_findings(farm)
     assert found(findings, "API key").state == WRONG
     assert findings[-1].check == "API key", "nothing is asked by a key that is none"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm import cli, lists
-from pockfarm.client import Farm
+from pockfarm import cli
+from pockfarm.client import Client
+from pockfarm.client.synchronous import lists
 from pockfarm.state import FarmStatus, PartStatus, StateFolder
 from pockfarm.values import DEVICE_STATES, JOB_STATES, RUN_STATES
 from service.database import models
@@ -156,7 +157,7 @@ def test_options_of_every_command_stand_before_an_action_or_after_it(words: str)
 
 
 def test_more_than_a_page_comes_page_after_page(loopback: None) -> None:
-    with fake_farm() as server, Farm(server.url, "key") as farm:
+    with fake_farm() as server, Client(server.url, "key") as farm:
         page = [{"id": f"run_{n}"} for n in range(lists.PAGE)]
         server.on("GET", "/runs", Answer(200, {"items": page, "next": "c1"}), Answer(200, {"items": page[:50]}))
         assert len(farm.runs(limit=1000)) == lists.PAGE + 50
@@ -168,7 +169,7 @@ def query(path: str) -> dict[str, str]:
     return dict(one.split("=") for one in path.partition("?")[2].split("&") if one)
 
 
-def check_few(server: FakeFarm, farm: Farm) -> None:
+def check_few(server: FakeFarm, farm: Client) -> None:
     server.on("GET", "/runs", Answer(200, {"items": [{"id": "run_1"}] * 3, "next": "c1"}))
     assert len(farm.runs(limit=3)) == 3
     assert query(server.seen[-1].path) == {"limit": "3"}

@@ -52,7 +52,7 @@ def test_what_is_sent_to_a_farm_may_come_too(live: LiveFarm, monkeypatch: pytest
         sent.append(model)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pockfarm.client.Farm.compile", compile_)
+    monkeypatch.setattr("pockfarm.Client.compile", compile_)
     give(monkeypatch, b"onnx")
     assert cli.main(["compile", "-", "--target", "x86-64-v3"]) == cli.INTERRUPTED
     assert sent == [b"onnx"]

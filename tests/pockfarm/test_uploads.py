@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from pockfarm import uploads
-from pockfarm.client import Farm
+from pockfarm.client import Client
+from pockfarm.client.synchronous import uploads
 from pockfarm.errors import Refused, Unreachable
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.pockfarm.test_client import external_model
@@ -35,16 +35,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "LONGEST_PAUSE_S", 0.1)
 
 
-def client(live: LiveFarm, port: int | None = None) -> Farm:
+def client(live: LiveFarm, port: int | None = None) -> Client:
     key = live.http.headers["Authorization"].removeprefix("Bearer ")
-    return Farm(live.url if port is None else f"http://127.0.0.1:{port}", key)
+    return Client(live.url if port is None else f"http://127.0.0.1:{port}", key)
 
 
 def port_of(live: LiveFarm) -> int:
     return int(live.url.rpartition(":")[2])
 
 
-def sending(farm: Farm, data: bytes) -> uploads.Sending:
+def sending(farm: Client, data: bytes) -> uploads.Sending:
     return uploads.Sending(farm._http, io.BytesIO(data), "model", "net.onnx")
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from device_agents import wire as p
 from device_agents.wire.receipt import LogEntry
 from pockfarm.cli import main as pockfarm
-from pockfarm.record import Record
+from pockfarm.client.synchronous.record import Record
 from pockfarm.values import Json
 from pockfarm.verification import NotVerified
 from pockfarm.verification.log import check_log

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from pockfarm.cli import main
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from tests.service.farms import TestFarm
 
 Command = Callable[..., str]
@@ -30,7 +30,7 @@ def command(farm: TestFarm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         secret = key or str(farm.http.headers["Authorization"]).removeprefix("Bearer ")
         monkeypatch.setattr(
             "pockfarm.commands.tenants.connect",
-            lambda _: Farm("http://testserver", secret, transport=httpx.MockTransport(pass_on)),
+            lambda _: Client("http://testserver", secret, transport=httpx.MockTransport(pass_on)),
         )
         code = main(list(words))
         said = capsys.readouterr()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from compiler.cache_folder import cache_folder
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.values import optional_number, part
 from pockfarm.webhooks import verify_webhook
 from service.database.engine import Database
@@ -34,13 +34,13 @@ def farm(loopback: None) -> Iterator[Deployed]:
 
 
 @pytest.fixture(scope="module")
-def client(farm: Deployed) -> Iterator[Farm]:
-    with Farm(farm.url, farm.key) as opened:
+def client(farm: Deployed) -> Iterator[Client]:
+    with Client(farm.url, farm.key) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def work(farm: Deployed, client: Farm) -> Iterator[Work]:
+def work(farm: Deployed, client: Client) -> Iterator[Work]:
     """The main job, undisturbed: compile, train, report, weights. What it gives is what later trainings must give."""
     x, y = digits(0)
     dataset = client.add_dataset(npz(x=x, y=y), name="digits.npz").digest
@@ -57,7 +57,7 @@ def work(farm: Deployed, client: Farm) -> Iterator[Work]:
     rows.close()
 
 
-def test_the_main_job(client: Farm, work: Work) -> None:
+def test_the_main_job(client: Client, work: Work) -> None:
     run = client.wait_for_run(work.train())
     report = client.report(run.id)
     work.weights = client.weights(run.id)
@@ -70,7 +70,9 @@ def test_the_main_job(client: Farm, work: Work) -> None:
     assert (work.ends(run.id), work.results(run.id)) == (1, 1)
 
 
-def test_what_ends_is_told_to_webhooks_by_the_one_part_with_a_way_out(farm: Deployed, client: Farm, work: Work) -> None:
+def test_what_ends_is_told_to_webhooks_by_the_one_part_with_a_way_out(
+    farm: Deployed, client: Client, work: Work
+) -> None:
     assert farm.environment("api-1")["POCKFARM_SEND_WEBHOOKS"] == "false"
     with receiving() as receiver:
         made = client.add_webhook(receiver.url, events=["run.ended"])

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import func, select
 
-from pockfarm.client import Farm
+from pockfarm.client import Client
 from pockfarm.errors import NotFound, PockfarmError
 from pockfarm.values import Job, Run
 from service.database.engine import Database
@@ -25,7 +25,7 @@ PLAN = "bias-only"
 class Work:
     """A compile and two trainings that are under way, and the training's undisturbed weights."""
 
-    client: Farm
+    client: Client
     rows: Database
     """Straight to the database."""
     target: str

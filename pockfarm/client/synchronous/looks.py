@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import httpx
 
-from pockfarm.answers import BUSY, json_of
+from pockfarm.client.synchronous.answers import BUSY, json_of
 from pockfarm.errors import Refused, Unreachable
 from pockfarm.values import Json
 

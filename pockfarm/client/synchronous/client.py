@@ -1,6 +1,6 @@
 """The farm from Python, over HTTP.
 
-    with Farm.connect() as farm:
+    with Client() as farm:
         job = farm.wait_for_job(farm.compile(model, plan="full", spec="batch: 8", target="raspberry-pi-4").id)
         run = farm.wait_for_run(farm.start_run(job.bundle_digest, device_class="raspberry-pi-4", steps=20).id)
         print(farm.report(run.id)["measurement"]["median_us"])
@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,19 +27,20 @@ from urllib.parse import urlencode
 import httpx
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
-from pockfarm import uploads
-from pockfarm.answers import answered, json_of
+from pockfarm.client.found import found
+from pockfarm.client.synchronous import uploads
+from pockfarm.client.synchronous.answers import answered, json_of
+from pockfarm.client.synchronous.fleet import Fleet
+from pockfarm.client.synchronous.lists import Lists
+from pockfarm.client.synchronous.looks import Seen, looks
+from pockfarm.client.synchronous.record import Record
+from pockfarm.client.synchronous.reports import Reports
+from pockfarm.client.synchronous.tenants import Tenants
 from pockfarm.errors import Failed, NotFound, Unreachable, UsageError
-from pockfarm.fleet import Fleet
-from pockfarm.lists import Lists
-from pockfarm.looks import Seen, looks
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.near import meant
-from pockfarm.record import Record
-from pockfarm.reports import Reports
 from pockfarm.sources import opened, text_of
-from pockfarm.state import StateFolder, default_state
-from pockfarm.tenants import Tenants
+from pockfarm.state import StateFolder
 from pockfarm.values import (
     OPEN_STATES,
     Bundle,
@@ -69,39 +69,27 @@ FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
 
 
-class Farm(Fleet, Lists, Tenants, Record, Reports):
+class Client(Fleet, Lists, Tenants, Record, Reports):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
-    def __init__(self, url: str, api_key: str, *, transport: httpx.BaseTransport | None = None) -> None:
-        self.url = url.rstrip("/")
-        headers = {"Authorization": f"Bearer {api_key}", "User-Agent": "pockfarm-client", "Accept": "application/json"}
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        state: StateFolder | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Of the farm at `url`, or of the one that is found: see `found`. Raises: UsageError when there is none."""
+        self.url, key = found(url, api_key, state)
+        headers = {"Authorization": f"Bearer {key}", "User-Agent": "pockfarm-client", "Accept": "application/json"}
         # A farm on this machine must not be asked for through a proxy.
         is_local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
         self._http = httpx.Client(
             base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport, trust_env=not is_local
         )
 
-    @classmethod
-    def connect(cls, state: StateFolder | None = None) -> Farm:
-        """The farm of `POCKFARM_URL` and `POCKFARM_API_KEY`, else the one that `pockfarm up` started on this machine.
-
-        Raises: UsageError when neither is there.
-        """
-        url, key = os.environ.get("POCKFARM_URL", ""), os.environ.get("POCKFARM_API_KEY", "")
-        if url and key and state is None:
-            return cls(url, key)
-        folder = state or default_state()
-        status = folder.status()
-        url = url or (status.url if status else "")
-        key = key or folder.api_key() or ""
-        if not url or not key:
-            raise UsageError(
-                f"no farm: set POCKFARM_URL and POCKFARM_API_KEY, or start one with `pockfarm up` "
-                f"(its state folder would be {folder.path})"
-            )
-        return cls(url, key)
-
-    def __enter__(self) -> Farm:
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(
@@ -395,6 +383,3 @@ def _failure(what: str, state: str, ending: Ending | None) -> Failed:
     if ending is None:
         return Failed(f"{what} ended as {state}", state=state)
     return Failed(f"{what} {state}: {ending}", state=state, cause=ending.cause, code=ending.code)
-
-
-__all__ = ["Farm", "RunSettings"]

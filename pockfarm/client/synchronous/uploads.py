@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import httpx
 
-from pockfarm.answers import BUSY, checked, json_of
+from pockfarm.client.synchronous.answers import BUSY, checked, json_of
 from pockfarm.errors import NotFound, PockfarmError, Refused, Unreachable
 from pockfarm.values import Json, number, text
 

@@ -1,4 +1,4 @@
-"""Compiles, runs and devices, the newest first, page after page. A part of `pockfarm.client.Farm`."""
+"""Compiles, runs and devices, the newest first, page after page. A part of `Client`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What proves the farm's record: receipts, statements and the log of results. A part of `pockfarm.client.Farm`."""
+"""What proves the farm's record: receipts, statements and the log of results. A part of `Client`."""
 
 from __future__ import annotations
 

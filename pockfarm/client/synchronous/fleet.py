@@ -1,4 +1,4 @@
-"""What operators of many boards ask of a farm, and webhooks: a part of `pockfarm.client.Farm`."""
+"""What operators of many boards ask of a farm, and webhooks: a part of `Client`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from pockfarm.answers import json_of
+from pockfarm.client.synchronous.answers import json_of
 from pockfarm.errors import Unreachable
 from pockfarm.values import Json, parts
 

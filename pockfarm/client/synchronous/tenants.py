@@ -1,4 +1,4 @@
-"""What administrators ask of a farm: keys, people, organisations, the audit log; a part of `pockfarm.client.Farm`."""
+"""What administrators ask of a farm: keys, people, organisations, the audit log; a part of `Client`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from pockfarm.answers import json_of
+from pockfarm.client.synchronous.answers import json_of
 from pockfarm.values import Json, parts
 
 

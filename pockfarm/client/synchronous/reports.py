@@ -1,4 +1,4 @@
-"""What runs have measured, and whether it holds. A part of `pockfarm.client.Farm`."""
+"""What runs have measured, and whether it holds. A part of `Client`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from pockfarm.answers import json_of
+from pockfarm.client.synchronous.answers import json_of
 from pockfarm.values import Json, Run, part, run_of
 
 
