@@ -41,6 +41,9 @@ STATES: Mapping[str, tuple[str, Tone]] = {
     "offline": ("bar", ""),
     "quarantined": ("warning", "bad"),
     "removed": ("cross", ""),
+    "in force": ("check", "good"),
+    "revoked": ("cross", ""),
+    "used": ("check", ""),
 }
 VERDICTS: Mapping[str, tuple[str, Tone]] = {
     "valid": ("check", "good"),

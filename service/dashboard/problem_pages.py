@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import cast
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -43,7 +44,7 @@ def install(app: FastAPI) -> None:
 def _dressed(inner: Handler) -> Handler:
     async def handler(request: Request, error: Exception) -> Response:
         answer = await inner(request, error)
-        return problem_page(answer) if wants_page(request) else answer
+        return problem_page(answer, came_from(request)) if wants_page(request) else answer
 
     return handler
 
@@ -52,16 +53,25 @@ def wants_page(request: Request) -> bool:
     """True for a browser on one of our pages. Programs, and the data files of tables, get problem documents."""
     path = request.url.path
     is_page = path == "/" or (path.startswith(("/open/", addresses.ROOT)) and not path.endswith((".csv", ".json")))
-    return is_page and request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", "")
+    return is_page and request.method in ("GET", "HEAD", "POST") and "text/html" in request.headers.get("accept", "")
 
 
-def problem_page(answer: Response) -> Response:
-    """The page of a problem document; anything else is left as it is."""
+def came_from(request: Request) -> str:
+    """The page of ours that a refused form was on; empty if there is none."""
+    if request.method != "POST":
+        return ""
+    before = urlsplit(request.headers.get("referer", ""))
+    is_ours = before.netloc == request.headers.get("host") and f"{before.path}/".startswith(f"{addresses.ROOT}/")
+    return before.path + (f"?{before.query}" if before.query else "") if is_ours else ""
+
+
+def problem_page(answer: Response, back: str = "") -> Response:
+    """The page of a problem document; anything else is left as it is. `back`: the page that a refused form was on."""
     if answer.status_code < 400:
         return answer
     body = json.loads(bytes(answer.body))
     found = _words(answer.status_code, body)
-    response = render.page("problem.html", answer.status_code, problem=found)
+    response = render.page("problem.html", answer.status_code, problem=found, back=back)
     if "retry-after" in answer.headers:
         response.headers["Retry-After"] = answer.headers["retry-after"]
     return response

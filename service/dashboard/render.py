@@ -12,7 +12,7 @@ from pathlib import Path
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from service.dashboard import addresses, parts
+from service.dashboard import addresses, parts, visitors
 from service.dashboard import format as fmt
 from service.dashboard.tables import Table, WholeTable, csv_text, json_text
 
@@ -71,8 +71,12 @@ def environment() -> Environment:
 
 def page(template: str, status: int = 200, **values: object) -> HTMLResponse:
     """An HTML page; `values` are the template's names."""
-    text = environment().get_template(template).render(now=time.time(), **values)
-    return HTMLResponse(text, status, headers=dict(PAGE_HEADERS))
+    visitor = visitors.current()
+    text = environment().get_template(template).render(now=time.time(), visitor=visitor, **values)
+    answer = HTMLResponse(text, status, headers=dict(PAGE_HEADERS))
+    if visitor.said is not None:
+        visitors.forget_said(answer)
+    return answer
 
 
 def data(table: Table | WholeTable, ending: str, name: str) -> Response:

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import RedirectResponse, Response
 
-from service.access import FarmDep, require_principal
+from service.access import FarmDep
 from service.audit.endpoints import AuditFilterDep
-from service.dashboard import addresses, exports, queries, render
+from service.dashboard import addresses, admin_routes, exports, queries, render, visitors
 from service.dashboard.pages.audit import audit_file, audit_page
 from service.dashboard.pages.benchmarks import benchmarks_page
 from service.dashboard.pages.compare import compare_page, compare_table
@@ -23,7 +23,7 @@ from service.problems import NotFound
 from service.runs.filter import RunFilter
 
 router = APIRouter(include_in_schema=False)
-private = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(require_principal)])
+private = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)])
 
 Text = Annotated[str, Query(max_length=200)]
 Ending = Literal["csv", "json"]
@@ -220,3 +220,4 @@ def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None) -> Response:
 
 
 router.include_router(private)
+router.include_router(admin_routes.router)

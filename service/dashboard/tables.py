@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from service.dashboard import format as fmt
+from service.dashboard.actions import Action
 
 Value = str | int | float | bool | None
 Entry = TypeVar("Entry")
@@ -78,6 +79,8 @@ class Row:
     """Class of a colour key before the row's name (`phase-forward`, `series-2`)."""
     letter: str = ""
     """What the row is called in the picture beside the table."""
+    actions: tuple[Action, ...] = ()
+    """What the visitor may do about it; on the page only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,11 @@ class Table:
     def shown(self) -> tuple[Column, ...]:
         """The columns of the page."""
         return tuple(column for column in self.columns if not column.files_only)
+
+    @property
+    def has_actions(self) -> bool:
+        """Whether there is something to do about any row."""
+        return any(row.actions for row in self.rows)
 
     def hiding_empty(self, *keys: str) -> Table:
         """The page leaves out those of these columns that no row has a value for; the files keep them."""

@@ -66,9 +66,9 @@ def create_key(
     return key, secret
 
 
-def list_keys(session: Session) -> list[ApiKey]:
-    """Every key, the newest first."""
-    return list(session.scalars(select(ApiKey).order_by(ApiKey.id.desc())))
+def list_keys(session: Session, limit: int | None = None) -> list[ApiKey]:
+    """Every key, or so many, the newest first."""
+    return list(session.scalars(select(ApiKey).order_by(ApiKey.id.desc()).limit(limit)))
 
 
 def revoke_key(session: Session, key_id: str) -> ApiKey | None:

@@ -1,0 +1,1 @@
+"""Pages for those who run an organisation, or the farm: one list each, with the form that adds to it."""

@@ -1,0 +1,100 @@
+"""API keys: made with what they may do and until when, shown once, revoked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.dashboard import format as fmt
+from service.dashboard import forms
+from service.dashboard.actions import Action
+from service.dashboard.forms import Field, Form, Typed
+from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path, standing
+from service.dashboard.tables import Column, Row, table
+from service.database.models import User
+from service.keys.schemas import KeyCreate, KeyCreated, KeyView, key_view
+from service.keys.service import list_keys
+from service.permissions import SCOPES, Scope
+
+NAME = "keys"
+GRANTS: dict[str, tuple[str, tuple[Scope, ...]]] = {
+    "read": ("Read: sees jobs, runs, devices", ("read",)),
+    "submit": ("Submit: also sends models, data and runs", ("read", "submit")),
+    "operate": ("Operate: also looks after devices", ("read", "submit", "operate")),
+    "admin": ("Administer: also people and keys", SCOPES),
+}
+DAY_S = 86400.0
+COLUMNS = (
+    Column("name", "Key", primary=True),
+    Column("standing", "Standing", "state"),
+    Column("scopes", "May", wrap=True),
+    Column("person", "Whose"),
+    Column("expires_at", "Expires", "time", "UTC"),
+    Column("last_used_at", "Last used", "time", "UTC"),
+    Column("created_at", "Made", "time", "UTC"),
+    Column("id", "Its id", "code"),
+)
+
+
+def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+    """The organisation's keys."""
+    people = list(session.scalars(select(User).order_by(User.name).limit(SHOWN)))
+    names = {person.id: person.name for person in people}
+    rows = [_row(key_view(key), names) for key in list_keys(session, SHOWN)]
+    shown = table(NAME, "API keys, newest first", COLUMNS, rows)
+    lead = "What programs and people call the farm with. A secret is shown once, when the key is made; the farm keeps \
+none. Give each program its own, with no more rights than it needs."
+    asked = form or blank([person for person in people if not person.removed_at])
+    return AdminPart(NAME, "API keys", lead, shown, "No key yet: make one below.", (asked,), made)
+
+
+def blank(people: Sequence[User]) -> Form:
+    """The form for a new one."""
+    fields = [
+        Field("name", "Name", required=True, hint="What uses it, so that you know what to revoke: `ci on build-3`"),
+        Field("may", "May", "select", "submit", tuple((name, words) for name, (words, _) in GRANTS.items())),
+        Field("days", "Days until it expires", "number", "90", hint="Empty: it never does", max_length=12),
+    ]
+    if people:
+        choices = (("", "nobody's: a program's"), *((person.id, person.name) for person in people))
+        fields.append(Field("user", "Whose", "select", options=choices))
+    return Form("new-key", "Make a key", path(NAME), "Make the key", tuple(fields))
+
+
+def body(typed: Typed) -> KeyCreate:
+    """What the form asks for. Raises: Invalid."""
+    grant = GRANTS.get(typed.text("may"), GRANTS["read"])
+    values = {"name": typed.text("name"), "scopes": list(grant[1]), **typed.given("user")}
+    lifetime_s = forms.number(typed, "days", times=DAY_S)
+    return forms.body_of(KeyCreate, values | ({} if lifetime_s is None else {"lifetime_s": lifetime_s}))
+
+
+def made(key: KeyCreated) -> Made:
+    """What its maker must keep now."""
+    until = f"It expires on {fmt.clock(key.expires_at)} UTC." if key.expires_at else "It never expires."
+    return Made(
+        f"The key {key.name} is made",
+        (("Its secret", key.secret), ("Use it in a shell", f"export POCKFARM_API_KEY={key.secret}")),
+        f"{until} Copy the secret now: no page and no answer shows it again.",
+    )
+
+
+def _row(key: KeyView, names: dict[str, str]) -> Row:
+    is_over = key.expires_at is not None and key.expires_at <= time.time()
+    now = standing(ended=key.revoked_at is not None, expired=is_over)
+    values = {
+        "name": key.name,
+        "standing": now,
+        "scopes": ", ".join(key.scopes),
+        "person": names.get(key.user_id or ""),
+        "expires_at": fmt.iso(key.expires_at),
+        "last_used_at": fmt.iso(key.last_used_at),
+        "created_at": fmt.iso(key.created_at),
+        "id": key.id,
+    }
+    sure = "It stops working at once, and so does every dashboard that was opened with it. It cannot be brought back."
+    revoke = Action(path(NAME, key.id, "revoke"), "Revoke", sure=sure, of=key.name, is_grave=True)
+    return Row(values, anchor=key.id, dimmed=now != "in force", actions=(revoke,) if now == "in force" else ())

@@ -1,0 +1,48 @@
+"""What the pages of the administration have in common: a list, its form, and what was just made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.dashboard import addresses
+from service.dashboard.forms import Form
+from service.dashboard.tables import Table, Value
+
+SHOWN = 200
+"""Entries of a list, the newest; the API pages through the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Something new whose secret this one answer shows."""
+
+    title: str
+    secrets: tuple[tuple[str, str], ...]
+    """(what it is, the text to copy)."""
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPart:
+    """One page of the administration."""
+
+    name: str
+    """The last part of its address."""
+    title: str
+    lead: str
+    table: Table
+    empty: str
+    """What to do first, where the list has nothing."""
+    forms: tuple[Form, ...] = ()
+    """Those that the visitor may send."""
+    made: Made | None = None
+
+
+def path(name: str, *rest: str) -> str:
+    """The address of a page of the administration, or of a form on it."""
+    return addresses.page("/".join(("admin", name, *rest)))
+
+
+def standing(*, ended: bool, expired: bool, words: str = "revoked") -> Value:
+    """`in force`, `expired`, or that somebody ended it."""
+    return words if ended else "expired" if expired else "in force"
