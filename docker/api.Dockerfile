@@ -1,4 +1,9 @@
 # REST API and dashboard. The compiler's heavy parts (TVM, zig) are not in this image: a model is bytes to it.
+FROM node:20-bookworm-slim AS charts
+WORKDIR /dashboard
+COPY service/dashboard/package.json service/dashboard/package-lock.json ./
+RUN npm ci --ignore-scripts --no-audit --no-fund
+
 FROM python:3.11-slim-bookworm
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /app
@@ -10,6 +15,7 @@ COPY migrations migrations
 COPY pockfarm pockfarm
 COPY service service
 COPY workers workers
+COPY --from=charts /dashboard/node_modules service/dashboard/node_modules
 COPY alembic.ini ./
 RUN pip install -c constraints.txt -e ".[service]" \
     && useradd --system --create-home pockfarm \

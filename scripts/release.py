@@ -1,8 +1,9 @@
 """Build a release: `python scripts/release.py [FOLDER]` writes the source distribution, the wheel and SHA256SUMS.
 
 The source distribution is made from a copy of exactly the files that git tracks, and the wheel from that source
-distribution: whatever lies about in a checkout is in neither, and who has the first can make the second. Nothing is
-fetched: the build backend is the one of this environment. Every time in the wheel is the commit's, so the same commit
+distribution: whatever lies about in a checkout is in neither, and who has the first can make the second. Only the chart
+library, which git does not track, is put into the wheel from where `npm ci` has installed it. Nothing is fetched: the
+build backend is the one of this environment. Every time in the wheel is the commit's, so the same commit
 gives the same wheel.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -23,6 +25,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BACKEND = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
 SUMS = "SHA256SUMS"
+DASHBOARD = Path("service", "dashboard")
+LIBRARY = Path("node_modules", "uplot")
+LIBRARY_FILES = ("LICENSE", "package.json", "dist/uPlot.iife.min.js", "dist/uPlot.min.css")
 
 
 class ReleaseError(Exception):
@@ -55,6 +60,8 @@ def refuse_what_is_not_ready() -> None:
     number = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     if not re.search(rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M):
         raise ReleaseError(f"CHANGELOG.md has no section `## [{number}] - YYYY-MM-DD`: name what the release holds")
+    if not has_chart_library():
+        raise ReleaseError(f"the chart library is not what {DASHBOARD}/package-lock.json names: run `npm ci` there")
 
 
 def build(folder: Path) -> list[Path]:
@@ -67,6 +74,7 @@ def build(folder: Path) -> list[Path]:
         source = folder / run_backend("build_sdist", tree, folder, made_at)
         shutil.unpack_archive(source, work / "source")
         (unpacked,) = (work / "source").iterdir()
+        add_chart_library(unpacked, made_at)
         wheel = folder / run_backend("build_wheel", unpacked, folder, made_at)
     sums = folder / SUMS
     sums.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in (source, wheel)))
@@ -83,6 +91,26 @@ def copy_tracked(folder: Path, made_at: int) -> Path:
             to.chmod(0o755 if os.access(ROOT / line, os.X_OK) else 0o644)
             os.utime(to, (made_at, made_at))
     return folder
+
+
+def has_chart_library() -> bool:
+    """Whether the version of the lock is installed here, whose bytes `npm ci` has compared with the lock's digest."""
+    lock = json.loads((ROOT / DASHBOARD / "package-lock.json").read_text())["packages"][LIBRARY.as_posix()]
+    told = ROOT / DASHBOARD / LIBRARY / "package.json"
+    return told.is_file() and json.loads(told.read_text())["version"] == lock["version"]
+
+
+def add_chart_library(tree: Path, made_at: int) -> None:
+    """What pages load of it, and its licence. Without it the wheel's charts are pictures, which is said."""
+    if not has_chart_library():
+        print("release: no chart library in this wheel: `npm ci` has not been run", file=sys.stderr)
+        return
+    for name in LIBRARY_FILES:
+        to = tree / DASHBOARD / LIBRARY / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / DASHBOARD / LIBRARY / name, to)
+        to.chmod(0o644)
+        os.utime(to, (made_at, made_at))
 
 
 def run_backend(hook: str, tree: Path, folder: Path, made_at: int) -> str:

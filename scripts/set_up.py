@@ -2,9 +2,9 @@
 
 Standard library only, since it runs before anything is installed. It does what is missing and nothing else: Debian
 packages (as root; otherwise it says what to install), the virtual environment in `.venv`, the Python packages at the
-versions of `constraints.txt`, and the linker's C library for each target. A stamp in `.venv` makes later calls quick.
-It says first what it will install and about how long that takes, and then shows where it is: on a terminal a line that
-is written anew, elsewhere a line at least every ten seconds.
+versions of `constraints.txt`, the dashboard's chart library where npm is there, and the linker's C library for each
+target. A stamp in `.venv` makes later calls quick. It says first what it will install and about how long that takes, and
+then shows where it is: on a terminal a line that is written anew, elsewhere a line at least every ten seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+DASHBOARD = ROOT / "service" / "dashboard"
+"""Whose package.json asks for the chart library."""
 LOG = VENV / "set-up.log"
 LEVELS = ("farm", "dev")
 TORCH = "torch==2.13.0"
@@ -40,6 +42,7 @@ TERMINAL_INTERVAL_S = 0.5
 LOCK_TIMEOUT_S = 600.0
 """A machine that has just started may update itself for minutes."""
 LOCK_PAUSE_S = 2.0
+NO_NPM = "there is no npm: charts stay pictures, which nobody can zoom; to have that: apt-get install npm"
 HELD_LOCK = "Could not get lock"
 
 
@@ -76,6 +79,7 @@ SYSTEM_PACKAGES = (
             ("memcached", "memcached"),
         )
     ),
+    SystemPackage("npm", ("npm",), "installs the dashboard's chart library, which the tests zoom with", ("dev",)),
     SystemPackage("pypy3-venv", ("pypy3",), "a Python 3.9 on Debian 12, for the agent's tests", ()),
     SystemPackage(
         "python3-cryptography",
@@ -116,6 +120,7 @@ def set_up(level: str) -> None:
     if not done:
         make_venv()
         install_python_packages(level)
+        install_chart_library(level)
         warm_linker()
         stamp(level).write_text(fingerprint())
     say(f"ready after {duration(time.monotonic() - started)}")
@@ -130,6 +135,7 @@ def announce(level: str, missing: Sequence[SystemPackage], done: bool) -> None:
     if not done:
         count, size_mb = PYTHON_PACKAGES[level]
         say(f"  Python packages  about {count}, {size_mb:,} MB in .venv; {MINUTES['Python packages']} min")
+        say("  chart library    uPlot by npm, 1 MB; seconds" if shutil.which("npm") else f"  chart library    {NO_NPM}")
         say(f"  linker           its C library for each kind of machine; {MINUTES['linker']} min")
 
 
@@ -252,6 +258,21 @@ def pip(*arguments: str, about: int = 1) -> None:
         raise SetUpError(f"pip failed ({' '.join(last)}); its output is in {LOG.relative_to(ROOT)}")
 
 
+def install_chart_library(level: str) -> None:
+    """What `package-lock.json` names, to the byte. Raises: SetUpError, where the tests need it."""
+    npm = shutil.which("npm")
+    if npm is None:
+        say(NO_NPM)
+        return
+    say("chart library: uPlot, by npm")
+    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=DASHBOARD, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0 and level == "dev":
+        raise SetUpError(f"npm ci failed in {DASHBOARD.relative_to(ROOT)}: {done.stderr.strip()[-400:]}")
+    if done.returncode != 0:
+        say(f"going on without it, charts stay pictures: {done.stderr.strip()[-400:]}")
+
+
 def warm_linker() -> None:
     """Let the linker build its C library for each target once, so that no compile has to wait for it."""
     say("linker: building its C library for each kind of machine, once")
@@ -342,7 +363,8 @@ def stamp(level: str) -> Path:
 def fingerprint() -> str:
     """Digest of what decides the environment."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in (ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__)):
+    lock = DASHBOARD / "package-lock.json"
+    for path in (ROOT / "pyproject.toml", ROOT / "constraints.txt", lock, Path(__file__)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

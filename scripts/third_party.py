@@ -7,6 +7,7 @@ nobody has looked at, or a program without a row, ends the run: `make notices` n
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
@@ -85,6 +86,8 @@ PROGRAMS = {
     "valkey/valkey": Program("BSD-3-Clause", "docker-compose.yml: the broker"),
     "chrislusf/seaweedfs": Program("Apache-2.0", "docker-compose.yml: the storage"),
     "caddy": Program("Apache-2.0", "docker-compose.yml: the proxy"),
+    "npm": Program("Artistic-2.0", "tests, and farms whose charts can be zoomed: installs the chart library"),
+    "node": Program("MIT, on Debian", "docker/: installs the chart library while the image is built"),
     "python": Program("PSF-2.0, on Debian", "docker/: what our images start from"),
 }
 """Debian packages that set-up installs, and images; each is looked up here by its name."""
@@ -129,7 +132,7 @@ def render() -> str:
     programs = [f"| {name} | {one.licence} | {one.purpose} |" for name, one in programs_in_use()]
     brought = "\n".join(f"- {name}: {what}." for name, what in BROUGHT)
     return PAGE.format(direct=_lines(direct), rest=_lines(rest), copyleft=copyleft, programs="\n".join(programs),
-                       brought=brought, **linked_notices())  # fmt: skip
+                       brought=brought, scripts=scripts(), **linked_notices())  # fmt: skip
 
 
 def asked_for() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -277,6 +280,16 @@ def linked_notices() -> dict[str, str]:
     return {"copyrights": textwrap.indent("\n".join(copyrights), "    "), "mit": textwrap.indent(terms, "    ")}
 
 
+def scripts() -> str:
+    """What the dashboard's pages load of others: name, version and licence, by the lock."""
+    packages = json.loads((ROOT / "service" / "dashboard" / "package-lock.json").read_text())["packages"]
+    found = [(path.rpartition("node_modules/")[2], told) for path, told in sorted(packages.items()) if path]
+    unread = [name for name, told in found if told["license"] not in REVIEWED]
+    if unread:
+        raise NoticeError(f"nobody has looked at the licence of {', '.join(unread)}: add it to REVIEWED, or do without")
+    return " and ".join(f"the chart library {name} {told['version']} ({told['license']})" for name, told in found)
+
+
 def _lines(rows: Iterable[Row]) -> str:
     return "\n".join(row.text() for row in rows)
 
@@ -286,10 +299,10 @@ PAGE = """\
 
 Written by `make notices`; `tests/release/test_notices.py` says when it is to be written again.
 
-PockFarm is licensed under the [Apache License 2.0](LICENSE). Its wheel and its source distribution hold its own
-sources only, and no source of others; `compiler/runtime/tvm_abi.h` states, in names of its own, how structs of TVM and
-DLPack (Apache-2.0) lie in memory. What it uses is installed beside it, from wherever its user gets packages, under the
-licences below.
+PockFarm is licensed under the [Apache License 2.0](LICENSE). Its source distribution holds its own sources only; its
+wheel holds beside them {scripts}, whose licence lies beside it.
+`compiler/runtime/tvm_abi.h` states, in names of its own, how structs of TVM and DLPack (Apache-2.0) lie in memory. What
+it uses is installed beside it, from wherever its user gets packages, under the licences below.
 
 ## In the binaries that it makes
 

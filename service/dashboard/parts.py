@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from service.dashboard.charts.interactive import Chart
 from service.dashboard.tables import Table
 
 Tone = str
@@ -126,6 +127,8 @@ class Figure:
     table: Table | None = None
     data_href: str = ""
     """Where CSV and JSON of the data are, without the ending."""
+    chart: Chart | None = None
+    """The same for the chart library: to zoom and to point at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from service.dashboard import addresses, parts, visitors
 from service.dashboard import format as fmt
+from service.dashboard.library import has_library, library_file
 from service.dashboard.tables import Table, WholeTable, csv_text, json_text
 
 HERE = Path(__file__).parent
 STATIC_FILES: Mapping[str, str] = {
     "app.css": "text/css; charset=utf-8",
+    "charts.css": "text/css; charset=utf-8",
+    "charts.js": "text/javascript; charset=utf-8",
     "live.js": "text/javascript; charset=utf-8",
     "mark.svg": "image/svg+xml",
 }
-"""Every static file and its media type; nothing else is served."""
+"""Every static file of ours and its media type; beside them only those of the chart library are served."""
+LIBRARY_TYPES: Mapping[str, str] = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -40,7 +44,7 @@ YEAR_S = 365 * 86400
 @cache
 def static_version(name: str) -> str:
     """Ten digits of the file's digest: a new content gets a new address."""
-    return hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:10]
+    return hashlib.sha256(_static_path(name).read_bytes()).hexdigest()[:10]
 
 
 def static_address(name: str) -> str:
@@ -62,6 +66,7 @@ def environment() -> Environment:
         address=addresses,
         fmt=fmt,
         static=static_address,
+        has_chart_library=has_library,
         state_chip=parts.state_chip,
         verdict_chip=parts.verdict_chip,
         class_chip=parts.class_chip,
@@ -89,9 +94,14 @@ def data(table: Table | WholeTable, ending: str, name: str) -> Response:
 
 
 def static_file(name: str) -> Response | None:
-    """One static file, or None when there is none of that name."""
-    kind = STATIC_FILES.get(name)
-    if kind is None:
+    """One static file, ours or the chart library's; None when there is none of that name."""
+    path = _static_path(name)
+    kind = STATIC_FILES.get(name) or LIBRARY_TYPES.get(path.suffix)
+    if kind is None or not path.is_file():
         return None
     headers = {"Cache-Control": f"public, max-age={YEAR_S}, immutable", "X-Content-Type-Options": "nosniff"}
-    return Response((HERE / "static" / name).read_bytes(), headers=headers, media_type=kind)
+    return Response(path.read_bytes(), headers=headers, media_type=kind)
+
+
+def _static_path(name: str) -> Path:
+    return library_file(name) or HERE / "static" / name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -187,15 +188,47 @@ def test_what_is_done_is_not_done_again_until_something_changes(
     monkeypatch.setattr(script, "install_system_packages", lambda level: None)
     monkeypatch.setattr(script, "make_venv", lambda: done.append("venv"))
     monkeypatch.setattr(script, "install_python_packages", lambda level: done.append(level))
+    monkeypatch.setattr(script, "install_chart_library", lambda level: done.append("charts"))
     monkeypatch.setattr(script, "warm_linker", lambda: done.append("linker"))
     script.set_up("dev")
-    assert done == ["venv", "dev", "linker"]
+    assert done == ["venv", "dev", "charts", "linker"]
     script.set_up("dev")
     script.set_up("farm")
-    assert done == ["venv", "dev", "linker"], "the larger environment serves the smaller one"
+    assert done == ["venv", "dev", "charts", "linker"], "the larger environment serves the smaller one"
     monkeypatch.setattr(script, "fingerprint", lambda: "other constraints")
     script.set_up("farm")
-    assert done[3:] == ["venv", "farm", "linker"]
+    assert done[4:] == ["venv", "farm", "charts", "linker"]
+
+
+def test_without_npm_set_up_goes_on_and_says_what_is_missing(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script.shutil, "which", lambda name: None)
+    script.install_chart_library("farm")
+    assert "charts stay pictures" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("level", ["farm", "dev"])
+def test_a_chart_library_that_cannot_be_had_stops_only_the_tests(
+    level: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    npm = tmp_path / "npm"
+    npm.write_text('#!/bin/sh\necho "no network for $1" >&2\nexit 1\n')
+    npm.chmod(0o755)
+    monkeypatch.setattr(script.shutil, "which", lambda name: str(npm))
+    if level == "dev":
+        with pytest.raises(script.SetUpError, match="no network for ci"):
+            script.install_chart_library(level)
+        return
+    script.install_chart_library(level)
+    assert "charts stay pictures: no network for ci" in capsys.readouterr().out
+
+
+def test_the_lock_names_a_digest_and_no_host() -> None:
+    lock = json.loads((ROOT / "service" / "dashboard" / "package-lock.json").read_text())["packages"]
+    packages = [told for path, told in lock.items() if path]
+    assert [told for told in packages if "resolved" in told] == []
+    assert all(told["integrity"].startswith("sha512-") for told in packages)
 
 
 def test_a_failing_pip_ends_the_set_up_with_the_reason(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

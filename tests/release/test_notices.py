@@ -54,9 +54,10 @@ def test_the_notices_name_no_place_of_a_machine() -> None:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The files that notices are made from."""
-    names = ["pyproject.toml", "constraints.txt", "docker-compose.yml", "scripts/third_party.py", "scripts/set_up.py"]
+    names = ["pyproject.toml", "constraints.txt", "docker-compose.yml", "scripts/third_party.py", "scripts/set_up.py",
+             "service/dashboard/package-lock.json"]  # fmt: skip
     for name in [*names, *(path.as_posix() for path in tracked_files() if path.suffix == ".Dockerfile")]:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     return tmp_path
 

@@ -30,8 +30,7 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
     """Points over step number. Runs of more than `MAX_POINTS` steps show each stretch's fastest and slowest step."""
     frame = Frame(width, height, right=width * 0.09 + 34)
     x = Scale(0, max(len(series.step_ms), 1), *frame.x_range)
-    shown = [value for value in series.step_ms if value <= _ceiling(series)]
-    y = nice_scale([*shown, *(series.interval_ms or ())], *frame.y_range)
+    y = Scale(*step_range(series), *frame.y_range)
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     parts = [*_block_bands(series, x, top, bottom), axes(frame, x, y, "step", "ms per step")]
     if series.interval_ms:
@@ -50,6 +49,13 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
         f"90th percentile {fmt.latency(series.p90_ms)}"
     )
     return svg.picture(width, height, title, "step-plot", *parts)
+
+
+def step_range(series: StepSeries) -> tuple[float, float]:
+    """Where the axis of times begins and ends, ms: a few slow steps do not press all others flat."""
+    shown = [value for value in series.step_ms if value <= _ceiling(series)]
+    found = nice_scale([*shown, *(series.interval_ms or ())], 0, 1)
+    return found.low, found.high
 
 
 def outliers_above(series: StepSeries) -> int:

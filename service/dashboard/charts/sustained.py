@@ -32,9 +32,7 @@ def sustained_plot(series: SustainedSeries, width: float, height: float = 280.0)
     """Two lines over minutes; a broken one where it slows down for good, and one where the board first said so."""
     frame = Frame(width, height, right=width * 0.05 + 34)
     x = Scale(0, series.lasted_s / 60, *frame.x_range)
-    top_ms = _ceiling(series)
-    shown = [ms for _, ms in (*series.median_ms, *series.p90_ms) if ms <= top_ms]
-    y = nice_scale(shown, *frame.y_range)
+    y = Scale(*sustained_range(series), *frame.y_range)
     (_, right), (bottom, top) = frame.x_range, frame.y_range
     parts = [axes(frame, x, y, "minutes", "ms per step")]
     for points, name in ((series.p90_ms, "p90-line"), (series.median_ms, "curve median")):
@@ -54,6 +52,13 @@ def sustained_plot(series: SustainedSeries, width: float, height: float = 280.0)
     parts.append(svg.text(right + 6, p90_y + 4, "p90", "direct-label quiet"))
     title = f"Step time over {spoken(series.lasted_s)}: {series.says}"
     return svg.picture(width, height, title, "sustained-plot", *parts)
+
+
+def sustained_range(series: SustainedSeries) -> tuple[float, float]:
+    """Where the axis of times begins and ends, ms."""
+    top_ms = _ceiling(series)
+    found = nice_scale([ms for _, ms in (*series.median_ms, *series.p90_ms) if ms <= top_ms], 0, 1)
+    return found.low, found.high
 
 
 def beyond(series: SustainedSeries) -> int:

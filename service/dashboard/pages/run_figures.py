@@ -8,8 +8,9 @@ from device_agents.wire import DeviceState, KernelTime, Measurement
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, NARROW_WIDTH, for_screens
 from service.dashboard.charts.health import StateSeries, state_plot
+from service.dashboard.charts.interactive import Chart, Line
 from service.dashboard.charts.kernels import MOST_BARS, KernelBar, kernel_bars, phase_bar, phase_totals
-from service.dashboard.charts.steps import StepSeries, outliers_above, step_plot
+from service.dashboard.charts.steps import StepSeries, outliers_above, step_plot, step_range
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, Value, table
 
@@ -129,7 +130,21 @@ def step_figure(
         drawing=for_screens(lambda width: step_plot(series, width), width),
         table=block_table(measured),
         data_href=data_href,
+        chart=_step_chart(series, f"{data_href}.json"),
     )
+
+
+def _step_chart(series: StepSeries, source: str) -> Chart:
+    """Every step, none left out; the median with its interval, and the 90th percentile."""
+    last = float(max(len(series.step_ms), 1))
+    levels = [("median", "ink", series.median_ms, False), ("p90", "ink-2", series.p90_ms, True)]
+    if series.interval_ms:
+        low, high = series.interval_ms
+        levels += [("interval, upper end", "accent", high, True), ("interval, lower end", "accent", low, True)]
+    steps = Line("step time", "series-1", column="step_us", factor=1e-3, kind="dots")
+    lines = [Line(label, ink, points=((1.0, ms), (last, ms)), is_dashed=dashed) for label, ink, ms, dashed in levels]
+    return Chart((steps, *lines), "step", "ms per step", source=source, x="step", can_be_log=True,
+                 band=(3, 4) if series.interval_ms else None, range_y=step_range(series))  # fmt: skip
 
 
 def state_table(states: Sequence[DeviceState]) -> Table:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from device_agents.figures.sustained import spoken
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, for_screens
-from service.dashboard.charts.sustained import SustainedSeries, beyond, sustained_plot
+from service.dashboard.charts.interactive import Chart, Line
+from service.dashboard.charts.sustained import SustainedSeries, beyond, sustained_plot, sustained_range
 from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Fact, Figure, KeyFigure
 from service.dashboard.tables import Column, Row, Table, table, thinned
@@ -58,7 +59,21 @@ def sustained_figure(said: SustainedView, data_href: str) -> Figure:
         drawing=for_screens(lambda width: sustained_plot(series, width), FULL_WIDTH),
         table=thinned(window_table(said)),
         data_href=data_href,
+        chart=_chart(series, f"{data_href}.json"),
     )
+
+
+def _chart(series: SustainedSeries, source: str) -> Chart:
+    """The same to zoom, in minutes; the files have a window's beginning, and so has this."""
+    marks = ((series.onset_s, "slows down"), (series.throttled_s, "the board says throttled"))
+    lines = (
+        Line("p90", "ink-2", column="p90_us", factor=1e-3, is_dashed=True),
+        Line("median", "series-1", column="median_us", factor=1e-3),
+    )
+    return Chart(
+        lines, "minutes", "ms per step", source=source, x="start_s", x_factor=1 / 60, sync="run-time",
+        marks=tuple((at_s / 60, label) for at_s, label in marks if at_s is not None), range_y=sustained_range(series),
+    )  # fmt: skip
 
 
 def sustained_figures(said: SustainedView) -> tuple[KeyFigure, ...]:

@@ -8,6 +8,7 @@ from device_agents.wire import Training, Validation
 from service.dashboard import format as fmt
 from service.dashboard.charts import HALF_WIDTH, for_screens
 from service.dashboard.charts.curve import Curve, loss_plot
+from service.dashboard.charts.interactive import Chart, Line
 from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Fact, Figure
 from service.dashboard.tables import Column, Row, Table, table, thinned
@@ -79,7 +80,18 @@ def loss_figure(
         drawing=for_screens(lambda width: loss_plot([Curve("loss", tuple(losses))], width, validations=points), width),
         table=thinned(loss_table(losses)),
         data_href=data_href,
+        chart=loss_chart(data_href, has_validations=bool(validations), can_be_log=min(finite) > 0),
     )
+
+
+def loss_chart(data_href: str, *, has_validations: bool, can_be_log: bool) -> Chart:
+    """The same to zoom; `data_href` is that of the losses, beside which the validations lie."""
+    training = Line("training", "series-1", column="loss", is_smoothed=True)
+    validation = Line(
+        "validation", "series-2", column="loss", source=f"{data_href.rpartition('/')[0]}/validations.json"
+    )
+    lines = (training, validation) if has_validations else (training,)
+    return Chart(lines, "step", "loss", source=f"{data_href}.json", x="step", can_be_log=can_be_log)
 
 
 def training_facts(found: RunFacts) -> tuple[Fact, ...]:

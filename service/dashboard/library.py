@@ -1,0 +1,28 @@
+"""The chart library: uPlot, as its npm package has it (`package.json` beside this file; decision 79).
+
+Where it is not installed pages do without: each chart is a picture that the server has drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+PACKAGES = Path(__file__).parent / "node_modules"
+"""Where `npm ci` puts it in a checkout and in images, and scripts/release.py in a wheel."""
+FILES: Mapping[str, str] = {
+    "uPlot.iife.min.js": "uplot/dist/uPlot.iife.min.js",
+    "uPlot.min.css": "uplot/dist/uPlot.min.css",
+}
+"""What pages load of it, by the name under which it is served."""
+
+
+def library_file(name: str) -> Path | None:
+    """One of `FILES` where it is installed; None for anything else."""
+    path = PACKAGES / FILES[name] if name in FILES else None
+    return path if path is not None and path.is_file() else None
+
+
+def has_library() -> bool:
+    """Whether all of it is installed."""
+    return all(library_file(name) is not None for name in FILES)
