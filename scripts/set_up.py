@@ -3,8 +3,8 @@
 Standard library only, since it runs before anything is installed. It does what is missing and nothing else: Debian
 packages (as root; otherwise it says what to install), the virtual environment in `.venv`, the Python packages at the
 versions of `constraints.txt`, the dashboard's chart library where npm is there, and the linker's C library for each
-target. A stamp in `.venv` makes later calls quick. It says first what it will install and about how long that takes, and
-then shows where it is: on a terminal a line that is written anew, elsewhere a line at least every ten seconds.
+target. A stamp in `.venv` makes later calls quick. It says first what it will install and about how long that takes,
+and then shows where it is: on a terminal a line that is written anew, elsewhere a line at least every ten seconds.
 """
 
 from __future__ import annotations

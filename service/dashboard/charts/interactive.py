@@ -67,7 +67,7 @@ class Chart:
     @property
     def text(self) -> str:
         """JSON for the attribute; what is left out is the default."""
-        found = _told(self) | {"lines": [_told(line) for line in self.lines]}
+        found = {**_told(self), "lines": [_told(line) for line in self.lines]}
         return json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
