@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from device_agents.figures.digits import TIME_UNITS, step_time
+from pockfarm.screen import output
 
 NONE = "-"
 UNITS = frozenset(unit for unit, _ in TIME_UNITS)
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns two spaces apart; a column of figures is right-aligned."""
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, least: Sequence[str] = ()) -> str:
+    """Columns two spaces apart; a column of figures is right-aligned.
+
+    In a terminal it is as wide as the window, and without the columns that are `least` needed where they do not fit.
+    """
     columns = range(len(header))
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in columns]
     right = [bool(rows) and all(_is_figure(row[column]) or _is_time(row[column]) for row in rows) for column in columns]
+    screen = output()
+    if screen.width is not None or screen.has_colours:
+        from pockfarm.screen.tables import drawn
+
+        return drawn(header, rows, right, screen, least)
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in columns]
 
     def line(cells: Sequence[str]) -> str:
         padded = [
@@ -26,9 +35,11 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), line(["-" * width for width in widths]), *(line(row) for row in rows)])
 
 
-def table_or(header: Sequence[str], rows: Sequence[Sequence[str]], none: str) -> str:
+def table_or(
+    header: Sequence[str], rows: Sequence[Sequence[str]], none: str, *, least: Sequence[str] = ()
+) -> str:  # fmt: skip
     """The table; `none` where there are no rows."""
-    return text_table(header, rows) if rows else none
+    return text_table(header, rows, least=least) if rows else none
 
 
 def figure(value: float | None, digits: int = 1, scale: float = 1.0) -> str:

@@ -1,0 +1,59 @@
+"""Colours by meaning. They repeat what words say already, so that nothing is lost where there are none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+
+from pockfarm.screen import terms
+from pockfarm.screen.terms import Screen
+
+
+class Meaning(Enum):
+    """Each is its style, in the words of `rich`: names of the sixteen colours that a terminal's owner chose."""
+
+    GOOD = "green"
+    BAD = "bold red"
+    CARE = "yellow"
+    BUSY = "cyan"
+    QUIET = "dim"
+    HEAD = "bold"
+
+
+WORDS: Mapping[Meaning, tuple[str, ...]] = {
+    Meaning.GOOD: ("succeeded", "valid", "verified", "ok", "active", "up", "agrees", "delivered", "completed", "done",
+                   "faster", "learns"),
+    Meaning.BAD: ("failed", "invalid", "wrong", "quarantined", "does not agree", "diverged", "down", "halted", "lost",
+                  "NOT VERIFIED", "expired", "slower", "throttled"),
+    Meaning.CARE: ("inconclusive", "warning", "drained", "may agree", "stopped early", "unstable", "noisy", "offline",
+                   "intact, origin not shown", "warning:", "short"),
+    Meaning.BUSY: ("running", "compiling", "leased", "starting"),
+    Meaning.QUIET: ("queued", "cancelled", "removed", "revoked", "stopped", "-"),
+}  # fmt: skip
+"""States and verdicts, wherever one stands alone."""
+_MEANS = {word: meaning for meaning, words in WORDS.items() for word in words}
+
+
+def by_word(word: str) -> Meaning | None:
+    """What a state or verdict means; None of any other word."""
+    return _MEANS.get(word.strip())
+
+
+def painted(text: str, meaning: Meaning | None, screen: Screen | None = None) -> str:
+    """The text in the colour of its meaning, where standard output (or that `screen`) has colours."""
+    seen = screen or terms.output()
+    if meaning is None or not seen.has_colours or not text:
+        return text
+    from rich.color import ColorSystem
+    from rich.style import Style
+
+    return Style.parse(meaning.value).render(text, color_system=ColorSystem.STANDARD)
+
+
+def painted_words(text: str, screen: Screen | None = None) -> str:
+    """The text with the states and verdicts in it that are named as the whole of a word."""
+    if not (screen or terms.output()).has_colours:
+        return text
+    found = "|".join(re.escape(word) for word in sorted(_MEANS, key=len, reverse=True) if word != "-")
+    return re.sub(rf"(?<![\w-])(?:{found})(?![\w-])", lambda one: painted(one[0], _MEANS[one[0]], screen), text)

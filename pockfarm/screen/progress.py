@@ -1,0 +1,89 @@
+"""How far something is that one waits for: a bar in a terminal, and elsewhere a line now and then. On standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from pockfarm.screen import terms
+
+LINE_EVERY = 10
+"""Per cent: within one stage, a pipe gets a line for each so much."""
+
+
+class Waiting:
+    """`with Waiting() as waiting: waiting.show("lower", 0.3)`.
+
+    A terminal has one line that is written over: a bar, the share, the time that has passed and that may be left, and
+    what is going on. It is gone afterwards, so that results stand alone. A pipe has a line where there is something new.
+    """
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._told: tuple[str, int] = ("", -1)
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Waiting:
+        screen = terms.errors()
+        if screen.is_live:
+            self._bar = _bar(screen)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, stage: str, fraction: float | None = None, detail: str = "") -> None:
+        """What is going on, how much of it is done (0 to 1; None: nobody knows), and more that may be worth a look.
+
+        In a pipe the `detail` is told only with a new stage or another tenth.
+        """
+        if self._bar is not None:
+            self._show_bar(stage, fraction, detail)
+            return
+        told = (stage, -1 if fraction is None else int(100 * fraction) // LINE_EVERY)
+        if told != self._told:
+            self._told = told
+            share = "    " if fraction is None else f"{fraction:4.0%}"
+            line = f"  {time.monotonic() - self._started_s:6.1f} s  {share}  {stage}"
+            self.say(f"{line}  {detail}" if detail else line)
+
+    def say(self, line: str) -> None:
+        """A line that stays, above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def _show_bar(self, stage: str, fraction: float | None, detail: str) -> None:
+        total = None if fraction is None else 1.0
+        if self._task is None:
+            self._task = self._bar.add_task(stage, total=total, detail=detail)
+        self._bar.update(self._task, description=stage, total=total, completed=fraction or 0.0, detail=detail)
+
+
+def waiting_on(waiting: Waiting) -> Callable[[str, float], None]:
+    """What tells a compile's stages and shares."""
+    return lambda stage, fraction: waiting.show(stage, fraction)
+
+
+def _bar(screen: terms.Screen) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn
+
+    console = Console(file=sys.stderr, force_terminal=True, no_color=not screen.has_colours, width=screen.width,
+                      highlight=False, emoji=False)  # fmt: skip
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), TaskProgressColumn(),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[detail]}", markup=False),
+    )  # fmt: skip
+    return Progress(*columns, console=console, transient=True, refresh_per_second=5)

@@ -1,0 +1,92 @@
+"""A table in a window: as wide as that, with the columns that fit; nothing is cut off without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pockfarm.screen.paint import Meaning, by_word, painted
+from pockfarm.screen.terms import Screen
+
+GAP = 2
+"""Characters between columns."""
+ANY_WIDTH = 100_000
+"""Characters, where lines may be as long as they are."""
+LEAST_FOLDED = 18
+"""Characters: a column of words is not made narrower."""
+
+Rows = Sequence[Sequence[str]]
+
+
+def drawn(header: Sequence[str], rows: Rows, figures: Sequence[bool], screen: Screen, least: Sequence[str] = ()) -> str:
+    """The table within the screen's width: whole; else with words in several lines; else without the columns that
+    are `least` needed, from the last one on, which is said; else a block of lines for each row."""
+    width = screen.width or ANY_WIDTH
+    kept, gone = list(range(len(header))), []
+    droppable = [header.index(name) for name in reversed(least)]
+    while _least_width(header, rows, figures, kept) > width:
+        if not droppable:
+            return _records(header, rows, screen)
+        gone.append(droppable[0])
+        kept.remove(droppable.pop(0))
+    picked = [[row[column] for column in kept] for row in rows]
+    text = _table([header[column] for column in kept], picked, [figures[column] for column in kept], screen)
+    if not gone:
+        return text
+    names = ", ".join(header[column] for column in sorted(gone))
+    return f"{text}\n{painted(f'({names}: in a wider window, or with --json)', Meaning.QUIET, screen)}"
+
+
+def _least_width(header: Sequence[str], rows: Rows, figures: Sequence[bool], kept: Sequence[int]) -> int:
+    return sum(_least(header, rows, figures, column) for column in kept) + GAP * (len(kept) - 1)
+
+
+def _least(header: Sequence[str], rows: Rows, figures: Sequence[bool], column: int) -> int:
+    cells = [header[column], *(row[column] for row in rows)]
+    if figures[column] or all(" " not in one for one in cells):
+        return max(map(cell_len, cells))
+    widest_word = max(cell_len(word) for one in cells for word in (one.split() or [""]))
+    return max(widest_word, min(LEAST_FOLDED, max(map(cell_len, cells))))
+
+
+def _table(header: Sequence[str], rows: Rows, figures: Sequence[bool], screen: Screen) -> str:
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style=Meaning.HEAD.value)
+    for column, name in enumerate(header):
+        least = _least(header, rows, figures, column)
+        table.add_column(name, justify="right" if figures[column] else "left", overflow="fold", min_width=least)
+    table.add_row(*(Text("-" * cell_len(name), Meaning.QUIET.value) for name in header))
+    for row in rows:
+        table.add_row(*(_cell(one) for one in row))
+    return _text(table, screen)
+
+
+def _cell(said: str) -> Text:
+    meaning = by_word(said)
+    return Text(said, meaning.value if meaning else "")
+
+
+def _records(header: Sequence[str], rows: Rows, screen: Screen) -> str:
+    width = max(map(len, header[1:]), default=0)
+    blocks = []
+    for row in rows:
+        lines = [painted(row[0], Meaning.HEAD, screen)]
+        for column in range(1, len(header)):
+            name, said = header[column], row[column]
+            if said not in ("", "-"):
+                lines.append(f"  {name:{width}}  {painted(said, by_word(said), screen)}")
+        blocks.append("\n".join(lines))
+    return "\n".join(blocks)
+
+
+def _text(table: Table, screen: Screen) -> str:
+    paper = StringIO()
+    console = Console(file=paper, width=screen.width or ANY_WIDTH, force_terminal=screen.has_colours, no_color=not screen.has_colours,
+                      color_system="standard" if screen.has_colours else None, highlight=False, emoji=False,
+                      markup=False, legacy_windows=False)  # fmt: skip
+    console.print(table)
+    return "\n".join(line.rstrip() for line in paper.getvalue().splitlines())
