@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from device_agents.wire.disk import is_full
+from pockfarm import screen
 from pockfarm.commands import (
+    about,
     compare,
     dashboard,
     deltas,
     devices,
     doctor,
     farm,
+    files,
     groups,
     lists,
     local,
@@ -38,65 +42,94 @@ from pockfarm.commands import (
     webhooks,
     why,
 )
+from pockfarm.completion import complete
 from pockfarm.errors import PockfarmError, Refused
+from pockfarm.manual import told
 from pockfarm.version import version
-from pockfarm.words import Parser
+from pockfarm.words import Parser, runs, walk
 
 INTERRUPTED = 130
 DEFECT = 70
 NO_ROOM = 74
 """EX_IOERR of sysexits.h, as 70 is EX_SOFTWARE."""
 
-ANYWHERE: dict[str, Any] = {"state": None, "json": False}
+ANYWHERE: dict[str, Any] = {"state": None, "json": False, "color": "auto"}
 """Options that may stand before an action or after it, and what they are if they stand nowhere."""
 
-COMMANDS: tuple[Callable[[argparse._SubParsersAction[Any]], None], ...] = (
-    machine.add_up,
-    machine.add_down,
-    machine.add_status,
-    doctor.add_doctor,
-    machine.add_link,
-    dashboard.add_open,
-    machine.add_backup,
-    machine.add_restore,
-    local.add_build,
-    local.add_exec,
-    local.add_targets,
-    training_graph.add_export_training_graph,
-    tune.add_tune,
-    compare.add_compare,
-    deltas.add_delta,
-    plans.add_plan,
-    plans.add_schema,
-    farm.add_compile,
-    farm.add_run,
-    lists.add_jobs,
-    lists.add_runs,
-    queue.add_queue,
-    why.add_why,
-    watch.add_watch,
-    logs.add_logs,
-    mending.add_cancel,
-    mending.add_retry,
-    farm.add_report,
-    reproduce.add_reproduce,
-    farm.add_weights,
-    verify.add_receipt,
-    verify.add_verify,
-    log.add_log,
-    farm.add_dataset,
-    devices.add_devices,
-    regressions.add_regressions,
-    groups.add_groups,
-    tokens.add_tokens,
-    maintenance.add_maintenance,
-    releases.add_releases,
-    webhooks.add_webhooks,
-    tenants.add_org,
-    tenants.add_key,
-    tenants.add_user,
-    tenants.add_audit,
-)
+Adder = Callable[["argparse._SubParsersAction[Any]"], None]
+COMMANDS: Mapping[str, tuple[Adder, ...]] = {
+    "a farm on this machine": (
+        machine.add_up,
+        machine.add_down,
+        machine.add_status,
+        machine.add_backup,
+        machine.add_restore,
+    ),
+    "compile and train on this machine": (
+        local.add_build,
+        local.add_exec,
+        local.add_targets,
+        plans.add_plan,
+        plans.add_schema,
+        tune.add_tune,
+        compare.add_compare,
+        deltas.add_delta,
+        training_graph.add_export_training_graph,
+    ),
+    "compile and train on a farm": (
+        farm.add_compile,
+        farm.add_run,
+        watch.add_watch,
+        logs.add_logs,
+        why.add_why,
+        mending.add_cancel,
+        mending.add_retry,
+        farm.add_report,
+        farm.add_weights,
+        farm.add_dataset,
+    ),
+    "what a farm has": (
+        dashboard.add_open,
+        machine.add_link,
+        queue.add_queue,
+        lists.add_jobs,
+        lists.add_runs,
+        files.add_bundles,
+        files.add_datasets,
+        files.add_pin,
+        files.add_unpin,
+        groups.add_groups,
+    ),
+    "results that hold": (
+        reproduce.add_reproduce,
+        verify.add_receipt,
+        verify.add_verify,
+        log.add_log,
+    ),
+    "devices": (
+        devices.add_devices,
+        regressions.add_regressions,
+        tokens.add_tokens,
+        maintenance.add_maintenance,
+        releases.add_releases,
+    ),
+    "who uses a farm": (
+        tenants.add_org,
+        tenants.add_key,
+        tenants.add_user,
+        tenants.add_audit,
+        webhooks.add_webhooks,
+    ),
+    "this program": (
+        doctor.add_doctor,
+        about.add_completion,
+    ),
+}
+"""Headings of help, and what adds the commands below each."""
+
+
+WITHOUT_JSON = ("help", "completion", "schema")
+"""What they print is text for a person or a shell, or JSON anyway."""
 
 
 class Version(argparse.Action):
@@ -108,32 +141,73 @@ class Version(argparse.Action):
 
 
 def parser() -> argparse.ArgumentParser:
+    """All commands; `pockfarm.words.walk` goes through them."""
     top = Parser(
         prog="pockfarm",
         description="Train ONNX models on edge devices: compile a training step, run it on a farm of boards, compare.",
-        epilog="A farm is found through POCKFARM_URL and POCKFARM_API_KEY, or the state folder of `pockfarm up`.",
+        epilog="A farm is found through POCKFARM_URL and POCKFARM_API_KEY, or the state folder of `pockfarm up`. "
+        "`pockfarm help COMMAND` has an example and the exit codes.",
     )
     top.add_argument("--version", action=Version, nargs=0, help="print which release this is, and end")
     top.set_defaults(**ANYWHERE)
     subparsers = top.add_subparsers(metavar="COMMAND")
-    for add in COMMANDS:
-        add(subparsers)
+    last = list(COMMANDS)[-1]
+    known: set[str] = set()
+    headings: dict[str, list[str]] = {}
+    for heading, adders in COMMANDS.items():
+        for add in (*adders, about.adds_help(top)) if heading == last else adders:
+            add(subparsers)
+        headings[heading] = [name for name in subparsers.choices if name not in known]
+        known.update(subparsers.choices)
+    subparsers.groups = headings
+    _finish(top)
     return top
+
+
+def _finish(top: Parser) -> None:
+    """What every command has: `--color`, and the end of its help."""
+    for command in (top, *(command for _, command in walk(top))):
+        words = f"colours: {', '.join(screen.CHOICES)} (default: in a terminal, unless NO_COLOR is set)"
+        command.add_argument("--color", choices=screen.CHOICES, default=argparse.SUPPRESS, metavar="WHEN", help=words)
+    for path, command in walk(top):
+        if not runs(command):
+            continue
+        command.epilog = told(" ".join(path))
+        if "--json" not in command._option_string_actions and path[0] not in WITHOUT_JSON:
+            command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as JSON")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; without one, print what there are. Returns the exit code."""
-    options = parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    screen.choose(_asked_colour(given))
+    top = parser()
+    complete(top)
+    options = top.parse_args(given)
     if not hasattr(options, "run"):
-        parser().print_help()
+        top.print_help()
         return 0
+    return ended(lambda: int(options.run(options) or 0))
+
+
+def _asked_colour(given: Sequence[str]) -> str:
+    """What `--color` says, already for what may be wrong with the words."""
+    said = [value for word, value in itertools.pairwise(given) if word == "--color"]
+    said += [word.partition("=")[2] for word in given if word.startswith("--color=")]
+    return said[-1] if said and said[-1] in screen.CHOICES else screen.CHOICES[0]
+
+
+def ended(act: Callable[[], int]) -> int:
+    """The exit code of what is done; what goes wrong is told on standard error, and is never a traceback."""
     try:
-        return int(options.run(options) or 0)
+        code = act()
+        sys.stdout.flush()
+        return code
     except PockfarmError as problem:
-        print(f"pockfarm: {describe(problem)}", file=sys.stderr)
+        _tell(describe(problem))
         return problem.exit_code
     except KeyboardInterrupt:
-        print("pockfarm: interrupted", file=sys.stderr)
+        _tell("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -141,8 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as problem:
         if not is_full(problem):
             return _defect(problem)
-        print(f"pockfarm: {problem.filename or 'a file'} cannot be written: {problem.strerror}; make room there, then "
-              "run the command again", file=sys.stderr)  # fmt: skip
+        _tell(f"{problem.filename or 'a file'} cannot be written: {problem.strerror}; make room there, then run the "
+              "command again")  # fmt: skip
         return NO_ROOM
     except Exception as defect:
         return _defect(defect)
@@ -151,9 +225,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _defect(defect: Exception) -> int:
     if os.environ.get("POCKFARM_DEBUG"):
         raise defect
-    print(f"pockfarm: this is a defect of ours: {type(defect).__name__}: {defect}", file=sys.stderr)
+    _tell(f"this is a defect of ours: {type(defect).__name__}: {defect}")
     print("  please report it with what POCKFARM_DEBUG=1 prints for the same command", file=sys.stderr)
     return DEFECT
+
+
+def _tell(problem: str) -> None:
+    begin = screen.painted("pockfarm:", screen.Meaning.BAD, screen.errors())
+    print(f"{begin} {problem}", file=sys.stderr)
 
 
 def describe(problem: PockfarmError) -> str:

@@ -339,8 +339,13 @@ def read(path: Path) -> bytes:
         raise UsageError(f"{path}: {problem.strerror}") from None
 
 
-def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], None]) -> Mapping[str, object]:
+def execute(
+    bundle: Path, options: ExecOptions, *, progress: Callable[[str], None] = lambda _: None,
+    on_event: Callable[[str, Mapping[str, object]], None] = lambda *_: None,
+) -> Mapping[str, object]:  # fmt: skip
     """Run a bundle file on this machine, in the strongest sandbox that it offers. Returns the report's fields.
+
+    What happens is told as lines of text (`progress`), and as kinds and fields of `device_agents.wire.Event`.
 
     Raises: UsageError for a file or option that does not fit; Failed when the run ends without success.
     """
@@ -349,6 +354,7 @@ def execute(bundle: Path, options: ExecOptions, *, progress: Callable[[str], Non
     from device_agents.wire import to_json
 
     def notify(kind: str, **fields: object) -> None:
+        on_event(kind, fields)
         line = _progress_line(kind, fields)
         if line:
             progress(line)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from device_agents.figures.digits import TIME_UNITS, step_time
 from pockfarm.screen import output
 
 NONE = "-"
-UNITS = frozenset(unit for unit, _ in TIME_UNITS)
+UNITS = frozenset((*(unit for unit, _ in TIME_UNITS), "B", "KiB", "MiB", "GiB"))
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, least: Sequence[str] = ()) -> str:
@@ -50,6 +51,32 @@ def figure(value: float | None, digits: int = 1, scale: float = 1.0) -> str:
 def mib(value: float | None) -> str:
     """Bytes as MiB."""
     return figure(value, 2, 1 / (1 << 20))
+
+
+SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def bytes_text(value: float | None) -> str:
+    """Bytes in the unit that fits, three digits: `1.94 MiB`, `37.2 KiB`, `512 B`; `-` for none."""
+    if value is None:
+        return NONE
+    unit, scale = next(((unit, scale) for unit, scale in SIZES if value >= scale), ("B", 1))
+    return f"{value:.0f} B" if scale == 1 else f"{digits(value / scale)} {unit}"
+
+
+def digits(value: float, most: int = 3) -> str:
+    """A figure with so many significant digits, and no fewer before its point: `1.94`, `37.2`, `1,024`."""
+    if value == 0:
+        return "0"
+    places = most - 1 - math.floor(math.log10(abs(value)))
+    if math.floor(math.log10(abs(round(value, places)))) > math.floor(math.log10(abs(value))):
+        places -= 1  # 9.996 is 10.0
+    return f"{value:,.{max(0, places)}f}"
+
+
+def moment(said: str) -> str:
+    """A time of the farm's (RFC 3339, UTC) to the second: `2026-11-27 02:53:11`; `-` for none."""
+    return said[:19].replace("T", " ") or NONE
 
 
 def time_of(us: float | None) -> str:

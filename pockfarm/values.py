@@ -80,6 +80,7 @@ class Bundle:
     model_name: str
     plan_name: str
     summary: Json = field(repr=False, default_factory=dict)
+    raw: Json = field(repr=False, default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,7 @@ def bundle_of(body: Json) -> Bundle:
         model_name=text(body, "model_name"),
         plan_name=text(body, "plan_name"),
         summary=part(body, "summary"),
+        raw=body,
     )
 
 

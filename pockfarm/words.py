@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from pockfarm.near import meant
+from pockfarm.screen import Meaning, errors, output, painted
 
 MISSING = "the following arguments are required"
 """How argparse begins to say so."""
@@ -15,13 +16,51 @@ NAMED = 20
 """Choices that are all named in a message; of more, help has the list."""
 
 
+class Paragraphs(argparse.HelpFormatter):
+    """Lines of a text stay lines; commands stand under the headings of their `groups`, if they have any."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" not in text:
+            return super()._fill_text(text, width, indent)
+        return "\n".join(f"{indent}{line}" if line else "" for line in text.splitlines())
+
+    def _format_action(self, action: argparse.Action) -> str:
+        groups: Mapping[str, Sequence[str]] = getattr(action, "groups", {})
+        if not isinstance(action, argparse._SubParsersAction) or not groups:
+            return super()._format_action(action)
+        by_name = {one.dest: one for one in action._choices_actions}
+        lines = []
+        for heading, names in groups.items():
+            lines.append(f"\n  {heading}:\n")
+            self._indent()
+            lines += [super(Paragraphs, self)._format_action(by_name[name]) for name in names]
+            self._dedent()
+        return "".join(lines)
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, what was meant, and where help is. The parsers of its commands are such too."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**{"formatter_class": Paragraphs, **named})
+
+    def add_subparsers(self, **named: Any) -> Any:
+        """Their heading is what they are called."""
+        heading = f"{named.get('metavar', 'command').lower()}s"
+        return super().add_subparsers(**{"title": heading, **named})
 
     def error(self, message: str) -> NoReturn:
         needed = self._commands() if message.startswith(MISSING) else ()
         said = f"{message} ({', '.join(needed)})" if needed else message
-        self.exit(2, f"pockfarm: {said}{'' if said.endswith('?') else ';'} see {self.prog} --help\n")
+        begin = painted("pockfarm:", Meaning.BAD, errors())
+        self.exit(2, f"{begin} {said}{'' if said.endswith('?') else ';'} see {self.prog} --help\n")
+
+    def format_help(self) -> str:
+        """Headings stand out where there are colours."""
+        text = super().format_help()
+        if not output().has_colours:
+            return text
+        return "".join(_headed(line) for line in text.splitlines(keepends=True))
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -34,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(given, namespace)
 
     def _commands(self) -> Mapping[str, object]:
-        return next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
+        return commands_in(self)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -46,6 +85,31 @@ class Parser(argparse.ArgumentParser):
             listed = "" if near or len(known) > NAMED else f"; there are: {', '.join(known)}"
             self.error(f"no {kind} '{value}'{near or listed}")
         raise argparse.ArgumentError(action, f"invalid choice: '{value}' (choose from {', '.join(known)}){near}")
+
+
+def commands_in(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """The commands, or a command's actions, by name."""
+    return next((one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction)), {})
+
+
+def walk(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """Each command with its words, `("devices", "show")`, in the order of help; groups of commands among them."""
+    for name, command in commands_in(parser).items():
+        yield (*path, name), command
+        yield from walk(command, (*path, name))
+
+
+def runs(command: argparse.ArgumentParser) -> bool:
+    """Whether it does something itself; a group of commands may only hold others."""
+    return command.get_default("run") is not None
+
+
+def _headed(line: str) -> str:
+    word, colon, rest = line.partition(":")
+    is_heading = bool(colon) and not word.startswith("    ") and (not rest.strip() or word == "usage")
+    return f"{painted(word + colon, Meaning.HEAD)}{rest}" if is_heading else line
 
 
 def unknown_option(given: Sequence[str], known: Iterable[str], commands: Mapping[str, object]) -> str:

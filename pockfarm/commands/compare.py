@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,12 @@ from device_agents.figures.told import verdict_of
 from device_agents.wire import EFFECT, MOST_BUNDLES, Comparison, from_json
 from pockfarm.commands.farm import connect, farm_command, wait_for
 from pockfarm.commands.local import load_local
+from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
 from pockfarm.commands.tune import digest_of
+from pockfarm.commands.waiting import RunProgress
 from pockfarm.errors import UsageError
+from pockfarm.screen.progress import Waiting
 from pockfarm.summary import comparison_text, names_of
 from pockfarm.values import Json
 
@@ -37,8 +38,7 @@ def _compare(options: argparse.Namespace) -> int:
         raise UsageError(f"{len(options.bundles)} bundles: 2 to {MOST_BUNDLES} take turns")
     is_here = options.device is None and options.device_class is None
     found, names = _here(options) if is_here else _on_farm(options)
-    print(json.dumps(found, indent=2) if options.json else comparison_text(found, names))
-    return 0
+    return show(options, found, lambda: comparison_text(found, names))
 
 
 def _here(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
@@ -47,7 +47,8 @@ def _here(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
     local, settings = load_local(), chosen_settings(options, "compare")
     first, *others = map(Path, options.bundles)
     chosen = local.ExecOptions(settings, others=tuple(others))
-    report = local.execute(first, chosen, progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True))
+    with Waiting() as waiting:
+        report = local.execute(first, chosen, on_event=RunProgress(waiting, 0).event)
     told = from_json(Comparison, report["comparison"], "comparison")
     verdict = verdict_of(told, settings.effect or EFFECT)
     rows = [{"bundle_digest": digest, **row.fields} for row, digest in zip(verdict.rows, told.bundles, strict=True)]

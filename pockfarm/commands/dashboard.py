@@ -9,6 +9,7 @@ from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
 from pockfarm.commands.ids import kind_of
+from pockfarm.commands.output import show
 
 PAGES = {"run": "runs", "job": "jobs", "dev": "devices"}
 
@@ -24,7 +25,8 @@ def _open(options: argparse.Namespace) -> int:
     page = f"/dashboard/{PAGES[kind_of(options.id, *PAGES)]}/{options.id}" if options.id else ""
     with connect(options) as farm:
         link = farm.dashboard_link(page)
-    print(link, flush=True)
+    show(options, {"url": link}, lambda: link)
+    sys.stdout.flush()
     if not options.only_print and not webbrowser.open(link):
         print("no browser opens here: open the link yourself; it is good once", file=sys.stderr)
     return 0

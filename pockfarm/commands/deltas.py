@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pockfarm.commands.output import files_text, show
 from pockfarm.errors import UsageError
 
 
@@ -37,5 +38,5 @@ def _delta(options: argparse.Namespace) -> int:
     else:
         whole = deltas.apply_delta(options.base, options.apply)
         written = deltas.write_chunks(options.out, deltas.tensors_file(whole))
-    print(f"{options.out}  {written:,} bytes")
-    return 0
+    files = [{"file": str(options.out), "bytes": written}]
+    return show(options, files, lambda: files_text(files))

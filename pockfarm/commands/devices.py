@@ -40,6 +40,13 @@ def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
     tag = _action(actions, "tag", "set tags of a device, or take them away", _tag)
     tag.add_argument("tags", nargs="+", metavar="KEY[=VALUE]|-KEY", help="-KEY (after --) takes it away")
     _action(actions, "resume", "give a drained device work again", _resume)
+    quarantine = _action(actions, "quarantine", "give a device no work until it is released (operators)", _quarantine)
+    quarantine.add_argument("--reason", default="", help="what is wrong with it")
+    release = _action(actions, "release", "give a quarantined device work again, and forget its strikes", _release)
+    release.add_argument("--reason", default="", help="what has been done")
+    canary = _action(actions, "canary", "let canary runs bring a quarantined device back, and send one soon", _canary)
+    canary.add_argument("--off", action="store_true", help="no such runs: only `release` brings it back")
+    _action(actions, "remove", "revoke a device for ever: its key stops working at once", _remove)
 
 
 def _action(
@@ -158,3 +165,29 @@ def _resume(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         device = farm.resume(options.device)
     return show(options, device, lambda: f"{options.device} takes work again")
+
+
+def _quarantine(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        device = farm.quarantine(options.device, options.reason)
+    return show(options, device, lambda: f"{options.device} is {text(device, 'state')}: it gets no work until "
+                f"`pockfarm devices release {options.device}`")  # fmt: skip
+
+
+def _release(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        device = farm.release(options.device, options.reason)
+    return show(options, device, lambda: f"{options.device} is {text(device, 'state')}: it takes work again")
+
+
+def _canary(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        device = farm.set_canary(options.device, enabled=not options.off)
+    said = "no canary runs bring it back" if options.off else "a canary run comes soon, if it is quarantined by strikes"
+    return show(options, device, lambda: f"{options.device} is {text(device, 'state')}; {said}")
+
+
+def _remove(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        device = farm.remove_device(options.device)
+    return show(options, device, lambda: f"{options.device} is removed: its key is taken no more")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,20 @@ from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.filters import add_state_options
 from pockfarm.commands.local import (
     add_recipe_options,
-    compile_progress,
     load_adapters,
     plan_source,
     print_warnings,
     source,
 )
+from pockfarm.commands.output import files_text, show
 from pockfarm.commands.settings import add_setting_options, check_validation, given_settings
+from pockfarm.commands.waiting import job_looks, run_looks
 from pockfarm.errors import Failed, UsageError
+from pockfarm.screen.progress import Waiting
 from pockfarm.sources import file_or_input
 from pockfarm.state import StateFolder
 from pockfarm.summary import comparison_text, is_diverged, names_of, report_text
-from pockfarm.values import Job, Run, part, parts, text
+from pockfarm.values import Json, Run, part, parts, text
 from pockfarm.written import write_whole
 
 ONE_BUNDLE = tuple(mode for mode in MODES if mode != "compare")
@@ -120,11 +121,6 @@ def farm_command(
 
 
 def _compile(options: argparse.Namespace) -> int:
-    progress = compile_progress(time.monotonic())
-
-    def show(job: Job) -> None:
-        progress(f"{job.state} {job.stage}".strip(), job.fraction)
-
     with connect(options) as farm:
         job = farm.compile(
             file_or_input(options.model, "MODEL"),
@@ -133,13 +129,13 @@ def _compile(options: argparse.Namespace) -> int:
             target=target_for(farm, options.target),
         )
         print(f"job {job.id}", file=sys.stderr)
-        job = farm.wait_for_job(job.id, on_look=show)
+        with Waiting() as waiting:
+            job = farm.wait_for_job(job.id, on_look=job_looks(waiting))
         print_warnings(job.warnings, f"the job's page, /dashboard/jobs/{job.id}")
         assert job.bundle_digest is not None
         if options.out:
             _write(options.out, farm.bundle_bytes(job.bundle_digest))
-    print(job.bundle_digest)
-    return 0
+    return show(options, job.raw, lambda: str(job.bundle_digest))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -162,11 +158,10 @@ def _run(options: argparse.Namespace) -> int:
         )
         if options.no_wait:
             print_warnings(run.warnings, f"`pockfarm why {run.id}`")
-            print(run.id)
-            return 0
+            return show(options, run.raw, lambda: run.id)
         wait_for(farm, run)
         report = farm.report(run.id)
-        print(report_text(report))
+    show(options, report, lambda: report_text(report))
     return Failed.exit_code if is_diverged(report) else 0
 
 
@@ -182,8 +177,7 @@ def _run_on_each(farm: Client, options: argparse.Namespace, given: Mapping[str, 
     }
     said = {name: value for name, value in asked.items() if value is not None}
     group = farm.start_group(options.bundle, count=options.each or None, **said)
-    print(f"{text(group, 'id')}  {len(parts(group, 'runs'))} runs")
-    return 0
+    return show(options, group, lambda: f"{text(group, 'id')}  {len(parts(group, 'runs'))} runs")
 
 
 def wait_for(farm: Client, run: Run) -> None:
@@ -192,24 +186,11 @@ def wait_for(farm: Client, run: Run) -> None:
     come_back = f"`pockfarm watch {run.id}` comes back to it"
     print(f"run {run.id} ({come_back})", file=sys.stderr)
     try:
-        farm.wait_for_run(run.id, on_look=run_progress())
+        with Waiting() as waiting:
+            farm.wait_for_run(run.id, on_look=run_looks(farm, run.id, waiting, run.steps))
     except KeyboardInterrupt:
         print(f"pockfarm: the run goes on; {come_back}", file=sys.stderr)
         raise
-
-
-def run_progress() -> Callable[[Run], None]:
-    """Prints a line when there is something new to say."""
-    last = ""
-
-    def show(run: Run) -> None:
-        nonlocal last
-        line = f"  {run.state} {f'step {run.steps_done} of {run.steps}' if run.steps_done else run.phase}".rstrip()
-        if line != last:
-            last = line
-            print(line, file=sys.stderr, flush=True)
-
-    return show
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -234,21 +215,21 @@ def _weights(options: argparse.Namespace) -> int:
         data = farm.weights(options.run_id)
         needs_bundle = options.adapter is not None or options.delta
         bundle = farm.bundle_bytes(farm.run(options.run_id).bundle_digest) if needs_bundle else b""
+    files: list[Json] = []
     if options.out is not None:
         written = load_deltas().delta_of(bundle, data) if options.delta else data
         _write(options.out, written)
-        print(f"{options.out}  {len(written):,} bytes")
+        files.append({"file": str(options.out), "bytes": len(written)})
     if options.adapter is not None:
         load_adapters().save_adapter_of(bundle, data, options.adapter)
-        print(options.adapter)
-    return 0
+        files.append({"file": str(options.adapter)})
+    return show(options, files, lambda: files_text(files))
 
 
 def _dataset(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         dataset = farm.add_dataset(file_or_input(options.file, "F.npz"))
-    print(dataset.digest)
-    return 0
+    return show(options, dataset.raw, lambda: dataset.digest)
 
 
 def _dataset_digest(farm: Client, option: str | None) -> str | None:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-import json
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from device_agents.wire import LOCAL_MODES
+from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, check_validation, chosen_settings
+from pockfarm.commands.waiting import RunProgress
 from pockfarm.errors import Failed, UsageError
+from pockfarm.screen import Meaning, errors, painted
+from pockfarm.screen.progress import Waiting
 from pockfarm.sources import STANDARD_INPUT, file_or_input, standard_input
 from pockfarm.summary import is_diverged, memory_text, report_text
 from pockfarm.table import seconds, text_table
-from pockfarm.values import CompileWarning
+from pockfarm.values import CompileWarning, Json
 
 MODES = tuple(mode for mode in LOCAL_MODES if mode != "compare")
 """Of one bundle; `pockfarm compare` takes several."""
@@ -123,23 +126,10 @@ def source(option: str, name: str) -> str:
     return option
 
 
-def compile_progress(started_s: float) -> Callable[[str, float], None]:
-    """Prints a line per stage, and within a stage one per tenth of the whole."""
-    last: tuple[str, int] = ("", -1)
-
-    def show(stage: str, fraction: float) -> None:
-        nonlocal last
-        if (stage, int(10 * fraction)) != last:
-            last = (stage, int(10 * fraction))
-            print(f"  {time.monotonic() - started_s:6.1f} s  {fraction:4.0%}  {stage}", file=sys.stderr, flush=True)
-
-    return show
-
-
 def print_warnings(warnings: Sequence[CompileWarning], report: str) -> None:
     """One warning after the other on the standard error; of very many the first, and where the others are."""
     for warning in warnings[:PRINTED_WARNINGS]:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(f"{painted('warning:', Meaning.CARE, errors())} {warning}", file=sys.stderr)
     more = len(warnings) - PRINTED_WARNINGS
     if more > 0:
         print(f"warning: and {more} more: see {report}", file=sys.stderr, flush=True)
@@ -159,19 +149,32 @@ def _build(options: argparse.Namespace) -> int:
         plan_source(options.plan),
         source(options.spec, "--spec"),
         options.target,
-        compile_progress(started_s),
     )
     tuning = None if options.no_tuning else options.tuning or local.tuning_file()
+    with Waiting() as waiting:
+        if options.stop_after is not None:
+            text = local.text_after(options.stop_after, *recipe, waiting.show, tuning=tuning)
+        else:
+            built = local.build(*recipe, waiting.show, tuning=tuning)
     if options.stop_after is not None:
-        text = local.text_after(options.stop_after, *recipe, tuning=tuning)
-        print(text if options.shown else f"stopped after {options.stop_after}", end="" if options.shown else "\n")
-        return 0
-    built = local.build(*recipe, tuning=tuning)
+        stopped = {"stage": options.stop_after, "text": text if options.shown else None}
+        said = text.rstrip("\n") if options.shown else f"stopped after {options.stop_after}"
+        return show(options, stopped, lambda: said)
     built.write(options.out)
     print_warnings(built.warnings, f"report.json in {options.out}")
-    print(f"{options.out}  {built.size_bytes:,} bytes  {built.digest}  ({seconds(time.monotonic() - started_s)})")
-    print(memory_text(built.bundle.manifest["memory"]))
-    return 0
+    took_s = time.monotonic() - started_s
+    return show(options, _built(built, options.out), lambda: _built_text(built, options.out, took_s))
+
+
+def _built(built: Any, out: Path) -> Json:
+    warnings = [dataclasses.asdict(one) for one in built.warnings]
+    return {"file": str(out), "digest": built.digest, "bytes": built.size_bytes, "warnings": warnings,
+            "memory": built.bundle.manifest["memory"]}  # fmt: skip
+
+
+def _built_text(built: Any, out: Path, took_s: float) -> str:
+    head = f"{out}  {built.size_bytes:,} bytes  {built.digest}  ({seconds(took_s)})"
+    return f"{head}\n{memory_text(built.bundle.manifest['memory'])}"
 
 
 def _exec(options: argparse.Namespace) -> int:
@@ -189,24 +192,23 @@ def _exec(options: argparse.Namespace) -> int:
             chosen = dataclasses.replace(chosen, weights=_start(options.weights, options.bundle, Path(folder)))
         if options.adapter is not None:
             chosen = dataclasses.replace(chosen, export=options.export or Path(folder) / "trained.safetensors")
-        report = local.execute(options.bundle, chosen, progress=lambda line: print(line, file=sys.stderr, flush=True))
+        with Waiting() as waiting:
+            report = local.execute(options.bundle, chosen, on_event=RunProgress(waiting, settings.steps).event)
         if options.adapter is not None:
             trained = local.read(chosen.export)
             load_adapters().save_adapter_of(local.read(options.bundle), trained, options.adapter)
-    print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
+    show(options, report, lambda: report_text(report, with_kernels=options.kernels))
     return Failed.exit_code if is_diverged(report) else 0
 
 
 def _targets(options: argparse.Namespace) -> int:
     local = load_local()
     rows = local.target_rows()
-    if options.json:
-        names = ("name", "title", "architecture", "cores", "vector_bits")
-        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
-        return 0
-    print(text_table(("target", "what it is", "architecture", "cores", "vector bits"), rows))
-    print(f"\nhost is {local.resolve_target('host')} here")
-    return 0
+    names = ("name", "title", "architecture", "cores", "vector_bits")
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    header = ("target", "what it is", "architecture", "cores", "vector bits")
+    return show(options, found, lambda: f"{text_table(header, rows, least=('cores', 'vector bits'))}\n\n"
+                f"host is {local.resolve_target('host')} here")  # fmt: skip
 
 
 def _start(weights: Path, bundle: Path, folder: Path) -> Path:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
+from pockfarm.commands.output import facts_text, show
 from pockfarm.commands.verify import public_key
 from pockfarm.errors import Failed
+from pockfarm.screen import Meaning, painted
 from pockfarm.verification import NotVerified
 from pockfarm.verification.log import check_log
 
@@ -29,8 +32,9 @@ def _check(options: argparse.Namespace) -> int:
         try:
             findings = check_log(farm, options.keep, trusted=trusted)
         except NotVerified as error:
-            print(f"NOT VERIFIED: {error}")
+            said = str(error)
+            show(options, {"verdict": "NOT VERIFIED", "problem": said},
+                 lambda: f"{painted('NOT VERIFIED', Meaning.BAD)}: {said}")  # fmt: skip
             raise Failed("the farm's log does not hold", state="failed", cause="policy") from None
-    for finding in findings:
-        print(f"{finding.what:8} {finding.how}")
-    return 0
+    told = {"verdict": "verified", "findings": [asdict(one) for one in findings]}
+    return show(options, told, lambda: facts_text([(one.what, one.how) for one in findings]))

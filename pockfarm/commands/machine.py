@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 from pockfarm import up
 from pockfarm.client import Client
+from pockfarm.commands.output import facts_text, show
 from pockfarm.state import StateFolder, default_state
 
 
@@ -73,7 +73,11 @@ def _copy(act: str) -> Callable[[argparse.Namespace], int]:
         words += ["--with-keys"] if options.with_keys else []
         words += ["--passphrase-file", options.passphrase_file] if options.passphrase_file else []
         environment = {**os.environ, "POCKFARM_STATE": str(state_of(options).path)}
-        return subprocess.run(words, env=environment, check=False).returncode
+        said = sys.stderr if options.json else None
+        code = subprocess.run(words, env=environment, check=False, stdout=said).returncode
+        if options.json and code == 0:
+            show(options, {"file": options.file}, str)
+        return code
 
     return run
 
@@ -81,26 +85,32 @@ def _copy(act: str) -> Callable[[argparse.Namespace], int]:
 def _up(options: argparse.Namespace) -> int:
     state = state_of(options)
     status = up.up(state, say=say, port=options.port)
-    print(f"farm        {status.url}")
     with Client(state=state) as farm:
-        print(f"dashboard   {farm.dashboard_link()}   (opens once; for another: pockfarm link)")
-    print(f"API key     {state.api_key_file}")
-    print(f"logs        {state.logs}")
-    return 0
+        link = farm.dashboard_link()
+    told = {"url": status.url, "dashboard": link, "api_key_file": str(state.api_key_file), "logs": str(state.logs)}
+    facts = [
+        ("farm", status.url),
+        ("dashboard", f"{link}   (opens once; for another: pockfarm link)"),
+        ("API key", str(state.api_key_file)),
+        ("logs", str(state.logs)),
+    ]
+    return show(options, told, lambda: facts_text(facts))
 
 
 def _down(options: argparse.Namespace) -> int:
-    up.down(state_of(options), say=say)
+    state = state_of(options)
+    up.down(state, say=say)
+    if options.json:
+        show(options, {"state_folder": str(state.path), "is_up": False}, str)
     return 0
 
 
 def _status(options: argparse.Namespace) -> int:
     status = up.status_of(state_of(options))
-    print(json.dumps(asdict(status), indent=2) if options.json else up.status_text(status))
-    return 0
+    return show(options, asdict(status), lambda: up.status_text(status))
 
 
 def _link(options: argparse.Namespace) -> int:
     with Client(state=StateFolder(Path(options.state)) if options.state else None) as farm:
-        print(farm.dashboard_link())
-    return 0
+        link = farm.dashboard_link()
+    return show(options, {"url": link}, lambda: link)

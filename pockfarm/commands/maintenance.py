@@ -46,6 +46,5 @@ def _list(options: argparse.Namespace) -> int:
 
 def _remove(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        farm.remove_maintenance(options.window)
-    print(f"{options.window} is taken away")
-    return 0
+        removed = farm.remove_maintenance(options.window)
+    return show(options, removed, lambda: f"{options.window} is taken away")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from pockfarm.commands.local import add_recipe_options, load_local, plan_source, source
+from pockfarm.commands.output import show
 from pockfarm.plan_text import explanation_text
 from pockfarm.sources import file_or_input
 
@@ -43,8 +43,7 @@ def _explain(options: argparse.Namespace) -> int:
         options.target,
     )
     told = load_local().explain(*recipe)
-    print(json.dumps(told, indent=2) if options.json else explanation_text(told))
-    return 0
+    return show(options, told, lambda: explanation_text(told))
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -79,5 +79,5 @@ def _short(run: Json, name: str) -> str:
 def _acknowledge(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         change = farm.acknowledge(options.device, options.change, options.reason)
-    print(f"{text(change, 'id')} is acknowledged: canary {text(change, 'canary')}, {text(change, 'says')}")
-    return 0
+    said = f"{text(change, 'id')} is acknowledged: canary {text(change, 'canary')}, {text(change, 'says')}"
+    return show(options, change, lambda: said)

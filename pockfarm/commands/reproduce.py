@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command, wait_for
+from pockfarm.commands.output import show
 from pockfarm.errors import Failed
 from pockfarm.table import text_table
 from pockfarm.values import Json, parts, text
@@ -33,7 +33,7 @@ def _reproduce(options: argparse.Namespace) -> int:
             wait_for(farm, run)
             other = run.id
         found = farm.beside(options.run_id, other)
-    print(json.dumps(found, indent=2) if options.json else beside_text(found))
+    show(options, found, lambda: beside_text(found))
     return Failed.exit_code if found.get("agrees") is False else 0
 
 

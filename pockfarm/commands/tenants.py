@@ -97,8 +97,8 @@ def _add_org(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         made = farm.add_organisation(options.name)
         key = farm.add_key("first administrator", organisation_id=text(made, "id"), role="operator")
-    print(f"organisation {text(made, 'id')}\nkey          {text(key, 'secret')}")
-    return 0
+    told = {"organisation": made, "key": key}
+    return show(options, told, lambda: f"organisation {text(made, 'id')}\nkey          {text(key, 'secret')}")
 
 
 def _limit_org(options: argparse.Namespace) -> int:
@@ -130,9 +130,8 @@ def _number(given: str, value: str, what: str, none: str) -> float:
 
 def _close_org(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        farm.close_organisation(options.organisation)
-    print(f"{options.organisation} is closed: none of its keys is taken")
-    return 0
+        closed = farm.close_organisation(options.organisation)
+    return show(options, closed, lambda: f"{options.organisation} is closed: none of its keys is taken")
 
 
 def _list_keys(options: argparse.Namespace) -> int:
@@ -153,9 +152,8 @@ def _add_key(options: argparse.Namespace) -> int:
 
 def _revoke_key(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        farm.revoke_key(options.key)
-    print(f"{options.key} is revoked")
-    return 0
+        revoked = farm.revoke_key(options.key)
+    return show(options, revoked, lambda: f"{options.key} is revoked")
 
 
 def _list_users(options: argparse.Namespace) -> int:
@@ -172,9 +170,8 @@ def _add_user(options: argparse.Namespace) -> int:
 
 def _remove_user(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        farm.remove_user(options.user)
-    print(f"{options.user} is removed: none of their keys is taken")
-    return 0
+        removed = farm.remove_user(options.user)
+    return show(options, removed, lambda: f"{options.user} is removed: none of their keys is taken")
 
 
 def _audit(options: argparse.Namespace) -> int:

@@ -63,6 +63,5 @@ def token_text(token: Json) -> str:
 
 def _revoke(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        farm.revoke_enrolment_token(options.token)
-    print(f"{options.token} lets no more devices in")
-    return 0
+        revoked = farm.revoke_enrolment_token(options.token)
+    return show(options, revoked, lambda: f"{options.token} lets no more devices in")

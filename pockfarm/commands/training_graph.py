@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pockfarm.commands.local import add_recipe_options, load_local, plan_source, print_warnings, source
+from pockfarm.commands.output import files_text, show
 from pockfarm.errors import UsageError
 from pockfarm.sources import file_or_input
 
@@ -39,6 +40,5 @@ def _export(options: argparse.Namespace) -> int:
         file_or_input(options.model, "MODEL"), plan, spec, options.out, frozen=options.frozen
     )
     print_warnings(warnings, f"`pockfarm build --stop-after training` of {options.model}")
-    for path in written:
-        print(f"{path}  {path.stat().st_size:,} bytes")
-    return 0
+    files = [{"file": str(path), "bytes": path.stat().st_size} for path in written]
+    return show(options, files, lambda: files_text(files))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from pockfarm.client import Client
-from pockfarm.commands.local import compile_progress, load_local
+from pockfarm.commands.farm import connect, wait_for
+from pockfarm.commands.local import load_local
+from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
+from pockfarm.commands.waiting import job_looks
 from pockfarm.errors import UsageError
+from pockfarm.screen.progress import Waiting
 from pockfarm.summary import tuning_text
 
 LOCAL = "local"
@@ -34,30 +34,23 @@ def add_tune(subparsers: argparse._SubParsersAction[Any]) -> None:
 def _tune(options: argparse.Namespace) -> int:
     is_local = options.device == LOCAL and options.device_class is None
     report, kept = _tune_here(options) if is_local else _tune_on_farm(options)
-    print(json.dumps(report, indent=2) if options.json else f"{tuning_text(report)}\n\n{kept}")
-    return 0
+    return show(options, report, lambda: f"{tuning_text(report)}\n\n{kept}")
 
 
 def _tune_here(options: argparse.Namespace) -> tuple[Any, str]:
     local = load_local()
     table = options.table or local.tuning_file()
-    tuned = local.tune(
-        Path(options.bundle),
-        chosen_settings(options, "tune"),
-        table=table,
-        progress=compile_progress(time.monotonic()),
-    )
+    with Waiting() as waiting:
+        tuned = local.tune(Path(options.bundle), chosen_settings(options, "tune"), table=table, progress=waiting.show)
     if not tuned.kept:
         return tuned.report, "nothing kept: not measured with the build's threads on a real machine"
     return tuned.report, f"{tuned.kept} decisions kept in {table}; `pockfarm build` uses them"
 
 
 def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
-    with Client() as farm:
-        show = compile_progress(time.monotonic())
-        job = farm.wait_for_job(
-            farm.tune(digest_of(options.bundle)).id, on_look=lambda job: show(job.stage or job.state, job.fraction)
-        )
+    with connect(options) as farm:
+        with Waiting() as waiting:
+            job = farm.wait_for_job(farm.tune(digest_of(options.bundle)).id, on_look=job_looks(waiting))
         assert job.bundle_digest is not None  # wait_for_job refuses a job without
         run = farm.start_run(
             job.bundle_digest,
@@ -66,9 +59,8 @@ def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
             device_class=options.device_class,
             **given_settings(options, "tune"),
         )
-        print(f"run {run.id}", file=sys.stderr)
-        ended = farm.wait_for_run(run.id)
-        return farm.report(ended.id), f"run {ended.id}; later compiles of {ended.target} on this farm use the winners"
+        wait_for(farm, run)
+        return farm.report(run.id), f"run {run.id}; later compiles of {run.target} on this farm use the winners"
 
 
 def digest_of(bundle: str) -> str:

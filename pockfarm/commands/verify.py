@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from device_agents.wire.disk import is_full
 from pockfarm.commands.farm import connect, farm_command
+from pockfarm.commands.output import show
 from pockfarm.errors import Failed, UsageError
+from pockfarm.screen import Meaning, by_word, painted
 from pockfarm.verification import Verdict, verify_files
 from pockfarm.written import write_whole
 
@@ -30,24 +34,42 @@ def add_verify(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _receipt(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        write_whole(options.output, f"{json.dumps(farm.receipt(options.of), sort_keys=True, indent=1)}\n".encode())
-    print(options.output)
-    return 0
+        written = f"{json.dumps(farm.receipt(options.of), sort_keys=True, indent=1)}\n".encode()
+    try:
+        write_whole(options.output, written)
+    except OSError as problem:
+        if is_full(problem):
+            raise
+        raise UsageError(f"--output {options.output}: {problem.strerror}") from None
+    files = [{"file": str(options.output), "bytes": len(written)}]
+    return show(options, files, lambda: str(options.output))
 
 
 def _verify(options: argparse.Namespace) -> int:
     verdicts = verify_files(options.files, trusted=public_key(options.trust))
-    for verdict in verdicts:
-        if verdict.problem:
-            print(f"{verdict.path}: NOT VERIFIED: {verdict.problem}")
-            continue
-        print(f"{verdict.path}: verified" if _is_anchored(verdict) else f"{verdict.path}: intact, origin not shown")
-        for finding in verdict.findings:
-            print(f"  {finding.what:8} {finding.how}")
+    found = [{"file": str(one.path), "verdict": _word(one), "problem": one.problem or None,
+              "findings": [asdict(finding) for finding in one.findings]} for one in verdicts]  # fmt: skip
+    show(options, found, lambda: "\n".join(map(verdict_text, verdicts)))
     bad = sum(bool(verdict.problem) for verdict in verdicts)
     if bad:
         raise Failed(f"{bad} of {len(verdicts)} files could not be verified", state="failed", cause="policy")
     return 0
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """A line with the verdict, then a line for each thing that was found."""
+    word = painted(_word(verdict), by_word(_word(verdict)))
+    if verdict.problem:
+        return f"{verdict.path}: {word}: {verdict.problem}"
+    width = max((len(one.what) for one in verdict.findings), default=0)
+    lines = [f"  {painted(f'{one.what:{width}}', Meaning.HEAD)}  {one.how}" for one in verdict.findings]
+    return "\n".join([f"{verdict.path}: {word}", *lines])
+
+
+def _word(verdict: Verdict) -> str:
+    if verdict.problem:
+        return "NOT VERIFIED"
+    return "verified" if _is_anchored(verdict) else "intact, origin not shown"
 
 
 def _is_anchored(verdict: Verdict) -> bool:

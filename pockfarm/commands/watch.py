@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,7 +20,8 @@ def add_watch(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _watch(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        for line in lines(farm.follow(options.run_id), every=options.steps):
+        events = farm.follow(options.run_id)
+        for line in map(json.dumps, events) if options.json else lines(events, every=options.steps):
             print(line, flush=True)
         ended = farm.run(options.run_id)
     return 0 if ended.state == "succeeded" else Failed.exit_code

@@ -52,11 +52,9 @@ def webhook_row(webhook: Json) -> tuple[str, ...]:
 def _test(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         sent = farm.test_webhook(options.webhook)
-    if text(sent, "state") == "delivered":
-        print("delivered")
-        return 0
-    print(f"failed: {text(sent, 'error')}")
-    return Failed.exit_code
+    is_there = text(sent, "state") == "delivered"
+    show(options, sent, lambda: "delivered" if is_there else f"failed: {text(sent, 'error')}")
+    return 0 if is_there else Failed.exit_code
 
 
 def _deliveries(options: argparse.Namespace) -> int:
@@ -68,6 +66,5 @@ def _deliveries(options: argparse.Namespace) -> int:
 
 def _remove(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        farm.remove_webhook(options.webhook)
-    print(f"{options.webhook} is told nothing more")
-    return 0
+        removed = farm.remove_webhook(options.webhook)
+    return show(options, removed, lambda: f"{options.webhook} is told nothing more")

@@ -1,4 +1,4 @@
-"""How far something is that one waits for: a bar in a terminal, and elsewhere a line now and then. On standard error."""
+"""How far something is that one waits for: a bar in a terminal, else a line now and then. On standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Waiting:
     """`with Waiting() as waiting: waiting.show("lower", 0.3)`.
 
     A terminal has one line that is written over: a bar, the share, the time that has passed and that may be left, and
-    what is going on. It is gone afterwards, so that results stand alone. A pipe has a line where there is something new.
+    what is going on. It is gone afterwards: results stand alone. A pipe has a line where there is something new.
     """
 
     def __init__(self) -> None:
@@ -76,8 +76,15 @@ def waiting_on(waiting: Waiting) -> Callable[[str, float], None]:
 
 def _bar(screen: terms.Screen) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(file=sys.stderr, force_terminal=True, no_color=not screen.has_colours, width=screen.width,
                       highlight=False, emoji=False)  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from io import StringIO
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -59,10 +62,20 @@ def _table(header: Sequence[str], rows: Rows, figures: Sequence[bool], screen: S
     for column, name in enumerate(header):
         least = _least(header, rows, figures, column)
         table.add_column(name, justify="right" if figures[column] else "left", overflow="fold", min_width=least)
-    table.add_row(*(Text("-" * cell_len(name), Meaning.QUIET.value) for name in header))
+    table.add_row(*(_Rule() for _ in header))
     for row in rows:
         table.add_row(*(_cell(one) for one in row))
     return _text(table, screen)
+
+
+class _Rule:
+    """Dashes as wide as the column that they stand in."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        yield Segment("-" * options.max_width, console.get_style(Meaning.QUIET.value))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, 1)
 
 
 def _cell(said: str) -> Text:
@@ -78,15 +91,18 @@ def _records(header: Sequence[str], rows: Rows, screen: Screen) -> str:
         for column in range(1, len(header)):
             name, said = header[column], row[column]
             if said not in ("", "-"):
-                lines.append(f"  {name:{width}}  {painted(said, by_word(said), screen)}")
+                first, *more = textwrap.wrap(said, (screen.width or ANY_WIDTH) - width - 4, break_long_words=False)
+                lines.append(f"  {name:{width}}  {painted(first, by_word(said), screen)}")
+                lines += [f"  {'':{width}}  {line}" for line in more]
         blocks.append("\n".join(lines))
     return "\n".join(blocks)
 
 
 def _text(table: Table, screen: Screen) -> str:
     paper = StringIO()
-    console = Console(file=paper, width=screen.width or ANY_WIDTH, force_terminal=screen.has_colours, no_color=not screen.has_colours,
-                      color_system="standard" if screen.has_colours else None, highlight=False, emoji=False,
-                      markup=False, legacy_windows=False)  # fmt: skip
+    has = screen.has_colours
+    console = Console(file=paper, width=screen.width or ANY_WIDTH, force_terminal=has, no_color=not has,
+                      color_system="standard" if has else None, highlight=False, emoji=False, markup=False,
+                      legacy_windows=False)  # fmt: skip
     console.print(table)
     return "\n".join(line.rstrip() for line in paper.getvalue().splitlines())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pockfarm.client import Client
 from pockfarm.client.synchronous import answers, lists, looks
 from pockfarm.commands.local import plan_source, source
 from pockfarm.errors import PockfarmError, UsageError
+from pockfarm.words import walk
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 
 DIGEST = "sha256:" + "b" * 64
@@ -30,7 +30,7 @@ def farm(loopback: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFarm]:
         yield farm
 
 
-WORDS = [add.__name__.removeprefix("add_").replace("_", "-") for add in cli.COMMANDS]
+WORDS = [" ".join(path) for path, _ in walk(cli.parser())]
 
 
 @pytest.mark.parametrize("command", ["", *WORDS])
@@ -43,9 +43,8 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 def test_no_option_takes_the_place_of_what_a_command_does() -> None:
     """`run` is the function: an argument of that name would be called instead."""
-    (commands,) = (action for action in cli.parser()._actions if isinstance(action, argparse._SubParsersAction))
-    for name, one in commands.choices.items():
-        assert "run" not in {action.dest for action in one._actions}, name
+    for path, one in walk(cli.parser()):
+        assert "run" not in {action.dest for action in one._actions}, path
 
 
 def test_a_wrong_option_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from pockfarm.client import Client
 from pockfarm.client.synchronous import lists
 from pockfarm.state import FarmStatus, PartStatus, StateFolder
 from pockfarm.values import DEVICE_STATES, JOB_STATES, RUN_STATES
+from pockfarm.words import runs
 from service.database import models
 from tests.agents.live_farm import LiveFarm
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
@@ -209,12 +210,6 @@ def test_what_was_made_is_json_too(
     assert printed["id"].partition("_")[0] in capsys.readouterr().out
 
 
-WITHOUT = {"run", "compile", "dataset", "weights", "receipt", "log check", "watch", "open", "org add", "org close",
-           "key revoke", "user remove", "tokens revoke", "webhooks test", "webhooks remove", "maintenance remove",
-           "regressions acknowledge"}  # fmt: skip
-"""Commands of a farm without `--json`: what they print is one id, one digest or one sentence, or goes into a file."""
-
-
-def test_every_other_command_of_a_farm_takes_json() -> None:
-    of_farms = {words for words, one in ALL.items() if "--state-folder" in one._option_string_actions}
-    assert {words for words in of_farms if "--json" not in ALL[words]._option_string_actions} == WITHOUT
+def test_every_command_takes_json_but_those_that_print_text_for_a_shell_or_json_anyway() -> None:
+    without = {words for words, one in ALL.items() if runs(one) and "--json" not in one._option_string_actions}
+    assert without == set(cli.WITHOUT_JSON)

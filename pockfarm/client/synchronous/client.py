@@ -31,6 +31,7 @@ from pockfarm.client.found import found
 from pockfarm.client.synchronous import uploads
 from pockfarm.client.synchronous.answers import answered, json_of
 from pockfarm.client.synchronous.fleet import Fleet
+from pockfarm.client.synchronous.keeping import Keeping
 from pockfarm.client.synchronous.lists import Lists
 from pockfarm.client.synchronous.looks import Seen, looks
 from pockfarm.client.synchronous.record import Record
@@ -69,7 +70,7 @@ FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
 CHUNK_BYTES = 1 << 20
 
 
-class Client(Fleet, Lists, Tenants, Record, Reports):
+class Client(Fleet, Keeping, Lists, Tenants, Record, Reports):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
     def __init__(

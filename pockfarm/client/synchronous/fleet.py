@@ -37,6 +37,22 @@ class Fleet(ABC):
         """Give a drained device work again."""
         return json_of(self._send("POST", f"/devices/{device_id}/resume"))
 
+    def quarantine(self, device_id: str, reason: str = "") -> Json:
+        """Give a device no more work until it is released; what it works on goes on."""
+        return json_of(self._send("POST", f"/devices/{device_id}/quarantine", json_body={"reason": reason}))
+
+    def release(self, device_id: str, reason: str = "") -> Json:
+        """Give a quarantined device work again; its strikes are forgotten."""
+        return json_of(self._send("POST", f"/devices/{device_id}/release", json_body={"reason": reason}))
+
+    def set_canary(self, device_id: str, *, enabled: bool) -> Json:
+        """Say whether canary runs may bring a device back that strikes have quarantined; if so, one comes soon."""
+        return json_of(self._send("POST", f"/devices/{device_id}/canary", json_body={"enabled": enabled}))
+
+    def remove_device(self, device_id: str) -> Json:
+        """Revoke a device for ever: its credential stops working at once."""
+        return json_of(self._send("DELETE", f"/devices/{device_id}"))
+
     def tag(self, device_id: str, given: Mapping[str, str], remove: Sequence[str] = ()) -> Json:
         """Set tags of a device (a value may be empty), and take others away."""
         body = {"set": dict(given), "remove": list(remove)}

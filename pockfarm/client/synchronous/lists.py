@@ -5,7 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-from pockfarm.values import Device, Job, Json, Run, device_of, job_of, optional_text, parts, run_of
+from pockfarm.values import (
+    Bundle,
+    Dataset,
+    Device,
+    Job,
+    Json,
+    Run,
+    bundle_of,
+    dataset_of,
+    device_of,
+    job_of,
+    optional_text,
+    parts,
+    run_of,
+)
 
 Filters = Mapping[str, "str | int | None"]
 ALL = 1 << 20
@@ -28,6 +42,18 @@ class Lists(ABC):
         """The newest runs. `filters`: state (or `open`), mode, bundle, target, device, measurement_class, verdict,
         model, plan, group, limit."""
         return [run_of(item) for item in newest(self._get, "/runs", filters)]
+
+    def bundles(self, **filters: str | int | None) -> list[Bundle]:
+        """The newest bundles. `filters`: target, model_digest, plan, limit."""
+        return [bundle_of(item) for item in newest(self._get, "/bundles", filters)]
+
+    def datasets(self, **filters: str | int | None) -> list[Dataset]:
+        """The newest data sets. `filters`: limit."""
+        return [dataset_of(item) for item in newest(self._get, "/datasets", filters)]
+
+    def dataset(self, digest: str) -> Dataset:
+        """A data set: its arrays, and when it came."""
+        return dataset_of(self._get(f"/datasets/{digest}"))
 
     def devices(self, **filters: str | int | None) -> list[Device]:
         """All devices, the newest first. `filters`: state, device_class, measurement_class, limit."""
