@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -44,6 +44,9 @@ golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what
 notices: set-up-test  ## renew THIRD_PARTY.md: what is used of others, by the metadata of the packages installed here
 	$(BIN)/python scripts/third_party.py > THIRD_PARTY.md.new
 	mv THIRD_PARTY.md.new THIRD_PARTY.md
+
+docs: set-up-test    ## the documentation as a site, which the farm serves at /docs; warnings and dead links are errors
+	$(BIN)/python -m scripts.manual
 
 release: set-up-test  ## the source distribution, the wheel and their digests in dist/, of what is committed
 	$(BIN)/python scripts/release.py

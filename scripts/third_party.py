@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = {"agent": "agent", "client": "client", "fine-tune": "client", "service": "farm", "worker": "worker",
-         "farm": "one machine", "dev": "tests"}  # fmt: skip
+         "farm": "one machine", "docs": "documentation", "dev": "tests"}  # fmt: skip
 """What an extra of pyproject.toml is for; in this order on the page."""
 TESTS = "tests"
 ENVIRONMENT = {"implementation_name": "cpython", "platform_python_implementation": "CPython",
@@ -45,8 +45,12 @@ WORDS = {
     "3-clause bsd license": "BSD-3-Clause", "bsd": "BSD", "bsd license": "BSD", "new bsd": "BSD-3-Clause",
 }  # fmt: skip
 """How packages say it that do not use SPDX. `BSD` is several licences: the package's own file says which."""
-TOLD = {"python-dateutil": "Apache-2.0 OR BSD-3-Clause", "uvloop": "Apache-2.0 OR MIT"}
-"""Packages that say two things in two places, by their own licence files."""
+TOLD = {
+    "python-dateutil": "Apache-2.0 OR BSD-3-Clause", "uvloop": "Apache-2.0 OR MIT",
+    **{f"sphinxcontrib-{name}": "BSD-2-Clause" for name in
+       ("applehelp", "devhelp", "htmlhelp", "jsmath", "qthelp", "serializinghtml")},
+}  # fmt: skip
+"""Packages that say two things in two places, or no more than `BSD`: by the licence files of their sources."""
 UNTOLD_BSD = {"amqp", "antlr4-python3-runtime", "sympy", "vine"}
 """Under the three-clause licence, by their sources: what is installed has no file that says so."""
 
@@ -300,7 +304,8 @@ PAGE = """\
 Written by `make notices`; `tests/release/test_notices.py` says when it is to be written again.
 
 PockFarm is licensed under the [Apache License 2.0](LICENSE). Its source distribution holds its own sources only; its
-wheel holds beside them {scripts}, whose licence lies beside it.
+wheel holds beside them {scripts}, whose licence lies beside it, and the documentation as a site, which has scripts and
+style sheets of Sphinx (BSD-2-Clause), Furo and Sphinx Basic NG (MIT), with their notices in `_static/licences/`.
 `compiler/runtime/tvm_abi.h` states, in names of its own, how structs of TVM and DLPack (Apache-2.0) lie in memory. What
 it uses is installed beside it, from wherever its user gets packages, under the licences below.
 
@@ -320,7 +325,8 @@ Whose parts of musl were in the first place stands in `lib/libc/musl/COPYRIGHT` 
 
 The ranges of `pyproject.toml`. *Used by*: the **agent** on a board; the **client**, which is the command and the Python
 library; the **farm**'s API processes; the compile **worker**; **one machine**, what `pockfarm up` and `make demo` need
-beside these; **building** a release; **tests**, which nothing that is shipped needs.
+beside these; **documentation**, what `make docs` needs; **building** a release; **tests**, which nothing that is
+shipped needs.
 
 | package | versions | licence | used by | home |
 |---|---|---|---|---|

@@ -19,6 +19,7 @@ from tests.agents.conftest import ROOT, AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle
 from tests.architecture.sources import python_files
+from tests.docs.snippets import snippets
 
 Start = Callable[..., AgentProcess]
 OLDEST = "38.0.4"
@@ -57,7 +58,7 @@ def distribution_python() -> str | None:
 
 def documented(python: str, venv: Path, *, with_system: bool) -> list[str]:
     """The commands of docs/agent.md to install an agent, for this interpreter and place; apt-get's left out."""
-    blocks = re.findall(r"(?:^    .*\n)+", (ROOT / "docs" / "agent.md").read_text(), re.MULTILINE)
+    blocks = [snippet.text for snippet in snippets("docs/agent.md")]
     [block] = [block for block in blocks if "-m venv" in block and ("--system-site-packages" in block) is with_system]
     commands = [line.strip() for line in block.splitlines() if "apt-get" not in line]
     return [re.sub(r"^python3 ", f"{python} ", line).replace("/opt/pockfarm", str(venv)) for line in commands]

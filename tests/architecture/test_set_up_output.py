@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.architecture.sources import ROOT
-from tests.architecture.test_set_up import canonical, load_script
+from tests.architecture.test_set_up import PROJECT, canonical, load_script
 
 APT = """#!/bin/sh
 case "$*" in
@@ -189,7 +189,8 @@ def installed(name: str, extra: str = "") -> set[str]:
         if one in found:
             continue
         found.add(one)
-        for text in importlib.metadata.requires(one[0]) or []:
+        ours = PROJECT["optional-dependencies"].get(one[1], ())
+        for text in ours if one[0] == "pockfarm" else importlib.metadata.requires(one[0]) or ():
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": one[1]}):
                 open_ones += [(canonical(requirement.name), extra) for extra in ("", *requirement.extras)]

@@ -244,8 +244,8 @@ def test_each_field_is_published_and_one_letter_more_is_refused_with_its_name(do
 @pytest.mark.parametrize("document", sorted(DOCUMENTS))
 def test_each_field_stands_in_the_guide_as_code(document: str) -> None:
     """As a word of an example or of a span of code: prose has `rank` and `weight` anyway."""
-    guide = (ROOT / "docs/guide.md").read_text()
-    code = "\n".join([*re.findall(r"^    .*$", guide, re.MULTILINE), *re.findall(r"`([^`\n]+)`", guide)])
+    guide = "".join(path.read_text() for path in (ROOT / "docs/guide").glob("*.md"))
+    code = "\n".join([*re.findall(r"^```\w*\n(.*?)^```$", guide, re.M | re.S), *re.findall(r"`([^`\n]+)`", guide)])
     words = set(re.findall(r"\w+", code))
     assert {place for place in EVERY[document] if re.split(r"[.\[\]]+", place)[-1] not in words} == set()
 

@@ -20,6 +20,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.schema import DOCUMENTS, published_schema, schema_text
 from tests.architecture.sources import ROOT
 from tests.compiler.from_schema import documents, examples
+from tests.docs.snippets import snippets
 
 PARSE: dict[str, Callable[..., Any]] = {"plan": SparsePlan.parse, "spec": TrainingSpec.parse}
 SCHEMAS = {name: published_schema(name) for name in DOCUMENTS}
@@ -55,24 +56,24 @@ def test_an_example_of_every_field_and_choice_is_read(name: str) -> None:
         assert PARSE[name](read.canonical_json()) == read
 
 
-@pytest.mark.parametrize("page", ["guide.md", "contracts.md"])
+@pytest.mark.parametrize("page", ["guide/plans.md", "guide/adapters.md", "guide/specs.md", "contracts.md"])
 def test_the_examples_on_a_page_are_taken(page: str) -> None:
     found = 0
-    for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", (ROOT / "docs" / page).read_text(), re.MULTILINE):
+    for snippet in snippets(f"docs/{page}"):
         with contextlib.suppress(yaml.YAMLError):
-            body = yaml.safe_load(block)
-            if not isinstance(body, dict) or "|" in block:
+            body = yaml.safe_load(snippet.text)
+            if not isinstance(body, dict) or "|" in snippet.text:
                 continue
             for name, words in (("plan", {"update", "scheme"}), ("spec", {"batch", "loss", "optimizer"})):
                 if words & body.keys():
                     VALIDATORS[name].validate(body)
                     PARSE[name](body)
                     found += 1
-    assert found >= 1 if page == "contracts.md" else found >= 3
+    assert found >= 1 if page in ("contracts.md", "guide/adapters.md") else found >= 3
 
 
 def test_every_field_and_choice_stands_in_the_guide() -> None:
-    guide = (ROOT / "docs/guide.md").read_text()
+    guide = "".join(path.read_text() for path in (ROOT / "docs/guide").glob("*.md"))
     words = {word for schema in SCHEMAS.values() for word in _words(schema)}
     assert len(words) > 40
     assert sorted(word for word in words if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", guide)) == []

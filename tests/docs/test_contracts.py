@@ -25,7 +25,7 @@ def test_the_usage_is_what_the_binary_prints() -> None:
     literal = re.search(r"pf_usage\[\] =\n((?:\s*\"[^\n]*\"\s*\n?)+);", source)
     assert literal is not None
     usage = "".join(json.loads(line.strip()) for line in literal[1].splitlines())
-    assert "\n".join(f"    {line}" for line in usage.splitlines()) in PAGE
+    assert f"```text\n{usage.rstrip()}\n```" in PAGE
 
 
 @pytest.fixture(scope="module")

@@ -268,7 +268,7 @@ def test_the_documented_exit_codes_are_those_that_there_are() -> None:
     def below(kind: type[PockfarmError]) -> set[int]:
         return {kind.exit_code}.union(*map(below, kind.__subclasses__())) if kind.__subclasses__() else {kind.exit_code}
 
-    guide = (Path(__file__).parents[2] / "docs/guide.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs/guide/farm.md").read_text()
     (told,) = re.findall(r"Exit codes: ([^.]*)\.", guide)
     documented = {int(word) for word in re.findall(r"(?:^|; |\n)(\d+) ", told)}
     errors = {code for one in PockfarmError.__subclasses__() for code in below(one)}
