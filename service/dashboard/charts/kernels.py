@@ -70,7 +70,6 @@ def _bar_row(bar: KernelBar, top: float, label_width: float, extent: float, fits
     return svg.link(
         f"#{bar.anchor}",
         label,
-        svg.element("title", {}, label),
         svg.rectangle(0, top, label_width + extent + 74, ROW_HEIGHT, "hit"),
         svg.text(label_width - 8, top + 14.5, shown, "bar-label", "end"),
         svg.rectangle(label_width, top + 3.5, max(extent, 1.0), ROW_HEIGHT - 7, f"phase-{bar.phase}"),

@@ -98,7 +98,6 @@ def _mark(point: TradeoffPoint, px: float, py: float) -> Markup:
     return svg.link(
         f"#{point.anchor}",
         f"{point.letter}: {point.label}, {'dominated' if point.dominated else 'not dominated'}",
-        svg.element("title", {}, point.label),
         svg.circle(px, py, 9.5, f"mark {state}"),
         svg.text(px, py + 3.6, point.letter, f"mark-text {state}", "middle"),
     )

@@ -53,8 +53,11 @@ def path(points: Iterable[tuple[float, float]], class_name: str, *, close: bool 
 
 
 def link(href: str, label: str, *children: str) -> Markup:
-    """A link around shapes; `label` names it for those who do not see it."""
-    return element("a", {"href": href, "aria-label": label}, *children)
+    """A link around shapes; `label` names it: it is what a pointer is shown, and what those hear who do not see it.
+
+    No `aria-label`: such a name must hold the words that are drawn, which may be cut short.
+    """
+    return element("a", {"href": href}, element("title", {}, label), *children)
 
 
 def picture(

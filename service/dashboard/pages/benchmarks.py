@@ -227,9 +227,10 @@ def _group(
         _row(entry, point, rank, reason, counted, axes)
         for entry, point, rank, reason in zip(ordered, points, places, reasons, strict=True)
     ]
-    listing = table(f"group-{number}", f"{first.model_name}, {first.mode}", COLUMNS, rows)
-    listing = listing.hiding_empty("rank", *OF_TIME, "energy_mj", "loss", "peak_rss_mib", "dominated")
     parts = [first.mode, f"batch {first.batch}" if first.batch else "", first.dataset_name or "synthetic data"]
+    told_apart = ", ".join(part for part in (first.model_name, *parts, first.measurement_class) if part)
+    listing = table(f"group-{number}", told_apart, COLUMNS, rows)
+    listing = listing.hiding_empty("rank", *OF_TIME, "energy_mj", "loss", "peak_rss_mib", "dominated")
     is_known = "latency" not in axes or all(rank and rank.best == rank.worst for rank in places)
     return Group(
         title=first.model_name,
