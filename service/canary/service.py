@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session, aliased
 
 from service.canary.history import (
     change_words,
@@ -107,6 +107,17 @@ def regressed(session: Session, most: int) -> list[tuple[CanaryChange, str]]:
     """The newest open regressions, each with its device's name."""
     query = select(CanaryChange, Device.name).join(Device, Device.id == CanaryChange.device_id).where(*is_open())
     return [(change, name) for change, name in session.execute(query.order_by(CanaryChange.id.desc()).limit(most))]
+
+
+def newest_changes(session: Session, most: int) -> list[tuple[CanaryChange, bool]]:
+    """The newest changes of all devices that one sees, and whether each is the last of its series."""
+    changes = session.scalars(select(CanaryChange).order_by(CanaryChange.id.desc()).limit(most)).all()
+    later = aliased(CanaryChange)
+    is_followed = (later.device_id == CanaryChange.device_id, later.series == CanaryChange.series,
+                   later.after_run_id > CanaryChange.after_run_id)  # fmt: skip
+    wanted = select(CanaryChange.id).where(CanaryChange.id.in_([one.id for one in changes]))
+    over = set(session.scalars(wanted.where(exists().where(*is_followed))))
+    return [(one, one.id not in over) for one in changes]
 
 
 def acknowledge(session: Session, device_id: str, change_id: str, reason: str) -> ChangeView:

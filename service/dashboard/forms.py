@@ -143,10 +143,10 @@ def number(typed: Typed, name: str, *, times: float = 1.0) -> float | None:
         raise Invalid("request.invalid", f"{said[:40]!r} is not a number", where=name) from error
 
 
-def done(to: str, said: str) -> Response:
-    """To the page that says what was done."""
+def done(to: str, said: str, tone: Literal["good", "bad"] = "good") -> Response:
+    """To the page that says what came of it."""
     answer = RedirectResponse(to, status_code=303, headers={"Cache-Control": "no-store"})
-    visitors.tell(answer, Said(said))
+    visitors.tell(answer, Said(said, tone))
     return answer
 
 

@@ -45,6 +45,16 @@ STATES: Mapping[str, tuple[str, Tone]] = {
     "in force": ("check", "good"),
     "revoked": ("cross", ""),
     "used": ("check", ""),
+    "closed": ("cross", ""),
+    "open": ("warning", "bad"),
+    "acknowledged": ("check", ""),
+    "faster": ("check", "good"),
+    "failing": ("warning", "bad"),
+    "planned": ("clock", ""),
+    "on": ("clock", "warn"),
+    "over": ("check", ""),
+    "offered": ("check", "good"),
+    "halted": ("warning", "bad"),
 }
 VERDICTS: Mapping[str, tuple[str, Tone]] = {
     "valid": ("check", "good"),

@@ -20,6 +20,7 @@ from service.dashboard.tables import Table, WholeTable, csv_text, json_text
 HERE = Path(__file__).parent
 STATIC_FILES: Mapping[str, str] = {
     "app.css": "text/css; charset=utf-8",
+    "forms.css": "text/css; charset=utf-8",
     "charts.css": "text/css; charset=utf-8",
     "charts.js": "text/javascript; charset=utf-8",
     "live.js": "text/javascript; charset=utf-8",

@@ -9,7 +9,16 @@ from fastapi.responses import RedirectResponse, Response
 
 from service.access import FarmDep
 from service.audit.endpoints import AuditFilterDep
-from service.dashboard import addresses, admin_routes, exports, queries, render, visitors
+from service.dashboard import (
+    addresses,
+    admin_routes,
+    exports,
+    queries,
+    queue_routes,
+    regression_routes,
+    render,
+    visitors,
+)
 from service.dashboard.pages.audit import audit_file, audit_page
 from service.dashboard.pages.benchmarks import benchmarks_page
 from service.dashboard.pages.compare import compare_page, compare_table
@@ -220,4 +229,5 @@ def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None) -> Response:
 
 
 router.include_router(private)
-router.include_router(admin_routes.router)
+for other in (admin_routes.router, queue_routes.router, regression_routes.router):
+    router.include_router(other)

@@ -37,6 +37,8 @@ class Column:
     """Long text, which may break into lines."""
     files_only: bool = False
     """In CSV and JSON, not on the page (what a note or a link says there)."""
+    wide_only: bool = False
+    """Left out on a phone, where what is left must do without scrolling sideways."""
     fits: bool = False
     """A time in ms: a page writes each in the unit that fits, with three digits; files have plain ms."""
 

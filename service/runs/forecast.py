@@ -81,6 +81,19 @@ def forecast(session: Session, settings: Settings, run: Run, fitting: Sequence[S
     return _roughly(made, TURNS_BASIS) if found.is_shared else made
 
 
+def later_starts(
+    session: Session, run: Run, fitting: Sequence[Standing], first: Forecast, count: int
+) -> list[float | None]:
+    """When the `count` runs that come after `run` in its lane may start, at the earliest: runs of other lanes that
+    come between them are not counted."""
+    if first.full is not None or not fitting:
+        return [None] * count
+    lengths, are_alike = _lengths(session, run, fitting)
+    busy_since, now = [one.busy_since for one in fitting], time.time()
+    places = range(first.ahead + 1, first.ahead + 1 + count)
+    return [estimate(place, lengths, busy_since, now=now, are_alike=are_alike).start_at for place in places]
+
+
 def _allowance(session: Session, settings: Settings, run: Run) -> Allowance | None:
     """None while the run's organisation may have one more on a device."""
     if run.is_canary:

@@ -17,6 +17,7 @@ from pathlib import Path
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from service.dashboard.pages.admin.index import PAGES
 from tests.dashboard.conftest import SeededFarm, make_farm
 
 CHROMIUM_ARGUMENTS = (
@@ -61,6 +62,11 @@ def pages_of(seeded: SeededFarm) -> dict[str, str]:
         "device": f"/dashboard/devices/{ids.host}",
         "device-canaries": f"/dashboard/devices/{ids.pi}",
         "device-quarantined": f"/dashboard/devices/{ids.quarantined}",
+        "queue": "/dashboard/queue",
+        "regressions": "/dashboard/regressions",
+        "regressions-one": f"/dashboard/regressions?of={ids.recompiled_run}",
+        "admin": "/dashboard/admin",
+        **{f"admin-{name}": f"/dashboard/admin/{name}" for name, _, _ in PAGES},
         "benchmarks": "/dashboard/benchmarks",
         "benchmarks-all": "/dashboard/benchmarks?verdicts=all&class=hardware",
         "compare": f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}",

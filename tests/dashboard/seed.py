@@ -21,6 +21,7 @@ from service.database.models import (
 from service.holdings import service as holdings
 from tests.dashboard.layers import Layer, mobilenet_layers, small_layers
 from tests.dashboard.seeder import HOUR_S, Seeder, digest
+from tests.dashboard.waiting import seed_administration, seed_compilers, seed_queue
 
 PLANS = {"full": 1.0, "sparse": 0.62, "bias-only": 0.51}
 
@@ -59,6 +60,7 @@ class Seeded:
     host: str
     quarantined: str
     offline: str
+    recompiled_run: str
 
 
 def seed(session: Session, now: float | None = None) -> Seeded:
@@ -189,6 +191,9 @@ def seed(session: Session, now: float | None = None) -> Seeded:
     )
     ids |= _digits(rows, host, digits)
     ids |= _troubles(rows, host, pi, hot, bundles)
+    seed_queue(rows, bundles, hot)
+    ids["recompiled_run"] = seed_compilers(rows, pi)
+    seed_administration(rows, pi)
     return Seeded(**{name: ids[name] for name in Seeded.__dataclass_fields__})
 
 

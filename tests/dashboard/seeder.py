@@ -120,8 +120,10 @@ class Seeder:
         self.add(DeviceEvent(device_id=found.id, at=fields["created_at"], kind="enrolled", message="with a token"))
         return found
 
-    def bundle(self, model: str, plan: str, target: str, layers: list[Layer], trained: set[str]) -> Bundle:
-        """A compiled bundle with its manifest and compile report."""
+    def bundle(
+        self, model: str, plan: str, target: str, layers: list[Layer], trained: set[str], compiler: str = ""
+    ) -> Bundle:
+        """A compiled bundle with its manifest and compile report. `compiler`: another one makes other bytes of it."""
         step = training_step(layers, trained)
         manifest = {
             "schema": "pockfarm.bundle/1",
@@ -175,7 +177,7 @@ class Seeder:
                 }
             ],
         }
-        name = f"{model}/{plan}/{target}"
+        name = f"{model}/{plan}/{target}{compiler}"
         holdings.hold(self.session, "bundle", digest(name), size_bytes=1, name=model, plan_name=plan)
         return self.add(
             Bundle(
@@ -218,7 +220,7 @@ class Seeder:
                 spec_digest=digest("spec"),
                 spec_json=json.dumps(spec),
                 target=target,
-                compiler_version=digest("compiler"),
+                compiler_version=more.pop("compiler_version", digest("compiler")),
                 created_at=created,
                 queue_deadline_at=created + 6 * HOUR_S,
                 started_at=created + 1 if state != "queued" else None,

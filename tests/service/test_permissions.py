@@ -41,7 +41,7 @@ HOOK = "http://127.0.0.1:9/"
 """Where nobody listens."""
 STORAGE_CALLS = ("put", "size", "read", "local", "delete", "append", "adopt", "discard")
 """What takes time by what is stored."""
-LAST = ("DELETE", "close")
+LAST = ("DELETE", "close", "/remove", "/revoke")
 """What ends things is asked for after everything else."""
 
 
@@ -86,6 +86,8 @@ class Matrix:
         owned = RULES[address].owned
         if owned == "upload" and whose is self.acme:  # each is finished, or ended, once
             named = begin_upload(self.acme.farm, BYTE if method == "PUT" else b"")
+        elif owned == "window" and whose is self.acme and address.endswith("/remove"):
+            named = self.acme.farm.http.post("/maintenance", **self.body("POST /maintenance")).json()["id"]
         else:
             named = self.thing(owned, whose) if owned else "x"
         path = re.sub(r"\{\w+\}", named, path)
@@ -126,6 +128,11 @@ class Matrix:
             "POST /webhooks": {"json": {"url": "https://hook.example/"}},
             "POST /uploads": {"json": {"kind": "model", "size_bytes": 1}},
             "PATCH /uploads/{upload_id}": {"content": BYTE},
+            "POST /dashboard/admin/enrolment": {"data": {"name": "shelf"}},
+            "POST /dashboard/admin/people": {"data": {"name": new_id("person")}},
+            "POST /dashboard/admin/organisations": {"data": {"name": new_id("name")}},
+            "POST /dashboard/admin/windows": {"data": {"starts_at": "2400-01-01T00:00", "ends_at": "2400-01-02T00:00"}},
+            "POST /dashboard/admin/webhooks": {"data": {"url": "https://hook.example/", "events": "run.ended"}},
             "POST /dashboard/admin/keys": {"data": {"name": "k", "may": "read"}},
             "POST /devices/{device_id}/canary": {"json": {"enabled": True}},
             "POST /devices/{device_id}/canaries/{change_id}/acknowledge": {"json": {"reason": "r"}},

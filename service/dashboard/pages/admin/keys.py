@@ -30,12 +30,12 @@ DAY_S = 86400.0
 COLUMNS = (
     Column("name", "Key", primary=True),
     Column("standing", "Standing", "state"),
-    Column("scopes", "May", wrap=True),
-    Column("person", "Whose"),
-    Column("expires_at", "Expires", "time", "UTC"),
-    Column("last_used_at", "Last used", "time", "UTC"),
-    Column("created_at", "Made", "time", "UTC"),
-    Column("id", "Its id", "code"),
+    Column("scopes", "May", wrap=True, wide_only=True),
+    Column("person", "Whose", wide_only=True),
+    Column("expires_at", "Expires", "time", "UTC", wide_only=True),
+    Column("last_used_at", "Last used", "time", "UTC", wide_only=True),
+    Column("created_at", "Made", "time", "UTC", wide_only=True),
+    Column("id", "Its id", "code", wide_only=True),
 )
 
 
@@ -54,7 +54,9 @@ none. Give each program its own, with no more rights than it needs."
 def blank(people: Sequence[User]) -> Form:
     """The form for a new one."""
     fields = [
-        Field("name", "Name", required=True, hint="What uses it, so that you know what to revoke: `ci on build-3`"),
+        Field(
+            "name", "Name", required=True, hint="What uses it, so that you know what to revoke, such as ci on build-3"
+        ),
         Field("may", "May", "select", "submit", tuple((name, words) for name, (words, _) in GRANTS.items())),
         Field("days", "Days until it expires", "number", "90", hint="Empty: it never does", max_length=12),
     ]

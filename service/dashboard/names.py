@@ -1,0 +1,16 @@
+"""Names of rows that pages link to by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.database.models import Device
+
+
+def device_names(session: Session, ids: Collection[str | None]) -> dict[str, str]:
+    """Of those of these devices that the session sees, by their ids."""
+    wanted = {one for one in ids if one is not None}
+    return dict(session.execute(select(Device.id, Device.name).where(Device.id.in_(wanted))).all())

@@ -1,0 +1,67 @@
+"""Tenants of the farm: founded with a first key, closed. For the farm's own administrators."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from service.dashboard import format as fmt
+from service.dashboard import forms
+from service.dashboard.actions import Action
+from service.dashboard.forms import Field, Form, Typed
+from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path, standing
+from service.dashboard.tables import Column, Row, table
+from service.database.models import HOME, Organisation
+from service.keys.schemas import KeyCreated
+from service.organisations.schemas import OrganisationCreate
+from service.organisations.service import newest
+
+NAME = "organisations"
+COLUMNS = (
+    Column("name", "Organisation", primary=True),
+    Column("standing", "Standing", "state"),
+    Column("limits", "Limits of its own", wrap=True, wide_only=True),
+    Column("created_at", "Founded", "time", "UTC", wide_only=True),
+    Column("id", "Id", "code", wide_only=True),
+)
+
+
+def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+    """Every tenant, and the form for another."""
+    shown = table(NAME, "Organisations, newest first", COLUMNS, [_row(one) for one in newest(session)[:SHOWN]])
+    lead = "Each has its own people, keys, models, data and runs, and sees nothing of the others. Limits and retention \
+of one are changed by PATCH /organisations/{id}."
+    return AdminPart(NAME, "Organisations", lead, shown, "Only the farm's own so far.", (form or blank(),), made)
+
+
+def blank() -> Form:
+    """The form for a new one."""
+    note = "Its first key is an administrator's; it is shown once, for you to hand on."
+    fields = (Field("name", "Name", required=True),)
+    return Form("new-organisation", "Found an organisation", path(NAME), "Found it and make its first key", fields,
+                note)  # fmt: skip
+
+
+def body(typed: Typed) -> OrganisationCreate:
+    """What the form asks for. Raises: Invalid."""
+    return forms.body_of(OrganisationCreate, {"name": typed.text("name")})
+
+
+def made(name: str, key: KeyCreated) -> Made:
+    """The first key, to be handed on."""
+    note = "Hand it to their administrator: it makes all other keys. No page and no answer shows it again."
+    return Made(f"The organisation {name} is founded", (("Its administrator's key", key.secret),), note)
+
+
+def _row(one: Organisation) -> Row:
+    is_closed = one.closed_at is not None
+    limits = ", ".join(f"{name} {'none' if most is None else f'{most:g}'}" for name, most in one.quotas.items())
+    values = {
+        "name": one.name,
+        "standing": standing(ended=is_closed, expired=False, words="closed"),
+        "limits": limits or None,
+        "created_at": fmt.iso(one.created_at),
+        "id": one.id,
+    }
+    sure = "None of its keys works from then on; what it began goes on. It cannot be opened again here."
+    close = Action(path(NAME, one.id, "close"), "Close", sure=sure, of=one.name, is_grave=True)
+    return Row(values, anchor=one.id, dimmed=is_closed, actions=() if is_closed or one.id == HOME else (close,))

@@ -1,0 +1,54 @@
+"""The people of an organisation, to whom keys may belong."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from service.dashboard import format as fmt
+from service.dashboard import forms
+from service.dashboard.actions import Action
+from service.dashboard.forms import Field, Form, Typed
+from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path, standing
+from service.dashboard.tables import Column, Row, table
+from service.database.models import User
+from service.users.schemas import UserCreate
+from service.users.service import newest
+
+NAME = "people"
+COLUMNS = (
+    Column("name", "Person", primary=True),
+    Column("standing", "Standing", "state"),
+    Column("created_at", "Added", "time", "UTC", wide_only=True),
+    Column("id", "Id", "code", wide_only=True),
+)
+
+
+def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+    """Everybody, and the form for one more."""
+    shown = table(NAME, "People, newest first", COLUMNS, [_row(one) for one in newest(session)[:SHOWN]])
+    lead = "Keys may belong to a person; when one leaves, removing the person ends all of those keys at once."
+    return AdminPart(NAME, "People", lead, shown, "Nobody yet: add a person below, then make keys for them.",
+                     (form or blank(),), made)  # fmt: skip
+
+
+def blank() -> Form:
+    """The form for a new one."""
+    return Form("new-person", "Add a person", path(NAME), "Add", (Field("name", "Name", required=True),))
+
+
+def body(typed: Typed) -> UserCreate:
+    """What the form asks for. Raises: Invalid."""
+    return forms.body_of(UserCreate, {"name": typed.text("name")})
+
+
+def _row(one: User) -> Row:
+    is_gone = bool(one.removed_at)
+    values = {
+        "name": one.name,
+        "standing": standing(ended=is_gone, expired=False, words="removed"),
+        "created_at": fmt.iso(one.created_at),
+        "id": one.id,
+    }
+    sure = "None of their keys works from then on. What they sent stays."
+    remove = Action(path(NAME, one.id, "remove"), "Remove", sure=sure, of=one.name, is_grave=True)
+    return Row(values, anchor=one.id, dimmed=is_gone, actions=() if is_gone else (remove,))

@@ -1,0 +1,93 @@
+"""Webhooks: who is told when jobs and runs end, how that goes, tried out and removed."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from service.dashboard import format as fmt
+from service.dashboard import forms, visitors
+from service.dashboard.actions import Action
+from service.dashboard.forms import Field, Form, Typed
+from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path
+from service.dashboard.tables import Column, Row, Value, table
+from service.database.models import Webhook
+from service.webhooks import service
+from service.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated
+
+NAME = "webhooks"
+EVENTS = (("job.ended", "a compile ends"), ("run.ended", "a run ends"), ("device.slower", "a device has become slower"))
+COLUMNS = (
+    Column("url", "Address", primary=True, wrap=True),
+    Column("standing", "Standing", "state"),
+    Column("failures", "Failed in a row", "number", wide_only=True),
+    Column("events", "Told of", wrap=True, wide_only=True),
+    Column("created_at", "Made", "time", "UTC", wide_only=True),
+    Column("id", "Its id", "code", wide_only=True),
+)
+EMPTY = "Nobody is told yet. Name an address of yours below, and the farm posts to it when something ends."
+
+
+def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+    """The organisation's webhooks, and the form for another."""
+    rows, _ = service.listed(session, limit=SHOWN, cursor=None)
+    shown = table(NAME, "Webhooks, newest first", COLUMNS, [_row(row) for row in rows])
+    lead = "The farm posts to these addresses when a compile or run ends, or a device becomes slower. Each message is \
+signed; one that fails is sent again, later and later."
+    asked = (form or blank(),) if visitors.current().may("submit") else ()
+    return AdminPart(NAME, "Webhooks", lead, shown, EMPTY, asked, made)
+
+
+def blank() -> Form:
+    """The form for a new one."""
+    fields = (
+        Field("url", "Address", "url", required=True, max_length=1000, hint="https://…; redirects are not followed"),
+        Field("events", "When", "checks", options=EVENTS, ticked=tuple(name for name, _ in EVENTS)),
+    )
+    return Form("new-webhook", "Tell an address", path(NAME), "Add it", fields)
+
+
+def body(typed: Typed) -> WebhookCreate:
+    """What the form asks for. Raises: Invalid."""
+    return forms.body_of(WebhookCreate, {"url": typed.text("url"), "events": list(typed.all("events"))})
+
+
+def made(webhook: WebhookCreated) -> Made:
+    """The secret that its messages are signed with."""
+    note = "Whoever receives the messages checks their signature with it (docs/api.md). It is shown here only. Then \
+send a test from the list below."
+    return Made("The address is told from now on", (("The secret of its signatures", webhook.secret),), note)
+
+
+def outcome(delivery: DeliveryView) -> str:
+    """What came of a test, in words."""
+    if delivery.state == "delivered":
+        return f"The test arrived: the address answered {delivery.status}"
+    answered = f"answered {delivery.status}" if delivery.status else "did not answer"
+    return f"The test failed: the address {answered}{f' ({delivery.error})' if delivery.error else ''}"
+
+
+def standing_of(webhook: Webhook) -> str:
+    """`in force`, `failing` or `removed`."""
+    if webhook.removed_at is not None:
+        return "removed"
+    return "failing" if webhook.failures else "in force"
+
+
+def _row(webhook: Webhook) -> Row:
+    now = standing_of(webhook)
+    values: dict[str, Value] = {
+        "url": webhook.url,
+        "standing": now,
+        "failures": webhook.failures,
+        "events": ", ".join(webhook.events),
+        "created_at": fmt.iso(webhook.created_at),
+        "id": webhook.id,
+    }
+    is_there = now != "removed" and visitors.current().may("submit")
+    sure = "It is told nothing more, not even what waits to be sent."
+    actions = (
+        Action(path(NAME, webhook.id, "test"), "Send a test", of=webhook.url),
+        Action(path(NAME, webhook.id, "remove"), "Remove", sure=sure, of=webhook.url, is_grave=True),
+    )
+    notes = {"standing": webhook.removed_because} if webhook.removed_because else {}
+    return Row(values, {}, notes, anchor=webhook.id, dimmed=now == "removed", actions=actions if is_there else ())

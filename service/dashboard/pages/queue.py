@@ -1,0 +1,247 @@
+"""What waits, for what, why, and when it may start: by lane, by class of board, and the compiles."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.dashboard import addresses, queries, visitors
+from service.dashboard import format as fmt
+from service.dashboard.actions import Action
+from service.dashboard.facts import JobFacts, RunFacts
+from service.dashboard.tables import Column, Row, Table, Value, table
+from service.database.models import Job, Lane, Run
+from service.jobs import why as job_why
+from service.lanes.key import Taker
+from service.runs.fitting import Wish, standings
+from service.runs.forecast import forecast, later_starts
+from service.runs.queued import Standing, WaitingLane, device_standings, waiting_lanes
+from service.runs.why import waiting_words
+from service.settings import Settings
+
+EXPLAINED = 3
+"""Lanes whose first runs are shown on the whole queue's page: of each, the devices are asked."""
+FIRST_ROWS = 5
+LANE_ROWS = 50
+"""Runs of a lane: on the whole queue's page, and on its own."""
+JOB_ROWS = 10
+LANE_COLUMNS = (
+    Column("lane", "Runs that wait for", primary=True),
+    Column("runs", "Runs", "number"),
+    Column("takers", "Who takes them", wrap=True),
+    Column("oldest_at", "Waiting since", "time", "UTC", wide_only=True),
+)
+CLASS_COLUMNS = (
+    Column("device_class", "Class of board", primary=True),
+    Column("runs", "Runs it may take", "number"),
+    Column("free", "Free", "number"),
+    Column("busy", "Busy", "number"),
+    Column("kept", "Take nothing now", wrap=True, wide_only=True),
+)
+RUN_COLUMNS = (
+    Column("run", "Run", primary=True),
+    Column("place", "Place", "number", hint="Among the runs that wait for the same devices"),
+    Column(
+        "start_at", "May start", "text", hint="At the earliest, by how long such runs took; others may come between"
+    ),
+    Column("since", "Waits since", "time", "UTC", wide_only=True),
+    Column("id", "Id", "code", wide_only=True),
+)
+JOB_COLUMNS = (
+    Column("job", "Compile", primary=True),
+    Column("place", "Place", "number"),
+    Column("start_at", "May start"),
+    Column("since", "Waits since", "time", "UTC", wide_only=True),
+    Column("id", "Id", "code", wide_only=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LanePart:
+    """One lane, explained."""
+
+    name: str
+    id: str
+    href: str
+    says: str
+    """Why its first run waits, and until when."""
+    is_stuck: bool
+    """No device takes it now."""
+    devices: tuple[str, ...]
+    """What keeps each device, those that fit first."""
+    runs: Table
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """What the page of the queue shows."""
+
+    runs: int
+    stuck: int
+    """Runs that no device takes now."""
+    compiles: int
+    lanes: Table
+    classes: Table
+    parts: tuple[LanePart, ...]
+    jobs: Table
+    jobs_say: str
+    chosen: str
+    """The lane that the page is about; empty: all."""
+
+
+def queue_page(session: Session, settings: Settings, lane_id: str = "") -> QueuePage:
+    """The queue, or one lane of it."""
+    lanes = waiting_lanes(session, settings)
+    chosen = [one for one in lanes if one.lane.id == lane_id]
+    shown, rows = (chosen, LANE_ROWS) if lane_id else (lanes[:EXPLAINED], FIRST_ROWS)
+    parts = [_part(session, settings, one, rows) for one in shown]
+    compiles = session.scalar(select(func.count()).where(Job.state == "queued")) or 0
+    jobs, said = ((), "") if lane_id else _jobs(session, settings)
+    return QueuePage(
+        runs=sum(one.runs for one in lanes),
+        stuck=sum(one.runs for one in lanes if not one.takers),
+        compiles=compiles,
+        lanes=table(
+            "lanes", "By what they wait for, the oldest first", LANE_COLUMNS, [_lane_row(one) for one in lanes]
+        ),
+        classes=_classes(lanes, device_standings(session, settings)),
+        parts=tuple(part for part in parts if part is not None),
+        jobs=table("jobs", "Compiles that wait, the oldest first", JOB_COLUMNS, jobs),
+        jobs_say=said,
+        chosen=lane_id,
+    )
+
+
+def lane_name(lane: Lane) -> str:
+    """`raspberry-pi-4 · aarch64-v8 · rack=7`."""
+    wants = lane.wants.split("\n") if lane.wants else []
+    return " · ".join([lane.device_class, lane.target, *wants] if lane.device_class else [lane.target, *wants])
+
+
+def _lane_row(found: WaitingLane) -> Row:
+    values: dict[str, Value] = {
+        "lane": lane_name(found.lane),
+        "runs": found.runs,
+        "takers": _takers(found.devices),
+        "oldest_at": fmt.iso(found.oldest_at),
+    }
+    notes = {"lane": _wished(found)} if found.lane.device_id else {}
+    return Row(values, {"lane": addresses.page("queue", ("lane", found.lane.id))}, notes, anchor=found.lane.id)
+
+
+def _wished(found: WaitingLane) -> str:
+    names = [one.device.name for one in found.devices]
+    return f"only {names[0]}" if names else f"only {found.lane.device_id}"
+
+
+def _takers(devices: Sequence[Standing]) -> str:
+    """`1 free, 2 busy`, or what keeps those that could."""
+    if not devices:
+        return "nobody: no device of the kind is enrolled"
+    counted = Counter(one.now for one in devices)
+    said = ", ".join(f"{counted[now]} {now}" for now in ("free", "busy", "held", "away", "quarantined") if counted[now])
+    return said if counted["free"] or counted["busy"] else f"nobody now: {said}"
+
+
+def _classes(lanes: Sequence[WaitingLane], devices: Sequence[Standing]) -> Table:
+    rows = []
+    for name in sorted({one.device.device_class for one in devices}):
+        mine = [one for one in devices if one.device.device_class == name]
+        takers = {Taker.of(one.device) for one in mine}
+        runs = sum(one.runs for one in lanes if any(taker.may_take(one.lane) for taker in takers))
+        counted = Counter(one.now for one in mine)
+        kept = ", ".join(f"{counted[now]} {now}" for now in ("held", "away", "quarantined") if counted[now])
+        rows.append(Row({
+            "device_class": name, "runs": runs, "free": counted["free"], "busy": counted["busy"], "kept": kept or None,
+        }, {"device_class": addresses.page("devices", ("class", name))}))  # fmt: skip
+    return table("classes", "By class of board", CLASS_COLUMNS, rows)
+
+
+def _part(session: Session, settings: Settings, found: WaitingLane, most: int) -> LanePart | None:
+    """None if the lane has been emptied meanwhile."""
+    oldest = (Run.created_at, Run.id)
+    mine = select(Run).where(Run.queued_in == found.lane.id, Run.queue_deadline_at > time.time())
+    runs = session.scalars(mine.order_by(*oldest).limit(most)).all()
+    if not runs:
+        return None
+    first = runs[0]
+    there = standings(session, settings, Wish.of(session, first), first)
+    fitting = [one for one in there if one.fits]
+    seen = forecast(session, settings, first, fitting)
+    starts = [seen.start_at, *later_starts(session, first, fitting, seen, len(runs) - 1)] if seen else []
+    facts = {one.id: one for one in queries.runs_by_id(session, [run.id for run in runs])}
+    rows = [
+        _run_row(facts[run.id], place, starts[place - 1] if starts else None, found.lane.id)
+        for place, run in enumerate(runs, start=1)
+        if run.id in facts
+    ]
+    name = lane_name(found.lane)
+    return LanePart(
+        name=name,
+        id=f"runs-{found.lane.id}",
+        href=addresses.page("queue", ("lane", found.lane.id)),
+        says=waiting_words(first, there, seen)[1],
+        is_stuck=not fitting,
+        devices=tuple(f"{one.device.name} {one.says}" for one in there[:10]),
+        runs=table("runs", f"Waiting for {name}", RUN_COLUMNS, rows),
+        more=max(0, found.runs - len(rows)),
+    )
+
+
+def _run_row(entry: RunFacts, place: int, start_at: float | None, lane_id: str) -> Row:
+    values: dict[str, Value] = {
+        "run": entry.title,
+        "place": place,
+        "start_at": _start(start_at),
+        "since": fmt.iso(entry.created_at),
+        "id": entry.id,
+    }
+    cancel = Action(addresses.run(entry.id) + "/cancel", "Cancel", (("back", _back(lane_id)),), of=entry.id)
+    notes = {"run": f"{entry.mode} · {fmt.plural(entry.steps, 'step')}"}
+    return Row(values, {"run": addresses.run(entry.id)}, notes, actions=_for_senders(cancel))
+
+
+def _back(lane_id: str) -> str:
+    return addresses.page("queue", ("lane", lane_id))
+
+
+def _start(at: float | None) -> str | None:
+    return None if at is None else "now" if at <= time.time() + 1 else f"in {fmt.duration(at - time.time())}"
+
+
+def _for_senders(*actions: Action) -> tuple[Action, ...]:
+    return actions if visitors.current().may("submit") else ()
+
+
+def _jobs(session: Session, settings: Settings) -> tuple[list[Row], str]:
+    """The compiles that wait, and why the first one does."""
+    waiting = select(Job).where(Job.state == "queued").order_by(Job.created_at, Job.id).limit(JOB_ROWS)
+    found = session.scalars(waiting).all()
+    if not found:
+        return [], ""
+    said = job_why.why(session, settings, found[0])
+    place = said.waiting.position if said.waiting else 1
+    start_at = said.waiting.expected_start_at if said.waiting else None
+    facts = {one.id: one for one in queries.jobs_by_id(session, [job.id for job in found])}
+    rows = [
+        _job_row(facts[job.id], place + later, start_at if not later else None)
+        for later, job in enumerate(found)
+        if job.id in facts
+    ]
+    return rows, said.says
+
+
+def _job_row(entry: JobFacts, place: int, start_at: float | None) -> Row:
+    values: dict[str, Value] = {
+        "job": entry.title, "place": place, "start_at": _start(start_at), "since": fmt.iso(entry.created_at),
+        "id": entry.id,
+    }  # fmt: skip
+    back = (("back", addresses.page("queue")),)
+    cancel = Action(addresses.job(entry.id) + "/cancel", "Cancel", back, of=entry.id)
+    return Row(values, {"job": addresses.job(entry.id)}, actions=_for_senders(cancel))

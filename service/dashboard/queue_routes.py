@@ -1,0 +1,41 @@
+"""The addresses of the queue, and of what may be called off."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response
+
+from service.access import FarmDep, PrincipalDep
+from service.dashboard import addresses, forms, render, visitors
+from service.dashboard.forms import TypedDep
+from service.dashboard.pages.queue import queue_page
+from service.jobs import endpoints as job_endpoints
+from service.runs import endpoints as run_endpoints
+
+router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)], include_in_schema=False)
+OVER = "has ended before; nothing is changed"
+
+
+@router.get("/queue")
+def show_queue(farm: FarmDep, lane: Annotated[str, Query(max_length=64)] = "") -> Response:
+    """What waits; `lane`: for the same devices."""
+    with farm.database.read() as session:
+        return render.page("queue.html", page=queue_page(session, farm.settings, lane), section="queue")
+
+
+@router.post("/runs/{run_id}/cancel")
+def cancel_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Ask a run to stop."""
+    run = run_endpoints.cancel_run(run_id, farm, principal)
+    said = {"cancelled": "is cancelled", "leased": "is asked to stop", "running": "is asked to stop"}
+    return forms.done(forms.back(typed, addresses.run(run_id)), f"The run {run_id} {said.get(run.state, OVER)}")
+
+
+@router.post("/jobs/{job_id}/cancel")
+def cancel_job(job_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Ask a compile to stop."""
+    job = job_endpoints.cancel_job(job_id, farm, principal)
+    said = {"cancelled": "is cancelled", "compiling": "is asked to stop"}
+    return forms.done(forms.back(typed, addresses.job(job_id)), f"The compile {job_id} {said.get(job.state, OVER)}")

@@ -1,0 +1,39 @@
+"""The addresses of regressions, and of saying that one is known."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response
+
+from service.access import FarmDep, PrincipalDep
+from service.canary import endpoints as canary_endpoints
+from service.canary.schemas import Acknowledgement
+from service.dashboard import addresses, forms, render, visitors
+from service.dashboard.forms import TypedDep
+from service.dashboard.pages.regressions import acknowledgement, regressions_page
+from service.problems import Invalid
+
+router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)], include_in_schema=False)
+
+
+@router.get("/regressions")
+def show_regressions(farm: FarmDep, of: Annotated[str, Query(max_length=64)] = "") -> Response:
+    """Where times became slower; `of`: with the history of what that run did."""
+    with farm.database.read() as session:
+        return render.page("regressions.html", page=regressions_page(session, of), section="regressions")
+
+
+@router.post("/devices/{device_id}/canaries/{change_id}/acknowledge")
+def acknowledge(device_id: str, change_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Say that a slower device is known of."""
+    try:
+        body = forms.body_of(Acknowledgement, typed.given("reason"))
+    except Invalid as problem:
+        form = acknowledgement(device_id, change_id).refused(typed, problem)
+        with farm.database.read() as session:
+            page = regressions_page(session, refused=form)
+        return render.page("regressions.html", problem.status_code, page=page, section="regressions")
+    known = canary_endpoints.acknowledge_regression(device_id, change_id, body, farm, principal)
+    return forms.done(addresses.page("regressions"), f"{known.canary} on {known.target} is known of: {known.says}")
