@@ -4,6 +4,11 @@ WORKDIR /dashboard
 COPY service/dashboard/package.json service/dashboard/package-lock.json ./
 RUN npm ci --ignore-scripts --no-audit --no-fund
 
+FROM python:3.11-slim-bookworm AS manual
+WORKDIR /tree
+COPY . .
+RUN pip install --no-cache-dir -c constraints.txt -e ".[docs]" && python -m scripts.manual /site
+
 FROM python:3.11-slim-bookworm
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /app
@@ -15,6 +20,7 @@ COPY migrations migrations
 COPY pockfarm pockfarm
 COPY service service
 COPY workers workers
+COPY --from=manual /site service/manual/site
 COPY --from=charts /dashboard/node_modules service/dashboard/node_modules
 COPY alembic.ini ./
 RUN pip install -c constraints.txt -e ".[service]" \

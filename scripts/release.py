@@ -24,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BACKEND = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
+SITE = Path("service/manual/site")
 SUMS = "SHA256SUMS"
 DASHBOARD = Path("service", "dashboard")
 LIBRARY = Path("node_modules", "uplot")
@@ -38,12 +39,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Build the source distribution and the wheel.")
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "dist", help="where to (default: dist)")
     words = "also with changes that are not committed: for tests, never for a release"
+    site = "the documentation's site as `make docs` built it, for tests; a release builds its own"
+    parser.add_argument("--site", type=Path, help=site)
     parser.add_argument("--as-it-is", action="store_true", help=words)
     options = parser.parse_args(arguments)
     try:
         if not options.as_it_is:
             refuse_what_is_not_ready()
-        built = build(options.folder.absolute())
+        built = build(options.folder.absolute(), site=options.site, builds_site=not options.as_it_is)
     except ReleaseError as problem:
         print(f"release: {problem}", file=sys.stderr)
         return 1
@@ -64,7 +67,7 @@ def refuse_what_is_not_ready() -> None:
         raise ReleaseError(f"the chart library is not what {DASHBOARD}/package-lock.json names: run `npm ci` there")
 
 
-def build(folder: Path) -> list[Path]:
+def build(folder: Path, *, site: Path | None = None, builds_site: bool = True) -> list[Path]:
     """Both files and their digests, in `folder`. Raises: ReleaseError."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pockfarm-release-") as name:
@@ -75,6 +78,7 @@ def build(folder: Path) -> list[Path]:
         shutil.unpack_archive(source, work / "source")
         (unpacked,) = (work / "source").iterdir()
         add_chart_library(unpacked, made_at)
+        add_site(unpacked, made_at, build_site(unpacked, work / "site") if builds_site else site)
         wheel = folder / run_backend("build_wheel", unpacked, folder, made_at)
     sums = folder / SUMS
     sums.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in (source, wheel)))
@@ -111,6 +115,30 @@ def add_chart_library(tree: Path, made_at: int) -> None:
         shutil.copyfile(ROOT / DASHBOARD / LIBRARY / name, to)
         to.chmod(0o644)
         os.utime(to, (made_at, made_at))
+
+
+def build_site(tree: Path, folder: Path) -> Path:
+    """The documentation of `tree`, as its own script builds it. Raises: ReleaseError."""
+    command = [sys.executable, "-m", "scripts.manual", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ReleaseError(f"the documentation could not be built:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
+    return folder
+
+
+def add_site(tree: Path, made_at: int, site: Path | None) -> None:
+    """The documentation's site, where the farm looks for it. Without it the farm's /docs says that it was not built."""
+    if site is None:
+        print("release: no documentation in this wheel", file=sys.stderr)
+        return
+    for path in sorted(site.rglob("*")):
+        if path.is_file():
+            to = tree / SITE / path.relative_to(site)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, to)
+            to.chmod(0o644)
+            os.utime(to, (made_at, made_at))
 
 
 def run_backend(hook: str, tree: Path, folder: Path, made_at: int) -> str:

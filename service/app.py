@@ -44,6 +44,7 @@ from service.keys import endpoints as keys
 from service.limits import BodyLimits
 from service.logs import LogRequests, set_up_logs
 from service.maintenance import endpoints as maintenance
+from service.manual import endpoints as manual
 from service.organisations import endpoints as organisations
 from service.permissions import refuse_gaps
 from service.queue import Queue
@@ -85,6 +86,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     boards.router,
     health.router,
     dashboard.router,
+    manual.router,
 )
 EVERY_ADDRESS: dict[str, Any] = {"responses": PROBLEMS, "dependencies": [Depends(authorise)]}
 LOG = logging.getLogger(__name__)

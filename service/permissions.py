@@ -161,6 +161,8 @@ RULES: Mapping[str, Rule] = {
     "GET /openapi.json": OPEN,
     "GET /": OPEN,
     "GET /dashboard/static/{name}": OPEN,
+    "GET /docs": OPEN,
+    "GET /docs/{path:path}": OPEN,
     "GET /dashboard": READ,
     "GET /dashboard/jobs": READ,
     "GET /dashboard/jobs.{ending}": READ,

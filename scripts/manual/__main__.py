@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from . import links, pages, policy, reference
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+PARTS = ("furo", "sphinx", "sphinx-basic-ng")
 DEFAULT = ROOT / "service" / "manual" / "site"
 
 
@@ -46,11 +48,22 @@ def build(work: Path) -> Path | None:
     shutil.rmtree(site / "_sources", ignore_errors=True)
     for left in (".buildinfo", "objects.inv"):
         (site / left).unlink(missing_ok=True)
+    add_notices(site)
     policy.apply(site)
     problems = [*policy.violations(site), *links.dead(site)]
     for problem in problems:
         print(problem, file=sys.stderr)
     return None if problems else site
+
+
+def add_notices(site: Path) -> None:
+    """The licences of the packages whose scripts and style sheets the site holds."""
+    folder = site / "_static" / "licences"
+    folder.mkdir()
+    for name in PARTS:
+        files = importlib.metadata.files(name) or []
+        (notice,) = [file for file in files if file.name.startswith("LICENSE") and "dist-info" in str(file)]
+        (folder / f"{name}.txt").write_text(notice.read_text())
 
 
 def run_sphinx(source: Path, site: Path, doctrees: Path) -> bool:

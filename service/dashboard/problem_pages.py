@@ -52,7 +52,9 @@ def _dressed(inner: Handler) -> Handler:
 def wants_page(request: Request) -> bool:
     """True for a browser on one of our pages. Programs, and the data files of tables, get problem documents."""
     path = request.url.path
-    is_page = path == "/" or (path.startswith(("/open/", addresses.ROOT)) and not path.endswith((".csv", ".json")))
+    is_page = path == "/" or (
+        path.startswith(("/open/", "/docs", addresses.ROOT)) and not path.endswith((".csv", ".json"))
+    )
     return is_page and request.method in ("GET", "HEAD", "POST") and "text/html" in request.headers.get("accept", "")
 
 

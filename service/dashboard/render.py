@@ -12,6 +12,7 @@ from pathlib import Path
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from service import manual
 from service.dashboard import addresses, parts, visitors
 from service.dashboard import format as fmt
 from service.dashboard.library import has_library, library_file
@@ -69,6 +70,7 @@ def environment() -> Environment:
         static=static_address,
         has_chart_library=has_library,
         state_chip=parts.state_chip,
+        has_manual=manual.is_built,
         verdict_chip=parts.verdict_chip,
         class_chip=parts.class_chip,
     )

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.release.installed import Installed, Release, build, install
 
 
 @pytest.fixture(scope="session")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    return build(tmp_path_factory.mktemp("release") / "dist")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In place of the documentation's, which tests/docs builds: a page, and a file that a page needs."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "_static/styles").mkdir(parents=True)
+    (folder / "index.html").write_text("<h1>PockFarm</h1>")
+    (folder / "_static/styles/theme.css").write_text("h1 {}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def release(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return build(tmp_path_factory.mktemp("release") / "dist", site)
 
 
 @pytest.fixture(scope="session")

@@ -94,9 +94,9 @@ class Installed:
         assert {file for file in near if file.parts[0] != ".venv"} == set()
 
 
-def build(folder: Path) -> Release:
+def build(folder: Path, site: Path) -> Release:
     """The release of this tree as it is, by the script that makes releases."""
-    command = [sys.executable, str(ROOT / "scripts" / "release.py"), "--as-it-is", str(folder)]
+    command = [sys.executable, str(ROOT / "scripts" / "release.py"), "--as-it-is", "--site", str(site), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Release(*map(Path, done.stdout.splitlines()))

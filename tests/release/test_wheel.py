@@ -38,6 +38,7 @@ def test_every_tracked_file_of_a_package_is_in_the_wheel(release: Release) -> No
     assert sorted(OURS - release.wheel_names()) == [], "package-data of pyproject.toml leaves these out"
 
 
+SITE = {f"service/manual/site/{name}" for name in ("index.html", "_static/styles/theme.css")}
 LIBRARY = {f"service/dashboard/node_modules/uplot/{name}"
            for name in ("LICENSE", "package.json", "dist/uPlot.iife.min.js", "dist/uPlot.min.css")}  # fmt: skip
 
@@ -45,7 +46,7 @@ LIBRARY = {f"service/dashboard/node_modules/uplot/{name}"
 def test_nothing_else_is_in_the_wheel_but_the_chart_library(release: Release) -> None:
     about = {name for name in release.wheel_names() if name.startswith("pockfarm-") and ".dist-info/" in name}
     assert about
-    assert release.wheel_names() - about - OURS == LIBRARY
+    assert release.wheel_names() - about - OURS == LIBRARY | SITE
 
 
 def test_the_source_distribution_is_what_git_tracks(release: Release) -> None:
@@ -73,8 +74,8 @@ def test_the_digests_are_those_of_the_files(release: Release) -> None:
     assert told == [(hashlib.sha256(path.read_bytes()).hexdigest(), path.name) for path in files]
 
 
-def test_the_same_tree_gives_the_same_wheel(release: Release, tmp_path: Path) -> None:
-    assert build(tmp_path / "again").wheel.read_bytes() == release.wheel.read_bytes()
+def test_the_same_tree_gives_the_same_wheel(release: Release, site: Path, tmp_path: Path) -> None:
+    assert build(tmp_path / "again", site).wheel.read_bytes() == release.wheel.read_bytes()
 
 
 def test_the_command_answers(installed: Installed, release: Release) -> None:
@@ -107,6 +108,7 @@ with TestClient(app) as http:
                  "/dashboard/static/uPlot.iife.min.js", "/dashboard/static/uPlot.min.css"):
         assert http.get(name).status_code == 200, name
     assert "[Service]" in http.get("/enrol.sh").text
+    assert http.get("/docs/").text == "<h1>PockFarm</h1>"
     open("agent.pyz", "wb").write(http.get("/agent.pyz").content)
 """
 
