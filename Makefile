@@ -36,6 +36,7 @@ golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what
 	$(BIN)/python -m service.admin openapi > openapi.json.new
 	mv openapi.json.new openapi.json
 	$(BIN)/python -m service.states > docs/states.md
+	$(BIN)/python scripts/synchronous.py
 	$(BIN)/pockfarm schema plan > docs/schema/plan.json
 	$(BIN)/pockfarm schema spec > docs/schema/spec.json
 	$(BIN)/python -m tests.compiler.goldens

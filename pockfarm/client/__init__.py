@@ -1,8 +1,14 @@
-"""The farm from Python, over HTTP: `pockfarm.Client`."""
+"""The farm from Python, over HTTP: `pockfarm.Client`, and `pockfarm.AsyncClient` for event loops.
+
+Time-outs: 10 s to connect, 60 s between bytes (600 s after a model's data files). Attempts: three, a second apart, when
+the farm is busy or silent; writing requests carry the same `Idempotency-Key` each time. Files from 8 MiB on go in
+pieces, and on from where a connection was cut (`uploads`).
+"""
 
 from __future__ import annotations
 
 from device_agents.wire import RunSettings
+from pockfarm.client.asynchronous.client import AsyncClient
 from pockfarm.client.synchronous.client import Client
 
-__all__ = ["Client", "RunSettings"]
+__all__ = ["AsyncClient", "Client", "RunSettings"]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from pockfarm.client import Client
-from pockfarm.client.synchronous.answers import json_of
+from pockfarm.client.answers import json_of
 from pockfarm.doctor.finding import OK, WARNING, WRONG, Finding
 from pockfarm.errors import PockfarmError, Unreachable, UsageError
 from pockfarm.state import StateFolder

@@ -159,7 +159,7 @@ def test_an_api_process_loads_nothing_heavy_that_it_does_not_use() -> None:
         ("service/x.py", "import importlib\nimportlib.import_module('workers')", ["workers"]),
         ("pockfarm/cli.py", "import compiler.api", ["compiler.api"]),
         ("pockfarm/local.py", "import compiler.api", []),
-        ("pockfarm/client.py", "import compiler.trained", ["compiler.trained"]),
+        ("pockfarm/client/client.py", "import compiler.trained", ["compiler.trained"]),
         ("pockfarm/fine_tuning/flow.py", "import compiler.trained", []),
         ("workers/x.py", "from compiler.pipeline import f", ["compiler.pipeline", "compiler.pipeline.f"]),
     ],

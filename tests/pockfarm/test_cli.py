@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pockfarm import cli
-from pockfarm.client import Client
-from pockfarm.client.synchronous import answers, lists, looks
+from pockfarm.client import Client, answers
+from pockfarm.client.synchronous import lists, looks
 from pockfarm.commands.local import plan_source, source
 from pockfarm.errors import PockfarmError, UsageError
 from pockfarm.words import walk

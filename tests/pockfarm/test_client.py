@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pockfarm.client import Client, RunSettings
-from pockfarm.client.synchronous import answers, looks
+from pockfarm.client import Client, RunSettings, answers
+from pockfarm.client.synchronous import looks
 from pockfarm.errors import Failed, NotFound, PockfarmError, Refused, Unauthorized, Unreachable, UsageError
 from pockfarm.state import FarmStatus, StateFolder
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from pockfarm import cli
-from pockfarm.client import Client
-from pockfarm.client.synchronous import answers
+from pockfarm.client import Client, answers
 from pockfarm.doctor import OK, WARNING, WRONG, Finding, farm_findings, findings_text, is_well, reach
 from pockfarm.doctor import farm as of_farm
 from pockfarm.doctor import installation as here

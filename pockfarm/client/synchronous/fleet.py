@@ -1,3 +1,4 @@
+# Made from pockfarm/client/asynchronous/fleet.py by scripts/synchronous.py: change that one, then `make golden`.
 """What operators of many boards ask of a farm, and webhooks: a part of `Client`."""
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from pockfarm.client.synchronous.answers import json_of
+from pockfarm.client.answers import json_of
 from pockfarm.errors import Unreachable
 from pockfarm.values import Json, parts
 
@@ -139,7 +140,7 @@ class Fleet(ABC):
 
     def enrolment_address(self) -> str:
         """Where a board reaches this farm, by the script that enrols it."""
-        script = self._send("GET", "/enrol.sh").text
+        script = (self._send("GET", "/enrol.sh")).text
         found = re.search(r"^farm='([^']+)'$", script, re.MULTILINE)
         if found is None:
             raise Unreachable("/enrol.sh says no address of the farm; is this the address of a farm?")

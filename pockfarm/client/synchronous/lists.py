@@ -1,27 +1,14 @@
+# Made from pockfarm/client/asynchronous/lists.py by scripts/synchronous.py: change that one, then `make golden`.
 """Compiles, runs and devices, the newest first, page after page. A part of `Client`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from pockfarm.values import (
-    Bundle,
-    Dataset,
-    Device,
-    Job,
-    Json,
-    Run,
-    bundle_of,
-    dataset_of,
-    device_of,
-    job_of,
-    optional_text,
-    parts,
-    run_of,
-)
+from pockfarm.client.calls import Filters, Get
+from pockfarm.values import Device, Job, Json, Run, device_of, job_of, optional_text, parts, run_of
 
-Filters = Mapping[str, "str | int | None"]
 ALL = 1 << 20
 PAGE = 200
 """The most that a farm gives at a time."""
@@ -43,25 +30,13 @@ class Lists(ABC):
         model, plan, group, limit."""
         return [run_of(item) for item in newest(self._get, "/runs", filters)]
 
-    def bundles(self, **filters: str | int | None) -> list[Bundle]:
-        """The newest bundles. `filters`: target, model_digest, plan, limit."""
-        return [bundle_of(item) for item in newest(self._get, "/bundles", filters)]
-
-    def datasets(self, **filters: str | int | None) -> list[Dataset]:
-        """The newest data sets. `filters`: limit."""
-        return [dataset_of(item) for item in newest(self._get, "/datasets", filters)]
-
-    def dataset(self, digest: str) -> Dataset:
-        """A data set: its arrays, and when it came."""
-        return dataset_of(self._get(f"/datasets/{digest}"))
-
     def devices(self, **filters: str | int | None) -> list[Device]:
         """All devices, the newest first. `filters`: state, device_class, measurement_class, limit."""
         asked = {**filters, "limit": filters.get("limit") or ALL}
         return [device_of(item) for item in newest(self._get, "/devices", asked)]
 
 
-def newest(get: Callable[[str, Filters], Json], path: str, filters: Filters) -> list[Json]:
+def newest(get: Get, path: str, filters: Filters) -> list[Json]:
     """Items of a list: its first page, or, with a `limit`, as many as that, page after page."""
     limit = filters.get("limit")
     if limit is None:

@@ -1,27 +1,27 @@
+# Made from pockfarm/client/asynchronous/looks.py by scripts/synchronous.py: change that one, then `make golden`.
 """Looks at something of a farm that changes, by long polls; a farm that is away for minutes ends none of them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import httpx
 
-from pockfarm.client.synchronous.answers import BUSY, json_of
+from pockfarm.client.answers import BUSY, json_of
+from pockfarm.client.calls import Look
 from pockfarm.errors import Refused, Unreachable
 from pockfarm.values import Json
 
 Seen = TypeVar("Seen")
-Ask = Callable[[Mapping[str, float] | None, str | None], httpx.Response]
-"""Sends the query; the second is what the farm's answer was called (its ETag) that is known already."""
 POLL_INTERVAL_S = 0.2
 LONG_POLL_S = 5.0
 PATIENCE_S = 300.0
 """Silence of a farm that has answered before: it is upgraded, perhaps."""
 
 
-def looks(ask: Ask, read: Callable[[Json], Seen]) -> Iterator[Seen]:
+def looks(ask: Look, read: Callable[[Json], Seen]) -> Iterator[Seen]:
     """What is there now, and again when it has changed, or every few seconds, for ever.
 
     Raises: Unreachable, Refused: at once for the first look, after `PATIENCE_S` for another.

@@ -1,3 +1,4 @@
+# Made from pockfarm/client/asynchronous/record.py by scripts/synchronous.py: change that one, then `make golden`.
 """What proves the farm's record: receipts, statements and the log of results. A part of `Client`."""
 
 from __future__ import annotations
@@ -33,5 +34,5 @@ class Record(ABC):
 
     def log_proof(self, first: int, second: int) -> tuple[str, ...]:
         """The hashes that show the log of `first` results to be the beginning of that of `second`."""
-        said = self._get("/log/consistency", {"first": first, "second": second})["proof"]
+        said = (self._get("/log/consistency", {"first": first, "second": second}))["proof"]
         return tuple(map(str, said)) if isinstance(said, list) else ()

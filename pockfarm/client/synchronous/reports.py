@@ -1,3 +1,4 @@
+# Made from pockfarm/client/asynchronous/reports.py by scripts/synchronous.py: change that one, then `make golden`.
 """What runs have measured, and whether it holds. A part of `Client`."""
 
 from __future__ import annotations
@@ -7,12 +8,12 @@ from collections.abc import Mapping
 
 import httpx
 
-from pockfarm.client.synchronous.answers import json_of
-from pockfarm.values import Job, Json, Run, job_of, part, run_of
+from pockfarm.client.answers import json_of
+from pockfarm.values import Json, Run, part, run_of
 
 
 class Reports(ABC):
-    """Reports of runs, with what the farm works out from them."""
+    """AsyncReports of runs, with what the farm works out from them."""
 
     @abstractmethod
     def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
@@ -39,10 +40,6 @@ class Reports(ABC):
         asked = {"device": device, "device_class": device_class}
         given = {name: value for name, value in asked.items() if value is not None}
         return run_of(json_of(self._send("POST", f"/runs/{run_id}/again", json_body=given)))
-
-    def job_again(self, job_id: str) -> Job:
-        """Ask once more for a compile that ended without a bundle: the same model, plan, spec and target."""
-        return job_of(json_of(self._send("POST", f"/jobs/{job_id}/again")))
 
     def beside(self, run_id: str, other_id: str) -> Json:
         """Whether the other run says what the first one says, and what explains a difference."""

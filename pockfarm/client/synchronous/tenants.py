@@ -1,3 +1,4 @@
+# Made from pockfarm/client/asynchronous/tenants.py by scripts/synchronous.py: change that one, then `make golden`.
 """What administrators ask of a farm: keys, people, organisations, the audit log; a part of `Client`."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from pockfarm.client.synchronous.answers import json_of
+from pockfarm.client.answers import json_of
 from pockfarm.values import Json, parts
 
 
@@ -24,7 +25,7 @@ class Tenants(ABC):
         """The farm's answer to a request, which is no refusal."""
 
     def _list(self, path: str) -> list[Json]:
-        return list(parts({"items": self._send("GET", path).json()}, "items"))
+        return list(parts({"items": (self._send("GET", path)).json()}, "items"))
 
     def organisation(self) -> Json:
         """One's own organisation, with its quotas and what it uses of them."""

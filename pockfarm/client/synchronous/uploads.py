@@ -1,3 +1,4 @@
+# Made from pockfarm/client/asynchronous/uploads.py by scripts/synchronous.py: change that one, then `make golden`.
 """Large files go to the farm in pieces: what a cut connection has brought is not sent again.
 
 A file is looked for by its digest first, so one that this key has sent before is not sent at all. The same file sent
@@ -13,13 +14,13 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import httpx
 
-from pockfarm.client.synchronous.answers import BUSY, checked, json_of
+from pockfarm.client.answers import BUSY, checked, json_of
 from pockfarm.errors import NotFound, PockfarmError, Refused, Unreachable
 from pockfarm.values import Json, number, text
 
@@ -50,7 +51,7 @@ def size_of(stream: BinaryIO) -> int:
     return stream.seek(0, os.SEEK_END)
 
 
-def _chunks(stream: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
+def _chunks(stream: BinaryIO, start: int, end: int | None) -> Generator[bytes, None, None]:
     stream.seek(start)
     left = None if end is None else end - start
     while chunk := stream.read(CHUNK_BYTES if left is None else min(left, CHUNK_BYTES)):
@@ -58,7 +59,12 @@ def _chunks(stream: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
         yield chunk
 
 
-@dataclass(slots=True)
+def _sent(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    for chunk in _chunks(stream, start, end):
+        yield chunk
+
+
+@dataclass
 class Sending:
     """One file on its way. `http` is the farm's client, with its key; `name` is what people call the file."""
 
@@ -107,7 +113,7 @@ class Sending:
         """How far the file has come with one more piece, or with what came of it."""
         end = min(at + PIECE_BYTES, self.size_bytes)
         headers = {"Content-Range": f"bytes {at}-{end - 1}/{self.size_bytes}", "Content-Length": str(end - at)}
-        answer = self._try("PATCH", path, content=_chunks(self.stream, at, end), headers=headers, at=at)
+        answer = self._try("PATCH", path, content=_sent(self.stream, at, end), headers=headers, at=at)
         if answer is not None:
             return end
         reached = self._offset(path)
@@ -152,7 +158,7 @@ class Sending:
 def is_there(http: httpx.Client, digest: str) -> bool:
     """Whether the farm has a file that this key has sent. A farm that does not answer does not say so."""
     try:
-        return http.head(f"/files/{digest}", timeout=TIMEOUT).is_success
+        return (http.head(f"/files/{digest}", timeout=TIMEOUT)).is_success
     except httpx.HTTPError:
         return False
 

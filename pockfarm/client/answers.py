@@ -1,9 +1,6 @@
-"""What a farm answers: asked for again while it is silent or busy, and its refusals as our errors."""
+"""What a farm answers, and its refusals as our errors."""
 
 from __future__ import annotations
-
-import time
-from collections.abc import Callable
 
 import httpx
 
@@ -13,24 +10,6 @@ from pockfarm.values import Json, text
 ATTEMPTS = 3
 RETRY_PAUSE_S = 1.0
 BUSY = frozenset({429, 502, 503, 504})
-
-
-def answered(url: str, ask: Callable[[], httpx.Response]) -> httpx.Response:
-    """The answer of the farm at `url`, asked for from the beginning while it is silent or busy.
-
-    Raises: Unreachable after the last attempt; as `checked`.
-    """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            answer = ask()
-        except httpx.HTTPError as problem:
-            if attempt == ATTEMPTS:
-                raise Unreachable(f"no answer from the farm at {url}: {problem}") from None
-        else:
-            if answer.status_code not in BUSY or attempt == ATTEMPTS:
-                return checked(answer)
-        time.sleep(RETRY_PAUSE_S)
-    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def checked(answer: httpx.Response) -> httpx.Response:

@@ -1,0 +1,29 @@
+"""Asking a farm, and again while it is silent or busy."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+
+from pockfarm.client import answers
+from pockfarm.client.calls import AsyncAsk
+from pockfarm.errors import Unreachable
+
+
+async def answered(url: str, ask: AsyncAsk) -> httpx.Response:
+    """The answer of the farm at `url`, asked for from the beginning while it is silent or busy.
+
+    Raises: Unreachable after the last attempt; as `checked`.
+    """
+    for attempt in range(1, answers.ATTEMPTS + 1):
+        try:
+            answer = await ask()
+        except httpx.HTTPError as problem:
+            if attempt == answers.ATTEMPTS:
+                raise Unreachable(f"no answer from the farm at {url}: {problem}") from None
+        else:
+            if answer.status_code not in answers.BUSY or attempt == answers.ATTEMPTS:
+                return answers.checked(answer)
+        await asyncio.sleep(answers.RETRY_PAUSE_S)
+    raise AssertionError("unreachable: the last attempt returns or raises")

@@ -1,0 +1,38 @@
+"""The client itself: all that can be asked of a farm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from pockfarm.client.answers import json_of
+from pockfarm.client.asynchronous.fleet import AsyncFleet
+from pockfarm.client.asynchronous.lists import AsyncLists
+from pockfarm.client.asynchronous.record import AsyncRecord
+from pockfarm.client.asynchronous.reports import AsyncReports
+from pockfarm.client.asynchronous.running import AsyncRunning
+from pockfarm.client.asynchronous.tenants import AsyncTenants
+from pockfarm.client.elsewhere import async_elsewhere
+from pockfarm.values import text
+
+if TYPE_CHECKING:
+    from pockfarm.fine_tuning.result import FineTuned
+
+
+class AsyncClient(AsyncRunning, AsyncFleet, AsyncLists, AsyncTenants, AsyncRecord, AsyncReports):
+    """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
+
+    async def fine_tune(self, model: Any, example_inputs: Any = None, data: Any = None, **asked: Any) -> FineTuned:
+        """Train a model on a device of the farm, and give back its complete state: `pockfarm.fine_tune`, elsewhere.
+
+        Beside what that takes: `device` or `device_class` says where (any real device by default), `target` what to
+        build for (by default what the device runs best), `name` how the farm lists the model.
+        """
+        from pockfarm.fine_tuning.on_farm import fine_tune
+
+        return await async_elsewhere(self, lambda farm: fine_tune(farm, model, example_inputs, data, **asked))
+
+    async def dashboard_link(self, page: str = "") -> str:
+        """A fresh link that opens the dashboard once, at a page such as `/dashboard/runs/run_1`."""
+        url = text(json_of(await self._send("POST", "/dashboard/links")), "url")
+        return f"{url}?{urlencode({'to': page})}" if page else url

@@ -1,0 +1,51 @@
+"""Compiles, runs and devices, the newest first, page after page. A part of `Client`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from pockfarm.client.calls import AsyncGet, Filters
+from pockfarm.values import Device, Job, Json, Run, device_of, job_of, optional_text, parts, run_of
+
+ALL = 1 << 20
+PAGE = 200
+"""The most that a farm gives at a time."""
+
+
+class AsyncLists(ABC):
+    """Filters are those of the API, by name; `limit`: how many at most (50 jobs or runs unless it is said)."""
+
+    @abstractmethod
+    async def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
+        """A JSON object of the farm's."""
+
+    async def jobs(self, **filters: str | int | None) -> list[Job]:
+        """The newest compiles. `filters`: state (or `open`), target, model, plan, limit."""
+        return [job_of(item) for item in await newest(self._get, "/jobs", filters)]
+
+    async def runs(self, **filters: str | int | None) -> list[Run]:
+        """The newest runs. `filters`: state (or `open`), mode, bundle, target, device, measurement_class, verdict,
+        model, plan, group, limit."""
+        return [run_of(item) for item in await newest(self._get, "/runs", filters)]
+
+    async def devices(self, **filters: str | int | None) -> list[Device]:
+        """All devices, the newest first. `filters`: state, device_class, measurement_class, limit."""
+        asked = {**filters, "limit": filters.get("limit") or ALL}
+        return [device_of(item) for item in await newest(self._get, "/devices", asked)]
+
+
+async def newest(get: AsyncGet, path: str, filters: Filters) -> list[Json]:
+    """Items of a list: its first page, or, with a `limit`, as many as that, page after page."""
+    limit = filters.get("limit")
+    if limit is None:
+        return list(parts(await get(path, filters), "items"))
+    found: list[Json] = []
+    cursor: str | None = None
+    while (left := int(limit) - len(found)) > 0:
+        page = await get(path, {**filters, "limit": min(left, PAGE), "cursor": cursor})
+        found += parts(page, "items")
+        cursor = optional_text(page, "next")
+        if cursor is None:
+            break
+    return found

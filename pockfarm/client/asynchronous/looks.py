@@ -1,0 +1,45 @@
+"""Looks at something of a farm that changes, by long polls; a farm that is away for minutes ends none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+import httpx
+
+from pockfarm.client.answers import BUSY, json_of
+from pockfarm.client.calls import AsyncLook
+from pockfarm.errors import Refused, Unreachable
+from pockfarm.values import Json
+
+Seen = TypeVar("Seen")
+POLL_INTERVAL_S = 0.2
+LONG_POLL_S = 5.0
+PATIENCE_S = 300.0
+"""Silence of a farm that has answered before: it is upgraded, perhaps."""
+
+
+async def looks(ask: AsyncLook, read: Callable[[Json], Seen]) -> AsyncIterator[Seen]:
+    """What is there now, and again when it has changed, or every few seconds, for ever.
+
+    Raises: Unreachable, Refused: at once for the first look, after `PATIENCE_S` for another.
+    """
+    known: str | None = None
+    now: Seen | None = None
+    heard_at = time.monotonic()
+    while True:
+        try:
+            answer = await ask({"wait": LONG_POLL_S} if known else None, known)
+        except (Unreachable, Refused) as problem:
+            is_away = isinstance(problem, Unreachable) or problem.status in BUSY
+            if now is None or not is_away or time.monotonic() - heard_at > PATIENCE_S:
+                raise
+            continue
+        heard_at = time.monotonic()
+        if answer.status_code != httpx.codes.NOT_MODIFIED or now is None:
+            now = read(json_of(answer))
+            known = answer.headers.get("ETag")
+        yield now
+        await asyncio.sleep(POLL_INTERVAL_S)

@@ -1,0 +1,23 @@
+"""What parts of a client call of each other, in both kinds: what an `AsyncClient` awaits, a `Client` gets at once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import httpx
+
+from pockfarm.values import Json
+
+Filters = Mapping[str, str | int | None]
+
+AsyncAsk = Callable[[], Awaitable[httpx.Response]]
+Ask = Callable[[], httpx.Response]
+"""Sends one request."""
+
+AsyncGet = Callable[[str, Filters], Awaitable[Json]]
+Get = Callable[[str, Filters], Json]
+"""Gets a JSON object of the farm's."""
+
+AsyncLook = Callable[[Mapping[str, float] | None, str | None], Awaitable[httpx.Response]]
+Look = Callable[[Mapping[str, float] | None, str | None], httpx.Response]
+"""Sends a query; the second is what the farm's answer was called (its ETag) that is known already."""

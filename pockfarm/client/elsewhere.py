@@ -1,0 +1,29 @@
+"""Work that takes its time and asks a farm for things meanwhile: on a thread beside an event loop, or just here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from pockfarm.client.asynchronous.client import AsyncClient
+    from pockfarm.client.synchronous.client import Client
+
+Made = TypeVar("Made")
+
+
+async def async_elsewhere(client: AsyncClient, work: Callable[[Client], Made]) -> Made:
+    """What `work` makes with a plain client of the same farm, on a thread."""
+    from pockfarm.client.synchronous.client import Client
+
+    def with_its_own() -> Made:
+        with Client(client.url, client._key) as plain:
+            return work(plain)
+
+    return await asyncio.to_thread(with_its_own)
+
+
+def elsewhere(client: Client, work: Callable[[Client], Made]) -> Made:
+    """What `work` makes with this client."""
+    return work(client)

@@ -1,0 +1,142 @@
+# Made from pockfarm/client/asynchronous/transport.py by scripts/synchronous.py: change that one, then `make golden`.
+"""The connection to a farm, and what every call of the client goes through."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, TypeVar
+
+import httpx
+
+from pockfarm.client.answers import json_of
+from pockfarm.client.found import found
+from pockfarm.client.synchronous.asking import answered
+from pockfarm.client.synchronous.looks import Seen, looks
+from pockfarm.errors import Failed, Unreachable, UsageError
+from pockfarm.state import StateFolder
+from pockfarm.values import Ending, Job, Json, Run
+
+Watched = TypeVar("Watched", Job, Run)
+TIMEOUT = httpx.Timeout(60.0, connect=10.0)
+UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+"""Of a model's data files: the farm answers when it has all of them on disk."""
+FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
+CHUNK_BYTES = 1 << 20
+Self = TypeVar("Self", bound="Transport")
+
+
+class Transport:
+    """A farm's address, one user's key, and the connections between."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        state: StateFolder | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """Of the farm at `url`, or of the one that is found: see `found`. Raises: UsageError when there is none."""
+        self.url, self._key = found(url, api_key, state)
+        headers = {
+            "Authorization": f"Bearer {self._key}", "User-Agent": "pockfarm-client", "Accept": "application/json"
+        }  # fmt: skip
+        # A farm on this machine must not be asked for through a proxy.
+        is_local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
+        self._http = httpx.Client(
+            base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport, trust_env=not is_local
+        )
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def look(self, path: str) -> httpx.Response:
+        """What the farm answers to one request, whatever its status. Raises: Unreachable."""
+        try:
+            return self._http.get(path)
+        except httpx.HTTPError as problem:
+            raise Unreachable(f"no answer from the farm at {self.url}: {problem}") from None
+
+    def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return json_of(self._send("GET", path, query=given))
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int | float] | None = None,
+        json_body: object = None,
+        data: Mapping[str, str] | None = None,
+        files: Sequence[FilePart] | None = None,
+        timeout: httpx.Timeout = TIMEOUT,
+        known: str | None = None,
+    ) -> httpx.Response:
+        headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
+        if known is not None:
+            headers["If-None-Match"] = known
+        return answered(
+            self.url,
+            lambda: self._http.request(
+                method, path, params=query, json=json_body, data=data, files=files, headers=headers, timeout=timeout
+            ),
+        )
+
+    def _save(self, path: str, to: Path) -> None:
+        """A file of the farm, a chunk at a time; nothing is there until all of it is."""
+        part = to.with_name(f"{to.name}.part")
+
+        def fetched() -> httpx.Response:
+            with self._http.stream("GET", path) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    return answer
+                with part.open("wb") as file:
+                    for chunk in answer.iter_bytes(CHUNK_BYTES):
+                        file.write(chunk)
+            return answer
+
+        try:
+            answered(self.url, fetched)
+            part.replace(to)
+        except OSError as problem:
+            raise UsageError(f"{to}: {problem.strerror}") from None
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _watch(
+        self, path: str, read: Callable[[Json], Watched], on_look: Callable[[Watched], None] | None, timeout_s: float
+    ) -> Watched:
+        """Follow a job or run to its end; `on_look` is told what is seen, every few seconds at least."""
+        deadline = time.monotonic() + timeout_s
+        for now in self._looks(path, read):
+            if on_look is not None:
+                on_look(now)
+            if not now.is_open:
+                return now
+            if time.monotonic() > deadline:
+                raise Failed(f"{path} has not ended after {timeout_s:.0f} s", state="running")
+        raise AssertionError("looks have no end")
+
+    def _looks(self, path: str, read: Callable[[Json], Seen]) -> Iterator[Seen]:
+        return looks(lambda query, known: self._send("GET", path, query=query, known=known), read)
+
+
+def failure(what: str, state: str, ending: Ending | None) -> Failed:
+    if ending is None:
+        return Failed(f"{what} ended as {state}", state=state)
+    return Failed(f"{what} {state}: {ending}", state=state, cause=ending.cause, code=ending.code)
