@@ -123,7 +123,7 @@ def tell(story: Story) -> None:
 def learn_digits(story: Story, host: Device) -> list[str]:
     """Train a small CNN fully on one half of the digits, then sparsely on the other from those weights."""
     model = MODELS["small_cnn"]()
-    first, second = (story.farm.add_dataset(half, name=name) for half, name in digit_halves())
+    first, second = (story.farm.upload_dataset(half, name=name) for half, name in digit_halves())
     story.say(f"digits: {first.samples} samples in one half, {second.samples} in the other")
     full = compile_on_farm(story, "small_cnn", model, "full", DIGITS_SPEC, host.targets[0])
     run = start(story, full, host, mode="train", steps=DIGITS_STEPS, dataset=first.digest)

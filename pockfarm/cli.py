@@ -21,6 +21,7 @@ from pockfarm.commands import (
     farm,
     files,
     groups,
+    init,
     lists,
     local,
     log,
@@ -43,7 +44,7 @@ from pockfarm.commands import (
     why,
 )
 from pockfarm.completion import complete
-from pockfarm.errors import PockfarmError, Refused
+from pockfarm.errors import PockfarmError
 from pockfarm.manual import told
 from pockfarm.version import version
 from pockfarm.words import Parser, runs, walk
@@ -53,7 +54,7 @@ DEFECT = 70
 NO_ROOM = 74
 """EX_IOERR of sysexits.h, as 70 is EX_SOFTWARE."""
 
-ANYWHERE: dict[str, Any] = {"state": None, "json": False, "color": "auto"}
+ANYWHERE: dict[str, Any] = {"state": None, "profile": None, "json": False, "color": "auto"}
 """Options that may stand before an action or after it, and what they are if they stand nowhere."""
 
 Adder = Callable[["argparse._SubParsersAction[Any]"], None]
@@ -121,6 +122,7 @@ COMMANDS: Mapping[str, tuple[Adder, ...]] = {
         webhooks.add_webhooks,
     ),
     "this program": (
+        init.add_init,
         doctor.add_doctor,
         about.add_completion,
     ),
@@ -145,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="pockfarm",
         description="Train ONNX models on edge devices: compile a training step, run it on a farm of boards, compare.",
-        epilog="A farm is found through POCKFARM_URL and POCKFARM_API_KEY, or the state folder of `pockfarm up`. "
+        epilog="A farm is found through POCKFARM_URL and POCKFARM_API_KEY, a profile (pockfarm init), or pockfarm up. "
         "`pockfarm help COMMAND` has an example and the exit codes.",
     )
     top.add_argument("--version", action=Version, nargs=0, help="print which release this is, and end")
@@ -204,7 +206,7 @@ def ended(act: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except PockfarmError as problem:
-        _tell(describe(problem))
+        _tell(str(problem))
         return problem.exit_code
     except KeyboardInterrupt:
         _tell("interrupted")
@@ -233,16 +235,6 @@ def _defect(defect: Exception) -> int:
 def _tell(problem: str) -> None:
     begin = screen.painted("pockfarm:", screen.Meaning.BAD, screen.errors())
     print(f"{begin} {problem}", file=sys.stderr)
-
-
-def describe(problem: PockfarmError) -> str:
-    """What happened, where, and what to do next, in one or two lines."""
-    if not isinstance(problem, Refused):
-        return str(problem)
-    where = f"{problem.where}: " if problem.where and problem.where not in str(problem) else ""
-    hint = f"\n  {problem.hint}" if problem.hint else ""
-    code = f" [{problem.code}]" if problem.code else ""
-    return f"{where}{problem}{code}{hint}"
 
 
 if __name__ == "__main__":

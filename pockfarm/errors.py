@@ -30,16 +30,25 @@ class UsageError(PockfarmError):
 
 
 class Refused(PockfarmError):
-    """The farm refused a request. `status` is HTTP's; `code`, `where` and `hint` are the problem's own fields."""
+    """The farm refused a request. `status` is HTTP's; `message`, `code`, `where` and `hint` are the problem's own, and
+    `str()` says all of them."""
 
     exit_code = 3
 
     def __init__(self, message: str, *, status: int, code: str = "", where: str = "", hint: str = "") -> None:
         super().__init__(message)
+        self.message = message
         self.status = status
         self.code = code
         self.where = where
         self.hint = hint
+
+    def __str__(self) -> str:
+        """What happened, where, and what to do next, in one or two lines."""
+        where = f"{self.where}: " if self.where and self.where not in self.message else ""
+        hint = f"\n  {self.hint}" if self.hint else ""
+        code = f" [{self.code}]" if self.code else ""
+        return f"{where}{self.message}{code}{hint}"
 
 
 class Unauthorized(Refused):

@@ -155,6 +155,7 @@ MANUAL: Mapping[str, Entry] = {
     "user remove": _farm("user remove usr_01k2", "that none of their keys is taken"),
     "audit": _farm("audit --outcome refused --limit 20", "a line for each act"),
     # this program
+    "init": _farm("init --url https://farm.example.com --profile lab", "whether the farm takes the key, and the file"),
     "completion": _here("completion bash > ~/.local/share/bash-completion/completions/pockfarm",
                         "the lines that a shell reads"),
     "help": _here("help devices show", "the same as `pockfarm devices show --help`"),

@@ -11,7 +11,6 @@ agents/         one state folder per agent
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import tempfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pockfarm.errors import UsageError
+from pockfarm.profiles import remembered_here
 
 DEFAULT = ".state"
 MAX_SOCKET_PATH_BYTES = 100
@@ -123,6 +123,8 @@ class StateFolder:
 
     def lock(self) -> int | None:
         """Take the supervisor's lock; returns the descriptor to keep open, or None when another holds it."""
+        import fcntl  # where farms run; a client's machine need not have it
+
         descriptor = os.open(self.path / "farm.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,6 +137,8 @@ class StateFolder:
         """True while a supervisor lives."""
         if not (self.path / "farm.lock").exists():
             return False
+        if os.name == "nt":  # no farm runs there
+            return False
         descriptor = self.lock()
         if descriptor is None:
             return True
@@ -145,3 +149,13 @@ class StateFolder:
 def default_state() -> StateFolder:
     """`$POCKFARM_STATE`, or `.state` in the current folder."""
     return StateFolder(Path(os.environ.get("POCKFARM_STATE") or DEFAULT))
+
+
+def farm_here() -> StateFolder:
+    """The farm of this machine: `$POCKFARM_STATE`, `.state` in the current folder if a farm was started there, else
+    where one was last started."""
+    state = default_state()
+    if os.environ.get("POCKFARM_STATE") or state.status() is not None:
+        return state
+    elsewhere = remembered_here()
+    return state if elsewhere is None else StateFolder(elsewhere)

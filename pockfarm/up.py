@@ -14,6 +14,7 @@ from pathlib import Path
 import pockfarm
 from pockfarm.errors import FarmDown
 from pockfarm.parts import EMULATOR, emulation_is_there, free_port
+from pockfarm.profiles import remember_here
 from pockfarm.state import FarmStatus, StateFolder
 from pockfarm.table import text_table
 
@@ -26,6 +27,7 @@ POLL_INTERVAL_S = 0.2
 def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_PORT) -> FarmStatus:
     """Start the farm unless it is up already; returns once every part is up. Raises: FarmDown."""
     state.make()
+    remember_here(state.path)
     if state.is_up():
         return _wait_until_ready(state, None, say)
     _forget(state)

@@ -42,7 +42,8 @@ WORDS = {
     "apache": "Apache-2.0", "apache 2.0": "Apache-2.0", "apache 2.0 license": "Apache-2.0",
     "apache license 2.0": "Apache-2.0", "apache software license": "Apache-2.0", "isc license": "ISC",
     "isc license (iscl)": "ISC", "mit license": "MIT", "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
-    "3-clause bsd license": "BSD-3-Clause", "bsd": "BSD", "bsd license": "BSD", "new bsd": "BSD-3-Clause",
+    "3-clause bsd license": "BSD-3-Clause", "bsd 3-clause license": "BSD-3-Clause",
+    "python software foundation license": "PSF-2.0", "bsd": "BSD", "bsd license": "BSD", "new bsd": "BSD-3-Clause",
 }  # fmt: skip
 """How packages say it that do not use SPDX. `BSD` is several licences: the package's own file says which."""
 TOLD = {

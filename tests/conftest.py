@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,13 @@ def pytest_configure() -> None:
     """No socket unasked, and every pass is verified, in processes that tests start too."""
     GUARD.install()
     os.environ.setdefault("POCKFARM_VERIFY", "each-pass")
+    # Nobody's own farms; and what a test's farm remembers is nobody's.
+    os.environ["POCKFARM_CONFIG_DIR"] = tempfile.mkdtemp(prefix="pockfarm-config-")
+    os.environ.pop("POCKFARM_PROFILE", None)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["POCKFARM_CONFIG_DIR"], ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

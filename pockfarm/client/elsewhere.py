@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
-    from pockfarm.client.asynchronous.client import AsyncClient
+    from pockfarm.client.asynchronous.transport import AsyncTransport
     from pockfarm.client.synchronous.client import Client
+    from pockfarm.client.synchronous.transport import Transport
 
 Made = TypeVar("Made")
 
 
-async def async_elsewhere(client: AsyncClient, work: Callable[[Client], Made]) -> Made:
+async def async_elsewhere(client: AsyncTransport, work: Callable[[Client], Made]) -> Made:
     """What `work` makes with a plain client of the same farm, on a thread."""
     from pockfarm.client.synchronous.client import Client
 
@@ -24,6 +25,6 @@ async def async_elsewhere(client: AsyncClient, work: Callable[[Client], Made]) -
     return await asyncio.to_thread(with_its_own)
 
 
-def elsewhere(client: Client, work: Callable[[Client], Made]) -> Made:
+def elsewhere(client: Transport, work: Callable[[Client], Made]) -> Made:
     """What `work` makes with this client."""
-    return work(client)
+    return work(cast("Client", client))

@@ -11,7 +11,7 @@ from pockfarm.commands.local import load_local
 from pockfarm.commands.shown import show, shown_command
 from pockfarm.doctor import Finding, farm_findings, findings_text, installation_findings, is_well, reach
 from pockfarm.errors import UsageError
-from pockfarm.state import StateFolder, default_state
+from pockfarm.state import StateFolder, farm_here
 
 
 def add_doctor(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -21,7 +21,7 @@ def add_doctor(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     named = StateFolder(Path(options.state)) if options.state else None
-    findings = [*installation_findings(named or default_state(), _linker()), *_of_farm(named)]
+    findings = [*installation_findings(named or farm_here(), _linker()), *_of_farm(named)]
     show(options, [asdict(one) for one in findings], lambda: findings_text(findings))
     return 0 if is_well(findings) else 1
 

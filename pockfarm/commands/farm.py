@@ -91,7 +91,7 @@ def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def connect(options: argparse.Namespace) -> Client:
     """The farm that the options and the environment name."""
-    return Client(state=StateFolder(Path(options.state)) if options.state else None)
+    return Client(state=StateFolder(Path(options.state)) if options.state else None, profile=options.profile)
 
 
 def target_for(farm: Client, name: str) -> str:
@@ -116,6 +116,8 @@ def farm_command(
     else:
         names = ("--state", "--state-folder")
         command.add_argument(*names, dest="state", default=argparse.SUPPRESS, metavar="FOLDER", help=folder)
+    words = "the farm of this name (pockfarm init)"
+    command.add_argument("--profile", default=argparse.SUPPRESS, metavar="NAME", help=words)
     command.set_defaults(run=run)
     return command
 

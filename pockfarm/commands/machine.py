@@ -14,7 +14,7 @@ from typing import Any
 from pockfarm import up
 from pockfarm.client import Client
 from pockfarm.commands.output import facts_text, show
-from pockfarm.state import StateFolder, default_state
+from pockfarm.state import StateFolder, default_state, farm_here
 
 
 def add_up(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -51,8 +51,14 @@ def _add_copy_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--passphrase-file", help="file with the passphrase of the keys")
 
 
-def state_of(options: argparse.Namespace) -> StateFolder:
+def _new_state(options: argparse.Namespace) -> StateFolder:
+    """The folder that is named, or the one of the current folder: what is started or filled is not the farm elsewhere."""
     return StateFolder(Path(options.state)) if options.state else default_state()
+
+
+def state_of(options: argparse.Namespace) -> StateFolder:
+    """The folder that is named, or the farm of this machine, whatever folder one stands in."""
+    return StateFolder(Path(options.state)) if options.state else farm_here()
 
 
 def say(message: str) -> None:
@@ -72,7 +78,8 @@ def _copy(act: str) -> Callable[[argparse.Namespace], int]:
         words = [sys.executable, "-m", "service.admin", act, options.file]
         words += ["--with-keys"] if options.with_keys else []
         words += ["--passphrase-file", options.passphrase_file] if options.passphrase_file else []
-        environment = {**os.environ, "POCKFARM_STATE": str(state_of(options).path)}
+        state = _new_state(options) if act == "restore" else state_of(options)
+        environment = {**os.environ, "POCKFARM_STATE": str(state.path)}
         said = sys.stderr if options.json else None
         code = subprocess.run(words, env=environment, check=False, stdout=said).returncode
         if options.json and code == 0:
@@ -83,7 +90,7 @@ def _copy(act: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _up(options: argparse.Namespace) -> int:
-    state = state_of(options)
+    state = _new_state(options)
     status = up.up(state, say=say, port=options.port)
     with Client(state=state) as farm:
         link = farm.dashboard_link()

@@ -318,3 +318,10 @@ def _checked(arrays: Arrays, example: Mapping[str, Input]) -> Arrays:
                 f"{list(wanted.sample_shape)}"
             )
     return arrays
+
+
+def any_arrays(data: Any) -> Arrays:
+    """Of data whose model is unknown: a mapping as it is, else one input `x` and labels `y`. Raises: UsageError."""
+    if isinstance(data, Mapping):
+        return _checked({str(name): _array(one, str(name)) for name, one in data.items()}, {})
+    return read_data(data, Names(("x",)), {})

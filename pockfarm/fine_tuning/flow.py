@@ -15,7 +15,7 @@ import numpy as np
 
 from compiler.errors import CompileError
 from compiler.external import mapped
-from compiler.spec.documents import TrainingSpec
+from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.inputs import InputSpec
 from compiler.trained.bring_back import Trained, bring_back, manifest_of
 from compiler.warnings import few_of
@@ -27,8 +27,9 @@ from pockfarm.fine_tuning.deltas import changes_of
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of
-from pockfarm.fine_tuning.trainer import RunData, Say, Trainer
-from pockfarm.values import CompileWarning
+from pockfarm.fine_tuning.trainer import Run, RunData, Say, Step, Trainer
+from pockfarm.model_files import ModelFiles
+from pockfarm.values import CompileWarning, Dataset
 
 _NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "bool": "bool"}
 
@@ -80,9 +81,63 @@ class _Task:
         validation = self.asked.validation_data
         return {"data": self.data, **({} if validation is None else {"validation_data": validation})}
 
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """Those that are not on a farm already."""
+        return {which: data for which, data in self.data_sets.items() if not isinstance(data, Dataset)}
+
 
 def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> FineTuned:
     """All files are in `folder`; what comes back reads them where they are mapped, also when the folder is gone."""
+    ready = _prepared(trainer, task, folder, opened)
+    task.say(f"training {ready.settings.steps} steps")
+    return ready.finish(trainer.train(ready.step, ready.data, ready.settings, folder, task.say))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A step that is built, data that fit it, and how what was trained comes back from the run that they are for."""
+
+    step: Step
+    data: RunData
+    settings: RunSettings
+    finish: Callable[[Run], FineTuned]
+
+
+def prepared(
+    trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked, folder: Path, opened: ExitStack
+) -> Prepared:
+    """All of it but the run. Files are in `folder`, and open as long as `opened`. Raises: `PockfarmError`."""
+    check_settings(asked.steps, asked.epochs, asked.training, has_validation_data=asked.validation_data is not None)
+    return _prepared(trainer, _Task(model, example, data, asked, lambda line: None), folder, opened)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a farm is asked to compile: a model's files, plan and spec as JSON, and what was noticed on the way."""
+
+    files: ModelFiles
+    plan: str
+    spec: str
+    warnings: tuple[CompileWarning, ...]
+
+
+def recipe_of(model: Any, example: Any, asked: Asked, folder: Path, opened: ExitStack) -> Recipe:
+    """Export, and read plan and spec. Files are in `folder`, and open as long as `opened`. Raises: UsageError."""
+    brought, spec = _brought(_Task(model, example, None, asked, lambda line: None), folder, opened)
+    plan = _plan(asked, brought)
+    return Recipe(brought.files, plan.canonical_json(), spec.canonical_json(), brought.warnings)
+
+
+def _plan(asked: Asked, brought: Brought) -> SparsePlan:
+    plan = plan_of(asked.plan, brought.frozen, brought.frozen_names)
+    if brought.is_frozen and plan.lora is None and not plan.create_biases:
+        raise UsageError("no parameter of the module requires a gradient, so nothing would learn: call requires_grad_()"
+                         " on what is to, or give a plan with `lora` or `create_biases`")  # fmt: skip
+    return plan
+
+
+def _prepared(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Prepared:
     say, asked = task.say, task.asked
     brought, spec = _brought(task, folder, opened)
     names = Names(tuple(brought.inputs), _label_names(spec, brought.inputs), _examples(brought.inputs))
@@ -90,11 +145,8 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     is_plain = bool(brought.inputs) and all(one.batch_axis == 0 for one in brought.inputs.values())
     if is_plain:
         keyed = names.keyed(brought.inputs)
-        sets = _each(task.data_sets, lambda data: fitted(read_data(data, names, brought.inputs), keyed))
-    plan = plan_of(asked.plan, brought.frozen, brought.frozen_names)
-    if brought.is_frozen and plan.lora is None and not plan.create_biases:
-        raise UsageError("no parameter of the module requires a gradient, so nothing would learn: call requires_grad_()"
-                         " on what is to, or give a plan with `lora` or `create_biases`")  # fmt: skip
+        sets = _each(task.arrays, lambda data: fitted(read_data(data, names, brought.inputs), keyed))
+    plan = _plan(asked, brought)
     say("compiling")
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
     bundle = _held(step.bundle)
@@ -103,17 +155,28 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     labels = _labels(manifest["labels"])
     if not is_plain:
         names = replace(names, inputs=tuple(inputs), labels=tuple(labels))
-        sets = _each(task.data_sets, lambda data: read_data(data, names, inputs, labels))
+        sets = _each(task.arrays, lambda data: read_data(data, names, inputs, labels))
     sets = _each(sets, lambda arrays: fitted(arrays, {**names.keyed(inputs), **labels}))
-    settings = _settings(asked, max(map(len, sets["data"].values())), spec.batch * spec.accumulate)
-    say(f"training {settings.steps} steps")
+    samples = task.data.samples if isinstance(task.data, Dataset) else max(map(len, sets["data"].values()))
     files = {which: _written(arrays, folder / f"{which}.npz") for which, arrays in sets.items()}
-    run = trainer.train(step, RunData(files["data"], files.get("validation_data")), settings, folder, say)
-    check_left(run)
-    checkpoint = _held(run.checkpoint)
+    given = {**task.data_sets, **files}
+
+    def finish(run: Run) -> FineTuned:
+        check_left(run)
+        unread = _unread(task.arrays, names)
+        return _finished(brought, step, run, steps_kept(run, settings.steps), unread)
+
+    settings = _settings(asked, samples, spec.batch * spec.accumulate)
+    return Prepared(step, RunData(given["data"], given.get("validation_data")), settings, finish)
+
+
+def _finished(brought: Brought, step: Step, run: Run, steps: int, unread: tuple[CompileWarning, ...]) -> FineTuned:
+    """What was trained, in the model's own state."""
+    bundle, checkpoint = _held(step.bundle), _held(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
     created = tuple(one for name in trained.created for one in brought.places(name) or (name,))
-    state = brought.state(trained, steps_kept(run, settings.steps))
+    state = brought.state(trained, steps)
+    told = (*brought.warnings, *unread, *step.warnings, *_remarks(trained, brought), *told_of(run))
     return FineTuned(
         state,
         changes=changes_of(brought.base(trained), state, created),
@@ -122,13 +185,7 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
         changed=tuple(sorted(trained.changed)),
         created=created,
         report=run.report,
-        warnings=(
-            *brought.warnings,
-            *_unread(task.data_sets, names),
-            *step.warnings,
-            *_remarks(trained, brought),
-            *told_of(run),
-        ),
+        warnings=told,
         checkpoint=checkpoint,
         bundle=bundle,
         apart=trained.apart,

@@ -8,11 +8,13 @@ from typing import Any
 
 from device_agents.wire import RunSettings
 from pockfarm import local
+from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, RunData, Say, Step
 from pockfarm.model_files import ModelFiles
+from pockfarm.values import Dataset
 
 
 def fine_tune(
@@ -68,6 +70,8 @@ class Here:
 
     def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:
         """As `Trainer.train`."""
+        if isinstance(data.training, Dataset) or isinstance(data.validation, Dataset):
+            raise UsageError("a data set that was uploaded lies on a farm: train there, by client.fine_tune")
         trained = folder / TRAINED
         options = local.ExecOptions(settings, data=data.training, validation_data=data.validation, export=trained)
         return Run(trained, local.execute(step.bundle, options, progress=say))

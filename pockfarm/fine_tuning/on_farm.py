@@ -14,7 +14,7 @@ from pockfarm.fine_tuning.flow import Asked, tuned_by
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, RunData, Say, Step
 from pockfarm.model_files import ModelFiles
-from pockfarm.values import Device
+from pockfarm.values import Dataset, Device
 
 if TYPE_CHECKING:
     from pockfarm import values
@@ -47,12 +47,12 @@ def fine_tune(
     `target` is what to build for, by default the device's own; `name` is how the farm lists the model.
     Raises: `PockfarmError`.
     """
-    trainer = OnFarm(farm, _target(farm, target, device, device_class), device, device_class, name)
+    trainer = OnFarm(farm, target_of(farm, target, device, device_class), device, device_class, name)
     asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
     return tuned_by(trainer, model, example_inputs, data, asked, progress)
 
 
-def _target(farm: Client, target: str | None, device: str | None, device_class: str | None) -> str:
+def target_of(farm: Client, target: str | None, device: str | None, device_class: str | None) -> str:
     """What the wanted device runs best. Raises: UsageError when no device tells."""
     if target is not None:
         return target
@@ -91,19 +91,31 @@ class OnFarm:
 
     def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:
         """As `Trainer.train`."""
-        validation = data.validation and self.farm.add_dataset(data.validation, name=f"{self.name}-validation.npz")
-        run = self.farm.start_run(
+        run = self.start(step, data, settings)
+        self.farm.wait_for_run(run.id, on_look=_heard(say, lambda one: f"step {one.steps_done} of {one.steps}"))
+        return trained(self.farm, run.id, folder)
+
+    def start(self, step: Step, data: RunData, settings: RunSettings) -> values.Run:
+        """Send the data, and queue the run."""
+        validation = data.validation and self._sent(data.validation, f"{self.name}-validation.npz")
+        return self.farm.start_run(
             step.digest,
             settings.fitted(),
             device=self.device,
             device_class=self.device_class,
-            dataset=self.farm.add_dataset(data.training, name=f"{self.name}.npz").digest,
+            dataset=self._sent(data.training, f"{self.name}.npz").digest,
             validation_dataset=validation.digest if validation else None,
         )
-        run = self.farm.wait_for_run(run.id, on_look=_heard(say, lambda one: f"step {one.steps_done} of {one.steps}"))
-        if run.trained_weights_digest is not None:
-            self.farm.save_weights(run.id, folder / TRAINED)
-        return Run(folder / TRAINED, self.farm.report(run.id))
+
+    def _sent(self, data: Path | Dataset, name: str) -> Dataset:
+        return data if isinstance(data, Dataset) else self.farm.upload_dataset(data, name=name)
+
+
+def trained(farm: Client, run_id: str, folder: Path) -> Run:
+    """What a run has left, with the file in `folder`."""
+    if farm.run(run_id).trained_weights_digest is not None:
+        farm.save_weights(run_id, folder / TRAINED)
+    return Run(folder / TRAINED, farm.report(run_id))
 
 
 def _heard(say: Say, words: Callable[[Any], str]) -> Callable[[values.Job | values.Run], None]:

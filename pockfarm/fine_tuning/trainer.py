@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from device_agents.wire import RunSettings
 from pockfarm.model_files import ModelFiles
-from pockfarm.values import CompileWarning
+from pockfarm.values import CompileWarning, Dataset
 
 BUNDLE, TRAINED = "step.pfb", "trained.safetensors"
 """Files of a trainer."""
@@ -37,10 +37,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """The npz files of a run: what it learns from, and what it is validated on if that is not a share of it."""
+    """What a run learns from, and what it is validated on if that is not a share of it: npz files, or what lies on a
+    farm already."""
 
-    training: Path
-    validation: Path | None = None
+    training: Path | Dataset
+    validation: Path | Dataset | None = None
 
 
 class Trainer(Protocol):

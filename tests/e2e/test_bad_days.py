@@ -105,13 +105,13 @@ def test_data_that_is_not_finite(live: LiveFarm) -> None:
     x, y = digits(0)
     x[3, 0, 2, 1] = np.nan
     with pytest.raises(Refused, match="nan") as caught:
-        live.client.add_dataset(npz(x=x, y=y))
+        live.client.upload_dataset(npz(x=x, y=y))
     assert (caught.value.status, caught.value.code) == (422, "data.not-finite")
 
 
 def test_data_of_the_wrong_shape(live: LiveFarm) -> None:
     x, y = digits(0)
-    dataset = live.client.add_dataset(npz(x=x[:, :, :7], y=y))
+    dataset = live.client.upload_dataset(npz(x=x[:, :, :7], y=y))
     with pytest.raises(Refused) as caught:
         live.client.start_run(bundle(live), mode="train", steps=2, dataset=dataset.digest)
     assert caught.value.status == 422
@@ -121,7 +121,7 @@ def test_data_of_the_wrong_shape(live: LiveFarm) -> None:
 def test_labels_beyond_the_classes_end_the_run_with_a_typed_cause(live: LiveFarm) -> None:
     x, y = digits(0)
     y[5] = 12
-    dataset = live.client.add_dataset(npz(x=x, y=y))
+    dataset = live.client.upload_dataset(npz(x=x, y=y))
     run = live.client.start_run(bundle(live), mode="train", device=live.host.id, steps=2, dataset=dataset.digest)
     with pytest.raises(Failed) as caught:
         live.client.wait_for_run(run.id)
@@ -165,7 +165,7 @@ def test_a_cancelled_run_stops_soon(live: LiveFarm) -> None:
 def training(live: LiveFarm, steps: int, *, wait: bool = False) -> Run:
     """A training run on the host that has begun, or has ended."""
     x, y = digits(0)
-    dataset = live.client.add_dataset(npz(x=x, y=y)).digest
+    dataset = live.client.upload_dataset(npz(x=x, y=y)).digest
     chosen = bundle(live, LONG_SPEC)
     run = live.client.start_run(chosen, mode="train", device=live.host.id, steps=steps, dataset=dataset)
     if wait:

@@ -41,8 +41,8 @@ def number(report: Json, *path: str) -> float:
 
 def test_full_then_sparse_training_with_weights_carried_over(live: LiveFarm) -> None:
     (x1, y1), (x2, y2) = digits(0), digits(1)
-    first_half = live.client.add_dataset(npz(x=x1, y=y1), name="first.npz")
-    second_half = live.client.add_dataset(npz(x=x2, y=y2), name="second.npz")
+    first_half = live.client.upload_dataset(npz(x=x1, y=y1), name="first.npz")
+    second_half = live.client.upload_dataset(npz(x=x2, y=y2), name="second.npz")
     assert (first_half.samples, second_half.samples) == (len(y1), len(y2))
 
     full = live.client.start_run(compiled(live, "full"), mode="train", device=live.host.id, steps=STEPS,
@@ -118,7 +118,7 @@ def test_the_same_request_again_gives_the_same_bundle_without_a_compile(live: Li
 def test_an_emulated_board_trains_and_says_that_it_is_emulated(live: LiveFarm) -> None:
     digest = compiled(live, "full", spec="batch: 4", target="raspberry-pi-4")
     x, y = digits(0, of=30)
-    dataset = live.client.add_dataset(npz(x=x, y=y))
+    dataset = live.client.upload_dataset(npz(x=x, y=y))
     run = live.client.start_run(digest, mode="train", device_class="raspberry-pi-4", steps=2, dataset=dataset.digest)
     run = live.client.wait_for_run(run.id)
     report = live.client.report(run.id)

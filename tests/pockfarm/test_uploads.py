@@ -130,7 +130,7 @@ def test_large_models_and_data_go_in_pieces_by_themselves(
         assert again.id == job.id
         array = tmp_path / "digits.npz"
         np.savez(array, x=np.zeros((4, 3), np.float32), y=np.zeros(4, np.int64))
-        dataset = farm.add_dataset(array)
+        dataset = farm.upload_dataset(array)
         assert (dataset.name, dataset.samples) == ("digits", 4)
     seen = live.http.get("/jobs").json()["items"]
     assert len(seen) == 1

@@ -43,7 +43,7 @@ def client(farm: Deployed) -> Iterator[Client]:
 def work(farm: Deployed, client: Client) -> Iterator[Work]:
     """The main job, undisturbed: compile, train, report, weights. What it gives is what later trainings must give."""
     x, y = digits(0)
-    dataset = client.add_dataset(npz(x=x, y=y), name="digits.npz").digest
+    dataset = client.upload_dataset(npz(x=x, y=y), name="digits.npz").digest
     target = client.devices()[0].targets[-1]
     job = client.compile(cnn(), plan="full", spec=SPEC, target=target, name="cnn")
     bundle = client.wait_for_job(job.id).bundle_digest

@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from pockfarm.client.answers import json_of
-from pockfarm.client.asynchronous.fleet import AsyncFleet
-from pockfarm.client.asynchronous.lists import AsyncLists
-from pockfarm.client.asynchronous.record import AsyncRecord
-from pockfarm.client.asynchronous.reports import AsyncReports
-from pockfarm.client.asynchronous.running import AsyncRunning
-from pockfarm.client.asynchronous.tenants import AsyncTenants
+from pockfarm.client.asynchronous.submitting import AsyncSubmitting
 from pockfarm.client.elsewhere import async_elsewhere
 from pockfarm.values import text
 
@@ -19,7 +14,7 @@ if TYPE_CHECKING:
     from pockfarm.fine_tuning.result import FineTuned
 
 
-class AsyncClient(AsyncRunning, AsyncFleet, AsyncLists, AsyncTenants, AsyncRecord, AsyncReports):
+class AsyncClient(AsyncSubmitting):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
     async def fine_tune(self, model: Any, example_inputs: Any = None, data: Any = None, **asked: Any) -> FineTuned:

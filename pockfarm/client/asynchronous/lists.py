@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from pockfarm.client.calls import AsyncGet, Filters
-from pockfarm.values import Device, Job, Json, Run, device_of, job_of, optional_text, parts, run_of
+from pockfarm.client.wanted import is_meant, refuse_unknown
+from pockfarm.values import Dataset, Device, Job, Json, Run, dataset_of, device_of, job_of, optional_text, parts, run_of
 
 ALL = 1 << 20
+RUN_FILTERS = ("state", "mode", "bundle", "target", "device", "measurement_class", "verdict", "model", "plan",
+               "group", "limit")  # fmt: skip
 PAGE = 200
 """The most that a farm gives at a time."""
 
@@ -22,17 +25,28 @@ class AsyncLists(ABC):
 
     async def jobs(self, **filters: str | int | None) -> list[Job]:
         """The newest compiles. `filters`: state (or `open`), target, model, plan, limit."""
+        refuse_unknown("jobs", filters, ("state", "target", "model", "plan", "limit"))
         return [job_of(item) for item in await newest(self._get, "/jobs", filters)]
 
     async def runs(self, **filters: str | int | None) -> list[Run]:
         """The newest runs. `filters`: state (or `open`), mode, bundle, target, device, measurement_class, verdict,
         model, plan, group, limit."""
+        refuse_unknown("runs", filters, RUN_FILTERS)
         return [run_of(item) for item in await newest(self._get, "/runs", filters)]
 
-    async def devices(self, **filters: str | int | None) -> list[Device]:
-        """All devices, the newest first. `filters`: state, device_class, measurement_class, limit."""
+    async def devices(self, filter: str | None = None, **filters: str | int | None) -> list[Device]:
+        """All devices, the newest first: those that `filter` names, by id, name, class, target or tag (globs too).
+
+        `filters`: state, device_class, measurement_class, limit.
+        """
+        refuse_unknown("devices", filters, ("state", "device_class", "measurement_class", "limit"))
         asked = {**filters, "limit": filters.get("limit") or ALL}
-        return [device_of(item) for item in await newest(self._get, "/devices", asked)]
+        found = [device_of(item) for item in await newest(self._get, "/devices", asked)]
+        return [one for one in found if filter is None or is_meant(one, filter)]
+
+    async def datasets(self, *, limit: int | None = None) -> list[Dataset]:
+        """Data sets that were uploaded, the newest first; 50 unless `limit` says how many at most."""
+        return [dataset_of(item) for item in await newest(self._get, "/datasets", {"limit": limit})]
 
 
 async def newest(get: AsyncGet, path: str, filters: Filters) -> list[Json]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from pockfarm.client.answers import json_of
 from pockfarm.client.asynchronous import uploads
 from pockfarm.client.asynchronous.compiling import AsyncCompiling
 from pockfarm.client.asynchronous.transport import UPLOAD_TIMEOUT, failure
+from pockfarm.client.data_sets import Data, npz_of
 from pockfarm.errors import UsageError
 from pockfarm.near import meant
 from pockfarm.sources import opened
@@ -22,10 +24,14 @@ from pockfarm.values import OPEN_STATES, Dataset, Json, Run, dataset_of, number,
 class AsyncRunning(AsyncCompiling):
     """What is run, on which data, and what comes of it."""
 
-    async def add_dataset(self, data: bytes | Path, *, name: str | None = None) -> Dataset:
-        """Upload an npz with the model's inputs (or `x`) and labels `y`."""
-        file_name = name or (data.name if isinstance(data, Path) else "data.npz")
-        with opened(data) as stream:
+    async def upload_dataset(self, data: Data, *, name: str | None = None) -> Dataset:
+        """Upload a data set: the model's inputs by name (or `x`) and labels `y`.
+
+        An npz (bytes or a path), a mapping of arrays or tensors, `(x, y)`, a Dataset or DataLoader, or an iterable of
+        `(x, y)`; samples lie along the first axis. Raises: UsageError, beside what the farm refuses.
+        """
+        file_name = name or (Path(data).name if isinstance(data, (str, os.PathLike)) else "data.npz")
+        with opened(npz_of(data)) as stream:
             if uploads.size_of(stream) < uploads.LARGE_BYTES:
                 stream.seek(0)
                 sent = await self._send("POST", "/datasets", files=[("file", (file_name, stream.read()))])

@@ -36,11 +36,13 @@ class AsyncTransport:
         url: str | None = None,
         api_key: str | None = None,
         *,
+        profile: str | None = None,
         state: StateFolder | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Of the farm at `url`, or of the one that is found: see `found`. Raises: UsageError when there is none."""
-        self.url, self._key = found(url, api_key, state)
+        """Of the farm at `url`; of a `profile` (`pockfarm init`); of a `state` folder of this machine; or of the one
+        that is found: see `pockfarm.client.found`. Raises: UsageError when there is none."""
+        self.url, self._key = found(url, api_key, state, profile)
         headers = {
             "Authorization": f"Bearer {self._key}", "User-Agent": "pockfarm-client", "Accept": "application/json"
         }  # fmt: skip

@@ -8,19 +8,14 @@ from urllib.parse import urlencode
 
 from pockfarm.client.answers import json_of
 from pockfarm.client.elsewhere import elsewhere
-from pockfarm.client.synchronous.fleet import Fleet
-from pockfarm.client.synchronous.lists import Lists
-from pockfarm.client.synchronous.record import Record
-from pockfarm.client.synchronous.reports import Reports
-from pockfarm.client.synchronous.running import Running
-from pockfarm.client.synchronous.tenants import Tenants
+from pockfarm.client.synchronous.submitting import Submitting
 from pockfarm.values import text
 
 if TYPE_CHECKING:
     from pockfarm.fine_tuning.result import FineTuned
 
 
-class Client(Running, Fleet, Lists, Tenants, Record, Reports):
+class Client(Submitting):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
     def fine_tune(self, model: Any, example_inputs: Any = None, data: Any = None, **asked: Any) -> FineTuned:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
 from pockfarm.client.answers import json_of
+from pockfarm.client.data_sets import Data, npz_of
 from pockfarm.client.synchronous import uploads
 from pockfarm.client.synchronous.compiling import Compiling
 from pockfarm.client.synchronous.transport import UPLOAD_TIMEOUT, failure
@@ -23,10 +25,14 @@ from pockfarm.values import OPEN_STATES, Dataset, Json, Run, dataset_of, number,
 class Running(Compiling):
     """What is run, on which data, and what comes of it."""
 
-    def add_dataset(self, data: bytes | Path, *, name: str | None = None) -> Dataset:
-        """Upload an npz with the model's inputs (or `x`) and labels `y`."""
-        file_name = name or (data.name if isinstance(data, Path) else "data.npz")
-        with opened(data) as stream:
+    def upload_dataset(self, data: Data, *, name: str | None = None) -> Dataset:
+        """Upload a data set: the model's inputs by name (or `x`) and labels `y`.
+
+        An npz (bytes or a path), a mapping of arrays or tensors, `(x, y)`, a Dataset or DataLoader, or an iterable of
+        `(x, y)`; samples lie along the first axis. Raises: UsageError, beside what the farm refuses.
+        """
+        file_name = name or (Path(data).name if isinstance(data, (str, os.PathLike)) else "data.npz")
+        with opened(npz_of(data)) as stream:
             if uploads.size_of(stream) < uploads.LARGE_BYTES:
                 stream.seek(0)
                 sent = self._send("POST", "/datasets", files=[("file", (file_name, stream.read()))])

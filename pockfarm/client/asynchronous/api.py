@@ -1,0 +1,14 @@
+"""Every call of the API, one by one. What is done with them is above: `submitting`, `jobs`, `client`."""
+
+from __future__ import annotations
+
+from pockfarm.client.asynchronous.fleet import AsyncFleet
+from pockfarm.client.asynchronous.lists import AsyncLists
+from pockfarm.client.asynchronous.record import AsyncRecord
+from pockfarm.client.asynchronous.reports import AsyncReports
+from pockfarm.client.asynchronous.running import AsyncRunning
+from pockfarm.client.asynchronous.tenants import AsyncTenants
+
+
+class AsyncApi(AsyncRunning, AsyncFleet, AsyncLists, AsyncTenants, AsyncRecord, AsyncReports):
+    """What a farm answers, as frozen values and mappings."""

@@ -1,0 +1,40 @@
+"""Data that are sent to a farm as a data set: an npz, from whatever form a caller has."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Union
+
+from pockfarm.errors import UsageError
+
+Data = Union[bytes, str, "os.PathLike[str]", Mapping[str, Any], tuple[Any, Any], Iterable[Any]]
+"""An npz (its bytes or a path), arrays or tensors by name, `(x, y)`, a Dataset, a DataLoader, or an iterable of
+`(x, y)`."""
+
+
+def npz_of(data: Data) -> bytes | Path:
+    """The npz itself: inputs by name (or `x`) and labels `y`. Raises: UsageError."""
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, (str, os.PathLike)):
+        return Path(data)
+    import numpy as np
+
+    from pockfarm.fine_tuning.data import any_arrays
+
+    arrays = any_arrays(data)
+    for name, array in arrays.items():
+        if array.dtype == np.float64:
+            arrays[name] = array.astype(np.float32)  # what steps read: as `fine_tune` does
+    made = io.BytesIO()
+    np.savez(made, allow_pickle=False, **arrays)
+    return made.getvalue()
+
+
+def refuse_nothing(data: object) -> None:
+    """Raises: UsageError without data."""
+    if data is None:
+        raise UsageError("there is no data to train on: give data=(x, y), an npz, a DataLoader, or an uploaded Dataset")

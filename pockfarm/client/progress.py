@@ -1,0 +1,59 @@
+"""How far a job is that one waits for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Union
+
+from pockfarm.values import Job, Run
+
+Progress = Union[bool, Callable[[str], None], None]
+"""None or True: a bar on a terminal, lines on standard error elsewhere (a pipe, a notebook). False: nothing. A function
+hears the lines."""
+
+
+def progress_of(wanted: Progress) -> Shown:
+    """What shows the looks at a job: `with progress_of(None) as shown: ... on_look=shown.job`."""
+    if wanted is None or wanted is True:
+        return Said(lambda line: print(line, file=sys.stderr, flush=True))
+    return Said(wanted or (lambda line: None))
+
+
+class Shown:
+    """Looks at jobs and runs."""
+
+    def __enter__(self) -> Shown:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+    def job(self, job: Job) -> None:
+        """A compile, as it is now."""
+        self.show(f"{job.target}: {job.stage or job.state}", job.fraction if job.is_open else 1.0)
+
+    def run(self, run: Run) -> None:
+        """A run, as it is now."""
+        fraction = run.steps_done / run.steps if run.steps else None
+        self.show(f"{run.id}: {run.phase or run.state}", fraction, f"step {run.steps_done:,} of {run.steps:,}")
+
+    def show(self, stage: str, fraction: float | None = None, detail: str = "") -> None:
+        """What is going on, how much of it is done (0 to 1), and more."""
+
+
+class Said(Shown):
+    """Each line once, to a function."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.last = ""
+
+    def show(self, stage: str, fraction: float | None = None, detail: str = "") -> None:
+        line = f"{stage} {detail or ('' if fraction is None else f'{fraction:.0%}')}".rstrip()
+        if line != self.last:
+            self.last = line
+            self.say(line)

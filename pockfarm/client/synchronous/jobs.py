@@ -1,0 +1,244 @@
+# Made from pockfarm/client/asynchronous/jobs.py by scripts/synchronous.py: change that one, then `make golden`.
+"""What a farm works on for somebody: a compile, a profile, a fine-tuning. Jobs are waited for, looked at, cancelled.
+
+A job is the farm's: it goes on when this process ends, and `client.get_job(id)` has it again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pockfarm.client.beginning import Finish
+from pockfarm.client.elsewhere import elsewhere
+from pockfarm.client.profile import Profile
+from pockfarm.client.progress import Progress, progress_of
+from pockfarm.errors import UsageError
+from pockfarm.near import meant
+from pockfarm.values import Bundle, CompileWarning, Job, Json, Run, part
+
+if TYPE_CHECKING:
+    from pockfarm.client.synchronous.api import Api
+    from pockfarm.fine_tuning.result import FineTuned
+
+Self = TypeVar("Self", bound="Work")
+
+
+class Work(ABC):
+    """`id`, `url` (its page), `warnings`; `status` asks the farm, unless it has ended."""
+
+    def __init__(self, client: Api) -> None:
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """By which the farm knows it."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Its page in the dashboard."""
+
+    @property
+    @abstractmethod
+    def status(self) -> str:
+        """The state it is in now."""
+
+    @abstractmethod
+    def wait(self: Self, *, timeout_s: float | None = None, progress: Progress = None) -> Self:
+        """Wait for its end. Raises: Failed with cause, place and next step, unless it succeeded."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Ask the farm to stop it."""
+
+
+class CompileJob(Work):
+    """The compile of one model for one or several targets; each target has a job of its own on the farm."""
+
+    def __init__(self, client: Api, jobs: tuple[Job, ...], warnings: tuple[CompileWarning, ...] = ()) -> None:
+        super().__init__(client)
+        self._jobs = {job.target: job for job in jobs}
+        self._warnings = warnings
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The farm's job of each target."""
+        return {target: job.id for target, job in self._jobs.items()}
+
+    @property
+    def id(self) -> str:
+        """Of the first target's; `ids` has all."""
+        return next(iter(self._jobs.values())).id
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(self._jobs)
+
+    @property
+    def url(self) -> str:
+        """The page of the first target's job."""
+        return f"{self._client.url}/dashboard/jobs/{self.id}"
+
+    @property
+    def warnings(self) -> tuple[CompileWarning, ...]:
+        """What was noticed at export, and by the compiler (once it is done)."""
+        told = (warning for job in self._jobs.values() for warning in job.warnings)
+        return tuple(dict.fromkeys((*self._warnings, *told)))
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        """queued, compiling, succeeded, failed, cancelled or expired, of each target."""
+        return self._seen()
+
+    def _seen(self) -> dict[str, str]:
+        for target, job in self._jobs.items():
+            if job.is_open:
+                self._jobs[target] = self._client.job(job.id)
+        return {target: job.state for target, job in self._jobs.items()}
+
+    @property
+    def status(self) -> str:
+        """Of all targets together: what is not done yet comes first, then what went wrong."""
+        found = set((self._seen()).values())
+        order = ("compiling", "queued", "failed", "expired", "cancelled", "succeeded")
+        return next((state for state in order if state in found), *found)
+
+    def wait(self: CompileJob, *, timeout_s: float | None = None, progress: Progress = None) -> CompileJob:
+        """Wait for all targets. Raises: Failed with cause, place and next step of the first that has not succeeded."""
+        for target, job in self._jobs.items():
+            with progress_of(progress) as shown:
+                self._jobs[target] = self._client.wait_for_job(
+                    job.id, on_look=shown.job, timeout_s=1800.0 if timeout_s is None else timeout_s
+                )
+        return self
+
+    def cancel(self) -> None:
+        """Ask the farm to stop what has not ended."""
+        self._seen()
+        for target, job in self._jobs.items():
+            if job.is_open:
+                self._jobs[target] = self._client.cancel_job(job.id)
+
+    def result(self) -> dict[str, Bundle]:
+        """Wait, and give the bundle of each target. Raises: as `wait`."""
+        self.wait()
+        return {target: self._client.bundle(str(job.bundle_digest)) for target, job in self._jobs.items()}
+
+    def bundle(self, target: str | None = None) -> Bundle:
+        """Wait, and give the bundle of this target, or of the only one. Raises: UsageError; as `wait`."""
+        name = self._one(target)
+        return (self.result())[name]
+
+    def save(self, path: str | Path, target: str | None = None) -> Path:
+        """Wait, and write the bundle (`.pfb`) of this target, or of the only one. Raises: UsageError; as `wait`."""
+        bundle = self.bundle(target)
+        self._client.save_bundle(bundle.digest, Path(path))
+        return Path(path)
+
+    def _one(self, target: str | None) -> str:
+        if target is None and len(self._jobs) > 1:
+            raise UsageError(f"the job has several targets, say which: target= {', '.join(self._jobs)}")
+        if target is not None and target not in self._jobs:
+            raise UsageError(f"{target}: no target of this job{meant(target, self._jobs)}; {', '.join(self._jobs)} are")
+        return target or next(iter(self._jobs))
+
+
+class RunJob(Work):
+    """Work of a device."""
+
+    def __init__(self, client: Api, run: Run) -> None:
+        super().__init__(client)
+        self._run = run
+
+    @property
+    def id(self) -> str:
+        return self._run.id
+
+    @property
+    def url(self) -> str:
+        return f"{self._client.url}/dashboard/runs/{self.id}"
+
+    @property
+    def warnings(self) -> tuple[CompileWarning, ...]:
+        """What the farm had to say when it took the run."""
+        return self._run.warnings
+
+    @property
+    def status(self) -> str:
+        """queued, leased, running, succeeded, failed, cancelled, expired or inconclusive."""
+        return self._seen()
+
+    def _seen(self) -> str:
+        if self._run.is_open:
+            self._run = self._client.run(self.id)
+        return self._run.state
+
+    def wait(self: RunJobSelf, *, timeout_s: float | None = None, progress: Progress = None) -> RunJobSelf:
+        """Wait for its end. Raises: Failed with cause, place and next step, unless it succeeded."""
+        with progress_of(progress) as shown:
+            limit = {} if timeout_s is None else {"timeout_s": timeout_s}
+            self._run = self._client.wait_for_run(self.id, on_look=shown.run, **limit)
+        return self
+
+    def cancel(self) -> None:
+        """Ask the farm to stop it, unless it has ended."""
+        self._seen()
+        if self._run.is_open:
+            self._run = self._client.cancel_run(self.id)
+
+    def why(self) -> Json:
+        """Why it is where it is: what it waits for, and when it may start."""
+        return self._client.why(self.id)
+
+    def report(self) -> Json:
+        """Wait, and give what the device measured. Raises: as `wait`."""
+        self.wait()
+        return self._client.report(self.id)
+
+
+RunJobSelf = TypeVar("RunJobSelf", bound=RunJob)
+
+
+class ProfileJob(RunJob):
+    """Steps of a bundle, timed on a device."""
+
+    def result(self) -> Profile:
+        """Wait, and give what was measured. Raises: as `wait`."""
+        self.wait()
+        explained = self._client.explained(self.id)
+        return Profile(self.id, self.url, part(explained, "report"), part(explained, "provenance"))
+
+
+class FinetuneJob(RunJob):
+    """Training on a device. `result()` is the model's own state again, where the model was brought by this process."""
+
+    def __init__(self, client: Api, run: Run, finish: Finish | None = None) -> None:
+        super().__init__(client, run)
+        self._finish = finish
+        self._tuned: FineTuned | None = None
+
+    def result(self) -> FineTuned:
+        """Wait, and bring the weights home: `module.load_state_dict(job.result())`.
+
+        Raises: as `wait`; Diverged, if training did and left nothing; UsageError of a job that `get_job` found.
+        """
+        self.wait()
+        finish = self._finish
+        if finish is None:
+            raise UsageError(f"{self.id}: the model is in another process, so there is no state to put the weights in; "
+                             "job.save_weights(path) writes them as safetensors")  # fmt: skip
+        if self._tuned is None:
+            self._tuned = elsewhere(self._client, lambda plain: finish(plain, self.id))
+        return self._tuned
+
+    def save_weights(self, path: str | Path) -> Path:
+        """Wait, and write the trained weights as safetensors, as the step knows them. Raises: UsageError; as `wait`."""
+        self.wait()
+        self._client.save_weights(self.id, Path(path))
+        return Path(path)

@@ -1,0 +1,48 @@
+"""What a caller names: keywords that there are, and devices that are meant."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar, cast
+
+from pockfarm.errors import UsageError
+from pockfarm.near import meant
+from pockfarm.values import Device
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class UnknownKeyword(UsageError, TypeError):
+    """An argument that a call does not have."""
+
+
+def refuse_unknown(call: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises: UnknownKeyword, with the name that is nearest."""
+    for name in given:
+        if name not in known:
+            listed = "" if meant(name, known) else f"; it takes {', '.join(known)}"
+            raise UnknownKeyword(f"{call}() has no argument {name!r}{meant(name, known)}{listed}")
+
+
+def with_known_keywords(function: Function) -> Function:
+    """The function, which names what is nearest to a keyword that it does not have."""
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*given: Any, **named: Any) -> Any:
+        refuse_unknown(function.__name__, named, known)
+        return function(*given, **named)
+
+    return cast(Function, checked)
+
+
+def is_meant(device: Device, pattern: str) -> bool:
+    """Whether the pattern is its id, name or class, or one of its targets or tags (`key` or `key=value`)."""
+    tags = device.raw.get("tags")
+    pairs = tags.items() if isinstance(tags, dict) else ()
+    names = (device.id, device.name, device.device_class, *device.targets)
+    words = [*names, *(str(key) for key, _ in pairs), *(f"{key}={value}" for key, value in pairs)]
+    return any(fnmatchcase(word.lower(), pattern.lower()) for word in words)

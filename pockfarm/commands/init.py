@@ -1,0 +1,90 @@
+"""`pockfarm init`: which farm, and by which key, kept for this user, whatever folder one stands in."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pockfarm.client import Client
+from pockfarm.commands.shown import show
+from pockfarm.errors import NotFound, Refused, Unauthorized, UsageError
+from pockfarm.profiles import DEFAULT, Profile, write_profile
+from pockfarm.sources import STANDARD_INPUT, standard_input
+from pockfarm.values import text
+
+
+def add_init(subparsers: argparse._SubParsersAction[Any]) -> None:
+    words = "keep the address and key of a farm for this user; they are tried first"
+    command = subparsers.add_parser("init", help=words, description=words)
+    command.add_argument("--url", metavar="URL", help="such as https://farm.example.com; asked for on a terminal")
+    command.add_argument(
+        "--key", metavar="KEY", help="an API key (pf_…), or - to read it from standard input; asked for"
+    )
+    words = f"the name to keep it by, for --profile and POCKFARM_PROFILE (default: {DEFAULT})"
+    command.add_argument("--profile", default=DEFAULT, metavar="NAME", help=words)
+    command.set_defaults(run=_init)
+
+
+def _init(options: argparse.Namespace) -> int:
+    url = _address(options.url or _asked("--url", "Address of the farm: "))
+    if options.key == STANDARD_INPUT:
+        key = standard_input("--key").decode(errors="replace").strip()
+    else:
+        key = options.key or _asked("--key", f"API key for {url}: ", is_secret=True)
+    whose = checked(url, key)
+    path = write_profile(options.profile, Profile(url, key))
+    for name in ("POCKFARM_URL", "POCKFARM_API_KEY", "POCKFARM_PROFILE"):
+        if os.environ.get(name):
+            print(f"note: {name} is set in this shell, and comes before the file", file=sys.stderr)
+    told = {"profile": options.profile, "url": url, "organisation": whose, "file": str(path)}
+    show(options, told, lambda: _told(options.profile, url, whose, path))
+    return 0
+
+
+def _told(name: str, url: str, whose: str, path: Path) -> str:
+    lines = [f"{url} answers, and takes the key{f' (organisation {whose})' if whose else ''}", f"profile {name}: {path}"]
+    if name != DEFAULT:
+        lines.append(f"  to use it: --profile {name}, POCKFARM_PROFILE={name}, or pockfarm.Client(profile={name!r})")
+    return "\n".join(lines)
+
+
+def _asked(option: str, question: str, *, is_secret: bool = False) -> str:
+    """What a person types. Raises: UsageError where nobody is there to type."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{option} is not given, and there is no terminal to ask at")
+    said = (getpass.getpass(question) if is_secret else input(question)).strip()
+    if not said:
+        raise UsageError(f"nothing was typed; {option} takes it too")
+    return said
+
+
+def _address(said: str) -> str:
+    """With its scheme. Raises: UsageError."""
+    if "://" not in said:
+        raise UsageError(f"{said}: an address begins with https:// (or http:// for a farm on this machine)")
+    scheme = said.partition("://")[0]
+    if scheme not in ("http", "https"):
+        raise UsageError(f"{said}: a farm is reached by http:// or https://, not {scheme}://")
+    return said.rstrip("/")
+
+
+def checked(url: str, key: str) -> str:
+    """The organisation that the key is of, if it may tell. Raises: UsageError, Unreachable: what does not work, which is not kept."""
+    with Client(url, key) as farm:
+        try:
+            organisation = farm.organisation()
+        except Unauthorized as problem:
+            raise UsageError(f"{url} does not take this key: {problem.message}\n  nothing was written; copy the key "
+                             "again, or ask the farm's administrator for one (pockfarm key add)") from None  # fmt: skip
+        except NotFound:
+            raise UsageError(f"{url} answers, but not as a farm does\n  nothing was written; the address is that "
+                             "of the dashboard's front page, without a path") from None  # fmt: skip
+        except Refused as problem:  # a key may be for less than this
+            if problem.status != 403:
+                raise
+            return ""
+    return text(organisation, "name")
