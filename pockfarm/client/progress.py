@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Union
 
+from pockfarm.screen.progress import Waiting
 from pockfarm.values import Job, Run
 
 Progress = Union[bool, Callable[[str], None], None]
@@ -17,7 +17,7 @@ hears the lines."""
 def progress_of(wanted: Progress) -> Shown:
     """What shows the looks at a job: `with progress_of(None) as shown: ... on_look=shown.job`."""
     if wanted is None or wanted is True:
-        return Said(lambda line: print(line, file=sys.stderr, flush=True))
+        return OnScreen()
     return Said(wanted or (lambda line: None))
 
 
@@ -57,3 +57,22 @@ class Said(Shown):
         if line != self.last:
             self.last = line
             self.say(line)
+
+
+class OnScreen(Shown):
+    """A bar in a terminal, else a line now and then."""
+
+    def __init__(self) -> None:
+        self.waiting = Waiting()
+
+    def __enter__(self) -> Shown:
+        self.waiting.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.waiting.__exit__(kind, error, traceback)
+
+    def show(self, stage: str, fraction: float | None = None, detail: str = "") -> None:
+        self.waiting.show(stage, fraction, detail)

@@ -230,14 +230,14 @@ def _weights(options: argparse.Namespace) -> int:
 
 def _dataset(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        dataset = farm.add_dataset(file_or_input(options.file, "F.npz"))
+        dataset = farm.upload_dataset(file_or_input(options.file, "F.npz"))
     return show(options, dataset.raw, lambda: dataset.digest)
 
 
 def _dataset_digest(farm: Client, option: str | None) -> str | None:
     if option is None or option.startswith(("sha256:", "device:")):
         return option
-    return farm.add_dataset(Path(option)).digest
+    return farm.upload_dataset(Path(option)).digest
 
 
 def _weights_digest(farm: Client, option: str | None) -> str | None:

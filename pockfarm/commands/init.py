@@ -46,7 +46,10 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _told(name: str, url: str, whose: str, path: Path) -> str:
-    lines = [f"{url} answers, and takes the key{f' (organisation {whose})' if whose else ''}", f"profile {name}: {path}"]
+    lines = [
+        f"{url} answers, and takes the key{f' (organisation {whose})' if whose else ''}",
+        f"profile {name}: {path}",
+    ]
     if name != DEFAULT:
         lines.append(f"  to use it: --profile {name}, POCKFARM_PROFILE={name}, or pockfarm.Client(profile={name!r})")
     return "\n".join(lines)
@@ -73,7 +76,10 @@ def _address(said: str) -> str:
 
 
 def checked(url: str, key: str) -> str:
-    """The organisation that the key is of, if it may tell. Raises: UsageError, Unreachable: what does not work, which is not kept."""
+    """The organisation that the key is of, if it may tell.
+
+    Raises: UsageError, Unreachable: what does not work is not kept.
+    """
     with Client(url, key) as farm:
         try:
             organisation = farm.organisation()

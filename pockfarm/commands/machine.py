@@ -52,7 +52,7 @@ def _add_copy_options(command: argparse.ArgumentParser) -> None:
 
 
 def _new_state(options: argparse.Namespace) -> StateFolder:
-    """The folder that is named, or the one of the current folder: what is started or filled is not the farm elsewhere."""
+    """The folder that is named, or the current folder's: what is started or filled is not the farm elsewhere."""
     return StateFolder(Path(options.state)) if options.state else default_state()
 
 

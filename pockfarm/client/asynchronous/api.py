@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pockfarm.client.asynchronous.fleet import AsyncFleet
+from pockfarm.client.asynchronous.keeping import AsyncKeeping
 from pockfarm.client.asynchronous.lists import AsyncLists
 from pockfarm.client.asynchronous.record import AsyncRecord
 from pockfarm.client.asynchronous.reports import AsyncReports
@@ -10,5 +11,5 @@ from pockfarm.client.asynchronous.running import AsyncRunning
 from pockfarm.client.asynchronous.tenants import AsyncTenants
 
 
-class AsyncApi(AsyncRunning, AsyncFleet, AsyncLists, AsyncTenants, AsyncRecord, AsyncReports):
+class AsyncApi(AsyncRunning, AsyncFleet, AsyncKeeping, AsyncLists, AsyncTenants, AsyncRecord, AsyncReports):
     """What a farm answers, as frozen values and mappings."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pockfarm.client.synchronous.fleet import Fleet
+from pockfarm.client.synchronous.keeping import Keeping
 from pockfarm.client.synchronous.lists import Lists
 from pockfarm.client.synchronous.record import Record
 from pockfarm.client.synchronous.reports import Reports
@@ -11,5 +12,5 @@ from pockfarm.client.synchronous.running import Running
 from pockfarm.client.synchronous.tenants import Tenants
 
 
-class Api(Running, Fleet, Lists, Tenants, Record, Reports):
+class Api(Running, Fleet, Keeping, Lists, Tenants, Record, Reports):
     """What a farm answers, as frozen values and mappings."""

@@ -1,3 +1,4 @@
+# Made from pockfarm/client/asynchronous/keeping.py by scripts/synchronous.py: change that one, then `make golden`.
 """What the rules of retention leave alone. A part of `Client`."""
 
 from __future__ import annotations
@@ -6,7 +7,7 @@ from abc import ABC, abstractmethod
 
 import httpx
 
-from pockfarm.client.synchronous.answers import json_of
+from pockfarm.client.answers import json_of
 from pockfarm.errors import NotFound
 from pockfarm.values import Json
 

@@ -8,7 +8,21 @@ from collections.abc import Mapping
 
 from pockfarm.client.calls import Filters, Get
 from pockfarm.client.wanted import is_meant, refuse_unknown
-from pockfarm.values import Dataset, Device, Job, Json, Run, dataset_of, device_of, job_of, optional_text, parts, run_of
+from pockfarm.values import (
+    Bundle,
+    Dataset,
+    Device,
+    Job,
+    Json,
+    Run,
+    bundle_of,
+    dataset_of,
+    device_of,
+    job_of,
+    optional_text,
+    parts,
+    run_of,
+)
 
 ALL = 1 << 20
 RUN_FILTERS = ("state", "mode", "bundle", "target", "device", "measurement_class", "verdict", "model", "plan",
@@ -45,9 +59,19 @@ class Lists(ABC):
         found = [device_of(item) for item in newest(self._get, "/devices", asked)]
         return [one for one in found if filter is None or is_meant(one, filter)]
 
-    def datasets(self, *, limit: int | None = None) -> list[Dataset]:
-        """Data sets that were uploaded, the newest first; 50 unless `limit` says how many at most."""
-        return [dataset_of(item) for item in newest(self._get, "/datasets", {"limit": limit})]
+    def bundles(self, **filters: str | int | None) -> list[Bundle]:
+        """The newest bundles. `filters`: target, model_digest, plan, limit."""
+        refuse_unknown("bundles", filters, ("target", "model_digest", "plan", "limit"))
+        return [bundle_of(item) for item in newest(self._get, "/bundles", filters)]
+
+    def datasets(self, **filters: str | int | None) -> list[Dataset]:
+        """The newest data sets. `filters`: limit."""
+        refuse_unknown("datasets", filters, ("limit",))
+        return [dataset_of(item) for item in newest(self._get, "/datasets", filters)]
+
+    def dataset(self, digest: str) -> Dataset:
+        """A data set: its arrays, and when it came."""
+        return dataset_of(self._get(f"/datasets/{digest}"))
 
 
 def newest(get: Get, path: str, filters: Filters) -> list[Json]:

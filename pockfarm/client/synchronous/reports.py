@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import httpx
 
 from pockfarm.client.answers import json_of
-from pockfarm.values import Json, Run, part, run_of
+from pockfarm.values import Job, Json, Run, job_of, part, run_of
 
 
 class Reports(ABC):
@@ -40,6 +40,10 @@ class Reports(ABC):
         asked = {"device": device, "device_class": device_class}
         given = {name: value for name, value in asked.items() if value is not None}
         return run_of(json_of(self._send("POST", f"/runs/{run_id}/again", json_body=given)))
+
+    def job_again(self, job_id: str) -> Job:
+        """Ask once more for a compile that ended without a bundle: the same model, plan, spec and target."""
+        return job_of(json_of(self._send("POST", f"/jobs/{job_id}/again")))
 
     def beside(self, run_id: str, other_id: str) -> Json:
         """Whether the other run says what the first one says, and what explains a difference."""
