@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots pages test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -66,6 +66,9 @@ instructions: set-up-test  ## instructions of a step on a board against those ke
 
 screenshots: set-up-test  ## every dashboard page as PNG in build/screenshots
 	$(BIN)/python -m tests.dashboard.screenshots
+
+pages: set-up-test   ## of each page, with 100,000 runs: processor time, bytes, rules of axe broken at each width (PAGES="runs job-done" RESULTS= AXE=no)
+	$(BIN)/python -W ignore -m tests.dashboard.table $(PAGES) $(if $(RESULTS),--results $(RESULTS)) $(if $(AXE),--no-axe)
 
 test-224: set-up-test  ## correctness at full image size
 	$(BIN)/pytest -m resolution_224

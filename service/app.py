@@ -27,6 +27,7 @@ from service.audit.recording import RecordRequests
 from service.boards import endpoints as boards
 from service.bundles import endpoints as bundles
 from service.canary import endpoints as canaries
+from service.compression import CompressPages
 from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
 from service.database.schema import refuse_other_schema
@@ -161,6 +162,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     app.state.farm = farm
     app.state.metrics = metrics
     app.state.readiness = Readiness(farm_checks(farm), keep_s=chosen.ready_s)
+    app.add_middleware(CompressPages)
     app.add_middleware(RecordRequests, database=farm.database)
     app.add_middleware(RefuseNul)
     app.add_middleware(BodyLimits, settings=chosen)

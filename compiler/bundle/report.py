@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from compiler.bundle.archive import REPORT_SCHEMA
+from compiler.bundle.graph_table import graph_table
 from compiler.bundle.plan_table import Planned, plan_table
 from compiler.placement.place import Way
 from compiler.program.labels import label_of
@@ -36,6 +37,8 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
             "kernels scheduled by measurement": len(step.measured),
             "executable bytes": step_bytes,
         },
+        "layers": graph_table(step.forward, step.training.graph),
+        "passes": _passes(step.trace),
         "groups": _groups(train),
         "notes": _notes(step, step_bytes),
         "plan": plan_table(
@@ -74,6 +77,17 @@ def _declined(trace: Trace) -> list[dict[str, object]]:
          "needs": same[0].needs}
         for (name, code), same in sorted(found.items())
     ]  # fmt: skip
+
+
+def _passes(trace: Trace) -> list[dict[str, object]]:
+    """Every pass in the order in which it first ran: on what, how often, and how often it changed something."""
+    found: dict[tuple[str, str], list[bool]] = {}
+    for one in trace.steps:
+        found.setdefault((one.subject, one.name), []).append(one.modified)
+    return [
+        {"on": subject, "pass": name, "ran": len(changed), "changed": sum(changed)}
+        for (subject, name), changed in found.items()
+    ]
 
 
 def _groups(program: Program) -> list[dict[str, int]]:

@@ -45,6 +45,7 @@ class LoadedFarm:
     boards: list[Board]
     api: subprocess.Popen[bytes]
     postgres_folder: Path | None
+    state: Path
 
     @property
     def address(self) -> str:
@@ -135,7 +136,8 @@ def loaded_farm(kind: Kind, *, boards: int) -> Iterator[LoadedFarm]:
              "--no-access-log", "--timeout-graceful-shutdown", "2", "--backlog", "2048"],
             env=environment | {"PYTHONPATH": str(ROOT)}, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        farm = LoadedFarm(kind, url, port, key, bundle, made, api, postgres.folder if postgres else None)
+        farm = LoadedFarm(kind, url, port, key, bundle, made, api, postgres.folder if postgres else None,
+                          folder / "state")  # fmt: skip
         try:
             _wait_until_up(farm, folder / "api.log")
             yield farm
