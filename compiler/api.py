@@ -9,7 +9,10 @@ from pathlib import Path
 
 from compiler.bundle.archive import (
     ACCUMULATE,
+    EXAMPLE,
+    HEADER,
     KERNELS,
+    LIBRARY,
     ORIGINS,
     REPORT,
     STEP,
@@ -26,6 +29,7 @@ from compiler.bundle.report import MAX_STEP_BYTES, compile_report
 from compiler.bundle.training_files import TrainingFiles, training_files
 from compiler.bundle.tuning import build_tuning
 from compiler.codegen.linking.link import link_binary
+from compiler.codegen.linking.shared import EXAMPLE_SOURCE, HEADER_SOURCE, link_library
 from compiler.explain import explain_plan
 from compiler.export.training import Weights, training_model
 from compiler.external import NO_EXTERNAL, External, model_digest
@@ -62,7 +66,9 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
         digests["tuning"] = choices_digest(step.measured)
     board = settings.target
     with tempfile.TemporaryDirectory(prefix="pockfarm-link-") as folder:
-        binary = link_binary(make_image(step, digests, board.name), step.kernels, board, work_dir=Path(folder))
+        image, work_dir = make_image(step, digests, board.name), Path(folder)
+        binary = link_binary(image, step.kernels, board, work_dir=work_dir)
+        library = link_library(image, step.kernels, board, work_dir=work_dir) if settings.spec.library else None
     report = to_json(compile_report(step, len(binary)))
     settings.progress("bundle", 0.95)
     files: dict[str, Content] = {
@@ -77,6 +83,8 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
     }
     if step.training.accumulation is not None:
         files[ACCUMULATE] = training_model(step.training.accumulation, said=_recipe(model, settings, external))[0]
+    if library is not None:
+        files |= {LIBRARY: library, HEADER: HEADER_SOURCE.read_bytes(), EXAMPLE: EXAMPLE_SOURCE.read_bytes()}
     bundle = make_bundle(manifest_of(step, settings, digests), files)
     bundle = replace(bundle, warnings=presentable(step.warnings))
     settings.progress("done", 1.0)

@@ -104,19 +104,22 @@ class ExecOptions:
 
 def build(
     model: Path | bytes | ModelFiles, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
-    tuning: Path | None = None,
+    tuning: Path | None = None, library: bool = False,
 ) -> Built:  # fmt: skip
     """Compile a training bundle on this machine.
 
     `plan` and `spec` are JSON or YAML text; `target` is a target's name or `host`; `tuning` is a table of measured
-    schedules (one that does not exist is empty).
+    schedules (one that does not exist is empty); `library` asks for a shared library as the spec's field does.
     Raises: UsageError for what the caller can change; Failed for what the compiler could not do.
     """
     from compiler.api import compile_training
 
     try:
         with files_of(model) as files:
-            bundle = compile_training(files.model, _settings(plan, spec, target, progress, tuning), files.mapped())
+            settings = _settings(plan, spec, target, progress, tuning)
+            if library:
+                settings = dataclasses.replace(settings, spec=dataclasses.replace(settings.spec, library=True))
+            bundle = compile_training(files.model, settings, files.mapped())
     except CompileError as problem:
         raise _translated(problem) from None
     return Built(bundle, tuple(warning_of(w.to_json()) for w in bundle.warnings))

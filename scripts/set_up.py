@@ -70,6 +70,14 @@ SYSTEM_PACKAGES = (
         "postgresql", ("/usr/lib/postgresql/*/bin/initdb",), "the tests run on PostgreSQL as on SQLite", ("dev",)
     ),
     *(
+        SystemPackage(name, (program,), "compiles and runs what a bundle brings for apps", ("dev",))
+        for name, program in (
+            ("gcc", "gcc"),
+            ("libc6-dev", "/usr/include/stdio.h"),
+            ("libc6-arm64-cross", "/usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1"),
+        )
+    ),
+    *(
         SystemPackage(name, (program,), "a real S3 server for the tests of the whole topology", ())
         for name, program in (
             ("swift-proxy", "swift-proxy-server"),
@@ -279,9 +287,8 @@ def warm_linker() -> None:
     """Let the linker build its C library for each target once, so that no compile has to wait for it."""
     say("linker: building its C library for each kind of machine, once")
     program = (
-        "from compiler import targets; from compiler.codegen.linking.link import warm_toolchain\n"
-        "for triple in sorted({targets.load(name).zig_triple for name in targets.names()}):\n"
-        "    print(triple, flush=True); warm_toolchain([triple])"
+        "from compiler.codegen.linking.shared import warm_everything\n"
+        "for triple in warm_everything(): print(triple, flush=True)"
     )
     done = run_shown([str(VENV / "bin" / "python"), "-c", program], "linker", str.strip)
     if done.returncode != 0:

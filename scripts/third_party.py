@@ -79,6 +79,9 @@ class Program:
 SWIFT = Program("Apache-2.0", "tests: a real S3 server")
 PROGRAMS = {
     "qemu-user-static": Program("GPL-2.0-only", "one machine: runs AArch64 binaries"),
+    "libc6-arm64-cross": Program("LGPL-2.1-or-later and others", "tests: glibc for emulated AArch64"),
+    "gcc": Program("GPL-3.0-or-later with the runtime library exception", "tests: compiles an app"),
+    "libc6-dev": Program("LGPL-2.1-or-later and others", "tests: headers"),
     "chromium": Program("BSD-3-Clause and others", "tests: opens the dashboard"),
     "postgresql": Program("PostgreSQL", "tests, and farms on several machines: the database"),
     "swift-proxy": SWIFT,
@@ -320,6 +323,10 @@ passes a bundle on passes these on, too, with this notice:
 {copyrights}
 
 {mit}
+
+A bundle's shared library, where a spec asks for one, is linked against the system's glibc. It holds of it only what
+`libc_nonshared` is: a few functions under the LGPL-2.1-or-later, with the exception that lets them be linked into
+anything.
 
 Whose parts of musl were in the first place stands in `lib/libc/musl/COPYRIGHT` of the package `ziglang`.
 

@@ -26,6 +26,8 @@ STEP, WEIGHTS, TRAINING, ACCUMULATE, ORIGINS, REPORT, KERNELS, MANIFEST = (
     "kernels.json",
     "manifest.json",
 )
+LIBRARY, HEADER, EXAMPLE = "lib/libpockfarm_step.so", "include/pockfarm.h", "example/train.c"
+"""Of a bundle whose spec asks for a library."""
 BLOCK_BYTES = tarfile.BLOCKSIZE
 MAX_MEMBER_BYTES = (8 << 30) - 1
 """What the archive's headers can say."""

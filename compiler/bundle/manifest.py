@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from compiler.codegen.choice import DEFAULT, Choice
+from compiler.codegen.linking.shared import LIBRARY_ABI
 from compiler.kernels.spec import signature
 from compiler.program.labels import label_of
 from compiler.program.program import KernelCall, Program, Schedule
 from compiler.settings import BuildSettings
 from compiler.stages import CompiledStep
 from compiler.step.training import Term
+from compiler.targets.cpu import OLDEST_GLIBC
 from compiler.values import Value
 
 CHECKPOINTS = 1
@@ -52,6 +54,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         },
         "micro_batches": step.optimizer.micro_batches,
         "checkpoints": CHECKPOINTS,
+        **({"library": {"abi": LIBRARY_ABI, "glibc": OLDEST_GLIBC}} if spec.library else {}),
         "kernels": [_kernel(call, step.choices) for call in calls_of_step(step)],
     }
 

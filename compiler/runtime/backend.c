@@ -5,16 +5,15 @@
 #include "backend.h"
 #include "threads.h"
 
-static char kernel_message[320];
+const char *pf_kernel_message(void) { return *pf_threads_message() ? pf_threads_message() : "no message"; }
 
-const char *pf_kernel_message(void) { return kernel_message[0] ? kernel_message : "no message"; }
-
-void pf_kernel_message_clear(void) { kernel_message[0] = 0; }
+void pf_kernel_message_clear(void) { *pf_threads_message() = 0; }
 
 void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int32_t count) {
-    size_t used = (size_t)snprintf(kernel_message, sizeof kernel_message, "%s: ", kind);
-    for (int32_t part = 0; part < count && used < sizeof kernel_message; part++)
-        if (parts[part]) used += (size_t)snprintf(kernel_message + used, sizeof kernel_message - used, "%s", parts[part]);
+    char *message = pf_threads_message();
+    size_t used = (size_t)snprintf(message, PF_KERNEL_MESSAGE_BYTES, "%s: ", kind);
+    for (int32_t part = 0; part < count && used < PF_KERNEL_MESSAGE_BYTES; part++)
+        if (parts[part]) used += (size_t)snprintf(message + used, PF_KERNEL_MESSAGE_BYTES - used, "%s", parts[part]);
 }
 
 void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message) {
@@ -28,7 +27,7 @@ static int launch(pf_parallel_lambda *lambda, void *closure, int task_count) {
 /* Every workspace is an operand with a planned place, so a kernel that asks for one at run time is refused. */
 static void *refuse_workspace(int device_type, int device_id, uint64_t bytes, int code, int bits) {
     (void)device_type, (void)device_id, (void)code, (void)bits;
-    snprintf(kernel_message, sizeof kernel_message, "asked for %llu unplanned bytes", (unsigned long long)bytes);
+    snprintf(pf_threads_message(), PF_KERNEL_MESSAGE_BYTES, "asked for %llu unplanned bytes", (unsigned long long)bytes);
     return NULL;
 }
 

@@ -299,7 +299,7 @@ static pf_status load_all(reader *file, unsigned char *memory, bool *found, pf_p
 
 pf_status pf_checkpoint_read(unsigned char *memory, const char *path, bool *found, pf_progress *progress, pf_match *match,
                              pf_unfinished *unfinished) {
-    static reader file;
+    reader file;
     pf_status status;
     memset(&file, 0, sizeof file);
     memset(match, 0, sizeof *match);
@@ -325,7 +325,7 @@ static pf_status copy_best(int descriptor, const char *path, const pf_unfinished
 }
 
 pf_status pf_checkpoint_take_best(const char *path, const pf_unfinished *unfinished, const char *to) {
-    static pf_new_file file;
+    pf_new_file file;
     int descriptor;
     uint64_t size;
     PF_TRY(pf_open_file(PF_WEIGHTS, path, &descriptor, &size));

@@ -154,7 +154,7 @@ static pf_status write_all(pf_new_file *file, const unsigned char *memory, const
 }
 
 static pf_status write_file(const unsigned char *memory, const char *path, const content *kept) {
-    static pf_new_file file;
+    pf_new_file file;
     PF_TRY(pf_new_file_open(&file, path));
     pf_status status = write_all(&file, memory, kept);
     if (status != PF_OK) pf_new_file_discard(&file);

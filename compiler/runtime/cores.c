@@ -1,15 +1,12 @@
 #include "cores.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "failure.h"
-
-static cpu_set_t allowed_at_start;
 
 typedef struct {
     int core;
@@ -41,10 +38,10 @@ static int fastest_first(const void *a, const void *b) {
 
 /* The fastest cores, as many as there are threads and those that equal the last of them; none if all cores are alike. */
 static void choose_fastest(pf_placement *placement, const char *system) {
-    static rated_core rated[PF_MAX_CORES];
+    rated_core rated[PF_MAX_CORES];
     int known = 0, taken = 0;
     for (int core = 0; core < PF_MAX_CORES; core++)
-        if (CPU_ISSET(core, &allowed_at_start)) rated[known++] = (rated_core){core, speed_of(system, core)};
+        if (CPU_ISSET(core, &placement->at_start)) rated[known++] = (rated_core){core, speed_of(system, core)};
     qsort(rated, (size_t)known, sizeof *rated, fastest_first);
     while (taken < known && (taken < placement->threads || rated[taken].speed == rated[taken - 1].speed)) taken++;
     if (taken == known) return;
@@ -58,7 +55,7 @@ static pf_status bad_list(const char *pin, const char *why) {
 static pf_status add_range(pf_placement *placement, const char *pin, long first, long last) {
     if (first < 0 || last < first || last >= PF_MAX_CORES) return bad_list(pin, "that is no range of cores");
     for (long core = first; core <= last; core++) {
-        if (!CPU_ISSET((int)core, &allowed_at_start)) return bad_list(pin, "this process may not use every one of them");
+        if (!CPU_ISSET((int)core, &placement->at_start)) return bad_list(pin, "this process may not use every one of them");
         for (int i = 0; i < placement->count; i++)
             if (placement->cores[i] == core) return bad_list(pin, "a core is named twice");
         placement->cores[placement->count++] = (int)core;
@@ -88,8 +85,8 @@ static int least(int a, int b) { return a < b ? a : b; }
 pf_status pf_cores_choose(pf_placement *placement, const char *system, const char *pin, int threads, int most,
                           bool spare_core) {
     memset(placement, 0, sizeof *placement);
-    if (sched_getaffinity(0, sizeof allowed_at_start, &allowed_at_start) != 0) CPU_ZERO(&allowed_at_start);
-    placement->allowed = CPU_COUNT(&allowed_at_start);
+    if (sched_getaffinity(0, sizeof placement->at_start, &placement->at_start) != 0) CPU_ZERO(&placement->at_start);
+    placement->allowed = CPU_COUNT(&placement->at_start);
     bool listed = strcmp(pin, "auto") != 0 && strcmp(pin, "off") != 0;
     if (listed) PF_TRY(parse_list(placement, pin));
     int room = listed ? placement->count : placement->allowed ? placement->allowed : 1;
@@ -111,5 +108,5 @@ void pf_cores_settle(const pf_placement *placement, int thread) {
 }
 
 void pf_cores_release(const pf_placement *placement) {
-    if (placement->count > 0) sched_setaffinity(0, sizeof allowed_at_start, &allowed_at_start);
+    if (placement->count > 0) sched_setaffinity(0, sizeof placement->at_start, &placement->at_start);
 }

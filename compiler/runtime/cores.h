@@ -2,6 +2,7 @@
 #ifndef POCKFARM_CORES_H
 #define POCKFARM_CORES_H
 
+#include <sched.h>
 #include <stdbool.h>
 
 #include "pockfarm_step.h"
@@ -11,6 +12,7 @@ enum { PF_MAX_CORES = 1024 };
 /* `count` 0: wherever the system puts them. `one_each`: thread t on `cores[t]`, else any thread on any of them. */
 typedef struct {
     int threads;
+    cpu_set_t at_start; /* what the thread that chose was allowed */
     int allowed; /* cores that this process may use; 0: the system does not say */
     int count;
     bool one_each;

@@ -1,9 +1,7 @@
 /* main.c: the `step` command: understands its arguments, runs one command, turns a failure into an event and a code. */
-#include <stdio.h>
-#include <string.h>
-
 #include "commands.h"
 #include "failure.h"
+#include "help.h"
 #include "run_events.h"
 #include "stop.h"
 
@@ -54,7 +52,7 @@ static pf_status run(int count, char **arguments) {
 }
 
 int main(int count, char **arguments) {
-    if (count == 2 && strcmp(arguments[1], "--help") == 0) return fputs(pf_usage, stderr), 0;
+    if (pf_asks_for_help(count, arguments)) return pf_tell_help(), 0;
     pf_stop_on_signals();
     return run(count, arguments) == PF_OK ? 0 : pf_report_failure();
 }

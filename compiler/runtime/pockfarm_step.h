@@ -1,7 +1,9 @@
-/* pockfarm_step.h: one compiled training step, for an app that embeds it (the `step` command uses nothing else).
+/* pockfarm_step.h: one compiled training step, for the `step` command and the shared library (library/pockfarm.h, which is what
+ * apps use: it checks what it is given, and promises an ABI).
  *
- * A process holds one step: the model, its memory plan and its kernels are linked in. All memory is mapped by
- * `pf_create`; nothing is allocated afterwards. Not thread-safe: call from one thread (kernels use the pool).
+ * The model, its memory plan and its kernels are linked in; a process may have several steps of them, each with weights,
+ * memory and threads of its own. All memory of a step is mapped by `pf_create`. One thread at a time may use a step; loads and
+ * saves share a buffer, so that those of all steps take turns.
  *
  *     pf_step *step;
  *     if (pf_create((pf_settings){0}, &step) || pf_load(step, paths, 1)) return report(pf_last_error());
@@ -78,7 +80,7 @@ typedef struct pf_step pf_step;
 /* What failed last in the calling thread. */
 const pf_error *pf_last_error(void);
 
-/* How a step uses the machine's cores; all zero is a good choice for an app. */
+/* How a step uses the machine's cores; all zero is a good choice. */
 typedef struct {
     int threads;     /* 0: the build's number (also the most), or one per core that the process may use if those are fewer */
     const char *pin; /* NULL or "off": as the system decides; "auto": on the fastest cores where cores differ; or a list of

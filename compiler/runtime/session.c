@@ -16,8 +16,6 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-static pf_step the_step;
-
 const pf_program *pf_next_program(const pf_step *step) {
     return step->micro_batch + 1 < pf_image_data.micro_batches ? &pf_image_data.accumulate : &pf_image_data.train;
 }
@@ -70,28 +68,34 @@ static pf_status map_memory(pf_step *step) {
     return PF_OK;
 }
 
+static pf_status set_up(pf_step *step, pf_settings settings) {
+    PF_TRY(pf_cores_choose(&step->placement, "/sys/devices/system/cpu", settings.pin ? settings.pin : "off", settings.threads,
+                           pf_image_data.threads, settings.spare_core != 0));
+    PF_TRY(map_memory(step));
+    return pf_threads_start(&step->pool, &step->placement);
+}
+
 pf_status pf_create(pf_settings settings, pf_step **step) {
     const pf_image *image = &pf_image_data;
-    if (the_step.memory) return pf_fail(PF_INTERNAL, "internal.twice", "a process holds one step: destroy the first");
     if (settings.threads < 0 || settings.threads > image->threads)
         return pf_fail(PF_USER, "user.threads", "this build runs with 1 to %d threads, not %d", image->threads, settings.threads);
     PF_TRY(check_program(&image->train));
     PF_TRY(check_program(&image->forward));
     PF_TRY(check_program(&image->accumulate));
-    the_step = (pf_step){.learning_rate = image->learning_rate};
-    PF_TRY(pf_cores_choose(&the_step.placement, "/sys/devices/system/cpu", settings.pin ? settings.pin : "off", settings.threads,
-                           image->threads, settings.spare_core != 0));
-    PF_TRY(map_memory(&the_step));
-    pf_status status = pf_threads_start(&the_step.placement);
-    if (status != PF_OK) return pf_destroy(&the_step), status;
-    *step = &the_step;
+    pf_step *made = calloc(1, sizeof *made);
+    if (!made) return pf_fail(PF_LIMITS, "limits.memory", "no memory for a step");
+    made->learning_rate = image->learning_rate;
+    pf_status status = set_up(made, settings);
+    if (status != PF_OK) return pf_destroy(made), status;
+    *step = made;
     return PF_OK;
 }
 
 void pf_destroy(pf_step *step) {
-    pf_threads_stop();
-    if (step->memory) munmap(step->mapping, step->mapped_bytes);
-    step->memory = NULL;
+    if (!step) return;
+    pf_threads_stop(step->pool);
+    if (step->mapping) munmap(step->mapping, step->mapped_bytes);
+    free(step);
 }
 
 static pf_status check_found(const bool *found) {
@@ -114,6 +118,7 @@ static int64_t optimizer_start(const pf_progress *progress) {
 pf_status pf_load(pf_step *step, const char *const *paths, int count) {
     bool *found = calloc(pf_image_data.state_count + 1, sizeof *found);
     pf_status status = PF_OK;
+    pf_threads_use(step->pool);
     if (!found) return pf_fail(PF_LIMITS, "limits.memory", "no memory to load checkpoints");
     if (count > PF_MAX_WEIGHTS) status = pf_fail(PF_USER, "user.weights", "%d checkpoints; at most %d", count, PF_MAX_WEIGHTS);
     /* A new mapping is zero: writing zeros there would only take its page faults on one thread, before any work. */
@@ -126,6 +131,7 @@ pf_status pf_load(pf_step *step, const char *const *paths, int count) {
     step->steps_done = progress.steps;
     step->optimizer_start = optimizer_start(&progress);
     if (status == PF_OK) status = check_found(found);
+    step->ready = status == PF_OK;
     free(found);
     return status;
 }
@@ -234,6 +240,7 @@ pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index) 
         fill_tensor(&tensors[k], step, &program->operands[call->first_operand + k]);
         arguments[k] = (pf_ffi_any){.type_index = PF_FFI_DL_TENSOR, .v_ptr = &tensors[k]};
     }
+    pf_threads_use(step->pool);
     int failed = call->kernel(NULL, arguments, (int32_t)call->operand_count, &result);
     if (failed == 0) return PF_OK;
     pf_status status = pf_fail(PF_INTERNAL, "internal.kernel", "kernel %" PRIu32 " (%s, %s) failed with %d: %s", index, call->name,

@@ -5,13 +5,16 @@
 #include "checkpoint.h"
 #include "cores.h"
 #include "image.h"
+#include "threads.h"
 
 struct pf_step {
     unsigned char *memory; /* weights, optimizer state, arena */
     void *mapping;         /* what `memory` lies in, from its first huge page on */
     size_t mapped_bytes;
     pf_placement placement; /* of the threads on cores */
+    pf_pool *pool;
     bool loaded; /* a checkpoint was, whose optimizer state the next one replaces */
+    bool ready;  /* the last load found all that a run needs */
     int64_t steps_done, optimizer_start; /* the optimizer counts from its own first step */
     int64_t micro_batch; /* of the step at hand, from 0: all but the last add up gradients */
     double learning_rate;

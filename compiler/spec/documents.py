@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from compiler.errors import PlanError, SpecError
 from compiler.spec.adapters import AdapterSpec
-from compiler.spec.forms import ByName, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Text, near_hint
+from compiler.spec.forms import ByName, Flag, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Text, near_hint
 from compiler.spec.inputs import BatchAxis, InputForm, InputSpec
 from compiler.spec.loss import LossForm, LossSpec, LossTerm
 from compiler.spec.optimizer import OptimizerSpec
@@ -143,6 +143,11 @@ class TrainingSpec:
         "null: the target's memory refuses what is larger, and nothing is slowed down to need less",
         default=None, always=True,
     )  # fmt: skip
+    library: bool = member(
+        Flag(),
+        "the bundle also holds the step as a shared library for apps, with its header and an example",
+        default=False,
+    )
 
     @classmethod
     def parse(cls, source: str | bytes | Mapping[str, object]) -> TrainingSpec:

@@ -8,6 +8,13 @@ from typing import Any, Literal
 
 from compiler.targets.costs import MachineCosts
 
+OLDEST_GLIBC = "2.31"
+"""What a shared library asks for.
+
+Source: of the systems that the boards' makers still ship, Ubuntu 20.04 (JetPack 5) and Debian 11 (Raspberry Pi OS 11)
+have the oldest C library, both 2.31.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class CpuTarget:
@@ -50,6 +57,11 @@ class CpuTarget:
     def architecture(self) -> str:
         """`x86_64` or `aarch64`."""
         return self.triple.split("-", 1)[0]
+
+    @property
+    def library_triple(self) -> str:
+        """The linker's, for a shared library: an app's C library is glibc, as on every board's own Linux."""
+        return f"{self.architecture}-linux-gnu.{OLDEST_GLIBC}"
 
     @property
     def budget_bytes(self) -> int:

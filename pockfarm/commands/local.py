@@ -43,6 +43,8 @@ def add_build(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--stop-after", metavar="STAGE", help="import, forward, lower, fuse, …: build no further and write no bundle"
     )
     command.add_argument("--print", action="store_true", dest="shown", help="print what that stage made, as text")
+    words = "the bundle also holds the step as a shared library for apps (`library: true` in the spec)"
+    command.add_argument("--library", action="store_true", help=words)
     command.add_argument(
         "--tuning",
         type=Path,
@@ -155,7 +157,7 @@ def _build(options: argparse.Namespace) -> int:
         if options.stop_after is not None:
             text = local.text_after(options.stop_after, *recipe, waiting.show, tuning=tuning)
         else:
-            built = local.build(*recipe, waiting.show, tuning=tuning)
+            built = local.build(*recipe, waiting.show, tuning=tuning, library=options.library)
     if options.stop_after is not None:
         stopped = {"stage": options.stop_after, "text": text if options.shown else None}
         said = text.rstrip("\n") if options.shown else f"stopped after {options.stop_after}"

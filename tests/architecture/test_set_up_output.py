@@ -45,7 +45,7 @@ case "$*" in
     echo "Installing collected packages: numpy, onnx, pockfarm"
     sleep 0.5
     [ -z "$FAILS" ] || { echo "ERROR: no space left" >&2; exit 1; } ;;
-*warm_toolchain*) echo aarch64-linux-musl; sleep 0.5; echo x86_64-linux-musl; sleep 0.5 ;;
+*warm_everything*) echo aarch64-linux-musl; sleep 0.5; echo x86_64-linux-musl; sleep 0.5 ;;
 esac
 """
 CALL = """

@@ -1,4 +1,4 @@
-/* embedding.c: what an app does with pockfarm_step.h: four samples, sixty steps, a score, a checkpoint. */
+/* embedding.c: what the shared library does with pockfarm_step.h: four samples, sixty steps, a score, a checkpoint. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ int main(int count, char **arguments) {
     const char *paths[] = {arguments[1]};
     if (count != 3 || pf_input_count() != 1 || pf_input(0)->count > 64 || pf_label(0)->count > 16) return 2;
     if (pf_create((pf_settings){0}, &step) || pf_load(step, paths, 1)) return fail();
-    if (pf_create((pf_settings){0}, &second) != PF_INTERNAL) return 3; /* one step per process */
+    if (pf_create((pf_settings){0}, &second) || second == step || pf_load(second, paths, 1)) return 3; /* as many as one likes */
     fill(x, labels);
     if (pf_bind_input(step, PF_TRAIN, 0, x, 3) != PF_DATA) return 4; /* wrong size */
     if (pf_bind_input(step, PF_TRAIN, 9, x, 3) != PF_USER) return 5; /* no such input */
@@ -38,6 +38,8 @@ int main(int count, char **arguments) {
     for (int64_t i = 0; i < pf_label(0)->count; i++) pf_score_labels(step, 0, i, 0, 1, &labels[i], &score);
     if (pf_save(step, arguments[2], PF_SAVE_ALL)) return fail();
     printf("%g %g %lld\n", first, loss, (long long)score.correct);
+    if (pf_steps_done(second) != 0) return 8; /* each on its own */
+    pf_destroy(second);
     pf_destroy(step);
     if (pf_create((pf_settings){.threads = 1}, &step) || pf_load(step, paths, 1)) return fail(); /* again, in the same process */
     pf_destroy(step);

@@ -97,6 +97,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "convolutions": "direct",
             "threads": 1,
             "memory_limit_bytes": 1_000_000,
+            "library": True,
         },
     ),
     "classes": (

@@ -206,8 +206,8 @@ def test_a_broken_object_is_a_build_error(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- embedding
 
 
-def test_an_app_embeds_the_step_through_the_public_header(tmp_path: Path) -> None:
-    """A C program of its own, with `pockfarm_step.h` alone, trains, scores and saves."""
+def test_a_program_embeds_steps_through_their_header(tmp_path: Path) -> None:
+    """A C program with `pockfarm_step.h` alone trains, scores and saves, a second step beside the first."""
     triple = "x86_64-linux-musl"
     image = tiny_images.classifier()
     kernels = tiny_images.kernels(image, triple)

@@ -68,12 +68,12 @@ def _static_executable(
     runtime = [path for path in runtime_objects(triple) if path.stem not in left_out]
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
         folder = Path(name)
-        objects = _write_kernels(folder, kernels)
+        objects = write_kernels(folder, kernels)
         for stem, source in sources.items():
             (folder / f"{stem}.c").write_text(source)
-            _zig_cc(triple, [*include, "-c", f"{stem}.c", "-o", f"{stem}.o"], folder)
+            zig_cc(triple, [*include, "-c", f"{stem}.c", "-o", f"{stem}.o"], folder)
         own = [f"{stem}.o" for stem in sources]
-        _zig_cc(triple, [*LINK_FLAGS, "-o", "step", *map(str, runtime), *own, *objects], folder)
+        zig_cc(triple, [*LINK_FLAGS, "-o", "step", *map(str, runtime), *own, *objects], folder)
         return (folder / "step").read_bytes()
 
 
@@ -88,10 +88,14 @@ def runtime_objects(zig_triple: str) -> tuple[Path, ...]:
 
     Raises: BuildError if the compiler fails.
     """
-    sources = sorted(RUNTIME.glob("*.c"))
-    folder = cache_folder() / RUNTIMES / f"{zig_triple}-{_runtime_digest(zig_triple)}"
+    return objects_of(zig_triple, sorted(RUNTIME.glob("*.c")), ())
+
+
+def objects_of(triple: str, sources: Sequence[Path], flags: Sequence[str]) -> tuple[Path, ...]:
+    """Object files of some of the runtime's sources. Raises: as `runtime_objects`."""
+    folder = cache_folder() / RUNTIMES / f"{triple}-{_runtime_digest(triple, sources, flags)}"
     if not folder.is_dir():
-        _build_runtime(zig_triple, sources, folder)
+        _build_runtime(triple, sources, flags, folder)
     return tuple(folder / f"{source.stem}.o" for source in sources)
 
 
@@ -106,10 +110,10 @@ def warm_toolchain(zig_triples: Iterable[str] | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:
             folder = Path(name)
             (folder / "warm.c").write_text("int main(void) { return 0; }\n")
-            _zig_cc(triple, [*LINK_FLAGS, "-o", "warm", "warm.c"], folder)
+            zig_cc(triple, [*LINK_FLAGS, "-o", "warm", "warm.c"], folder)
 
 
-def _write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:
+def write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:
     """One object file per symbol, named and ordered by symbol so that links repeat."""
     objects = {kernel.symbol: _object_of(kernel) for kernel in kernels}
     for symbol, content in objects.items():
@@ -127,23 +131,26 @@ def _object_of(kernel: CompiledKernel) -> bytes:
     return kernel.artefacts[0].content
 
 
-def _runtime_digest(zig_triple: str) -> str:
-    """Digest of everything that decides the runtime's objects."""
-    digest = hashlib.sha256(repr((zig_triple, FLAGS, importlib.metadata.version("ziglang"))).encode())
-    for path in sorted(RUNTIME.iterdir()):
+def _runtime_digest(zig_triple: str, sources: Sequence[Path], flags: Sequence[str]) -> str:
+    """Digest of everything that decides the objects: flags, tools, and the folders that the sources are in."""
+    digest = hashlib.sha256(repr((zig_triple, FLAGS, *flags, importlib.metadata.version("ziglang"))).encode())
+    for path in sorted(
+        path for folder in {RUNTIME, *(source.parent for source in sources)} for path in folder.iterdir()
+    ):
         if path.suffix in (".c", ".h"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
-def _build_runtime(zig_triple: str, sources: Sequence[Path], folder: Path) -> None:
+def _build_runtime(zig_triple: str, sources: Sequence[Path], flags: Sequence[str], folder: Path) -> None:
     """Compile beside the final folder, then rename: a second process that does the same loses nothing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
         built = Path(name) / "objects"
         built.mkdir()
         for source in sources:
-            _zig_cc(zig_triple, ["-Wall", "-Wextra", "-Werror", "-c", str(source), "-o", f"{source.stem}.o"], built)
+            words = ["-Wall", "-Wextra", "-Werror", "-I", str(RUNTIME), *flags, "-c", str(source)]
+            zig_cc(zig_triple, [*words, "-o", f"{source.stem}.o"], built)
         try:
             built.rename(folder)
         except OSError:
@@ -151,7 +158,7 @@ def _build_runtime(zig_triple: str, sources: Sequence[Path], folder: Path) -> No
                 raise
 
 
-def _zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
+def zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
     """Run the compiler in `folder`, with its local cache there too. Raises: BuildError with its last words."""
     command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, *FLAGS, *arguments]
     local_cache = folder / ".zig-cache"

@@ -1,0 +1,81 @@
+"""Kernels and tables -> a shared library that apps load, by `zig cc`, against glibc (decision 0083).
+
+It holds the same kernels and tables as the executable, and the part of the runtime that is not the command's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from compiler import targets
+from compiler.codegen.artefacts import CompiledKernel
+from compiler.codegen.linking.link import RUNTIME, objects_of, warm_toolchain, write_kernels, zig_cc
+from compiler.codegen.linking.tables import table_source
+from compiler.program.program import BinaryImage
+from compiler.targets import Target
+
+LIBRARY = RUNTIME / "library"
+HEADER_SOURCE = LIBRARY / "pockfarm.h"
+EXAMPLE_SOURCE = RUNTIME / "example" / "train.c"
+"""What an app is written with, and by."""
+LIBRARY_ABI = 1
+"""POCKFARM_ABI_VERSION."""
+SHARED_FLAGS = ("-fPIC", "-fvisibility=hidden", "-DPOCKFARM_BUILDS_LIBRARY")
+SHARED_LINK_FLAGS = ("-shared", "-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-Bsymbolic",
+                     "-Wl,-z,noexecstack", "-Wl,-z,defs", "-Wl,-soname,libpockfarm_step.so",
+                     "-Wl,--version-script=exports")  # fmt: skip
+SYSTEM_LIBRARIES = ("-lm", "-lpthread")
+EXPORTS = "{ global: pockfarm_*; local: *; };\n"
+"""Kernels' names are everybody's: an app may have several such libraries."""
+SHARED_SOURCES = ("backend", "checkpoint_load", "checkpoint_read", "checkpoint_write", "clock", "cores", "events",
+                  "failure", "files", "layout", "scan", "score", "session", "threads")  # fmt: skip
+"""Of the runtime's sources those that a library has too; the others are the command's."""
+
+
+def link_library(image: BinaryImage, kernels: Mapping[str, CompiledKernel], target: Target, *, work_dir: Path) -> bytes:
+    """`libpockfarm_step.so` for `target` (library/pockfarm.h), against glibc: same image and kernels, same bytes.
+
+    Arguments and errors are those of `link_binary`.
+    """
+    triple, include = target.library_triple, ["-I", str(RUNTIME)]
+    with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
+        folder = Path(name)
+        objects = write_kernels(folder, kernels.values())
+        (folder / "exports").write_text(EXPORTS)
+        (folder / "tables.c").write_text(table_source(image, kernels))
+        zig_cc(triple, [*include, *SHARED_FLAGS, "-c", "tables.c", "-o", "tables.o"], folder)
+        objects = [*map(str, library_objects(triple)), "tables.o", *objects]
+        zig_cc(triple, [*SHARED_LINK_FLAGS, "-o", "library", *objects, *SYSTEM_LIBRARIES], folder)
+        return (folder / "library").read_bytes()
+
+
+def library_objects(library_triple: str) -> tuple[Path, ...]:
+    """The runtime for a shared library: position-independent, and without what is the command's."""
+    shared = (RUNTIME / f"{stem}.c" for stem in SHARED_SOURCES)
+    return objects_of(library_triple, [*shared, *sorted(LIBRARY.glob("*.c"))], SHARED_FLAGS)
+
+
+def warm_everything() -> Iterator[str]:
+    """Build what executables and libraries of all targets need, so that no compile waits; each triple before its turn.
+
+    Raises: BuildError if the compiler or linker fails.
+    """
+    known = [targets.load(name) for name in targets.names()]
+    for triple in sorted({target.zig_triple for target in known}):
+        yield triple
+        warm_toolchain([triple])
+    for triple in sorted({target.library_triple for target in known}):
+        yield triple
+        _warm(triple)
+
+
+def _warm(triple: str) -> None:
+    """Link one function with all that a library takes from glibc."""
+    library_objects(triple)
+    with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:
+        folder = Path(name)
+        (folder / "exports").write_text(EXPORTS)
+        (folder / "warm.c").write_text("int pockfarm_warm(void) { return 0; }\n")
+        zig_cc(triple, [*SHARED_LINK_FLAGS, *SHARED_FLAGS, "-o", "warm", "warm.c", *SYSTEM_LIBRARIES], folder)
