@@ -95,7 +95,7 @@ MANUAL: Mapping[str, Entry] = {
     "watch": _farm(f"watch {RUN} --steps 100", "a line for each event, until the run ends", 4),
     "logs": _farm(f"logs {RUN} --follow", "what the run's device said, a line each"),
     "cancel": _farm(f"cancel {RUN} {JOB}", "what became of each wish"),
-    "retry": _farm(f"retry {RUN} --wait", "the new id; with --wait the report", 4),
+    "retry": _farm(f"retry {RUN} --wait", "the new id; with --wait the report, or the bundle's digest", 4),
     "report": _farm(f"report {RUN} --kernels", "times with their interval, memory, losses, verdict"),
     "reproduce": _farm(f"reproduce {RUN}", "whether the two agree, and what is not the same", 4),
     "weights": _farm(f"weights {RUN} --out trained.safetensors", "the file and its size", 74),

@@ -47,6 +47,7 @@ RULES: Mapping[str, Rule] = {
     "GET /jobs/{job_id}/why": Rule("read", "job"),
     "GET /jobs/{job_id}/events": Rule("read", "job"),
     "POST /jobs/{job_id}/cancel": Rule("submit", "job"),
+    "POST /jobs/{job_id}/again": Rule("submit", "job"),
     "GET /bundles": READ,
     "GET /bundles/{digest}": Rule("read", "bundle"),
     "GET /bundles/{digest}/info": Rule("read", "bundle"),

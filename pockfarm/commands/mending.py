@@ -9,9 +9,11 @@ from pockfarm.client import Client
 from pockfarm.commands.farm import connect, wait_for
 from pockfarm.commands.ids import kind_of
 from pockfarm.commands.shown import show, shown_command
+from pockfarm.commands.waiting import job_looks
 from pockfarm.errors import Failed, UsageError
+from pockfarm.screen.progress import Waiting
 from pockfarm.summary import is_diverged, report_text
-from pockfarm.values import Job, Json, Run, optional_text, part, text
+from pockfarm.values import Job, Json, Run, text
 
 
 def add_cancel(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -21,13 +23,15 @@ def add_cancel(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_retry(subparsers: argparse._SubParsersAction[Any]) -> None:
-    words = "queue a run once more, as it was asked for, and print the new one's id"
+    words = "queue a run or a compile once more, as it was asked for, and print the new one's id"
     command = shown_command(subparsers, "retry", words, _retry)
-    command.add_argument("id", metavar="RUN|JOB", help="of compiles, one that measures schedules (`pockfarm tune`)")
+    command.add_argument("id", metavar="RUN|JOB", help="one that has ended; of compiles, without a bundle")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--device", metavar="ID", help="on another device (default: the one that had it)")
     where.add_argument("--class", dest="device_class", metavar="NAME", help="on any device of this class")
-    command.add_argument("--wait", action="store_true", help="wait for the run, and print its report")
+    command.add_argument(
+        "--wait", action="store_true", help="wait for it, and print the report, or the bundle's digest"
+    )
 
 
 def _cancel(options: argparse.Namespace) -> int:
@@ -52,7 +56,7 @@ def _retry(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         if kind == "job":
             again = _compile_again(farm, options)
-            return show(options, again.raw, lambda: again.id)
+            return show(options, again.raw, lambda: again.bundle_digest or again.id)
         run = _run_again(farm, options)
         if not options.wait:
             return show(options, run.raw, lambda: run.id)
@@ -71,20 +75,16 @@ def _run_again(farm: Client, options: argparse.Namespace) -> Run:
 
 
 def _compile_again(farm: Client, options: argparse.Namespace) -> Job:
-    if options.device or options.device_class or options.wait:
-        raise UsageError(f"--device, --class and --wait are of runs, and {options.id} is a compile; leave them out")
+    if options.device or options.device_class:
+        raise UsageError(f"--device and --class are of runs, and {options.id} is a compile; leave them out")
     before = farm.job(options.id)
     if before.is_open:
-        raise UsageError(f"{before.id} is {before.state} yet; `pockfarm cancel {before.id}` stops it")
-    if before.bundle_digest is not None:
+        raise UsageError(f"{before.id} is {before.state} yet: `pockfarm cancel {before.id}` stops it, `pockfarm why "
+                         f"{before.id}` says what it waits for")  # fmt: skip
+    again = farm.job_again(before.id)
+    if again.id == before.id:
         raise UsageError(f"{before.id} has succeeded: its bundle is {before.bundle_digest}, for `pockfarm run`")
-    source = optional_text(before.raw, "source_digest")
-    if source is not None:
-        return farm.tune(source)
-    digest = text(part(before.raw, "model"), "digest")
-    why = f" ({before.ending.code})" if before.ending else ""
-    raise UsageError(
-        f"{before.id}{why}: the farm gives back no plan and spec: say them again, with the model "
-        f"{before.model_name}.onnx ({digest}):\n  pockfarm compile {before.model_name}.onnx --plan "
-        f"{before.plan_name} --spec SPEC --target {before.target}"
-    )
+    if options.wait:
+        with Waiting() as waiting:
+            again = farm.wait_for_job(again.id, on_look=job_looks(waiting))
+    return again

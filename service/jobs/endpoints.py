@@ -14,6 +14,7 @@ from service.database.models import OPEN_JOB_STATES, Job
 from service.events.stream import EVENT_STREAM, After, LastEventId, refuse_taken_events, respond
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.jobs import service
+from service.jobs.again import submit_again
 from service.jobs.filter import JobFilter
 from service.jobs.form import COMPILE_BODY, CompileForm
 from service.jobs.schemas import JobView, TuneCreate, job_view
@@ -113,6 +114,27 @@ def cancel_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobView:
         session.flush()
         session.refresh(job)
         return _view(session, job)
+
+
+@router.post("/jobs/{job_id}/again", status_code=202, response_model=JobView,
+             responses={200: {"model": JobView, "description": "Built before: the bundle is there"}})  # fmt: skip
+def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
+    """Compile the same once more: model, plan, spec and target, by the farm's compiler and measured schedules of now.
+
+    202 and a new job's `Location`; the same job if it is open, or has succeeded (200) and nothing differs.
+    """
+    with farm.database.transaction() as session:
+        answer = once(
+            session,
+            api_key_id=principal.key_id,
+            key=key,
+            payload=fingerprint(f"POST /jobs/{job_id}/again", ""),
+            lifetime_s=farm.settings.idempotency_s,
+            act=lambda: _answer(
+                session, submit_again(session, job_id, api_key_id=principal.key_id, settings=farm.settings)
+            ),
+        )
+    return answer.response()
 
 
 @router.get("/jobs/{job_id}/events", response_class=Response, responses=EVENT_STREAM)

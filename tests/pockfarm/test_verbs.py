@@ -79,17 +79,26 @@ def test_a_run_that_ended_is_queued_once_more(live: LiveFarm, digest: str, capsy
     live.http.post(f"/runs/{again}/cancel")
 
 
-def test_a_compile_is_asked_for_again_only_where_the_farm_has_all_of_it(live: LiveFarm, capsys: Capture) -> None:
+def test_a_compile_that_failed_is_asked_for_again(live: LiveFarm, capsys: Capture) -> None:
     job = submitted(live, "batch: 3")
     assert f"{job} is queued yet" in refusal(["retry", job], capsys)
     with live.farm.database.transaction() as session:
         row = session.get_one(Job, job)
         row.cause, row.code, row.message = "limits", "compile.time", "took too long"
         states.move(session, row, "cancel")
-    told = refusal(["retry", job], capsys)
-    assert f"{job} (compile.time): the farm gives back no plan and spec" in told
-    assert "pockfarm compile net.onnx --plan full --spec SPEC --target x86-64-v3" in told
-    assert "leave them out" in refusal(["retry", job, "--wait"], capsys)
+    assert "leave them out" in refusal(["retry", job, "--device", "dev_1"], capsys)
+    assert cli.main(["retry", job]) == 0
+    again = capsys.readouterr().out.strip()
+    assert again != job
+    before, now = (live.http.get(f"/jobs/{one}").json() for one in (job, again))
+    same = ("model", "plan", "spec_digest", "target", "compiler_version")
+    assert {name: now[name] for name in same} == {name: before[name] for name in same}
+    assert now["state"] == "queued"
+    live.http.post(f"/jobs/{again}/cancel")
+    assert cli.main(["retry", again, "--json"]) == 0
+    third = json.loads(capsys.readouterr().out)
+    assert third["id"] not in (job, again)
+    live.http.post(f"/jobs/{third['id']}/cancel")
 
 
 def test_what_a_device_said_is_printed(live: LiveFarm, digest: str, capsys: Capture) -> None:
