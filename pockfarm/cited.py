@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pockfarm.summary import comparison_rows, measured_step, training_text
 from pockfarm.sustained import curve_rows
-from pockfarm.table import figure, mib
+from pockfarm.table import bytes_text, energy_text, figure
 from pockfarm.values import Json, optional_number, part, text
 
 _MARKUP = re.compile(r"([|`*_\[\]\\])")
@@ -60,12 +60,12 @@ def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
     rows += [(_plain(f"step of {name}"), _plain(said)) for name, said in comparison_rows(compared)]
     memory = part(report, "memory")
     if optional_number(memory, "arena_bytes") is not None:
-        rows.append(("planned arena", f"{mib(optional_number(memory, 'arena_bytes'))} MiB"))
+        rows.append(("planned arena", bytes_text(optional_number(memory, "arena_bytes"))))
     if optional_number(memory, "peak_rss_bytes") is not None:
-        rows.append(("peak of the process", f"{mib(optional_number(memory, 'peak_rss_bytes'))} MiB"))
+        rows.append(("peak of the process", bytes_text(optional_number(memory, "peak_rss_bytes"))))
     energy = optional_number(part(report, "energy"), "per_step_mj")
     if energy is not None:
-        rows.append(("energy of a step", f"{figure(energy, 1)} mJ"))
+        rows.append(("energy of a step", energy_text(energy)))
     if training_text(report):
         rows.append(("training", _plain(training_text(report))))
     return rows

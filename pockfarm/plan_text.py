@@ -8,35 +8,38 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from pockfarm.table import figure, text_table
+from pockfarm.screen import Meaning, painted
+from pockfarm.table import bytes_text, figure, text_table, work_text
 
 Told = Mapping[str, Any]
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "elements": "elements",
         "all_elements": "of",
-        "weight_bytes": "weights B",
-        "gradient_bytes": "gradient B",
-        "optimizer_bytes": "optimizer B",
-        "accumulator_bytes": "sums B",
-        "kept_bytes": "kept B",
-        "forward_flops": "forward MFLOP",
-        "backward_flops": "backward MFLOP",
+        "weight_bytes": "weights",
+        "gradient_bytes": "gradient",
+        "optimizer_bytes": "optimizer",
+        "accumulator_bytes": "sums",
+        "kept_bytes": "kept",
+        "forward_flops": "forward",
+        "backward_flops": "backward",
     }
 )
 """Figure of a row -> its column."""
+LEAST = ("of", "forward", "backward", "sums", "optimizer", "kept", "gradient")
+"""Columns that a narrow window does without, the last one first."""
 MAY_BE_LEFT_OUT = ("gradient_bytes", "optimizer_bytes", "accumulator_bytes", "kept_bytes")
 """Columns that are not there where no layer has any."""
 REST = "everything else"
 """The row of what works for no layer."""
 LEGEND = {
-    "": "layer: its number, as `layers` of a plan counts. elements: what learns, of all of the layer's. B: bytes",
+    "": "layer: its number, as `layers` of a plan counts. elements: what learns, of all of the layer's",
     "weight_bytes": "weights: what learns",
     "gradient_bytes": "gradient: gradients that are stored before they are applied",
     "optimizer_bytes": "optimizer: the optimizer's state",
     "accumulator_bytes": "sums: gradients added up over the micro-batches of a step",
     "kept_bytes": "kept: what the forward pass keeps because this layer's backward pass is the last to read it",
-    "forward_flops": "MFLOP: millions of floating-point operations of one step, all of its micro-batches",
+    "forward_flops": "forward, backward: floating-point operations of one step, all of its micro-batches",
 }
 """Column -> what it says."""
 MOST_OF_NAME, MOST_OF_LEARNS, MOST_OF_VALUE = 44, 60, 200
@@ -52,7 +55,12 @@ def explanation_text(told: Told) -> str:
     rows = [(_number(row).rjust(widest), *_cells(row, shown)) for row in every]
     legend = [words for name, words in LEGEND.items() if name in ("", *shown)]
     header = ("layer", "", "learns", *(COLUMNS[name] for name in shown))
-    parts = [text_table(header, rows), "", *legend, *_memory(told["memory"], totals)]
+    parts = [
+        text_table(header, rows, least=LEAST),
+        "",
+        *(painted(one, Meaning.QUIET) for one in legend),
+        *_memory(told["memory"], totals),
+    ]
     if told["rows_left_out"]:
         parts.append(f"{told['rows_left_out']} more layers are not listed")
     parts += _section(f"blocks of the scheme, each {told['blocks']['kind']}", map(_block, told["blocks"]["found"]))
@@ -83,8 +91,13 @@ def _shortened(rows: Sequence[Told]) -> Iterator[Told]:
 
 def _cells(row: Told, shown: Sequence[str]) -> tuple[str, ...]:
     learns = _begin_of(", ".join(row["learns"]), MOST_OF_LEARNS) or ("" if row["name"] == "all" else "-")
-    figures = (figure(row[name], 2, 1e-6) if name.endswith("_flops") else figure(row[name], 0) for name in shown)
-    return (_end_of(row["name"], MOST_OF_NAME + 3), learns, *figures)
+    return (_end_of(row["name"], MOST_OF_NAME + 3), learns, *(_figure(name, row[name]) for name in shown))
+
+
+def _figure(name: str, value: float) -> str:
+    if name.endswith("_flops"):
+        return work_text(value)
+    return bytes_text(value) if name.endswith("_bytes") else figure(value, 0)
 
 
 def _number(row: Told) -> str:
@@ -105,24 +118,24 @@ def _memory(memory: Told, totals: Told) -> list[str]:
     gap = f"{arena / bound - 1:.2%} above" if bound else "at"
     state, sums = totals["optimizer_bytes"], totals["accumulator_bytes"]
     parts = (
-        ("peak", memory["peak_bytes"], f"all of these; {memory['limit_bytes']:,} are allowed"),
-        ("arena", arena, f"what a step makes; {gap} its lower bound of {bound:,}"),
+        ("peak", memory["peak_bytes"], f"all of these; {bytes_text(memory['limit_bytes'])} are allowed"),
+        ("arena", arena, f"what a step makes; {gap} its lower bound of {bytes_text(bound)}"),
         ("weights", memory["weights_bytes"], "parameters, constants, and packed copies of frozen weights"),
         (
             "optimizer",
             optimizer,
-            f"state {state:,} + sums {sums:,} + alignment {optimizer - state - sums:,}",
+            f"state {bytes_text(state)} + sums {bytes_text(sums)} + alignment {bytes_text(optimizer - state - sums)}",
         ),
     )
-    widest = max(len(f"{size:,}") for _, size, _ in parts)
+    widest = max(len(bytes_text(size)) for _, size, _ in parts)
     return _section(
-        "planned memory of a step", (f"{name:9}  {size:>{widest},} B  {said}" for name, size, said in parts)
+        "planned memory of a step", (f"{name:9}  {bytes_text(size):>{widest}}  {said}" for name, size, said in parts)
     )
 
 
 def _section(head: str, lines: Iterable[str]) -> list[str]:
     listed = list(lines)
-    return ["", f"{head}:", *(f"  {line}" for line in listed)] if listed else []
+    return ["", painted(f"{head}:", Meaning.HEAD), *(f"  {line}" for line in listed)] if listed else []
 
 
 def _block(one: Told) -> str:

@@ -10,7 +10,7 @@ from device_agents.figures.digits import step_time, time_span
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 from device_agents.figures.told import ENDS
 from pockfarm.sustained import curve_medians, curve_rows
-from pockfarm.table import NONE, figure, mib, text_table, time_of
+from pockfarm.table import NONE, bytes_text, digits, energy_text, facts_text, figure, loss_text, text_table, time_of
 from pockfarm.values import Json, optional_number, part, parts, text
 
 CURVE_LEVELS = "▁▂▃▄▅▆▇█"
@@ -21,14 +21,14 @@ TABLE_HEADER = (
     "step",
     "p90",
     "samples/s",
-    "arena MiB",
-    "peak MiB",
-    "energy mJ",
-    "bundle MiB",
+    "arena",
+    "peak",
+    "energy",
+    "bundle",
     "loss first",
     "loss last",
 )
-"""Units: step and p90 the one that fits; planned arena, measured peak RSS and bundle in MiB; energy in mJ per step."""
+"""Units are those that fit. The arena is planned, the peak RSS measured; energy is that of a step."""
 SLOWEST_KERNELS = 12
 
 
@@ -42,14 +42,20 @@ def table_row(report: Json, *, target: str, plan: str, bundle_bytes: int) -> tup
         plan,
         time_of(optional_number(measurement, "median_us")),
         time_of(optional_number(measurement, "p90_us")),
-        figure(optional_number(measurement, "samples_per_second"), 2),
-        mib(optional_number(memory, "arena_bytes")),
-        mib(optional_number(memory, "peak_rss_bytes")),
-        figure(optional_number(part(report, "energy"), "per_step_mj"), 1),
-        mib(bundle_bytes),
-        figure(losses[0] if losses else None, 4),
-        figure(losses[-1] if losses else None, 4),
+        rate_text(measurement),
+        bytes_text(optional_number(memory, "arena_bytes")),
+        bytes_text(optional_number(memory, "peak_rss_bytes")),
+        energy_text(optional_number(part(report, "energy"), "per_step_mj")),
+        bytes_text(bundle_bytes),
+        loss_text(losses[0] if losses else None),
+        loss_text(losses[-1] if losses else None),
     )
+
+
+def rate_text(measurement: Json) -> str:
+    """Samples a second, three digits; `-` for none."""
+    rate = optional_number(measurement, "samples_per_second")
+    return NONE if rate is None else digits(rate)
 
 
 def loss_curve(report: Json) -> list[float]:
@@ -72,15 +78,15 @@ def curve_text(values: Sequence[float], width: int = 40) -> str:
 
 def report_text(report: Json, *, with_kernels: bool = False) -> str:
     """A run's report on one screen."""
-    lines = [f"{name:<12}{value}" for name, value in _facts(report) if value]
-    if with_kernels:
-        lines += ["", kernel_table(report)]
-    return "\n".join(lines)
+    text = facts_text(_facts(report))
+    return f"{text}\n\n{kernel_table(report)}" if with_kernels else text
 
 
 def kernel_table(report: Json) -> str:
     """The slowest kernels: time of one call, share of the step, GFLOP/s, GB/s."""
     kernels = parts(report, "kernels")
+    if not kernels:
+        return "no kernel was timed: mode profile does that"
     total = sum(optional_number(kernel, "us") or 0.0 for kernel in kernels) or 1.0
     slowest = sorted(kernels, key=lambda kernel: -(optional_number(kernel, "us") or 0.0))[:SLOWEST_KERNELS]
     rows = []
@@ -91,22 +97,23 @@ def kernel_table(report: Json) -> str:
             (
                 text(kernel, "name"),
                 text(kernel, "phase"),
-                figure(us, 1),
+                time_of(us),
                 f"{100 * us / total:.1f}%",
-                figure((optional_number(kernel, "flops") or 0.0) / us / 1e3 if us else None, 2),
-                figure(moved / us / 1e3 if us else None, 2),
+                digits((optional_number(kernel, "flops") or 0.0) / us / 1e3) if us else NONE,
+                digits(moved / us / 1e3) if us else NONE,
             )
         )
     note = f"\n({len(kernels) - len(rows)} more)" if len(kernels) > len(rows) else ""
-    return text_table(("kernel", "phase", "us", "share", "GFLOP/s", "GB/s"), rows) + note
+    return text_table(("kernel", "phase", "time", "share", "GFLOP/s", "GB/s"), rows) + note
 
 
 def memory_text(memory: Json) -> str:
     """What a step takes in memory, by a manifest: the arena beside the bound below which no packing gets."""
     arena, bound = optional_number(memory, "arena_bytes") or 0.0, optional_number(memory, "bound_bytes") or 0.0
-    gap = f" (bound {mib(bound)}, gap {arena / bound - 1:.2%})" if bound else ""
-    state = (f"{name} {mib(optional_number(memory, f'{name}_bytes'))}" for name in ("weights", "optimizer"))
-    return f"memory {mib(optional_number(memory, 'peak_bytes'))} MiB: arena {mib(arena)}{gap}, {', '.join(state)}"
+    gap = f" (bound {bytes_text(bound)}, gap {arena / bound - 1:.2%})" if bound else ""
+    state = (f"{name} {bytes_text(optional_number(memory, f'{name}_bytes'))}" for name in ("weights", "optimizer"))
+    peak = bytes_text(optional_number(memory, "peak_bytes"))
+    return f"memory {peak}: arena {bytes_text(arena)}{gap}, {', '.join(state)}"
 
 
 def evaluation_text(report: Json, name: str) -> str:
@@ -115,7 +122,7 @@ def evaluation_text(report: Json, name: str) -> str:
     if not evaluation:
         return ""
     accuracy = optional_number(evaluation, "accuracy")
-    words = f"loss {figure(optional_number(evaluation, 'loss'), 4)}"
+    words = f"loss {loss_text(optional_number(evaluation, 'loss'))}"
     return words if accuracy is None else f"{words}, accuracy {accuracy:.1%}"
 
 
@@ -154,7 +161,8 @@ def validation_text(report: Json) -> str:
         return ""
     best = losses.index(min(losses))
     at = figure(optional_number(found[best], "step"), 0)
-    return f"{losses[0]:.4f} -> {losses[-1]:.4f}, best {losses[best]:.4f} after step {at}  {curve_text(losses)}"
+    first, last, least = map(loss_text, (losses[0], losses[-1], losses[best]))
+    return f"{first} -> {last}, best {least} after step {at}  {curve_text(losses)}"
 
 
 def is_diverged(report: Json) -> bool:
@@ -170,15 +178,15 @@ def _facts(report: Json) -> list[tuple[str, str]]:
     step = (
         f"median {measured_step(measurement)}, "
         f"p90 {time_of(optional_number(measurement, 'p90_us'))}, "
-        f"{figure(optional_number(measurement, 'samples_per_second'), 2)} samples/s, "
+        f"{rate_text(measurement)} samples/s, "
         f"batch {figure(optional_number(measurement, 'batch'), 0)}, "
         f"{figure(optional_number(measurement, 'threads'), 0)} threads"
     )
     planned = (
-        f"planned arena {mib(optional_number(memory, 'arena_bytes'))} MiB, "
-        f"weights {mib(optional_number(memory, 'weights_bytes'))} MiB, "
-        f"optimizer {mib(optional_number(memory, 'optimizer_bytes'))} MiB; "
-        f"measured peak {mib(optional_number(memory, 'peak_rss_bytes'))} MiB"
+        f"planned arena {bytes_text(optional_number(memory, 'arena_bytes'))}, "
+        f"weights {bytes_text(optional_number(memory, 'weights_bytes'))}, "
+        f"optimizer {bytes_text(optional_number(memory, 'optimizer_bytes'))}; "
+        f"measured peak {bytes_text(optional_number(memory, 'peak_rss_bytes'))}"
     )
     return [
         ("outcome", ending),
@@ -191,9 +199,9 @@ def _facts(report: Json) -> list[tuple[str, str]]:
         ("memory", planned if memory else ""),
         (
             "energy",
-            f"{figure(optional_number(energy, 'per_step_mj'), 1)} mJ per step" if energy else f"{NONE} (no sensor)",
+            f"{energy_text(optional_number(energy, 'per_step_mj'))} per step" if energy else f"{NONE} (no sensor)",
         ),
-        ("loss", f"{losses[0]:.4f} -> {losses[-1]:.4f}  {curve_text(losses)}" if losses else ""),
+        ("loss", f"{loss_text(losses[0])} -> {loss_text(losses[-1])}  {curve_text(losses)}" if losses else ""),
         ("validation", validation_text(report)),
         ("before", evaluation_text(report, "evaluation_before")),
         ("after", evaluation_text(report, "evaluation_after")),

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from device_agents.figures.digits import TIME_UNITS, step_time
-from pockfarm.screen import output
+from pockfarm.screen import Meaning, output, painted, painted_words
 
 NONE = "-"
-UNITS = frozenset((*(unit for unit, _ in TIME_UNITS), "B", "KiB", "MiB", "GiB"))
+ANY_WIDTH = 1 << 20
+"""Characters of a line in a pipe."""
+SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+WORK = (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3))
+ENERGIES = (("J", 1e3), ("mJ", 1.0), ("uJ", 1e-3))
+"""Of a millijoule."""
+UNITS = frozenset(("B", "FLOP", *(unit for unit, _ in (*TIME_UNITS, *SIZES, *WORK, *ENERGIES))))
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, least: Sequence[str] = ()) -> str:
@@ -18,7 +25,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, least: S
     In a terminal it is as wide as the window, and without the columns that are `least` needed where they do not fit.
     """
     columns = range(len(header))
-    right = [bool(rows) and all(_is_figure(row[column]) or _is_time(row[column]) for row in rows) for column in columns]
+    right = [_are_figures([row[column] for row in rows]) for column in columns]
     screen = output()
     if screen.width is not None or screen.has_colours:
         from pockfarm.screen.tables import drawn
@@ -43,17 +50,27 @@ def table_or(
     return text_table(header, rows, least=least) if rows else none
 
 
+def facts_text(facts: Sequence[tuple[str, str]]) -> str:
+    """A line for each name and what it is, states and verdicts in their colours; what is not there is left out.
+
+    In a terminal what is longer than the window goes on below itself.
+    """
+    told = [(name, said) for name, said in facts if said not in ("", NONE)]
+    width = max((len(name) for name, _ in told), default=0)
+    room = max(
+        20, (output().width or len(max((said for _, said in told), key=len, default="")) + width + 3) - width - 2
+    )
+    lines = []
+    for name, said in told:
+        first, *more = textwrap.wrap(said, room, break_long_words=False, break_on_hyphens=False) or [said]
+        lines.append(f"{painted(f'{name:{width}}', Meaning.HEAD)}  {painted_words(first)}")
+        lines += [f"{'':{width}}  {painted_words(line)}" for line in more]
+    return "\n".join(lines)
+
+
 def figure(value: float | None, digits: int = 1, scale: float = 1.0) -> str:
     """`value * scale` with thousands separators and fixed digits; `-` for none."""
     return NONE if value is None else f"{value * scale:,.{digits}f}"
-
-
-def mib(value: float | None) -> str:
-    """Bytes as MiB."""
-    return figure(value, 2, 1 / (1 << 20))
-
-
-SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def bytes_text(value: float | None) -> str:
@@ -62,6 +79,27 @@ def bytes_text(value: float | None) -> str:
         return NONE
     unit, scale = next(((unit, scale) for unit, scale in SIZES if value >= scale), ("B", 1))
     return f"{value:.0f} B" if scale == 1 else f"{digits(value / scale)} {unit}"
+
+
+def work_text(flops: float | None) -> str:
+    """Floating-point operations in the unit that fits: `2.39 MFLOP`; `-` for none."""
+    if flops is None:
+        return NONE
+    unit, scale = next(((unit, scale) for unit, scale in WORK if flops >= scale), ("FLOP", 1))
+    return f"{flops:.0f} FLOP" if scale == 1 else f"{digits(flops / scale)} {unit}"
+
+
+def energy_text(mj: float | None) -> str:
+    """Millijoules of a step in the unit that fits: `12.3 mJ`; `-` for none."""
+    if mj is None:
+        return NONE
+    unit, scale = next(((unit, scale) for unit, scale in ENERGIES if mj >= scale), ENERGIES[-1])
+    return f"{digits(mj / scale)} {unit}"
+
+
+def loss_text(loss: float | None) -> str:
+    """Four digits, because losses differ late: `2.306`, `0.0004213`; `-` for none."""
+    return NONE if loss is None else digits(loss, 4)
 
 
 def digits(value: float, most: int = 3) -> str:
@@ -101,6 +139,11 @@ def cell(value: object) -> str:
 def cells(answers: Iterable[Mapping[str, object]], names: Sequence[str]) -> list[tuple[str, ...]]:
     """These fields of each answer, as rows of a table."""
     return [tuple(cell(one.get(name)) for name in names) for one in answers]
+
+
+def _are_figures(cells: Sequence[str]) -> bool:
+    told = [one for one in cells if one not in ("", NONE)]
+    return bool(told) and all(_is_figure(one) or _is_time(one) for one in told)
 
 
 def _is_figure(cell: str) -> bool:

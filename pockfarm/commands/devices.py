@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import add_filter_options, chosen_filters
-from pockfarm.commands.shown import show, show_list, shown_command
-from pockfarm.table import NONE, cell, text_table
+from pockfarm.commands.shown import facts_text, show, show_list, shown_command
+from pockfarm.table import NONE, cell, moment, text_table
 from pockfarm.values import DEVICE_STATES, Json, part, parts, text
 
 HEADER = ("device", "name", "state", "device class", "measures as", "targets", "tags", "last seen", "why")
+LEAST = ("device class", "last seen", "targets", "measures as", "tags")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DRAINED = "drained"
 """No state of its own to the farm: it says since when."""
@@ -68,7 +69,7 @@ def _devices(options: argparse.Namespace) -> int:
         found = [one for one in found if one.get("drained_at")][: options.limit]
     is_whole = not any(chosen.values())
     none = "no devices yet; `pockfarm devices enrol NAME` says how to add one" if is_whole else "no such devices"
-    return show_list(options, found, HEADER, device_row, none=none)
+    return show_list(options, found, HEADER, device_row, none=none, least=LEAST)
 
 
 def device_row(device: Json) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def device_row(device: Json) -> tuple[str, ...]:
         text(device, "measurement_class"),
         cell(device.get("targets")),
         tags_text(device) or NONE,
-        text(device, "last_seen_at"),
+        moment(text(device, "last_seen_at")),
         text(device, "state_reason") or text(device, "drain_reason"),
     )
 
@@ -119,8 +120,7 @@ def device_text(device: Json) -> str:
     hold = part(device, "hold")
     if hold:
         rows.append(("now", text(hold, "says")))
-    width = max(len(name) for name, _ in rows)
-    lines = [f"{name:{width}}  {value}" for name, value in rows]
+    lines = [facts_text(rows)]
     history = [tuple(text(line, name) for name in ("at", "kind", "message")) for line in parts(device, "history")[:20]]
     lines += ["", data_text(device)] if data_text(device) else []
     return "\n".join(lines) + ("\n\n" + text_table(("at", "what", "why"), history) if history else "")

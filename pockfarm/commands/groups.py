@@ -7,7 +7,7 @@ from typing import Any
 
 from pockfarm.commands.farm import connect
 from pockfarm.commands.shown import show, show_list, shown_command
-from pockfarm.table import NONE, figure, text_table, time_of
+from pockfarm.table import NONE, loss_text, text_table, time_of
 from pockfarm.values import Json, optional_number, part, parts, text
 
 
@@ -57,7 +57,7 @@ def _row(run: Json, names: Json) -> tuple[str, ...]:
         text(run, "state"),
         text(summary, "verdict") or NONE,
         time_of(optional_number(summary, "median_us")),
-        figure(optional_number(summary, "loss_last"), 4),
+        loss_text(optional_number(summary, "loss_last")),
         f"{text(ending, 'cause')}: {text(ending, 'code')}" if ending else "",
     )
 

@@ -8,13 +8,16 @@ from typing import Any
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import OPEN, add_filter_options, chosen_filters
 from pockfarm.commands.shown import show_list, shown_command
-from pockfarm.table import NONE, figure, time_of
+from pockfarm.table import NONE, loss_text, time_of
 from pockfarm.values import JOB_STATES, RUN_STATES, Json, optional_number, part, text
 
 JOB_HEADER = ("job", "state", "model", "plan", "target", "bundle", "why")
 RUN_HEADER = (
     "run", "state", "mode", "model", "plan", "target", "class", "verdict", "training", "step", "loss", "why",
 )  # fmt: skip
+JOB_LEAST = ("plan", "target", "bundle")
+RUN_LEAST = ("mode", "model", "plan", "loss", "verdict", "target", "training", "class")
+"""What a narrow window does without, the last one first."""
 JOB_FILTERS = {"target": "T", "model": "NAME", "plan": "NAME"}
 RUN_FILTERS = {
     "mode": "MODE", "device": "ID", "target": "T", "verdict": "V", "model": "NAME", "plan": "NAME",
@@ -36,14 +39,14 @@ def _jobs(options: argparse.Namespace) -> int:
     chosen = chosen_filters(options, *JOB_FILTERS)
     with connect(options) as farm:
         found = [job.raw for job in farm.jobs(**chosen)]
-    return show_list(options, found, JOB_HEADER, job_row, none=none_of("jobs", chosen))
+    return show_list(options, found, JOB_HEADER, job_row, none=none_of("jobs", chosen), least=JOB_LEAST)
 
 
 def _runs(options: argparse.Namespace) -> int:
     chosen = chosen_filters(options, *RUN_FILTERS)
     with connect(options) as farm:
         found = [run.raw for run in farm.runs(**chosen)]
-    return show_list(options, found, RUN_HEADER, run_row, none=none_of("runs", chosen))
+    return show_list(options, found, RUN_HEADER, run_row, none=none_of("runs", chosen), least=RUN_LEAST)
 
 
 def none_of(what: str, chosen: Json) -> str:
@@ -67,7 +70,7 @@ def run_row(run: Json) -> tuple[str, ...]:
         text(summary, "verdict") or NONE,
         text(summary, "training_outcome").replace("_", " ") or NONE,
         time_of(optional_number(summary, "median_us")),
-        figure(optional_number(summary, "loss_last"), 4),
+        loss_text(optional_number(summary, "loss_last")),
         why_of(run),
     )
 

@@ -10,10 +10,10 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 
-from pockfarm.screen import Meaning, by_word, painted
-from pockfarm.table import NONE, cells, table_or
+from pockfarm.table import cells, facts_text, table_or
 from pockfarm.values import Json
 
+__all__ = ["facts_text", "files_text", "show", "show_list"]
 Row = Callable[[Json], Sequence[str]]
 
 
@@ -33,14 +33,6 @@ def show_list(
     """
     rows = cells(found, header) if row is None else [tuple(row(one)) for one in found]
     return show(options, list(found), lambda: table_or(header, rows, none, least=least))
-
-
-def facts_text(facts: Sequence[tuple[str, str]]) -> str:
-    """A line for each name and what it is, states in their colours; what is not there is left out."""
-    told = [(name, said) for name, said in facts if said not in ("", NONE)]
-    width = max((len(name) for name, _ in told), default=0)
-    heads = [painted(f"{name:{width}}", Meaning.HEAD) for name, _ in told]
-    return "\n".join(f"{head}  {painted(said, by_word(said))}" for head, (_, said) in zip(heads, told, strict=True))
 
 
 def files_text(files: Sequence[Json]) -> str:

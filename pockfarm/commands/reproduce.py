@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command, wait_for
-from pockfarm.commands.output import show
+from pockfarm.commands.output import facts_text, show
 from pockfarm.errors import Failed
+from pockfarm.screen import by_word, painted
 from pockfarm.table import text_table
 from pockfarm.values import Json, parts, text
 
@@ -40,9 +41,11 @@ def _reproduce(options: argparse.Namespace) -> int:
 def beside_text(found: Json) -> str:
     """Whether two runs agree, why, and what explains a difference."""
     agrees = found.get("agrees")
-    lines = [f"{text(found, 'second')} {AGREES[agrees if isinstance(agrees, bool) else None]} with "
-             f"{text(found, 'first')}: {text(found, 'says')}"]  # fmt: skip
-    lines += [f"{name:<9}{said}" for name in ("losses", "weights") if (said := text(found, name))]
+    verdict = AGREES[agrees if isinstance(agrees, bool) else None]
+    lines = [f"{text(found, 'second')} {painted(verdict, by_word(verdict))} with {text(found, 'first')}: "
+             f"{text(found, 'says')}"]  # fmt: skip
+    facts = [(name, text(found, name)) for name in ("losses", "weights") if text(found, name)]
+    lines += [facts_text(facts)] if facts else []
     differences = parts(found, "differences")
     if differences:
         rows = [(text(one, "what"), _short(text(one, "first")), _short(text(one, "second"))) for one in differences]

@@ -11,7 +11,7 @@ from pockfarm.client import Client
 from pockfarm.errors import PockfarmError
 from pockfarm.screen import errors
 from pockfarm.screen.progress import Waiting
-from pockfarm.table import digits
+from pockfarm.table import loss_text
 from pockfarm.values import Job, Json, Run, number, optional_number, part, text
 
 LATEST = 32
@@ -51,7 +51,7 @@ class RunProgress:
         """`step 40 of 100, 97.1 us, loss 2.31`."""
         told = [f"step {self._step:,} of {self._steps:,}" if self._step else ""]
         told += [step_time(statistics.median(self._times_us))] if self._times_us else []
-        told += [f"loss {digits(self._loss)}"] if self._loss is not None else []
+        told += [f"loss {loss_text(self._loss)}"] if self._loss is not None else []
         return ", ".join(one for one in told if one)
 
 
@@ -60,7 +60,7 @@ def evaluated(body: Mapping[str, object]) -> str:
     step, accuracy = body.get("step"), optional_number(body, "accuracy")
     where = f" after step {step:,}" if isinstance(step, int) else ""
     loss = optional_number(body, "loss")
-    said = [f"loss {digits(loss)}" if loss is not None else "no finite loss"]
+    said = [f"loss {loss_text(loss)}" if loss is not None else "no finite loss"]
     said += [] if accuracy is None else [f"accuracy {accuracy:.1%}"]
     return f"{text(body, 'message')}{where}: {', '.join(said)}"
 

@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from pockfarm.commands.farm import connect
-from pockfarm.commands.shown import show, shown_command
-from pockfarm.table import NONE, text_table
+from pockfarm.commands.shown import facts_text, show, shown_command
+from pockfarm.screen import Meaning, by_word, painted
+from pockfarm.table import moment, text_table
 from pockfarm.values import Json, number, optional_text, part, parts, text
 
 
@@ -24,13 +25,14 @@ def _why(options: argparse.Namespace) -> int:
 
 def why_text(said: Json) -> str:
     """The explanation as people read it: the sum of it, each try, then each device while it waits."""
-    lines = [f"{text(said, 'id')} is {text(said, 'state')}. {text(said, 'says')}"]
+    state = text(said, "state")
+    lines = [f"{painted(text(said, 'id'), Meaning.HEAD)} is {painted(state, by_word(state))}. {text(said, 'says')}"]
     lines += [line for one in parts(said, "tries") for line in _try(one)]
     waiting = part(said, "waiting")
     if waiting:
         lines += ["", *_queue(waiting)]
     rows = [
-        (text(one, "name"), text(one, "device_class"), text(one, "says"), optional_text(one, "until") or NONE)
+        (text(one, "name"), text(one, "device_class"), text(one, "says"), moment(text(one, "until")))
         for one in parts(waiting, "devices")
     ]
     if rows:
@@ -42,17 +44,22 @@ def why_text(said: Json) -> str:
 def _try(one: Json) -> list[str]:
     where = f" on {text(one, 'device_name')}" if text(one, "device_name") else ""
     code = optional_text(one, "code")
-    ended = f": {text(one, 'state')}" + (f", {code}" if code else "") if text(one, "state") else ""
+    state = text(one, "state")
+    ended = f": {painted(state, by_word(state))}" + (f", {code}" if code else "") if state else ""
     message = optional_text(one, "message")
-    lines = ["", f"attempt {int(number(one, 'n'))}{where}{ended}"]
+    name = f"attempt {int(number(one, 'n'))}"
+    lines = ["", f"{painted(name, Meaning.HEAD)}{where}{ended}"]
     return lines + ([f"  {message}"] if message else []) + [f"  -> {text(one, 'decision')}"]
 
 
 def _queue(waiting: Json) -> list[str]:
-    lines = []
-    if waiting.get("position") is not None:
-        least = "at least " if waiting.get("is_position_least") else ""
-        lines.append(f"position in the queue: {least}{int(number(waiting, 'position'))}")
-    start_at = optional_text(waiting, "expected_start_at") or "unknown"
-    lines.append(f"expected start: {start_at} ({text(waiting, 'sureness')}: {text(waiting, 'basis')})")
-    return [*lines, f"expires: {text(waiting, 'expires_at')}"]
+    least = "at least " if waiting.get("is_position_least") else ""
+    place = "" if waiting.get("position") is None else f"{least}{int(number(waiting, 'position'))}"
+    start_at = optional_text(waiting, "expected_start_at")
+    start = moment(start_at) if start_at else "unknown"
+    facts = [
+        ("position in the queue", place),
+        ("expected start", f"{start} ({text(waiting, 'sureness')}: {text(waiting, 'basis')})"),
+        ("expires", moment(text(waiting, "expires_at"))),
+    ]
+    return [facts_text(facts)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pockfarm.screen import by_word, painted
+
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 
 
@@ -28,7 +30,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
     width = max(len(one.check) for one in findings)
     lines = []
     for one in findings:
-        lines.append(f"{one.state:7}  {one.check:{width}}  {one.says}")
+        lines.append(f"{painted(f'{one.state:7}', by_word(one.state))}  {one.check:{width}}  {one.says}")
         lines += [f"{'':7}  {'':{width}}  -> {one.mend}"] if one.mend else []
     counts = {state: sum(one.state == state for one in findings) for state in (WRONG, WARNING)}
     warnings = f"{counts[WARNING]} warning{'' if counts[WARNING] == 1 else 's'}"

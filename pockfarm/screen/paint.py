@@ -25,9 +25,9 @@ WORDS: Mapping[Meaning, tuple[str, ...]] = {
     Meaning.GOOD: ("succeeded", "valid", "verified", "ok", "active", "up", "agrees", "delivered", "completed", "done",
                    "faster", "learns"),
     Meaning.BAD: ("failed", "invalid", "wrong", "quarantined", "does not agree", "diverged", "down", "halted", "lost",
-                  "NOT VERIFIED", "expired", "slower", "throttled"),
-    Meaning.CARE: ("inconclusive", "warning", "drained", "may agree", "stopped early", "unstable", "noisy", "offline",
-                   "intact, origin not shown", "warning:", "short"),
+                  "NOT VERIFIED", "expired", "slower"),
+    Meaning.CARE: ("inconclusive", "warning", "drained", "may agree", "stopped early", "noisy", "disturbed", "drifting",
+                   "throttled", "offline", "intact, origin not shown", "warning:"),
     Meaning.BUSY: ("running", "compiling", "leased", "starting"),
     Meaning.QUIET: ("queued", "cancelled", "removed", "revoked", "stopped", "-"),
 }  # fmt: skip

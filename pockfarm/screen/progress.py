@@ -74,23 +74,37 @@ def waiting_on(waiting: Waiting) -> Callable[[str, float], None]:
     return lambda stage, fraction: waiting.show(stage, fraction)
 
 
+def spoken(left_s: float) -> str:
+    """`30 s`, `5 min`, `2.1 h`."""
+    if left_s < 90:
+        return f"{left_s:.0f} s"
+    return f"{left_s / 60:.0f} min" if left_s < 5400 else f"{left_s / 3600:.1f} h"
+
+
 def _bar(screen: terms.Screen) -> Any:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+
+    class Times(ProgressColumn):
+        """`12 s, about 30 s left`."""
+
+        def render(self, task: Task) -> Any:
+            from rich.text import Text
+
+            left = task.time_remaining if task.total is not None and 0 < task.completed < task.total else None
+            passed = f"{task.elapsed or 0:.0f} s"
+            return Text(passed if left is None else f"{passed}, about {spoken(left)} left")
+
+    class Share(ProgressColumn):
+        """`39%`, of what has a share."""
+
+        def render(self, task: Task) -> Any:
+            from rich.text import Text
+
+            return Text("" if task.total is None else f"{task.percentage:3.0f}%")
 
     console = Console(file=sys.stderr, force_terminal=True, no_color=not screen.has_colours, width=screen.width,
                       highlight=False, emoji=False)  # fmt: skip
-    columns = (
-        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), TaskProgressColumn(),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[detail]}", markup=False),
-    )  # fmt: skip
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), Share(),
+               Times(), TextColumn("{task.fields[detail]}", markup=False))  # fmt: skip
     return Progress(*columns, console=console, transient=True, refresh_per_second=5)

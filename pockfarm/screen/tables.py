@@ -27,16 +27,20 @@ Rows = Sequence[Sequence[str]]
 
 
 def drawn(header: Sequence[str], rows: Rows, figures: Sequence[bool], screen: Screen, least: Sequence[str] = ()) -> str:
-    """The table within the screen's width: whole; else with words in several lines; else without the columns that
-    are `least` needed, from the last one on, which is said; else a block of lines for each row."""
+    """The table within the screen's width: whole; else with words in several lines; else without empty columns and
+    those that are `least` needed, from the last one on, which is said; else a block of lines for each row."""
     width = screen.width or ANY_WIDTH
-    kept, gone = list(range(len(header))), []
-    droppable = [header.index(name) for name in reversed(least)]
+    kept: list[int] = list(range(len(header)))
+    gone: list[int] = []
+    empty = [column for column in kept[1:] if all(row[column] in ("", "-") for row in rows)]
+    droppable = [*empty, *(header.index(name) for name in reversed(least) if name in header)]
     while _least_width(header, rows, figures, kept) > width:
         if not droppable:
             return _records(header, rows, screen)
-        gone.append(droppable[0])
-        kept.remove(droppable.pop(0))
+        column = droppable.pop(0)
+        if column in kept:
+            kept.remove(column)
+            gone += [] if column in empty else [column]
     picked = [[row[column] for column in kept] for row in rows]
     text = _table([header[column] for column in kept], picked, [figures[column] for column in kept], screen)
     if not gone:

@@ -69,7 +69,7 @@ def fake_farm() -> Iterator[FakeFarm]:
             self.end_headers()
             self.wfile.write(payload)
 
-        do_GET = do_POST = do_PUT = do_DELETE = _serve
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
         def log_message(self, *_: object) -> None:
             pass

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from pockfarm.summary import TABLE_HEADER, curve_text, kernel_table, loss_curve, measured_step, report_text, table_row
-from pockfarm.table import figure, mib, seconds, text_table, time_of
+from pockfarm.table import (
+    bytes_text,
+    energy_text,
+    figure,
+    loss_text,
+    seconds,
+    text_table,
+    time_of,
+    work_text,
+)
 
 REPORT: dict[str, object] = {
     "measurement_class": "host",
@@ -34,12 +43,20 @@ def test_a_table_without_rows_is_its_header() -> None:
 
 
 def test_absent_figures_are_dashes_and_never_zero() -> None:
-    assert figure(None) == mib(None) == time_of(None) == "-"
+    assert figure(None) == bytes_text(None) == time_of(None) == energy_text(None) == loss_text(None) == "-"
     assert figure(0.0) == "0.0"
 
 
 def test_units() -> None:
-    assert mib(3 << 20) == "3.00"
+    assert bytes_text(3 << 20) == "3.00 MiB"
+    assert [energy_text(one) for one in (0.097, 12.34, 1234.5)] == ["97.0 uJ", "12.3 mJ", "1.23 J"]
+    assert [work_text(one) for one in (12, 919_040, 2.39e6, 3e12)] == [
+        "12 FLOP",
+        "919 kFLOP",
+        "2.39 MFLOP",
+        "3.00 TFLOP",
+    ]
+    assert [loss_text(one) for one in (2.30585, 0.000421344)] == ["2.306", "0.0004213"]
     assert time_of(1234.5) == "1.23 ms"
     assert figure(1234567.0, 0) == "1,234,567"
     assert seconds(8.44) == "8.4 s"
@@ -50,9 +67,9 @@ def test_a_row_has_a_cell_for_each_column() -> None:
     row = table_row(REPORT, target="x86-64-v3", plan="full", bundle_bytes=1 << 20)
     cells = dict(zip(TABLE_HEADER, row, strict=True))
     assert cells["step"] == "12.3 ms"
-    assert cells["arena MiB"] == "3.00"
-    assert cells["energy mJ"] == "-"
-    assert (cells["loss first"], cells["loss last"]) == ("2.5000", "1.2500")
+    assert cells["arena"] == "3.00 MiB"
+    assert cells["energy"] == "-"
+    assert (cells["loss first"], cells["loss last"]) == ("2.500", "1.250")
 
 
 def test_a_row_of_an_empty_report_is_all_dashes() -> None:
@@ -74,8 +91,9 @@ def test_a_falling_curve_falls() -> None:
 
 def test_kernels_are_listed_slowest_first_with_their_rates() -> None:
     lines = kernel_table(REPORT).splitlines()
-    assert lines[2].split()[:4] == ["b", "update", "30.0", "75.0%"]
-    assert lines[3].split()[4:] == ["2.00", "0.10"]
+    assert lines[2].split()[:4] == ["b", "update", "30.0", "us"]
+    assert lines[3].split()[2:] == ["10.0", "us", "25.0%", "2.00", "0.100"]
+    assert kernel_table({}) == "no kernel was timed: mode profile does that"
 
 
 def test_the_text_of_a_report_names_what_was_not_measured() -> None:
