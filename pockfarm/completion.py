@@ -49,7 +49,7 @@ def _completer(action: argparse.Action) -> Completer | None:
     """By the name of what is asked for; None: its choices, or files."""
     by_name: dict[str, Completer] = {
         "target": _targets, "plan": _plans, "run_id": _ids("run"), "id": _ids("run", "job"), "ids": _ids("run", "job"),
-        "device": _ids("dev"), "other": _ids("run"), "device_class": _classes, "words": _words,
+        "device": _devices, "other": _ids("run"), "device_class": _classes, "words": _words,
     }  # fmt: skip
     return by_name.get(action.dest) if action.choices is None else None
 
@@ -90,6 +90,10 @@ def _ids(*kinds: str) -> Completer:
     return known
 
 
+def _devices(parsed_args: argparse.Namespace, **_: Any) -> Sequence[str]:
+    return [str(one[name]) for one in _listed(parsed_args, "/devices") for name in ("id", "name")]
+
+
 def _classes(parsed_args: argparse.Namespace, **_: Any) -> Sequence[str]:
     return sorted({str(one["device_class"]) for one in _listed(parsed_args, "/devices")})
 
@@ -97,9 +101,9 @@ def _classes(parsed_args: argparse.Namespace, **_: Any) -> Sequence[str]:
 def _listed(options: argparse.Namespace, path: str) -> Iterable[Any]:
     import httpx
 
-    from pockfarm.commands.farm import connect
+    from pockfarm.commands.farm import farm_of
 
-    with connect(options) as farm:
+    with farm_of(options) as farm:
         headers = farm._http.headers
         answer = httpx.get(f"{farm.url}{path}", params={"limit": IDS}, headers=headers, timeout=PATIENCE_S)
         items: list[Any] = answer.json().get("items", [])

@@ -103,13 +103,13 @@ def loss_text(loss: float | None) -> str:
 
 
 def digits(value: float, most: int = 3) -> str:
-    """A figure with so many significant digits, and no fewer before its point: `1.94`, `37.2`, `1,024`."""
+    """A figure with so many significant digits: `1.94`, `37.2`, `77,400`."""
     if value == 0:
         return "0"
     places = most - 1 - math.floor(math.log10(abs(value)))
     if math.floor(math.log10(abs(round(value, places)))) > math.floor(math.log10(abs(value))):
         places -= 1  # 9.996 is 10.0
-    return f"{value:,.{max(0, places)}f}"
+    return f"{round(value, places):,.{max(0, places)}f}"
 
 
 def moment(said: str) -> str:

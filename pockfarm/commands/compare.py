@@ -27,7 +27,7 @@ def add_compare(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     words = f"2 to {MOST_BUNDLES}: .pfb files; on a farm's device also digests, sha256:…; the first is the base"
     command.add_argument("bundles", nargs="+", metavar="BUNDLE", help=words)
-    command.add_argument("--device", metavar="ID", help="of a farm (default: here)")
+    command.add_argument("--device", metavar="ID|NAME", help="of a farm (default: here)")
     command.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class of a farm")
     add_setting_options(command, ("compare",))
     command.add_argument("--json", action="store_true", help="print what was found as JSON")

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import add_filter_options, chosen_filters
 from pockfarm.commands.shown import facts_text, show, show_list, shown_command
+from pockfarm.near import meant
 from pockfarm.table import NONE, cell, moment, text_table
 from pockfarm.values import DEVICE_STATES, Json, part, parts, text
 
@@ -31,7 +32,7 @@ def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("--class", dest="device_class", metavar="NAME", help="only those of this class")
     actions = command.add_subparsers(metavar="ACTION")
     one = shown_command(actions, "show", "all that the farm knows of a device", _show)
-    one.add_argument("device", metavar="DEVICE")
+    one.add_argument("device", metavar="DEVICE", help="its id or its name")
     enrol = shown_command(actions, "enrol", "make a token for a board, and print the line to paste there", _enrol)
     enrol.add_argument("name", metavar="NAME", help="what the board will be called")
     enrol.add_argument("--class", dest="device_class", metavar="NAME", help="only a board of this class may use it")
@@ -54,7 +55,7 @@ def _action(
     actions: argparse._SubParsersAction[Any], name: str, words: str, run: object
 ) -> argparse.ArgumentParser:  # fmt: skip
     command = shown_command(actions, name, words, run)
-    command.add_argument("device", metavar="DEVICE")
+    command.add_argument("device", metavar="DEVICE", help="its id or its name")
     return command
 
 
@@ -65,10 +66,11 @@ def _devices(options: argparse.Namespace) -> int:
     limit = None if wants_drained else options.limit
     with connect(options) as farm:
         found = [one.raw for one in farm.devices(**{**chosen, "state": state, "limit": limit})]
-    if wants_drained:
-        found = [one for one in found if one.get("drained_at")][: options.limit]
+        found = [one for one in found if one.get("drained_at")][: options.limit] if wants_drained else found
+        classes = set() if found else {one.device_class for one in farm.devices()}
     is_whole = not any(chosen.values())
-    none = "no devices yet; `pockfarm devices enrol NAME` says how to add one" if is_whole else "no such devices"
+    near = meant(chosen["device_class"] or "", classes - {chosen["device_class"]})
+    none = "no devices yet; `pockfarm devices enrol NAME` says how to add one" if is_whole else f"no such devices{near}"
     return show_list(options, found, HEADER, device_row, none=none, least=LEAST)
 
 

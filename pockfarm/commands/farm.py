@@ -15,6 +15,7 @@ from pockfarm.cited import cited
 from pockfarm.client import Client
 from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.filters import add_state_options
+from pockfarm.commands.ids import device_id
 from pockfarm.commands.local import (
     add_recipe_options,
     load_adapters,
@@ -50,7 +51,7 @@ def add_run(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("bundle", metavar="DIGEST", help="sha256:… as printed by compile")
     command.add_argument("mode", choices=ONE_BUNDLE)
     where = command.add_mutually_exclusive_group()
-    where.add_argument("--device", metavar="ID")
+    where.add_argument("--device", metavar="ID|NAME")
     where.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class")
     add_setting_options(command, ONE_BUNDLE)
     words = "a file is uploaded first; device:NAME is the device's own data set of that name, which stays there"
@@ -90,7 +91,20 @@ def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def connect(options: argparse.Namespace) -> Client:
-    """The farm that the options and the environment name."""
+    """The farm that the options and the environment name. What they name a device by becomes its id. Raises: as
+    `device_id`."""
+    farm = farm_of(options)
+    try:
+        if getattr(options, "device", None):
+            options.device = device_id(farm, options.device)
+    except BaseException:
+        farm.close()
+        raise
+    return farm
+
+
+def farm_of(options: argparse.Namespace) -> Client:
+    """The farm alone."""
     return Client(state=StateFolder(Path(options.state)) if options.state else None, profile=options.profile)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import OPEN, add_filter_options, chosen_filters
 from pockfarm.commands.shown import show_list, shown_command
+from pockfarm.near import meant
 from pockfarm.table import NONE, loss_text, time_of
-from pockfarm.values import JOB_STATES, RUN_STATES, Json, optional_number, part, text
+from pockfarm.values import JOB_STATES, RUN_STATES, Job, Json, Run, optional_number, part, text
 
 JOB_HEADER = ("job", "state", "model", "plan", "target", "bundle", "why")
 RUN_HEADER = (
@@ -18,6 +20,8 @@ RUN_HEADER = (
 JOB_LEAST = ("plan", "target", "bundle")
 RUN_LEAST = ("mode", "model", "plan", "loss", "verdict", "target", "training", "class")
 """What a narrow window does without, the last one first."""
+LOOKED_AT = 200
+"""For names that may have been meant."""
 JOB_FILTERS = {"target": "T", "model": "NAME", "plan": "NAME"}
 RUN_FILTERS = {
     "mode": "MODE", "device": "ID", "target": "T", "verdict": "V", "model": "NAME", "plan": "NAME",
@@ -39,20 +43,34 @@ def _jobs(options: argparse.Namespace) -> int:
     chosen = chosen_filters(options, *JOB_FILTERS)
     with connect(options) as farm:
         found = [job.raw for job in farm.jobs(**chosen)]
-    return show_list(options, found, JOB_HEADER, job_row, none=none_of("jobs", chosen), least=JOB_LEAST)
+        none = "" if found else none_of("jobs", chosen, _names(farm.jobs(limit=LOOKED_AT)))
+    return show_list(options, found, JOB_HEADER, job_row, none=none, least=JOB_LEAST)
 
 
 def _runs(options: argparse.Namespace) -> int:
-    chosen = chosen_filters(options, *RUN_FILTERS)
     with connect(options) as farm:
+        chosen = chosen_filters(options, *RUN_FILTERS)
         found = [run.raw for run in farm.runs(**chosen)]
-    return show_list(options, found, RUN_HEADER, run_row, none=none_of("runs", chosen), least=RUN_LEAST)
+        none = "" if found else none_of("runs", chosen, _names(farm.runs(limit=LOOKED_AT)))
+    return show_list(options, found, RUN_HEADER, run_row, none=none, least=RUN_LEAST)
 
 
-def none_of(what: str, chosen: Json) -> str:
-    """`no runs of mode train, state failed`; without filters `no runs yet`."""
-    said = [f"{name.replace('_', ' ')} {value}" for name, value in chosen.items() if value and name != "limit"]
-    return f"no {what} of {', '.join(said)}" if said else f"no {what} yet"
+def none_of(what: str, chosen: Json, known: Mapping[str, Collection[str]]) -> str:
+    """`no runs of mode train, plan biasonly; did you mean 'bias-only'?`; without filters `no runs yet`.
+
+    `known`: of a filter, the names that there are among the newest.
+    """
+    given = {name: str(value) for name, value in chosen.items() if value and name != "limit"}
+    if not given:
+        return f"no {what} yet"
+    wrong = [meant(value, known[name]) for name, value in given.items() if name in known and value not in known[name]]
+    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
+    return f"no {what} of {said}{next(filter(None, wrong), '')}"
+
+
+def _names(found: Sequence[Job] | Sequence[Run]) -> Mapping[str, Collection[str]]:
+    return {"model": {one.model_name for one in found}, "plan": {one.plan_name for one in found},
+            "target": {one.target for one in found}}  # fmt: skip
 
 
 def job_row(job: Json) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def add_maintenance(subparsers: argparse._SubParsersAction[Any]) -> None:
     add.add_argument("starts_at", metavar="START", help="such as 2026-12-01T02:00Z")
     add.add_argument("ends_at", metavar="END")
     about = add.add_mutually_exclusive_group()
-    about.add_argument("--device", metavar="ID")
+    about.add_argument("--device", metavar="ID|NAME")
     about.add_argument("--class", dest="device_class", metavar="NAME")
     add.add_argument("--weekly", action="store_true", help="every week from then on")
     add.add_argument("--reason", default="")

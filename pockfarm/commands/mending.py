@@ -27,7 +27,7 @@ def add_retry(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = shown_command(subparsers, "retry", words, _retry)
     command.add_argument("id", metavar="RUN|JOB", help="one that has ended; of compiles, without a bundle")
     where = command.add_mutually_exclusive_group()
-    where.add_argument("--device", metavar="ID", help="on another device (default: the one that had it)")
+    where.add_argument("--device", metavar="ID|NAME", help="on another device (default: the one that had it)")
     where.add_argument("--class", dest="device_class", metavar="NAME", help="on any device of this class")
     command.add_argument(
         "--wait", action="store_true", help="wait for it, and print the report, or the bundle's digest"

@@ -17,7 +17,7 @@ SHOWN_RUNS = 20
 def add_regressions(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "list devices that have become slower, by the farm's own canaries"
     command = shown_command(subparsers, "regressions", words, _list)
-    command.add_argument("--device", metavar="ID", help="of this device only")
+    command.add_argument("--device", metavar="ID|NAME", help="of this device only")
     actions = command.add_subparsers(metavar="ACTION")
     history = shown_command(actions, "history", "what a device's canaries took, and where that changed", _history)
     history.add_argument("device", metavar="DEVICE")

@@ -19,7 +19,7 @@ def add_reproduce(subparsers: argparse._SubParsersAction[Any]) -> None:
     command = farm_command(subparsers, "reproduce", "make a run again, and say whether the two agree", _reproduce)
     command.add_argument("run_id", metavar="RUN")
     where = command.add_mutually_exclusive_group()
-    where.add_argument("--device", metavar="ID", help="on another device (default: the one that made it)")
+    where.add_argument("--device", metavar="ID|NAME", help="on another device (default: the one that made it)")
     where.add_argument("--class", dest="device_class", metavar="NAME", help="on any device of this class")
     words = "compare with this run, which is there already, in place of making one"
     where.add_argument("--with", dest="other", metavar="RUN", help=words)

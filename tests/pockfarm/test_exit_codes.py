@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from pockfarm import cli
-from pockfarm.client.synchronous import answers, looks
+from pockfarm.client import answers
+from pockfarm.client.synchronous import looks
 from pockfarm.manual import FARM, MANUAL
 from pockfarm.words import runs, walk
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm

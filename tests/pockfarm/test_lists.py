@@ -66,7 +66,9 @@ def names(running: LiveFarm) -> Mapping[str, str]:
 @pytest.mark.parametrize(
     ("words", "path"),
     [
-        ("jobs", "/jobs"), ("runs", "/runs"), ("devices", "/devices"), ("regressions", "/regressions"),
+        ("bundles", "/bundles"), ("bundles --target x86-64-v3", "/bundles?target=x86-64-v3"), ("datasets", "/datasets"),
+        ("bundles show DIGEST", "/bundles/DIGEST/info"), ("jobs", "/jobs"), ("runs", "/runs"),
+        ("devices", "/devices"), ("regressions", "/regressions"),
         ("groups list", "/run-groups"), ("tokens list", "/devices/enrolment-tokens"),
         ("tokens show TOKEN", "/devices/enrolment-tokens/TOKEN"), ("maintenance list", "/maintenance"),
         ("releases list", "/agent-releases"), ("webhooks list", "/webhooks"),
@@ -213,3 +215,18 @@ def test_what_was_made_is_json_too(
 def test_every_command_takes_json_but_those_that_print_text_for_a_shell_or_json_anyway() -> None:
     without = {words for words, one in ALL.items() if runs(one) and "--json" not in one._option_string_actions}
     assert without == set(cli.WITHOUT_JSON)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("runs --plan ful", "no runs of plan ful; did you mean 'full'?"),
+        ("jobs --target x86-64-v33", "no jobs of target x86-64-v33; did you mean 'x86-64-v3'?"),
+        ("runs --mode sustained", "no runs of mode sustained\n"),
+    ],
+)
+def test_a_list_without_rows_says_what_may_have_been_meant(
+    live: LiveFarm, words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == 0
+    assert told in capsys.readouterr().out

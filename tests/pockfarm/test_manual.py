@@ -12,7 +12,7 @@ from pockfarm import cli
 from pockfarm.manual import CODES, MANUAL, told
 from pockfarm.words import runs, walk
 
-GUIDE = Path(__file__).parents[2] / "docs/guide.md"
+GUIDE = Path(__file__).parents[2] / "docs/guide/farm.md"
 ALL = {" ".join(path): command for path, command in walk(cli.parser())}
 
 

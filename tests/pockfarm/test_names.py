@@ -1,0 +1,59 @@
+"""Devices by their names, and what was meant by a name or a class that there is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from pockfarm import cli
+from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
+
+Capture = pytest.CaptureFixture[str]
+DESK = {"id": "dev_1", "name": "desk-pi", "state": "active", "device_class": "raspberry-pi-4"}
+TWINS = [{**DESK, "id": f"dev_{n}", "name": "twin"} for n in (2, 3)]
+GONE = {**DESK, "id": "dev_4", "state": "removed"}
+
+
+@pytest.fixture
+def farm(loopback: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFarm]:
+    with fake_farm() as farm:
+        monkeypatch.setenv("POCKFARM_URL", farm.url)
+        monkeypatch.setenv("POCKFARM_API_KEY", "key-1")
+        farm.on("GET", "/devices", Answer(200, {"items": [DESK, *TWINS, GONE]}))
+        farm.on("GET", "/devices/dev_1", Answer(200, DESK))
+        yield farm
+
+
+def test_a_device_is_named_by_its_name_or_its_id(farm: FakeFarm, capsys: Capture) -> None:
+    for name in ("desk-pi", "dev_1"):
+        assert cli.main(["devices", "show", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["id"] == "dev_1"
+    farm.on("GET", "/runs", Answer(200, {"items": []}))
+    assert cli.main(["runs", "--device", "desk-pi"]) == 0
+    assert any("device=dev_1" in one.path for one in farm.seen)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("desk-pie", "no device is called 'desk-pie' (`pockfarm devices` lists them); did you mean 'desk-pi'?"),
+        ("toaster", "no device is called 'toaster' (`pockfarm devices` lists them)\n"),
+        ("twin", "2 devices are called 'twin': say which by its id, dev_2 or dev_3"),
+    ],
+)
+def test_a_name_that_no_device_has_or_two_have_is_refused(
+    farm: FakeFarm, name: str, told: str, capsys: Capture
+) -> None:  # fmt: skip
+    for words in (["devices", "drain", name], ["run", "sha256:" + "a" * 64, "profile", "--device", name]):
+        assert cli.main(words) == 2
+        assert told in capsys.readouterr().err
+    assert not [one for one in farm.seen if one.method == "POST"], "nothing is done"
+
+
+def test_what_class_was_meant_is_told_where_none_is_found(farm: FakeFarm, capsys: Capture) -> None:
+    found = Answer(200, {"items": [DESK]})
+    farm.on("GET", "/devices", Answer(200, {"items": []}), found)
+    assert cli.main(["devices", "--class", "rasberry-pi-4"]) == 0
+    assert capsys.readouterr().out == "no such devices; did you mean 'raspberry-pi-4'?\n"
