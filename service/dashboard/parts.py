@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from service.dashboard.charts.interactive import Chart
 from service.dashboard.tables import Table
@@ -150,6 +150,14 @@ class Filter:
     value: str
     options: tuple[tuple[str, str], ...]
     """(value, label), without the one for all."""
+
+
+def coded(text: str) -> Markup:
+    """A text in which what stands between backticks is shown as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return Markup(escape(text))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
 
 
 def choices(values: Sequence[str]) -> tuple[tuple[str, str], ...]:

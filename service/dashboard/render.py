@@ -73,6 +73,7 @@ def environment() -> Environment:
         has_manual=manual.is_built,
         verdict_chip=parts.verdict_chip,
         class_chip=parts.class_chip,
+        coded=parts.coded,
     )
     return found
 

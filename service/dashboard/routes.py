@@ -12,6 +12,7 @@ from service.audit.endpoints import AuditFilterDep
 from service.dashboard import (
     addresses,
     admin_routes,
+    device_routes,
     exports,
     queries,
     queue_routes,
@@ -22,7 +23,8 @@ from service.dashboard import (
 from service.dashboard.pages.audit import audit_file, audit_page
 from service.dashboard.pages.benchmarks import benchmarks_page
 from service.dashboard.pages.compare import compare_page, compare_table
-from service.dashboard.pages.devices import device_page, devices_page
+from service.dashboard.pages.device_filter import DeviceFilter
+from service.dashboard.pages.devices import device_page, devices_page, first_of
 from service.dashboard.pages.jobs import job_data, job_page, jobs_page
 from service.dashboard.pages.overview import overview_page
 from service.dashboard.pages.run import run_data, run_page
@@ -41,17 +43,27 @@ Ending = Literal["csv", "json"]
 def run_filter(
     state: Text = "", mode: Text = "", model: Text = "", plan: Text = "", target: Text = "", device: Text = "",
     measurement_class: Annotated[str, Query(alias="class", max_length=40)] = "", verdict: Text = "", bundle: Text = "",
-    group: Text = "",
+    group: Text = "", code: Text = "",
 ) -> RunFilter:  # fmt: skip
     """The run filter of a query."""
-    return RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan, group)
+    return RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan, group, code)
 
 
-def job_filter(state: Text = "", model: Text = "", plan: Text = "", target: Text = "") -> JobFilter:
+def job_filter(
+    state: Text = "", model: Text = "", plan: Text = "", target: Text = "", code: Text = ""
+) -> JobFilter:  # fmt: skip
     """The job filter of a query."""
-    return JobFilter(state, target, model, plan)
+    return JobFilter(state, target, model, plan, code)
 
 
+def device_filter(
+    health: Text = "", device_class: Annotated[str, Query(alias="class", max_length=100)] = "", tag: Text = ""
+) -> DeviceFilter:  # fmt: skip
+    """The device filter of a query."""
+    return DeviceFilter(health, device_class, tag)
+
+
+Devices = Annotated[DeviceFilter, Depends(device_filter)]
 Runs = Annotated[RunFilter, Depends(run_filter)]
 Jobs = Annotated[JobFilter, Depends(job_filter)]
 RunIds = Annotated[list[str] | None, Query(alias="run", max_length=16)]
@@ -76,7 +88,7 @@ def static_file(name: str) -> Response:
 def overview(farm: FarmDep) -> Response:
     """The first page."""
     with farm.database.read() as session:
-        return render.page("overview.html", page=overview_page(session, farm.settings.public_url), section="overview")
+        return render.page("overview.html", page=overview_page(session, farm.settings), section="overview")
 
 
 @private.get("/jobs")
@@ -149,17 +161,18 @@ def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: Te
 
 
 @private.get("/devices")
-def devices(farm: FarmDep, sort: Text = "") -> Response:
+def devices(farm: FarmDep, chosen: Devices, sort: Text = "") -> Response:
     """Enrolled devices."""
     with farm.database.read() as session:
-        return render.page("devices.html", page=devices_page(session, sort), section="devices")
+        found = first_of(devices_page(session, sort, chosen))
+        return render.page("devices.html", page=found, section="devices")
 
 
 @private.get("/devices.{ending}")
-def devices_data(ending: Ending, farm: FarmDep, sort: Text = "") -> Response:
+def devices_data(ending: Ending, farm: FarmDep, chosen: Devices, sort: Text = "") -> Response:
     """The same rows as a file."""
     with farm.database.read() as session:
-        return render.data(devices_page(session, sort).table, ending, "devices")
+        return render.data(devices_page(session, sort, chosen).table, ending, "devices")
 
 
 @private.get("/devices/{device_id}")
@@ -229,5 +242,5 @@ def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None) -> Response:
 
 
 router.include_router(private)
-for other in (admin_routes.router, queue_routes.router, regression_routes.router):
+for other in (admin_routes.router, queue_routes.router, regression_routes.router, device_routes.router):
     router.include_router(other)

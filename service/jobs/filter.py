@@ -17,11 +17,13 @@ class JobFilter:
     target: str = ""
     model: str = ""
     plan: str = ""
+    code: str = ""
+    """How it ended, in the public contract's word (`model.unsupported`)."""
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Job`."""
         pairs = ((Job.state, self.state), (Job.target, self.target), (Job.model_name, self.model),
-                 (Job.plan_name, self.plan))  # fmt: skip
+                 (Job.plan_name, self.plan), (Job.code, self.code))  # fmt: skip
         if self.state == "open":
             return [Job.state.in_(OPEN_JOB_STATES), *(column == value for column, value in pairs[1:] if value)]
         return [column == value for column, value in pairs if value]

@@ -26,6 +26,8 @@ class RunFilter:
     model: str = ""
     plan: str = ""
     group: str = ""
+    code: str = ""
+    """How it ended, in the public contract's word (`device.lost`)."""
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Run` joined with the `Holding` of its bundle."""
@@ -33,6 +35,7 @@ class RunFilter:
             (Run.state, self.state), (Run.mode, self.mode), (Run.bundle_digest, self.bundle), (Run.target, self.target),
             (Run.device_id, self.device), (Run.measurement_class, self.measurement_class), (Run.verdict, self.verdict),
             (Holding.name, self.model), (Holding.plan_name, self.plan), (Run.group_id, self.group),
+            (Run.code, self.code),
         )  # fmt: skip
         ours = [Run.is_canary.is_(False)]
         if self.state == "open":

@@ -121,6 +121,7 @@ def seed(session: Session, now: float | None = None) -> Seeded:
     layers = mobilenet_layers(8)
     rows.canaries(pi, layers)
     ids: dict[str, str] = {"host": host.id, "quarantined": hot.id, "offline": gone.id, "pi": pi.id}
+    ids["recompiled_run"] = seed_compilers(rows, pi)
     base_us = {"x86-64-v4": 212_000.0, "raspberry-pi-4": 2_840_000.0, "jetson-orin-nano": 611_000.0}
     on = {"x86-64-v4": host, "raspberry-pi-4": pi, "jetson-orin-nano": jetson}
     bundles: dict[tuple[str, str], Bundle] = {}
@@ -192,7 +193,6 @@ def seed(session: Session, now: float | None = None) -> Seeded:
     ids |= _digits(rows, host, digits)
     ids |= _troubles(rows, host, pi, hot, bundles)
     seed_queue(rows, bundles, hot)
-    ids["recompiled_run"] = seed_compilers(rows, pi)
     seed_administration(rows, pi)
     return Seeded(**{name: ids[name] for name in Seeded.__dataclass_fields__})
 

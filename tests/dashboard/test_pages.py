@@ -239,7 +239,10 @@ def test_an_empty_farm_says_the_next_step(tmp_path: Path) -> None:
     app = make_app(tmp_path)
     client = SeededFarm(app, app.state.farm, None).browser()  # type: ignore[arg-type]
     for path, words in (
-        ("", "pockfarm compile"), ("/jobs", "pockfarm compile"), ("/runs", "pockfarm run"), ("/devices", "enrolment"),
+        ("", "pockfarm compile"), ("/jobs", "pockfarm compile"), ("/runs", "pockfarm run"),
+        ("/devices", "pockfarm devices enrol"),
+        ("/queue", "pockfarm run"), ("/regressions", "pockfarm run"), ("/admin/enrolment", "Make a token"),
+        ("/admin/webhooks", "Nobody is told yet"), ("/admin/windows", "Plan a window"),
         ("/benchmarks", "pockfarm run"), ("/compare", "two to four"),
     ):  # fmt: skip
         assert words in check_page(client.get("/dashboard" + path).text).visible_text(), path

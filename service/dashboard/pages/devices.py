@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from sqlalchemy.orm import Session
 
@@ -15,6 +16,9 @@ from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.health import AttemptMark, attempt_strip
 from service.dashboard.facts import AttemptFacts, DeviceFacts, EventFacts
 from service.dashboard.pages.canaries import CanaryPart, canary_part
+from service.dashboard.pages.device_doings import NOTHING, Doings, doings
+from service.dashboard.pages.device_filter import DeviceFilter
+from service.dashboard.pages.device_health import IsolationPart, isolation_part, newest_times, sensor_table
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, state_chip
 from service.dashboard.tables import Column, Row, Table, Value, table
@@ -29,13 +33,22 @@ from service.settings import Settings
 COLUMNS: tuple[Column, ...] = (
     Column("device", "Device", primary=True, sortable=True),
     Column("health", "Health", "state", sortable=True),
+    Column(
+        "canary_ms",
+        "Canary",
+        "number",
+        "ms",
+        fits=True,
+        sortable=True,
+        hint="Step median of its newest timed canary; its page says which, and how it went",
+    ),
     Column("measurement_class", "Class", "class", sortable=True, hint="Measurement class: what its numbers are worth"),
     Column("device_class", "Board", sortable=True),
     Column("targets", "Targets", files_only=True),
     Column("tags", "Tags", wrap=True),
     Column("cores", "Cores", "number", sortable=True),
     Column("memory_gib", "Memory", "number", "GiB", 1, sortable=True),
-    Column("sensors", "Sensors", wrap=True),
+    Column("sensors", "Sensors", files_only=True),
     Column("isolation_level", "Isolation", "number", hint="0 none to 4: limits, system calls, empty root, cgroup"),
     Column("agent", "Agent", "code"),
     Column("updates", "Updates itself", hint="on, off, installed (by another tool), trial; none: an older agent"),
@@ -62,26 +75,52 @@ UPDATES = {
     "trial": "its new agent is being tried",
     "": "its agent is older than updates: run its line of enrolment again",
 }
+LEFT_OUT_WHEN_SHORT = ("tags", "sensors", "isolation_level", "agent", "updates")
+SHOWN = 100
+"""Devices of a page; a filter brings the others."""
 HISTORY = 50
 STRIP = 60
 TONES = {"succeeded": "good", "failed": "bad", "lost": "bad", "leased": "open", "running": "open"}
 
 
-def device_table(found: Sequence[DeviceFacts], caption: str) -> Table:
-    """Devices as rows."""
-    return table("devices", caption, COLUMNS, [_row(entry) for entry in found])
+def device_table(found: Sequence[DeviceFacts], caption: str, canaries: Mapping[str, float] = MappingProxyType({})
+                 ) -> Table:  # fmt: skip
+    """Devices as rows. `canaries`: what their newest timed canaries took, in microseconds, by their ids."""
+    rows = [_row(entry, canaries.get(entry.id)) for entry in found]
+    return table("devices", caption, COLUMNS, rows).hiding_empty("canary_ms", "tags", "updates")
 
 
-def devices_page(session: Session, sort: str) -> Listing:
-    """Every enrolled device."""
-    found = queries.devices(session)
-    return Listing(device_table(found, "Devices by name").sorted_by(sort), addresses.page("devices"))
+def short_table(found: Sequence[DeviceFacts], caption: str) -> Table:
+    """Without what an overview can do without."""
+    whole = device_table(found, caption)
+    columns = (replace(one, files_only=one.files_only or one.key in LEFT_OUT_WHEN_SHORT) for one in whole.columns)
+    return replace(whole, columns=tuple(columns))
 
 
-def _row(entry: DeviceFacts) -> Row:
+def devices_page(session: Session, sort: str, chosen: DeviceFilter) -> Listing:
+    """The devices that the filter takes: all of them, in files; on a page, the first ones in this order."""
+    every = queries.devices(session)
+    found = [one for one in every if chosen.takes(one)]
+    whole = device_table(found, "Devices by name", newest_times(session, [one.id for one in found])).sorted_by(sort)
+    return Listing(
+        whole,
+        addresses.page("devices"),
+        query=chosen.query,
+        filters=chosen.filters(every),
+        hidden_note=f"The first {SHOWN} of {len(found)}; choose a class, or a health." if len(found) > SHOWN else "",
+    )
+
+
+def first_of(whole: Listing) -> Listing:
+    """What a page shows of a long list."""
+    return replace(whole, table=replace(whole.table, rows=whole.table.rows[:SHOWN]))
+
+
+def _row(entry: DeviceFacts, canary_us: float | None) -> Row:
     values: dict[str, Value] = {
         "device": entry.name,
         "health": entry.health,
+        "canary_ms": fmt.milliseconds(canary_us),
         "measurement_class": entry.measurement_class,
         "device_class": entry.device_class,
         "targets": ", ".join(entry.targets),
@@ -115,10 +154,17 @@ class DevicePage:
     canaries: CanaryPart
     hold: Hold | None
     """What keeps new work from it because its operators say so."""
+    isolation: IsolationPart
+    sensors: Table
+    """What it said of itself while its newest runs were measured."""
+    doings: Doings
+    """What its operators may do."""
 
 
-def device_page(session: Session, settings: Settings, device_id: str) -> DevicePage | None:
-    """One device, or None when there is no such device."""
+def device_page(
+    session: Session, settings: Settings, device_id: str, refused: Doings | None = None
+) -> DevicePage | None:  # fmt: skip
+    """One device, or None when there is no such device. `refused`: a form of it that comes back."""
     now = time.time()
     found = queries.device(session, device_id, now)
     if found is None:
@@ -136,6 +182,9 @@ def device_page(session: Session, settings: Settings, device_id: str) -> DeviceP
         marks=tuple(marks_of(session, row)) if is_own(session, row) else (),
         canaries=canary_part(session, device_id),
         hold=Calendar.read(session).hold(row, clock_s(settings, row)),
+        isolation=isolation_part(found),
+        sensors=sensor_table(session, device_id) if is_own(session, row) else sensor_table(session, ""),
+        doings=refused or doings(row, found) if is_own(session, row) else NOTHING,
     )
 
 

@@ -51,6 +51,7 @@ def jobs_page(session: Session, chosen: JobFilter, before: str, sort: str) -> Li
         (name, value)
         for name, value in (
             ("state", chosen.state), ("model", chosen.model), ("plan", chosen.plan), ("target", chosen.target),
+            ("code", chosen.code),
         )
         if value
     )  # fmt: skip
@@ -61,6 +62,7 @@ def jobs_page(session: Session, chosen: JobFilter, before: str, sort: str) -> Li
         path=path,
         query=(*query, ("before", before)),
         filters=(
+            *([Filter("code", "Ended with", chosen.code, choices((chosen.code,)))] if chosen.code else []),
             Filter("state", "State", chosen.state, (("open", "open (any)"), *choices(JOB_STATES))),
             Filter("model", "Model", chosen.model, choices(values["model"])),
             Filter("plan", "Plan", chosen.plan, choices(values["plan"])),

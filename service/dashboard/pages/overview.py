@@ -6,22 +6,19 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from service.canary.history import change_words, explained
-from service.canary.service import regressed
 from service.dashboard import addresses, queries
-from service.dashboard.facts import DeviceFacts, JobFacts
-from service.dashboard.pages.devices import device_table
+from service.dashboard.facts import DeviceFacts
+from service.dashboard.pages.attention import Concern, concerns
+from service.dashboard.pages.devices import short_table
 from service.dashboard.pages.jobs import job_table
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.tables import Table
-from service.database.models import CanaryChange
 from service.jobs.filter import JobFilter
-from service.releases.publishing import halted
 from service.runs.filter import RunFilter
+from service.settings import Settings
 
 OPEN_ROWS = 20
 RECENT_ROWS = 10
-ATTENTION_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +28,6 @@ class Count:
     number: int
     label: str
     href: str
-
-
-@dataclass(frozen=True, slots=True)
-class Concern:
-    """Something that a person should look at."""
-
-    title: str
-    detail: str
-    href: str
-    icon: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +45,10 @@ class OverviewPage:
     public_url: str
 
 
-def overview_page(session: Session, public_url: str) -> OverviewPage:
+def overview_page(session: Session, settings: Settings) -> OverviewPage:
     """Everything of the first page."""
     counts = queries.counts(session)
     devices = queries.devices(session)
-    failed_jobs = queries.jobs(session, JobFilter(state="failed"), 4)
     return OverviewPage(
         counts=_counts(counts, devices),
         open_runs=run_table(queries.runs(session, RunFilter(state="open"), OPEN_ROWS), "Open runs", short=True),
@@ -70,10 +56,10 @@ def overview_page(session: Session, public_url: str) -> OverviewPage:
         recent=run_table(
             queries.runs(session, RunFilter(state="succeeded"), RECENT_ROWS), "Latest results", short=True
         ),
-        devices=device_table(devices, "Devices"),
-        concerns=_concerns(session, devices, failed_jobs)[:ATTENTION_ROWS],
+        devices=short_table(devices, "Devices"),
+        concerns=concerns(session, settings, devices),
         is_new=not counts["jobs"] and not counts["runs"],
-        public_url=public_url,
+        public_url=settings.public_url,
     )
 
 
@@ -88,35 +74,3 @@ def _counts(counts: dict[str, dict[str, int]], devices: list[DeviceFacts]) -> tu
         Count(runs.get("succeeded", 0), "succeeded", addresses.page("runs", ("state", "succeeded"))),
         Count(runs.get("failed", 0), "failed", addresses.page("runs", ("state", "failed"))),
     )
-
-
-def _concerns(session: Session, devices: list[DeviceFacts], failed_jobs: list[JobFacts]) -> tuple[Concern, ...]:
-    found = [
-        Concern(f"{device.name} is {device.health}", device.reason, addresses.device(device.id), "warning")
-        for device in devices
-        if device.health == "quarantined"
-    ]
-    found += [_slower(change, device) for change, device in regressed(session, ATTENTION_ROWS)]
-    found += [
-        Concern(f"Agent {one.version} is halted", one.halt_reason, addresses.page("devices"), "warning")
-        for one in halted(session)
-    ]
-    found += [
-        Concern(f"Compile failed: {job.title}", _reason(job.cause, job.message), addresses.job(job.id), "cross")
-        for job in failed_jobs
-    ]
-    found += [
-        Concern(f"Run failed: {run.title}", _reason(run.cause, run.message), addresses.run(run.id), "cross")
-        for run in queries.runs(session, RunFilter(state="failed"), 4)
-    ]
-    return tuple(found)
-
-
-def _slower(change: CanaryChange, device: str) -> Concern:
-    detail = f"{change_words(change)}; {explained(change.differences)}"
-    title = f"{device} has become slower, by its canary {change.canary}"
-    return Concern(title, detail, addresses.device(change.device_id), "warning")
-
-
-def _reason(cause: str | None, message: str) -> str:
-    return f"{cause}: {message}" if cause else message

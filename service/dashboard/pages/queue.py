@@ -38,7 +38,7 @@ LANE_COLUMNS = (
 )
 CLASS_COLUMNS = (
     Column("device_class", "Class of board", primary=True),
-    Column("runs", "Runs it may take", "number"),
+    Column("runs", "Runs", "number", hint="That devices of the class may take"),
     Column("free", "Free", "number"),
     Column("busy", "Busy", "number"),
     Column("kept", "Take nothing now", wrap=True, wide_only=True),

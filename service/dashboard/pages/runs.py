@@ -48,7 +48,7 @@ def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
     pairs: Sequence[tuple[str, str]] = (
         ("state", chosen.state), ("mode", chosen.mode), ("model", chosen.model), ("plan", chosen.plan),
         ("target", chosen.target), ("device", chosen.device), ("class", chosen.measurement_class),
-        ("verdict", chosen.verdict), ("bundle", chosen.bundle), ("group", chosen.group),
+        ("verdict", chosen.verdict), ("bundle", chosen.bundle), ("group", chosen.group), ("code", chosen.code),
     )  # fmt: skip
     return tuple(pair for pair in pairs if pair[1])
 
@@ -57,6 +57,7 @@ def _filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
     values = queries.bundle_values(session)
     return (
         *([Filter("group", "Group", chosen.group, choices((chosen.group,)))] if chosen.group else []),
+        *([Filter("code", "Ended with", chosen.code, choices((chosen.code,)))] if chosen.code else []),
         Filter("state", "State", chosen.state, (("open", "open (any)"), *choices(RUN_STATES))),
         Filter("mode", "Mode", chosen.mode, choices(MODES)),
         Filter("model", "Model", chosen.model, choices(values["model"])),

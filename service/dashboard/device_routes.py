@@ -1,0 +1,103 @@
+"""What operators do with a device from its page. Each form calls the endpoint of the API that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+
+from service.access import FarmDep, PrincipalDep
+from service.dashboard import addresses, forms, queries, render, visitors
+from service.dashboard.forms import Typed, TypedDep
+from service.dashboard.pages.device_doings import doings, tags_change
+from service.dashboard.pages.devices import device_page
+from service.devices import endpoints, service
+from service.devices.schemas import CanaryChange, StateChange, TagsChange
+from service.farm import Farm
+from service.problems import Forbidden, NotFound, Problem
+
+router = APIRouter(prefix=addresses.ROOT + "/devices/{device_id}", dependencies=[Depends(visitors.meet)],
+                   include_in_schema=False)  # fmt: skip
+
+
+def _taken(farm: Farm, device_id: str, form_id: str, typed: Typed, act: Callable[[], str]) -> Response:
+    """What a form asks for, done; else the page with the form as it was typed."""
+    try:
+        said = act()
+    except (NotFound, Forbidden):
+        raise
+    except Problem as problem:
+        return _refused(farm, device_id, form_id, typed, problem)
+    return forms.done(addresses.device(device_id), said)
+
+
+def _refused(farm: Farm, device_id: str, form_id: str, typed: Typed, problem: Problem) -> Response:
+    with farm.database.read() as session:
+        row, facts = service.find(session, device_id), queries.device(session, device_id)
+        offered = doings(row, facts).refused(form_id, typed, problem) if facts else None
+        page = device_page(session, farm.settings, device_id, offered)
+        return render.page("device.html", problem.status_code, page=page, section="devices")
+
+
+@router.post("/tags")
+def set_tags(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Give it these tags, and no others."""
+
+    def change() -> str:
+        with farm.database.read() as session:
+            wanted = tags_change(service.find(session, device_id), typed)
+        return f"{endpoints.change_tags(device_id, forms.body_of(TagsChange, wanted), farm, principal).name} is tagged"
+
+    return _taken(farm, device_id, "tags", typed, change)
+
+
+@router.post("/drain")
+def drain(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Give it nothing new."""
+
+    def begin() -> str:
+        body = forms.body_of(StateChange, typed.given("reason"))
+        return f"{endpoints.drain_device(device_id, body, farm, principal).name} gets nothing new"
+
+    return _taken(farm, device_id, "drain", typed, begin)
+
+
+@router.post("/quarantine")
+def quarantine(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Give it no work until it is released."""
+
+    def begin() -> str:
+        body = forms.body_of(StateChange, typed.given("reason"))
+        return f"{endpoints.quarantine_device(device_id, body, farm, principal).name} is quarantined"
+
+    return _taken(farm, device_id, "quarantine", typed, begin)
+
+
+@router.post("/release")
+def release(device_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Give it work again; its strikes are forgotten."""
+    released = endpoints.release_device(device_id, StateChange(reason="on the dashboard"), farm, principal)
+    return forms.done(addresses.device(device_id), f"{released.name} is released: it gets work again")
+
+
+@router.post("/resume")
+def resume(device_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Give it work again after a drain."""
+    resumed = endpoints.resume_device(device_id, farm, principal)
+    return forms.done(addresses.device(device_id), f"{resumed.name} gets work again")
+
+
+@router.post("/canary")
+def set_canary(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Say whether canary runs may bring it back."""
+    changed = endpoints.set_canary(device_id, CanaryChange(enabled=typed.text("enabled") == "yes"), farm, principal)
+    words = "gets no canary runs" if changed.canary_off else "gets canary runs"
+    return forms.done(addresses.device(device_id), f"{changed.name} {words}")
+
+
+@router.post("/remove")
+def remove(device_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Remove it for ever."""
+    removed = endpoints.remove_device(device_id, farm, principal)
+    return forms.done(addresses.page("devices"), f"{removed.name} is removed")

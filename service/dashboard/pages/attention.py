@@ -1,0 +1,251 @@
+"""What needs somebody, one line for each cause: how many, what to do, and where those are listed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.canary.history import change_words, explained
+from service.canary.service import regressed
+from service.dashboard import addresses, visitors
+from service.dashboard import format as fmt
+from service.dashboard.facts import DeviceFacts
+from service.dashboard.pages.admin.part import path
+from service.database.memory import recalled_if_dear
+from service.database.models import HOME, ApiKey, EnrolmentToken, Job, Run, Webhook
+from service.database.scope import organisation_of
+from service.disk import written_folders
+from service.health.signs import count_alive
+from service.releases.publishing import halted
+from service.runs.queued import waiting_lanes
+from service.settings import Settings
+
+LATELY_S = 86400.0
+"""Failures older than a day are history."""
+SOON_S = 14 * 86400.0
+JUST_S = 7 * 86400.0
+"""Keys that expire within the first, or have within the second."""
+FAILURES = 4
+"""Causes of failed runs, and as many of failed compiles."""
+MOST_SLOWER = 20
+NEARLY_FULL = 3.0
+"""So many times the reserve at which the farm takes nothing any more."""
+DO: dict[str, str] = {
+    "model": "change the model or its plan: each job says where",
+    "compiler": "a defect of the compiler: send its report to whoever runs the farm",
+    "limits": "ask for less, or for a higher limit",
+    "device": "look at the devices that they ran on",
+    "infra": "look whether all parts of the farm are up: `pockfarm status`",
+    "service": "a defect of the farm: its log has the details",
+    "user": "mend what was sent, and send it again",
+    "policy": "the farm's rules forbid it: its operator can tell which",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """Everything of one cause."""
+
+    count: int
+    title: str
+    detail: str
+    """What is known of it, and what to do."""
+    href: str
+    """Where they are listed."""
+    icon: str = "warning"
+
+
+def concerns(session: Session, settings: Settings, devices: Sequence[DeviceFacts]) -> tuple[Concern, ...]:
+    """Those of the visitor's organisation, and of the farm if it is the farm's own; the worst first."""
+    looks: tuple[Callable[[], Sequence[Concern]], ...] = (
+        lambda: _disks(session, settings),
+        lambda: _workers(session),
+        lambda: _quarantined(devices),
+        lambda: _stuck(session, settings),
+        lambda: _slower(session),
+        lambda: _offline(devices),
+        lambda: _halted(session),
+        lambda: _failed(session, Run, "run", "runs"),
+        lambda: _failed(session, Job, "compile", "jobs"),
+        lambda: _webhooks(session),
+        lambda: _keys(session),
+        lambda: _tokens(session),
+    )
+    return tuple(found for look in looks for found in look())
+
+
+def _is_operator(session: Session) -> bool:
+    return organisation_of(session) == HOME and visitors.current().may("operate")
+
+
+def _disks(session: Session, settings: Settings) -> Sequence[Concern]:
+    if not _is_operator(session):
+        return ()
+    found = []
+    for folder in written_folders(settings):
+        room = os.statvfs(folder)
+        free_bytes = room.f_bavail * room.f_frsize
+        if free_bytes < NEARLY_FULL * settings.disk_reserve_bytes:
+            told = f"{fmt.size(free_bytes)} are free; below {fmt.size(settings.disk_reserve_bytes)} the farm takes \
+nothing. Make room, or shorten how long things stay (retention)"
+            found.append(Concern(1, f"The disk of {folder} is nearly full", told, addresses.page("admin")))
+    return found[:1]  # mostly all are on one disk
+
+
+def _workers(session: Session) -> Sequence[Concern]:
+    waiting = session.scalar(select(func.count()).where(Job.state == "queued")) or 0
+    if not waiting or not _is_operator(session) or count_alive(session, "worker"):
+        return ()
+    told = "start one: `pockfarm up` does on one machine; `pockfarm status` says what is up"
+    title = f"{fmt.plural(waiting, 'compile')} {'waits' if waiting == 1 else 'wait'}, and no worker is up"
+    return [Concern(waiting, title, told, addresses.page("queue"))]
+
+
+def _quarantined(devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
+    return _of_health(devices, "quarantined", "look at the last attempts, then release it on its page")
+
+
+def _offline(devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
+    return _of_health(devices, "offline", "start the agent again; it keeps its enrolment")
+
+
+def _of_health(devices: Sequence[DeviceFacts], health: str, todo: str) -> Sequence[Concern]:
+    found = sorted((one for one in devices if one.health == health), key=lambda one: -one.last_seen_at)
+    if not found:
+        return ()
+    is_one = len(found) == 1
+    which = found[0].name if is_one else fmt.plural(len(found), "device")
+    since = f"last seen {fmt.ago(found[0].last_seen_at, datetime.now(UTC))}"
+    said = found[0].reason if health == "quarantined" and found[0].reason else since
+    names = "" if is_one else f"{fmt.some([one.name for one in found], 3)}. "
+    href = addresses.device(found[0].id) if is_one else addresses.page("devices", ("health", health))
+    return [Concern(len(found), f"{which} {'is' if is_one else 'are'} {health}", f"{names}{_sentence(said)} {todo}",
+                    href)]  # fmt: skip
+
+
+def _sentence(text: str) -> str:
+    return f"{text.rstrip('.')}:"
+
+
+def _stuck(session: Session, settings: Settings) -> Sequence[Concern]:
+    found = [one for one in waiting_lanes(session, settings) if not one.takers]
+    if not found:
+        return ()
+    runs = sum(one.runs for one in found)
+    wants = fmt.some(sorted({one.lane.device_class or one.lane.target for one in found}), 3)
+    told = f"for {wants}: enrol, mend or release a device of the kind, or cancel them"
+    waits = "waits" if runs == 1 else "wait"
+    return [Concern(runs, f"{fmt.plural(runs, 'run')} {waits}, and no device can take {'it' if runs == 1 else 'them'}",
+                    told, addresses.page("queue"), "clock")]  # fmt: skip
+
+
+def _slower(session: Session) -> Sequence[Concern]:
+    found = regressed(session, MOST_SLOWER)
+    if not found:
+        return ()
+    names = list(dict.fromkeys(name for _, name in found))
+    if len(names) == 1:
+        change, name = found[0]
+        said = f"{change_words(change)} by its canary {change.canary}; {explained(change.differences)}"
+        return [Concern(len(found), f"{name} has become slower", f"{said}. Say that it is known, or look at it",
+                        addresses.page("regressions"))]  # fmt: skip
+    told = f"{fmt.some(names, 3)}: look at each, or say that it is known"
+    return [Concern(len(found), f"{len(names)} devices have become slower", told, addresses.page("regressions"))]
+
+
+def _halted(session: Session) -> Sequence[Concern]:
+    return [
+        Concern(1, f"Agent {one.version} is halted", f"{_sentence(one.halt_reason)} mend it, and publish another",
+                path("releases") if visitors.current().may("operate") else addresses.page("devices"))
+        for one in halted(session)
+    ]  # fmt: skip
+
+
+def _failed(session: Session, kind: type[Run | Job], noun: str, page: str) -> Sequence[Concern]:
+    key = ("failed lately", kind.__tablename__, organisation_of(session))
+    found = recalled_if_dear(session, key, lambda: _by_cause(session, kind))
+    shown = [
+        Concern(count, f"{fmt.plural(count, noun)} failed: {code or 'without a code'}",
+                _todo(session, kind, cause, newest),
+                addresses.page(page, ("state", "failed"), ("code", code)), "cross")
+        for cause, code, count, newest in found[:FAILURES]
+    ]  # fmt: skip
+    more = sum(count for *_, count, _ in found[FAILURES:])
+    if more:
+        shown.append(Concern(more, f"{fmt.plural(more, noun)} failed by other causes", "each says why",
+                             addresses.page(page, ("state", "failed")), "cross"))  # fmt: skip
+    return shown
+
+
+def _by_cause(session: Session, kind: type[Run | Job]) -> list[tuple[str, str, int, str]]:
+    """(cause, code, how many, the newest one's id) of the last day, the most frequent first."""
+    ours = [kind.state == "failed", kind.created_at > time.time() - LATELY_S]
+    if kind is Run:
+        ours.append(Run.is_canary.is_(False))
+    query = select(kind.cause, kind.code, func.count(), func.max(kind.id)).where(*ours).group_by(kind.cause, kind.code)
+    rows = [(cause or "", code or "", int(count), str(newest)) for cause, code, count, newest in session.execute(query)]
+    return sorted(rows, key=lambda row: (-row[2], row[1]))
+
+
+def _todo(session: Session, kind: type[Run | Job], cause: str, newest: str) -> str:
+    """What the newest of them says, and what to do about it."""
+    row = session.execute(select(kind.message, kind.hint).where(kind.id == newest)).first()
+    message, hint = row or ("", "")
+    said = f"{message.rstrip('.')}: " if message else ""
+    return f"{said[:300]}{(hint or DO.get(cause, 'each says why')).rstrip('.')}"
+
+
+def _webhooks(session: Session) -> Sequence[Concern]:
+    if not visitors.current().may("submit"):
+        return ()
+    failing = select(Webhook).where(Webhook.removed_at.is_(None), Webhook.failures > 0).order_by(Webhook.id.desc())
+    found = session.scalars(failing.limit(MOST_SLOWER)).all()
+    if not found:
+        return ()
+    told = f"{fmt.some([one.url for one in found], 2)}: look whether it answers, then send a test"
+    return [Concern(len(found), f"{fmt.plural(len(found), 'webhook')} cannot be told", told, path("webhooks"))]
+
+
+def _keys(session: Session) -> Sequence[Concern]:
+    if not visitors.current().may("admin"):
+        return ()
+    now = time.time()
+    ending = select(ApiKey.name, ApiKey.expires_at).where(
+        ApiKey.revoked_at.is_(None), ApiKey.expires_at.between(now - JUST_S, now + SOON_S)
+    )
+    found = session.execute(ending.order_by(ApiKey.expires_at).limit(MOST_SLOWER)).all()
+    if not found:
+        return ()
+    first = f"{found[0][0]} {'ended' if (found[0][1] or 0) <= now else 'ends'} on {fmt.clock(found[0][1])} UTC"
+    return [
+        Concern(
+            len(found),
+            f"{fmt.plural(len(found), 'API key')} {'ends' if len(found) == 1 else 'end'} soon, or \
+just did",
+            f"{first}: make another, and give it to whoever uses this one",
+            path("keys"),
+            "clock",
+        )
+    ]
+
+
+def _tokens(session: Session) -> Sequence[Concern]:
+    """Those that were not used, and ran out within the last day: a board that never came."""
+    if not visitors.current().may("operate"):
+        return ()
+    now = time.time()
+    unused = (EnrolmentToken.uses == 0, EnrolmentToken.revoked_at.is_(None), EnrolmentToken.id.is_not(None))
+    query = select(EnrolmentToken.name).where(*unused, EnrolmentToken.expires_at.between(now - LATELY_S, now))
+    found = list(session.scalars(query.limit(MOST_SLOWER)))
+    if not found:
+        return ()
+    names = fmt.some([name or "without a name" for name in found], 3)
+    told = f"{names}: make another, and paste its line on the board before it ends"
+    return [Concern(len(found), f"{fmt.plural(len(found), 'enrolment token')} ran out unused", told, path("enrolment"),
+                    "clock")]  # fmt: skip

@@ -1,0 +1,68 @@
+"""What operators of a device may do from its page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from service.dashboard import addresses, visitors
+from service.dashboard.actions import Action
+from service.dashboard.facts import DeviceFacts
+from service.dashboard.forms import Field, Form, Typed
+from service.database.models import Device
+from service.problems import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Doings:
+    """Buttons, and forms that need words."""
+
+    actions: tuple[Action, ...] = ()
+    forms: tuple[Form, ...] = ()
+    opened: str = ""
+    """The form that comes back: its box is open."""
+
+    def refused(self, form_id: str, typed: Typed, problem: Problem) -> Doings:
+        """With what was typed into that form, and why it was not taken."""
+        forms = tuple(one.refused(typed, problem) if one.id == form_id else one for one in self.forms)
+        return replace(self, forms=forms, opened=form_id)
+
+
+NOTHING = Doings()
+
+
+def doings(device: Device, found: DeviceFacts) -> Doings:
+    """As its state and the visitor's rights allow."""
+    if not visitors.current().may("operate") or device.state == "removed":
+        return NOTHING
+    here, name = addresses.device(device.id), device.name
+    actions = []
+    if device.state == "quarantined":
+        actions.append(Action(f"{here}/release", "Release", of=name))
+    if device.drained_at is not None:
+        actions.append(Action(f"{here}/resume", "Give it work again", of=name))
+    words = "Turn canary runs on" if device.canary_off else "Turn canary runs off"
+    wanted = (("enabled", "yes" if device.canary_off else ""),)
+    actions.append(Action(f"{here}/canary", words, wanted, of=name))
+    sure = "Its credential stops working at once, for ever; what it measured stays. To come back it enrols anew."
+    actions.append(Action(f"{here}/remove", "Remove", sure=sure, of=name, is_grave=True))
+    return Doings(tuple(actions), _forms(device, found, here))
+
+
+def _forms(device: Device, found: DeviceFacts, here: str) -> tuple[Form, ...]:
+    why = Field("reason", "Why", "area", max_length=1000, hint="For people: it stands where runs wait for it")
+    tags = Field("tags", "Tags", value=" ".join(found.tags), max_length=1000,
+                 hint="KEY or KEY=VALUE, a space between; runs ask for them with `where`")  # fmt: skip
+    forms = [Form("tags", "Tags", f"{here}/tags", "Set the tags", (tags,))]
+    if device.drained_at is None:
+        note = "It finishes what it has, and gets nothing new."
+        forms.append(Form("drain", "Drain", f"{here}/drain", "Drain it", (why,), note))
+    if device.state == "active":
+        note = "It gets no work until somebody releases it. What it works on now goes on."
+        forms.append(Form("quarantine", "Quarantine", f"{here}/quarantine", "Quarantine it", (why,), note))
+    return tuple(forms)
+
+
+def tags_change(device: Device, typed: Typed) -> dict[str, object]:
+    """What is to be set and taken away so that the device has the tags that were typed."""
+    wanted = dict(part.partition("=")[::2] for part in typed.text("tags").split())
+    return {"set": wanted, "remove": [key for key in device.tags if key not in wanted]}

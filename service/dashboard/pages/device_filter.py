@@ -1,0 +1,46 @@
+"""Which devices to list: by health, class of board and tag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.dashboard.facts import DeviceFacts
+from service.dashboard.parts import Filter, choices
+
+HEALTHS = ("online", "busy", "offline", "quarantined", "draining", "drained")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFilter:
+    """What is empty does not restrict."""
+
+    health: str = ""
+    device_class: str = ""
+    tag: str = ""
+    """`key` or `key=value`."""
+
+    def takes(self, one: DeviceFacts) -> bool:
+        """Whether the device is one of them."""
+        keys = {tag.partition("=")[0] for tag in one.tags}
+        return (
+            self.health in ("", one.health)
+            and self.device_class in ("", one.device_class)
+            and (not self.tag or self.tag in one.tags or self.tag in keys)
+        )
+
+    @property
+    def query(self) -> tuple[tuple[str, str], ...]:
+        """Those in force."""
+        pairs = (("health", self.health), ("class", self.device_class), ("tag", self.tag))
+        return tuple(pair for pair in pairs if pair[1])
+
+    def filters(self, every: Sequence[DeviceFacts]) -> tuple[Filter, ...]:
+        """Choices by what there is."""
+        classes = tuple(sorted({one.device_class for one in every}))
+        tags = tuple(sorted({tag for one in every for tag in one.tags}))
+        return (
+            Filter("health", "Health", self.health, choices(HEALTHS)),
+            Filter("class", "Board", self.device_class, choices(classes)),
+            *([Filter("tag", "Tag", self.tag, choices(tags))] if tags else []),
+        )

@@ -1,0 +1,103 @@
+"""How a device is: what its isolation enforces, what its sensors said, what its canaries took last."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from device_agents.wire import ISOLATION_LEVELS, ISOLATION_PARTS
+from device_agents.wire.isolation import IN_FORCE, LACKING
+from service.dashboard import addresses, queries
+from service.dashboard import format as fmt
+from service.dashboard.facts import DeviceFacts, RunFacts
+from service.dashboard.tables import Column, Row, Table, Value, table
+from service.database.models import CanaryTime
+from service.runs.filter import RunFilter
+
+NEWEST = 5
+"""Measured runs whose reports are read for what the sensors said."""
+COLUMNS = (
+    Column("run", "Run", primary=True),
+    Column("hottest_c", "Hottest", "number", "\N{DEGREE SIGN}C", 1),
+    Column("coolest_c", "Coolest", "number", "\N{DEGREE SIGN}C", 1),
+    Column("mhz", "Mean clock", "number", "MHz", wide_only=True),
+    Column("throttled", "Held its speed back"),
+    Column("load", "Others' load", "number", "cores", 2, wide_only=True, hint="Processor time of other processes"),
+    Column("at", "When", "time", "UTC", wide_only=True),
+)
+WORDS = (
+    "nothing: what runs there may do what its user may",
+    "a session of its own with limits of memory, time and files; no privileges",
+    "only the system calls that training needs, and one process",
+    "it sees no network, no other process and no file but its own",
+    "the kernel bounds the memory and the processes of the job as a whole",
+)
+"""What each level adds, for those who do not read docs/isolation.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationPart:
+    """What a device enforces around a job."""
+
+    level: int
+    levels: tuple[tuple[str, bool], ...]
+    """(what each level adds, whether it is in force), from 1 on."""
+    parts: str
+    """What was tried and is in force, as the agent tells."""
+    lacks: str
+    """What is not, and why."""
+    next_level: str
+    """What the next level needs; empty at the highest."""
+
+
+def isolation_part(found: DeviceFacts) -> IsolationPart:
+    """Explained for people."""
+    level = max(0, min(found.isolation_level, len(ISOLATION_LEVELS) - 1))
+    more = ISOLATION_PARTS[level + 1 : level + 2]
+    return IsolationPart(
+        level=level,
+        levels=tuple((words, at <= level) for at, words in enumerate(WORDS) if at),
+        parts=found.environment.get(IN_FORCE, ""),
+        lacks=found.environment.get(LACKING, ""),
+        next_level=", ".join(more[0]) if more else "",
+    )
+
+
+def newest_times(session: Session, device_ids: Collection[str]) -> dict[str, float]:
+    """What the newest timed canary of each device took, in microseconds: of any series, if it was valid."""
+    if not device_ids:
+        return {}
+    mine = (CanaryTime.device_id.in_(device_ids), CanaryTime.verdict == "valid")
+    last = select(func.max(CanaryTime.run_id)).where(*mine).group_by(CanaryTime.device_id)
+    rows = session.execute(select(CanaryTime.device_id, CanaryTime.median_us).where(CanaryTime.run_id.in_(last)))
+    return dict(rows.all())
+
+
+def sensor_table(session: Session, device_id: str) -> Table:
+    """What the board said of itself while its newest runs were measured; empty without a device or a sensor."""
+    found = queries.measured_runs(session, RunFilter(device=device_id), NEWEST) if device_id else []
+    rows = [row for run in queries.with_reports(session, found) if (row := _row(run)) is not None]
+    return table("sensors", "What its sensors said in its newest runs", COLUMNS, rows)
+
+
+def _row(run: RunFacts) -> Row | None:
+    states = run.report.device_states if run.report else ()
+    heat = [one.temperature_c for one in states if one.temperature_c is not None]
+    clocks = [one.frequency_hz for one in states if one.frequency_hz is not None]
+    held = [one.throttled for one in states if one.throttled is not None]
+    loads = [one.load for one in states if one.load is not None]
+    if not (heat or clocks or held or loads):
+        return None
+    values: dict[str, Value] = {
+        "run": run.title,
+        "hottest_c": max(heat, default=None),
+        "coolest_c": min(heat, default=None),
+        "mhz": sum(clocks) / len(clocks) / 1e6 if clocks else None,
+        "throttled": fmt.percent(sum(held) / len(held), 0) + " of the time" if any(held) else "no" if held else None,
+        "load": max(loads, default=None),
+        "at": fmt.iso(run.created_at),
+    }
+    return Row(values, {"run": addresses.run(run.id)}, {"run": run.verdict or ""})
