@@ -18,7 +18,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("target", "Target", files_only=True),
     Column("state", "State", "state", wide_only=True),
     Column("verdict", "Verdict", "verdict", hint="Whether the measurement counts; only valid ones rank"),
-    Column("median_ms", "Step median", "number", "ms", fits=True, sortable=True),
+    Column("median_ms", "Median", "number", "ms", fits=True, sortable=True, hint="Of one step"),
     Column("p90_ms", "Step p90", "number", "ms", fits=True, sortable=True),
     Column("mode", "Mode", files_only=True),
     Column("device", "Device"),
