@@ -179,6 +179,7 @@ RULES: Mapping[str, Rule] = {
     "GET /dashboard/devices/{device_id}/{name}.{ending}": Rule("read", "device"),
     "GET /dashboard/audit": ADMIN,
     "GET /dashboard/audit.{ending}": ADMIN,
+    "GET /dashboard/api": READ,
     "GET /dashboard/queue": READ,
     "POST /dashboard/runs/{run_id}/cancel": Rule("submit", "run"),
     "POST /dashboard/jobs/{job_id}/cancel": Rule("submit", "job"),

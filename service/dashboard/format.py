@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from markupsafe import Markup, escape
+
 from device_agents.figures.digits import parts_of_time, time_span
 from device_agents.figures.intervals import Interval
 
@@ -150,3 +152,13 @@ def some(names: Sequence[str], most: int) -> str:
 def plural(count: int, noun: str, many: str | None = None) -> str:
     """`1 run`, `12 runs`."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def coded(text: str) -> Markup:
+    """A sentence whose `words in quotes of code` are shown as code; all of it is escaped."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from service import manual
 from service.dashboard import addresses, parts, visitors
@@ -24,8 +25,10 @@ STATIC_FILES: Mapping[str, str] = {
     "forms.css": "text/css; charset=utf-8",
     "charts.css": "text/css; charset=utf-8",
     "charts.js": "text/javascript; charset=utf-8",
+    "filter.js": "text/javascript; charset=utf-8",
     "live.js": "text/javascript; charset=utf-8",
     "mark.svg": "image/svg+xml",
+    "reference.css": "text/css; charset=utf-8",
 }
 """Every static file of ours and its media type; beside them only those of the chart library are served."""
 LIBRARY_TYPES: Mapping[str, str] = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
@@ -86,6 +89,11 @@ def page(template: str, status: int = 200, **values: object) -> HTMLResponse:
     if visitor.said is not None:
         visitors.forget_said(answer)
     return answer
+
+
+def part(template: str, **values: object) -> Markup:
+    """A part of a page that is the same for every visitor, to be kept."""
+    return Markup(environment().get_template(template).render(**values))
 
 
 def data(table: Table | WholeTable, ending: str, name: str) -> Response:

@@ -16,6 +16,7 @@ from service.dashboard import (
     exports,
     queries,
     queue_routes,
+    reference_routes,
     regression_routes,
     render,
     visitors,
@@ -242,5 +243,11 @@ def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None) -> Response:
 
 
 router.include_router(private)
-for other in (admin_routes.router, queue_routes.router, regression_routes.router, device_routes.router):
+for other in (
+    admin_routes.router,
+    device_routes.router,
+    queue_routes.router,
+    reference_routes.router,
+    regression_routes.router,
+):
     router.include_router(other)

@@ -73,6 +73,7 @@ def pages_of(seeded: SeededFarm) -> dict[str, str]:
         "compare-unlike": f"/dashboard/compare?run={ids.sparse_run}&run={ids.emulated_run}&run={ids.noisy_run}",
         "compare-training": f"/dashboard/compare?run={ids.train_run}&run={ids.second_train_run}",
         "compare-empty": "/dashboard/compare",
+        "api": "/dashboard/api",
         "problem-404": "/dashboard/runs/run_unknown",
     }
 

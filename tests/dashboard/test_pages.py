@@ -48,7 +48,8 @@ def test_a_page_is_well_formed_and_safe(name: str, seeded: SeededFarm, browser: 
     assert "unsafe" not in policy
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["cache-control"] == "no-store"
-    assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "").replace("http://127.0.0.1", "")
+    ours = ("http://www.w3.org/2000/svg", "http://127.0.0.1", "(or http://)")  # the last are words about webhooks
+    assert "http://" not in re.sub("|".join(map(re.escape, ours)), "", answer.text)
 
 
 @pytest.mark.parametrize("name", page_names())
