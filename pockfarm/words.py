@@ -113,11 +113,16 @@ def _headed(line: str) -> str:
 
 
 def unknown_option(given: Sequence[str], known: Iterable[str], commands: Mapping[str, object]) -> str:
-    """The first long option that is none, up to the command's name, whose own options come after it; else empty."""
+    """The first long option that is none, up to the command's name, whose own options come after it; else empty.
+
+    A word where a command is expected, which is none, is what is wrong then.
+    """
+    before = ""
     for word in given:
-        if word in commands or word == "--":
+        is_value = before.startswith("--") and "=" not in before
+        if word in commands or word == "--" or (commands and not word.startswith("-") and not is_value):
             return ""
-        name = word.partition("=")[0]
+        before, name = word, word.partition("=")[0]
         if word.startswith("--") and not any(one.startswith(name) for one in known):
             return name
     return ""

@@ -10,16 +10,17 @@ from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import OPEN, add_filter_options, chosen_filters
 from pockfarm.commands.shown import show_list, shown_command
 from pockfarm.near import meant
-from pockfarm.table import NONE, loss_text, time_of
+from pockfarm.table import NONE, loss_text, median_cells
 from pockfarm.values import JOB_STATES, RUN_STATES, Job, Json, Run, optional_number, part, text
 
 JOB_HEADER = ("job", "state", "model", "plan", "target", "bundle", "why")
 RUN_HEADER = (
-    "run", "state", "mode", "model", "plan", "target", "class", "verdict", "training", "step", "loss", "why",
+    "run", "state", "mode", "model", "plan", "target", "class", "verdict", "training", "step", "95%", "loss", "why",
 )  # fmt: skip
 JOB_LEAST = ("plan", "target", "bundle")
-RUN_LEAST = ("mode", "model", "plan", "loss", "verdict", "target", "training", "class")
+RUN_LEAST = ("mode", "model", "plan", "95%", "verdict", "loss", "target", "training", "class")
 """What a narrow window does without, the last one first."""
+MEDIAN = ("median_us", "median_low_us", "median_high_us")
 LOOKED_AT = 200
 """For names that may have been meant."""
 JOB_FILTERS = {"target": "T", "model": "NAME", "plan": "NAME"}
@@ -87,7 +88,7 @@ def run_row(run: Json) -> tuple[str, ...]:
         text(summary, "measurement_class") or NONE,
         text(summary, "verdict") or NONE,
         text(summary, "training_outcome").replace("_", " ") or NONE,
-        time_of(optional_number(summary, "median_us")),
+        *median_cells(*(optional_number(summary, name) for name in MEDIAN)),
         loss_text(optional_number(summary, "loss_last")),
         why_of(run),
     )

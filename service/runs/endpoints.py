@@ -22,6 +22,7 @@ from service.pagination import Cursor, Limit, Page
 from service.problems import NotFound
 from service.runs import again, compared, placement, provenance, service, sustained
 from service.runs.filter import RunFilter
+from service.runs.intervals import intervals
 from service.runs.schemas import (
     BesideView,
     ReportView,
@@ -77,7 +78,9 @@ def list_runs(
     with farm.database.read() as session:
         rows, following = service.newest_runs(session, chosen, limit=limit, cursor=cursor)
         names = holdings.of_digests(session, "bundle", (row.bundle_digest for row in rows))
-        return Page(items=[run_view(row, names[row.bundle_digest]) for row in rows], next=following)
+        told = intervals(session, rows)
+        items = [run_view(row, names[row.bundle_digest], told.get(row.id)) for row in rows]
+        return Page(items=items, next=following)
 
 
 @router.get("/{run_id}", response_model=RunDetail)
@@ -86,7 +89,8 @@ async def show_run(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep
 
     def look(session: Session) -> tuple[str, RunDetail]:
         run = service.find(session, run_id)
-        return f"{run.id}.{run.version}", run_detail(run, _named(session, run), service.attempts_of(session, run_id))
+        named, tries = _named(session, run), service.attempts_of(session, run_id)
+        return f"{run.id}.{run.version}", run_detail(run, named, tries, intervals(session, [run]).get(run_id))
 
     return await watch(request, farm, run_id, look, wait_s=wait)
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from device_agents.figures.intervals import Interval
 from device_agents.wire import MOST_BUNDLES, RunSettings, to_json
 from service.database.models import Attempt, Holding, Run
 from service.runs.settings import SettingsBody, SettingsView, settings_in
@@ -92,6 +93,10 @@ class RunSummary(View):
     verdict: str | None
     batch: int | None
     median_us: float | None
+    median_low_us: float | None = None
+    median_high_us: float | None = None
+    """The median's 95% interval, in the answers to `GET /runs` and `GET /runs/{id}`; null elsewhere, of fewer
+    than five blocks, and of more than 1,000 steps: then the report tells."""
     p90_us: float | None
     samples_per_second: float | None
     arena_bytes: int | None
@@ -316,9 +321,9 @@ class ReportView(View):
     provenance: ProvenanceView
 
 
-def run_view(run: Run, names: Holding) -> RunView:
+def run_view(run: Run, names: Holding, interval: Interval | None = None) -> RunView:
     """What a run's row looks like from outside; `names`: what its organisation calls its bundle."""
-    return RunView(**_fields(run, names))
+    return RunView(**_fields(run, names, interval))
 
 
 def run_created(run: Run, names: Holding, warnings: list[RunWarning]) -> RunCreated:
@@ -326,12 +331,20 @@ def run_created(run: Run, names: Holding, warnings: list[RunWarning]) -> RunCrea
     return RunCreated(**_fields(run, names), warnings=warnings)
 
 
-def run_detail(run: Run, names: Holding, attempts: list[Attempt]) -> RunDetail:
+def run_detail(run: Run, names: Holding, attempts: list[Attempt], interval: Interval | None) -> RunDetail:
     """A run with its attempts."""
-    return RunDetail(**_fields(run, names), tries=[AttemptView.model_validate(attempt) for attempt in attempts])
+    tries = [AttemptView.model_validate(attempt) for attempt in attempts]
+    return RunDetail(**_fields(run, names, interval), tries=tries)
 
 
-def _fields(run: Run, names: Holding) -> dict[str, Any]:
+def _summary(run: Run, interval: Interval | None) -> RunSummary:
+    told = RunSummary.model_validate(run)
+    if interval is None:
+        return told
+    return told.model_copy(update={"median_low_us": interval.low, "median_high_us": interval.high})
+
+
+def _fields(run: Run, names: Holding, interval: Interval | None = None) -> dict[str, Any]:
     ending = None
     if run.cause is not None and run.code is not None:
         ending = Ending(cause=run.cause, code=run.code, message=run.message, hint=run.hint)
@@ -353,7 +366,7 @@ def _fields(run: Run, names: Holding) -> dict[str, Any]:
             "model_name": names.name,
             "plan_name": names.plan_name,
             "ending": ending,
-            "summary": RunSummary.model_validate(run) if is_reported else None,
+            "summary": _summary(run, interval) if is_reported else None,
             "links": links,
         }
     )

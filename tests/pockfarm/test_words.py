@@ -39,6 +39,8 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "told"),
     [
         ("complie", "pockfarm: no command 'complie'; did you mean 'compile'? see pockfarm --help\n"),
+        ("cancle run_1 --x", "pockfarm: no command 'cancle'; did you mean 'cancel'? see pockfarm --help\n"),
+        ("--color never complie", "pockfarm: no command 'complie'; did you mean 'compile'? see pockfarm --help\n"),
         ("frobnicate", "pockfarm: no command 'frobnicate'; see pockfarm --help\n"),
         ("devices shwo x", "pockfarm: no action 'shwo'; did you mean 'show'? see pockfarm devices --help\n"),
         ("groups zzz", "pockfarm: no action 'zzz'; there are: list, show, cancel; see pockfarm groups --help\n"),
