@@ -39,7 +39,7 @@ def test_a_farms_bundle_trains_in_an_app(tmp_path: Path) -> None:
         bundle.write_bytes(farm.http.get(f"/bundles/{job['bundle_digest']}").content)
         statement = tmp_path / "statement.json"
         statement.write_bytes(farm.http.get(f"/bundles/{job['bundle_digest']}/statement").content)
-    words = [sys.executable, "-m", "pockfarm.cli", "verify", bundle, statement]
+    words = [sys.executable, "-m", "pockfarm.cli", "verify", str(bundle), str(statement)]
     verified = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert verified.returncode == 0, verified.stderr
     assert job["bundle_digest"] in verified.stdout

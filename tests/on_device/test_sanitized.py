@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.linking.shared import LIBRARY, RUNTIME, SHARED_SOURCES
+from compiler.codegen.linking.link import RUNTIME
+from compiler.codegen.linking.shared import LIBRARY, SHARED_SOURCES
 from compiler.codegen.linking.tables import table_source
 from compiler.kernels.spec import signature
 from tests.compiler import tiny_images
@@ -56,7 +57,7 @@ def run_app(folder: Path, compiler: list[str], source: str) -> tuple[int, str, s
     (folder / "app.c").write_text(source)
     objects = sorted(path.name for path in folder.glob("*.o"))
     subprocess.run([*compiler, "app.c", *objects, "-lm", "-lpthread", "-o", "app"], cwd=folder, check=True)
-    words = ["setarch", "-R", folder / "app", folder]
+    words = ["setarch", "-R", str(folder / "app"), str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout, done.stderr
 
