@@ -29,6 +29,16 @@ def device(device_id: str) -> str:
     return f"{ROOT}/devices/{quote(device_id, safe='')}"
 
 
+def model(digest: str) -> str:
+    """One model."""
+    return f"{ROOT}/models/{quote(digest, safe=':')}"
+
+
+def plan(model_digest: str, plan_digest: str) -> str:
+    """One plan of a model, over devices."""
+    return f"{model(model_digest)}/plans/{quote(plan_digest, safe=':')}"
+
+
 def compare(run_ids: Iterable[str]) -> str:
     """Runs beside each other."""
     return page("compare", *(("run", run_id) for run_id in run_ids))

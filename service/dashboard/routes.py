@@ -14,6 +14,7 @@ from service.dashboard import (
     admin_routes,
     device_routes,
     exports,
+    model_routes,
     queries,
     queue_routes,
     reference_routes,
@@ -246,6 +247,7 @@ router.include_router(private)
 for other in (
     admin_routes.router,
     device_routes.router,
+    model_routes.router,
     queue_routes.router,
     reference_routes.router,
     regression_routes.router,

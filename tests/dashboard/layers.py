@@ -150,3 +150,23 @@ def plan_section(layers: list[Layer], trained: set[str]) -> dict[str, Any]:
     sums = [name for name in rows[0] if isinstance(rows[0][name], int) and name != "number"]
     totals = {name: sum(int(row[name]) for row in rows) for name in sums}  # type: ignore[call-overload]
     return {"rows": rows, "rows_left_out": 0, "totals": totals, "frozen": [], "cannot_learn": []}
+
+
+def layers_section(layers: list[Layer], trained: set[str]) -> dict[str, Any]:
+    """What a compile report says of the graph before and after the plan; projections are added to what came in."""
+    first = min((number for number, layer in enumerate(layers) if layer.name in trained), default=len(layers))
+    rows = [
+        {
+            "name": "/" + layer.name.replace(".", "/") + "/Conv",
+            "operators": ["conv2d", "relu6"],
+            "nodes": 2,
+            "from": sorted({max(number - 1, 0), max(number - 4, 0)} - {number})
+            if layer.name.endswith("project")
+            else [number - 1][: number > 0],
+            "forward": 2,
+            **({"backward": 3} if number >= first else {}),
+            **({"update": 1} if layer.name in trained else {}),
+        }
+        for number, layer in enumerate(layers)
+    ]
+    return {"rows": rows, "rows_left_out": 0, "others": {"forward": 1, "backward": 1}}

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from service.dashboard.pages.admin.index import PAGES
 from tests.dashboard.conftest import SeededFarm, make_farm
+from tests.dashboard.seeder import digest
 
 CHROMIUM_ARGUMENTS = (
     "--no-sandbox", "--headless", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -74,6 +75,9 @@ def pages_of(seeded: SeededFarm) -> dict[str, str]:
         "compare-training": f"/dashboard/compare?run={ids.train_run}&run={ids.second_train_run}",
         "compare-empty": "/dashboard/compare",
         "api": "/dashboard/api",
+        "models": "/dashboard/models",
+        "model": f"/dashboard/models/{digest('mobilenet_v2')}",
+        "plan": f"/dashboard/models/{digest('mobilenet_v2')}/plans/{digest('sparse')}",
         "problem-404": "/dashboard/runs/run_unknown",
     }
 

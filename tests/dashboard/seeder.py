@@ -25,7 +25,7 @@ from service.database.models import (
     Run,
 )
 from service.holdings import service as holdings
-from tests.dashboard.layers import Layer, plan_section, training_step
+from tests.dashboard.layers import Layer, layers_section, plan_section, training_step
 from tests.dashboard.reports import compared, sample_report, sustained
 
 HOUR_S = 3600.0
@@ -164,6 +164,21 @@ class Seeder:
                 "executable bytes": 340_104,
             },
             "plan": plan_section(layers, trained),
+            "layers": layers_section(layers, trained),
+            "passes": [
+                {"on": "forward graph", "pass": "fold_constants", "ran": 3, "changed": 1},
+                {"on": "forward graph", "pass": "merge_norms", "ran": 1, "changed": 0},
+                {"on": "train", "pass": "fuse_updates", "ran": 1, "changed": 1},
+            ],
+            "declined": [
+                {
+                    "pass": "fuse_updates",
+                    "code": "update.no_product",
+                    "count": 4,
+                    "where": "blocks.16.project",
+                    "needs": "a gradient that one kernel makes as a product",
+                },
+            ],
             "notes": [
                 "52 BatchNormalization nodes folded into convolutions",
                 "gradients stop at blocks.10.expand: nothing below learns",

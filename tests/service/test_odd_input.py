@@ -97,6 +97,7 @@ def things(farm: TestFarm) -> dict[str, str]:
             "job_id": job, "key_id": "key_none", "token": "none", "lease_token": work.lease_token, "name": "kernels",
             "place": "1", "other_id": run["id"], "change_id": "chg_none",
             "ending": "csv", "target": "x86-64-v3", "kind": "bundles", "path": "none",
+            "model_digest": digest_of(b"model"), "plan_digest": digest_of(b"plan"),
             "organisation_id": made(farm, "/organisations", name="another"),
             "user_id": made(farm, "/users", name="somebody"),
             "token_id": made(farm, "/devices/enrolment-tokens"),

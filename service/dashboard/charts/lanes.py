@@ -1,0 +1,53 @@
+"""A graph before and after the plan: a column for each group of layers, a lane for the model and one for each phase of
+the step; where a lane has a box, there are nodes. Arcs above lead from a group to a later one that is not its next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from service.dashboard import format as fmt
+from service.dashboard.charts import svg
+from service.dashboard.layer_graph import PHASES, LayerGroup
+
+LANES = (("the model", ""), *((phase, phase) for phase in PHASES))
+LANE_HEIGHT = 26.0
+LABEL_WIDTH = 74.0
+ARCS_HEIGHT = 34.0
+MOST_ARCS = 60
+
+
+def lanes(groups: Sequence[LayerGroup], width: float) -> Markup:
+    """The picture; its table says the same in words."""
+    pitch = (width - LABEL_WIDTH - 2) / max(len(groups), 1)
+    parts = _arcs(groups, pitch)
+    for number, (label, phase) in enumerate(LANES):
+        top = ARCS_HEIGHT + number * LANE_HEIGHT + (8 if number else 0)
+        parts.append(svg.text(0, top + 15, label))
+        for at, one in enumerate(groups):
+            count = one.after.get(phase, 0) if phase else one.before
+            if count:
+                what = f"{one.name}: {fmt.plural(count, 'node')} {f'in {phase}' if phase else 'in the model'}"
+                kind = f"phase-{phase}" if phase else "of-model"
+                parts.append(
+                    svg.rectangle(LABEL_WIDTH + at * pitch, top, max(pitch - 2, 1.5), LANE_HEIGHT - 6, kind, what)
+                )
+    learning = sum(1 for one in groups if one.after.get("update"))
+    title = (f"The graph from input to output in {fmt.plural(len(groups), 'group')} of layers; "
+             f"{learning} of them learn")  # fmt: skip
+    return svg.picture(width, ARCS_HEIGHT + len(LANES) * LANE_HEIGHT + 10, title, "graph-lanes", *parts)
+
+
+def _arcs(groups: Sequence[LayerGroup], pitch: float) -> list[Markup]:
+    skips = [(source, at) for at, one in enumerate(groups) for source in one.sources if at - source > 1]
+    return [_arc(*ends, pitch) for ends in skips[:MOST_ARCS]]
+
+
+def _arc(source: int, at: int, pitch: float) -> Markup:
+    left, right = (LABEL_WIDTH + (column + 0.5) * pitch for column in (source, at))
+    rise = min(ARCS_HEIGHT - 6, 8 + (right - left) / 10)
+    bottom = ARCS_HEIGHT - 3
+    top = f"{bottom - rise:.1f}"
+    shape = f"M{left:.1f} {bottom:.1f}C{left:.1f} {top} {right:.1f} {top} {right:.1f} {bottom:.1f}"
+    return svg.element("path", {"d": shape, "class": "arc"})

@@ -1,0 +1,156 @@
+"""A bundle's graph before and after the plan, out of its compile report: layers in the order of the forward pass,
+gathered by module until a page can hold them, alike neighbours as one."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from service.dashboard.facts import BundleFacts
+
+MOST_GROUPS = 48
+FEWEST_GROUPS = 8
+"""What neighbours that look alike may be gathered to; fewer would say nothing."""
+PHASES = ("forward", "backward", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """What the compiler tells of one layer; `before` counts nodes of the model, `after` those of the step by phase."""
+
+    path: tuple[str, ...]
+    operators: tuple[str, ...]
+    before: int
+    after: Mapping[str, int]
+    sources: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What makes two layers look alike."""
+        return self.operators, self.before, tuple(self.after.get(phase, 0) for phase in PHASES)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Neighbouring layers of one module, or several modules that look alike."""
+
+    name: str
+    layers: int
+    alike: int
+    """How many modules in a row it stands for."""
+    operators: tuple[tuple[str, int], ...]
+    before: int
+    after: Mapping[str, int]
+    sources: tuple[int, ...]
+    """Groups that it reads from, by position."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGraph:
+    """The whole graph as a page shows it."""
+
+    rows: tuple[LayerRow, ...]
+    groups: tuple[LayerGroup, ...]
+    left_out: int
+    is_whole: bool
+    """Told by the compiler; otherwise (an older bundle) put together from the plan's table, which has no edges."""
+
+
+def layer_graph(bundle: BundleFacts) -> LayerGraph | None:
+    """None of a bundle whose report tells neither layers nor a plan's table."""
+    told = bundle.compile_report.get("layers")
+    entries = told.get("rows") if isinstance(told, Mapping) else None
+    is_whole = isinstance(told, Mapping) and isinstance(entries, list)
+    if not is_whole:
+        told = bundle.compile_report.get("plan")
+        entries = told.get("rows") if isinstance(told, Mapping) else None
+    if not isinstance(told, Mapping) or not isinstance(entries, list):
+        return None
+    read = _told if is_whole else _planned
+    rows = tuple(read(entry) for entry in entries if isinstance(entry, Mapping))
+    return LayerGraph(rows, _groups(rows), _count(told.get("rows_left_out")), is_whole) if rows else None
+
+
+def _told(entry: Mapping[object, object]) -> LayerRow:
+    operators, sources = entry.get("operators"), entry.get("from")
+    return LayerRow(
+        _path(entry),
+        tuple(map(str, operators)) if isinstance(operators, list) else (),
+        _count(entry.get("nodes")),
+        {phase: _count(entry.get(phase)) for phase in PHASES},
+        tuple(one for one in sources if isinstance(one, int)) if isinstance(sources, list) else (),
+    )
+
+
+def _planned(entry: Mapping[object, object]) -> LayerRow:
+    after = {"forward": 1, "backward": int(bool(entry.get("backward_flops"))), "update": int(bool(entry.get("learns")))}
+    operator = str(entry.get("operator", ""))
+    return LayerRow(_path(entry), (operator,) if operator else (), 1, after)
+
+
+def _path(entry: Mapping[object, object]) -> tuple[str, ...]:
+    name = str(entry.get("name", ""))[:200].removeprefix("/")
+    parts = name.split("/") if "/" in name else name.split(".")
+    return tuple(part for part in parts if part) or ("everything else",)
+
+
+def _groups(rows: Sequence[LayerRow]) -> tuple[LayerGroup, ...]:
+    """As deep as a page can hold; where there are too many, neighbours that look alike become one."""
+    deepest = max(len(row.path) for row in rows)
+    runs: list[list[list[int]]] = []
+    for depth in range(deepest, 0, -1):
+        modules = _modules(rows, depth)
+        if len(modules) <= MOST_GROUPS:
+            return _made(rows, [[numbers] for numbers in modules])
+        runs = _alike(rows, modules)
+        if FEWEST_GROUPS <= len(runs) <= MOST_GROUPS:
+            return _made(rows, runs)
+    width = -(-len(runs) // MOST_GROUPS)
+    wide = [list(itertools.chain.from_iterable(runs[at : at + width])) for at in range(0, len(runs), width)]
+    return _made(rows, wide)
+
+
+def _modules(rows: Sequence[LayerRow], depth: int) -> list[list[int]]:
+    by_module = itertools.groupby(range(len(rows)), key=lambda number: rows[number].path[:depth])
+    return [list(numbers) for _, numbers in by_module]
+
+
+def _alike(rows: Sequence[LayerRow], modules: Sequence[list[int]]) -> list[list[list[int]]]:
+    """Neighbours with the same layers in them, side by side."""
+    keyed = itertools.groupby(modules, key=lambda numbers: tuple(rows[number].shape for number in numbers))
+    return [list(same) for _, same in keyed]
+
+
+def _made(rows: Sequence[LayerRow], runs: Sequence[list[list[int]]]) -> tuple[LayerGroup, ...]:
+    owner = {number: at for at, run in enumerate(runs) for numbers in run for number in numbers}
+    made = []
+    for at, run in enumerate(runs):
+        inside = [rows[number] for numbers in run for number in numbers]
+        sources = {owner[one] for row in inside for one in row.sources if one in owner} - {at}
+        operators = Counter(name for row in inside for name in row.operators)
+        made.append(LayerGroup(
+            name=_name(rows, run), layers=len(inside), alike=len(run),
+            operators=tuple(operators.most_common(4)), before=sum(row.before for row in inside),
+            after={phase: sum(row.after.get(phase, 0) for row in inside) for phase in PHASES},
+            sources=tuple(sorted(sources)),
+        ))  # fmt: skip
+    return tuple(made)
+
+
+def _name(rows: Sequence[LayerRow], run: Sequence[list[int]]) -> str:
+    first, last = rows[run[0][0]].path, rows[run[-1][-1]].path
+    shared = [one for one, other in zip(first, last, strict=False) if one == other]
+    if len(run) == 1:
+        return ".".join(shared or first)
+    return f"{_short(first)} to {_short(last)}"
+
+
+def _short(path: Sequence[str]) -> str:
+    return re.sub(r"^(.{40}).+$", r"\1…", ".".join(path))
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

@@ -1,0 +1,45 @@
+"""The addresses of models and of their plans."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response
+
+from service.access import FarmDep
+from service.dashboard import addresses, render, visitors
+from service.dashboard.pages.models import model_page, models_table
+from service.problems import NotFound
+
+router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)], include_in_schema=False)
+Chosen = Annotated[str, Query(max_length=100)]
+HINT = "the list of models leads to all that were compiled"
+
+
+@router.get("/models")
+def show_models(farm: FarmDep) -> Response:
+    """Every model that bundles were made of."""
+    with farm.database.read() as session:
+        return render.page("models.html", table=models_table(session), section="models")
+
+
+@router.get("/models/{model_digest}")
+def show_model(model_digest: str, farm: FarmDep, bundle: Chosen = "") -> Response:
+    """One model; `bundle`: whose graph and bytes are shown, the newest unless said."""
+    with farm.database.read() as session:
+        found = model_page(session, model_digest, bundle=bundle)
+    if found is None:
+        raise NotFound("model.unknown", f"There is no bundle of a model {model_digest!r}.", hint=HINT)
+    return render.page("model.html", page=found, section="models")
+
+
+@router.get("/models/{model_digest}/plans/{plan_digest}")
+def show_plan(model_digest: str, plan_digest: str, farm: FarmDep, bundle: Chosen = "") -> Response:
+    """One plan of a model over devices."""
+    with farm.database.read() as session:
+        found = model_page(session, model_digest, plan_digest, bundle)
+    if found is None:
+        said = f"There is no bundle of a plan {plan_digest!r} and a model {model_digest!r}."
+        raise NotFound("plan.unknown", said, hint=HINT)
+    return render.page("model.html", page=found, section="models")
