@@ -47,11 +47,13 @@ class WaitingLane:
         return tuple(one for one in self.devices if one.now in ("free", "busy"))
 
 
-def waiting_lanes(session: Session, settings: Settings) -> list[WaitingLane]:
-    """The organisation's lanes in which something waits, the oldest first. The farm's own canaries are left out."""
+def waiting_lanes(session: Session, there: Sequence[Standing]) -> list[WaitingLane]:
+    """The organisation's lanes in which something waits, the oldest first. The farm's own canaries are left out.
+
+    `there`: the devices, by `device_standings`.
+    """
     found = recalled_if_dear(session, ("waiting lanes", organisation_of(session)), lambda: _read(session))
     lanes = {lane.id: lane for lane in session.scalars(select(Lane).where(Lane.id.in_([row[0] for row in found])))}
-    there = device_standings(session, settings)
     takers = [(Taker.of(one.device), one) for one in there]
     return [
         WaitingLane(lanes[lane_id], runs, oldest_at, first_id,

@@ -17,13 +17,24 @@ from service.dashboard import addresses, visitors
 from service.dashboard import format as fmt
 from service.dashboard.facts import DeviceFacts
 from service.dashboard.pages.admin.part import path
-from service.database.memory import recalled_if_dear
-from service.database.models import HOME, ApiKey, EnrolmentToken, Job, Run, Webhook
+from service.database.memory import recalled, recalled_if_dear
+from service.database.models import (
+    HOME,
+    AgentRelease,
+    ApiKey,
+    CanaryChange,
+    Device,
+    EnrolmentToken,
+    Job,
+    MaintenanceWindow,
+    Run,
+    Webhook,
+)
 from service.database.scope import organisation_of
 from service.disk import written_folders
 from service.health.signs import count_alive
 from service.releases.publishing import halted
-from service.runs.queued import waiting_lanes
+from service.runs.queued import device_standings, waiting_lanes
 from service.settings import Settings
 
 LATELY_S = 86400.0
@@ -34,6 +45,10 @@ JUST_S = 7 * 86400.0
 FAILURES = 4
 """Causes of failed runs, and as many of failed compiles."""
 MOST_SLOWER = 20
+LOOKED_AT = frozenset(
+    kind.__tablename__
+    for kind in (AgentRelease, ApiKey, CanaryChange, Device, EnrolmentToken, Job, MaintenanceWindow, Run, Webhook)
+)
 NEARLY_FULL = 3.0
 """So many times the reserve at which the farm takes nothing any more."""
 DO: dict[str, str] = {
@@ -59,6 +74,12 @@ class Concern:
     href: str
     """Where they are listed."""
     icon: str = "warning"
+
+
+def concerns_lately(session: Session, settings: Settings, devices: Sequence[DeviceFacts]) -> tuple[Concern, ...]:
+    """As `concerns`, as of a second ago at most: a page that many have open looks once for all of them."""
+    key = ("concerns", organisation_of(session), visitors.current().scopes)
+    return recalled(session, key, LOOKED_AT, lambda: concerns(session, settings, devices))
 
 
 def concerns(session: Session, settings: Settings, devices: Sequence[DeviceFacts]) -> tuple[Concern, ...]:
@@ -134,7 +155,7 @@ def _sentence(text: str) -> str:
 
 
 def _stuck(session: Session, settings: Settings) -> Sequence[Concern]:
-    found = [one for one in waiting_lanes(session, settings) if not one.takers]
+    found = [one for one in waiting_lanes(session, device_standings(session, settings)) if not one.takers]
     if not found:
         return ()
     runs = sum(one.runs for one in found)

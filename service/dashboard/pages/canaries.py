@@ -34,6 +34,8 @@ CHANGE_COLUMNS = (
     Column("change_id", "Its name", "code"),
     Column("acknowledgement", "Acknowledged", wrap=True),
 )
+SHOWN_RUNS = 15
+"""In the table below a chart, which has all of them; so has the API."""
 LEGEND = (("history-dot", "valid"), ("history-hollow", "not judged"), ("change-line", "its times changed"))
 
 
@@ -84,7 +86,12 @@ def _figure(series: CanarySeriesView) -> Figure:
         for_screens(lambda width: history_plot(points, changes, width), FULL_WIDTH),
         f"The same training step of the farm's own, measured again and again; {noise}.",
         legend=LEGEND,
-        table=table("canary-runs", f"{series.canary}, newest first", COLUMNS, [_row(run) for run in series.runs[::-1]]),
+        table=table(
+            "canary-runs",
+            f"{series.canary}, newest first",
+            COLUMNS,
+            [_row(run) for run in series.runs[: -SHOWN_RUNS - 1 : -1]],
+        ),
     )
 
 

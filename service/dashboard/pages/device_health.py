@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -14,9 +15,11 @@ from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
 from service.dashboard.facts import DeviceFacts, RunFacts
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.database.models import CanaryTime
+from service.database.models import CanaryTime, Result
 from service.runs.filter import RunFilter
 
+SENSORS = ("temperature_c", "frequency_hz", "throttled", "load")
+"""Of a sample of the board's state."""
 NEWEST = 5
 """Measured runs whose reports are read for what the sensors said."""
 COLUMNS = (
@@ -79,17 +82,22 @@ def newest_times(session: Session, device_ids: Collection[str]) -> dict[str, flo
 def sensor_table(session: Session, device_id: str) -> Table:
     """What the board said of itself while its newest runs were measured; empty without a device or a sensor."""
     found = queries.measured_runs(session, RunFilter(device=device_id), NEWEST) if device_id else []
-    rows = [row for run in queries.with_reports(session, found) if (row := _row(run)) is not None]
+    said = _states(session, [run.id for run in found])
+    rows = [row for run in found if (row := _row(run, said.get(run.id, ()))) is not None]
     return table("sensors", "What its sensors said in its newest runs", COLUMNS, rows)
 
 
-def _row(run: RunFacts) -> Row | None:
-    states = run.report.device_states if run.report else ()
-    heat = [one.temperature_c for one in states if one.temperature_c is not None]
-    clocks = [one.frequency_hz for one in states if one.frequency_hz is not None]
-    held = [one.throttled for one in states if one.throttled is not None]
-    loads = [one.load for one in states if one.load is not None]
-    if not (heat or clocks or held or loads):
+def _states(session: Session, run_ids: Collection[str]) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """Samples of the board's state by run. Nothing else leaves the database: a report has thousands of times."""
+    query = select(Result.run_id, Result.report["device_states"]).where(Result.run_id.in_(run_ids))
+    rows = session.execute(query.where(Result.state == "recorded")) if run_ids else ()
+    return {run_id: states for run_id, states in rows if isinstance(states, list)}
+
+
+def _row(run: RunFacts, states: Sequence[Mapping[str, Any]]) -> Row | None:
+    told = {name: [float(one[name]) for one in states if isinstance(one.get(name), int | float)] for name in SENSORS}
+    heat, clocks, held, loads = (told[name] for name in SENSORS)
+    if not any(told.values()):
         return None
     values: dict[str, Value] = {
         "run": run.title,

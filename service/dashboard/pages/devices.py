@@ -78,7 +78,7 @@ UPDATES = {
 LEFT_OUT_WHEN_SHORT = ("tags", "sensors", "isolation_level", "agent", "updates")
 SHOWN = 100
 """Devices of a page; a filter brings the others."""
-HISTORY = 50
+HISTORY = 20
 STRIP = 60
 TONES = {"succeeded": "good", "failed": "bad", "lost": "bad", "leased": "open", "running": "open"}
 
@@ -177,7 +177,7 @@ def device_page(
         environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
         strip=_strip(attempts),
         history=history_table(queries.device_history(session, device_id, HISTORY)),
-        runs=run_table(queries.runs(session, RunFilter(device=device_id), 20), "Newest runs on it", short=True),
+        runs=run_table(queries.runs(session, RunFilter(device=device_id), 10), "Newest runs on it", short=True),
         own_data=_own_data(found),
         marks=tuple(marks_of(session, row)) if is_own(session, row) else (),
         canaries=canary_part(session, device_id),

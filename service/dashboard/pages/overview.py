@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.dashboard import addresses, queries
 from service.dashboard.facts import DeviceFacts
-from service.dashboard.pages.attention import Concern, concerns
+from service.dashboard.pages.attention import Concern, concerns_lately
 from service.dashboard.pages.devices import short_table
 from service.dashboard.pages.jobs import job_table
 from service.dashboard.pages.run_table import run_table
@@ -17,8 +17,9 @@ from service.jobs.filter import JobFilter
 from service.runs.filter import RunFilter
 from service.settings import Settings
 
-OPEN_ROWS = 20
-RECENT_ROWS = 10
+OPEN_ROWS = 10
+RECENT_ROWS = 8
+DEVICE_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ def overview_page(session: Session, settings: Settings) -> OverviewPage:
         recent=run_table(
             queries.runs(session, RunFilter(state="succeeded"), RECENT_ROWS), "Latest results", short=True
         ),
-        devices=short_table(devices, "Devices"),
-        concerns=concerns(session, settings, devices),
+        devices=short_table(devices[:DEVICE_ROWS], "Devices"),
+        concerns=concerns_lately(session, settings, devices),
         is_new=not counts["jobs"] and not counts["runs"],
         public_url=settings.public_url,
     )

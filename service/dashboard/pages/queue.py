@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
@@ -24,7 +24,7 @@ from service.runs.queued import Standing, WaitingLane, device_standings, waiting
 from service.runs.why import waiting_words
 from service.settings import Settings
 
-EXPLAINED = 3
+EXPLAINED = 2
 """Lanes whose first runs are shown on the whole queue's page: of each, the devices are asked."""
 FIRST_ROWS = 5
 LANE_ROWS = 50
@@ -97,10 +97,14 @@ class QueuePage:
 
 def queue_page(session: Session, settings: Settings, lane_id: str = "") -> QueuePage:
     """The queue, or one lane of it."""
-    lanes = waiting_lanes(session, settings)
+    there = device_standings(session, settings)
+    lanes = waiting_lanes(session, there)
     chosen = [one for one in lanes if one.lane.id == lane_id]
     shown, rows = (chosen, LANE_ROWS) if lane_id else (lanes[:EXPLAINED], FIRST_ROWS)
-    parts = [_part(session, settings, one, rows) for one in shown]
+    first = {one.lane.id: _first(session, one.lane, rows) for one in shown}
+    ids = [run.id for runs in first.values() for run in runs]
+    facts = {one.id: one for one in queries.runs_by_id(session, ids)}
+    parts = [_part(session, settings, one, first[one.lane.id], facts) for one in shown if first[one.lane.id]]
     compiles = session.scalar(select(func.count()).where(Job.state == "queued")) or 0
     jobs, said = ((), "") if lane_id else _jobs(session, settings)
     return QueuePage(
@@ -110,8 +114,8 @@ def queue_page(session: Session, settings: Settings, lane_id: str = "") -> Queue
         lanes=table(
             "lanes", "By what they wait for, the oldest first", LANE_COLUMNS, [_lane_row(one) for one in lanes]
         ),
-        classes=_classes(lanes, device_standings(session, settings)),
-        parts=tuple(part for part in parts if part is not None),
+        classes=_classes(lanes, there),
+        parts=tuple(parts),
         jobs=table("jobs", "Compiles that wait, the oldest first", JOB_COLUMNS, jobs),
         jobs_say=said,
         chosen=lane_id,
@@ -163,19 +167,20 @@ def _classes(lanes: Sequence[WaitingLane], devices: Sequence[Standing]) -> Table
     return table("classes", "By class of board", CLASS_COLUMNS, rows)
 
 
-def _part(session: Session, settings: Settings, found: WaitingLane, most: int) -> LanePart | None:
-    """None if the lane has been emptied meanwhile."""
-    oldest = (Run.created_at, Run.id)
-    mine = select(Run).where(Run.queued_in == found.lane.id, Run.queue_deadline_at > time.time())
-    runs = session.scalars(mine.order_by(*oldest).limit(most)).all()
-    if not runs:
-        return None
+def _first(session: Session, lane: Lane, most: int) -> Sequence[Run]:
+    """The lane's oldest runs; none if it has been emptied meanwhile."""
+    mine = select(Run).where(Run.queued_in == lane.id, Run.queue_deadline_at > time.time())
+    return session.scalars(mine.order_by(Run.created_at, Run.id).limit(most)).all()
+
+
+def _part(
+    session: Session, settings: Settings, found: WaitingLane, runs: Sequence[Run], facts: Mapping[str, RunFacts]
+) -> LanePart:
     first = runs[0]
     there = standings(session, settings, Wish.of(session, first), first)
     fitting = [one for one in there if one.fits]
     seen = forecast(session, settings, first, fitting)
     starts = [seen.start_at, *later_starts(session, first, fitting, seen, len(runs) - 1)] if seen else []
-    facts = {one.id: one for one in queries.runs_by_id(session, [run.id for run in runs])}
     rows = [
         _run_row(facts[run.id], place, starts[place - 1] if starts else None, found.lane.id)
         for place, run in enumerate(runs, start=1)

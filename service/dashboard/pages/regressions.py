@@ -30,7 +30,7 @@ from service.runs.variation import variations
 
 MOST_CHANGES = 50
 MOST_OPEN = 20
-MOST_WORKS = 8
+MOST_WORKS = 4
 """Kinds of work whose last two compilers are judged: of each, two reports are read."""
 CHANGE_COLUMNS = (
     Column("device", "Device", primary=True),
@@ -94,7 +94,7 @@ def regressions_page(session: Session, run_id: str = "", refused: Form | None = 
         open=tuple(_open(view, names, refused) for view in waiting),
         changes=table("changes", "Every change that canaries found, newest first", CHANGE_COLUMNS,
                       [_change_row(view, names) for view in views]),
-        works=_works(session),
+        works=_works(session) if not run_id else table("works", "", WORK_COLUMNS, ()),
         chosen=_figure(session, run_id) if run_id else None,
     )  # fmt: skip
 
