@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.database.memory import recalled_if_dear
+from service.database.memory import recalled
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Lane, Run
 from service.database.scope import EVERYONES, organisation_of
 from service.lanes.key import Taker
@@ -18,6 +18,7 @@ from service.runs.clocks import free_s
 from service.runs.fitting import MOST_DEVICES, SILENT_AFTER_S
 from service.settings import Settings
 
+RUNS = frozenset({Run.__tablename__})
 MOST_LANES = 50
 """That are looked at: those whose oldest run came first."""
 
@@ -52,7 +53,7 @@ def waiting_lanes(session: Session, there: Sequence[Standing]) -> list[WaitingLa
 
     `there`: the devices, by `device_standings`.
     """
-    found = recalled_if_dear(session, ("waiting lanes", organisation_of(session)), lambda: _read(session))
+    found = recalled(session, ("waiting lanes", organisation_of(session)), RUNS, lambda: _read(session))
     lanes = {lane.id: lane for lane in session.scalars(select(Lane).where(Lane.id.in_([row[0] for row in found])))}
     takers = [(Taker.of(one.device), one) for one in there]
     return [
