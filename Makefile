@@ -52,6 +52,9 @@ docs: set-up-test    ## the documentation as a site, which the farm serves at /d
 release: set-up-test  ## the source distribution, the wheel and their digests in dist/, of what is committed
 	$(BIN)/python scripts/release.py
 
+client-platforms: set-up-test  ## the client on Linux, macOS and Windows: types by mypy, wheels for Python 3.9 to 3.14 by pip (asks the index)
+	$(BIN)/python scripts/client_platforms.py
+
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
 

@@ -20,7 +20,7 @@ from compiler.errors import BuildError
 DType = Literal["f32", "i64", "i32", "bool", "f16", "bf16"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ElementType:
     """What each stage needs to know of an element type."""
 

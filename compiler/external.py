@@ -12,11 +12,12 @@ import mmap
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Union
 
 from compiler.errors import ModelError
 
@@ -29,7 +30,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BEGIN = b'{"external":'
 CHUNK_BYTES = 1 << 20
 
-External = Mapping[str, bytes | memoryview | mmap.mmap]
+External = Mapping[str, Union[bytes, memoryview, mmap.mmap]]
 """Data files by location: bytes, or a mapping of a file into memory."""
 NO_EXTERNAL: External = {}
 
@@ -47,7 +48,7 @@ def check_location(location: str, where: str = "external data") -> str:
     return location
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listing:
     """Digests of an ONNX file and of its data files by location."""
 
@@ -126,6 +127,8 @@ def open_beside(folder: Path, location: str) -> BinaryIO:
     Raises: ModelError (another kind of path or file, or none there).
     """
     *folders, name = check_location(location).split("/")
+    if sys.platform == "win32":
+        return _open_by_path(folder, location)
     with ExitStack() as stack:
         try:
             at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -143,6 +146,25 @@ def open_beside(folder: Path, location: str) -> BinaryIO:
             f"its data file {location!r} is no plain file", where="model", hint="put the data itself there"
         )
     return os.fdopen(found, "rb")
+
+
+def _open_by_path(folder: Path, location: str) -> BinaryIO:
+    """The same where no file is opened beside an open folder (Windows): nobody must exchange a folder meanwhile."""
+    path = folder
+    for part in location.split("/"):
+        path = path / part
+        if path.is_symlink():
+            raise ModelError(f"its data file {location!r} is reached by a link", where="model",
+                             hint=f"it must lie beside the model, in {folder}, and be no link")  # fmt: skip
+    if path.exists() and not path.is_file():
+        raise ModelError(
+            f"its data file {location!r} is no plain file", where="model", hint="put the data itself there"
+        )
+    try:
+        return path.open("rb")
+    except OSError as problem:
+        raise ModelError(f"its data file {location!r} cannot be opened: {problem.strerror}", where="model",
+                         hint=f"it must lie beside the model, in {folder}, and be no link") from None  # fmt: skip
 
 
 def mapped(stream: BinaryIO) -> mmap.mmap | bytes:

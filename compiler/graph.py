@@ -9,50 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from compiler.element_types import ELEMENT_TYPES, DType, ElementType
 from compiler.origins import Origins
+from compiler.tensors import Array as Array
+from compiler.tensors import TensorType as TensorType
 from compiler.values import Names, Value, name_of
 from compiler.warnings import CompileWarning
 
 Phase = Literal["forward", "backward", "update"]
-Array = NDArray[Any]
-"""Element types are checked by `TensorType`, which mypy cannot see."""
 AttrValue = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
 Attrs = Mapping[str, AttrValue]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """Element type and static shape of one value."""
-
-    dtype: DType
-    shape: tuple[int, ...]
-
-    @property
-    def element(self) -> ElementType:
-        """What its element type is."""
-        return ELEMENT_TYPES[self.dtype]
-
-    @property
-    def size(self) -> int:
-        """Number of elements (1 for a scalar)."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the contiguous tensor."""
-        return self.size * self.element.item_bytes
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)

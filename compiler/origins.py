@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 SCHEMA = "pockfarm.origins/1"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """One ONNX node of what makes a stored tensor of the author's; an attribute is one number or several."""
 
@@ -29,7 +29,7 @@ class Step:
     attributes: tuple[tuple[str, int | tuple[int, ...]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Constant:
     """A tensor that steps read and that is no author's: positions, shapes, a number that is added."""
 
@@ -39,7 +39,7 @@ class Constant:
     elements: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reading:
     """Input `index` of the node that makes `node` reads the author's tensor `tensor`, which the file has as `stored`.
 
@@ -80,7 +80,7 @@ class Reading:
         return cls(**{**read, "steps": steps, "constants": constants})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoldedNorm:
     """A BatchNormalization that the step computes as weight' and bias': parameters of the checkpoint.
 
@@ -105,7 +105,7 @@ class FoldedNorm:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Adapter:
     """Tensors of the checkpoint that learned beside the author's tensor `weight`, of the module `module`.
 
@@ -138,7 +138,7 @@ class Adapter:
         return tuple(name for name in (self.a, self.b, self.magnitude) if name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Origins:
     """Everything of one model. `parameters` are the checkpoint's tensors that may learn, without adapters.
 

@@ -13,7 +13,7 @@ MAX_CHARACTERS = {"code": 80, "where": 200, "message": 1000, "hint": 500}
 """Longest text of each field: names come from the model, whose author we do not know."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompileWarning:
     """One thing to say: `code` a stable dotted identifier, `where` the node, parameter or field concerned."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -194,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _asked_colour(given: Sequence[str]) -> str:
     """What `--color` says, already for what may be wrong with the words."""
-    said = [value for word, value in itertools.pairwise(given) if word == "--color"]
+    said = [value for word, value in zip(given, given[1:]) if word == "--color"]
     said += [word.partition("=")[2] for word in given if word.startswith("--color=")]
     return said[-1] if said and said[-1] in screen.CHOICES else screen.CHOICES[0]
 

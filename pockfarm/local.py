@@ -36,7 +36,7 @@ RUN_DISK_BYTES = 16 << 30
 CAUSES_OF_THE_USER = {"user", "model", "limits"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Built:
     """A bundle that was just built. It reads the model's data files until it is written."""
 
@@ -74,7 +74,7 @@ class Built:
             raise _translated(problem) from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tuned:
     """What a measuring run found (`device_agents.wire.Report`), and how many decisions were kept."""
 
@@ -82,7 +82,7 @@ class Tuned:
     kept: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExecOptions:
     """What `execute` hands to the binary. `validation_data`: what training is validated on; `save`: checkpoint with
     optimizer state; `export`: parameters alone; `out`: logits of mode infer; `checkpoint`: what `resume` goes on

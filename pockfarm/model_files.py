@@ -15,7 +15,7 @@ from compiler.frontend.file.prescan import external_locations
 from pockfarm.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelFiles:
     """An ONNX file's bytes, its name, and its data files, open, by location."""
 

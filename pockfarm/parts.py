@@ -27,7 +27,7 @@ HOST = "127.0.0.1"
 ADMIN_TIMEOUT_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Part:
     """One process of the farm. `command` is asked anew at each start; `is_up` after it."""
 
@@ -45,7 +45,7 @@ class Part:
     """Without a sign of life for so long, though it could have run (`watchdog.py`), it is killed and started again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FarmPlan:
     """What a supervisor runs: the state folder, the port, and how many compiles at a time."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ MAX_SOCKET_PATH_BYTES = 100
 """The kernel allows 108 for an AF_UNIX path, the terminating zero and a suffix included."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartStatus:
     """One process of the farm as last seen by the supervisor."""
 
@@ -38,7 +39,7 @@ class PartStatus:
     """Why it was last started again: how the process before ended, or that it hung."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FarmStatus:
     """What `farm.json` holds."""
 
@@ -123,7 +124,9 @@ class StateFolder:
 
     def lock(self) -> int | None:
         """Take the supervisor's lock; returns the descriptor to keep open, or None when another holds it."""
-        import fcntl  # where farms run; a client's machine need not have it
+        if sys.platform == "win32":  # no farm runs there
+            return None
+        import fcntl  # a client's machine need not have it
 
         descriptor = os.open(self.path / "farm.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -137,7 +140,7 @@ class StateFolder:
         """True while a supervisor lives."""
         if not (self.path / "farm.lock").exists():
             return False
-        if os.name == "nt":  # no farm runs there
+        if sys.platform == "win32":
             return False
         descriptor = self.lock()
         if descriptor is None:

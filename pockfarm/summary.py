@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -70,7 +69,7 @@ def curve_text(values: Sequence[float], width: int = 40) -> str:
         return ""
     count = min(width, len(values))
     edges = [round(index * len(values) / count) for index in range(count + 1)]
-    means = [sum(values[low:high]) / (high - low) for low, high in itertools.pairwise(edges)]
+    means = [sum(values[low:high]) / (high - low) for low, high in zip(edges, edges[1:])]
     low, high = min(means), max(means)
     span = (high - low) or 1.0
     return "".join(CURVE_LEVELS[round((mean - low) / span * (len(CURVE_LEVELS) - 1))] for mean in means)
@@ -211,7 +210,7 @@ def _facts(report: Json) -> list[tuple[str, str]]:
 def comparison_text(found: Json, names: Sequence[str]) -> str:
     """Bundles that took turns, a row for each; then how many rounds, and what they could find."""
     rows = []
-    for name, row in zip(names, parts(found, "bundles"), strict=True):
+    for name, row in zip(names, parts(found, "bundles")):
         rows.append((name, time_of(optional_number(row, "median_us")), text(row, "says") or "the first"))
     rounds, ended = optional_number(found, "rounds"), text(found, "ended")
     lines = [text_table(("bundle", "step", "beside the first"), rows), ""]
@@ -225,7 +224,7 @@ def comparison_text(found: Json, names: Sequence[str]) -> str:
 def comparison_rows(found: Json) -> list[tuple[str, str]]:
     """Of a farm's comparison: each bundle's name, and its step beside the first one's."""
     rows = []
-    for name, row in zip(names_of(found), parts(found, "bundles"), strict=True):
+    for name, row in zip(names_of(found), parts(found, "bundles")):
         says = text(row, "says")
         rows.append((name, f"{time_of(optional_number(row, 'median_us'))}{says and f', {says}'}"))
     return rows

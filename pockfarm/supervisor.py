@@ -36,7 +36,7 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(slots=True)
+@dataclass
 class Running:
     """One part and its process of the moment."""
 
@@ -52,7 +52,7 @@ class Running:
     why: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class Supervisor:
     """Runs the parts of one plan until it is asked to stop."""
 

@@ -36,8 +36,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, least: S
 
     def line(cells: Sequence[str]) -> str:
         padded = [
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(cells, widths, right, strict=True)
+            cell.rjust(width) if is_right else cell.ljust(width) for cell, width, is_right in zip(cells, widths, right)
         ]
         return "  ".join(padded).rstrip()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pockfarm
-from pockfarm.errors import FarmDown
+from pockfarm.errors import FarmDown, UsageError
 from pockfarm.parts import EMULATOR, emulation_is_there, free_port
 from pockfarm.profiles import remember_here
 from pockfarm.state import FarmStatus, StateFolder
@@ -26,6 +26,8 @@ POLL_INTERVAL_S = 0.2
 
 def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_PORT) -> FarmStatus:
     """Start the farm unless it is up already; returns once every part is up. Raises: FarmDown."""
+    if sys.platform == "win32":
+        raise UsageError("a farm runs on Linux, not on Windows\n  for a farm elsewhere: pockfarm init")
     state.make()
     remember_here(state.path)
     if state.is_up():

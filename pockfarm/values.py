@@ -16,7 +16,7 @@ RUN_STATES = ("queued", "leased", "running", "succeeded", "failed", "cancelled",
 DEVICE_STATES = ("active", "quarantined", "removed")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ending:
     """Why a job or run ended without success. `cause` is the public family: model, compiler, limits, device..."""
 
@@ -32,7 +32,7 @@ class Ending:
         return f"{where}{self.message} [{self.cause}: {self.code}]{hint}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompileWarning:
     """What compiler or farm had to say: what was asked is done, but perhaps it is not what was meant."""
 
@@ -47,7 +47,7 @@ class CompileWarning:
         return f"{where}{self.message} [{self.code}]{hint}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """One compile."""
 
@@ -70,7 +70,7 @@ class Job:
         return self.state in OPEN_STATES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bundle:
     """What the farm knows of a bundle; `summary` has its memory plan, inputs, outputs and needed CPU features."""
 
@@ -83,7 +83,7 @@ class Bundle:
     raw: Json = field(repr=False, default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """One piece of work on a device."""
 
@@ -112,7 +112,7 @@ class Run:
         return self.state in OPEN_STATES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Device:
     """A board, this computer, or an emulator, with its agent."""
 
@@ -126,7 +126,7 @@ class Device:
     raw: Json = field(repr=False, default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dataset:
     """A checked npz on the farm."""
 

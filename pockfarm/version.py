@@ -12,10 +12,12 @@ PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 def version() -> str:
     """As it is installed; in a checkout that is not, as the checkout says; else `unknown`."""
-    try:
-        return metadata.version("pockfarm")
-    except metadata.PackageNotFoundError:
-        return version_in(PROJECT)
+    for name in ("pockfarm", "pockfarm-client"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return version_in(PROJECT)
 
 
 def version_in(project: Path) -> str:

@@ -22,6 +22,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import client_wheel
+
 ROOT = Path(__file__).resolve().parent.parent
 BACKEND = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
 SITE = Path("service/manual/site")
@@ -36,7 +38,7 @@ class ReleaseError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Build the source distribution and the wheel.")
+    parser = argparse.ArgumentParser(description="Build the source distribution and the wheels.")
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "dist", help="where to (default: dist)")
     words = "also with changes that are not committed: for tests, never for a release"
     site = "the documentation's site as `make docs` built it, for tests; a release builds its own"
@@ -68,7 +70,7 @@ def refuse_what_is_not_ready() -> None:
 
 
 def build(folder: Path, *, site: Path | None = None, builds_site: bool = True) -> list[Path]:
-    """Both files and their digests, in `folder`. Raises: ReleaseError."""
+    """All files and their digests, in `folder`. Raises: ReleaseError."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pockfarm-release-") as name:
         work = Path(name)
@@ -79,10 +81,14 @@ def build(folder: Path, *, site: Path | None = None, builds_site: bool = True) -
         (unpacked,) = (work / "source").iterdir()
         add_chart_library(unpacked, made_at)
         add_site(unpacked, made_at, build_site(unpacked, work / "site") if builds_site else site)
-        wheel = folder / run_backend("build_wheel", unpacked, folder, made_at)
+        client = work / "client"
+        shutil.copytree(unpacked, client)
+        client_wheel.keep_only_client(client)
+        client_wheel.remove_client(unpacked)
+        wheels = [folder / run_backend("build_wheel", one, folder, made_at) for one in (client, unpacked)]
     sums = folder / SUMS
-    sums.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in (source, wheel)))
-    return [source, wheel, sums]
+    sums.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in (source, *wheels)))
+    return [source, *wheels, sums]
 
 
 def copy_tracked(folder: Path, made_at: int) -> Path:

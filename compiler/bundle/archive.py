@@ -33,7 +33,7 @@ MAX_MEMBER_BYTES = (8 << 30) - 1
 """What the archive's headers can say."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bundle:
     """A built bundle: `sha256:<hex>` of its bytes, the manifest inside, and what its report warns of.
 

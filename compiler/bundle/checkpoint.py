@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 
 from compiler.bundle.tensor_file import Checkpoint, Stored
-from compiler.graph import TensorType
 from compiler.program.state import chosen_channels
 from compiler.stages import CompiledStep
+from compiler.tensors import TensorType
 
 
 def empty_checkpoint() -> bytes:

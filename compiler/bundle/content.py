@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Union
 
 import numpy as np
 
-from compiler.graph import Array
+from compiler.tensors import Array
 
-Chunk = bytes | memoryview
+Chunk = Union[bytes, memoryview]
 
 
 class Streamed(Protocol):
@@ -25,7 +25,7 @@ class Streamed(Protocol):
         """The bytes in order."""
 
 
-Content = bytes | Streamed
+Content = Union[bytes, Streamed]
 
 
 def size_of(content: Content) -> int:

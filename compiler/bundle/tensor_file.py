@@ -9,13 +9,13 @@ from functools import cached_property
 
 from compiler.bundle.content import Chunk, elements_of
 from compiler.element_types import ELEMENT_TYPES
-from compiler.graph import Array, TensorType
+from compiler.tensors import Array, TensorType
 
 _ALIGNMENT = 8
 """Of what stands behind the header."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stored:
     """A tensor of a checkpoint; its elements are put in order when they are written, and not kept so."""
 

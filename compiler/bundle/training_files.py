@@ -13,8 +13,8 @@ from compiler.bundle.content import Chunk, elements_of, write_file
 from compiler.bundle.tensor_file import Checkpoint, Stored
 from compiler.export.onnx_model import DataBeside
 from compiler.export.training import Weights, training_model
-from compiler.graph import TensorType
 from compiler.step.training import TrainingGraph
+from compiler.tensors import TensorType
 
 EMBEDDED_BYTES = 64 << 20
 """Frozen weights up to here lie in the ONNX file itself."""

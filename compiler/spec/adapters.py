@@ -14,7 +14,7 @@ ALL_LINEAR = "all-linear"
 """A target: every linear layer but the last."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AdapterSpec:
     """y = W x + alpha / rank * B A x: A and B learn, W does not.
 

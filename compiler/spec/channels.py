@@ -15,7 +15,7 @@ _SHARE = Number(1e-9, 1.0)
 _INDICES = ListOf(Integer(0, (1 << 31) - 1), "channel numbers")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Channels:
     """A share of the channels, or the channels by number; of heads and hidden units, those of all matches together."""
 

@@ -28,7 +28,7 @@ from compiler.spec.schemes import EVERY_PRESET, PRESETS, Scheme
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SparsePlan:
     """Which slices of which parameters learn: a preset, a scheme, then rules, later ones overriding earlier ones.
 
@@ -98,7 +98,7 @@ BatchNormMode = Literal["fold", "frozen", "train"]
 """fold: into the layer before; frozen: scale and shift learn, statistics stay; train: statistics of each batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainingSpec:
     """How the training step is built. Units: `memory_limit_bytes` in bytes."""
 

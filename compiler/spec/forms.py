@@ -20,7 +20,7 @@ MAX_TEXT = 200
 SHOWN = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """Where a value stands, for messages, and the kind of error that is raised of it."""
 
@@ -59,7 +59,7 @@ class Form(Protocol):
         """JSON Schema (2020-12) of what `read` takes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Text:
     """A text of at most 200 characters."""
 
@@ -78,7 +78,7 @@ class Text:
         return {"type": "string", "maxLength": MAX_TEXT}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OneOf:
     """One of a few words."""
 
@@ -99,7 +99,7 @@ class OneOf:
         return {"enum": list(self.choices)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Flag:
     """True or false."""
 
@@ -118,7 +118,7 @@ class Flag:
         return {"type": "boolean"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Number:
     """A finite number within [low, high]; YAML 1.1 reads `1e-3` (no dot) as text, and a person means the number."""
 
@@ -128,7 +128,7 @@ class Number:
     def read(self, value: object, place: Place) -> float:
         """The number."""
         given = _number_text(value) if isinstance(value, str) else value
-        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not math.isfinite(given):
             raise place.wrong("a finite number", value)
         if not self.low <= given <= self.high:
             raise place.wrong(self._bounds(), given)
@@ -149,7 +149,7 @@ class Number:
         return {"type": "number", **{name: bound for name, bound in bounds.items() if math.isfinite(bound)}}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Integer:
     """An integer within [low, high]."""
 
@@ -171,7 +171,7 @@ class Integer:
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Optional:
     """A form, or null, which is the same as leaving the field out."""
 
@@ -190,7 +190,7 @@ class Optional:
         return {"anyOf": [self.form.schema(), {"type": "null"}]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Names:
     """A name, or a list of at least one."""
 
@@ -211,7 +211,7 @@ class Names:
         return {"anyOf": [{"type": "string"}, several]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Groups:
     """A list of groups of two or more names; one group need not stand in a list."""
 
@@ -235,7 +235,7 @@ class Groups:
         return {"type": "array", "items": group}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ListOf:
     """A list whose entries have one form; `most` is a limit, `what` says it in a message."""
 
@@ -260,7 +260,7 @@ class ListOf:
         return {"type": "array", "items": self.form.schema(), "maxItems": self.most}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Numbers:
     """A finite number within [low, high], or a list of them."""
 
@@ -289,7 +289,7 @@ class Numbers:
         return ListOf(self._one(), self.what)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ByName:
     """A mapping from names to values of one form, as pairs in the names' order."""
 
@@ -309,7 +309,7 @@ class ByName:
         return {"type": "object", "additionalProperties": self.form.schema()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
     """A list of 1 to 8 positive extents."""
 

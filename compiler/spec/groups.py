@@ -13,7 +13,7 @@ GroupKind = Literal["any", "weight", "bias", "vector"]
 """vector: what has one axis or none (biases, scales and shifts of norms), whatever it is called."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ParameterGroup:
     """The parameters that match `parameters` and `kind` take these settings; what is null stays as it was."""
 

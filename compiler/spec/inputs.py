@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Union
 
 from compiler.spec.forms import Integer, Json, Place, Shape, as_mapping, near_hint
 from compiler.spec.records import member, members_of, plain_record, schema_of
 
-BatchAxis = int | Literal["none"]
+BatchAxis = Union[int, Literal["none"]]
 """none: the input is the same for every sample."""
 
 
@@ -30,7 +30,7 @@ class BatchAxisForm:
         return {"anyOf": [self.axis.schema(), {"type": "null"}]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class InputSpec:
     """Of one input. None: as the model says."""
 

@@ -37,7 +37,7 @@ MAX_TERMS = 16
 MAX_LABELS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LossTerm:
     """One loss: what it is, which output it reads, and against which labels."""
 
@@ -91,7 +91,7 @@ ALONE = ("weight",)
 """What a loss that is the only one does not have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LossSpec(LossTerm):
     """The loss of a spec: its own fields are its only term, unless there are `terms`."""
 

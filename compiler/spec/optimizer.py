@@ -16,7 +16,7 @@ FLOAT32_EPSILON = 2.0**-23
 MAX_GROUPS = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OptimizerSpec:
     """SGD, Adam, AdamW and Adafactor as in `torch.optim`; Lion as in its paper (arXiv 2302.06675)."""
 

@@ -99,7 +99,7 @@ def _check_values(root: object) -> None:
     """The limits on values, and once more on structure: JSON and plain data have had no look at theirs."""
     level, nodes, depth = [root], 1, 0
     while level:
-        nodes += sum(len(value) for value in level if isinstance(value, Mapping | list))
+        nodes += sum(len(value) for value in level if isinstance(value, (Mapping, list)))
         if depth > MAX_DEPTH or nodes > MAX_NODES:
             raise _Refused(f"nested more than {MAX_DEPTH} levels deep" if depth > MAX_DEPTH else
                            f"more than {MAX_NODES:,} values")  # fmt: skip
@@ -172,7 +172,7 @@ PlainLoader.yaml_multi_constructors = {}
 
 def _unreadable(source: object, what: str, problem: Exception, error: type[CompileError]) -> NoReturn:
     mark = getattr(problem, "problem_mark", None)
-    lines = len(source.splitlines()) if isinstance(source, str | bytes) else 0
+    lines = len(source.splitlines()) if isinstance(source, (str, bytes)) else 0
     place = f"{what}, line {min(mark.line + 1, lines)}" if mark is not None and lines else what
     reason = getattr(problem, "problem", None) or str(problem)[:200] or type(problem).__name__
     if isinstance(problem, RecursionError):

@@ -1,6 +1,6 @@
 """Records of plans and specs: dataclasses whose fields say what they may hold.
 
-    @dataclass(frozen=True, slots=True)
+    @dataclass(frozen=True)
     class UpdateRule:
         parameters: tuple[str, ...] = member(Names(), "names or globs")
         ratio: float = member(Number(0, 1), "share of the channels that learns", default=1.0)
@@ -22,7 +22,7 @@ from compiler.spec.forms import Form, Json, OneOf, Optional, Place, as_mapping, 
 Record = TypeVar("Record")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Member:
     """What is known of a record's field."""
 
@@ -155,7 +155,7 @@ def schema_of(kind: type[Any], *, without: Collection[str] = ()) -> dict[str, Js
     return {"oneOf": [_object(members, variant, told) for variant in told.form.choices]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordOf:
     """A form: a record of this class."""
 

@@ -52,7 +52,7 @@ class LayerNumbers:
         return {"anyOf": [*entry["anyOf"], several]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class UpdateRule:
     """What one of the selectors names, and `kind` lets through, learns a `ratio` of its input channels.
 

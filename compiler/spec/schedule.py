@@ -11,7 +11,7 @@ from compiler.spec.records import member
 ScheduleKind = Literal["constant", "cosine", "linear"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScheduleSpec:
     """Learning rates over a run, as the schedules of `transformers` with warm-up define them."""
 

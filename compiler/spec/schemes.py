@@ -18,7 +18,7 @@ and the first of the feed-forward part."""
 MAX_BLOCKS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scheme:
     """Which linears of which blocks learn. Blocks are counted from the end of the model.
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from compiler.bundle.content import Chunk
 from compiler.errors import ModelError
-from compiler.graph import Array
 from compiler.origins import Adapter
+from compiler.tensors import Array
 from compiler.trained.checkpoints import tensors_file
 from compiler.warnings import few_of
 
@@ -46,7 +46,7 @@ def _product(adapter: Adapter, tensors: Mapping[str, Array]) -> Array:
     return np.asarray(b @ a if adapter.out_axis == 0 else a.T @ b.T)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KeptApart:
     """What `peft` loads beside the base model: its configuration, and tensors under its names."""
 

@@ -14,8 +14,8 @@ from typing import Any
 from compiler.bundle.archive import MANIFEST, ORIGINS, WEIGHTS
 from compiler.errors import ModelError
 from compiler.external import NO_EXTERNAL, External
-from compiler.graph import Array
 from compiler.origins import Adapter, FoldedNorm, Origins
+from compiler.tensors import Array
 from compiler.trained.adapters import KeptApart, kept_apart, merged
 from compiler.trained.checkpoints import Held, same_bits, tensors_of
 from compiler.trained.files import Files
@@ -24,7 +24,7 @@ from compiler.trained.stored import StoredModel
 from compiler.warnings import few_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trained:
     """What came back.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from math import prod
 from types import MappingProxyType
+from typing import Union
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from compiler.bundle.content import Chunk
 from compiler.bundle.tensor_file import Checkpoint, Stored
 from compiler.element_types import EMITTED, emitted_of_numpy
 from compiler.errors import ModelError
-from compiler.graph import Array, TensorType
+from compiler.tensors import Array, TensorType
 
-Held = bytes | memoryview | mmap.mmap
+Held = Union[bytes, memoryview, mmap.mmap]
 """A file's bytes, in memory or mapped into it."""
 _DTYPES = {row.name.upper(): row.numpy for row in EMITTED}
 _LENGTH_BYTES = 8

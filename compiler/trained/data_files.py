@@ -10,13 +10,13 @@ from typing import Any
 from compiler.bundle.content import Chunk, elements_of
 from compiler.external import CHUNK_BYTES
 from compiler.frontend.file.references import payload_bytes
-from compiler.graph import Array
+from compiler.tensors import Array
 
 _ALIGNMENT = 64
 """Of what is appended."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DataFile:
     """`own` is the file as it was; `places` are arrays by the byte that they begin at, which lie apart."""
 

@@ -29,7 +29,7 @@ from compiler.bundle.content import Chunk
 from compiler.bundle.tensor_file import Checkpoint, Stored
 from compiler.element_types import EMITTED, DType
 from compiler.errors import ModelError
-from compiler.graph import Array, TensorType
+from compiler.tensors import Array, TensorType
 from compiler.trained.checkpoints import Held, metadata_of, tensors_of
 
 FORMAT = "pockfarm.delta/1"
@@ -39,7 +39,7 @@ _NAMES: Mapping[Any, DType] = {row.numpy: row.name for row in EMITTED}
 Ranges = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Change:
     """Where a tensor of a base changed: `ranges` (start, size) along `axis`, all of it if that is -1."""
 
@@ -79,7 +79,7 @@ class Change:
         return (slice(None),) * self.axis + (slice(start, start + size),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Delta:
     """Changes by tensor, and the entries that came in."""
 
@@ -226,7 +226,7 @@ def _touched(base: Array, trained: Array) -> list[Any]:
     if not base.ndim:
         return [np.asarray(base.tobytes() != trained.tobytes())]
     masks, begin = [np.zeros(extent, bool) for extent in base.shape], 0
-    for one, other in zip(_parts(base), _parts(trained), strict=True):
+    for one, other in zip(_parts(base), _parts(trained)):
         differs = _bits(one) != _bits(other)
         masks[0][begin : begin + len(one)] = differs.any(axis=tuple(range(1, base.ndim)))
         for axis in range(1, base.ndim):
@@ -241,7 +241,7 @@ def _bits(array: Array) -> Any:
 
 def _ranges(mask: Any) -> Ranges:
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return tuple((int(start), int(stop - start)) for start, stop in zip(edges[::2], edges[1::2], strict=True))
+    return tuple((int(start), int(stop - start)) for start, stop in zip(edges[::2], edges[1::2]))
 
 
 def _read_change(told: Mapping[str, Any]) -> Change:

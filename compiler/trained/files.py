@@ -15,7 +15,7 @@ from compiler.frontend.file.limits import DEFAULT_LIMITS
 from compiler.trained.data_files import DataFile, location_of, refer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Files:
     """An ONNX file, and its data files by location."""
 
@@ -51,4 +51,4 @@ def _names(model: str, locations: Iterable[str]) -> dict[str, str]:
     """Of data files, beside a model of that name: two models in one folder do not write over each other's."""
     listed = list(locations)
     numbers = [""] if len(listed) == 1 else [f".{number}" for number in range(len(listed))]
-    return {location: f"{model}{number}.data" for location, number in zip(listed, numbers, strict=True)}
+    return {location: f"{model}{number}.data" for location, number in zip(listed, numbers)}

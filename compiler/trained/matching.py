@@ -15,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from compiler.errors import ModelError
-from compiler.graph import Array
+from compiler.tensors import Array
 
 MAX_AXES = 6
 """Of a weight, not counting axes of extent 1: so many orders are tried."""
@@ -23,7 +23,7 @@ TOLERANCE = 1e-5
 """Relative: an exporter that folds something in computes with rounding of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Match:
     """A weight of shape `shape` is the file's tensor: weight.transpose(perm).reshape(its shape)."""
 

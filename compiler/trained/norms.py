@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import ModelError
-from compiler.graph import Array
 from compiler.origins import FoldedNorm, as_stored, outputs_first
+from compiler.tensors import Array
 
 Wide = NDArray[np.float64]
 Original = Callable[[str], Array]
@@ -27,7 +27,7 @@ SMALLEST_FACTOR = 1e-18
 """A smaller one would make weights that float32 cannot hold of steps that it can."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Unfolded:
     """The author's tensors that changed, and the names of scales of which a channel had to be set anew."""
 

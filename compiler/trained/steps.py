@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from compiler.errors import ModelError
-from compiler.graph import Array
 from compiler.origins import Reading
+from compiler.tensors import Array
 
 _OPSET = 18
 _OPERATORS = frozenset(

@@ -18,8 +18,8 @@ from onnx import numpy_helper
 from compiler.errors import ModelError
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.file.external_data import fill_in
-from compiler.graph import Array
 from compiler.origins import Origins, Reading
+from compiler.tensors import Array
 from compiler.trained.data_files import DataFile, location_of, refer
 from compiler.trained.files import Files
 from compiler.trained.steps import made

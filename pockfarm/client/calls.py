@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Optional, Union
 
 import httpx
 
 from pockfarm.values import Json
 
-Filters = Mapping[str, str | int | None]
+Filters = Mapping[str, Union[str, int, None]]
 
 AsyncAsk = Callable[[], Awaitable[httpx.Response]]
 Ask = Callable[[], httpx.Response]
@@ -18,6 +19,6 @@ AsyncGet = Callable[[str, Filters], Awaitable[Json]]
 Get = Callable[[str, Filters], Json]
 """Gets a JSON object of the farm's."""
 
-AsyncLook = Callable[[Mapping[str, float] | None, str | None], Awaitable[httpx.Response]]
-Look = Callable[[Mapping[str, float] | None, str | None], httpx.Response]
+AsyncLook = Callable[[Optional[Mapping[str, float]], Optional[str]], Awaitable[httpx.Response]]
+Look = Callable[[Optional[Mapping[str, float]], Optional[str]], httpx.Response]
 """Sends a query; the second is what the farm's answer was called (its ETag) that is known already."""

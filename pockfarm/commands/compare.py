@@ -51,7 +51,7 @@ def _here(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
         report = local.execute(first, chosen, on_event=RunProgress(waiting, 0).event)
     told = from_json(Comparison, report["comparison"], "comparison")
     verdict = verdict_of(told, settings.effect or EFFECT)
-    rows = [{"bundle_digest": digest, **row.fields} for row, digest in zip(verdict.rows, told.bundles, strict=True)]
+    rows = [{"bundle_digest": digest, **row.fields} for row, digest in zip(verdict.rows, told.bundles)]
     found = {"rounds": verdict.rounds, "ended": told.ended, "detectable": verdict.detectable, "bundles": rows}
     return found, options.bundles
 

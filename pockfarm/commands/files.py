@@ -137,7 +137,7 @@ def _show_dataset(options: argparse.Namespace) -> int:
         found = farm.dataset(options.digest).raw
     arrays = part(found, "arrays")
     told = [f"{name} {text(part(arrays, name), 'dtype')} {part(arrays, name).get('shape')}" for name in arrays]
-    facts = [*zip(DATASET_HEADER, dataset_row(found), strict=True), ("arrays", ", ".join(told))]
+    facts = [*zip(DATASET_HEADER, dataset_row(found)), ("arrays", ", ".join(told))]
     return show(options, found, lambda: facts_text(facts))
 
 

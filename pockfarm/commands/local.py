@@ -207,7 +207,7 @@ def _targets(options: argparse.Namespace) -> int:
     local = load_local()
     rows = local.target_rows()
     names = ("name", "title", "architecture", "cores", "vector_bits")
-    found = [dict(zip(names, row, strict=True)) for row in rows]
+    found = [dict(zip(names, row)) for row in rows]
     header = ("target", "what it is", "architecture", "cores", "vector bits")
     return show(options, found, lambda: f"{text_table(header, rows, least=('cores', 'vector bits'))}\n\n"
                 f"host is {local.resolve_target('host')} here")  # fmt: skip
@@ -227,7 +227,7 @@ def load_adapters() -> ModuleType:
     """`pockfarm.fine_tuning.adapter_files`, which needs NumPy and onnx."""
     try:
         return importlib.import_module("pockfarm.fine_tuning.adapter_files")
-    except ModuleNotFoundError as problem:
+    except ImportError as problem:
         advice = "in a checkout of the repository: python -m pip install -c constraints.txt '.[fine-tune]'"
         raise UsageError(f"this needs NumPy and onnx ({problem}); {advice}") from None
 
@@ -236,6 +236,6 @@ def load_local() -> ModuleType:
     """`pockfarm.local`, which needs the compiler and the agent installed."""
     try:
         return importlib.import_module("pockfarm.local")
-    except ModuleNotFoundError as problem:
+    except ImportError as problem:
         advice = "in a checkout of the repository: python -m pip install -c constraints.txt '.[worker,agent]'"
         raise UsageError(f"this needs the compiler ({problem}); {advice}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 
 from pockfarm.client import Client
@@ -80,12 +80,12 @@ def ready_findings(ready: Json) -> list[Finding]:
 def now(farm: Client) -> datetime:
     """By the farm's clock; by this machine's, if something before the farm keeps that to itself."""
     said = farm.look("/healthz").headers.get("Date")
-    return parsedate_to_datetime(said) if said else datetime.now(UTC)
+    return parsedate_to_datetime(said) if said else datetime.now(timezone.utc)
 
 
 def clock_finding(farm: Client) -> Finding:
     """This machine's clock beside the farm's, which says whole seconds."""
-    return skew_finding((datetime.now(UTC) - now(farm)).total_seconds())
+    return skew_finding((datetime.now(timezone.utc) - now(farm)).total_seconds())
 
 
 def skew_finding(skew_s: float) -> Finding:

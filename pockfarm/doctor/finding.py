@@ -10,7 +10,7 @@ from pockfarm.screen import by_word, painted
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finding:
     """`state`: ok; warning (it works, or what lacks may not be needed); wrong. `mend`: what to do about it."""
 

@@ -25,7 +25,7 @@ LITTLE_FREE_BYTES = 5 * GIB
 CONSTRAINTS = PROJECT.parent / "constraints.txt"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Package:
     """A distribution, what is imported of it, and what does not work without it."""
 

@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Union
 
 from compiler.errors import CompileError, SpecError
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.reading import read_mapping
 from pockfarm.errors import UsageError
 
-Document = str | bytes | os.PathLike[str] | Mapping[str, object]
+Document = Union[str, bytes, "os.PathLike[str]", Mapping[str, object]]
 _FILES = (".yaml", ".yml", ".json")
 
 

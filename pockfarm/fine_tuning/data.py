@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,14 @@ from pockfarm.fine_tuning.model import Input
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
-Axes = Mapping[str, int | None]
+Axes = Mapping[str, Optional[int]]
 """By array: where samples lie; None: the same for every sample."""
 LABELS = "y"
 _LABEL_NAMES = ("y", "labels", "label")
 _FORMS = "a mapping of arrays, (inputs, labels), an npz, a Dataset or DataLoader, or an iterable of (x, y)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Names:
     """What a step reads: its inputs, in the order of the model's arguments, and its arrays of labels."""
 
@@ -65,7 +65,7 @@ def read_data(
         raise UsageError(f"there is no data to train on: give data=(x, y), or {_FORMS}")
     if isinstance(data, list) and len(data) == 2 and all(hasattr(one, "shape") and one.ndim for one in data):
         data = tuple(data)
-    if isinstance(data, str | os.PathLike):
+    if isinstance(data, (str, os.PathLike)):
         return _checked(_given_once(_named(_npz(Path(data)), names), example), example)
     if isinstance(data, Mapping):
         arrays = _samples_first(_named(data, names), axes)
@@ -132,7 +132,7 @@ def _named(data: Mapping[str, Any], names: Names) -> Arrays:
 def _inputs(x: Any, names: Names) -> Arrays:
     """Inputs by name (or `x` for the only one), in order, or the only one."""
     if not isinstance(x, Mapping):
-        given = tuple(x) if isinstance(x, tuple | list) else (x,)
+        given = tuple(x) if isinstance(x, (tuple, list)) else (x,)
         if len(names.inputs) == 1 and isinstance(x, list) and not (len(x) == 1 and hasattr(x[0], "shape")):
             given = (_stacked(x, names.key(names.inputs[0])),)
         if len(given) not in (len(names.inputs), len(names.varying)):
@@ -140,7 +140,7 @@ def _inputs(x: Any, names: Names) -> Arrays:
                 f"data has {len(given)} inputs, the model reads {len(names.inputs)}: {', '.join(names.inputs)}"
             )
         order = names.inputs if len(given) == len(names.inputs) else names.varying
-        x = {names.key(name): one for name, one in zip(order, given, strict=True)}
+        x = {names.key(name): one for name, one in zip(order, given)}
     arrays: Arrays = {}
     for input_name in names.inputs:
         name = names.key(input_name)
@@ -186,18 +186,18 @@ def _labels(y: Any, names: Names) -> Arrays:
         return {name: _array(y[own], name) for name, own in known.items()}
     if only:
         return {only: _array(y, only)}
-    given = tuple(y) if isinstance(y, tuple | list) else (y,)
+    given = tuple(y) if isinstance(y, (tuple, list)) else (y,)
     if len(given) != len(names.labels):
         raise UsageError(
             f"data has {len(given)} arrays of labels, the loss reads {len(names.labels)}: {', '.join(names.labels)}"
         )
-    return {name: _array(one, name) for name, one in zip(names.labels, given, strict=True)}
+    return {name: _array(one, name) for name, one in zip(names.labels, given)}
 
 
 def _is_pair_of_samples(data: tuple[Any, Any], names: Names) -> bool:
     """True for two `(x, y)` rather than inputs and labels: both are pairs, and what stands second is no array."""
-    pairs = all(isinstance(one, tuple | list) and len(one) == 2 for one in data)
-    return pairs and len(names.labels) == 1 and not isinstance(data[1][0], int | float)
+    pairs = all(isinstance(one, (tuple, list)) and len(one) == 2 for one in data)
+    return pairs and len(names.labels) == 1 and not isinstance(data[1][0], (int, float))
 
 
 def _gathered(data: Any, names: Names, example: Mapping[str, Input], axes: Axes) -> Arrays:
@@ -258,10 +258,10 @@ def _item(item: Any, names: Names, position: int) -> Arrays:
         return _named(item, names)
     if not names.labels:
         return _inputs(item, names)
-    if isinstance(item, tuple | list) and len(item) == 2:
+    if isinstance(item, (tuple, list)) and len(item) == 2:
         return {**_inputs(item[0], names), **_labels(item[1], names)}
     counts = (len(names.inputs), len(names.varying))
-    if isinstance(item, tuple | list) and len(item) - len(names.labels) in counts:
+    if isinstance(item, (tuple, list)) and len(item) - len(names.labels) in counts:
         inputs = len(item) - len(names.labels)
         return {**_inputs(item[:inputs], names), **_labels(_last(item[inputs:]), names)}
     raise UsageError(f"item {position} of data is {type(item).__name__}; expected (x, y), or a mapping")

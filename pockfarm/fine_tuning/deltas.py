@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from pockfarm.errors import UsageError
 
 Array = Any
 """One of NumPy's."""
-Source = str | os.PathLike[str] | bytes
+Source = Union[str, "os.PathLike[str]", bytes]
 """A file, or its bytes."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -34,7 +35,7 @@ from pockfarm.values import CompileWarning, Dataset
 _NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "bool": "bool"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Asked:
     """How to train. `steps` or `epochs` (1 by default) says how long; `output` is the one that the loss reads."""
 
@@ -65,7 +66,7 @@ def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked
             raise UsageError(f"{folder.parent} is full; set TMPDIR to a folder with more room") from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Task:
     """What a caller brought."""
 
@@ -233,9 +234,9 @@ def _examples(inputs: Mapping[str, Input]) -> dict[str, Any]:
 
 
 def _held(path: Path) -> bytes | mmap.mmap:
-    """A file that stays readable when its folder is removed."""
+    """A file that stays readable when its folder is removed; Windows removes none that is mapped."""
     with path.open("rb") as stream:
-        return mapped(stream)
+        return stream.read() if os.name == "nt" else mapped(stream)
 
 
 def _input(told: Mapping[str, Any]) -> Input:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from device_agents.wire import RunSettings
-from pockfarm import local
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
@@ -55,7 +55,7 @@ def fine_tune(
     return tuned_by(Here(target), model, example_inputs, data, asked, progress)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Here:
     """Compiles and trains on this machine."""
 
@@ -63,6 +63,7 @@ class Here:
 
     def build(self, model: ModelFiles, plan: str, spec: str, folder: Path, say: Say) -> Step:
         """As `Trainer.build`."""
+        local = _local()
         built = local.build(model, plan, spec, self.target, lambda stage, share: say(f"{stage} {share:.0%}"))
         path = folder / BUNDLE
         built.write(path)
@@ -73,5 +74,18 @@ class Here:
         if isinstance(data.training, Dataset) or isinstance(data.validation, Dataset):
             raise UsageError("a data set that was uploaded lies on a farm: train there, by client.fine_tune")
         trained = folder / TRAINED
+        local = _local()
         options = local.ExecOptions(settings, data=data.training, validation_data=data.validation, export=trained)
         return Run(trained, local.execute(step.bundle, options, progress=say))
+
+
+def _local() -> ModuleType:
+    """`pockfarm.local`. Raises: UsageError where only the client is installed."""
+    try:
+        from pockfarm import local
+    except ImportError as problem:
+        raise UsageError(
+            f"training on this machine needs the compiler, which is not installed here ({problem})\n"
+            "  client.fine_tune trains on a farm; for this machine: pip install 'pockfarm[worker,agent]'"
+        ) from None
+    return local

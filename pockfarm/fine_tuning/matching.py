@@ -18,7 +18,7 @@ from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.model_files import files_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MatchedWeights:
     """Which tensor of the file each weight is. `absent` are weights that the file does not hold: they do not learn."""
 

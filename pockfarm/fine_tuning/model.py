@@ -19,7 +19,7 @@ File = Any
 """An ONNX file: bytes, a path, an `onnx.ModelProto`, or what `torch.onnx.export` gives."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Input:
     """What a batch of an input (or of labels) looks like: shape and NumPy's name of the element type."""
 
@@ -37,7 +37,7 @@ class Input:
         return tuple(extent for axis, extent in enumerate(self.shape) if axis != self.batch_axis)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Brought:
     """An ONNX model, its files open, and where it comes from.
 
@@ -74,11 +74,11 @@ def _parameters(trained: Trained, steps: int) -> Mapping[str, Any]:
 
 def is_file(model: object) -> bool:
     """True for what stands for an ONNX file: bytes, a path, or a message of the `onnx` package (or what holds one)."""
-    return isinstance(model, bytes | str | os.PathLike) or hasattr(_message(model), "SerializeToString")
+    return isinstance(model, (bytes, str, os.PathLike)) or hasattr(_message(model), "SerializeToString")
 
 
 def _as_path(model: File) -> bytes | str | os.PathLike[str]:
-    if isinstance(model, bytes | str | os.PathLike):
+    if isinstance(model, (bytes, str, os.PathLike)):
         return model
     try:
         return bytes(_message(model).SerializeToString())

@@ -70,7 +70,7 @@ def _fits(one: Device, device: str | None, device_class: str | None) -> bool:
     return one.measurement_class in REAL_CLASSES if device_class is None else one.device_class == device_class
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OnFarm:
     """A farm compiles, a device of it trains."""
 

@@ -31,7 +31,7 @@ _LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDeco
 """In evaluation they may take a path of their own, around the dropouts below them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dropping:
     """Parts (paths) that are to be in training mode for an export, and those whose randomness it cannot keep."""
 
@@ -91,7 +91,7 @@ def in_training(module: nn.Module, parts: Sequence[str]) -> Iterator[None]:
         module.get_submodule(path).training = True
     own = {name: getattr(functional, name) for name in _CHANNELS}
     try:
-        for name, rank in zip(_CHANNELS, (3, 4, 5), strict=True):
+        for name, rank in zip(_CHANNELS, (3, 4, 5)):
             setattr(functional, name, _by_mask(rank))
         yield
     finally:
@@ -112,9 +112,9 @@ def _by_mask(rank: int) -> Callable[..., Any]:
 
 def _drops(part: nn.Module) -> bool:
     """True for PyTorch's own modules that drop values, whether or not a run reaches them."""
-    if isinstance(part, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+    if isinstance(part, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
         return bool(part.p > 0)
-    return isinstance(part, nn.RNNBase | nn.MultiheadAttention) and bool(part.dropout > 0)
+    return isinstance(part, (nn.RNNBase, nn.MultiheadAttention)) and bool(part.dropout > 0)
 
 
 class _Watch(TorchFunctionMode):  # type: ignore[misc]

@@ -26,7 +26,7 @@ from pockfarm.values import CompileWarning
 _NOISY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """What a module is called with: positional arguments and arguments by name."""
 
@@ -34,7 +34,7 @@ class Call:
     kwargs: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Form:
     """What file an export makes: of which outputs, with dropouts or without, its tensors inside or beside it.
 

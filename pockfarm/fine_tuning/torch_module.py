@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional, Union
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ Example = Any
 """A tensor, a tuple of tensors, or a mapping of them by `forward`'s argument names."""
 
 
-Axes = Mapping[str, int | None]
+Axes = Mapping[str, Optional[int]]
 """By the names of `forward`'s arguments: where samples lie; None: the same for every sample."""
-Output = str | int | tuple[str, ...] | None
+Output = Union[str, int, tuple[str, ...], None]
 """Which output a loss reads: its name or position; several names, which they have in the file too; or the only one."""
 LARGE_BYTES = 64 << 20
 """The tensors of a module that holds more lie beside its ONNX file, and are read from there."""
@@ -37,7 +37,7 @@ ROOM_FACTOR = 6
 """Files of a module's size that a fine-tuning has at once: export, bundle, and what the run unpacks and trains."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wanted:
     """What is to be exported: samples of a step, what the loss reads, and whether dropouts drop.
 
@@ -117,7 +117,7 @@ def same_for_all(axes: Axes, said: Mapping[str, int | str]) -> tuple[CompileWarn
 def _as_call(example: Example) -> Call:
     if isinstance(example, Mapping):
         return Call((), {name: _as_tensor(one) for name, one in example.items()})
-    if isinstance(example, tuple | list):
+    if isinstance(example, (tuple, list)):
         return Call(tuple(map(_as_tensor, example)), {})
     return Call((_as_tensor(example),), {})
 
@@ -227,7 +227,7 @@ def _named(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return {str(name): value for name, value in given.items()}
     if isinstance(given, tuple) and hasattr(given, "_fields"):
-        return dict(zip(given._fields, given, strict=True))
+        return dict(zip(given._fields, given))
     if isinstance(given, Sequence) and not isinstance(given, str):
         return {str(index): value for index, value in enumerate(given)}
     return dict(vars(given)) if hasattr(given, "__dict__") else {}

@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 """Hears of progress, a line at a time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """A bundle that was built: its file, and how it is called."""
 
@@ -26,7 +26,7 @@ class Step:
     warnings: tuple[CompileWarning, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """What a run of mode train left: a file of trained parameters (safetensors), and its report."""
 
@@ -35,7 +35,7 @@ class Run:
     report: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunData:
     """What a run learns from, and what it is validated on if that is not a share of it: npz files, or what lies on a
     farm already."""

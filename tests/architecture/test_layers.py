@@ -34,6 +34,7 @@ LAYERS: dict[str, Layers] = {
         "errors",
         "naming",  # what was meant
         ("cache_folder", "element_types", "external", "identity", "origins", "targets", "values", "warnings"),
+        "tensors",  # arrays and their types
         "graph",  # what a model is inside
         "kernels",  # what a kernel computes
         "ops",

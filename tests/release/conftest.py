@@ -26,4 +26,9 @@ def release(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Release:
 
 @pytest.fixture(scope="session")
 def installed(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return install(release.wheel, tmp_path_factory.mktemp("release") / "installed")
+    return install(tmp_path_factory.mktemp("release") / "installed", release.client, release.wheel)
+
+
+@pytest.fixture(scope="session")
+def client_alone(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install(tmp_path_factory.mktemp("release") / "client", release.client)

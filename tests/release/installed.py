@@ -34,12 +34,20 @@ class Release:
     """What `make release` writes."""
 
     source: Path
+    client: Path
     wheel: Path
+    """The farm's: all but the client."""
     sums: Path
 
     def wheel_names(self) -> set[str]:
-        with zipfile.ZipFile(self.wheel) as archive:
-            return set(archive.namelist())
+        """What lies in an environment that has both."""
+        return names_in(self.client) | names_in(self.wheel)
+
+
+def names_in(wheel: Path) -> set[str]:
+    """Files of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
 
 
 @dataclass(frozen=True)
@@ -102,14 +110,14 @@ def build(folder: Path, site: Path) -> Release:
     return Release(*map(Path, done.stdout.splitlines()))
 
 
-def install(wheel: Path, folder: Path) -> Installed:
-    """A new environment with the wheel, without a network."""
+def install(folder: Path, *wheels: Path) -> Installed:
+    """A new environment with these wheels, without a network."""
     made = Installed(folder)
     for new in (folder, made.empty, folder / "home"):
         new.mkdir()
     _call("-m", "venv", "--without-pip", str(folder / "venv"))
     _call("-m", "pip", "--python", str(made.bin / "python"), "--disable-pip-version-check", "install", "--quiet",
-          "--no-deps", "--no-index", "--no-compile", str(wheel))  # fmt: skip
+          "--no-deps", "--no-index", "--no-compile", *map(str, wheels))  # fmt: skip
     (made.site / "watch_modules.py").write_text(WATCH.format(log=str(made.log)))
     places = dict.fromkeys(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
     (made.site / "test.pth").write_text("\n".join(["import watch_modules", *places]) + "\n")

@@ -44,7 +44,7 @@ LIBRARY = {f"service/dashboard/node_modules/uplot/{name}"
 
 
 def test_nothing_else_is_in_the_wheel_but_the_chart_library(release: Release) -> None:
-    about = {name for name in release.wheel_names() if name.startswith("pockfarm-") and ".dist-info/" in name}
+    about = {name for name in release.wheel_names() if name.startswith("pockfarm") and ".dist-info/" in name}
     assert about
     assert release.wheel_names() - about - OURS == LIBRARY | SITE
 
@@ -70,7 +70,7 @@ def test_the_wheel_says_its_licence_and_brings_it_along(release: Release) -> Non
 
 def test_the_digests_are_those_of_the_files(release: Release) -> None:
     told = [tuple(line.split("  ")) for line in release.sums.read_text().splitlines()]
-    files = (release.source, release.wheel)
+    files = (release.source, release.client, release.wheel)
     assert told == [(hashlib.sha256(path.read_bytes()).hexdigest(), path.name) for path in files]
 
 

@@ -13,7 +13,7 @@ from compiler.external import External
 from compiler.frontend.file.limits import DEFAULT_LIMITS
 from compiler.frontend.file.prescan import prescan
 from compiler.frontend.file.references import Reference, payload_bytes
-from compiler.graph import Array
+from compiler.tensors import Array
 
 
 def fill_in(proto: Any, external: External) -> dict[str, Array]:

@@ -34,7 +34,7 @@ _ITEMS_PER_NUMBER = {21: 2, 22: 2, 23: 2, 25: 4, 26: 4}
 _NUMBERS_PER_ITEM = {14: 2, 15: 2}
 
 
-@dataclass(slots=True)
+@dataclass
 class _Scope:
     """What one graph or function body calls, sub-graphs included."""
 

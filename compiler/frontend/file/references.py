@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 from compiler.errors import ModelError
 from compiler.external import check_location
@@ -18,7 +17,7 @@ ITEM_BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64
 """Bits of an element as `raw_data` holds it, by ONNX element type."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reference:
     """Which bytes of which file a tensor's elements are."""
 
@@ -69,7 +68,7 @@ def check_range(reference: Reference, needed_bytes: int, sizes: Mapping[str, int
 def check_apart(ranges: list[tuple[str, int, int, str]]) -> None:
     """No two tensors share bytes: (location, begin, end, tensor) of each. Raises: ModelError."""
     ordered = sorted(one for one in ranges if one[2] > one[1])
-    for (file, _, end, first), (other, begin, _, second) in pairwise(ordered):
+    for (file, _, end, first), (other, begin, _, second) in zip(ordered, ordered[1:]):
         if file == other and begin < end:
             raise ModelError(f"shares bytes {begin:,} to {end:,} of {file!r} with {first}", where=second,
                              hint="save the model again: every tensor has bytes of its own")  # fmt: skip

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Optional, TypeVar, Union
 
 import httpx
 
@@ -24,7 +24,7 @@ Watched = TypeVar("Watched", Job, Run)
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 """Of a model's data files: the farm answers when it has all of them on disk."""
-FilePart = tuple[str, tuple[str | None, str | bytes | BinaryIO]]
+FilePart = tuple[str, tuple[Optional[str], Union[str, bytes, BinaryIO]]]
 CHUNK_BYTES = 1 << 20
 Self = TypeVar("Self", bound="Transport")
 
