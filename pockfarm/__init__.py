@@ -1,4 +1,4 @@
-"""PockFarm for people: `pockfarm.fine_tune`, the Python client (`pockfarm.Client`) and the `pockfarm` command."""
+"""PockFarm for people: `pockfarm.fine_tune`, `pockfarm.Client` (and `AsyncClient`), and the `pockfarm` command."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from pockfarm.client import Client
+    from pockfarm.client import AsyncClient, Client
     from pockfarm.fine_tuning import FineTuned, MatchedWeights, apply_delta, fine_tune, give_biases, match_weights
 
-__all__ = ["Client", "FineTuned", "MatchedWeights", "apply_delta", "fine_tune", "give_biases", "match_weights"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "FineTuned",
+    "MatchedWeights",
+    "apply_delta",
+    "fine_tune",
+    "give_biases",
+    "match_weights",
+]
 
 
-OF_THE_CLIENT = frozenset({"Client"})
+OF_THE_CLIENT = frozenset({"AsyncClient", "Client"})
 
 
 def __getattr__(name: str) -> Any:

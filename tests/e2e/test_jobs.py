@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,13 @@ from pockfarm.errors import Failed, UsageError
 from tests.architecture.sources import ROOT
 from tests.e2e.conftest import LiveFarm
 
+pytestmark = [
+    pytest.mark.xdist_group("farm"),
+    # `up` leaves the farm running on purpose
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+    # PyTorch's exporter
+    pytest.mark.filterwarnings("ignore::FutureWarning:copyreg"),
+]
 MODULE = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
 EXAMPLE = torch.rand(4, 1, 4, 4)
 
@@ -56,7 +64,7 @@ def test_a_module_is_compiled_for_several_targets_and_profiled(live: LiveFarm, t
     pyplot.close("all")
     assert "step" in str(profile)
     assert client.get_job(profiled.id).id == profiled.id
-    assert client.devices("*host*")
+    assert client.devices(live.host.device_class)
     assert client.devices("no-such-thing") == []
 
 
@@ -66,15 +74,19 @@ def test_a_fine_tuning_is_the_farms_and_comes_home(live: LiveFarm, tmp_path: Pat
     dataset = client.upload_dataset((x, y), name="own-data")
     assert dataset.digest in {one.digest for one in client.datasets()}
     lines: list[str] = []
-    asked = {"example_inputs": EXAMPLE, "device_class": "host", "steps": 6, "learning_rate": 0.1}
-    job = client.submit_finetune_job(MODULE, dataset, spec={"optimizer": {"kind": "sgd"}}, **asked)
+    asked: dict[str, Any] = {
+        "device_class": live.host.device_class,
+        "steps": 6,
+        "learning_rate": 0.1,
+    }
+    spec = {"optimizer": {"kind": "sgd"}}
+    job = client.submit_finetune_job(MODULE, dataset, spec=spec, example_inputs=EXAMPLE, **asked)
     tuned = job.wait(progress=lines.append).result()
     assert lines
     assert set(tuned) == set(MODULE.state_dict())
     assert len(tuned.losses) == 6
     assert job.save_weights(tmp_path / "own.safetensors").stat().st_size > 0
-    whole = client.fine_tune(MODULE, EXAMPLE, (x, y), spec={"optimizer": {"kind": "sgd"}}, device_class="host",
-                             steps=6, learning_rate=0.1)  # fmt: skip
+    whole = client.fine_tune(MODULE, EXAMPLE, (x, y), spec=spec, **asked)
     assert all(torch.equal(tuned[name], whole[name]) for name in whole), "an uploaded data set is the same data"
     with pytest.raises(UsageError, match="the model is in another process"):
         client.get_job(job.id).result()
@@ -86,7 +98,7 @@ def test_the_async_client_does_the_same(live: LiveFarm) -> None:
     async def tuned() -> dict[str, torch.Tensor]:
         async with pockfarm.AsyncClient(live.client.url, live.state.api_key()) as client:
             job = await client.submit_finetune_job(
-                MODULE, (x, y), example_inputs=EXAMPLE, device_class="host", steps=4, learning_rate=0.1
+                MODULE, (x, y), example_inputs=EXAMPLE, device_class=live.host.device_class, steps=4, learning_rate=0.1
             )
             assert await job.status in ("queued", "leased", "running", "succeeded")
             await job.wait(progress=False)
@@ -108,10 +120,10 @@ def test_a_model_that_no_board_holds_says_what_and_what_to_do(live: LiveFarm) ->
 
 
 def test_a_cancelled_job_is_told_as_one(live: LiveFarm) -> None:
-    bundle = live.client.submit_compile_job(MODULE, spec="batch: 4", example_inputs=EXAMPLE, device_class="host")
+    where: dict[str, Any] = {"example_inputs": EXAMPLE, "device_class": live.host.device_class}
+    bundle = live.client.submit_compile_job(MODULE, spec="batch: 4", **where)
     x, y = (np.asarray(one) for one in data())
-    job = live.client.submit_finetune_job(MODULE, {"input": x, "y": y}, example_inputs=EXAMPLE, device_class="host",
-                                          steps=20_000)  # fmt: skip
+    job = live.client.submit_finetune_job(MODULE, {"input": x, "y": y}, steps=20_000, **where)
     job.cancel()
     with pytest.raises(Failed, match="cancelled"):
         job.wait(progress=False)

@@ -101,7 +101,16 @@ def key_of(farm: LiveFarm) -> str:
 def test_nothing_in_it_needs_more_than_python_3_9(client_alone: Installed, release: Release) -> None:
     """What vermin cannot see is when `X | Y` of types is computed: not in annotations, which are never evaluated."""
     files = [str(client_alone.site / name) for name in client_modules(release)]
-    command = [sys.executable, "-m", "vermin", "--no-tips", "--no-parse-comments", "--violations", "-t=3.9-", *files]
+    command = [
+        sys.executable,
+        "-c",
+        "import vermin; vermin.main()",
+        "--no-tips",
+        "--no-parse-comments",
+        "--violations",
+        "-t=3.9-",
+        *files,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     found = [f"{name}: {line}" for name in client_modules(release) for line in unions(client_alone.site / name)]
