@@ -48,6 +48,10 @@ class RunFacts:
     bundle_digest: str
     created_at: float
     settings: RunSettings
+    name: str = ""
+    """What people call it; so the note and the tags."""
+    note: str = ""
+    tags: tuple[str, ...] = ()
     steps_done: int = 0
     phase: str = ""
     attempts: int = 0
@@ -107,6 +111,11 @@ class RunFacts:
 
     @property
     def title(self) -> str:
+        """Its name; without one, what it is."""
+        return self.name or self.what
+
+    @property
+    def what(self) -> str:
         """`mobilenet_v2 · sparse · x86-64-v4`."""
         return f"{self.model_name} · {self.plan_name} · {self.target}"
 

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, select, true
 from sqlalchemy import Row as SqlRow
 from sqlalchemy.orm import Session, aliased, defer, undefer
 
-from device_agents.wire import ProtocolError, Report, Validation, from_json
+from device_agents.wire import ProtocolError, Report, from_json
 from service.bundles.service import built, held_bundle
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, Measured, RunFacts
 from service.database.memory import recalled_if_dear
@@ -24,18 +24,20 @@ from service.database.models import (
     Bundle,
     Device,
     DeviceEvent,
-    Event,
     Holding,
     Job,
     Result,
     Run,
 )
+from service.database.models.runs import IS_TAGGED
 from service.database.scope import EVERYONES, organisation_of
 from service.jobs.filter import JobFilter
 from service.runs.filter import RunFilter
+from service.runs.tags import tags_in
 
 OFFLINE_AFTER_S = 90.0
 MAX_MEASURED_RUNS = 2000
+MOST_TAGGED = 500
 
 
 _RUN_DEVICE = aliased(Device)
@@ -211,36 +213,6 @@ def device_history(
     return [EventFacts(found.at, found.kind, found.message, found.id) for found in newest]
 
 
-def step_losses(session: Session, run_id: str, limit: int | None = 5000) -> list[float | None]:
-    """Losses that a run has sent so far, in step order: of an attempt that goes on, also those of the ones before."""
-    statement = select(Event.body).where(Event.subject == run_id, Event.kind == "step").order_by(Event.id.desc())
-    bodies = list(session.scalars(statement.limit(limit)))
-    return [_number(body.get("loss")) for body in _as_one(bodies[::-1])]
-
-
-def step_validations(session: Session, run_id: str) -> list[Validation]:
-    """Validations that a run has sent so far, in step order: of an attempt that goes on, also those before."""
-    query = select(Event.body).where(Event.subject == run_id, Event.kind == "eval").order_by(Event.id)
-    needed = {"step", "samples", "loss"}
-    found = [body for body in session.scalars(query) if body.get("message") == "validation" and needed <= body.keys()]
-    return [
-        Validation(body["step"], body["samples"], body["loss"], _number(body.get("accuracy")))
-        for body in _as_one(found)
-        if body["step"] and body["samples"]
-    ]
-
-
-def _as_one(bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events of steps as of one attempt: what a later attempt does again, an earlier one has not done."""
-    kept: list[dict[str, Any]] = []
-    for body in bodies:
-        step = body.get("step") or 0
-        while kept and kept[-1].get("attempt") != body.get("attempt") and (kept[-1].get("step") or 0) >= step:
-            kept.pop()
-        kept.append(body)
-    return kept
-
-
 def counts(session: Session) -> dict[str, dict[str, int]]:
     """How many jobs and runs are in each state. Those that have ended may be millions: where counting them takes long,
     they are as of some seconds ago; open ones never. Canary runs are the farm's own, and counted nowhere."""
@@ -278,6 +250,12 @@ def job_values(session: Session) -> dict[str, tuple[str, ...]]:
     }
 
 
+def run_tags(session: Session) -> tuple[str, ...]:
+    """Tags of the newest runs that have any."""
+    texts = session.scalars(select(Run.tags).where(IS_TAGGED).order_by(Run.id.desc()).limit(MOST_TAGGED))
+    return tuple(sorted({tag for text in texts for tag in tags_in(text)}))
+
+
 def device_choices(session: Session) -> tuple[tuple[str, str], ...]:
     """(id, name) of every device that ever enrolled."""
     statement = select(Device.id, Device.name).order_by(func.lower(Device.name))
@@ -304,6 +282,7 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding, Device, str, 
         id=found.id, state=found.state, settings=found.settings, model_name=named.name,
         model_digest=made.model_digest,
         plan_name=named.plan_name, target=found.target, bundle_digest=found.bundle_digest, created_at=found.created_at,
+        name=found.name, note=found.note, tags=tuple(tags_in(found.tags)),
         steps_done=found.steps_done, phase=found.phase,
         attempts=found.attempts, device_id=found.device_id, device_name=on.name if on else None,
         device_class=on.device_class if on else None, wanted=found.wanted_device_id or found.wanted_device_class or "",

@@ -27,6 +27,7 @@ STATIC_FILES: Mapping[str, str] = {
     "charts.js": "text/javascript; charset=utf-8",
     "filter.js": "text/javascript; charset=utf-8",
     "live.js": "text/javascript; charset=utf-8",
+    "tables.js": "text/javascript; charset=utf-8",
     "mark.svg": "image/svg+xml",
     "reference.css": "text/css; charset=utf-8",
 }

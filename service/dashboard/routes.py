@@ -20,6 +20,7 @@ from service.dashboard import (
     reference_routes,
     regression_routes,
     render,
+    run_routes,
     visitors,
 )
 from service.dashboard.pages.audit import audit_file, audit_page
@@ -29,7 +30,7 @@ from service.dashboard.pages.device_filter import DeviceFilter
 from service.dashboard.pages.devices import device_page, devices_page, first_of
 from service.dashboard.pages.jobs import job_data, job_page, jobs_page
 from service.dashboard.pages.overview import overview_page
-from service.dashboard.pages.run import run_data, run_page
+from service.dashboard.pages.run_data import run_data
 from service.dashboard.pages.runs import runs_page
 from service.jobs.filter import JobFilter
 from service.problems import NotFound
@@ -45,10 +46,10 @@ Ending = Literal["csv", "json"]
 def run_filter(
     state: Text = "", mode: Text = "", model: Text = "", plan: Text = "", target: Text = "", device: Text = "",
     measurement_class: Annotated[str, Query(alias="class", max_length=40)] = "", verdict: Text = "", bundle: Text = "",
-    group: Text = "", code: Text = "",
+    group: Text = "", code: Text = "", tag: Text = "",
 ) -> RunFilter:  # fmt: skip
     """The run filter of a query."""
-    return RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan, group, code)
+    return RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan, group, code, tag)
 
 
 def job_filter(
@@ -143,13 +144,9 @@ def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, sort: Text = "") -> R
 
 
 @private.get("/runs/{run_id}")
-def one_run(run_id: str, farm: FarmDep, sort: Text = "") -> Response:
-    """One run; `sort` orders its per-kernel table."""
-    with farm.database.read() as session:
-        found = run_page(session, farm.settings, run_id, sort)
-    if found is None:
-        raise NotFound("run.unknown", f"There is no run {run_id!r}.")
-    return render.page("run.html", page=found, section="runs")
+def one_run(run_id: str, farm: FarmDep, sort: Text = "", find: Text = "") -> Response:
+    """One run; `sort` orders its per-kernel table, `find` is part of the names in it."""
+    return run_routes.show(farm, run_id, sort, find=find)
 
 
 @private.get("/runs/{run_id}/{name}.{ending}")
@@ -251,5 +248,6 @@ for other in (
     queue_routes.router,
     reference_routes.router,
     regression_routes.router,
+    run_routes.router,
 ):
     router.include_router(other)

@@ -77,6 +77,8 @@ class Row:
     """What a page writes where the value alone does not say it: the digits that an interval bears."""
     anchor: str = ""
     dimmed: bool = False
+    is_hidden: bool = False
+    """Passed over by a search; there for what leads to it, and for a search that goes on in the browser."""
     mark: str = ""
     """Class of a colour key before the row's name (`phase-forward`, `series-2`)."""
     letter: str = ""

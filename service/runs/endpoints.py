@@ -20,7 +20,8 @@ from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.long_poll import Wait, watch
 from service.pagination import Cursor, Limit, Page
 from service.problems import NotFound
-from service.runs import again, compared, placement, provenance, service, sustained
+from service.runs import about, again, compared, placement, provenance, service, sustained
+from service.runs.about import RunAbout
 from service.runs.filter import RunFilter
 from service.runs.intervals import intervals
 from service.runs.schemas import (
@@ -93,6 +94,16 @@ async def show_run(run_id: str, request: Request, farm: FarmDep, _: PrincipalDep
         return f"{run.id}.{run.version}", run_detail(run, named, tries, intervals(session, [run]).get(run_id))
 
     return await watch(request, farm, run_id, look, wait_s=wait)
+
+
+@router.patch("/{run_id}")
+def describe_run(run_id: str, body: RunAbout, farm: FarmDep, _: PrincipalDep) -> RunView:
+    """Give a run a name, a note, tags to find it by. What it is, and what came of it, stays as it is."""
+    with farm.database.transaction() as session:
+        run = about.change(session, run_id, body)
+        session.flush()
+        session.refresh(run)
+        return run_view(run, _named(session, run))
 
 
 @router.get("/{run_id}/why")

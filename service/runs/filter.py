@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement
 
 from service.database.models import OPEN_RUN_STATES, Holding, Run
+from service.runs.tags import has_tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class RunFilter:
     group: str = ""
     code: str = ""
     """How it ended, in the public contract's word (`device.lost`)."""
+    tag: str = ""
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Run` joined with the `Holding` of its bundle."""
@@ -37,7 +39,7 @@ class RunFilter:
             (Holding.name, self.model), (Holding.plan_name, self.plan), (Run.group_id, self.group),
             (Run.code, self.code),
         )  # fmt: skip
-        ours = [Run.is_canary.is_(False)]
+        ours = [Run.is_canary.is_(False), *([has_tag(self.tag)] if self.tag else [])]
         if self.state == "open":
             return [*ours, Run.state.in_(OPEN_RUN_STATES), *(column == value for column, value in pairs[1:] if value)]
         return [*ours, *(column == value for column, value in pairs if value)]

@@ -11,6 +11,7 @@ from device_agents.wire import MOST_BUNDLES, RunSettings, to_json
 from service.database.models import Attempt, Holding, Run
 from service.runs.settings import SettingsBody, SettingsView, settings_in
 from service.runs.sustained_views import SustainedView
+from service.runs.tags import tags_in
 from service.runs.wants import TAG, own_data
 from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
 
@@ -144,6 +145,10 @@ class RunView(SettingsView):
     """Starting weights."""
     others: list[str]
     """Digests of the bundles that take turns with the first, in mode compare."""
+    name: str
+    """What people call it; empty: by its model, plan and target."""
+    note: str
+    tags: list[str]
     wanted_device_id: str | None
     wanted_device_class: str | None
     device_id: str | None
@@ -363,6 +368,7 @@ def _fields(run: Run, names: Holding, interval: Interval | None = None) -> dict[
         | settings
         | {
             "where": [want.removeprefix(TAG) for want in run.wants.split("\n") if want.startswith(TAG)],
+            "tags": tags_in(run.tags),
             "model_name": names.name,
             "plan_name": names.plan_name,
             "ending": ending,

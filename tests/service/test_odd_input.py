@@ -186,6 +186,9 @@ def test_odd_json_bodies(farm: TestFarm, known: dict[str, str]) -> None:
         assert sent(farm, "POST", path, json=body).status_code < 300
         for content in (*map(as_json, odd_fields(body)), *BODIES):
             sent(farm, "POST", path, content=content, headers=headers)
+    about = {"name": "n", "note": "n", "tags": ["a"]}
+    for content in (*map(as_json, odd_fields(about)), *BODIES):
+        sent(farm, "PATCH", f"/runs/{known['run_id']}", content=content, headers=headers)
     for path in ("/runs", "/keys", "/jobs", "/devices", "/bundles", "/datasets", "/dashboard", "/dashboard/runs",
                  "/dashboard/runs.csv", "/dashboard/devices.json", f"/devices/{known['device_id']}"):  # fmt: skip
         sent(farm, "GET", path)  # nothing that was taken makes a list unreadable

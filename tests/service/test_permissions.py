@@ -113,6 +113,7 @@ class Matrix:
             "POST /datasets": {"files": {"file": ("d.npz", npz(x=[[1.0]], y=[1]))}},
             "POST /tune": {"json": {"bundle": mine.bundle}},
             "POST /runs": {"json": {"bundle": mine.bundle}},
+            "PATCH /runs/{run_id}": {"json": {"name": "n"}},
             "POST /keys": {"json": {"name": "k"}},
             "POST /users": {"json": {"name": new_id("person")}},
             "POST /organisations": {"json": {"name": new_id("name")}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from markupsafe import Markup
 
@@ -21,18 +22,23 @@ class StateSeries:
     title: str
     unit: str
     points: tuple[tuple[float, float], ...]
+    kind: Literal["line", "dots"] = "line"
 
 
-def state_plot(series: StateSeries, width: float, height: float = 150.0) -> Markup:
-    """A line over seconds, the axis fitted to the values."""
+def state_plot(
+    series: StateSeries, width: float, height: float = 150.0, *, lasted_s: float | None = None
+) -> Markup:  # fmt: skip
+    """A line over seconds, the axis fitted to the values; `lasted_s`: where time ends, if not with the last value."""
     frame = Frame(width, height, left=46, bottom=38)
     stride = -(-len(series.points) // MAX_POINTS) or 1
     points = series.points[::stride]
-    x = Scale(0, max(points[-1][0], 1e-3), *frame.x_range)
+    x = Scale(0, max(lasted_s or points[-1][0], 1e-3), *frame.x_range)
     y = nice_scale([value for _, value in points], *frame.y_range, count=3)
     title = f"{series.title} during the run: from {fmt.significant(min(v for _, v in points))} to \
 {fmt.significant(max(v for _, v in points))} {series.unit}"
-    lines = svg.path([(x(at), y(value)) for at, value in points], "curve smooth")
+    places = [(x(at), y(value)) for at, value in points]
+    lines = svg.path(places, "curve smooth") if series.kind == "line" else svg.group(
+        "points", *(svg.circle(*place, 2.2, "point") for place in places))  # fmt: skip
     plot_axes = axes(frame, x, y, "seconds", f"{series.title}, {series.unit}", x_count=4, y_count=3)
     return svg.picture(width, height, title, "state-plot", plot_axes, lines)
 

@@ -50,6 +50,8 @@ class Chart:
     source: str = ""
     x: str = ""
     x_factor: float = 1.0
+    x_shift: float = 0.0
+    """Added to the table's x before its factor."""
     sync: str = ""
     """Charts of one name share cursor and zoom."""
     is_log: tuple[bool, bool] = (False, False)
@@ -59,6 +61,8 @@ class Chart:
     band: tuple[int, int] | None = None
     marks: tuple[tuple[float, str], ...] = ()
     height: int = 260
+    has_tools: bool = True
+    """Buttons to zoom; of several that share their zoom one has them. Keys work in each."""
     range_x: Point | None = None
     """Where x begins and ends before anybody zooms; None: where the data do."""
     range_y: Point | None = None

@@ -49,6 +49,38 @@ def _round_step(rough: float) -> float:
     return next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= rough * (1 - 1e-9))
 
 
+@dataclass(frozen=True, slots=True)
+class LogScale:
+    """Maps [low, high], both above 0, logarithmically onto pixels [start, end]."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        share = math.log(value / self.low) / math.log(self.high / self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, count: int = 5) -> tuple[float, ...]:
+        """1, 10, 100; with 2 and 5 between them where that leaves about `count`."""
+        first, last = math.floor(math.log10(self.low) - 1e-9), math.ceil(math.log10(self.high) + 1e-9)
+        steps = (1, 2, 5) if last - first <= max(1, count // 2) else (1,)
+        found = [factor * 10.0**power for power in range(first, last + 1) for factor in steps]
+        return tuple(tick for tick in found if self.low * (1 - 1e-9) <= tick <= self.high * (1 + 1e-9))
+
+
+def log_scale(values: Sequence[float], start: float, end: float) -> LogScale:
+    """A logarithmic scale with room around the values, which are above 0."""
+    low, high = (min(values), max(values)) if values else (1.0, 10.0)
+    return LogScale(low / 1.4, high * 1.4, start, end)
+
+
+def labels_of(scale: Scale | LogScale, ticks: Sequence[float]) -> tuple[str, ...]:
+    """What stands beside the ticks of a scale."""
+    return tick_labels(ticks) if isinstance(scale, Scale) else tuple(fmt.significant(tick) for tick in ticks)
+
+
 def tick_labels(ticks: Sequence[float]) -> tuple[str, ...]:
     """Labels with just as many decimals as the distance between ticks needs."""
     if len(ticks) < 2:
@@ -80,16 +112,19 @@ class Frame:
         return self.height - self.bottom, self.top
 
 
-def axes(frame: Frame, x: Scale, y: Scale, x_title: str, y_title: str, *, x_count: int = 6, y_count: int = 5) -> Markup:
+def axes(
+    frame: Frame, x: Scale | LogScale, y: Scale | LogScale, x_title: str, y_title: str, *, x_count: int = 6,
+    y_count: int = 5,
+) -> Markup:  # fmt: skip
     """Horizontal grid lines, tick labels, the base line and both titles."""
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     parts: list[Markup] = []
     y_ticks = y.ticks(y_count)
-    for tick, label in zip(y_ticks, tick_labels(y_ticks), strict=True):
+    for tick, label in zip(y_ticks, labels_of(y, y_ticks), strict=True):
         parts.append(svg.line(left, y(tick), right, y(tick), "grid"))
         parts.append(svg.text(left - 7, y(tick) + 3.5, label, anchor="end"))
     x_ticks = x.ticks(x_count)
-    for tick, label in zip(x_ticks, tick_labels(x_ticks), strict=True):
+    for tick, label in zip(x_ticks, labels_of(x, x_ticks), strict=True):
         parts.append(svg.line(x(tick), bottom, x(tick), bottom + 4, "axis"))
         parts.append(svg.text(x(tick), bottom + 17, label, anchor="middle"))
     parts.append(svg.line(left, bottom, right, bottom, "axis"))

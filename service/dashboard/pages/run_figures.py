@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from device_agents.wire import DeviceState, KernelTime, Measurement
 from service.dashboard import format as fmt
-from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, NARROW_WIDTH, for_screens
-from service.dashboard.charts.health import StateSeries, state_plot
+from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.interactive import Chart, Line
 from service.dashboard.charts.kernels import MOST_BARS, KernelBar, kernel_bars, phase_bar, phase_totals
 from service.dashboard.charts.steps import StepSeries, outliers_above, step_plot, step_range
+from service.dashboard.pages.roofline import Roof, roof_of
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, Value, table
 
@@ -26,6 +26,8 @@ KERNEL_COLUMNS: tuple[Column, ...] = (
     Column("read_kib", "Read", "number", "KiB", 1, sortable=True),
     Column("written_kib", "Written", "number", "KiB", 1, sortable=True),
     Column("gib_per_s", "Traffic", "number", "GiB/s", 2, sortable=True, hint="Bytes read and written over time"),
+    Column("flop_per_byte", "Intensity", "number", "FLOP/B", 3, files_only=True),
+    Column("roof_percent", "Of roof", "number", "%", 0, sortable=True, hint="Of what this run's best kernels reached"),
 )
 STEP_COLUMNS = (
     Column("step", "Step", "number", primary=True),
@@ -40,12 +42,6 @@ BLOCK_COLUMNS = (
     Column("slowest_ms", "Slowest", "number", "ms", fits=True),
     Column("load_ms", "Load", "number", "ms", fits=True, hint="From the start of the process until it was ready"),
 )
-STATE_SERIES: tuple[tuple[str, str, str, float], ...] = (
-    ("temperature_c", "Temperature", "°C", 1.0),
-    ("frequency_hz", "Frequency", "MHz", 1e-6),
-    ("power_mw", "Power", "mW", 1.0),
-    ("load", "Other load", "cores", 1.0),
-)
 STATE_COLUMNS = (
     Column("second", "Time", "number", "s", 2, primary=True),
     Column("temperature_c", "Temperature", "number", "°C", 1),
@@ -59,7 +55,8 @@ STATE_COLUMNS = (
 def kernel_table(kernels: Sequence[KernelTime], sort: str = "") -> Table:
     """Every kernel call of a step, in order, or sorted; each row has an id that the bars lead to."""
     whole = sum(kernel.us for kernel in kernels) or 1.0
-    rows = [_kernel_row(kernel, whole) for kernel in kernels]
+    roof = roof_of(kernels)
+    rows = [_kernel_row(kernel, whole, roof) for kernel in kernels]
     return table("kernels", "Kernels of one step", KERNEL_COLUMNS, rows).sorted_by(sort)
 
 
@@ -166,20 +163,7 @@ def state_table(states: Sequence[DeviceState]) -> Table:
     return table("state", "State of the device during the run", STATE_COLUMNS, rows)
 
 
-def state_figures(states: Sequence[DeviceState], data_href: str) -> tuple[Figure, ...]:
-    """One small chart per sensor that gave at least two values."""
-    figures = []
-    for name, title, unit, factor in STATE_SERIES:
-        known = [(state.at - states[0].at, getattr(state, name)) for state in states]
-        points = tuple((at, value * factor) for at, value in known if value is not None)
-        if len(points) < 2:
-            continue
-        series = StateSeries(title, unit, points)
-        figures.append(Figure(f"state-{name}", title, state_plot(series, NARROW_WIDTH)))
-    return tuple(figures)
-
-
-def _kernel_row(kernel: KernelTime, whole_us: float) -> Row:
+def _kernel_row(kernel: KernelTime, whole_us: float, roof: Roof | None) -> Row:
     seconds = kernel.us / 1e6
     moved = kernel.bytes_read + kernel.bytes_written
     values: dict[str, Value] = {
@@ -193,6 +177,8 @@ def _kernel_row(kernel: KernelTime, whole_us: float) -> Row:
         "read_kib": kernel.bytes_read / 1024,
         "written_kib": kernel.bytes_written / 1024,
         "gib_per_s": moved / (1 << 30) / seconds if seconds > 0 else None,
+        "flop_per_byte": kernel.flops / moved if moved else None,
+        "roof_percent": roof.percent(kernel) if roof else None,
     }
     return Row(values, anchor=_anchor(kernel), mark=f"phase-{kernel.phase}")
 

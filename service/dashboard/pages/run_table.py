@@ -21,6 +21,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("median_ms", "Median", "number", "ms", fits=True, sortable=True, hint="Of one step"),
     Column("p90_ms", "Step p90", "number", "ms", fits=True, sortable=True),
     Column("mode", "Mode", files_only=True),
+    Column("name", "Name", files_only=True),
+    Column("tags", "Tags"),
     Column("device", "Device"),
     Column("measurement_class", "Class", "class", hint="Measurement class: what the numbers are worth"),
     Column("training_outcome", "Training", files_only=True),
@@ -34,7 +36,7 @@ COLUMNS: tuple[Column, ...] = (
 )
 TOLD_OUTCOMES = ("stopped_early", "diverged")
 """Of training: what the state of the run does not say."""
-LEFT_OUT_WHEN_SHORT = ("p90_ms", "energy_mj")
+LEFT_OUT_WHEN_SHORT = ("p90_ms", "energy_mj", "tags")
 
 
 def run_table(runs: Sequence[RunFacts], caption: str, *, short: bool = False) -> Table:
@@ -43,7 +45,9 @@ def run_table(runs: Sequence[RunFacts], caption: str, *, short: bool = False) ->
         replace(column, files_only=True) if short and column.key in LEFT_OUT_WHEN_SHORT else column
         for column in COLUMNS
     ]
-    return table("runs", caption, columns, [run_row(entry) for entry in runs]).hiding_empty("energy_mj", "loss_last")
+    return table("runs", caption, columns, [run_row(entry) for entry in runs]).hiding_empty(
+        "tags", "energy_mj", "loss_last"
+    )
 
 
 def run_row(entry: RunFacts) -> Row:
@@ -56,6 +60,8 @@ def run_row(entry: RunFacts) -> Row:
         "target": entry.target,
         "state": entry.state,
         "mode": entry.mode,
+        "name": entry.name or None,
+        "tags": ", ".join(entry.tags) or None,
         "device": entry.device_name or entry.wanted or None,
         "measurement_class": entry.measurement_class,
         "training_outcome": entry.training_outcome,
@@ -67,7 +73,9 @@ def run_row(entry: RunFacts) -> Row:
     if entry.device_id is not None:
         links["device"] = addresses.device(entry.device_id)
     ending = f" · {entry.training_outcome.replace('_', ' ')}" if entry.training_outcome in TOLD_OUTCOMES else ""
-    return Row(values, links, notes={"run": f"{entry.mode}{ending} · {fmt.clock(entry.created_at)}"}, anchor=entry.id)
+    what = f"{entry.what} · " if entry.name else ""
+    note = f"{what}{entry.mode}{ending} · {fmt.clock(entry.created_at)}"
+    return Row(values, links, notes={"run": note}, anchor=entry.id)
 
 
 def measured_values(entry: RunFacts) -> dict[str, Value]:

@@ -49,6 +49,7 @@ def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
         ("state", chosen.state), ("mode", chosen.mode), ("model", chosen.model), ("plan", chosen.plan),
         ("target", chosen.target), ("device", chosen.device), ("class", chosen.measurement_class),
         ("verdict", chosen.verdict), ("bundle", chosen.bundle), ("group", chosen.group), ("code", chosen.code),
+        ("tag", chosen.tag),
     )  # fmt: skip
     return tuple(pair for pair in pairs if pair[1])
 
@@ -66,4 +67,12 @@ def _filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
         Filter("device", "Device", chosen.device, queries.device_choices(session)),
         Filter("class", "Class", chosen.measurement_class, choices(tuple(CLASSES))),
         Filter("verdict", "Verdict", chosen.verdict, choices(tuple(VERDICTS))),
+        *_tag_filter(session, chosen),
     )
+
+
+def _tag_filter(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
+    """Where any run has a tag."""
+    tags = queries.run_tags(session)
+    known = tags if not chosen.tag or chosen.tag in tags else (*tags, chosen.tag)
+    return (Filter("tag", "Tag", chosen.tag, choices(known)),) if known else ()

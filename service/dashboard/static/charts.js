@@ -51,7 +51,7 @@
     return table.rows
       .filter((row) => row[x] !== null && (!line.only || row[line.only[0]] === line.only[1]))
       .map((row) => [
-        row[x] * (spec.x_factor ?? 1),
+        (row[x] + (spec.x_shift ?? 0)) * (spec.x_factor ?? 1),
         row[line.column] === null ? null : row[line.column] * (line.factor ?? 1),
         line.names ? row[line.names] : "",
       ])
@@ -133,7 +133,7 @@
       this.said = make("p", { className: "visually-hidden" });
       this.said.setAttribute("aria-live", "polite");
       this.box.addEventListener("keydown", (event) => this.key(event));
-      this.frame.append(this.tools(), this.box, this.said);
+      this.frame.append(...(this.spec.has_tools === false ? [] : [this.tools()]), this.box, this.said);
       this.watch = new ResizeObserver(() => this.plot && this.plot.setSize(this.size()));
       this.watch.observe(this.frame);
     }
@@ -189,7 +189,8 @@
       return {
         ...this.size(),
         scales: {
-          x: { time: false, distr: isLog[0] ? 3 : 1, range: (u, low, high) => this.range(spec.range_x, isLog[0], u.data[0], low, high) },
+          // A logarithmic axis must end at a round number, to which the library's own range goes.
+          x: { time: false, distr: isLog[0] ? 3 : 1, ...(isLog[0] ? {} : { range: (u, low, high) => this.range(u.data[0], low, high) }) },
           y: { distr: isLog[1] ? 3 : 1, ...(spec.range_y && !isLog[1] ? { range: (u, low, high) => this.height(u, low, high) } : {}) },
         },
         axes: [axis(spec.x_title, { size: 32 }), axis(spec.y_title, { size: 56 })],
@@ -205,11 +206,11 @@
       };
     }
 
-      // Before anybody zooms: where the chart says, if it says it.
-    range(wanted, isLog, xs, low, high) {
+    // Before anybody zooms: where the chart says, if it says it.
+    range(xs, low, high) {
       const isWhole = low <= xs[0] && high >= xs[xs.length - 1];
-      if (wanted && isWhole) return wanted;
-      return isLog && isWhole ? [low / 1.3, high * 1.3] : [low, low === high ? low + 1 : high];
+      if (this.spec.range_x && isWhole) return this.spec.range_x;
+      return [low, low === high ? low + 1 : high];
     }
 
     height(u, low, high) {

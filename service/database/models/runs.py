@@ -46,6 +46,7 @@ _LIVE_ATTEMPT = text("state IN ('leased', 'running')")
 _QUEUED_RUN = text("state = 'queued'")
 _UNENTERED_RUN = text("state = 'queued' AND rarest_wish IS NULL")
 _MEASURED_RUN = text("median_us IS NOT NULL")
+_TAGGED_RUN = text("tags <> ''")
 
 
 def _where(condition: TextClause) -> dict[str, Any]:
@@ -109,6 +110,7 @@ class Run(OfOrganisation, Base):
         Index("ix_runs_organisation_id_id", "organisation_id", "id"),
         Index("ix_runs_device_id_id", "device_id", "id"),
         Index("ix_runs_measured", "organisation_id", "state", "id", **_where(_MEASURED_RUN)),
+        Index("ix_runs_tagged", "organisation_id", "id", **_where(_TAGGED_RUN)),
         Index("ix_runs_measured_on", "device_id", "verdict", "id", **_where(_MEASURED_RUN)),
         _queue_index("ix_runs_queued_in", "lane_id", "created_at", "id", "asked_s"),
         _queue_index("ix_runs_queued_under", "rarest_wish", "lane_id"),
@@ -147,6 +149,12 @@ class Run(OfOrganisation, Base):
     """What training is validated on; null: a share of the data set, or nothing."""
     weights_digest: Mapped[str | None] = mapped_column(Digest, index=True)
     """Starting weights; null: the bundle's."""
+
+    name: Mapped[str] = mapped_column(String(100), default="", server_default="")
+    """What people call it; empty: by its model, plan and target."""
+    note: Mapped[str] = mapped_column(Text, default="", server_default="")
+    tags: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """A line for each, with an empty one before and after: `service/runs/tags.py` reads and writes it."""
 
     is_canary: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     """The farm's own: it shows whether a quarantined device has been mended (`service/canary/`)."""
@@ -233,6 +241,8 @@ class Run(OfOrganisation, Base):
 
 IS_QUEUED: ColumnElement[bool] = Run.state == literal_column("'queued'")
 """Over `Run`, with the value in the statement's text: an index of queued runs is not found through a bound value."""
+IS_TAGGED: ColumnElement[bool] = Run.tags != literal_column("''")
+"""Over `Run`: what their index is found through, for the same reason."""
 NO_LANE_YET: ColumnElement[bool] = and_(IS_QUEUED, Run.rarest_wish.is_(None))
 """Over `Run`: queued by older code, which knew no lanes or no rarest wish."""
 

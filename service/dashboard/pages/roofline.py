@@ -1,0 +1,93 @@
+"""What a run's kernels reached of what its best ones did: the roof that this run shows of its device.
+
+The farm knows no data sheets, and a board's clock and threads differ from theirs. So the roofs are measured by the run
+itself: the highest rate of arithmetic, and the highest rate of bytes, of kernels that take at least 0.1% of the time.
+Operands that stay in a cache can beat the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from device_agents.wire import KernelTime
+from service.dashboard import format as fmt
+from service.dashboard.charts import FULL_WIDTH, for_screens
+from service.dashboard.charts.interactive import Chart, Line
+from service.dashboard.charts.roofline import RoofPoint, roof_line, roofline_plot
+from service.dashboard.parts import Figure
+
+LEAST_SHARE = 0.001
+PHASES = (("forward", "forward"), ("backward", "backward"), ("update", "update"))
+LEGEND = tuple((f"phase-{phase}", label) for phase, label in PHASES)
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """The best that kernels of a run reached. Units: 10^9 per second."""
+
+    gflop_per_s: float
+    gb_per_s: float
+
+    def at(self, intensity: float) -> float:
+        """GFLOP/s that the roof allows at so many FLOP for each byte."""
+        return min(self.gflop_per_s, intensity * self.gb_per_s)
+
+    def percent(self, kernel: KernelTime) -> float | None:
+        """How much of it a kernel reached; of one without arithmetic, by its bytes. None: it took no time, or did
+        nothing."""
+        moved = kernel.bytes_read + kernel.bytes_written
+        if kernel.us <= 0 or not moved:
+            return None
+        if not kernel.flops:
+            return 100 * _gb_per_s(kernel) / self.gb_per_s
+        return 100 * _gflop_per_s(kernel) / self.at(kernel.flops / moved)
+
+
+def roof_of(kernels: Sequence[KernelTime]) -> Roof | None:
+    """None where no kernel both computes and moves bytes."""
+    whole_us = sum(kernel.us for kernel in kernels)
+    counted = [kernel for kernel in kernels if kernel.us > 0 and kernel.us >= LEAST_SHARE * whole_us]
+    rate = max((_gflop_per_s(kernel) for kernel in counted), default=0.0)
+    traffic = max((_gb_per_s(kernel) for kernel in counted), default=0.0)
+    return Roof(rate, traffic) if rate > 0 and traffic > 0 else None
+
+
+def roofline_figure(kernels: Sequence[KernelTime], source: str) -> Figure | None:
+    """The plot; None where there is no roof. `source`: the kernels' JSON table."""
+    roof = roof_of(kernels)
+    if roof is None:
+        return None
+    points = [
+        RoofPoint(kernel.name, kernel.phase, kernel.flops / moved, _gflop_per_s(kernel), f"kernel-{kernel.index}")
+        for kernel in kernels
+        if kernel.flops and kernel.us > 0 and (moved := kernel.bytes_read + kernel.bytes_written)
+    ]
+    note = (
+        f"The roofs are the best that kernels of this run reached: {fmt.significant(roof.gflop_per_s)} GFLOP/s, "
+        f"{fmt.significant(roof.gb_per_s)} GB/s. Kernels that compute nothing are not shown."
+    )
+    drawing = for_screens(
+        lambda width: roofline_plot(points, roof.gflop_per_s, roof.gb_per_s, width), FULL_WIDTH
+    )  # fmt: skip
+    return Figure("roofline", "Roofline", drawing, note, LEGEND, chart=_chart(points, roof, source))
+
+
+def _chart(points: Sequence[RoofPoint], roof: Roof, source: str) -> Chart:
+    ends = [point.intensity for point in points] + [roof.gflop_per_s / roof.gb_per_s]
+    line = roof_line(min(ends) / 1.3, max(ends) * 1.3, roof.gflop_per_s, roof.gb_per_s)
+    dots = [
+        Line(label, phase, column="gflop_per_s", kind="dots", only=("phase", phase), names="kernel")
+        for phase, label in PHASES
+        if any(point.phase == phase for point in points)
+    ]
+    return Chart((*dots, Line("roof", "ink", points=line, is_dashed=True)), "FLOP per byte moved", "GFLOP/s",
+                 source=source, x="flop_per_byte", is_log=(True, True), height=320)  # fmt: skip
+
+
+def _gflop_per_s(kernel: KernelTime) -> float:
+    return kernel.flops / 1e3 / kernel.us
+
+
+def _gb_per_s(kernel: KernelTime) -> float:
+    return (kernel.bytes_read + kernel.bytes_written) / 1e3 / kernel.us

@@ -1,0 +1,125 @@
+"""What people do with a run on its page: stop it, make it again, name it; take it along as a command, or to cite it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from device_agents.wire import settings_of
+from service.dashboard import addresses, visitors
+from service.dashboard import format as fmt
+from service.dashboard.actions import Action
+from service.dashboard.facts import RunFacts
+from service.dashboard.forms import Field, Form
+from service.database.models import OPEN_RUN_STATES, Result, Run
+from service.identifiers import new_id
+from service.runs.about import MOST_NAME, MOST_NOTE, MOST_TAG, MOST_TAGS
+from service.runs.again import request_of
+from service.runs.schemas import RunAgain
+from service.runs.service import result_of
+
+TAG_HINT = f"With blanks between: small letters, digits, `.`, `_` and `-`; at most {MOST_TAGS}. Lists filter by them."
+ABOUT = "about"
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A text to take along."""
+
+    label: str
+    text: str
+
+
+def acts(found: RunFacts) -> tuple[Action, ...]:
+    """Buttons, for who may press them."""
+    if not visitors.current().may("submit"):
+        return ()
+    here, again = addresses.run(found.id), (("once", new_id("again")),)
+    if found.state not in OPEN_RUN_STATES:
+        return (Action(f"{here}/again", "Run again", again, of=found.title),)
+    sure = "A queued run ends at once; one on a device ends when the device hears of it, and leaves no weights."
+    return (Action(f"{here}/cancel", "Cancel", sure=sure, of=found.title, is_grave=True),)
+
+
+def about_form(found: RunFacts) -> Form | None:
+    """Name, tags and note, for who may change them."""
+    if not visitors.current().may("submit"):
+        return None
+    most = MOST_TAGS * (MOST_TAG + 1)
+    fields = (
+        Field("name", "Name", value=found.name, max_length=MOST_NAME),
+        Field("tags", "Tags", value=" ".join(found.tags), hint=TAG_HINT, max_length=most),
+        Field("note", "Note", "area", value=found.note, max_length=MOST_NOTE),
+    )
+    return Form(ABOUT, "Name, tags, note", f"{addresses.run(found.id)}/about", "Save", fields)
+
+
+def copies(run: Run, public_url: str) -> tuple[Words, ...]:
+    """The same request as a command, as a call of the API, and from Python."""
+    asked = request_of(run, RunAgain()).model_dump(mode="json", exclude_defaults=True)
+    known = settings_of(type(run.settings))
+    taken = {name: value for name, value in asked.items() if name not in known or run.mode in known[name].modes}
+    body = {"bundle": run.bundle_digest, "mode": run.mode, **taken}
+    return (Words("Command line", _command(run, body)), Words("curl", _curl(body, public_url)),
+            Words("Python", _python(body)))  # fmt: skip
+
+
+def _command(run: Run, body: Mapping[str, Any]) -> str:
+    options = {"device": "--device", "device_class": "--class", "dataset": "--dataset",
+               "validation_dataset": "--validation-dataset", "weights": "--weights"}  # fmt: skip
+    options |= {name: known.option for name, known in settings_of(type(run.settings)).items() if known.option}
+    words = [word for name, option in options.items() if name in body for word in _option(option, body[name])]
+    words += [word for tag in body.get("where", ()) for word in ("--where", tag)]
+    if run.mode == "compare":
+        return shlex.join(["pockfarm", "compare", body["bundle"], *body.get("others", ()), *words])
+    return shlex.join(["pockfarm", "run", body["bundle"], run.mode, *words])
+
+
+def _option(option: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [option] if value else []
+    return [option, f"{value:g}" if isinstance(value, float) else str(value)]
+
+
+def _curl(body: Mapping[str, Any], public_url: str) -> str:
+    sent = shlex.quote(json.dumps(body, ensure_ascii=False))
+    return (
+        f"curl -X POST {shlex.quote(f'{public_url}/runs')} \\\n"
+        '  -H "Authorization: Bearer $POCKFARM_API_KEY" -H "Content-Type: application/json" \\\n'
+        f"  -d {sent}"
+    )
+
+
+def _python(body: Mapping[str, Any]) -> str:
+    rest = ",\n".join(f"    {name}={value!r}" for name, value in body.items() if name != "bundle")
+    return (
+        "from pockfarm import Client\n\n"
+        "client = Client()\n"
+        f"run = client.start_run(\n    {body['bundle']!r},\n{rest},\n)\n"
+        "print(client.wait_for_run(run.id).state)"
+    )
+
+
+def citation(session: Session, found: RunFacts, run: Run) -> tuple[Words, ...]:
+    """A sentence to cite, and how to have the whole report; empty without one."""
+    if found.report is None:
+        return ()
+    result: Result = result_of(session, run)
+    place = "" if result.log_index is None else f", entry {result.log_index:,} of the farm's log"
+    measured = f"step median {fmt.latency(found.median_ms, found.interval_ms)}" if found.median_ms is not None else ""
+    span = f" ({fmt.latency_span(found.median_ms, found.interval_ms)}, 95%)" if (
+        found.median_ms is not None and found.interval_ms is not None) else ""  # fmt: skip
+    said = ", ".join(part for part in (f"{measured}{span}" if found.timing_means_something else "",
+                                       f"verdict {found.verdict}" if found.verdict else "") if part)  # fmt: skip
+    text = (
+        f"PockFarm run {found.id}: {found.what}, {found.mode} on {found.device_name or 'a device'} "
+        f"({found.device_class or fmt.ABSENT}, {found.measurement_class}), {fmt.clock(result.recorded_at)} UTC; "
+        f"{said + '; ' if said else ''}bundle {found.bundle_digest}, signed report {result.digest}{place}."
+    )
+    commands = f"pockfarm report {found.id} --md\npockfarm receipt {found.id}"
+    return (Words("Sentence", text), Words("With all digests, and proof without the farm", commands))

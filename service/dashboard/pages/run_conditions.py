@@ -1,0 +1,98 @@
+"""What a run was asked to do, and under which conditions it was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from device_agents.figures.one_run import LEAST_BLOCKS
+from device_agents.wire import RunSettings, Setting, default_of, settings_of
+from service.dashboard import addresses
+from service.dashboard import format as fmt
+from service.dashboard.facts import RunFacts
+from service.dashboard.pages.training import training_facts
+from service.dashboard.parts import Fact
+
+
+def request_facts(found: RunFacts) -> tuple[Fact, ...]:
+    device = addresses.device(found.device_id) if found.device_id else ""
+    start = found.start_weights_digest
+    return (
+        Fact("Run", found.id),
+        Fact("Device", found.device_name or found.wanted or "any that fits", device),
+        Fact("Device class", found.device_class or fmt.ABSENT),
+        Fact("Mode", found.mode),
+        *_settings(found.settings),
+        *training_facts(found),
+        Fact("Batch", fmt.number(found.batch)),
+        *([] if found.mode == "compare" else [Fact("Threads", fmt.number(found.threads))]),
+        Fact("Data set", found.dataset_name or "synthetic", hint=found.dataset_digest or ""),
+        *_validation_dataset(found),
+        Fact("Starts from", fmt.short_digest(start) if start else "the bundle's weights", hint=start or ""),
+        Fact("Bundle", fmt.short_digest(found.bundle_digest), addresses.bundle(found.bundle_digest)),
+        Fact("Bundle size", fmt.size(found.bundle_bytes)),
+        Fact("Created", f"{fmt.clock_seconds(found.created_at)} UTC"),
+        Fact("Queued for", fmt.duration(_between(found.created_at, found.started_at))),
+        Fact("Took", fmt.duration(_between(found.started_at, found.finished_at))),
+    )
+
+
+def _validation_dataset(found: RunFacts) -> tuple[Fact, ...]:
+    digest = found.validation_dataset_digest
+    return (Fact("Validated on", found.validation_dataset_name or "", hint=digest),) if digest else ()
+
+
+def _settings(chosen: RunSettings) -> tuple[Fact, ...]:
+    """What its user set, as far as the mode takes it; the threads are told as measured."""
+    kind = type(chosen)
+    return tuple(
+        Fact(known.label, _setting(getattr(chosen, name), known))
+        for name, known in settings_of(kind).items()
+        if chosen.mode in known.modes
+        and name != "threads"
+        and (known.is_shown_unset or getattr(chosen, name) != default_of(kind, name))
+    )
+
+
+def _setting(value: Any, known: Setting) -> str:
+    if value is None:
+        return known.absent or fmt.ABSENT
+    return ("yes" if value else "no") if known.is_flag else value if known.choices else f"{value:,}"
+
+
+def conditions(found: RunFacts) -> tuple[Fact, ...]:
+    report = found.report
+    if report is None or report.measurement is None:
+        return ()
+    measured = report.measurement
+    cold = next((block.load_us for block in measured.blocks if block.cold), None)
+    return (
+        Fact("Protocol", measured.protocol),
+        Fact("Counts as", _counts_as(found)),
+        Fact("Warm-up", fmt.plural(measured.warmup_steps, "step")),
+        Fact("Measured", fmt.plural(len(measured.step_us), "step")),
+        Fact("Blocks", fmt.number(len(measured.blocks))),
+        Fact("Spread within blocks", fmt.percent(measured.cv_within), hint="Coefficient of variation, median block"),
+        Fact("Spread between blocks", fmt.percent(measured.cv_between), hint="Coefficient of variation of medians"),
+        Fact("Step p99", fmt.latency(measured.p99_us / 1000)),
+        Fact("Step mean", fmt.latency(measured.mean_us / 1000)),
+        Fact("Cold load", fmt.latency(fmt.milliseconds(cold))),
+        Fact("Transfer", fmt.duration(report.transfer_s)),
+        Fact("Isolation level", str(report.isolation_level)),
+        *(Fact(f"Board's own limit, {name}", fmt.number(value)) for name, value in (report.own_limits or {}).items()),
+        Fact("cgroup peak", fmt.size(report.memory.cgroup_peak_bytes), hint="Counts page cache"),
+    )
+
+
+def _counts_as(found: RunFacts) -> str:
+    """Whether it is a benchmark, which a valid profile run of enough blocks is, and else why not."""
+    if found.mode != "profile":
+        return "no benchmark: another mode"
+    if not found.timing_means_something:
+        return "no benchmark: its times say nothing of a board"
+    if found.verdict != "valid":
+        return f"no benchmark: {found.verdict or 'not judged'}"
+    return "a benchmark" if found.has_interval else f"no benchmark: fewer than {LEAST_BLOCKS} blocks"
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, end - start)

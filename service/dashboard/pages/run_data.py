@@ -1,0 +1,118 @@
+"""The tables of a run's page as files, all of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from device_agents.wire import Validation
+from service.dashboard import memory_plan, queries, sent
+from service.dashboard.facts import RunFacts
+from service.dashboard.pages.history import attempt_table, waiting_table
+from service.dashboard.pages.memory import memory_table
+from service.dashboard.pages.run_figures import kernel_table, state_table, step_table
+from service.dashboard.pages.run_progress import sent_table
+from service.dashboard.pages.schedules import schedule_table
+from service.dashboard.pages.sustained import found_in as curve_in
+from service.dashboard.pages.sustained import window_table
+from service.dashboard.pages.timeline import moment_table
+from service.dashboard.pages.training import loss_table, validation_table
+from service.dashboard.pages.turns import found_in, turns_table
+from service.dashboard.tables import Column, Row, Table, table
+from service.database.models import Run
+from service.runs.why import why
+from service.settings import Settings
+
+EVALUATION_COLUMNS = (
+    Column("when", "When", primary=True),
+    Column("samples", "Samples", "number"),
+    Column("loss", "Mean loss", "number", "", 4),
+    Column("accuracy_percent", "Accuracy", "number", "%", 1),
+)
+TABLES = (
+    "kernels",
+    "schedules",
+    "turns",
+    "windows",
+    "steps",
+    "losses",
+    "validations",
+    "memory",
+    "state",
+    "attempts",
+    "waiting",
+    "evaluation",
+    "moments",
+    "sent",
+)
+
+
+def run_data(session: Session, settings: Settings, run_id: str, name: str, sort: str) -> Table | None:
+    """One of the run's tables by name, all of its rows; None when there is no such run or table."""
+    found = queries.run(session, run_id)
+    if found is None or name not in TABLES:
+        return None
+    if name in ("attempts", "waiting"):
+        said = why(session, settings, session.get_one(Run, run_id))
+        waiting = waiting_table(said.waiting) if said.waiting else None
+        return attempt_table(said) if name == "attempts" else waiting
+    if name == "memory":
+        built = queries.bundle(session, found.bundle_digest)
+        plan = memory_plan.arena_plan(built) if built else None
+        return memory_table(plan) if plan else None
+    if name == "losses":
+        training = found.report.training if found.report else None
+        losses = found.report.losses if found.report else sent.losses(session, run_id, limit=None)
+        return loss_table(losses, training.learning_rates if training else ())
+    if name == "validations":
+        return validation_table(validations_of(session, found))
+    if name == "sent":
+        return sent_table(sent.steps(session, run_id))
+    if name == "windows":
+        curve = curve_in(found)
+        return window_table(curve) if curve else None
+    if name == "turns":
+        turns = found_in(session, found)
+        return turns_table(turns) if turns else None
+    return _report_table(found, name, sort)
+
+
+def validations_of(session: Session, found: RunFacts) -> Sequence[Validation]:
+    if found.report is None:
+        return sent.validations(session, found.id)
+    return found.report.training.validations if found.report.training else ()
+
+
+def _report_table(found: RunFacts, name: str, sort: str) -> Table | None:
+    report = found.report
+    if report is None:
+        return None
+    if name == "kernels":
+        return kernel_table(report.kernels, sort)
+    if name == "schedules":
+        return schedule_table(report.tuning) if report.tuning else None
+    if name == "moments":
+        return moment_table(report)
+    if name == "steps":
+        return step_table(report.measurement) if report.measurement else None
+    return state_table(report.device_states) if name == "state" else evaluation_table(found)
+
+
+def evaluation_table(found: RunFacts) -> Table:
+    """Loss and accuracy over the data set, before and after."""
+    report = found.report
+    pairs = (("before", report.evaluation_before), ("after", report.evaluation_after)) if report else ()
+    rows = [
+        Row(
+            {
+                "when": when if found.mode == "train" else "as given",
+                "samples": result.samples,
+                "loss": result.loss,
+                "accuracy_percent": None if result.accuracy is None else 100 * result.accuracy,
+            }
+        )
+        for when, result in pairs
+        if result is not None
+    ]
+    return table("evaluation", "Evaluation over the data set", EVALUATION_COLUMNS, rows)

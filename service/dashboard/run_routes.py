@@ -1,0 +1,71 @@
+"""What the forms of a run's page do, each with the endpoint of the API that does it."""
+
+from __future__ import annotations
+
+import json
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+
+from service.access import FarmDep, PrincipalDep
+from service.dashboard import addresses, forms, render, visitors
+from service.dashboard.forms import Form, TypedDep
+from service.dashboard.pages.run import run_page
+from service.dashboard.pages.run_acts import ABOUT, about_form
+from service.farm import Farm
+from service.problems import NotFound, Problem
+from service.runs import endpoints
+from service.runs.about import RunAbout
+from service.runs.tags import typed_tags
+
+router = APIRouter(prefix=f"{addresses.ROOT}/runs", dependencies=[Depends(visitors.meet)])
+
+
+def show(
+    farm: Farm, run_id: str, sort: str = "", *, find: str = "", form: Form | None = None, status: int = 200
+) -> Response:
+    """The page of a run. Raises: NotFound."""
+    with farm.database.read() as session:
+        found = run_page(session, farm.settings, run_id, sort, find=find, form=form)
+    if found is None:
+        raise NotFound("run.unknown", f"There is no run {run_id!r}.")
+    return render.page("run.html", status, page=found, section="runs")
+
+
+@router.post("/{run_id}/cancel")
+def cancel_run(run_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Ask it to stop."""
+    run = endpoints.cancel_run(run_id, farm, principal)
+    said = "It is cancelled" if run.state == "cancelled" else (
+        "It was asked to stop, and ends when its device hears of it" if run.cancel_requested else
+        f"It had ended already: {run.state}")  # fmt: skip
+    return forms.done(addresses.run(run_id), said)
+
+
+@router.post("/{run_id}/again")
+def run_again(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Queue it once more; a form that is sent twice makes one run."""
+    once = typed.text("once")[:100] or None
+    made = json.loads(bytes(endpoints.run_again(run_id, farm, principal, key=once).body))
+    return forms.done(addresses.run(made["id"]), "Queued: the same bundle, data, weights, settings and device")
+
+
+@router.post("/{run_id}/about")
+def describe_run(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Say what it is called, what it is tagged with, what is noted of it."""
+    said = {"name": typed.text("name"), "note": typed.text("note"), "tags": typed_tags(typed.text("tags"))}
+    try:
+        endpoints.describe_run(run_id, forms.body_of(RunAbout, said), farm, principal)
+    except Problem as problem:
+        if isinstance(problem, NotFound):
+            raise
+        return _refused(farm, run_id, typed, problem)
+    return forms.done(f"{addresses.run(run_id)}#{ABOUT}", "Name, tags and note are saved")
+
+
+def _refused(farm: Farm, run_id: str, typed: forms.Typed, problem: Problem) -> Response:
+    with farm.database.read() as session:
+        found = run_page(session, farm.settings, run_id)
+        form = about_form(found.run) if found else None
+    refused = form.refused(typed, problem) if form else None
+    return show(farm, run_id, form=refused, status=problem.status_code)

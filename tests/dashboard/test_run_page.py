@@ -1,0 +1,215 @@
+"""The page of a run: what its forms do and who may use them, what it gives to take along, how kernels are found."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from device_agents.measure.measurement import measure
+from device_agents.wire import Block, DeviceState, KernelTime
+from pockfarm.cli import parser
+from service.dashboard import queries
+from service.dashboard.charts.roofline import roof_line
+from service.dashboard.pages.roofline import roof_of
+from service.dashboard.pages.timeline import moments
+from service.database.models import Run
+from tests.dashboard.conftest import SeededFarm, make_farm
+from tests.dashboard.markup import PageReader, check_page
+from tests.dashboard.test_forms import SAME, open_as, token_in
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
+    """A farm that these tests change."""
+    made = make_farm(tmp_path_factory.mktemp("farm"))
+    yield made
+    made.farm.close()
+
+
+@pytest.fixture(scope="module")
+def user(own: SeededFarm) -> TestClient:
+    """A browser that may read and submit."""
+    return open_as(own, "read", "submit")
+
+
+def post(browser: TestClient, run_id: str, act: str, **typed: str) -> str:
+    """The text of the page that follows."""
+    page = browser.get(f"/dashboard/runs/{run_id}")
+    once = {one.attributes["name"]: one.attributes["value"] for one in check_page(page.text).all("input")
+            if one.attributes.get("name") == "once"}  # fmt: skip
+    data = {"form_token": token_in(page.text), **once, **typed}
+    answer = browser.post(f"/dashboard/runs/{run_id}/{act}", data=data, headers=SAME)
+    assert answer.status_code == 200, answer.text
+    return check_page(answer.text).visible_text()
+
+
+def words(page: PageReader) -> str:
+    return page.visible_text()
+
+
+def test_a_run_is_named_tagged_and_noted(own: SeededFarm, user: TestClient) -> None:
+    run = own.ids.full_run
+    said = post(user, run, "about", name="base line", tags="Night, cold-room", note="with the <fan> off")
+    for text in (
+        "Name, tags and note are saved",
+        "base line",
+        "cold-room",
+        "with the <fan> off",
+        "mobilenet_v2 · full",
+    ):
+        assert text in said
+    listed = check_page(user.get("/dashboard/runs?tag=night").text)
+    assert [row[1].split("mobilenet")[0] for row in listed.tables[0].rows[1:]] == ["base line"]
+    chosen = [one.attributes["value"] for one in listed.all("option") if "selected" in one.attributes]
+    assert chosen == ["night"]
+    files = user.get("/dashboard/runs.json?tag=night").json()["rows"]
+    assert [(row["name"], row["tags"]) for row in files] == [("base line", "cold-room, night")]
+    post(user, run, "about", name="", tags="", note="")
+    assert user.get(f"/runs/{run}").json()["tags"] == []
+
+
+def test_what_cannot_be_said_comes_back_as_typed(own: SeededFarm, user: TestClient) -> None:
+    run = own.ids.full_run
+    token = token_in(user.get(f"/dashboard/runs/{run}").text)
+    typed = {"form_token": token, "name": "kept", "tags": "a/b", "note": ""}
+    answer = user.post(f"/dashboard/runs/{run}/about", data=typed, headers=SAME)
+    assert answer.status_code == 422
+    fields = {one.attributes["name"]: one.attributes for one in check_page(answer.text).all("input")
+              if one.attributes.get("id", "").startswith("about-")}  # fmt: skip
+    assert (fields["name"]["value"], fields["tags"]["value"]) == ("kept", "a/b")
+    assert fields["tags"]["aria-invalid"] == "true"
+    assert user.get(f"/runs/{run}").json()["name"] == ""
+
+
+def test_an_open_run_is_cancelled_and_an_ended_one_made_again(own: SeededFarm, user: TestClient) -> None:
+    assert "asked to stop" in post(user, own.ids.running_run, "cancel")
+    with own.farm.database.read() as session:
+        assert session.get_one(Run, own.ids.running_run).cancel_requested
+        before = session.query(Run).count()
+    page = user.get(f"/dashboard/runs/{own.ids.running_run}").text
+    assert "/again" not in page
+    ended = user.get(f"/dashboard/runs/{own.ids.full_run}").text
+    assert "/cancel" not in ended
+    assert before > 0
+
+
+def test_who_may_only_read_sees_no_buttons_and_is_refused(own: SeededFarm) -> None:
+    reader = open_as(own, "read")
+    text = reader.get(f"/dashboard/runs/{own.ids.full_run}").text
+    assert "/again" not in text
+    assert "about-name" not in text
+    for act in ("cancel", "again", "about"):
+        answer = reader.post(f"/dashboard/runs/{own.ids.full_run}/{act}", data={"name": "x"}, headers=SAME)
+        assert answer.status_code == 403
+
+
+def copied(page: str) -> dict[str, str]:
+    """Texts to take along by their labels."""
+    found, label = {}, ""
+    for part in page.split('<div class="words">')[1:]:
+        label = part.split(">", 1)[1].split("</h3>")[0].rsplit(">", 1)[-1]
+        code = part.split("<code>")[1].split("</code>")[0]
+        found[label] = PageReader(f"<p>{code}</p>").text
+    return {label: "".join(text) for label, text in found.items()}
+
+
+@pytest.mark.parametrize("name", ["sparse_run", "train_run", "second_train_run", "compare_run", "sustained_run"])
+def test_what_is_copied_asks_for_the_same_run(own: SeededFarm, user: TestClient, name: str) -> None:
+    run_id = getattr(own.ids, name)
+    shown, run = copied(user.get(f"/dashboard/runs/{run_id}").text), user.get(f"/runs/{run_id}").json()
+    options = parser().parse_args(shlex.split(shown["Command line"])[1:])
+    assert options.device == run["device_id"]
+    if run["mode"] == "compare":
+        assert options.bundles == [run["bundle_digest"], *run["others"]]
+    else:
+        assert (options.bundle, options.mode) == (run["bundle_digest"], run["mode"])
+        assert options.dataset == run["dataset_digest"]
+        assert (options.steps or 20) == run["steps"] or run["mode"] == "sustained"
+        assert options.weights == run["weights_digest"]
+    curl = shlex.split(shown["curl"].replace("\\\n", " "))
+    body = json.loads(curl[curl.index("-d") + 1])
+    assert (body["bundle"], body["mode"], body["device"]) == (run["bundle_digest"], run["mode"], run["device_id"])
+    assert any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(shown["Python"])))
+
+
+def test_a_citation_names_what_anyone_can_check(own: SeededFarm, user: TestClient) -> None:
+    shown = copied(user.get(f"/dashboard/runs/{own.ids.sparse_run}").text)
+    run = user.get(f"/runs/{own.ids.sparse_run}").json()
+    assert run["id"] in shown["Sentence"]
+    assert run["bundle_digest"] in shown["Sentence"]
+    assert "95%" in shown["Sentence"]
+    emulated = copied(user.get(f"/dashboard/runs/{own.ids.emulated_run}").text)
+    assert "step median" not in emulated["Sentence"], "its time says nothing"
+
+
+def test_contents_lead_to_parts_that_are_there(user: TestClient, own: SeededFarm) -> None:
+    for run in (own.ids.pi_run, own.ids.train_run, own.ids.sustained_run, own.ids.failed_run, own.ids.running_run):
+        page = check_page(user.get(f"/dashboard/runs/{run}").text)
+        links = [one.attributes["href"] for one in page.all("a") if one.attributes.get("href", "").startswith("#")]
+        assert len(links) >= 4
+
+
+def test_kernels_are_found_by_part_of_their_names(user: TestClient, own: SeededFarm) -> None:
+    text = user.get(f"/dashboard/runs/{own.ids.sparse_run}?find=DEPTHWISE&sort=-roof_percent").text
+    page = check_page(text)
+    grid = next(one for one in page.tables if one.caption == "Kernels of one step")
+    hidden = [
+        "hidden" in one.attributes for one in page.all("tr") if one.attributes.get("id", "").startswith("kernel-")
+    ]
+    shown = [row for row, is_hidden in zip(grid.rows[1:], hidden, strict=True) if not is_hidden]
+    assert shown
+    assert all("depthwise" in row[1] for row in shown)
+    assert len(shown) == sum("depthwise" in row[1] for row in grid.rows[1:])
+    shares = [float(row[-1]) for row in shown]
+    assert shares == sorted(shares, reverse=True)
+    assert f"{len(shown)} kernels found" in page.visible_text()
+
+
+def test_a_queued_run_says_why_and_where_it_stands(own: SeededFarm, user: TestClient) -> None:
+    (queued,) = [row["id"] for row in user.get("/dashboard/runs.json?state=queued").json()["rows"]]
+    said = check_page(user.get(f"/dashboard/runs/{queued}").text).visible_text()
+    for label in ("Queued for", "Position", "May start", "Expires"):
+        assert label in said
+
+
+def test_a_running_run_says_how_long_it_takes_yet(own: SeededFarm, user: TestClient) -> None:
+    said = check_page(user.get(f"/dashboard/runs/{own.ids.running_run}").text).visible_text()
+    assert "Elapsed" in said
+    assert "Step time now1.76 s" in said
+    assert "Steps end in about2 min 06 s" in said, "252 steps, one each half second"
+    rows = user.get(f"/dashboard/runs/{own.ids.running_run}/sent.json").json()["rows"]
+    assert (len(rows), rows[0]["step"], rows[-1]["step_ms"]) == (148, 1, 1760.0)
+
+
+def kernel(index: int, us: float, flops: int, moved: int) -> KernelTime:
+    return KernelTime(index, f"k{index}", "forward", us, flops, moved, 0)
+
+
+def test_the_roof_is_what_the_best_kernels_reached() -> None:
+    kernels = [kernel(0, 100.0, 2_000_000, 10_000), kernel(1, 50.0, 100_000, 400_000), kernel(2, 40.0, 0, 160_000)]
+    roof = roof_of(kernels)
+    assert roof is not None
+    assert (roof.gflop_per_s, roof.gb_per_s) == (20.0, 8.0)
+    assert [roof.percent(one) for one in kernels] == pytest.approx([100.0, 100.0, 50.0])
+    assert roof_line(0.1, 10.0, 20.0, 8.0) == ((0.1, pytest.approx(0.8)), (2.5, 20.0), (10.0, 20.0))
+    assert roof_of([kernel(0, 1.0, 0, 5)]) is None, "nothing is computed"
+
+
+def test_steps_stand_on_the_devices_time(own: SeededFarm) -> None:
+    with own.farm.database.read() as session:
+        found = queries.run(session, own.ids.sparse_run)
+    assert found is not None
+    assert found.report is not None
+    blocks = [Block((1e6, 1e6)), Block((2e6,))]
+    looks, measured = (DeviceState(100.5), DeviceState(111.0)), measure(blocks, batch=1, warmup_steps=0, threads=1)
+    report = replace(
+        found.report, started_at=100.0, transfer_s=1.0, run_s=10.0, device_states=looks, measurement=measured
+    )
+    assert list(moments(report)) == [(4.5, 1000.0), (5.5, 1000.0), (10.5, 2000.0)]
+    assert list(moments(replace(report, device_states=()))) == []
