@@ -197,7 +197,7 @@ def test_the_roof_is_what_the_best_kernels_reached() -> None:
     assert roof is not None
     assert (roof.gflop_per_s, roof.gb_per_s) == (20.0, 8.0)
     assert [roof.percent(one) for one in kernels] == pytest.approx([100.0, 100.0, 50.0])
-    assert roof_line(0.1, 10.0, 20.0, 8.0) == ((0.1, pytest.approx(0.8)), (2.5, 20.0), (10.0, 20.0))
+    assert roof_line(0.125, 10.0, 20.0, 8.0) == ((0.125, 1.0), (2.5, 20.0), (10.0, 20.0))
     assert roof_of([kernel(0, 1.0, 0, 5)]) is None, "nothing is computed"
 
 

@@ -43,7 +43,6 @@ def roofline_plot(
         svg.link(
             f"#{point.anchor}",
             f"{point.name}: {fmt.significant(point.gflop_per_s)} GFLOP/s at {fmt.significant(point.intensity)} FLOP/B",
-            svg.element("title", {}, f"{point.name}: {fmt.significant(point.gflop_per_s)} GFLOP/s"),
             svg.circle(x(point.intensity), y(point.gflop_per_s), 4, f"roof-dot phase-{point.phase}"),
         )
         for point in points

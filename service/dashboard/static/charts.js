@@ -123,17 +123,16 @@
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", this.title);
       this.frame.classList.add("is-live");
+      this.say(data[0][0], `${this.spec.x_title} ${shown(data[0][0])}`);
       this.restore();
     }
 
     build() {
       this.box = make("div", { className: "live-chart", tabIndex: 0 });
-      this.box.setAttribute("role", "group");
+      this.box.setAttribute("role", "slider"); // of x: what is there is its value
       this.box.setAttribute("aria-label", `${this.title}. Arrow keys move, plus and minus zoom, 0 shows all.`);
-      this.said = make("p", { className: "visually-hidden" });
-      this.said.setAttribute("aria-live", "polite");
       this.box.addEventListener("keydown", (event) => this.key(event));
-      this.frame.append(...(this.spec.has_tools === false ? [] : [this.tools()]), this.box, this.said);
+      this.frame.append(...(this.spec.has_tools === false ? [] : [this.tools()]), this.box);
       this.watch = new ResizeObserver(() => this.plot && this.plot.setSize(this.size()));
       this.watch.observe(this.frame);
     }
@@ -333,8 +332,15 @@
       const top = index < 0 ? 0 : this.plot.valToPos(data[index + 1][this.at], "y");
       this.plot.setCursor({ left: this.plot.valToPos(data[0][this.at], "x"), top }, true);
       const told = this.lines.map((line, number) => [line.label, data[number + 1][this.at], this.names[number][this.at]]);
-      this.said.textContent = `${this.spec.x_title} ${shown(data[0][this.at])}: ${told.filter(([, y]) => y !== null)
-        .map(([label, y, name]) => `${name || label} ${shown(y)}`).join(", ")}`;
+      this.say(data[0][this.at], `${this.spec.x_title} ${shown(data[0][this.at])}: ${told.filter(([, y]) => y !== null)
+        .map(([label, y, name]) => `${name || label} ${shown(y)}`).join(", ")}`);
+    }
+
+    say(x, text) {
+      const xs = this.plot.data[0];
+      for (const [name, value] of Object.entries({ valuemin: xs[0], valuemax: xs[xs.length - 1], valuenow: x, valuetext: text })) {
+        this.box.setAttribute(`aria-${name}`, value);
+      }
     }
 
     stop() {
