@@ -174,7 +174,6 @@ RULES: Mapping[str, Rule] = {
     "GET /dashboard/runs.{ending}": READ,
     "GET /dashboard/runs/{run_id}": Rule("read", "run"),
     "GET /dashboard/runs/{run_id}/{name}.{ending}": Rule("read", "run"),
-    "POST /dashboard/runs/{run_id}/cancel": Rule("submit", "run"),
     "POST /dashboard/runs/{run_id}/again": Rule("submit", "run"),
     "POST /dashboard/runs/{run_id}/about": Rule("submit", "run"),
     "GET /dashboard/devices": READ,

@@ -151,6 +151,11 @@ class Filter:
     options: tuple[tuple[str, str], ...]
     """(value, label), without the one for all."""
 
+    @property
+    def value_label(self) -> str:
+        """What the choice is called."""
+        return dict(self.options).get(self.value, self.value)
+
 
 def coded(text: str) -> Markup:
     """A text in which what stands between backticks is shown as code."""

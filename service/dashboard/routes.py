@@ -24,10 +24,12 @@ from service.dashboard import (
     visitors,
 )
 from service.dashboard.pages.audit import audit_file, audit_page
+from service.dashboard.pages.benchmark_filter import BenchmarkFilter
 from service.dashboard.pages.benchmarks import benchmarks_page
-from service.dashboard.pages.compare import compare_page, compare_table
+from service.dashboard.pages.compare import compare_page, compare_table, kernels_of
 from service.dashboard.pages.device_filter import DeviceFilter
 from service.dashboard.pages.devices import device_page, devices_page, first_of
+from service.dashboard.pages.fronts import axes_of
 from service.dashboard.pages.jobs import job_data, job_page, jobs_page
 from service.dashboard.pages.overview import overview_page
 from service.dashboard.pages.run_data import run_data
@@ -52,6 +54,14 @@ def run_filter(
     return RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan, group, code, tag)
 
 
+def benchmark_filter(
+    runs: Annotated[RunFilter, Depends(run_filter)], days: Text = "", compiler: Text = "", data: Text = ""
+) -> BenchmarkFilter:
+    """The filter of the page of benchmarks."""
+    return BenchmarkFilter(**{name: getattr(runs, name) for name in RunFilter.__slots__}, days=days,
+                           compiler=compiler, data=data)  # fmt: skip
+
+
 def job_filter(
     state: Text = "", model: Text = "", plan: Text = "", target: Text = "", code: Text = ""
 ) -> JobFilter:  # fmt: skip
@@ -68,6 +78,7 @@ def device_filter(
 
 Devices = Annotated[DeviceFilter, Depends(device_filter)]
 Runs = Annotated[RunFilter, Depends(run_filter)]
+Benchmarks = Annotated[BenchmarkFilter, Depends(benchmark_filter)]
 Jobs = Annotated[JobFilter, Depends(job_filter)]
 RunIds = Annotated[list[str] | None, Query(alias="run", max_length=16)]
 
@@ -211,15 +222,20 @@ def audit_data(ending: Ending, farm: FarmDep, chosen: AuditFilterDep) -> Respons
 
 
 @private.get("/benchmarks")
-def benchmarks(farm: FarmDep, chosen: Runs, verdicts: Text = "", sort: Text = "") -> Response:
+def benchmarks(
+    farm: FarmDep, chosen: Benchmarks, verdicts: Text = "", sort: Text = "", x: Text = "", y: Text = "",
+    scale: Text = "",
+) -> Response:  # fmt: skip
     """The newest run of each configuration, ranked among its like."""
     with farm.database.read() as session:
-        found = benchmarks_page(session, chosen, all_verdicts=verdicts == "all", sort=sort)
+        found = benchmarks_page(session, chosen, all_verdicts=verdicts == "all", sort=sort, axes=axes_of(x, y, scale))
     return render.page("benchmarks.html", page=found, section="benchmarks")
 
 
 @private.get("/benchmarks.{ending}")
-def benchmarks_data(ending: Ending, farm: FarmDep, chosen: Runs, verdicts: Text = "", sort: Text = "") -> Response:
+def benchmarks_data(
+    ending: Ending, farm: FarmDep, chosen: Benchmarks, verdicts: Text = "", sort: Text = ""
+) -> Response:
     """The same table as a file, of all runs that were ever measured."""
     found = exports.benchmarks_file(farm.database, chosen, all_verdicts=verdicts == "all", sort=sort)
     return render.data(found, ending, "benchmarks")
@@ -233,11 +249,16 @@ def compare(farm: FarmDep, run: RunIds = None) -> Response:
 
 
 @private.get("/compare.{ending}")
-def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None) -> Response:
-    """The same figures as a file."""
+def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None, of: Text = "") -> Response:
+    """The same figures as a file; `of=kernels`: kernel by kernel."""
     with farm.database.read() as session:
         found = compare_page(session, run or [])
-    return render.data(compare_table(found.runs), ending, "compare")
+    if of != "kernels":
+        return render.data(compare_table(found.runs), ending, "compare")
+    kernels = kernels_of(found.runs)
+    if kernels is None:
+        raise NotFound("data.unknown", "these runs have no times by kernel that may stand beside each other")
+    return render.data(kernels, ending, "compare-kernels")
 
 
 router.include_router(private)

@@ -32,16 +32,6 @@ def show(
     return render.page("run.html", status, page=found, section="runs")
 
 
-@router.post("/{run_id}/cancel")
-def cancel_run(run_id: str, _: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
-    """Ask it to stop."""
-    run = endpoints.cancel_run(run_id, farm, principal)
-    said = "It is cancelled" if run.state == "cancelled" else (
-        "It was asked to stop, and ends when its device hears of it" if run.cancel_requested else
-        f"It had ended already: {run.state}")  # fmt: skip
-    return forms.done(addresses.run(run_id), said)
-
-
 @router.post("/{run_id}/again")
 def run_again(run_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
     """Queue it once more; a form that is sent twice makes one run."""

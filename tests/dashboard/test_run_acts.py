@@ -119,7 +119,7 @@ def test_a_run_is_cancelled_after_a_question(page: Page, own: tuple[SeededFarm, 
     page.goto(f"/dashboard/runs/{seeded.ids.running_run}")
     page.locator("#run-acts summary").click()
     page.get_by_role("button", name="Yes: Cancel").click()
-    expect(page.locator("#said")).to_contain_text("asked to stop")
+    expect(page.locator("#said")).to_contain_text("is asked to stop")
     with seeded.farm.database.read() as session:
         assert session.get_one(Run, seeded.ids.running_run).cancel_requested
 

@@ -88,7 +88,7 @@ def test_what_cannot_be_said_comes_back_as_typed(own: SeededFarm, user: TestClie
 
 
 def test_an_open_run_is_cancelled_and_an_ended_one_made_again(own: SeededFarm, user: TestClient) -> None:
-    assert "asked to stop" in post(user, own.ids.running_run, "cancel")
+    assert "is asked to stop" in post(user, own.ids.running_run, "cancel")
     with own.farm.database.read() as session:
         assert session.get_one(Run, own.ids.running_run).cancel_requested
         before = session.query(Run).count()

@@ -14,6 +14,7 @@ from service.dashboard.charts.scale import Frame, Scale, axes, nice_scale
 MAX_POINTS = 600
 WINDOW_PARTS = 24
 MOST_DOTS = 60
+LOSS = ("loss", "Loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,13 @@ class Curve:
 
 
 def loss_plot(
-    curves: Sequence[Curve], width: float, height: float = 260.0, *, validations: Sequence[tuple[int, float]] = ()
-) -> Markup:
+    curves: Sequence[Curve], width: float, height: float = 260.0, *, validations: Sequence[tuple[int, float]] = (),
+    what: tuple[str, str] = LOSS,
+) -> Markup:  # fmt: skip
     """One line per run over step number; a single run also gets its smoothed line (mean of the nearest steps).
 
-    `validations` are (step, loss) of a single run, each a dot on a line of their own.
+    `validations` are (step, loss) of a single run, each a dot on a line of their own. `what`: the title of y, and what
+    the picture begins its own with, for values that are no losses.
     """
     single = len(curves) == 1
     frame = Frame(width, height)
@@ -38,13 +41,13 @@ def loss_plot(
     longest = max((len(curve.losses) for curve in curves), default=1)
     x = Scale(1, max(longest, 2), *frame.x_range)
     y = nice_scale(finite, *frame.y_range, from_zero=bool(finite) and min(finite) >= 0)
-    parts = [axes(frame, x, y, "step", "loss")]
+    parts = [axes(frame, x, y, "step", what[0])]
     for index, curve in enumerate(curves, start=1):
         parts.extend(_strokes(curve.losses, x, y, "curve raw" if single else f"curve series-{index}"))
         if single:
             parts.extend(_strokes(smoothed(curve.losses), x, y, "curve smooth"))
     parts.extend(_validation_marks(validations, x, y))
-    return svg.picture(width, height, _title(curves, validations), "loss-plot", *parts)
+    return svg.picture(width, height, _title(curves, validations, what), "loss-plot", *parts)
 
 
 def _validation_marks(validations: Sequence[tuple[int, float]], x: Scale, y: Scale) -> list[Markup]:
@@ -89,7 +92,7 @@ def _stroke(stretch: list[tuple[float, float]], class_name: str) -> list[Markup]
     return [svg.path(stretch, class_name)] if stretch else []
 
 
-def _title(curves: Sequence[Curve], validations: Sequence[tuple[int, float]]) -> str:
+def _title(curves: Sequence[Curve], validations: Sequence[tuple[int, float]], what: tuple[str, str]) -> str:
     parts = []
     for curve in curves:
         finite = [value for value in curve.losses if value is not None]
@@ -98,4 +101,4 @@ def _title(curves: Sequence[Curve], validations: Sequence[tuple[int, float]]) ->
     if validations:
         first, last = (fmt.significant(validations[place][1]) for place in (0, -1))
         parts.append(f"validation from {first} to {last}")
-    return "Loss by step: " + "; ".join(parts or ["no finite loss"])
+    return f"{what[1]} by step: " + "; ".join(parts or [f"no finite {what[1].lower()}"])

@@ -24,6 +24,8 @@ class Line:
     """Of the table, its y."""
     points: tuple[Point, ...] = ()
     """Instead of a column."""
+    labels: tuple[str, ...] = ()
+    """What each of the points is."""
     kind: Literal["line", "dots"] = "line"
     source: str = ""
     """Address of its JSON table; empty: the chart's."""

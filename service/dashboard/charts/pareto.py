@@ -10,10 +10,13 @@ from markupsafe import Markup
 
 from service.dashboard import format as fmt
 from service.dashboard.charts import svg
-from service.dashboard.charts.scale import Frame, Scale, axes, nice_scale
+from service.dashboard.charts.scale import Frame, LogScale, Scale, axes, log_scale, nice_scale
 
-Axis = Literal["latency", "memory", "loss"]
-AXIS_TITLES: dict[Axis, str] = {"latency": "ms per step", "memory": "planned MiB", "loss": "last loss"}
+Axis = Literal["latency", "memory", "loss", "error", "energy", "bundle"]
+AXIS_TITLES: dict[Axis, str] = {
+    "latency": "ms per step", "memory": "planned MiB", "loss": "last loss", "error": "wrong samples, %",
+    "energy": "mJ per step", "bundle": "bundle, MiB",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +30,29 @@ class TradeoffPoint:
     memory: float | None
     loss: float | None
     dominated: bool
+    error: float | None = None
+    """Percent of samples that the trained model gets wrong: of accuracies too, less is better here."""
+    energy: float | None = None
+    bundle: float | None = None
 
     def value(self, axis: Axis) -> float | None:
         """The coordinate on one axis."""
-        return {"latency": self.latency, "memory": self.memory, "loss": self.loss}[axis]
+        found: float | None = getattr(self, axis)
+        return found
 
 
 def tradeoff_plot(
-    points: Sequence[TradeoffPoint], x_axis: Axis, y_axis: Axis, width: float, height: float = 280.0, *, is_known: bool
-) -> Markup:
+    points: Sequence[TradeoffPoint], x_axis: Axis, y_axis: Axis, width: float, height: float = 280.0, *, is_known: bool,
+    is_log: bool = False,
+) -> Markup:  # fmt: skip
     """Lower left is better. Points carry the letters of the table's rows. A step line joins those that none dominates
     where it `is_known` of each pair which is better: else it would go by noise."""
     placed = [(point, point.value(x_axis), point.value(y_axis)) for point in points]
     known = [(point, px, py) for point, px, py in placed if px is not None and py is not None]
     frame = Frame(width, height)
-    x = nice_scale([px for _, px, _ in known], *frame.x_range, from_zero=True)
-    y = nice_scale([py for _, _, py in known], *frame.y_range, from_zero=True)
+    xs, ys = [px for _, px, _ in known], [py for _, _, py in known]
+    x = log_scale(xs, *frame.x_range) if is_log else nice_scale(xs, *frame.x_range, from_zero=True)
+    y = log_scale(ys, *frame.y_range) if is_log else nice_scale(ys, *frame.y_range, from_zero=True)
     front = [(px, py) for point, px, py in known if not point.dominated]
     parts = [axes(frame, x, y, AXIS_TITLES[x_axis], AXIS_TITLES[y_axis])]
     if is_known and len(front) > 1:
@@ -57,16 +67,23 @@ def tradeoff_plot(
     return svg.picture(width, height, title, "tradeoff-plot", *parts, interactive=True)
 
 
-def _staircase(front: Sequence[tuple[float, float]], x: Scale, y: Scale) -> list[tuple[float, float]]:
-    # Only the points that are best on these two axes: with a third axis the rest would make the line go back up.
+def _staircase(
+    front: Sequence[tuple[float, float]], x: Scale | LogScale, y: Scale | LogScale
+) -> list[tuple[float, float]]:  # fmt: skip
+    return [(x(px), y(py)) for px, py in front_of(front)]
+
+
+def front_of(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The corners of a step line through those that are best on these two axes: with a third axis the rest would make
+    the line go back up."""
     corners: list[tuple[float, float]] = []
     best = float("inf")
-    for px, py in sorted(front):
+    for px, py in sorted(points):
         if py >= best:
             continue
         if corners:
-            corners.append((x(px), corners[-1][1]))
-        corners.append((x(px), y(py)))
+            corners.append((px, corners[-1][1]))
+        corners.append((px, py))
         best = py
     return corners
 

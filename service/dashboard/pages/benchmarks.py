@@ -25,8 +25,10 @@ from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.pareto import Axis, TradeoffPoint, tradeoff_plot
 from service.dashboard.comparison import Known, beaten_flags, dominated_flags, no_rank, standing
 from service.dashboard.facts import Measured, RunFacts
+from service.dashboard.pages.benchmark_filter import filters, query_of
+from service.dashboard.pages.fronts import Axes, axis_filters, fronts
 from service.dashboard.pages.run_table import measured_values
-from service.dashboard.parts import CLASSES, COUNTING, Figure, Filter, choices
+from service.dashboard.parts import CLASSES, COUNTING, Figure, Filter
 from service.dashboard.tables import Column, Row, Table, Value, table
 from service.runs.filter import RunFilter
 from service.runs.variation import variations
@@ -42,7 +44,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("no_rank", "No rank because", files_only=True),
     Column("median_ms", "Step median", "number", "ms", fits=True, sortable=True, hint="Below it, its 95% interval"),
     Column("p90_ms", "Step p90", "number", "ms", fits=True, sortable=True),
-    Column("samples_per_second", "Samples", "number", "1/s", 1, sortable=True),
+    Column("samples_per_second", "Samples", "number", "1/s", 1, sortable=True, files_only=True),
     Column("arena_mib", "Arena", "number", "MiB", 2, sortable=True, hint="Planned bytes of one training step"),
     Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, sortable=True),
     Column("energy_mj", "Energy/step", "number", "mJ", 1, sortable=True, hint="Absent without a sensor"),
@@ -50,10 +52,11 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "loss", "Final loss", "number", "", 4, sortable=True, hint="Over the data set afterwards, or the last steps"
     ),
-    Column("runs", "Runs", "number", hint="Valid runs of this configuration; the newest is shown"),
+    Column("runs", "Runs", "number", hint="Valid runs of this configuration; the newest is shown", files_only=True),
     Column("dominated", "Dominated", hint="Whether another row is likely faster (or smaller), and nowhere worse"),
 )
 OF_TIME = ("median_ms", "p90_ms", "samples_per_second")
+USUAL_AXES = Axes()
 NAMED = 3
 """Of the rows that one reason holds of."""
 
@@ -70,6 +73,8 @@ class Group:
     table: Table
     figure: Figure | None
     ranked_by: tuple[Axis, ...]
+    fronts: tuple[Figure, ...] = ()
+    """On each device alone, over the axes that are chosen."""
     unranked: tuple[str, ...] = ()
     """Why rows have no rank by time, and which."""
 
@@ -91,27 +96,30 @@ class BenchmarksPage:
     all_verdicts: bool
     toggle: str
     sort: str
+    axes: tuple[Filter, ...] = ()
+    """Choices of the fronts."""
 
 
-def benchmarks_page(session: Session, chosen: RunFilter, *, all_verdicts: bool, sort: str) -> BenchmarksPage:
+def benchmarks_page(
+    session: Session, chosen: RunFilter, *, all_verdicts: bool, sort: str, axes: Axes = USUAL_AXES
+) -> BenchmarksPage:  # fmt: skip
     """Measured runs, grouped with their like."""
     measured = queries.measured(session, chosen)
-    kept = [entry for entry in measured if all_verdicts or entry.verdict in COUNTING]
+    kept = [entry for entry in measured if all_verdicts or chosen.verdict or entry.verdict in COUNTING]
     hidden = Counter(entry.verdict or "no verdict" for entry in measured if entry.verdict not in COUNTING)
     newest, counted = newest_of_each(kept)
     rows = {entry.id: entry for entry in queries.runs_by_id(session, [entry.id for entry in newest])}
     facts = queries.with_reports(session, [rows[entry.id] for entry in newest if entry.id in rows])
-    pairs = (("model", chosen.model), ("plan", chosen.plan), ("target", chosen.target), ("device", chosen.device),
-             ("class", chosen.measurement_class))  # fmt: skip
-    query = tuple(pair for pair in pairs if pair[1])
+    query = query_of(chosen)
     return BenchmarksPage(
-        groups=ranked_groups(facts, known_of(session, facts), counted, sort),
-        filters=_filters(session, chosen),
+        groups=ranked_groups(facts, known_of(session, facts), counted, sort, axes),
+        filters=filters(session, chosen),
         query=(*query, *((("verdicts", "all"),) if all_verdicts else ())),
         hidden=tuple(sorted(hidden.items())),
         all_verdicts=all_verdicts,
         toggle=addresses.page("benchmarks", *query, *(() if all_verdicts else (("verdicts", "all"),))),
         sort=sort,
+        axes=axis_filters(axes),
     )
 
 
@@ -122,10 +130,10 @@ def known_of(session: Session, facts: Sequence[RunFacts]) -> Known:
 
 
 def ranked_groups(
-    facts: Sequence[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str
+    facts: Sequence[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str, axes: Axes = USUAL_AXES
 ) -> tuple[Group, ...]:  # fmt: skip
-    """Each group with its like. `known`: how devices vary."""
-    return tuple(_group(n, like, known, counted, sort) for n, like in enumerate(grouped(facts), start=1))
+    """Each group with its like. `known`: how devices vary; `axes`: of its fronts."""
+    return tuple(_group(n, like, known, counted, sort, axes) for n, like in enumerate(grouped(facts), start=1))
 
 
 def benchmark_table(groups: Sequence[Group]) -> Table:
@@ -197,7 +205,9 @@ def tradeoff_points(
         TradeoffPoint(
             letter=_letters(place), label=f"{entry.plan_name}, {entry.device_name or entry.target}",
             anchor=f"row-{entry.id}", latency=entry.median_ms, memory=fmt.mebibytes(entry.arena_bytes),
-            loss=entry.final_loss, dominated=False,
+            loss=entry.final_loss, dominated=False, energy=entry.energy_mj,
+            error=None if entry.accuracy_after is None else 100 * (1 - entry.accuracy_after),
+            bundle=fmt.mebibytes(entry.bundle_bytes),
         )
         for place, entry in enumerate(like)
     ]  # fmt: skip
@@ -215,13 +225,14 @@ def _letters(place: int) -> str:
 
 
 def _group(
-    number: int, like: list[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str
+    number: int, like: list[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str, chosen: Axes
 ) -> Group:  # fmt: skip
     axes = ranked_axes(like)
     placed = list(zip(like, ranks([standing(entry, known) for entry in like]), strict=True))
     placed.sort(key=lambda one: _order(*one))
     ordered, places = [entry for entry, _ in placed], [rank for _, rank in placed]
-    points = tradeoff_points(ordered, axes, [standing(entry, known) for entry in ordered])
+    standings = [standing(entry, known) for entry in ordered]
+    points = tradeoff_points(ordered, axes, standings)
     first, reasons = ordered[0], [no_rank(entry, known) for entry in ordered]
     rows = [
         _row(entry, point, rank, reason, counted, axes)
@@ -239,6 +250,7 @@ def _group(
         table=listing.sorted_by(sort),
         figure=_figure(number, points, axes, is_known=is_known),
         ranked_by=axes if len(axes) > 1 else (),
+        fronts=fronts(f"group-{number}", ordered, points, standings, chosen),
         unranked=_unranked(ordered, reasons) if first.timing_means_something else (),
     )
 
@@ -265,7 +277,9 @@ def _row(
     axes: Sequence[Axis],
 ) -> Row:  # fmt: skip
     values: dict[str, Value] = {
+        "id": entry.id,
         "run": entry.id,
+        "pick": f"{entry.plan_name} on {entry.device_name or entry.target}",
         "model": entry.model_name,
         "measurement_class": entry.measurement_class,
         "mode": entry.mode,
@@ -292,6 +306,8 @@ def _row(
     if interval and entry.median_ms is not None:
         texts["median_ms"] = fmt.latency(entry.median_ms, interval)
         notes["median_ms"] = fmt.latency_span(entry.median_ms, interval)
+    if (count := _count(counted, entry)) > 1:
+        notes["plan"] = f"newest of {count} runs"
     letter = point.letter if len(axes) > 1 else ""
     return Row(values, links, notes, texts, anchor=point.anchor, dimmed=point.dominated, letter=letter)
 
@@ -325,14 +341,3 @@ hollow. Letters are the rows of the table."
     if not is_known:
         note += " Times are medians; of some it is not known which is the faster one, so no line joins the best."
     return Figure(f"tradeoff-{number}", "Trade-offs", drawing, note)
-
-
-def _filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
-    values = queries.bundle_values(session)
-    return (
-        Filter("model", "Model", chosen.model, choices(values["model"])),
-        Filter("plan", "Plan", chosen.plan, choices(values["plan"])),
-        Filter("target", "Target", chosen.target, choices(values["target"])),
-        Filter("device", "Device", chosen.device, queries.device_choices(session)),
-        Filter("class", "Class", chosen.measurement_class, choices(tuple(CLASSES))),
-    )

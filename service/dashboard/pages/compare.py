@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from device_agents.figures.apart import silence
+from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
-from service.dashboard import queries
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.curve import Curve, loss_plot
+from service.dashboard.charts.interactive import Chart, Line
 from service.dashboard.charts.intervals import Interval, interval_plot
 from service.dashboard.comparison import (
     Known,
@@ -24,6 +25,7 @@ from service.dashboard.comparison import (
     time_difference,
 )
 from service.dashboard.facts import RunFacts
+from service.dashboard.pages.compare_kernels import WORDS, kernel_differences, shown
 from service.dashboard.parts import Figure, Filter
 from service.dashboard.tables import Column, Row, Table, Value, table
 from service.runs.filter import RunFilter
@@ -74,7 +76,7 @@ QUANTITY_TITLES: tuple[tuple[Quantity, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MetricLine:
     """One metric over the runs: what is written in each cell, and below it the difference to run A."""
 
     title: str
@@ -89,7 +91,7 @@ class Section:
 
     title: str
     reasons: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[MetricLine, ...]
     notes: tuple[str, ...] = ()
     """Why no more can be said of what is comparable."""
 
@@ -103,6 +105,9 @@ class ComparePage:
     sections: tuple[Section, ...]
     time: Figure | None
     loss: Figure | None
+    steps: Figure | None
+    kernels: Table | None
+    kernel_words: str
     pickers: tuple[Filter, ...]
     unknown: tuple[str, ...]
     query: tuple[tuple[str, str], ...]
@@ -123,10 +128,19 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
         sections=_sections(runs, against, known) if len(runs) >= LEAST else (),
         time=_time_figure(runs, HALF_WIDTH if loss else FULL_WIDTH) if is_timed else None,
         loss=loss,
+        steps=_steps_figure(runs) if is_timed else None,
+        kernels=shown(kernels_of(runs)),
+        kernel_words=WORDS,
         pickers=_pickers(session, wanted),
         unknown=tuple(run_id for run_id, entry in found if entry is None),
         query=tuple(("run", entry.id) for entry in runs),
     )
+
+
+def kernels_of(runs: Sequence[RunFacts]) -> Table | None:
+    """Kernel by kernel; None where the runs' times are not comparable."""
+    is_timed = len(runs) >= LEAST and comparable("time", obstacles(runs))
+    return kernel_differences(runs) if is_timed else None
 
 
 def compare_table(runs: Sequence[RunFacts]) -> Table:
@@ -181,18 +195,18 @@ def _notes(runs: Sequence[RunFacts], known: Known) -> tuple[str, ...]:
     return tuple(f"{', '.join(of)}: {reason}" for reason, of in names.items() if reason)
 
 
-def _has_value(line: Line) -> bool:
+def _has_value(line: MetricLine) -> bool:
     return any(value != fmt.ABSENT for value, _, _ in line.cells)
 
 
-def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: Known) -> Line:
+def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: Known) -> MetricLine:
     values = [metric_value(entry, metric.key) for entry in runs]
     best = _best(metric, runs, values, known) if is_comparable else None
     cells = []
     for index, (entry, value) in enumerate(zip(runs, values, strict=True)):
         difference = _difference(metric, (runs[0], entry), (values[0], value), known) if index and is_comparable else ""
         cells.append((_shown(metric, entry, value), difference, value is not None and value == best))
-    return Line(metric.title, "" if metric.is_a_time else metric.unit, tuple(cells))
+    return MetricLine(metric.title, "" if metric.is_a_time else metric.unit, tuple(cells))
 
 
 def _shown(metric: Metric, entry: RunFacts, value: float | None) -> str:
@@ -252,7 +266,35 @@ def _loss_figure(runs: Sequence[RunFacts], wide: float) -> Figure | None:
     if sum(1 for curve in curves if any(loss is not None for loss in curve.losses)) < LEAST:
         return None
     drawing = for_screens(lambda width: loss_plot(curves, width), wide)
-    return Figure("losses", "Loss", drawing, "Lines differ in colour and in dashes.", _legend(runs))
+    lines = [
+        Line(letter(place), f"series-{place + 1}", column="loss", source=f"{addresses.run(entry.id)}/losses.json",
+             is_smoothed=True)
+        for place, entry in enumerate(runs)
+        if entry.mode == "train" and entry.report and entry.report.losses
+    ]  # fmt: skip
+    finite = [loss for curve in curves for loss in curve.losses if loss is not None]
+    chart = Chart(tuple(lines), "step", "loss", x="step", can_be_log=min(finite) > 0)
+    return Figure("losses", "Loss", drawing, "Lines differ in colour and in dashes.", _legend(runs), chart=chart)
+
+
+def _steps_figure(runs: Sequence[RunFacts]) -> Figure:
+    """Every step of each, of runs whose times are comparable."""
+    measured = [(place, entry) for place, entry in enumerate(runs) if entry.report and entry.report.measurement]
+    curves = [Curve(letter(place), _step_ms(entry)) for place, entry in measured]
+    lines = [
+        Line(letter(place), f"series-{place + 1}", column="step_us", factor=1e-3, kind="dots",
+             source=f"{addresses.run(entry.id)}/steps.json")
+        for place, entry in measured
+    ]  # fmt: skip
+    chart = Chart(tuple(lines), "step", "ms per step", x="step", can_be_log=True)
+    drawing = for_screens(lambda width: loss_plot(curves, width, what=("ms per step", "Step time")), FULL_WIDTH)
+    note = "Every measured step. Whether one run is likely faster is said in the table above, by intervals."
+    return Figure("step-times", "Step latency", drawing, note, _legend(runs), chart=chart)
+
+
+def _step_ms(entry: RunFacts) -> tuple[float, ...]:
+    measured = entry.report.measurement if entry.report else None
+    return tuple(us / 1000 for us in measured.step_us) if measured else ()
 
 
 def _legend(runs: Sequence[RunFacts]) -> tuple[tuple[str, str], ...]:

@@ -45,7 +45,7 @@
 
   // [[x, y, name], ...] of one line, x rising.
   const pointsOf = (spec, line) => {
-    if (line.points) return [...line.points].sort((a, b) => a[0] - b[0]);
+    if (line.points) return line.points.map(([x, y], at) => [x, y, line.labels?.[at] ?? ""]).sort((a, b) => a[0] - b[0]);
     const table = tables.get(line.source || spec.source);
     const x = line.x || spec.x;
     return table.rows
@@ -266,7 +266,19 @@
         ctx.textAlign = x > u.bbox.left + u.bbox.width / 2 ? "right" : "left";
         ctx.fillText(label, x + (ctx.textAlign === "right" ? -5 : 5), u.bbox.top + (14 + 14 * row) * devicePixelRatio);
       });
+      ctx.setLineDash([]);
+      this.lines.forEach((line, index) => line.labels && this.nameDots(u, line, index));
       ctx.restore();
+    }
+
+    nameDots(u, line, index) {
+      u.ctx.fillStyle = ink("ink");
+      u.ctx.textAlign = "left";
+      u.data[index + 1].forEach((y, at) => {
+        const x = u.data[0][at];
+        if (y === null || x < u.scales.x.min || x > u.scales.x.max || y < u.scales.y.min || y > u.scales.y.max) return;
+        u.ctx.fillText(this.names[index][at], u.valToPos(x, "x", true) + 8 * devicePixelRatio, u.valToPos(y, "y", true) + 4 * devicePixelRatio);
+      });
     }
 
     remember(u, key) {

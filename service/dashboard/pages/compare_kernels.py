@@ -1,0 +1,73 @@
+"""Compared runs kernel by kernel: what each took, and the difference to the first run.
+
+A kernel's time is the median of one profiling pass, without an interval: how noisy it is, is not known. So nothing here
+says which kernel is faster, and no row is marked; and where the runs' times are not comparable, there is no table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from device_agents.wire import KernelTime
+from service.dashboard.comparison import letter
+from service.dashboard.facts import RunFacts
+from service.dashboard.tables import Column, Row, Table, Value, table
+
+Key = tuple[str, str]
+"""(name, phase): what a kernel of one run is known by in another."""
+MOST_ROWS = 200
+WORDS = (
+    "Each time is the median of one profiling pass, whose noise is not known: a difference here is where to look, not "
+    "a finding. Kernels that one plan has and another has not have no difference."
+)
+
+
+def kernel_differences(runs: Sequence[RunFacts]) -> Table | None:
+    """A row for each kernel, the largest difference first; None unless two runs or more have times by kernel."""
+    times = [_times(run.report.kernels if run.report else ()) for run in runs]
+    if sum(1 for found in times if found) < 2:
+        return None
+    columns = [Column("kernel", "Kernel", primary=True), Column("phase", "Phase", sortable=True)]
+    for place, _ in enumerate(runs):
+        columns.append(Column(f"{letter(place)}_us", letter(place), "number", "µs", 1, sortable=True))
+        if place:
+            hint = f"What it takes longer in {letter(place)} than in A; negative: shorter"
+            title = f"{letter(place)} − A"
+            columns.append(Column(f"{letter(place)}_more_us", title, "number", "µs", 1, sortable=True, hint=hint))
+    keys = list(dict.fromkeys(key for found in times for key in found))
+    rows = sorted((_row(key, times) for key in keys), key=_size, reverse=True)
+    return table("kernels", "Kernel by kernel", columns, rows)
+
+
+def shown(found: Table | None) -> Table | None:
+    """As a page has it: the largest differences."""
+    if found is None or len(found.rows) <= MOST_ROWS:
+        return found
+    caption = f"{found.caption}: the {MOST_ROWS} largest differences of {len(found.rows):,} (the files have all)"
+    return replace(found, caption=caption, rows=found.rows[:MOST_ROWS])
+
+
+def _times(kernels: Sequence[KernelTime]) -> Mapping[Key, float]:
+    """Microseconds by kernel; calls of one name and phase together."""
+    found: dict[Key, float] = {}
+    for kernel in kernels:
+        key = (kernel.name, kernel.phase)
+        found[key] = found.get(key, 0.0) + kernel.us
+    return found
+
+
+def _row(key: Key, times: Sequence[Mapping[Key, float]]) -> Row:
+    values: dict[str, Value] = {"kernel": key[0], "phase": key[1]}
+    first = times[0].get(key)
+    for place, found in enumerate(times):
+        us = found.get(key)
+        values[f"{letter(place)}_us"] = us
+        if place:
+            values[f"{letter(place)}_more_us"] = None if us is None or first is None else us - first
+    return Row(values, mark=f"phase-{key[1]}")
+
+
+def _size(row: Row) -> float:
+    more = [abs(value) for key, value in row.values.items() if key.endswith("_more_us") and isinstance(value, float)]
+    return max(more, default=-1.0)

@@ -1,0 +1,134 @@
+"""Benchmarks and compare: filters, fronts over chosen axes, rows that are chosen, kernels beside each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+from playwright.sync_api import Page, expect
+
+from service.dashboard.charts.pareto import front_of
+from service.dashboard.charts.scale import log_scale
+from service.dashboard.pages.fronts import Axes, axes_of
+from tests.dashboard.conftest import SeededFarm
+from tests.dashboard.markup import check_page
+from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+from tests.dashboard.seeder import digest
+from tests.dashboard.test_live_charts import chart
+
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
+
+
+@pytest.fixture(scope="module")
+def window(seeded: SeededFarm) -> Iterator[Page]:
+    with serving(seeded) as address, chromium() as web:
+        yield open_page(web, LOOKS[0], address, seeded.link())
+
+
+def rows(browser: TestClient, query: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = browser.get(f"/dashboard/benchmarks.json?{query}").json()["rows"]
+    return found
+
+
+def test_filters_of_what_explains_a_number(browser: TestClient) -> None:
+    everything = rows(browser, "")
+    assert rows(browser, "days=1") == everything
+    assert rows(browser, f"data={digest('digits-a')}") == [row for row in everything if row["model"] == "small_cnn"]
+    assert rows(browser, "data=synthetic") == [row for row in everything if row["model"] != "small_cnn"]
+    built = rows(browser, f"compiler={digest('compiler')}")
+    assert 0 < len(built) <= len(everything)
+    assert rows(browser, "compiler=another") == []
+    assert {row["verdict"] for row in rows(browser, "verdict=noisy")} <= {"noisy"}
+    noisy = check_page(browser.get("/dashboard/benchmarks?verdict=noisy").text).visible_text()
+    assert "noisy" in noisy
+    page = check_page(browser.get("/dashboard/benchmarks?days=7&data=synthetic").text)
+    chosen = [one.attributes["value"] for one in page.all("option") if "selected" in one.attributes]
+    assert {"7", "synthetic"} <= set(chosen)
+
+
+def test_hardware_comes_first(browser: TestClient) -> None:
+    classes = [row["measurement_class"] for row in rows(browser, "")]
+    assert classes == sorted(classes, key=["hardware", "host", "emulated", "simulated"].index)
+
+
+def test_fronts_have_the_axes_that_are_asked_for(browser: TestClient) -> None:
+    text = browser.get("/dashboard/benchmarks?model=mobilenet_v2&class=hardware&x=energy&y=bundle&scale=log").text
+    check_page(text)
+    assert "On each device alone: energy and bundle size" in text
+    assert re.findall(r'aria-label="bundle, MiB against mJ per step: 3 configurations', text), (
+        "of the one with a sensor"
+    )
+    assert "bench pi 4, shelf 2</h4>" not in text, "it has no sensor"
+    emulated = browser.get("/dashboard/benchmarks?class=emulated").text
+    assert "front-pictures" not in emulated, "no times of an emulated board"
+
+
+def test_axes_that_are_not_known_are_as_usual() -> None:
+    assert axes_of("", "", "") == Axes("latency", "memory", False)
+    assert axes_of("memory", "memory", "log") == Axes("memory", "latency", True)
+    assert axes_of("nonsense", "energy", "x") == Axes("latency", "energy", False)
+
+
+def test_a_front_never_goes_back_up() -> None:
+    assert front_of([(1, 5), (2, 6), (3, 2), (4, 1), (5, 4)]) == [(1, 5), (3, 5), (3, 2), (4, 2), (4, 1)]
+
+
+def test_a_logarithmic_scale_has_equal_steps_for_equal_ratios() -> None:
+    scale = log_scale([1.0, 1000.0], 0.0, 300.0)
+    assert scale(10) - scale(1) == pytest.approx(scale(1000) - scale(100))
+    assert set(scale.ticks()) >= {1.0, 10.0, 100.0, 1000.0}
+
+
+def test_nothing_is_cut_off_at_1280(window: Page) -> None:
+    window.goto("/dashboard/benchmarks?verdicts=all")
+    cut = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+    assert window.evaluate(cut) == 0
+
+
+def test_rows_are_chosen_and_compared(window: Page) -> None:
+    window.goto("/dashboard/benchmarks?class=host&model=mobilenet_v2")
+    boxes = window.locator("form.picking input[type=checkbox]")
+    boxes.nth(0).check()
+    boxes.nth(1).check()
+    window.get_by_role("button", name="Compare the chosen").click()
+    expect(window.get_by_role("heading", name="Side by side")).to_be_visible()
+    assert window.url.count("run=") == 2
+    widths = window.evaluate(
+        "[...document.querySelectorAll('.compare thead th')].slice(1).map((one) => one.offsetWidth)"
+    )
+    assert max(widths) - min(widths) <= 1
+    expect(window.locator("#step-times .live-chart canvas")).to_be_visible()
+
+
+def test_axes_are_chosen_and_a_dot_says_what_it_is(window: Page) -> None:
+    window.goto("/dashboard/benchmarks?class=host&model=mobilenet_v2")
+    form = window.get_by_role("form", name=re.compile("^Axes"))
+    form.get_by_label("Across").select_option("bundle")
+    form.get_by_label("Scale").select_option("log")
+    form.get_by_role("button", name="Draw").click()
+    assert "x=bundle" in window.url
+    assert "scale=log" in window.url
+    found = chart(window, "group-1-front-1")
+    found.focus()
+    window.keyboard.press("ArrowRight")
+    assert "bundle, MiB" in (found.get_attribute("aria-valuetext") or "")
+
+
+def test_kernels_stand_beside_each_other_where_times_may(browser: TestClient, seeded: SeededFarm) -> None:
+    ids = seeded.ids
+    alike = f"run={ids.full_run}&run={ids.sparse_run}"
+    found = browser.get(f"/dashboard/compare.json?{alike}&of=kernels").json()["rows"]
+    for row in found:
+        if row["A_us"] is None or row["B_us"] is None:
+            assert row["B_more_us"] is None
+        else:
+            assert row["B_more_us"] == pytest.approx(row["B_us"] - row["A_us"])
+    sizes = [abs(row["B_more_us"]) for row in found if row["B_more_us"] is not None]
+    assert sizes == sorted(sizes, reverse=True)
+    page = check_page(browser.get(f"/dashboard/compare?{alike}").text)
+    assert "where to look, not a finding" in page.visible_text()
+    unlike = f"run={ids.sparse_run}&run={ids.emulated_run}"
+    assert "Kernel by kernel" not in browser.get(f"/dashboard/compare?{unlike}").text
+    assert browser.get(f"/dashboard/compare.json?{unlike}&of=kernels").status_code == 404
