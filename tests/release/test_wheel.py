@@ -26,6 +26,7 @@ TRACKED = frozenset(path.as_posix() for path in tracked_files())
 OURS = frozenset(name for name in TRACKED if name.partition("/")[0] in PACKAGES)
 NEEDED = (
     "compiler/runtime/main.c", "compiler/runtime/tvm_abi.h", "compiler/runtime/tuner/tuner.c",
+    "compiler/runtime/library/pockfarm.h", "compiler/runtime/example/train.c", "pockfarm/ondevice/step.py",
     "compiler/targets/raspberry-pi-4.toml", "migrations/env.py", "migrations/versions/0001_initial.py",
     "service/boards/enrol.sh", "service/boards/pockfarm-agent.service", "service/canary/model.onnx",
     "service/dashboard/static/app.css", "service/dashboard/templates/base.html",

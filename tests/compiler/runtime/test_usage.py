@@ -10,6 +10,7 @@ from tests.compiler.step_process import (
     refused,
     run,
 )
+from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES
 
 pytestmark = pytest.mark.xdist_group("runtime")
 
@@ -79,3 +80,16 @@ def test_help_lists_the_commands(binary: Path) -> None:
     assert not done.events
     for command in ("info", "profile", "train", "eval", "infer", "export"):
         assert f"step {command}" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["train", "--help"]])
+def test_help_says_what_this_step_is(binary: Path, words: list[str]) -> None:
+    """What a stranger wants to know of a file that somebody handed on: model, data, memory, exit codes."""
+    said = run(binary, *words).stderr
+    info = run(binary, "info").one("info")
+    assert f"x: f32 [samples, {FEATURES}]" in said
+    assert "labels: i64 [samples]" in said
+    assert f"logits: f32 [samples, {CLASSES}]" in said
+    assert f"{info['mapped_bytes']} bytes: weights {info['weights_bytes']}" in said
+    assert f"{BATCH} samples, loss cross_entropy" in said
+    assert "Exit codes: 0 done, 2 bad usage, 3 bad data or weights" in said
