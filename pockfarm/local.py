@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from compiler import targets
 from compiler.cache_folder import LINKER, cache_folder
 from compiler.errors import CompileError
+from compiler.spec.schemes import EVERY_PRESET
 from device_agents.wire import REAL_CLASSES, Limits, RunSettings
 from pockfarm.errors import Failed, UsageError
 from pockfarm.model_files import ModelFiles, files_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 """Measurement classes whose times decide: an emulator's say nothing of the board."""
+PRESETS = EVERY_PRESET
 RUN_S = 7 * 86_400.0
 """Of a run on this machine."""
 RUN_DISK_BYTES = 16 << 30

@@ -18,7 +18,7 @@ RUN_HEADER = (
     "run", "state", "mode", "model", "plan", "target", "class", "verdict", "training", "step", "95%", "loss", "why",
 )  # fmt: skip
 JOB_LEAST = ("plan", "target", "bundle")
-RUN_LEAST = ("mode", "model", "plan", "95%", "verdict", "loss", "target", "training", "class")
+RUN_LEAST = ("model", "95%", "verdict", "plan", "mode", "loss", "target", "training", "class")
 """What a narrow window does without, the last one first."""
 MEDIAN = ("median_us", "median_low_us", "median_high_us")
 LOOKED_AT = 200

@@ -10,8 +10,8 @@ from pockfarm.client import Client
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import count_of
 from pockfarm.commands.shown import show, shown_command
-from pockfarm.table import NONE, text_table
-from pockfarm.values import Job, Json, Run, optional_text, part, text
+from pockfarm.table import NONE, moment, text_table
+from pockfarm.values import Job, Json, Run, part, text
 
 HEADER = ("what", "state", "model", "target", "position", "may start", "sure", "why")
 MOST = 1000
@@ -62,7 +62,7 @@ def queue_row(one: Json) -> tuple[str, ...]:
         text(one, "model_name") or text(part(one, "model"), "name"),
         text(one, "target"),
         NONE if position is None else f"{least}{position}",
-        optional_text(waits, "expected_start_at") or NONE,
+        moment(text(waits, "expected_start_at")),
         text(waits, "sureness") or NONE,
         text(waits, "says") or text(why, "says"),
     )

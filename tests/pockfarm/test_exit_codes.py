@@ -23,9 +23,9 @@ from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 from tests.small_disk import small_disk
 
 ALL = {" ".join(path): command for path, command in walk(cli.parser()) if runs(command)}
-HERE_TOO = ("compare", "tune")
+HERE_TOO = ("compare", "tune", "init")
 OF_A_FARM = sorted(path for path, one in MANUAL.items() if set(FARM) <= set(one.exits) and path not in HERE_TOO)
-"""Without those that ask a farm only if they are told to."""
+"""Without those that ask a farm only if they are told to, or another one than is named elsewhere."""
 REFUSALS = {401: "no key", 404: "not there", 409: "not now"}
 
 
