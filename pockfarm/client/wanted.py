@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar, cast
 
+from device_agents.wire import RunSettings, settings_of
 from pockfarm.errors import UsageError
 from pockfarm.near import meant
 from pockfarm.values import Device
@@ -28,8 +29,12 @@ def refuse_unknown(call: str, given: Iterable[str], known: Sequence[str]) -> Non
 
 
 def with_known_keywords(function: Function) -> Function:
-    """The function, which names what is nearest to a keyword that it does not have."""
-    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    """The function, which names what is nearest to a keyword that it does not have. Where it takes any (`**training`),
+    those are settings of mode train."""
+    parameters = inspect.signature(function).parameters.values()
+    known = [one.name for one in parameters if one.name != "self" and one.kind is not one.VAR_KEYWORD]
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        known += [name for name, one in settings_of(RunSettings).items() if "train" in one.modes]
 
     @functools.wraps(function)
     def checked(*given: Any, **named: Any) -> Any:

@@ -81,6 +81,7 @@ class AsyncSubmitting(AsyncApi):
         )  # fmt: skip
         return AsyncProfileJob(self, run)
 
+    @with_known_keywords
     async def submit_finetune_job(
         self,
         model: Any,

@@ -82,6 +82,7 @@ class Submitting(Api):
         )  # fmt: skip
         return ProfileJob(self, run)
 
+    @with_known_keywords
     def submit_finetune_job(
         self,
         model: Any,
