@@ -24,8 +24,8 @@ from service.runs.queued import Standing, WaitingLane, device_standings, waiting
 from service.runs.why import waiting_words
 from service.settings import Settings
 
-EXPLAINED = 2
-"""Lanes whose first runs are shown on the whole queue's page: of each, the devices are asked."""
+EXPLAINED = 1
+"""Lanes whose first runs are shown on the whole queue's page: of each, the devices are asked, which takes a while."""
 FIRST_ROWS = 5
 LANE_ROWS = 50
 """Runs of a lane: on the whole queue's page, and on its own."""
