@@ -189,6 +189,7 @@ RULES: Mapping[str, Rule] = {
     "GET /dashboard/queue": READ,
     "POST /dashboard/runs/{run_id}/cancel": Rule("submit", "run"),
     "POST /dashboard/jobs/{job_id}/cancel": Rule("submit", "job"),
+    "POST /dashboard/jobs/{job_id}/again": Rule("submit", "job"),
     "GET /dashboard/regressions": READ,
     "POST /dashboard/devices/{device_id}/canaries/{change_id}/acknowledge": Rule("operate", "device"),
     "POST /dashboard/devices/{device_id}/tags": Rule("operate", "device"),

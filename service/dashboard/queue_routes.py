@@ -39,3 +39,12 @@ def cancel_job(job_id: str, typed: TypedDep, farm: FarmDep, principal: Principal
     job = job_endpoints.cancel_job(job_id, farm, principal)
     said = {"cancelled": "is cancelled", "compiling": "is asked to stop"}
     return forms.done(forms.back(typed, addresses.job(job_id)), f"The compile {job_id} {said.get(job.state, OVER)}")
+
+
+@router.post("/jobs/{job_id}/again")
+def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, _: TypedDep) -> Response:
+    """Compile the same once more; leads to the job of it."""
+    answer = job_endpoints.compile_again(job_id, farm, principal)
+    made = answer.headers["location"].rpartition("/")[2]
+    said = "is the same, and stands: nothing has changed since" if made == job_id else "compiles the same once more"
+    return forms.done(addresses.job(made), f"The compile {made} {said}")

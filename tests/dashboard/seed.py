@@ -140,6 +140,7 @@ def seed(session: Session, now: float | None = None) -> Seeded:
                     "sensors": target != "x86-64-v4",
                 },
             )
+            _stages(rows, made.id, made.created_at)
             if target == "x86-64-v4":
                 ids |= {"done_job": made.id, f"{plan}_run": run.id}
             if (plan, target) == ("sparse", "raspberry-pi-4"):
@@ -195,6 +196,13 @@ def seed(session: Session, now: float | None = None) -> Seeded:
     seed_queue(rows, bundles, hot)
     seed_administration(rows, pi)
     return Seeded(**{name: ids[name] for name in Seeded.__dataclass_fields__})
+
+
+def _stages(rows: Seeder, job_id: str, created_at: float) -> None:
+    told = ((1, "import"), (2, "plan"), (4, "kernels: 1 of 112"), (9, "kernels: 90 of 112"), (44, "link"))
+    for after_s, stage in told:
+        body = {"stage": stage, "fraction": after_s / 48}
+        rows.add(Event(subject=job_id, at=created_at + after_s, kind="progress", body=body))
 
 
 def _digits(rows: Seeder, host: Device, digits: Dataset) -> dict[str, str]:

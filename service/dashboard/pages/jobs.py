@@ -10,7 +10,9 @@ from sqlalchemy.orm import Session
 
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
+from service.dashboard.actions import Action
 from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
+from service.dashboard.pages.job_report import job_actions, passes_table, stages_table
 from service.dashboard.pages.learning import learning_table, shown_rows
 from service.dashboard.pages.memory import memory_figure, memory_table, ways_figure
 from service.dashboard.pages.run_table import run_table
@@ -113,6 +115,9 @@ class JobPage:
     spec_text: str
     is_open: bool
     said: JobWhy
+    actions: tuple[Action, ...]
+    stages: Table | None
+    passes: Table | None
 
     @property
     def announcement(self) -> str:
@@ -126,10 +131,11 @@ def job_page(session: Session, settings: Settings, job_id: str) -> JobPage | Non
     if found is None:
         return None
     built = queries.bundle(session, found.bundle_digest) if found.bundle_digest else None
+    row = session.get_one(Job, job_id)
     return JobPage(
         job=found,
         chips=(state_chip(found.state),),
-        facts=_facts(found) + (_bundle_facts(built) if built else ()),
+        facts=_facts(found, row.plan_digest) + (_bundle_facts(built) if built else ()),
         figures=_figures(found, built) if built else (),
         memory=memory_figure(built, f"{addresses.job(found.id)}/memory") if built else None,
         learning=_learning(built) if built else None,
@@ -141,7 +147,10 @@ def job_page(session: Session, settings: Settings, job_id: str) -> JobPage | Non
         plan_text=pretty(found.plan_text),
         spec_text=pretty(found.spec_text),
         is_open=found.state in OPEN_JOB_STATES,
-        said=why(session, settings, session.get_one(Job, job_id)),
+        said=why(session, settings, row),
+        actions=job_actions(found),
+        stages=stages_table(session, found),
+        passes=passes_table(built) if built else None,
     )
 
 
@@ -168,12 +177,15 @@ def _runs_of(session: Session, found: JobFacts) -> list[RunFacts]:
     return queries.runs(session, RunFilter(bundle=found.bundle_digest), 20)
 
 
-def _facts(found: JobFacts) -> tuple[Fact, ...]:
+def _facts(found: JobFacts, plan_digest: str) -> tuple[Fact, ...]:
+    is_built = found.bundle_digest is not None  # only then do model and plan have pages
+    model = addresses.model(found.model_digest) if is_built else ""
+    plan = addresses.plan(found.model_digest, plan_digest) if is_built else ""
     return (
         Fact("Job", found.id),
-        Fact("Model", f"{found.model_name}, {fmt.size(found.model_bytes)}", hint=found.model_digest),
+        Fact("Model", f"{found.model_name}, {fmt.size(found.model_bytes)}", model, found.model_digest),
         Fact("Model digest", fmt.short_digest(found.model_digest), hint=found.model_digest),
-        Fact("Plan", found.plan_name),
+        Fact("Plan", found.plan_name, plan),
         Fact("Target", found.target),
         Fact("Created", f"{fmt.clock_seconds(found.created_at)} UTC"),
         Fact("Finished", f"{fmt.clock_seconds(found.finished_at)} UTC" if found.finished_at else fmt.ABSENT),

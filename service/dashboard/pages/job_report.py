@@ -1,0 +1,103 @@
+"""What became of a compile: stages with their times, passes that fired and those that did not, and its buttons."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.dashboard import addresses
+from service.dashboard.actions import Action
+from service.dashboard.facts import BundleFacts, JobFacts
+from service.dashboard.tables import Column, Row, Table, table
+from service.dashboard.visitors import current
+from service.database.models import OPEN_JOB_STATES, Event
+
+STAGE_COLUMNS = (
+    Column("stage", "Stage", primary=True),
+    Column("seconds", "Time", "number", "s", 2, hint="Until the next stage was told of"),
+    Column("share", "Share", "number", "%", 0),
+)
+PASS_COLUMNS = (
+    Column("pass", "Pass", primary=True),
+    Column("on", "On"),
+    Column("ran", "Ran", "number"),
+    Column("changed", "Changed something", "number"),
+    Column("declined", "Places where it did not fire", "number"),
+    Column("why", "What it needs there", wrap=True),
+)
+MOST_EVENTS = 2000
+
+
+def stages_table(session: Session, job: JobFacts) -> Table | None:
+    """The stages that the worker told of, in order; of a job that was compiled twice, of the last time."""
+    query = (
+        select(Event.at, Event.body)
+        .where(Event.subject == job.id, Event.kind == "progress")
+        .order_by(Event.id.desc())
+        .limit(MOST_EVENTS)
+    )
+    told = [(at, _stage(body)) for at, body in session.execute(query).all()[::-1] if _stage(body)]
+    told = [one for one in told if job.started_at is None or one[0] >= job.started_at]
+    if not told:
+        return None
+    starts = [(name, next(iter(same))[0]) for name, same in itertools.groupby(told, key=lambda one: one[1])]
+    end = job.finished_at or time.time()
+    lasted = [(name, max(0.0, after - at)) for (name, at), after in
+              zip(starts, [*(at for _, at in starts[1:]), end], strict=True)]  # fmt: skip
+    whole = sum(seconds for _, seconds in lasted) or 1.0
+    rows = [Row({"stage": name, "seconds": seconds, "share": 100 * seconds / whole}) for name, seconds in lasted]
+    return table("stages", "Stages of the compile", STAGE_COLUMNS, rows)
+
+
+def _stage(body: Mapping[str, object]) -> str:
+    """`codegen: 61 of 112 kernels` is the stage `codegen`."""
+    return str(body.get("stage") or "").partition(":")[0]
+
+
+def passes_table(built: BundleFacts) -> Table | None:
+    """Passes in the order in which they ran, with the places where they declined; those that did neither stand too."""
+    ran, declined = _entries(built, "passes"), _entries(built, "declined")
+    refused: dict[str, list[Mapping[str, object]]] = {}
+    for one in declined:
+        refused.setdefault(str(one.get("pass")), []).append(one)
+    names = {str(one.get("pass")) for one in ran}
+    left = [{"pass": name} for name in refused if name not in names]
+    rows = [_pass_row(one, refused.get(str(one.get("pass")), [])) for one in (*ran, *left)]
+    return table("passes", "What fired, and what did not", PASS_COLUMNS, rows) if rows else None
+
+
+def _pass_row(one: Mapping[str, object], refused: Sequence[Mapping[str, object]]) -> Row:
+    counts = [_count(entry.get("count")) or 0 for entry in refused]
+    why = "; ".join(
+        f"{entry.get('needs', '')} ({count}, such as {entry.get('where', '')})" if entry.get("where")
+        else f"{entry.get('needs', '')} ({count})"
+        for entry, count in zip(refused, counts, strict=True)
+    )  # fmt: skip
+    return Row({
+        "pass": str(one.get("pass", ""))[:100].replace("_", " "), "on": str(one.get("on", "")) or None,
+        "ran": _count(one.get("ran")), "changed": _count(one.get("changed")),
+        "declined": sum(counts) or None, "why": why[:1000] or None,
+    }, dimmed=not one.get("changed"))  # fmt: skip
+
+
+def _entries(built: BundleFacts, name: str) -> list[Mapping[str, object]]:
+    told = built.compile_report.get(name)
+    return [one for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def job_actions(job: JobFacts) -> tuple[Action, ...]:
+    """What whoever looks at it may do: stop it while it is open, compile the same again afterwards."""
+    if not current().may("submit"):
+        return ()
+    if job.state in OPEN_JOB_STATES:
+        return (Action(f"{addresses.job(job.id)}/cancel", "Cancel", of=job.title, is_grave=True,
+                       sure="What has been compiled so far is lost."),)  # fmt: skip
+    return (Action(f"{addresses.job(job.id)}/again", "Compile again", of=job.title),)

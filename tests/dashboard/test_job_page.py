@@ -1,0 +1,55 @@
+"""A compile's page: stages with their times, what fired and what did not, and what a person can do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from playwright.sync_api import expect
+
+from service.database.models import Job
+from tests.dashboard.conftest import SeededFarm, make_farm
+from tests.dashboard.markup import check_page
+from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+
+
+def test_stages_have_their_times_and_passes_say_what_they_did(seeded: SeededFarm, browser: TestClient) -> None:
+    page = check_page(browser.get(f"/dashboard/jobs/{seeded.ids.done_job}").text)
+    tables = {grid.caption: grid.rows[1:] for grid in page.tables}
+    assert [row[:2] for row in tables["Stages of the compile"]] == [
+        ["import", "1.00"], ["plan", "2.00"], ["kernels", "40.00"], ["link", "4.30"]]  # fmt: skip
+    passes = {row[0]: row for row in tables["What fired, and what did not"]}
+    assert passes["fold constants"][2:4] == ["3", "1"]
+    assert passes["merge norms"][2:4] == ["1", "0"]
+    assert "4" in passes["fuse updates"][4]
+    assert "such as blocks.16.project" in passes["fuse updates"][5]
+    links = {element.attributes.get("href", "") for element in page.all("a")}
+    assert any(link.startswith("/dashboard/models/") and "/plans/" in link for link in links)
+
+
+@pytest.mark.xdist_group("browser")
+@pytest.mark.usefixtures("loopback")
+def test_a_person_stops_a_compile_without_javascript(tmp_path: Path) -> None:
+    own = make_farm(tmp_path)
+    job_id = own.ids.compiling_job
+    with serving(own) as address, chromium() as web:
+        context = web.new_context(java_script_enabled=False, base_url=address)
+        page = context.new_page()
+        page.goto(own.link())
+        page.goto(f"/dashboard/jobs/{job_id}")
+        page.locator("#job-actions summary").click()
+        page.get_by_role("button", name="Yes: Cancel").click()
+        expect(page.locator("#said")).to_contain_text(job_id)
+        with own.farm.database.read() as session:
+            assert session.get_one(Job, job_id).cancel_requested
+        page.goto(f"/dashboard/jobs/{own.ids.failed_job}")
+        page.get_by_role("button", name="Compile again").click()
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        assert "/dashboard/jobs/" in page.url
+        context.close()
+        phone = open_page(web, LOOKS[2], address, own.link())
+        phone.goto(f"/dashboard/jobs/{job_id}")
+        expect(phone.locator("#job-actions")).to_be_visible()
+        phone.context.close()
+    own.farm.close()
