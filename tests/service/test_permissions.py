@@ -59,6 +59,7 @@ class Matrix:
         self.third = farm.http.post("/organisations", json={"name": "a third"}).json()["id"]
         self.keys = {role: self.acme.farm.key(scopes=scopes) for role, scopes in ROLE_SCOPES.items()}
         self.keys |= {"stranger": {}, "home": farm.key("operator")}
+        self.plan = self.acme.farm.http.get(f"/bundles/{self.acme.bundle}/info").json()["plan_digest"]
         self.statements: list[str] = []
         event.listen(farm.farm.database.engine, "before_cursor_execute", self._note)
         storage = farm.farm.storage
@@ -82,6 +83,7 @@ class Matrix:
             path = path.replace(word, value)
         path = path.replace("{name}", NAMES.get(address.split(" ")[1], ""))
         path = path.replace("{organisation_id}", self.third)
+        path = path.replace("{plan_digest}", self.plan)
         path = path.replace("{change_id}", whose.change if whose is not None else new_id("chg"))
         owned = RULES[address].owned
         if owned == "upload" and whose is self.acme:  # each is finished, or ended, once
