@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots pages test-224 soak fuzz states same set-up set-up-test clean agent hostile sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots pages test-224 soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -121,6 +121,9 @@ mutations: set-up-test ## changes to signed assignments, enrolments, offers, rep
 
 hostile: set-up-test  ## hostile binaries through the agent, at each level of isolation that this machine has; prints the table
 	$(BIN)/python -m tests.hostile.table
+
+mistakes: set-up-test ## mistakes that people make, each made for real, and what is said to them (ONLY="build exec machine farm sdk api admin")
+	$(BIN)/python -W ignore -m tests.mistakes $(ONLY)
 
 sandbox-cost: set-up-test  ## a real step with the least and with the whole confinement, taking turns; fails if one is shown to be slower by over 1% (BUNDLE=file.pfb PAIRS=)
 	$(BIN)/python -m benchmarks.confined $(BUNDLE) --pairs $(or $(PAIRS),80)

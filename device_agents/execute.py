@@ -25,6 +25,9 @@ from device_agents.job.users import DEFAULT
 from device_agents.measure.tuning import Trial
 from device_agents.wire import Limits, Outcome, Report, RunSettings, checkpoint_key
 
+START = "start.safetensors"
+"""What a binary calls the weights that it starts from."""
+
 
 @dataclass(frozen=True)
 class LocalResult:
@@ -92,7 +95,7 @@ def run_bundle(
                 settings, bundle=file_digest(path), dataset=_digest(data), validation_dataset=_digest(validation_data),
                 weights=_digest(weights),
             )  # fmt: skip
-            start = _copied(weights, folder / "start.safetensors", "weights.missing")
+            start = _copied(weights, folder / START, "weights.missing")
             left = _copied(resume, folder / "unfinished", "checkpoint.missing")
             job = Job(folder, kept, bundle, settings, data=files, validation=held_out, limits=limits, weights=start,
                       others=those, key=key, earlier=take_apart(left, key, must_fit=True) if left else None,

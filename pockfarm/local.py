@@ -20,6 +20,8 @@ from compiler.errors import CompileError
 from compiler.spec.schemes import EVERY_PRESET
 from device_agents.wire import REAL_CLASSES, Limits, RunSettings
 from pockfarm.errors import Failed, UsageError
+from pockfarm.exec_options import WARNING, hint_of, progress_line
+from pockfarm.exec_options import ExecOptions as ExecOptions
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.near import meant
 from pockfarm.values import CompileWarning, warning_of
@@ -84,26 +86,6 @@ class Tuned:
     kept: int
 
 
-@dataclass(frozen=True)
-class ExecOptions:
-    """What `execute` hands to the binary. `validation_data`: what training is validated on; `save`: checkpoint with
-    optimizer state; `export`: parameters alone; `out`: logits of mode infer; `checkpoint`: what `resume` goes on
-    from; `others`: bundles that take turns with the first, in mode compare."""
-
-    settings: RunSettings
-    data: Path | None = None
-    validation_data: Path | None = None
-    weights: Path | None = None
-    save: Path | None = None
-    export: Path | None = None
-    out: Path | None = None
-    checkpoint: Path | None = None
-    resume: Path | None = None
-    others: tuple[Path, ...] = ()
-    runner: str | None = None
-    device_class: str | None = None
-
-
 def build(
     model: Path | bytes | ModelFiles, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
     tuning: Path | None = None, library: bool = False,
@@ -123,7 +105,7 @@ def build(
                 settings = dataclasses.replace(settings, spec=dataclasses.replace(settings.spec, library=True))
             bundle = compile_training(files.model, settings, files.mapped())
     except CompileError as problem:
-        raise _translated(problem) from None
+        raise _translated(problem, model) from None
     return Built(bundle, tuple(warning_of(w.to_json()) for w in bundle.warnings))
 
 
@@ -138,7 +120,7 @@ def text_after(
         with files_of(model) as files:
             return api.text_after(files.model, _settings(plan, spec, target, progress, tuning), stage, files.mapped())
     except CompileError as problem:
-        raise _translated(problem) from None
+        raise _translated(problem, model) from None
 
 
 def explain(model: Path | bytes, plan: str | bytes, spec: str | bytes, target: str) -> Mapping[str, Any]:
@@ -355,18 +337,21 @@ def execute(
     Raises: UsageError for a file or option that does not fit; Failed when the run ends without success.
     """
     from device_agents.errors import AgentError
-    from device_agents.execute import run_bundle
+    from device_agents.execute import START, run_bundle
     from device_agents.wire import to_json
 
     def notify(kind: str, **fields: object) -> None:
+        said = str(fields.get("message", ""))
+        if kind == "log" and START in said:
+            kind = WARNING if "parameters are taken" in said else kind
+            fields = {"message": said.replace(f"step: {START}", str(options.weights))}
         on_event(kind, fields)
-        line = _progress_line(kind, fields)
+        line = progress_line(kind, fields)
         if line:
             progress(line)
 
-    for file in (bundle, *options.others):
-        if not file.is_file():
-            raise UsageError(f"{file}: no such file")
+    for warning in _looked_at(bundle, options):
+        notify(WARNING, message=str(warning))
     try:
         named = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
         result = run_bundle(bundle, **named, limits=_limits(), notify=notify)
@@ -374,11 +359,31 @@ def execute(
         raise UsageError(str(problem)) from None
     outcome = result.report.outcome
     if outcome.state != "succeeded":
-        hint = f"\n  {outcome.hint}" if outcome.hint else ""
-        message = f"{options.settings.mode} {outcome.state}: {outcome.message} [{outcome.cause}: {outcome.code}]{hint}"
+        hint = f"\n  {told}" if (told := outcome.hint or hint_of(outcome.code)) else ""
+        said = outcome.message.replace(START, str(options.weights))
+        message = f"{options.settings.mode} {outcome.state}: {said} [{outcome.cause}: {outcome.code}]{hint}"
         raise Failed(message, state=outcome.state, cause=outcome.cause or "", code=outcome.code or "")
     report: Mapping[str, object] = to_json(result.report)
     return report
+
+
+def _looked_at(bundle: Path, options: ExecOptions) -> tuple[CompileWarning, ...]:
+    """What is odd about a run before it begins. Raises: UsageError for what cannot go well."""
+    from device_agents.errors import BadBundle
+    from device_agents.job.bundle import read_manifest
+    from pockfarm import preflight
+
+    for file in (bundle, *options.others):
+        preflight.check_file(file, "a bundle", "`pockfarm build`")
+    for file in filter(None, (options.weights, options.resume)):
+        preflight.check_file(file, "a checkpoint", "a run with --export or --checkpoint")
+    try:
+        manifest = read_manifest(bundle)
+    except BadBundle as problem:
+        raise UsageError(f"{problem}; `pockfarm build` makes one, MODEL.onnx to BUNDLE.pfb [{problem.code}]") from None
+    preflight.check_places(options.settings.mode, {name: getattr(options, name) for name in preflight.MADE_BY})
+    preflight.check_class(options.device_class, (targets.load(name).device_class for name in targets.names()))
+    return preflight.check_data(options.settings, manifest, options.data, options.validation_data)
 
 
 def _limits() -> Limits:
@@ -386,15 +391,10 @@ def _limits() -> Limits:
     return Limits(run_s=RUN_S, memory_bytes=memory_bytes(), disk_bytes=RUN_DISK_BYTES)
 
 
-def _progress_line(kind: str, fields: Mapping[str, object]) -> str:
-    if kind == "step":
-        return f"step {fields.get('step')}  loss {fields.get('loss')}"
-    if kind == "eval":
-        return f"evaluation {fields.get('message')}: loss {fields.get('loss')}, accuracy {fields.get('accuracy')}"
-    return str(fields.get("message") or "")
-
-
-def _translated(problem: CompileError) -> UsageError | Failed:
+def _translated(problem: CompileError, model: object = None) -> UsageError | Failed:
+    """`model`: the file that was compiled, for what is said of all of it."""
+    if problem.where == "model" and isinstance(model, Path):
+        problem.where = str(model)
     if problem.cause in CAUSES_OF_THE_USER:
         return UsageError(f"{problem} [{problem.code}]")
     return Failed(f"{problem} [{problem.code}]", state="failed", cause=problem.cause, code=problem.code)

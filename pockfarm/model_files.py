@@ -14,6 +14,14 @@ from compiler.external import External, file_digest, mapped, open_beside
 from compiler.frontend.file.prescan import external_locations
 from pockfarm.errors import UsageError
 
+ZIP = b"PK\3\4"
+OTHER_KINDS: Mapping[str, str] = {
+    ".py": "a Python program", ".npz": "a file of arrays", ".npy": "an array", ".pt": "PyTorch's own file",
+    ".pth": "PyTorch's own file", ".safetensors": "a file of weights", ".pfb": "a bundle that was built already",
+    ".keras": "a Keras model", ".h5": "a Keras model", ".tflite": "a TensorFlow Lite model",
+}  # fmt: skip
+"""By the ending of a file's name: what it is, which is no ONNX model."""
+
 
 @dataclass(frozen=True)
 class ModelFiles:
@@ -51,7 +59,8 @@ def files_of(model: bytes | str | os.PathLike[str] | ModelFiles) -> Iterator[Mod
         try:
             data = path.read_bytes()
         except OSError as problem:
-            raise UsageError(f"{path}: {problem.strerror}") from None
+            raise UsageError(f"{path}: {problem.strerror}; name an ONNX model (.onnx)") from None
+        _check_kind(path, data)
         streams = {}
         for location in _locations(data):
             try:
@@ -59,6 +68,14 @@ def files_of(model: bytes | str | os.PathLike[str] | ModelFiles) -> Iterator[Mod
             except CompileError as problem:
                 raise UsageError(f"{path}: {problem}") from None
         yield ModelFiles(data, path.name, streams)
+
+
+def _check_kind(path: Path, data: bytes) -> None:
+    """Raises: UsageError for what is no ONNX model at first sight; whoever compiles one says the rest."""
+    kind = OTHER_KINDS.get(path.suffix.lower(), "a zip archive, as NumPy and PyTorch write" if data[:4] == ZIP else "")
+    if kind:
+        raise UsageError(f"{path}: that is {kind}, not an ONNX model; export one with torch.onnx.export(module, "
+                         f"(example,), '{path.stem}.onnx', dynamo=True)")  # fmt: skip
 
 
 def _locations(model: bytes) -> tuple[str, ...]:

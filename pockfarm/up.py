@@ -19,15 +19,18 @@ from pockfarm.state import FarmStatus, StateFolder
 from pockfarm.table import text_table
 
 PREFERRED_PORT = 8000
+LAST_PORT = 65535
 START_WITHIN_S = 240.0
 STOP_WITHIN_S = 60.0
 POLL_INTERVAL_S = 0.2
 
 
 def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_PORT) -> FarmStatus:
-    """Start the farm unless it is up already; returns once every part is up. Raises: FarmDown."""
+    """Start the farm unless it is up already; returns once every part is up. Raises: UsageError, FarmDown."""
     if sys.platform == "win32":
         raise UsageError("a farm runs on Linux, not on Windows\n  for a farm elsewhere: pockfarm init")
+    if not 0 <= port <= LAST_PORT:
+        raise UsageError(f"--port {port}: ports are 1 to {LAST_PORT:,}; 0 takes one that is free")
     state.make()
     remember_here(state.path)
     if state.is_up():
@@ -37,9 +40,12 @@ def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_
     say(f"starting the farm in {state.path}")
     if not emulation_is_there():
         say(f"  no {EMULATOR} here: going without the emulated AArch64 agent (Debian package qemu-user-static)")
+    taken = free_port(port)
+    if port not in (0, taken):
+        say(f"  port {port} is in use: the farm takes {taken}; name another with --port")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pockfarm.supervisor", str(state.path), str(free_port(port))],
+            [sys.executable, "-m", "pockfarm.supervisor", str(state.path), str(taken)],
             cwd=Path(pockfarm.__file__).parent.parent,
             stdin=subprocess.DEVNULL,
             stdout=output,

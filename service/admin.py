@@ -35,8 +35,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
-from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import make_url, select
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from service import key_list
 from service.audit.beside import COMMAND, add_entry
@@ -46,7 +46,7 @@ from service.backup.writing import write_backup
 from service.boards.agent_file import agent_digest, agent_file
 from service.database.engine import Database
 from service.database.models import HOME, ApiKey
-from service.database.schema import MigrationBlocked, SchemaMismatch, migrate, migrate_back
+from service.database.schema import MigrationBlocked, SchemaMismatch, check_schema, migrate, migrate_back
 from service.devices import tokens
 from service.devices.schemas import EnrolmentTokenCreate
 from service.disk import is_disk_full
@@ -66,6 +66,8 @@ from service.storage import StorageDown, open_storage
 LOCAL_KEY_NAME = "local operator"
 UNRECORDED = ("migrate", "migrate-back", "agent-file", "openapi", "key-request")
 """They change nothing that a person of the farm answers for."""
+WITHOUT_DATABASE = ("migrate", "migrate-back", "restore", "agent-file", "openapi", "key-request")
+"""They need none, or make theirs, or say themselves what it lacks."""
 PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
 
 
@@ -78,9 +80,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     settings = Settings()
     os.umask(0o077)
-    make_private_folder(settings.state)
     command: Callable[[Settings, argparse.Namespace], str] = options.run
     try:
+        make_private_folder(settings.state)
+        if options.command not in WITHOUT_DATABASE:
+            _check_database(settings)
         answer = command(settings, options)
         _record(settings, options)
         print(answer)
@@ -91,17 +95,43 @@ def main(arguments: list[str] | None = None) -> int:
     except (SchemaMismatch, MigrationBlocked) as error:
         print(error, file=sys.stderr)
         return 1
+    except Problem as problem:
+        print(f"{problem.where}: {problem.detail} [{problem.code}]; {problem.hint}", file=sys.stderr)
+        return 1
+    except (OperationalError, ArgumentError, NoSuchModuleError) as error:
+        print(_no_database(settings, error), file=sys.stderr)
+        return 1
     except StorageDown as error:
         print(f"the storage {settings.storage} did not answer: {error}; run it again once it does", file=sys.stderr)
         return 1
     except OSError as error:
         if not is_disk_full(error):
-            raise
+            print(f"{error.filename or settings.state}: {error.strerror}; name another file, or with POCKFARM_STATE "
+                  "another state folder", file=sys.stderr)  # fmt: skip
+            return 1
         where = error.filename or getattr(options, "file", None) or settings.state
         print(f"{where}: the disk is full; nothing half-written was kept: make room there, then run it again",
               file=sys.stderr)  # fmt: skip
         return 1
     return 0
+
+
+def _check_database(settings: Settings) -> None:
+    """Raises: SchemaMismatch, which says what to do; the database's own errors if it does not answer."""
+    database = Database(settings.database)
+    try:
+        check_schema(database)
+    finally:
+        database.close()
+
+
+def _no_database(settings: Settings, error: SQLAlchemyError) -> str:
+    """Without the password that its address may have."""
+    first = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    if not isinstance(error, OperationalError):
+        return f"POCKFARM_DATABASE_URL is no address of a database: {first}; write postgresql+psycopg://USER@HOST/NAME"
+    where = make_url(settings.database).render_as_string(hide_password=True)
+    return f"the database {where} does not answer: {first}; is it up? POCKFARM_DATABASE_URL says which it is"
 
 
 def _record(settings: Settings, options: argparse.Namespace, *, refused: str = "") -> None:
@@ -115,7 +145,8 @@ def _record(settings: Settings, options: argparse.Namespace, *, refused: str = "
             add_entry(session, HOME, f"{COMMAND}{options.command}", subject=subject, detail=refused,
                       status=409 if refused else 200)  # fmt: skip
     except SQLAlchemyError as error:
-        _say(f"the audit log has no entry of this: {str(error).splitlines()[0]}")
+        if not refused:
+            _say(f"the audit log has no entry of this: {str(error).splitlines()[0]}")
     finally:
         database.close()
 
@@ -334,7 +365,9 @@ def _agent_release(settings: Settings, options: argparse.Namespace) -> str:
     try:
         asked = ReleaseCreate(share=options.share, count=options.count, where=options.to, rollback=options.rollback)
         data = agent_file() if options.own else options.file.read_bytes()
-    except (ValidationError, OSError) as error:
+    except OSError as error:
+        raise ReleaseRefused(f"agent-release: {options.file}: {error.strerror}; agent-file writes one") from None
+    except ValidationError as error:
         raise ReleaseRefused(f"agent-release: {error}") from None
     database = Database(settings.database)
     storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)

@@ -48,6 +48,7 @@ from service.maintenance import endpoints as maintenance
 from service.manual import endpoints as manual
 from service.organisations import endpoints as organisations
 from service.permissions import refuse_gaps
+from service.query import refuse_unknown_fields
 from service.queue import Queue
 from service.releases import endpoints as releases
 from service.result_log import endpoints as result_log
@@ -89,7 +90,10 @@ ROUTERS: tuple[APIRouter, ...] = (
     dashboard.router,
     manual.router,
 )
-EVERY_ADDRESS: dict[str, Any] = {"responses": PROBLEMS, "dependencies": [Depends(authorise)]}
+EVERY_ADDRESS: dict[str, Any] = {
+    "responses": PROBLEMS,
+    "dependencies": [Depends(authorise), Depends(refuse_unknown_fields)],
+}
 LOG = logging.getLogger(__name__)
 GARBAGE_THRESHOLDS = (20_000, 20, 20)
 """New objects after which garbage is looked for among the youngest, and how often that is done before the older ones

@@ -80,7 +80,9 @@ def opened(data: bytes, where: str) -> Rooted:
             raise KeyListError(f"{where}: the root that it names has not signed it")
         return Rooted(kept.root, kept.key_list, loads(KeyList, payload))
     except ProtocolError as error:
-        raise KeyListError(f"{where} holds no signed list of keys: {error}") from None
+        raise KeyListError(
+            f"{where} holds no signed list of keys: {error}; the root signs one, of what key-request writes"
+        ) from None
 
 
 def prepare(settings: Settings) -> Signer:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import http
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -35,6 +35,7 @@ from starlette.requests import ClientDisconnect
 from device_agents.wire import ProtocolError
 from service.disk import is_disk_full, is_file_error, lacks_room
 from service.identifiers import clean_text
+from service.invalid_bodies import OPENAPI_HINT, next_step, said
 from service.states import IllegalTransition
 from service.storage import StorageDown
 
@@ -224,33 +225,37 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code < 400:
         return Response(status_code=error.status_code, headers=error.headers)
-    code = {404: "http.no-such-path", 405: "http.method"}.get(error.status_code, f"http.{error.status_code}")
-    body = problem_body(
-        error.status_code, cause="user", code=code, detail=str(error.detail), instance=shown_path(request)
-    )
+    code, path = f"http.{error.status_code}", shown_path(request)
+    detail, hint = str(error.detail), ""
+    if error.status_code == 404:
+        code, detail, hint = (
+            "http.no-such-path",
+            f"there is no address {path}",
+            "/openapi.json lists those that there are",
+        )
+    elif error.status_code == 405:
+        there = (error.headers or {}).get("Allow", "")
+        code, detail = "http.method", f"{request.method} is no method of {path}"
+        hint = f"it takes {there}" if there else ""
+    body = problem_body(error.status_code, cause="user", code=code, detail=detail, instance=path, hint=hint)
     return JSONResponse(body, error.status_code, headers=error.headers, media_type=MEDIA_TYPE)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [
-        {"where": clean_text(".".join(str(part) for part in item["loc"])), "detail": clean_text(item["msg"], 1000)}
-        for item in error.errors()[:MAX_ERRORS]
-    ]
+    found = error.errors()[:MAX_ERRORS]
+    errors = [{"where": clean_text(".".join(str(part) for part in item["loc"])), "detail": clean_text(said(item), 1000)}
+              for item in found]  # fmt: skip
     body = problem_body(
         422,
         cause="user",
         code="request.invalid",
-        detail=_first(errors),
+        detail=f"{errors[0]['where']}: {errors[0]['detail']}" if errors else "the request is not valid",
         instance=shown_path(request),
         where=errors[0]["where"] if errors else "",
-        hint="the shape of each request is in /openapi.json",
+        hint=next_step(request, found[0]) if found else OPENAPI_HINT,
     )
     return JSONResponse(body | {"errors": errors}, 422, media_type=MEDIA_TYPE)
-
-
-def _first(errors: Sequence[Mapping[str, str]]) -> str:
-    return f"{errors[0]['where']}: {errors[0]['detail']}" if errors else "the request is not valid"
 
 
 async def _on_protocol_error(request: Request, error: Exception) -> Response:

@@ -14,10 +14,12 @@ from compiler.program.labels import label_of
 from compiler.program.program import KernelCall, Program, Schedule
 from compiler.settings import BuildSettings
 from compiler.stages import CompiledStep
-from compiler.step.training import Term
+from compiler.step.training import IGNORED, Term
 from compiler.targets.cpu import OLDEST_GLIBC
 from compiler.values import Value
 
+WEIGHING = ("conv2d", "depthwise_conv2d", "matmul")
+MOVING = ("reshape", "transpose")
 CHECKPOINTS = 1
 """Version of the checkpoints of unfinished runs that the runtime writes and goes on from (run_position.c)."""
 
@@ -36,7 +38,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "plan": plan.name,
         "batch": spec.batch * step.optimizer.micro_batches,
         "threads": step.threads,
-        "inputs": [_tensor(step, train, value) for value in step.training.data_inputs],
+        "inputs": [{**_tensor(step, train, value), **_weighed(step, value)} for value in step.training.data_inputs],
         "labels": _labels(step, train),
         "outputs": [_tensor(step, step.programs["forward"], step.training.logits)],
         **_losses(step),
@@ -80,8 +82,28 @@ def calls_of_step(step: CompiledStep) -> Iterator[KernelCall]:
 def _labels(step: CompiledStep, train: Program) -> object:
     """One tensor if there is one array and it is called as labels are, else a list by the arrays' names."""
     if step.training.plain_labels:
-        return _tensor(step, train, step.training.labels)
-    return [{**_tensor(step, train, value), "name": name} for value, name in step.training.label_arrays.items()]
+        return {**_tensor(step, train, step.training.labels), **_classes(step, step.training.labels)}
+    return [{**_tensor(step, train, value), "name": name, **_classes(step, value)}
+            for value, name in step.training.label_arrays.items()]  # fmt: skip
+
+
+def _classes(step: CompiledStep, labels: Value) -> dict[str, object]:
+    """How many classes labels may name, and which label counts for nothing if it is not the usual one."""
+    terms = [term for term in step.training.terms if term.labels == labels and term.classifies]
+    if not terms:
+        return {}
+    types = step.training.graph.types
+    shapes = [(types[term.output].shape or (1,), term.class_axis) for term in terms]
+    classes = min(shape[-1 if axis is None else axis] for shape, axis in shapes)
+    return {"classes": classes} if terms[0].ignored == IGNORED else {"classes": classes, "ignored": terms[0].ignored}
+
+
+def _weighed(step: CompiledStep, value: Value) -> dict[str, object]:
+    """Whether a layer with weights reads an input as it is: nothing in the model scales it before."""
+    reads = [node for node in step.forward.nodes if value in node.inputs]
+    moved = [node.output for node in reads if node.op in MOVING]
+    is_weighed = any(node.op in WEIGHING for node in reads) or any(_weighed(step, one) for one in moved)
+    return {"weighed": True} if is_weighed else {}
 
 
 def _losses(step: CompiledStep) -> dict[str, object]:

@@ -89,6 +89,12 @@ def _trains_nothing(graph: Graph, plan: SparsePlan, asked: _Asked) -> PlanError:
             where="plan.frozen",
             hint="leave out what is to learn; it overrides preset and rules",
         )
+    if not graph.named_parameters():
+        return PlanError(
+            f"plan {plan.name!r} trains nothing: there is no parameter in this model that could learn",
+            where="plan",
+            hint="export the module with its parameters: export_params=True, and layers that have weights",
+        )
     return PlanError(
         f"plan {plan.name!r} trains nothing in this model",
         where="plan",

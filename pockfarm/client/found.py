@@ -19,7 +19,7 @@ def found(
 ) -> tuple[str, str]:
     """Address and key. Raises: UsageError when one of them is nowhere, and says where it was looked for."""
     if url and api_key:
-        return url.rstrip("/"), api_key
+        return _address(url), api_key
     if state is not None and profile is not None:
         raise UsageError("a state folder and a profile both say which farm: give one")
     if state is None:
@@ -31,8 +31,15 @@ def found(
         if not (url and api_key):
             url, api_key = _of_profile(url, api_key, named)
         if url and api_key:
-            return url.rstrip("/"), api_key
+            return _address(url), api_key
     return _of_folder(url, api_key, state or farm_here())
+
+
+def _address(url: str) -> str:
+    """Without what is at its end. Raises: UsageError for what is no address of a web server."""
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"{url} is no farm's address: write it as http://{url}, or https://")
+    return url.rstrip("/")
 
 
 def _of_profile(url: str | None, api_key: str | None, named: str) -> tuple[str | None, str | None]:

@@ -35,7 +35,7 @@ def add_compare(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     if not 2 <= len(options.bundles) <= MOST_BUNDLES:
-        raise UsageError(f"{len(options.bundles)} bundles: 2 to {MOST_BUNDLES} take turns")
+        raise UsageError(f"compare: 2 to {MOST_BUNDLES} bundles take turns, not {len(options.bundles)}; name another")
     is_here = options.device is None and options.device_class is None
     found, names = _here(options) if is_here else _on_farm(options)
     return show(options, found, lambda: comparison_text(found, names))

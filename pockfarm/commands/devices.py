@@ -36,6 +36,8 @@ def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
     enrol = shown_command(actions, "enrol", "make a token for a board, and print the line to paste there", _enrol)
     enrol.add_argument("name", metavar="NAME", help="what the board will be called")
     enrol.add_argument("--class", dest="device_class", metavar="NAME", help="only a board of this class may use it")
+    words = "the class is of a kind of board that nobody knows yet"
+    enrol.add_argument("--new-class", action="store_true", help=words)
     enrol.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
     drain = _action(actions, "drain", "let a device finish what it has, and give it nothing new", _drain)
     drain.add_argument("--reason", default="")
@@ -93,7 +95,8 @@ def _enrol(options: argparse.Namespace) -> int:
     lifetime_s = None if options.hours is None else options.hours * 3600
     with connect(options) as farm:
         address = farm.enrolment_address()
-        made = farm.add_enrolment_token(name=options.name, device_class=options.device_class, lifetime_s=lifetime_s)
+        asked = {"name": options.name, "device_class": options.device_class, "lifetime_s": lifetime_s}
+        made = farm.add_enrolment_token(**asked, **({"new_class": True} if options.new_class else {}))
     line = enrolment_line(address, text(made, "token"), options.name)
     if urlsplit(address).hostname in LOOPBACK:
         print(f"warning: a board elsewhere does not reach {address}: set POCKFARM_PUBLIC_URL on the farm's machine, or "

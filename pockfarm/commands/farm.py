@@ -251,6 +251,9 @@ def _dataset(options: argparse.Namespace) -> int:
 def _dataset_digest(farm: Client, option: str | None) -> str | None:
     if option is None or option.startswith(("sha256:", "device:")):
         return option
+    if not Path(option).exists():
+        raise UsageError(f"{option}: no such file; a data set of the farm is named by its digest (sha256:…), one that "
+                         "stays on a device by device:NAME")  # fmt: skip
     return farm.upload_dataset(Path(option)).digest
 
 
@@ -259,7 +262,7 @@ def _weights_digest(farm: Client, option: str | None) -> str | None:
         return option
     digest = farm.run(option).trained_weights_digest
     if digest is None:
-        raise UsageError(f"--weights {option}: that run left no trained weights")
+        raise UsageError(f"--weights {option}: that run left no trained weights; one of mode train does, at its end")
     return digest
 
 

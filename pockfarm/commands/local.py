@@ -124,7 +124,8 @@ def source(option: str, name: str) -> str:
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"{name} {option}: {problem}") from None
     if option and ":" not in option:
-        raise UsageError(f"{name} {option}: no such file")
+        presets = f", nor a preset ({', '.join(PRESETS)}, …)" if name == "--plan" else ""
+        raise UsageError(f"{name} {option}: no such file{presets}; inline YAML has a colon")
     return option
 
 
@@ -145,6 +146,7 @@ def _build(options: argparse.Namespace) -> int:
     if options.stop_after is not None and options.out is not None:
         raise UsageError("--stop-after writes no bundle: leave out --out")
     local = load_local()
+    _check_before_build(options)
     started_s = time.monotonic()
     recipe = (
         file_or_input(options.model, "MODEL"),
@@ -166,6 +168,16 @@ def _build(options: argparse.Namespace) -> int:
     print_warnings(built.warnings, f"report.json in {options.out}")
     took_s = time.monotonic() - started_s
     return show(options, _built(built, options.out), lambda: _built_text(built, options.out, took_s))
+
+
+def _check_before_build(options: argparse.Namespace) -> None:
+    """Raises: UsageError for a bundle that cannot be written, or a table of schedules that is not there."""
+    from pockfarm import preflight
+
+    if options.out is not None:
+        preflight.check_place("--out", options.out)
+    if options.tuning is not None:
+        preflight.check_file(options.tuning, "a table of schedules", "`pockfarm tune`, which --tuning reads,")
 
 
 def _built(built: Any, out: Path) -> Json:

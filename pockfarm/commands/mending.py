@@ -13,7 +13,7 @@ from pockfarm.commands.waiting import job_looks
 from pockfarm.errors import Failed, UsageError
 from pockfarm.screen.progress import Waiting
 from pockfarm.summary import is_diverged, report_text
-from pockfarm.values import Job, Json, Run, text
+from pockfarm.values import OPEN_STATES, Job, Json, Run, text
 
 
 def add_cancel(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -44,6 +44,8 @@ def _cancel(options: argparse.Namespace) -> int:
 def cancelled_text(one: Json) -> str:
     """What became of the wish."""
     said, state = text(one, "id"), text(one, "state")
+    if text(one, "says") and state not in OPEN_STATES:
+        return f"{said} {text(one, 'says')}"
     if state == "cancelled":
         return f"{said} is cancelled"
     if one.get("finished_at") or not one.get("cancel_requested"):

@@ -22,6 +22,8 @@ def add_tokens(subparsers: argparse._SubParsersAction[Any]) -> None:
     add.add_argument("--uses", type=int, default=1, metavar="N", help="how many devices may use it (default: 1)")
     add.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
     add.add_argument("--class", dest="device_class", metavar="NAME", help="only devices of this class")
+    words = "the class is of a kind of board that nobody knows yet"
+    add.add_argument("--new-class", action="store_true", help=words)
     add.add_argument("--target", action="append", metavar="T", help="only devices that run none but these")
     add.add_argument("--name", default="", help="for people")
     shown_command(actions, "list", "list tokens, the newest first", _list)
@@ -35,6 +37,7 @@ def _add(options: argparse.Namespace) -> int:
         "uses": options.uses,
         "lifetime_s": None if options.hours is None else options.hours * 3600,
         "device_class": options.device_class,
+        **({"new_class": True} if options.new_class else {}),
         "targets": options.target,
         "name": options.name,
     }

@@ -43,6 +43,9 @@ class RunProgress:
             return  # its progress comes right after it
         elif kind == "eval":
             self._waiting.say(f"  {evaluated(body)}")
+        elif kind == "warning":
+            self._waiting.say(f"warning: {text(body, 'message')}")
+            return
         elif kind == "log":
             self._waiting.say(f"  {text(body, 'message')}")
         self._waiting.show(self._stage or "starting", self._fraction, self.detail())

@@ -76,7 +76,11 @@ class Here:
         trained = folder / TRAINED
         local = _local()
         options = local.ExecOptions(settings, data=data.training, validation_data=data.validation, export=trained)
-        return Run(trained, local.execute(step.bundle, options, progress=say))
+        try:
+            return Run(trained, local.execute(step.bundle, options, progress=say))
+        except UsageError as problem:
+            raise UsageError(str(problem).replace(f"{data.training}: ", "data: ").replace(
+                f"{data.validation}: ", "validation_data: ")) from None  # fmt: skip
 
 
 def _local() -> ModuleType:

@@ -113,7 +113,7 @@ def jobs(farm: FarmDep, chosen: Jobs, before: Text = "", sort: Text = "") -> Res
 
 
 @private.get("/jobs.{ending}")
-def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, sort: Text = "") -> Response:
+def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, before: Text = "", sort: Text = "") -> Response:
     """Every job that the filter takes, as a file; `before`, which makes a page, is no part of it."""
     return render.data(exports.jobs_file(farm.database, chosen, sort), ending, "jobs")
 
@@ -149,7 +149,7 @@ def runs(farm: FarmDep, chosen: Runs, before: Text = "", sort: Text = "") -> Res
 
 
 @private.get("/runs.{ending}")
-def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, sort: Text = "") -> Response:
+def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, before: Text = "", sort: Text = "") -> Response:
     """Every run that the filter takes, as a file; `before`, which makes a page, is no part of it."""
     return render.data(exports.runs_file(farm.database, chosen, sort), ending, "runs")
 
@@ -216,7 +216,7 @@ def audit(farm: FarmDep, chosen: AuditFilterDep, before: Text = "") -> Response:
 
 
 @private.get("/audit.{ending}")
-def audit_data(ending: Ending, farm: FarmDep, chosen: AuditFilterDep) -> Response:
+def audit_data(ending: Ending, farm: FarmDep, chosen: AuditFilterDep, before: Text = "") -> Response:
     """Every entry that the filter takes, as a file."""
     return render.data(audit_file(farm.database, chosen), ending, "audit")
 

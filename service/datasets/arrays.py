@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LABELS = "y"
+from device_agents.wire.data_fit import LABELS, Seen
+
+__all__ = ["ITEM_BYTES", "LABELS", "ArrayInfo", "samples_of"]
 ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2,
               "bool": 1}  # fmt: skip
 """Of the element types that a data set may have."""
@@ -15,24 +17,35 @@ ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "i
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """One array: NumPy's dtype name and shape; the first extent is samples."""
+    """One array: NumPy's dtype name and shape; the first extent is samples. What was read of it, if it was."""
 
     dtype: str
     shape: tuple[int, ...]
+    low: float | None = None
+    high: float | None = None
+    is_whole: bool | None = None
 
     @property
     def size_bytes(self) -> int:
         """Unpacked."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
+    @property
+    def seen(self) -> Seen:
+        """What a bundle's wants are compared with."""
+        return Seen(self.dtype, self.shape, self.low, self.high, self.is_whole)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {"dtype": self.dtype, "shape": list(self.shape)}
+        plain = {"dtype": self.dtype, "shape": list(self.shape)}
+        read = {"low": self.low, "high": self.high, "is_whole": self.is_whole}
+        return plain | {name: value for name, value in read.items() if value is not None}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ArrayInfo:
         """What `to_json` made."""
-        return cls(value["dtype"], tuple(value["shape"]))
+        return cls(str(value["dtype"]), tuple(value["shape"]), value.get("low"), value.get("high"),
+                   value.get("is_whole"))  # fmt: skip
 
 
 def samples_of(arrays: Mapping[str, ArrayInfo]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,6 +20,8 @@ from service.datasets.archive import BadData, Entry, read_entries
 from service.datasets.arrays import ITEM_BYTES, LABELS, ArrayInfo, samples_of
 
 MAX_RANK = 8
+IGNORED = -100
+"""The label that losses pass over, if nobody names another: no part of an array's range."""
 MAX_HEADER_BYTES = 10_000
 MAX_EXPANSION = 100
 """Times its own size that a file may unpack to, beyond `FREE_EXPANSION_BYTES`; deflate's own limit is 1032."""
@@ -43,7 +46,7 @@ def inspect_npz(file: BinaryIO, *, unpacked_limit_bytes: int) -> dict[str, Array
     several = samples_of(arrays) > 1
     for entry in entries:
         info, header_bytes = heads[entry.name]
-        _check_content(entry, info, header_bytes, is_same=several and info.shape[0] == 1)
+        arrays[entry.name] = _read(entry, info, header_bytes, is_same=several and info.shape[0] == 1)
     return arrays
 
 
@@ -53,8 +56,9 @@ def _head(entry: Entry) -> tuple[ArrayInfo, int]:
     shape, is_fortran, dtype = _header(entry.name, stream)
     name = entry.name
     if dtype.name not in ITEM_BYTES or not dtype.isnative:
-        raise BadData("data.dtype", f"elements of type {dtype.str!r:.60}, expected one of {', '.join(ITEM_BYTES)}",
-                      where=name, hint="convert with array.astype(numpy.float32)")  # fmt: skip
+        raise BadData("data.dtype", f"array {name!r} has elements of type {dtype.str!r:.60}, expected one of "
+                      f"{', '.join(ITEM_BYTES)}", where=name,
+                      hint=f"convert with {name}.astype(numpy.float32); words are numbered first")  # fmt: skip
     if is_fortran and len(shape) > 1:
         raise BadData("data.layout", "column-major array", where=name, hint="save numpy.ascontiguousarray(array)")
     if not 1 <= len(shape) <= MAX_RANK or any(type(extent) is not int or extent < 1 for extent in shape):
@@ -85,14 +89,21 @@ def _check_sizes(name: str, total_bytes: int, file_bytes: int, limit_bytes: int)
                       "or write it with numpy.savez (not compressed)")  # fmt: skip
 
 
-def _check_content(entry: Entry, info: ArrayInfo, header_bytes: int, *, is_same: bool) -> None:
-    """Every number is finite, or a number at all; only arrays of floating point have to be cut into elements."""
+def _read(entry: Entry, info: ArrayInfo, header_bytes: int, *, is_same: bool) -> ArrayInfo:
+    """The array with its range. Raises: BadData if a number is not finite; of what is all samples' own, none at all."""
     dtype = np.dtype(info.dtype)
-    first = 0
+    first, low, high, is_whole = 0, np.inf, -np.inf, True
     for values in _elements(entry, header_bytes, dtype):
         if dtype.kind == "f":
-            _check_finite(entry.name, values, first, info.shape, ~np.isnan(values) if is_same else np.isfinite(values))
+            finite = ~np.isnan(values) if is_same else np.isfinite(values)
+            _check_finite(entry.name, values, first, info.shape, finite)
+            is_whole = is_whole and bool((values == np.trunc(values)).all())
         first += len(values)
+        counted = values[values != IGNORED] if dtype.kind == "i" else values
+        if counted.size:
+            low, high = min(low, float(counted.min())), max(high, float(counted.max()))
+    is_bounded = bool(np.isfinite([low, high]).all())
+    return replace(info, low=low, high=high, is_whole=is_whole) if is_bounded else info
 
 
 def _elements(entry: Entry, header_bytes: int, dtype: np.dtype[Any]) -> Iterator[np.ndarray[Any, Any]]:

@@ -11,6 +11,11 @@ class ArrayView(View):
 
     dtype: str
     shape: list[int]
+    low: float | None = None
+    """The smallest number; of whole numbers but for -100, which losses pass over. Null: an older release read it."""
+    high: float | None = None
+    is_whole: bool | None = None
+    """Nothing but whole numbers."""
 
 
 class DatasetView(View):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
-from service.bundles.manifest import LABELS, InputSpec, label_inputs, least_scored, model_inputs
+from device_agents.wire import data_fit
+from service.bundles.manifest import least_scored
 from service.bundles.service import Built
 from service.database.insert import insert_if_new
 from service.database.models import Bundle, Dataset, Holding
@@ -20,9 +20,6 @@ from service.holdings import service as holdings
 from service.problems import Invalid, NotFound
 from service.settings import Settings
 from service.storage import StoredFile
-
-DTYPE_NAMES = {"f32": "float32", "i64": "int64", "i32": "int32", "bool": "bool"}
-LABEL_DTYPES = ("int64", "int32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +75,26 @@ def newest(session: Session, *, limit: int, cursor: str | None) -> tuple[list[He
 def check_fit(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:
     """`where` is the request's field that names the data set.
 
-    Raises: Invalid if an input of the bundle has no array, or one of another type or shape.
+    Raises: Invalid if an input or labels of the bundle have no array, or one of another type, shape or range.
     """
-    inputs, labels = model_inputs(bundle.manifest), label_inputs(bundle.manifest)
-    taken = frozenset(spec.name for spec in labels)
-    for spec in inputs:
-        name, info = _array_of(dataset, spec, taken, where, is_only=len(inputs) == 1)
-        _check_shape(f"{where}.{name}", info, spec, dataset.samples)
-        wanted = DTYPE_NAMES.get(spec.dtype, spec.dtype)
-        if info.dtype != wanted:
-            raise Invalid(
-                "data.dtype",
-                f"array {name!r} holds {info.dtype}, the model's input {spec.name!r} is {wanted}",
-                where=f"{where}.{name}",
-                hint=f"convert with array.astype(numpy.{wanted})",
-            )
-    for spec in labels:
-        _check_labels(dataset, spec, where)
+    manifest = bundle.manifest
+    try:
+        data_fit.check_fit(seen_of(dataset), data_fit.inputs_of(manifest), data_fit.labels_of(manifest))
+    except data_fit.Misfit as misfit:
+        raise Invalid(misfit.code, misfit.message, where=f"{where}.{misfit.array}", hint=misfit.hint) from None
+
+
+def remarks(dataset: Dataset, bundle: Bundle | Built) -> tuple[data_fit.Remark, ...]:
+    """What is odd of a data set that fits."""
+    manifest = bundle.manifest
+    batch = manifest.get("batch", 0)
+    return data_fit.remarks(seen_of(dataset), data_fit.inputs_of(manifest), data_fit.labels_of(manifest),
+                            batch=batch if isinstance(batch, int) else 0)  # fmt: skip
+
+
+def seen_of(dataset: Dataset) -> dict[str, data_fit.Seen]:
+    """Its arrays as they were read; of those that an older release took, less is known."""
+    return {name: ArrayInfo.from_json(entry).seen for name, entry in dataset.arrays.items()}
 
 
 def check_scored(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:
@@ -103,55 +103,3 @@ def check_scored(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> Non
     if dataset.samples < least:
         raise Invalid("data.samples", f"{dataset.samples} samples, the model's own loss is of a batch of {least}",
                       where=where, hint=f"give at least {least} samples, or compile for a smaller batch")  # fmt: skip
-
-
-def _array_of(
-    dataset: Dataset, spec: InputSpec, labels: frozenset[str], where: str, *, is_only: bool
-) -> tuple[str, ArrayInfo]:
-    """As the agent looks for it (`device_agents.job.dataset`)."""
-    own = f"input.{spec.name}" if spec.name == LABELS or spec.name in labels else spec.name
-    names = [own, *(["x"] if is_only and "x" not in labels else []), *({spec.name} - labels)]
-    for name in names:
-        if name in dataset.arrays:
-            return name, _info(dataset.arrays[name])
-    raise Invalid(
-        "data.arrays",
-        f"no array for the model's input {spec.name!r}; there are {sorted(dataset.arrays)}",
-        where=f"{where}.{spec.name}",
-        hint="name arrays after the model's inputs (one called `y`: `input.y`), or `x` if it has one",
-    )
-
-
-def _info(entry: Mapping[str, Any]) -> ArrayInfo:
-    return ArrayInfo(str(entry["dtype"]), tuple(entry["shape"]))
-
-
-def _check_shape(where: str, info: ArrayInfo, spec: InputSpec, samples: int) -> None:
-    name = where.partition(".")[2]
-    if spec.batch_axis is None:
-        if info.shape not in (spec.shape, (1, *spec.shape)):
-            raise Invalid("data.shape", f"array {name!r} has shape {list(info.shape)}, the bundle's {spec.name!r} "
-                          f"takes {[1, *spec.shape]}, the same for every sample", where=where,
-                          hint="give one of that shape, or compile for this one")  # fmt: skip
-        return
-    if info.shape[1:] != spec.sample_shape:
-        raise Invalid("data.shape", f"array {name!r} has samples of shape {list(info.shape[1:])}, "
-                      f"the bundle's {spec.name!r} takes {list(spec.sample_shape)}", where=where,
-                      hint="give data of that shape, samples first, or compile for this one")  # fmt: skip
-    if info.shape[0] != samples:
-        raise Invalid("data.samples", f"array {name!r} has {info.shape[0]} samples, others have {samples}", where=where,
-                      hint="what is the same for every sample has batch_axis: null in the spec's inputs")  # fmt: skip
-
-
-def _check_labels(dataset: Dataset, spec: InputSpec, where: str) -> None:
-    name, where = spec.name, f"{where}.{spec.name}"
-    if name not in dataset.arrays:
-        raise Invalid("data.arrays", f"no array for the labels {name!r}; there are {sorted(dataset.arrays)}",
-                      where=where, hint=f"numpy.savez(file, x=inputs, {name}=labels)")  # fmt: skip
-    info = _info(dataset.arrays[name])
-    _check_shape(where, info, spec, dataset.samples)
-    is_class_index = spec.dtype in ("i64", "i32")
-    allowed = LABEL_DTYPES if is_class_index else ("float32",)
-    if info.dtype not in allowed:
-        raise Invalid("data.dtype", f"labels hold {info.dtype}, expected {' or '.join(allowed)}", where=where,
-                      hint=f"convert with {name}.astype(numpy.{allowed[0]})")  # fmt: skip

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from fastapi import APIRouter
 
+from device_agents.wire import MeasurementClass
 from service.access import FarmDep, PrincipalDep
+from service.database.models import DEVICE_STATES
 from service.devices import service, tokens
 from service.devices.marks import marks_of
 from service.devices.schemas import (
@@ -24,6 +28,7 @@ from service.devices.schemas import (
 from service.farm import Farm
 from service.maintenance.standing import Calendar
 from service.pagination import Cursor, Limit, Page
+from service.query import check_value
 from service.quotas import limits as quotas
 from service.runs.clocks import clock_s
 
@@ -76,6 +81,8 @@ def list_devices(
     measurement_class: str | None = None, limit: Limit = 50, cursor: Cursor = None,
 ) -> Page[DeviceView]:  # fmt: skip
     """Devices, the newest first."""
+    check_value("state", state, DEVICE_STATES)
+    check_value("measurement_class", measurement_class, get_args(MeasurementClass))
     filters = {"state": state, "device_class": device_class, "measurement_class": measurement_class}
     with farm.database.read() as session:
         rows, following = service.newest_devices(session, filters, limit=limit, cursor=cursor)

@@ -115,6 +115,7 @@ class EnrolmentTokenCreate(RequestBody):
     """A right to enrol a device, or several."""
 
     device_class: str | None = Field(default=None, max_length=100, description="Only devices of this class may use it")
+    new_class: bool = Field(default=False, description="The class is of a kind of board that nobody knows yet")
     targets: list[Annotated[str, Field(max_length=100)]] | None = Field(
         default=None, min_length=1, max_length=50, description="Only devices that run none but these may use it"
     )

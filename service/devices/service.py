@@ -20,6 +20,8 @@ from service.problems import Conflict, Forbidden, Invalid, NotFound
 from service.runs.wants import TAG_KEY, TAG_VALUE
 
 MOST_TAGS = 64
+SHOWN = 3
+"""Devices of one name that an answer tells of."""
 SOON = 1.0
 """A moment that has passed, and is not 0, which says that nothing has been planned."""
 EVENTS = {"active": "release", "quarantined": "quarantine", "removed": "remove"}
@@ -29,8 +31,18 @@ def find(session: Session, device_id: str) -> Device:
     """The device. Raises: NotFound."""
     device = session.get(Device, device_id)
     if device is None:
-        raise NotFound("device.unknown", f"no device {device_id!r:.60}", hint="GET /devices lists them")
+        raise NotFound("device.unknown", f"no device {device_id!r:.60}", hint=_called(session, device_id))
     return device
+
+
+def _called(session: Session, name: str) -> str:
+    """A name chooses no device, as several may have it; who has it is told."""
+    query = select(Device.id).where(Device.name == name[:300], Device.state != "removed").order_by(Device.id)
+    ids = session.scalars(query.limit(SHOWN + 1)).all()
+    if not ids:
+        return "GET /devices lists them"
+    more = ", and more" if len(ids) > SHOWN else ""
+    return f"that is a name, of {', '.join(ids[:SHOWN])}{more}: name a device by its id"
 
 
 def is_own(session: Session, device: Device) -> bool:

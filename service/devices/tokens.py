@@ -13,6 +13,7 @@ from device_agents.wire import DeviceDescription
 from service.database.models import HOME, Device, EnrolmentToken, EnrolmentUse
 from service.database.paging import newest_first
 from service.database.scope import organisation_of
+from service.devices.known_classes import check_asked, check_said
 from service.devices.schemas import EnrolmentTokenCreate
 from service.identifiers import clean_text, new_id, new_secret, secret_hash
 from service.problems import Forbidden, Invalid, NotFound
@@ -32,7 +33,7 @@ class Made:
 
 
 def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> Made:
-    """A new token. Raises: Invalid (it would live too long), Forbidden (shared, of another's)."""
+    """A new token. Raises: Invalid (it would live too long, nobody knows its class), Forbidden (shared by a tenant)."""
     usual_s, most_s = settings.enrolment_token_s, settings.enrolment_token_most_s
     lifetime_s = usual_s if body.lifetime_s is None else body.lifetime_s
     if lifetime_s > max(most_s, usual_s):
@@ -42,6 +43,7 @@ def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> 
     if body.shared and not is_home:
         raise Forbidden("device.shared", "only the farm's own devices are shared with everybody", where="shared",
                         hint="leave `shared` out: the device is your organisation's")  # fmt: skip
+    check_asked(session, body.device_class, is_new=body.new_class)
     secret = new_secret()
     row = EnrolmentToken(
         is_shared=is_home if body.shared is None else body.shared,
@@ -64,6 +66,8 @@ def admit(session: Session, secret: str, description: DeviceDescription) -> Enro
     if token.revoked_at is not None:
         raise Forbidden("enrol.token", "this enrolment token was revoked", hint=HINT)
     said = description.device_class
+    if token.device_class is None:
+        check_said(session, said)
     if token.device_class not in (None, said):
         raise Forbidden(
             "enrol.device-class",

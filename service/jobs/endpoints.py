@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.access import FarmDep, PrincipalDep
 from service.bundles.warnings import warnings_of
+from service.cancelling import come_to
 from service.database.models import OPEN_JOB_STATES, Job
 from service.events.stream import EVENT_STREAM, After, LastEventId, refuse_taken_events, respond
 from service.idempotency import Answer, IdempotencyKey, fingerprint, once
@@ -17,7 +18,7 @@ from service.jobs import service
 from service.jobs.again import submit_again
 from service.jobs.filter import JobFilter
 from service.jobs.form import COMPILE_BODY, CompileForm
-from service.jobs.schemas import JobView, TuneCreate, job_view
+from service.jobs.schemas import JobCancelled, JobView, TuneCreate, job_view
 from service.jobs.why import JobWhy, why
 from service.long_poll import Wait, watch
 from service.pagination import Cursor, Limit, Page
@@ -107,13 +108,14 @@ def explain_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobWhy:
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202)
-def cancel_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobView:
-    """Ask a job to stop. A job that has ended stays as it is."""
+def cancel_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobCancelled:
+    """Ask a job to stop. A job that has ended stays as it is; `says` tells so."""
     with farm.database.transaction() as session:
+        says = come_to(service.find(session, job_id))
         job = service.cancel(session, job_id)
         session.flush()
         session.refresh(job)
-        return _view(session, job)
+        return JobCancelled(**_view(session, job).model_dump(), says=says)
 
 
 @router.post("/jobs/{job_id}/again", status_code=202, response_model=JobView,

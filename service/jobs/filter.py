@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement
 
-from service.database.models import OPEN_JOB_STATES, Job
+from service.database.models import JOB_STATES, OPEN_JOB_STATES, Job
+from service.query import check_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class JobFilter:
     plan: str = ""
     code: str = ""
     """How it ended, in the public contract's word (`model.unsupported`)."""
+
+    def __post_init__(self) -> None:
+        """Raises: Invalid for a state that no job can have."""
+        check_value("state", self.state, (*JOB_STATES, "open"))
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Job`."""

@@ -77,6 +77,13 @@ class JobView(View):
     links: JobLinks
 
 
+class JobCancelled(JobView):
+    """A job that somebody wants to stop."""
+
+    says: str
+    """What the wish came to, in words that follow the job's id."""
+
+
 def job_view(job: Job, warnings: Sequence[Mapping[str, str]] = ()) -> JobView:
     """What a job's row looks like from outside; `warnings` are its bundle's."""
     ending = None

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.access import FarmDep, PrincipalDep
 from service.bundles import service as bundles
+from service.cancelling import come_to
 from service.database.models import OPEN_RUN_STATES, Holding, Run
 from service.events.stream import EVENT_STREAM, After, LastEventId, refuse_taken_events, respond
 from service.farm import Farm
@@ -20,7 +21,7 @@ from service.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.long_poll import Wait, watch
 from service.pagination import Cursor, Limit, Page
 from service.problems import NotFound
-from service.runs import about, again, compared, placement, provenance, service, sustained
+from service.runs import about, again, compared, placement, provenance, remarks, service, sustained
 from service.runs.about import RunAbout
 from service.runs.filter import RunFilter
 from service.runs.intervals import intervals
@@ -28,6 +29,7 @@ from service.runs.schemas import (
     BesideView,
     ReportView,
     RunAgain,
+    RunCancelled,
     RunCreate,
     RunCreated,
     RunDetail,
@@ -49,7 +51,8 @@ def _named(session: Session, run: Run) -> Holding:
 def _create(session: Session, farm: Farm, body: RunCreate, key_id: str) -> Answer:
     found = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
     run = service.create(session, body, found.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
-    made = run_created(run, found.holding, placement.warnings_of(session, farm.settings, run))
+    warnings = [*remarks.of_data(session, run), *placement.warnings_of(session, farm.settings, run)]
+    made = run_created(run, found.holding, warnings)
     return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 
 
@@ -114,13 +117,14 @@ def explain_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunWhy:
 
 
 @router.post("/{run_id}/cancel", status_code=202)
-def cancel_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunView:
-    """Ask a run to stop. A run that has ended stays as it is."""
+def cancel_run(run_id: str, farm: FarmDep, _: PrincipalDep) -> RunCancelled:
+    """Ask a run to stop. A run that has ended stays as it is; `says` tells so."""
     with farm.database.transaction() as session:
+        says = come_to(service.find(session, run_id))
         run = service.cancel(session, run_id)
         session.flush()
         session.refresh(run)
-        return run_view(run, _named(session, run))
+        return RunCancelled(**run_view(run, _named(session, run)).model_dump(), says=says)
 
 
 @router.get("/{run_id}/events", response_class=Response, responses=EVENT_STREAM)
@@ -146,7 +150,8 @@ def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
         return ReportView(run_id=run.id, digest=result.digest, recorded_at=result.recorded_at, report=result.report,
                           comparison=compared.view(session, run, result),
                           sustained=sustained.view_in(result.report),
-                          provenance=provenance.of(session, run, result, now=time.time()))  # fmt: skip
+                          provenance=provenance.of(session, run, result, now=time.time()),
+                          warnings=remarks.of_data(session, run))  # fmt: skip
 
 
 @router.post("/{run_id}/again", status_code=202, response_model=RunCreated)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from sqlalchemy import ColumnElement
 
-from service.database.models import OPEN_RUN_STATES, Holding, Run
+from device_agents.wire import MODES, MeasurementClass, VerdictKind
+from service.database.models import OPEN_RUN_STATES, RUN_STATES, Holding, Run
+from service.query import check_value
 from service.runs.tags import has_tag
 
 
@@ -30,6 +33,13 @@ class RunFilter:
     code: str = ""
     """How it ended, in the public contract's word (`device.lost`)."""
     tag: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises: Invalid for a state, mode, class or verdict that no run can have."""
+        check_value("state", self.state, (*RUN_STATES, "open"))
+        check_value("mode", self.mode, MODES)
+        check_value("measurement_class", self.measurement_class, get_args(MeasurementClass))
+        check_value("verdict", self.verdict, get_args(VerdictKind))
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Run` joined with the `Holding` of its bundle."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.database.models import Run
+from service.database.models import Device, Run
 from service.problems import Invalid
 from service.runs import wants
-from service.runs.fitting import Wish, classes, has_one, spoken, standings
+from service.runs.fitting import MOST_DEVICES, Wish, classes, has_one, spoken, standings
 from service.runs.schemas import RunCreate, RunWarning
 from service.runs.why import nothing_there
 from service.settings import Settings
@@ -17,18 +18,29 @@ from service.settings import Settings
 SHOWN = 5
 
 
-def check_class(session: Session, body: RunCreate) -> None:
-    """Raises: Invalid for a class that no device of the farm has, with near names and those that there are."""
+def check_class(session: Session, body: RunCreate, target: str) -> None:
+    """Raises: Invalid for a class that no device of the farm has, with near names and those that there are, and for one
+    whose devices do not run the bundle's target."""
     if body.device_class is None or body.allow_waiting:
         return
     known = classes(session)
     if body.device_class in known:
+        _check_target(session, body.device_class, target)
         return
     near = difflib.get_close_matches(body.device_class, known, n=2, cutoff=0.5)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     there = f"it has {', '.join(known)}" if known else "it has no devices yet"
     raise Invalid("run.device-class-unknown", f"no device of this farm is of class {body.device_class!r:.100}; {there}",
                   where="device_class", hint=f"{meant}or say `allow_waiting` to wait for such a device")  # fmt: skip
+
+
+def _check_target(session: Session, device_class: str, target: str) -> None:
+    query = select(Device.targets).where(Device.device_class == device_class, Device.state != "removed")
+    run = sorted({name for targets in session.scalars(query.limit(MOST_DEVICES)) for name in targets})
+    if target not in run:
+        raise Invalid("run.device-class-target", f"devices of class {device_class} run {', '.join(run) or 'nothing'}, "
+                      f"the bundle is for {target}", where="device_class", hint="compile for a target that they run, "
+                      "name another class, or say `allow_waiting` to wait for such a device")  # fmt: skip
 
 
 def wants_of(session: Session, body: RunCreate) -> tuple[str, ...]:

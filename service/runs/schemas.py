@@ -20,6 +20,10 @@ DatasetText = Annotated[
 ]
 
 
+STEPPING = ("profile", "train", "compare")
+"""Modes that take as many steps as they are told."""
+
+
 class RunCreate(SettingsBody):
     """What to run, and where: a device, a class of devices, or any device that runs the bundle's target."""
 
@@ -53,7 +57,10 @@ class RunCreate(SettingsBody):
     def check_settings(self) -> Self:
         """Raises: ValueError, for what `RunSettings` refuses, alone or beside the data set to validate on, and for what
         goes with mode compare only, or not with it."""
-        settings_in(self).check_validation("validation_dataset", is_given=self.validation_dataset is not None)
+        settings = settings_in(self)
+        settings.check_validation("validation_dataset", is_given=self.validation_dataset is not None)
+        if self.mode in STEPPING and settings.steps < 1:
+            raise ValueError(f"steps: mode {self.mode} needs one step or more, not {settings.steps}")
         if self.mode != "compare" and self.others:
             raise ValueError(f"others: mode {self.mode} takes one bundle; only compare takes several")
         if self.mode == "compare" and not self.others:
@@ -184,7 +191,14 @@ class RunCreated(RunView):
     """A run that was just queued."""
 
     warnings: list[RunWarning]
-    """That it has to wait, and for what; empty if a device that fits is there."""
+    """What is odd about its data; that it has to wait, and for what. Empty if nothing is, and a device is there."""
+
+
+class RunCancelled(RunView):
+    """A run that somebody wants to stop."""
+
+    says: str
+    """What the wish came to, in words that follow the run's id."""
 
 
 class RunDetail(RunView):
@@ -324,6 +338,8 @@ class ReportView(View):
     sustained: SustainedView | None
     """Mode sustained only."""
     provenance: ProvenanceView
+    warnings: list[RunWarning]
+    """What is odd about the data; empty if nothing is."""
 
 
 def run_view(run: Run, names: Holding, interval: Interval | None = None) -> RunView:

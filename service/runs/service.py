@@ -47,7 +47,7 @@ def create(
     others = compared.held(session, body.others, bundle)
     features = compared.features(bundle, others)
     _check_place(session, body, bundle, features)
-    placement.check_class(session, body)
+    placement.check_class(session, body, bundle.target)
     wants = placement.wants_of(session, body)
     _check_data(session, body, bundle)
     _check_files_stay(session, body)

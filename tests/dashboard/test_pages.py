@@ -8,6 +8,7 @@ import json
 import re
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from fastapi.routing import iter_route_contexts
@@ -222,7 +223,7 @@ def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
         f"/devices/{device.id}",
         "/benchmarks",
         f"/compare?run={run.id}&run={run.id}",
-        f"/runs?model={HOSTILE}",
+        f"/runs?model={quote(HOSTILE)}",
     ]
     assert f"{HOSTILE}: has no channel axis" in check_page(client.get(f"/dashboard/jobs/{job.id}").text).visible_text()
     for path in paths:

@@ -161,7 +161,22 @@ def test_what_numpy_writes_is_taken(tmp_path: Path, compressed: bool) -> None:
         "halves": X[:, :0:-1].copy(),
     }
     found = inspect(write(tmp_path, npz(compressed=compressed, **arrays)))
-    assert found == {name: ArrayInfo(array.dtype.name, array.shape) for name, array in arrays.items()}
+    assert found == {
+        name: ArrayInfo(array.dtype.name, array.shape, float(array.min()), float(array.max()), is_whole=True)
+        for name, array in arrays.items()
+    }
+
+
+def test_the_range_of_an_array_is_known_but_for_labels_that_do_not_count(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {
+        "x": np.array([0.5, -2, 7], np.float32),
+        "y": np.array([-100, 3, 1]),
+        "mask": np.array([[-np.inf, 0]]),
+    }
+    found = inspect(write(tmp_path, npz(**arrays)))
+    assert (found["x"].low, found["x"].high, found["x"].is_whole) == (-2.0, 7.0, False)
+    assert (found["y"].low, found["y"].high) == (1.0, 3.0)
+    assert found["mask"].low is None, "an infinity is no bound"
 
 
 @pytest.mark.parametrize("name", LIES)

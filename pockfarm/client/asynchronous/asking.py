@@ -21,7 +21,9 @@ async def answered(url: str, ask: AsyncAsk) -> httpx.Response:
             answer = await ask()
         except httpx.HTTPError as problem:
             if attempt == answers.ATTEMPTS:
-                raise Unreachable(f"no answer from the farm at {url}: {problem}") from None
+                raise Unreachable(
+                    f"no answer from the farm at {url}: {problem}; is it up? `pockfarm doctor` looks for what is wrong"
+                ) from None
         else:
             if answer.status_code not in answers.BUSY or attempt == answers.ATTEMPTS:
                 return answers.checked(answer)

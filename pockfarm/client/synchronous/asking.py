@@ -22,7 +22,9 @@ def answered(url: str, ask: Ask) -> httpx.Response:
             answer = ask()
         except httpx.HTTPError as problem:
             if attempt == answers.ATTEMPTS:
-                raise Unreachable(f"no answer from the farm at {url}: {problem}") from None
+                raise Unreachable(
+                    f"no answer from the farm at {url}: {problem}; is it up? `pockfarm doctor` looks for what is wrong"
+                ) from None
         else:
             if answer.status_code not in answers.BUSY or attempt == answers.ATTEMPTS:
                 return answers.checked(answer)

@@ -29,6 +29,8 @@ from service.dashboard.pages.turns import found_in, turns_facts, turns_table
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure
 from service.dashboard.tables import Table, thinned
 from service.database.models import OPEN_RUN_STATES, Run
+from service.runs import remarks
+from service.runs.schemas import RunWarning
 from service.runs.why import TryWhy, why
 from service.settings import Settings
 
@@ -46,6 +48,8 @@ class RunPage:
     steps: Figure | None
     loss: Figure | None
     training_notice: str
+    remarks: list[RunWarning]
+    """What is odd about its data."""
     validations: Table | None
     evaluation: Table | None
     kernel_figures: tuple[Figure, ...]
@@ -132,6 +136,7 @@ def run_page(
         ),
         loss=loss,
         training_notice=training_notice(report.training if report else None),
+        remarks=remarks.of_data(session, row),
         validations=thinned(validation_table(validations)) if validations else None,
         evaluation=evaluation_table(found) if report and report.evaluation_before else None,
         kernel_figures=kernel_figures(kernels),

@@ -1,0 +1,136 @@
+"""What is looked at before a bundle runs on this machine, so that nobody waits for a run to hear of a slip.
+
+Bundle, data and places to write to are looked at by the rule that the farm goes by (`device_agents.wire.data_fit`);
+what is found says the caller's own names of files and arrays. What may be meant is a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device_agents.wire import RunSettings, data_fit
+from pockfarm.errors import UsageError
+from pockfarm.near import meant
+from pockfarm.values import CompileWarning
+
+MADE_BY: Mapping[str, str] = {"out": "infer", "save": "train", "export": "train", "checkpoint": "train"}
+"""By the option that says where to: the mode that writes it."""
+HINT = "write one with numpy.savez(file, x=inputs, y=labels)"
+IGNORED = -100
+
+
+def check_places(mode: str, places: Mapping[str, Path | None]) -> None:
+    """`places`: by the names of options, where results go. Raises: UsageError for one that cannot be written, or that
+    the mode does not make."""
+    if mode == "infer" and places.get("out") is None:
+        raise UsageError("infer has nowhere to put its answers: say where with --out F.npy")
+    for name, path in places.items():
+        if path is None:
+            continue
+        if MADE_BY.get(name, mode) != mode:
+            raise UsageError(f"--{name} {path}: mode {mode} makes no such file, {MADE_BY[name]} does; leave it out")
+        check_place(f"--{name}", path)
+
+
+def check_place(option: str, path: Path) -> None:
+    """Before the work of which it takes the result. Raises: UsageError for what cannot be written."""
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: that is a folder; name a file in it")
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {folder}; make it first (mkdir -p {folder})")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"{option} {path}: it may not be written by you; name another place")
+
+
+def check_file(path: Path, what: str, made_by: str) -> None:
+    """Raises: UsageError for what is no file, with the command that makes one."""
+    if not path.is_file():
+        found = f"that is a folder, not {what}" if path.is_dir() else "no such file"
+        raise UsageError(f"{path}: {found}; {made_by} makes one")
+
+
+def check_class(device_class: str | None, known: Iterable[str]) -> None:
+    """Raises: UsageError for a class that no target is of."""
+    names = sorted(set(known))
+    if device_class is not None and device_class not in names:
+        raise UsageError(f"--class {device_class}: no device is of this class; there are: "
+                         f"{', '.join(names)}{meant(device_class, names)}")  # fmt: skip
+
+
+def check_data(settings: RunSettings, manifest: Mapping[str, Any], data: Path | None, validation: Path | None
+               ) -> tuple[CompileWarning, ...]:  # fmt: skip
+    """What is odd about the data. Raises: UsageError for data that do not fit the bundle, or that lack."""
+    if data is None and settings.needs_data:
+        raise UsageError(f"mode {settings.mode} needs data: name them with --data F.npz ({HINT})")
+    reads_labels = settings.mode != "infer"
+    found: list[CompileWarning] = []
+    for path in (data, validation):
+        found += _looked_at(path, manifest, reads_labels=reads_labels) if path is not None else ()
+    return tuple(found)
+
+
+def _looked_at(path: Path, manifest: Mapping[str, Any], *, reads_labels: bool) -> Iterator[CompileWarning]:
+    inputs, labels = data_fit.inputs_of(manifest), data_fit.labels_of(manifest)
+    if not inputs:
+        return
+    arrays = _arrays(path)
+    try:
+        data_fit.check_fit(arrays, inputs, labels, reads_labels=reads_labels)
+    except data_fit.Misfit as misfit:
+        raise UsageError(f"{path}: {misfit.message} [{misfit.code}]\n  {misfit.hint}") from None
+    batch = int(manifest.get("batch", 0))
+    for one in data_fit.remarks(arrays, inputs, labels, batch=batch if reads_labels else 0):
+        yield CompileWarning(one.code, str(path), one.message, one.hint)
+
+
+def _arrays(path: Path) -> dict[str, data_fit.Seen]:
+    """Every array of an npz, read once. Raises: UsageError."""
+    try:
+        opened = np.load(path, allow_pickle=False)
+        if isinstance(opened, np.ndarray):
+            raise UsageError(f"{path}: one array (.npy), and not several by name\n  {HINT}")
+        with opened as file:
+            return {name: _seen(path, name, file[name]) for name in file.files}
+    except OSError as problem:
+        if problem.strerror:
+            raise UsageError(f"{path}: {problem.strerror}\n  {HINT}") from None
+        raise UsageError(f"{path}: not a readable npz ({problem})\n  {HINT}") from None
+    except (ValueError, EOFError):
+        raise UsageError(f"{path}: no npz of arrays of numbers, as numpy.savez writes it\n  {HINT}") from None
+    except (zipfile.BadZipFile, NotImplementedError) as problem:
+        raise UsageError(f"{path}: not a readable npz ({problem}); is the file cut off?\n  {HINT}") from None
+
+
+def _seen(path: Path, name: str, array: NDArray[Any]) -> data_fit.Seen:
+    if array.ndim < 1 or not array.size:
+        raise UsageError(f"{path}: array {name!r} has shape {list(array.shape)}; samples are its first axis, and there "
+                         "must be some")  # fmt: skip
+    if array.dtype.kind not in "fiub":
+        return data_fit.Seen(str(array.dtype), array.shape)
+    is_whole = True
+    if array.dtype.kind == "f":
+        _check_numbers(path, name, array)
+        is_whole = bool((array == np.trunc(array)).all())
+    counted = array[array != IGNORED] if array.dtype.kind == "i" else array
+    if not counted.size:
+        return data_fit.Seen(str(array.dtype), array.shape)
+    return data_fit.Seen(str(array.dtype), array.shape, float(counted.min()), float(counted.max()), is_whole)
+
+
+def _check_numbers(path: Path, name: str, array: NDArray[Any]) -> None:
+    """What is the same for all samples, as a mask is, may hold infinities."""
+    odd = np.isnan(array) if array.shape[0] == 1 else ~np.isfinite(array)
+    if odd.any():
+        place = [int(index) for index in np.unravel_index(int(np.argmax(odd)), array.shape)]
+        others = int(odd.sum()) - 1
+        more = f", and {others:,} more are no finite numbers" if others else ""
+        raise UsageError(f"{path}: array {name!r}, element {place} is {array[tuple(place)]}{more} [data.not-finite]\n"
+                         "  clean NaN and Inf first")  # fmt: skip

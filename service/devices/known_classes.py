@@ -1,0 +1,42 @@
+"""Whether a device class is one that there is, or a slip: a board under a misspelt class gets no runs of its class."""
+
+from __future__ import annotations
+
+import difflib
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from device_agents.wire.classes import DEVICE_CLASSES
+from service.database.models import Device
+from service.problems import Forbidden, Invalid
+from service.query import meant
+
+SLIP = 0.85
+"""Of two names: from here on (`difflib`) one is taken for the other, misspelt."""
+
+
+def known_classes(session: Session) -> list[str]:
+    """Those of this release, and those that the organisation's devices have."""
+    there = session.scalars(select(Device.device_class).where(Device.state != "removed").distinct())
+    return sorted({*DEVICE_CLASSES, *there})
+
+
+def check_asked(session: Session, device_class: str | None, *, is_new: bool) -> None:
+    """Of a token. Raises: Invalid for a class that nobody knows, unless it is said to be new."""
+    known = known_classes(session)
+    if device_class is None or is_new or device_class in known:
+        return
+    otherwise = f"there are: {', '.join(known)}; for a kind of board of your own say `new_class` (--new-class)"
+    raise Invalid("enrol.device-class-unknown", f"no device class is called {device_class!r:.100}",
+                  where="device_class", hint=meant(device_class, known, otherwise))  # fmt: skip
+
+
+def check_said(session: Session, device_class: str) -> None:
+    """Of a board that enrols by a token for any class. Raises: Forbidden for a class that is a known one, misspelt."""
+    known = known_classes(session)
+    near = [] if device_class in known else difflib.get_close_matches(device_class, known, n=1, cutoff=SLIP)
+    if near:
+        raise Forbidden("enrol.device-class-unknown", f"no device class is called {device_class!r:.100}",
+                        where="device_class", hint=f"did you mean {near[0]!r}? Start the agent with --class {near[0]}; "
+                        f"or, if it is another kind of board, enrol it by a token for {device_class:.100}")  # fmt: skip

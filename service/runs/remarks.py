@@ -1,0 +1,23 @@
+"""What is odd about a run's data, said when it is sent and wherever its result is read: it may be meant, or not."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from service.bundles.service import built
+from service.database.models import Dataset, Run
+from service.datasets import service as datasets
+from service.runs.schemas import RunWarning
+
+
+def of_data(session: Session, run: Run) -> list[RunWarning]:
+    """Of both data sets that were sent; what stays on a device is seen by nobody else."""
+    bundle = built(session, run.bundle_digest)
+    named = (("dataset", run.dataset_digest), ("validation_dataset", run.validation_dataset_digest))
+    found = []
+    for where, digest in named:
+        dataset = session.get(Dataset, digest) if digest is not None else None
+        for one in datasets.remarks(dataset, bundle) if dataset is not None else ():
+            place = f"{where}.{one.array}" if one.array else where
+            found.append(RunWarning(code=one.code, where=place, message=one.message, hint=one.hint))
+    return found

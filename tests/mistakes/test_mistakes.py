@@ -1,0 +1,42 @@
+"""Each mistake of the table is made for real; what is said names cause, place and next step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from string import Template
+
+import pytest
+
+from tests.mistakes.record import Mistake
+from tests.mistakes.scene import Scene, scene
+from tests.mistakes.table import MISTAKES
+
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def found(loopback: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with scene(tmp_path_factory.mktemp("mistakes")) as made:
+        yield made
+
+
+@pytest.mark.xdist_group("mistakes")
+@pytest.mark.parametrize("mistake", MISTAKES, ids=[one.id for one in MISTAKES])
+def test_cause_place_and_next_step_are_told(found: Scene, mistake: Mistake) -> None:
+    answer = found.make(mistake)
+    assert answer.code == mistake.code, answer.text
+    for words in (mistake.cause, mistake.place, mistake.step):
+        assert Template(words).substitute(found.things) in answer.text, answer.text
+    assert "Traceback" not in answer.text, "a person is told in words"
+    assert "defect of ours" not in answer.text
+
+
+def test_the_table_has_mistakes_of_every_surface() -> None:
+    counts = Counter(one.surface for one in MISTAKES)
+    assert sum(counts.values()) >= 60
+    assert set(counts) == {"build", "exec", "machine", "farm", "sdk", "api", "admin"}
+    assert len({one.id for one in MISTAKES}) == len(MISTAKES)
+    for one in MISTAKES:
+        assert one.cause, f"{one.id}: what must be in the answer?"
+        assert one.place, f"{one.id}: where?"
