@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compiler.cache_folder import cache_folder
 from tests.docs.snippets import Snippet
 
-LIMIT_S = 300
+LIMIT_S = 540
+"""Of a snippet that hangs; none takes a minute on a machine with nothing else to do."""
 _DRIVER = """
 import contextlib, io, json, sys, traceback
 space = {"__name__": "__main__"}
@@ -46,6 +48,11 @@ class Page:
     output: str = ""
     _python: list[subprocess.Popen[str]] = field(default_factory=list)
 
+    @property
+    def home(self) -> dict[str, str]:
+        """The environment, with the page's folder as home."""
+        return {**self.environment, "HOME": str(self.folder)}
+
     def run(self, snippet: Snippet) -> None:
         """Raises: SnippetError."""
         if snippet.mark == "prints":
@@ -62,14 +69,17 @@ class Page:
         for process in self._python:
             assert process.stdin is not None
             process.stdin.close()
-            process.wait(30)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
 
     def _shell(self, snippet: Snippet) -> None:
         kept = self.folder / ".variables"
         kept.touch()
-        script = f"source {kept}\nshopt -s expand_aliases\nset -euo pipefail -a\n{snippet.text}\nexport -p > {kept}\n"
+        before = f"source {kept}\nshopt -s expand_aliases\nset -euo pipefail -a\n"
+        script = f"{before}{snippet.text}\n{{ export -p; declare -f; }} > {kept}\n"
         done = subprocess.run(
-            ["bash", "-c", script], cwd=self.folder, env=dict(self.environment), stdin=subprocess.DEVNULL,
+            ["bash", "-c", script], cwd=self.folder, env=self.home, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
         self.output = done.stdout
@@ -82,7 +92,7 @@ class Page:
                 subprocess.Popen(
                     [sys.executable, "-c", _DRIVER],
                     cwd=self.folder,
-                    env=dict(self.environment),
+                    env=self.home,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -118,6 +128,7 @@ def environment(root: Path, state: Path, url: str, key: str) -> dict[str, str]:
         "POCKFARM_STATE": str(state),
         "POCKFARM_URL": url,
         "POCKFARM_API_KEY": key,
+        "POCKFARM_CACHE_DIR": str(cache_folder()),
         "COLUMNS": "100",
         "LC_ALL": "C.UTF-8",
     }
