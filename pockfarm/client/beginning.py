@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -111,10 +113,12 @@ def begin_tuning(farm: Client, wish: TuningWish) -> TuningBegun:
     trainer = OnFarm(farm, target, wish.device, wish.device_class, wish.name or _name(wish.model, "model"))
     kept = ExitStack()
     with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pockfarm-tune-")))
+        folder = Path(tempfile.mkdtemp(prefix="pockfarm-tune-"))
+        opened.callback(shutil.rmtree, folder, ignore_errors=True)
         ready = prepared(trainer, wish.model, wish.example_inputs, wish.data, wish.asked, folder, opened)
         run = trainer.start(ready.step, ready.data, ready.settings)
         kept = opened.pop_all()
+        weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)  # of a job whose result nobody asks for
 
     def finish(plain: Client, run_id: str) -> FineTuned:
         tuned = ready.finish(trained(plain, run_id, folder))
