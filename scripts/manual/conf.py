@@ -18,6 +18,7 @@ nb_execution_mode = "off"
 """The notebook is run by the tests; what it printed is in its file."""
 html_theme = "furo"
 html_title = f"PockFarm {release}"
+html_favicon = str(Path(__file__).parents[2] / "service" / "dashboard" / "static" / "mark.svg")
 html_short_title = "PockFarm"
 html_show_sphinx = False
 html_copy_source = False
