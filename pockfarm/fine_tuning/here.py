@@ -90,7 +90,7 @@ def _local() -> ModuleType:
     except ImportError as problem:
         raise UsageError(
             f"training on this machine needs the compiler, which is not installed here ({problem})\n"
-            "  client.fine_tune trains on a farm; for this machine install the farm's wheel beside the client's, with its "
-            "parts worker and agent (docs/operations.md, `make release`), or work in a checkout (`make set-up`)"
+            "  client.fine_tune trains on a farm; for this machine work in a checkout (`make set-up`), or install "
+            "the farm's wheel beside the client's, with its parts worker and agent (docs/operations.md)"
         ) from None
     return local
