@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, select, true
+from sqlalchemy import ColumnElement, Select, func, select, true
 from sqlalchemy import Row as SqlRow
-from sqlalchemy.orm import Session, aliased, defer, undefer
+from sqlalchemy.orm import Session, defer, undefer
 
 from device_agents.wire import ProtocolError, Report, from_json
 from service.bundles.service import built, held_bundle
@@ -40,27 +40,49 @@ MAX_MEASURED_RUNS = 2000
 MOST_TAGGED = 500
 
 
-_RUN_DEVICE = aliased(Device)
-_DATASET, _VALIDATION_DATASET = aliased(Holding), aliased(Holding)
-RunRows = Select[Run, Bundle, Holding, Device, str, str]
+RunRows = Select[Run, Bundle, Holding]
 
 
 def _run_select() -> RunRows:
-    """Runs with what their organisation calls their bundle and data."""
+    """Runs with what their organisation calls their bundle; devices and data are looked up beside them, since a
+    database takes longer to plan a join of six tables than to read a page of rows."""
     return (
-        select(Run, Bundle, Holding, _RUN_DEVICE, _DATASET.name, _VALIDATION_DATASET.name)
+        select(Run, Bundle, Holding)
         .join(Bundle, Bundle.digest == Run.bundle_digest)
         .join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
-        .outerjoin(_RUN_DEVICE, _RUN_DEVICE.id == Run.device_id)
-        .outerjoin(_DATASET, _held_data(_DATASET, Run.dataset_digest))
-        .outerjoin(_VALIDATION_DATASET, _held_data(_VALIDATION_DATASET, Run.validation_dataset_digest))
         .options(defer(Bundle.manifest))  # once for a bundle, not once for a row: it may be long
         .order_by(Run.id.desc())
     )
 
 
-def _held_data(held: Any, digest: Any) -> ColumnElement[bool]:
-    return and_(held.digest == digest, held.kind == "dataset", held.organisation_id == Run.organisation_id)
+@dataclass(frozen=True)
+class _Names:
+    """What rows are called: devices by id as (name, class), data sets by (organisation, digest)."""
+
+    devices: dict[str, tuple[str, str]]
+    data: dict[tuple[str, str], str]
+
+    def of_data(self, found: Run, digest: str | None) -> str | None:
+        return self.data.get((found.organisation_id, digest)) if digest else None
+
+
+def _names(session: Session, found: Sequence[Run]) -> _Names:
+    devices = {run.device_id for run in found if run.device_id}
+    digests = {digest for run in found for digest in (run.dataset_digest, run.validation_dataset_digest) if digest}
+    of_devices = select(Device.id, Device.name, Device.device_class).where(Device.id.in_(sorted(devices)))
+    of_data = select(Holding.organisation_id, Holding.digest, Holding.name).where(
+        Holding.kind == "dataset", Holding.digest.in_(sorted(digests))
+    )
+    return _Names(
+        {row.id: (row.name, row.device_class) for row in session.execute(of_devices)} if devices else {},
+        {(row.organisation_id, row.digest): row.name for row in session.execute(of_data)} if digests else {},
+    )
+
+
+def _found_runs(session: Session, statement: RunRows) -> list[RunFacts]:
+    rows = session.execute(statement).all()
+    names = _names(session, [row[0] for row in rows])
+    return [_run_facts(session, row, names) for row in rows]
 
 
 def _filtered_runs(chosen: RunFilter, before: str) -> RunRows:
@@ -70,20 +92,20 @@ def _filtered_runs(chosen: RunFilter, before: str) -> RunRows:
 
 def runs(session: Session, chosen: RunFilter, limit: int, before: str = "") -> list[RunFacts]:
     """Runs, newest first, without their reports; with `before`, those older than that id."""
-    return [_run_facts(session, row) for row in session.execute(_filtered_runs(chosen, before).limit(limit))]
+    return _found_runs(session, _filtered_runs(chosen, before).limit(limit))
 
 
 def runs_by_id(session: Session, ids: Sequence[str]) -> list[RunFacts]:
     """The runs of these ids, without their reports, in any order."""
-    return [_run_facts(session, row) for row in session.execute(_run_select().where(Run.id.in_(ids)))]
+    return _found_runs(session, _run_select().where(Run.id.in_(ids)))
 
 
 def run(session: Session, run_id: str) -> RunFacts | None:
     """One run with its report."""
-    row = session.execute(_run_select().where(Run.id == run_id)).first()
-    if row is None:
+    rows = _found_runs(session, _run_select().where(Run.id == run_id))
+    if not rows:
         return None
-    found = with_reports(session, [_run_facts(session, row)])[0]
+    found = with_reports(session, rows)[0]
     trained = select(Holding.files_removed_at).where(Holding.kind == "weights",
                                                      Holding.digest == found.trained_weights_digest)  # fmt: skip
     return replace(found, weights_removed_at=session.scalar(trained))
@@ -94,7 +116,7 @@ def measured_runs(
 ) -> list[RunFacts]:
     """The newest runs that brought a measurement, newest first, without their reports."""
     statement = _filtered_runs(chosen, before).where(Run.state == "succeeded", Run.median_us.is_not(None))
-    return [_run_facts(session, row) for row in session.execute(statement.limit(limit))]
+    return _found_runs(session, statement.limit(limit))
 
 
 def measured(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS) -> list[Measured]:
@@ -271,8 +293,10 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding, Device, str, str]) -> RunFacts:
-    found, made, named, on, dataset_name, validation_dataset_name = row
+def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Names) -> RunFacts:
+    found, made, named = row
+    on_name, on_class = names.devices.get(found.device_id or "", (None, None))
+    dataset_name = names.of_data(found, found.dataset_digest)
     arena_bytes, batch = found.arena_bytes, found.batch
     if arena_bytes is None or batch is None:  # of no report: as planned
         manifest = built(session, made.digest).manifest
@@ -284,12 +308,13 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding, Device, str, 
         plan_name=named.plan_name, target=found.target, bundle_digest=found.bundle_digest, created_at=found.created_at,
         name=found.name, note=found.note, tags=tuple(tags_in(found.tags)),
         steps_done=found.steps_done, phase=found.phase,
-        attempts=found.attempts, device_id=found.device_id, device_name=on.name if on else None,
-        device_class=on.device_class if on else None, wanted=found.wanted_device_id or found.wanted_device_class or "",
+        attempts=found.attempts, device_id=found.device_id, device_name=on_name,
+        device_class=on_class, wanted=found.wanted_device_id or found.wanted_device_class or "",
         dataset_digest=found.dataset_digest or _own_data(found),
         dataset_name=dataset_name or (f"{found.own_data}, on the device" if found.own_data else None),
         start_weights_digest=found.weights_digest,
-        validation_dataset_digest=found.validation_dataset_digest, validation_dataset_name=validation_dataset_name,
+        validation_dataset_digest=found.validation_dataset_digest,
+        validation_dataset_name=names.of_data(found, found.validation_dataset_digest),
         trained_weights_digest=found.trained_weights_digest, trained_weights_bytes=found.trained_weights_bytes,
         bundle_bytes=made.size_bytes, bundle_removed_at=named.files_removed_at,
         events_removed_at=found.events_removed_at,
