@@ -7,22 +7,27 @@ from collections.abc import Mapping
 from service.dashboard.facts import BundleFacts
 from service.dashboard.tables import Column, Row, Table, Value, table
 
+BYTES = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "accumulator_bytes", "kept_bytes")
+FLOPS = ("forward_flops", "backward_flops")
+"""As the report tells them: files have these, pages the same in KiB and MFLOP, which fit beside one another."""
 COLUMNS: tuple[Column, ...] = (
     Column("number", "#", "number", hint="As `layers` of a plan counts"),
     Column("name", "Layer", primary=True),
     Column("learns", "What learns", wrap=True),
     Column("elements", "Learn", "number", hint="Elements that learn"),
     Column("all_elements", "Of", "number", hint="All elements of the layer's parameters"),
-    Column("weight_bytes", "Weights", "number", "B", hint="Of what learns"),
-    Column("gradient_bytes", "Gradient", "number", "B", hint="Of gradients that are stored before they are applied"),
-    Column("optimizer_bytes", "Optimizer", "number", "B"),
-    Column("accumulator_bytes", "Sums", "number", "B", hint="Of gradients, over the micro-batches of a step"),
-    Column("kept_bytes", "Kept", "number", "B", hint="Kept by the forward pass for this layer's backward pass"),
-    Column("forward_flops", "Forward", "number", "FLOP"),
-    Column("backward_flops", "Backward", "number", "FLOP"),
+    Column("weight_kib", "Weights", "number", "KiB", 1, hint="Of what learns"),
+    Column("gradient_kib", "Gradient", "number", "KiB", 1, hint="Of gradients that are stored before they are applied"),
+    Column("optimizer_kib", "Optimizer", "number", "KiB", 1),
+    Column("accumulator_kib", "Sums", "number", "KiB", 1, hint="Of gradients, over the micro-batches of a step"),
+    Column("kept_kib", "Kept", "number", "KiB", 1, hint="Kept by the forward pass for this layer's backward pass"),
+    Column("forward_mflop", "Forward", "number", "MFLOP", 2),
+    Column("backward_mflop", "Backward", "number", "MFLOP", 2),
+    *(Column(name, name, "number", "B", files_only=True) for name in BYTES),
+    *(Column(name, name, "number", "FLOP", files_only=True) for name in FLOPS),
 )
 SHOWN_ROWS = 200
-_COUNTS = tuple(column.key for column in COLUMNS if column.key not in ("name", "learns"))
+_COUNTS = ("number", "elements", "all_elements", *BYTES, *FLOPS)
 
 
 def learning_table(bundle: BundleFacts) -> Table | None:
@@ -50,6 +55,10 @@ def shown_rows(found: Table) -> Table:
 def _row(told: Mapping[object, object]) -> Row:
     learns = told.get("learns")
     values: dict[str, Value] = {name: _count(told.get(name)) for name in _COUNTS}
+    for name in BYTES:
+        values[name.replace("_bytes", "_kib")] = _in_units(values[name], 1024)
+    for name in FLOPS:
+        values[name.replace("_flops", "_mflop")] = _in_units(values[name], 1e6)
     values["name"] = str(told.get("name", ""))[:200]
     values["learns"] = ", ".join(map(str, learns))[:500] if isinstance(learns, list) else ""
     return Row(values)
@@ -57,3 +66,7 @@ def _row(told: Mapping[object, object]) -> Row:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _in_units(count: Value, unit: float) -> float | None:
+    return count / unit if isinstance(count, int) else None
