@@ -16,13 +16,14 @@ from tests.architecture.sources import ROOT
 
 PACKAGES = ("compiler", "device_agents", "migrations", "pockfarm", "service", "workers")
 WATCH = """\
-import atexit, json, os, sys
+import atexit, fcntl, json, os, sys
 
 def say():
     files = {{name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}}
     line = json.dumps({{name: file for name, file in files.items() if file}}) + "\\n"
     log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(log, line.encode())  # at once: processes that end together write into the same file
+    fcntl.flock(log, fcntl.LOCK_EX)  # processes that end together write into one file, which may take a line in parts
+    os.write(log, line.encode())
 
 atexit.register(say)
 """
