@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -32,10 +33,11 @@ def test_a_model_may_come_from_another_program(monkeypatch: pytest.MonkeyPatch, 
      ("--plan", b"", "--plan -: nothing came on the standard input"), ("--spec", b"\xff", "--spec -: ")],
 )  # fmt: skip
 def test_a_recipe_may_come_too(
-    option: str, given: bytes, told: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    option: str, given: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
+    (tmp_path / "net.onnx").write_bytes(mlp())
     give(monkeypatch, given)
-    assert cli.main(["plan", "explain", __file__, option, "-"]) == 2
+    assert cli.main(["plan", "explain", str(tmp_path / "net.onnx"), option, "-"]) == 2
     assert told in capsys.readouterr().err
 
 
