@@ -118,14 +118,13 @@ def test_data_of_the_wrong_shape(live: LiveFarm) -> None:
     assert "7" in str(caught.value)
 
 
-def test_labels_beyond_the_classes_end_the_run_with_a_typed_cause(live: LiveFarm) -> None:
+def test_labels_beyond_the_classes_are_refused_before_a_run_is_queued(live: LiveFarm) -> None:
     x, y = digits(0)
     y[5] = 12
     dataset = live.client.upload_dataset(npz(x=x, y=y))
-    run = live.client.start_run(bundle(live), mode="train", device=live.host.id, steps=2, dataset=dataset.digest)
-    with pytest.raises(Failed) as caught:
-        live.client.wait_for_run(run.id)
-    assert caught.value.cause == "user"
+    with pytest.raises(Refused) as caught:
+        live.client.start_run(bundle(live), mode="train", device=live.host.id, steps=2, dataset=dataset.digest)
+    assert (caught.value.code, caught.value.where) == ("data.labels", "dataset.y")
     assert "12" in str(caught.value)
 
 
