@@ -59,7 +59,7 @@ X = np.zeros((6, 1, 8, 8), np.float32)
 
 MISFITS: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"x": X[:, :, :4], "y": np.zeros(6, np.int64)}, "data.shape", "validation_dataset.x"),
-    ({"x": X.astype(np.float64), "y": np.zeros(6, np.int64)}, "data.dtype", "validation_dataset.x"),
+    ({"x": X.astype(np.uint8), "y": np.zeros(6, np.int64)}, "data.dtype", "validation_dataset.x"),
     ({"x": X, "y": np.zeros((6, 10), np.float32)}, "data.shape", "validation_dataset.y"),
     ({"x": X, "y": np.zeros(6, np.float32)}, "data.dtype", "validation_dataset.y"),
     ({"x": X, "z": np.zeros(6, np.int64)}, "data.arrays", "validation_dataset.y"),
