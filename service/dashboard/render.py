@@ -17,6 +17,7 @@ from service import manual
 from service.dashboard import addresses, parts, visitors
 from service.dashboard import format as fmt
 from service.dashboard.library import has_library, library_file
+from service.dashboard.table_rows import table_rows
 from service.dashboard.tables import Table, WholeTable, csv_text, json_text
 
 HERE = Path(__file__).parent
@@ -77,6 +78,7 @@ def environment() -> Environment:
         has_manual=manual.is_built,
         verdict_chip=parts.verdict_chip,
         class_chip=parts.class_chip,
+        table_rows=table_rows,
         coded=parts.coded,
     )
     return found

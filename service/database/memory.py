@@ -5,6 +5,8 @@ forgotten at once; what other processes commit is seen a second later at most.
 
 Numbers that take long to find, over very many rows, are kept longer (`recall_dear`), whatever is committed meanwhile: a
 farm spends at most a fiftieth of its time on each.
+
+What can never change is kept as long as there is room (`lasting.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import Any, TypeVar, cast
 
 from sqlalchemy import event
 from sqlalchemy.orm import ORMExecuteState, Session
+
+from service.database.lasting import Lasting
 
 T = TypeVar("T")
 KEPT_S = 1.0
@@ -34,6 +38,7 @@ UNREMEMBERED: Mapping[str, bool] = {"pockfarm_unremembered": True}
 class Memory:
     """Of one process and database. Values must not be changed by whoever gets them, and be no rows of a session."""
 
+    lasting: Lasting = field(default_factory=Lasting)
     _kept: dict[Hashable, tuple[float, frozenset[str], object]] = field(default_factory=dict)
     _dear: dict[Hashable, tuple[float, object]] = field(default_factory=dict)
     _tidied_at: float = 0.0
@@ -102,6 +107,12 @@ def recalled_if_dear(session: Session, key: Hashable, read: Callable[[], T]) -> 
     """As `Memory.recall_dear`; a session without a memory reads anew."""
     memory: Memory | None = session.info.get(MEMORY)
     return read() if memory is None else memory.recall_dear(key, read)
+
+
+def lasting_of(session: Session) -> Lasting:
+    """What never changes, as it is known of the session's database; of a session without a memory nothing is."""
+    memory: Memory | None = session.info.get(MEMORY)
+    return Lasting() if memory is None else memory.lasting
 
 
 def changed_tables(session: Session) -> frozenset[str]:

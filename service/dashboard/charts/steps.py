@@ -53,14 +53,16 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
 
 def step_range(series: StepSeries) -> tuple[float, float]:
     """Where the axis of times begins and ends, ms: a few slow steps do not press all others flat."""
-    shown = [value for value in series.step_ms if value <= _ceiling(series)]
+    top_ms = _ceiling(series)
+    shown = [value for value in series.step_ms if value <= top_ms]
     found = nice_scale([*shown, *(series.interval_ms or ())], 0, 1)
     return found.low, found.high
 
 
 def outliers_above(series: StepSeries) -> int:
     """How many steps lie above the plot's upper end (drawn on its edge)."""
-    return sum(1 for value in series.step_ms if value > _ceiling(series))
+    top_ms = _ceiling(series)
+    return sum(1 for value in series.step_ms if value > top_ms)
 
 
 def _ceiling(series: StepSeries) -> float:

@@ -63,7 +63,8 @@ def sustained_range(series: SustainedSeries) -> tuple[float, float]:
 
 def beyond(series: SustainedSeries) -> int:
     """How many windows have a 90th percentile above the plot's upper end."""
-    return sum(1 for _, ms in series.p90_ms if ms > _ceiling(series))
+    top_ms = _ceiling(series)
+    return sum(1 for _, ms in series.p90_ms if ms > top_ms)
 
 
 def _ceiling(series: SustainedSeries) -> float:

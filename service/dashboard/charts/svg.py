@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
+
+from service.dashboard.escaping import escaped
 
 Attribute = str | int | float | None
 
 
 def element(tag: str, attributes: Mapping[str, Attribute], *children: str) -> Markup:
     """`<tag ...>children</tag>`; children that are not Markup are escaped; attributes that are None are left out."""
-    body = Markup("").join(escape(child) for child in children)
+    body = "".join(map(escaped, children))
     if not body:
         return Markup(f"<{tag}{_attributes(attributes)}/>")
     return Markup(f"<{tag}{_attributes(attributes)}>{body}</{tag}>")
@@ -78,7 +80,7 @@ def picture(
 
 def _attributes(attributes: Mapping[str, Attribute]) -> str:
     return "".join(
-        f' {name}="{escape(_number(value) if isinstance(value, int | float) else value)}"'
+        f' {name}="{escaped(value) if isinstance(value, str) else _number(value)}"'
         for name, value in attributes.items()
         if value is not None
     )

@@ -1,0 +1,60 @@
+"""A recorded report never changes: pages read it once, and only for those who may see its run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fastapi.testclient import TestClient
+from sqlalchemy import event, select
+
+from service.dashboard import queries
+from service.database.models import Result
+from tests.dashboard.conftest import SeededFarm
+
+
+@contextmanager
+def statements(farm: SeededFarm) -> Iterator[list[str]]:
+    """What is asked of the database meanwhile."""
+    asked: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        asked.append(statement)
+
+    engine = farm.farm.database.engine
+    event.listen(engine, "before_cursor_execute", note)
+    yield asked
+    event.remove(engine, "before_cursor_execute", note)
+
+
+def test_the_second_visit_reads_no_report(seeded: SeededFarm, browser: TestClient) -> None:
+    path = f"/dashboard/runs/{seeded.ids.full_run}"
+    first = browser.get(path).text
+    with statements(seeded) as asked:
+        second = browser.get(path).text
+    assert any("FROM results" in statement for statement in asked), "which report counts is asked each time"
+    assert not [statement for statement in asked if "results.report" in statement]
+    assert first.count("<svg") == second.count("<svg") > 3
+
+
+def test_what_is_remembered_is_shown_to_nobody_else(seeded: SeededFarm) -> None:
+    database = seeded.farm.database
+    with database.read() as session:
+        known = queries.run(session, seeded.ids.full_run)
+        assert known is not None
+        assert known.report is not None
+    with database.of("org_other").read() as session:
+        assert queries.with_reports(session, [known])[0].report is known.report, "an entry keeps what it came with"
+        assert queries._reports(session, [known.id]) == {}
+
+
+def test_a_report_that_counts_no_more_is_not_shown(seeded: SeededFarm) -> None:
+    database = seeded.farm.database
+    with database.read() as session:
+        assert queries._reports(session, [seeded.ids.sparse_run])
+    with database.transaction() as session:
+        row = session.scalars(select(Result).where(Result.run_id == seeded.ids.sparse_run)).one()
+        row.state = "superseded"
+        session.flush()
+        assert queries._reports(session, [seeded.ids.sparse_run]) == {}
+        session.rollback()
