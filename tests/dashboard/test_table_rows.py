@@ -10,7 +10,7 @@ from service.dashboard.actions import Action
 from service.dashboard.escaping import escaped
 from service.dashboard.parts import Chip
 from service.dashboard.table_rows import table_rows
-from service.dashboard.tables import Column, Row, Table, table
+from service.dashboard.tables import Column, Row, Table, Value, table
 
 COLUMNS = (
     Column("name", "Name", primary=True),
@@ -67,7 +67,7 @@ def test_whatever_people_typed_is_text() -> None:
 
 
 def test_each_kind_of_cell() -> None:
-    values = {"name": "net", "size_mib": 1234.5, "verdict": "valid", "at": "2026-11-21T11:58:03Z"}
+    values: dict[str, Value] = {"name": "net", "size_mib": 1234.5, "verdict": "valid", "at": "2026-11-21T11:58:03Z"}
     found = rows(table("t", "T", COLUMNS, [Row({**values, "secret": "x"}, dimmed=True, is_hidden=True)]))
     assert found.of("tr") == [{"class": "dimmed", "hidden": None}]
     assert found.texts == ["net", "1,234.50", "valid", "2026-11-21 11:58"]

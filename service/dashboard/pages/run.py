@@ -160,7 +160,7 @@ def run_page(
         acts=acts(found),
         about=form or about_form(found),
         copies=copies(row, settings.public_url),
-        citation=citation(session, found, row),
+        citation=citation(session, found),
     )
 
 

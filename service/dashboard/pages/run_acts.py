@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import settings_of
@@ -21,7 +22,6 @@ from service.identifiers import new_id
 from service.runs.about import MOST_NAME, MOST_NOTE, MOST_TAG, MOST_TAGS
 from service.runs.again import request_of
 from service.runs.schemas import RunAgain
-from service.runs.service import result_of
 
 TAG_HINT = f"With blanks between: small letters, digits, `.`, `_` and `-`; at most {MOST_TAGS}. Lists filter by them."
 ABOUT = "about"
@@ -105,11 +105,12 @@ def _python(body: Mapping[str, Any]) -> str:
     )
 
 
-def citation(session: Session, found: RunFacts, run: Run) -> tuple[Words, ...]:
+def citation(session: Session, found: RunFacts) -> tuple[Words, ...]:
     """A sentence to cite, and how to have the whole report; empty without one."""
     if found.report is None:
         return ()
-    result: Result = result_of(session, run)
+    columns = select(Result.digest, Result.recorded_at, Result.log_index)
+    result = session.execute(columns.where(Result.run_id == found.id, Result.state == "recorded")).one()
     place = "" if result.log_index is None else f", entry {result.log_index:,} of the farm's log"
     measured = f"step median {fmt.latency(found.median_ms, found.interval_ms)}" if found.median_ms is not None else ""
     span = f" ({fmt.latency_span(found.median_ms, found.interval_ms)}, 95%)" if (
