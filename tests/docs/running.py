@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compiler.cache_folder import cache_folder
 from tests.docs.snippets import Snippet
 
 LIMIT_S = 540
@@ -118,7 +117,7 @@ class Page:
             left = left[at + 1 :]
 
 
-def environment(root: Path, state: Path, url: str, key: str) -> dict[str, str]:
+def environment(root: Path, state: Path, url: str, key: str, cache: Path) -> dict[str, str]:
     """As a reader has it after set-up: the checkout's commands first, and a farm that is up."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "POCKFARM_TEST"))}
     return {
@@ -128,7 +127,7 @@ def environment(root: Path, state: Path, url: str, key: str) -> dict[str, str]:
         "POCKFARM_STATE": str(state),
         "POCKFARM_URL": url,
         "POCKFARM_API_KEY": key,
-        "POCKFARM_CACHE_DIR": str(cache_folder()),
+        "POCKFARM_CACHE_DIR": str(cache),
         "COLUMNS": "100",
         "LC_ALL": "C.UTF-8",
     }

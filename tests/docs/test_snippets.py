@@ -19,7 +19,11 @@ from tests.docs.reading import problem_of
 from tests.docs.running import Page, SnippetError, environment
 from tests.docs.snippets import Snippet, indented, pages, snippets
 
-pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.usefixtures("loopback")]
+pytestmark = [
+    pytest.mark.xdist_group("docs"),
+    pytest.mark.usefixtures("loopback"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
 WRITTEN = {"THIRD_PARTY.md"}
 """Pages that programs write, from words of others."""
 RUN = sorted({one.page for one in exceptions.run() if one.mark == ""})
@@ -27,15 +31,17 @@ NOTEBOOK = ROOT / "docs/tutorials/notebook.ipynb"
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of somebody who has done `make up`."""
+def reader(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Iterator[dict[str, str]]:
+    """The environment of somebody who has done `make up`; kernels are those of all tests."""
     state = StateFolder(tmp_path_factory.mktemp("docs") / "state")
-    up.up(state, say=print, port=0)
-    status = state.status()
-    assert status is not None
-    key = (state.path / "api-key").read_text().strip()
-    yield environment(ROOT, state.path, status.url, key)
-    up.down(state, say=print)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("POCKFARM_CACHE_DIR", str(kernel_cache))
+            url = up.up(state, say=print, port=0).url
+        key = (state.path / "api-key").read_text().strip()
+        yield environment(ROOT, state.path, url, key, kernel_cache)
+    finally:
+        up.down(state, say=print)
 
 
 @pytest.mark.parametrize("name", RUN)
