@@ -33,14 +33,14 @@ KEY_ELEMENTS = {
         "table",
     ),
     "run-train": ("#step-latency canvas", "#loss-curve canvas", "text=Trained weights"),
-    "run-board": ("svg.state-plot",),
+    "run-board": (".live-chart",),
     "run-failed": (".notice.bad",),
     "run-running": ("progress", "#loss-curve canvas"),
     "device": ("svg.attempt-strip", "table"),
     "benchmarks": ("svg.tradeoff-plot", "#hidden-runs", ".letter"),
     "compare": ("svg.interval-plot", ".compare table"),
     "compare-unlike": (".reasons .chip",),
-    "compare-training": ("svg.loss-plot",),
+    "compare-training": (".live-chart",),
 }
 
 
@@ -136,6 +136,9 @@ def test_a_bar_leads_to_its_row_and_a_head_sorts(web: Browser, address: str, see
     page.get_by_role("link", name="Share").click()
     assert "sort=-share_percent" in page.url
     assert page.locator("th[aria-sort=descending]").inner_text().startswith("Share")
+    assert page.locator("#kernels th:has(.arrow)").all_inner_texts() == ["Share %"]
+    page.get_by_role("link", name="Share").click()
+    assert "sort=share_percent" in page.url
     page.context.close()
 
 

@@ -3,6 +3,7 @@
 "use strict";
 
 (() => {
+  const ARROWS = { ascending: "M2 11 8 4l6 7", descending: "M2 5l6 7 6-7" };
   const NUMBER = /^[-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?/i;
 
   const valueOf = (cell) => {
@@ -10,6 +11,15 @@
     const found = cell.classList.contains("number") ? text.match(NUMBER) : null;
     if (cell.classList.contains("number")) return found ? Number(found[0].replaceAll(",", "")) : null;
     return text === "–" ? null : text.toLowerCase();
+  };
+
+  const arrow = (order) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+    for (const [name, value] of [["class", "icon arrow"], ["viewBox", "0 0 16 16"], ["aria-hidden", "true"]]) made.setAttribute(name, value);
+    path.setAttribute("d", ARROWS[order]);
+    made.append(path);
+    return made;
   };
 
   const sort = (head, table) => {
@@ -24,13 +34,24 @@
     body.append(...rows.map(([, row]) => row));
     for (const other of head.parentElement.children) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", falls ? "descending" : "ascending");
+    for (const old of head.parentElement.querySelectorAll(".arrow")) old.remove();
+    head.querySelector("a").append(arrow(head.getAttribute("aria-sort")));
+    return falls;
+  };
+
+  // The address tells the order, as it does when the server sorts: who sends it to somebody sends what they see.
+  const tell = (link, falls) => {
+    const address = new URL(link.href);
+    const name = address.searchParams.get("sort").replace(/^-/, "");
+    address.searchParams.set("sort", (falls ? "-" : "") + name);
+    window.history.replaceState(null, "", address);
   };
 
   document.addEventListener("click", (event) => {
     const link = event.target.closest("[data-live-table] thead th a");
     if (!link || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
-    sort(link.closest("th"), link.closest("table"));
+    tell(link, sort(link.closest("th"), link.closest("table")));
   });
 
   const find = (box) => {
