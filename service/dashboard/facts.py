@@ -17,9 +17,14 @@ from service.dashboard import format as fmt
 LAST_LOSSES = 10
 
 
+def what_of(model_name: str, plan_name: str, target: str) -> str:
+    """`mobilenet_v2 · sparse · x86-64-v4`."""
+    return f"{model_name} · {plan_name} · {target}"
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What tells a run that brought a measurement from others, and no more: of thousands of runs."""
+    """What tells a run that brought a measurement from others, and no more: the newest of `runs` that are the same."""
 
     id: str
     verdict: str | None
@@ -33,6 +38,7 @@ class Measured:
     mode: str
     batch: int | None
     threads: int | None
+    runs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ class RunFacts:
     @property
     def what(self) -> str:
         """`mobilenet_v2 · sparse · x86-64-v4`."""
-        return f"{self.model_name} · {self.plan_name} · {self.target}"
+        return what_of(self.model_name, self.plan_name, self.target)
 
     @property
     def median_ms(self) -> float | None:

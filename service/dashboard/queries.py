@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, defer, undefer
 
 from device_agents.wire import ProtocolError, Report, from_json
 from service.bundles.service import built, held_bundle
-from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, Measured, RunFacts
+from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
 from service.database.memory import lasting_of, recalled_if_dear
 from service.database.models import (
     LIVE_ATTEMPT_STATES,
@@ -37,7 +37,6 @@ from service.runs.filter import RunFilter
 from service.runs.tags import tags_in
 
 OFFLINE_AFTER_S = 90.0
-MAX_MEASURED_RUNS = 2000
 MOST_TAGGED = 500
 REPORT_GROWS = 2
 """Bytes of a report in memory, of one as JSON text (1 to 2.6 were measured)."""
@@ -114,33 +113,10 @@ def run(session: Session, run_id: str) -> RunFacts | None:
     return replace(found, weights_removed_at=session.scalar(trained))
 
 
-def measured_runs(
-    session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS, before: str = ""
-) -> list[RunFacts]:
+def measured_runs(session: Session, chosen: RunFilter, limit: int, before: str = "") -> list[RunFacts]:
     """The newest runs that brought a measurement, newest first, without their reports."""
     statement = _filtered_runs(chosen, before).where(Run.state == "succeeded", Run.median_us.is_not(None))
     return _found_runs(session, statement.limit(limit))
-
-
-def measured(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS) -> list[Measured]:
-    """As `measured_runs`, but only what tells configurations apart: a twentieth of the time."""
-    columns = (Run.id, Run.verdict, Run.measurement_class, Run.target, Run.device_id, Run.batch, Run.settings,
-               Run.bundle_digest, Run.dataset_digest, Run.own_data, Run.own_data_digest, Run.wanted_device_id,
-               Bundle.model_digest, Holding.name, Holding.plan_name)  # fmt: skip
-    statement = (
-        select(*columns)
-        .join(Bundle, Bundle.digest == Run.bundle_digest)
-        .join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
-        .where(*chosen.conditions(), Run.state == "succeeded", Run.median_us.is_not(None))
-        .order_by(Run.id.desc())
-    )
-    return [
-        Measured(row.id, row.verdict, row.measurement_class, row.name, row.model_digest, row.plan_name, row.target,
-                 row.device_id, row.dataset_digest or _own_data(row), row.settings.mode,
-                 _manifest_batch(built(session, row.bundle_digest).manifest) if row.batch is None else row.batch,
-                 row.settings.threads)
-        for row in session.execute(statement.limit(limit))
-    ]  # fmt: skip
 
 
 def with_reports(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
@@ -314,7 +290,7 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Name
     if arena_bytes is None or batch is None:  # of no report: as planned
         manifest = built(session, made.digest).manifest
         arena_bytes = _manifest_memory(manifest, "arena_bytes") if arena_bytes is None else arena_bytes
-        batch = _manifest_batch(manifest) if batch is None else batch
+        batch = manifest_batch(manifest) if batch is None else batch
     return RunFacts(
         id=found.id, state=found.state, settings=found.settings, model_name=named.name,
         model_digest=made.model_digest,
@@ -323,7 +299,7 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Name
         steps_done=found.steps_done, phase=found.phase,
         attempts=found.attempts, device_id=found.device_id, device_name=on_name,
         device_class=on_class, wanted=found.wanted_device_id or found.wanted_device_class or "",
-        dataset_digest=found.dataset_digest or _own_data(found),
+        dataset_digest=found.dataset_digest or own_data(found),
         dataset_name=dataset_name or (f"{found.own_data}, on the device" if found.own_data else None),
         start_weights_digest=found.weights_digest,
         validation_dataset_digest=found.validation_dataset_digest,
@@ -343,7 +319,7 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Name
     )  # fmt: skip
 
 
-def _own_data(found: Any) -> str | None:
+def own_data(found: Any) -> str | None:
     """What tells a data set that stays on a device from others: two devices may have other data under one name."""
     if found.own_data is None:
         return None
@@ -356,7 +332,8 @@ def _manifest_memory(manifest: Mapping[str, Any], name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _manifest_batch(manifest: Mapping[str, Any]) -> int | None:
+def manifest_batch(manifest: Mapping[str, Any]) -> int | None:
+    """As planned; None where the manifest tells none."""
     batch = manifest.get("batch")
     return batch if isinstance(batch, int) else None
 

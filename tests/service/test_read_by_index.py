@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from service.dashboard import queries
+from service.dashboard.measured import measured
 from service.database.models import Device
 from service.devices.marks import marks_of
 from service.runs.filter import RunFilter
@@ -18,7 +19,7 @@ from tests.service.farms import TestFarm
 from tests.service.test_lanes import queue_like, statements
 
 ASKED: dict[str, tuple[Callable[[Session, str], object], str]] = {
-    "measurements": (lambda session, _: queries.measured(session, RunFilter()), "ix_runs_measured"),
+    "measurements": (lambda session, _: measured(session, RunFilter()), "ix_runs_measured"),
     "runs of a device": (
         lambda session, device: queries.runs(session, RunFilter(device=device), 20),
         "ix_runs_device_id_id",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.pareto import Axis, TradeoffPoint, tradeoff_plot
 from service.dashboard.comparison import Known, beaten_flags, dominated_flags, no_rank, standing
 from service.dashboard.facts import Measured, RunFacts
+from service.dashboard.measured import measured
 from service.dashboard.pages.benchmark_filter import filters, query_of
 from service.dashboard.pages.fronts import Axes, axis_filters, fronts
 from service.dashboard.pages.run_table import measured_values
@@ -61,6 +62,7 @@ NAMED = 3
 """Of the rows that one reason holds of."""
 
 Line = TypeVar("Line", RunFacts, Measured)
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,9 @@ def benchmarks_page(
     session: Session, chosen: RunFilter, *, all_verdicts: bool, sort: str, axes: Axes = USUAL_AXES
 ) -> BenchmarksPage:  # fmt: skip
     """Measured runs, grouped with their like."""
-    measured = queries.measured(session, chosen)
-    kept = [entry for entry in measured if all_verdicts or chosen.verdict or entry.verdict in COUNTING]
-    hidden = Counter(entry.verdict or "no verdict" for entry in measured if entry.verdict not in COUNTING)
+    found = measured(session, chosen)
+    kept = [entry for entry in found if all_verdicts or chosen.verdict or entry.verdict in COUNTING]
+    hidden = _counted((entry.verdict or "no verdict", entry) for entry in found if entry.verdict not in COUNTING)
     newest, counted = newest_of_each(kept)
     rows = {entry.id: entry for entry in queries.runs_by_id(session, [entry.id for entry in newest])}
     facts = queries.with_reports(session, [rows[entry.id] for entry in newest if entry.id in rows])
@@ -160,13 +162,21 @@ def likeness(entry: RunFacts | Measured) -> tuple[object, ...]:
     )
 
 
-def newest_of_each(measured: Sequence[Line]) -> tuple[list[Line], Counter[tuple[object, ...]]]:
+def newest_of_each(entries: Sequence[Line]) -> tuple[list[Line], Counter[tuple[object, ...]]]:
     """The newest run of each configuration (given newest first), and how many runs each has."""
     newest: dict[tuple[object, ...], Line] = {}
-    for entry in measured:
+    for entry in entries:
         newest.setdefault(configuration(entry), entry)
     # Threads come from the report, which only the newest have: count by what every row knows.
-    return list(newest.values()), Counter(configuration(entry) for entry in measured)
+    return list(newest.values()), _counted((configuration(entry), entry) for entry in entries)
+
+
+def _counted(entries: Iterable[tuple[Key, RunFacts | Measured]]) -> Counter[Key]:
+    """Runs, by key."""
+    found: Counter[Key] = Counter()
+    for key, entry in entries:
+        found[key] += entry.runs if isinstance(entry, Measured) else 1
+    return found
 
 
 def grouped(facts: Sequence[RunFacts]) -> list[list[RunFacts]]:

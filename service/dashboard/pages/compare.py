@@ -25,10 +25,10 @@ from service.dashboard.comparison import (
     time_difference,
 )
 from service.dashboard.facts import RunFacts
+from service.dashboard.measured import pickable
 from service.dashboard.pages.compare_kernels import WORDS, kernel_differences, shown
 from service.dashboard.parts import Figure, Filter
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.runs.filter import RunFilter
 from service.runs.variation import variations
 
 LEAST, MOST = 2, 4
@@ -302,11 +302,7 @@ def _legend(runs: Sequence[RunFacts]) -> tuple[tuple[str, str], ...]:
 
 
 def _pickers(session: Session, wanted: Sequence[str]) -> tuple[Filter, ...]:
-    measured = queries.measured_runs(session, RunFilter(), PICKABLE)
-    options = tuple(
-        (entry.id, f"{entry.title} · {entry.mode} · {entry.device_name or ''} · {fmt.clock(entry.created_at)}")
-        for entry in measured
-    )
+    options = pickable(session, PICKABLE)
     known = {value for value, _ in options}
     extra = tuple((run_id, run_id) for run_id in wanted if run_id not in known)
     chosen = [*wanted, *[""] * MOST][:MOST]

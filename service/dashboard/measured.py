@@ -1,0 +1,73 @@
+"""What pages ask of very many runs at once: only the columns that they show or tell apart by."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import Text, cast, func, select
+from sqlalchemy.orm import Session
+
+from service.bundles.service import built, held_bundle
+from service.dashboard import format as fmt
+from service.dashboard import queries
+from service.dashboard.facts import Measured, what_of
+from service.database.models import Bundle, Device, Holding, Run
+from service.database.models.runs import settings_of_row
+from service.runs.filter import RunFilter
+
+MAX_MEASURED_RUNS = 2000
+MEASURED = (Run.state == "succeeded", Run.median_us.is_not(None))
+OF_A_KIND = (
+    Run.verdict, Run.measurement_class, Run.target, Run.device_id, Run.batch, Run.bundle_digest, Run.dataset_digest,
+    Run.own_data, Run.own_data_digest, Run.wanted_device_id, Bundle.model_digest, Holding.name, Holding.plan_name,
+)  # fmt: skip
+
+
+def measured(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS) -> list[Measured]:
+    """What the newest runs that brought a measurement were: of runs that are the same in all that the database tells of
+    them the newest stands for all. The newest first."""
+    settings = cast(Run.settings, Text).label("settings")
+    newest = (
+        select(Run.id, settings, *OF_A_KIND)
+        .join(Bundle, Bundle.digest == Run.bundle_digest)
+        .join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
+        .where(*chosen.conditions(), *MEASURED)
+        .order_by(Run.id.desc())
+        .limit(limit)
+        .subquery()
+        .c
+    )
+    kind = [column for column in newest if column.key != "id"]
+    last = func.max(newest.id)
+    of_each = select(last.label("id"), func.count().label("runs"), *kind).group_by(*kind).order_by(last.desc())
+    return [_measured(session, row) for row in session.execute(of_each)]
+
+
+def pickable(session: Session, limit: int) -> tuple[tuple[str, str], ...]:
+    """(id, what it was) of the newest runs that brought a measurement."""
+    columns = (Run.id, Run.name, Run.mode, Run.target, Run.device_id, Run.created_at, Holding.plan_name)
+    statement = (
+        select(*columns, Holding.name.label("model_name"))
+        .join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
+        .where(*RunFilter().conditions(), *MEASURED)
+        .order_by(Run.id.desc())
+    )
+    rows = session.execute(statement.limit(limit)).all()
+    named = select(Device.id, Device.name).where(
+        Device.id.in_(sorted({row.device_id for row in rows if row.device_id}))
+    )
+    devices = {row.id: row.name for row in session.execute(named)}
+    return tuple(
+        (row.id, f"{row.name or what_of(row.model_name, row.plan_name, row.target)} · {row.mode} · "
+                 f"{devices.get(row.device_id, '')} · {fmt.clock(row.created_at)}")
+        for row in rows
+    )  # fmt: skip
+
+
+def _measured(session: Session, row: Any) -> Measured:
+    settings = settings_of_row(json.loads(row.settings))
+    batch = queries.manifest_batch(built(session, row.bundle_digest).manifest) if row.batch is None else row.batch
+    return Measured(row.id, row.verdict, row.measurement_class, row.name, row.model_digest, row.plan_name, row.target,
+                    row.device_id, row.dataset_digest or queries.own_data(row), settings.mode, batch,
+                    settings.threads, row.runs)  # fmt: skip
