@@ -104,6 +104,8 @@ class RunFacts:
     accuracy_before: float | None = None
     accuracy_after: float | None = None
     report: Report | None = None
+    report_key: tuple[str, str] | None = None
+    """Attempt and digest of the report: what is worked out of it may be remembered by them."""
 
     @property
     def mode(self) -> str:

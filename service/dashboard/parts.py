@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from markupsafe import Markup, escape
 from service.dashboard.charts.interactive import Chart
 from service.dashboard.tables import Table
 
+CELL_BYTES = 150
+"""Of a table in memory, about."""
 Tone = str
 """`good`, `bad`, `warn`, `busy` or empty; always beside a word and an icon, never alone."""
 
@@ -139,6 +142,12 @@ class Figure:
     """Where CSV and JSON of the data are, without the ending."""
     chart: Chart | None = None
     """The same for the chart library: to zoom and to point at."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        cells = len(self.table.rows) * len(self.table.columns) if self.table is not None else 0
+        return sys.getsizeof(self.drawing) + CELL_BYTES * cells
 
 
 @dataclass(frozen=True, slots=True)

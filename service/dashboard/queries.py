@@ -42,6 +42,7 @@ REPORT_GROWS = 2
 """Bytes of a report in memory, of one as JSON text (1 to 2.6 were measured)."""
 
 
+ReportKey = tuple[str, str]
 RunRows = Select[Run, Bundle, Holding]
 
 
@@ -122,29 +123,31 @@ def measured_runs(session: Session, chosen: RunFilter, limit: int, before: str =
 def with_reports(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
     """The same runs with the report that counts, where there is one that can be read."""
     reports = _reports(session, [entry.id for entry in found])
-    return [_with_report(entry, reports.get(entry.id)) for entry in found]
+    return [_with_report(entry, *reports.get(entry.id, (None, None))) for entry in found]
 
 
-def _reports(session: Session, run_ids: Sequence[str]) -> dict[str, Report]:
+def _reports(session: Session, run_ids: Sequence[str]) -> dict[str, tuple[Report, ReportKey]]:
     """The report that counts of each of these runs; each is read once, as it never changes."""
     lasting = lasting_of(session)
-    columns = (Result.run_id, Result.attempt_id, Result.digest)
-    recorded = select(*columns).where(Result.run_id.in_(run_ids), Result.state == "recorded")
-    keys = {run_id: ("report", *which) for run_id, *which in session.execute(recorded.order_by(Result.recorded_at))}
-    reports = {run_id: lasting.known(key) for run_id, key in keys.items()}
-    unread = [run_id for run_id, known in reports.items() if known is None]
-    bodies = select(Result.run_id, Result.report).where(Result.attempt_id.in_([keys[run_id][1] for run_id in unread]))
+    recorded = select(Result.run_id, Result.attempt_id, Result.digest).where(Result.run_id.in_(run_ids),
+                                                                             Result.state == "recorded")  # fmt: skip
+    keys = {run_id: (attempt_id, digest)
+            for run_id, attempt_id, digest in session.execute(recorded.order_by(Result.recorded_at))}  # fmt: skip
+    reports = {run_id: lasting.known(("report", *key)) for run_id, key in keys.items()}
+    unread = [keys[run_id][0] for run_id, known in reports.items() if known is None]
+    bodies = select(Result.run_id, Result.report).where(Result.attempt_id.in_(unread))
     for run_id, body in session.execute(bodies) if unread else ():
         reports[run_id] = _report(body)
         if reports[run_id] is not None:
-            lasting.keep(keys[run_id], reports[run_id], REPORT_GROWS * len(json.dumps(body)))
-    return {run_id: report for run_id, report in reports.items() if isinstance(report, Report)}
+            lasting.keep(("report", *keys[run_id]), reports[run_id], REPORT_GROWS * len(json.dumps(body)))
+    return {run_id: (report, keys[run_id]) for run_id, report in reports.items() if isinstance(report, Report)}
 
 
-def _with_report(entry: RunFacts, report: Report | None) -> RunFacts:
+def _with_report(entry: RunFacts, report: Report | None, key: ReportKey | None) -> RunFacts:
     if report is None:
         return entry
-    return replace(entry, report=report, threads=report.measurement.threads if report.measurement else entry.threads)
+    threads = report.measurement.threads if report.measurement else entry.threads
+    return replace(entry, report=report, report_key=key, threads=threads)
 
 
 def _report(body: Mapping[str, Any]) -> Report | None:

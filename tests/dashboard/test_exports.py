@@ -14,7 +14,7 @@ from sqlalchemy import event, insert, update
 
 from device_agents.wire import RunSettings
 from service.dashboard.exports import BATCH_ROWS, runs_file
-from service.dashboard.queries import MAX_MEASURED_RUNS
+from service.dashboard.measured import MAX_MEASURED_RUNS
 from service.dashboard.tables import csv_text
 from service.database.models import Device, DeviceEvent, Event, Job, Run
 from service.runs.filter import RunFilter

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from fastapi.testclient import TestClient
 from sqlalchemy import event, select
 
 from service.dashboard import queries
+from service.dashboard.pages.run_drawings import drawings
 from service.database.models import Result
 from tests.dashboard.conftest import SeededFarm
 
@@ -58,3 +60,28 @@ def test_a_report_that_counts_no_more_is_not_shown(seeded: SeededFarm) -> None:
         session.flush()
         assert queries._reports(session, [seeded.ids.sparse_run]) == {}
         session.rollback()
+
+
+def test_pictures_that_are_remembered_lead_to_the_own_run(seeded: SeededFarm, browser: TestClient) -> None:
+    """Both ran the same bundle: one memory plan, drawn once, whose data are asked for under each run's address."""
+    with seeded.farm.database.read() as session:
+        first, second = (queries.run(session, run_id) for run_id in (seeded.ids.full_run, seeded.ids.noisy_run))
+    assert first is not None
+    assert second is not None
+    assert first.bundle_digest == second.bundle_digest
+    for mine, other in ((first.id, second.id), (second.id, first.id), (first.id, second.id)):
+        page = browser.get(f"/dashboard/runs/{mine}").text
+        for table in ("memory", "steps", "losses" if first.mode == "train" else "kernels"):
+            assert f'href="/dashboard/runs/{mine}/{table}.csv' in page
+        assert f"/dashboard/runs/{other}" not in page
+
+
+def test_another_report_is_drawn_anew(seeded: SeededFarm) -> None:
+    with seeded.farm.database.read() as session:
+        found = queries.run(session, seeded.ids.full_run)
+        assert found is not None
+        kept = drawings(session, found, None, ())
+        assert drawings(session, found, None, ()) is kept
+        assert kept.size_bytes > len(kept.steps.drawing if kept.steps else "") > 1000
+        other = replace(found, report_key=("another attempt", "another digest"))
+        assert drawings(session, other, None, ()) is not kept

@@ -14,7 +14,7 @@ from service.dashboard.actions import Action
 from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
 from service.dashboard.pages.job_report import job_actions, passes_table, stages_table
 from service.dashboard.pages.learning import learning_table, shown_rows
-from service.dashboard.pages.memory import memory_figure, memory_table, ways_figure
+from service.dashboard.pages.memory import memory_drawing, memory_table, ways_figure
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Filter, KeyFigure, Listing, choices, state_chip
 from service.dashboard.tables import Column, Row, Table, table
@@ -137,7 +137,7 @@ def job_page(session: Session, settings: Settings, job_id: str) -> JobPage | Non
         chips=(state_chip(found.state),),
         facts=_facts(found, row.plan_digest) + (_bundle_facts(built) if built else ()),
         figures=_figures(found, built) if built else (),
-        memory=memory_figure(built, f"{addresses.job(found.id)}/memory") if built else None,
+        memory=memory_drawing(session, built.digest, f"{addresses.job(found.id)}/memory", built) if built else None,
         learning=_learning(built) if built else None,
         ways=ways_figure(built) if built else None,
         graph=memory_plan.graph_counts(built) if built else (),

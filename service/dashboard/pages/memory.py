@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
 from service.dashboard import format as fmt
-from service.dashboard import memory_plan
+from service.dashboard import memory_plan, queries
 from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.arena import ArenaPlan, arena_picture, live_bytes
 from service.dashboard.charts.ways import ways_plot
 from service.dashboard.facts import BundleFacts
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, table
+from service.database.memory import lasting_of
 
 COLUMNS: tuple[Column, ...] = (
     Column("value", "Value", primary=True),
@@ -65,6 +70,19 @@ def memory_figure(bundle: BundleFacts, data_href: str) -> Figure | None:
         table=full if len(full.rows) <= SHOWN_ROWS else _largest(full),
         data_href=data_href,
     )
+
+
+def memory_drawing(
+    session: Session, digest: str, data_href: str = "", built: BundleFacts | None = None
+) -> Figure | None:  # fmt: skip
+    """As `memory_figure`, drawn once: a bundle never changes. `built`: the bundle, where it has been read anyway."""
+
+    def draw() -> Figure | None:
+        bundle = built or queries.bundle(session, digest)
+        return memory_figure(bundle, "") if bundle else None
+
+    figure = lasting_of(session).recall(("memory plan", digest), draw, lambda made: made.size_bytes if made else 0)
+    return replace(figure, data_href=data_href) if figure else None
 
 
 def _of_which(bundle: BundleFacts) -> str:

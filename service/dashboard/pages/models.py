@@ -16,7 +16,7 @@ from service.dashboard.layer_graph import PHASES, LayerGraph, layer_graph
 from service.dashboard.model_queries import Best, Built, ModelFacts
 from service.dashboard.pages.jobs import job_table
 from service.dashboard.pages.learning import learning_table, shown_rows
-from service.dashboard.pages.memory import memory_figure
+from service.dashboard.pages.memory import memory_drawing
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Fact, Figure, KeyFigure
 from service.dashboard.tables import Column, Row, Table, Value, table
@@ -105,7 +105,7 @@ def model_page(session: Session, model_digest: str, plan_digest: str = "", bundl
         graph=_graph_figure(graph, shown) if graph is not None else None,
         graph_is_whole=graph is not None and graph.is_whole,
         learning=shown_rows(learns) if learns is not None else None,
-        memory=memory_figure(whole, ""),
+        memory=memory_drawing(session, whole.digest, built=whole),
         bundles=_bundle_table(made), best=_best_table(made, model_queries.best(session, digests)),
         jobs=job_table(model_queries.jobs(session, model_digest, ROWS), "Newest compile jobs"),
         runs=run_table(model_queries.runs(session, digests, ROWS), "Newest runs", short=True),

@@ -8,23 +8,22 @@ from sqlalchemy.orm import Session
 
 from service.dashboard import addresses, queries, sent
 from service.dashboard.actions import Action
-from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH
 from service.dashboard.facts import EventFacts, RunFacts
 from service.dashboard.forms import Form
 from service.dashboard.pages.history import attempt_table, waiting_table
-from service.dashboard.pages.memory import memory_figure
-from service.dashboard.pages.roofline import roofline_figure
+from service.dashboard.pages.memory import memory_drawing
 from service.dashboard.pages.run_acts import Words, about_form, acts, citation, copies
 from service.dashboard.pages.run_conditions import conditions, request_facts
 from service.dashboard.pages.run_data import evaluation_table, validations_of
-from service.dashboard.pages.run_figures import kernel_figures, kernel_table, step_figure
-from service.dashboard.pages.run_progress import progress_facts, sent_figure
+from service.dashboard.pages.run_drawings import drawings
+from service.dashboard.pages.run_figures import kernel_table
+from service.dashboard.pages.run_progress import progress_facts
 from service.dashboard.pages.run_summary import chips, downloads, key_figures
 from service.dashboard.pages.schedules import schedule_table
 from service.dashboard.pages.sustained import found_in as curve_in
-from service.dashboard.pages.sustained import sustained_facts, sustained_figure
-from service.dashboard.pages.timeline import timeline, timeline_note
-from service.dashboard.pages.training import loss_figure, training_notice, validation_table
+from service.dashboard.pages.sustained import sustained_facts
+from service.dashboard.pages.timeline import timeline_note
+from service.dashboard.pages.training import training_notice, validation_table
 from service.dashboard.pages.turns import found_in, turns_facts, turns_table
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure
 from service.dashboard.tables import Table, thinned
@@ -108,20 +107,15 @@ def run_page(
     found = queries.run(session, run_id)
     if found is None:
         return None
-    report, here = found.report, addresses.run(found.id)
+    report = found.report
     row = session.get_one(Run, run_id)
     said = why(session, settings, row)
-    built = queries.bundle(session, found.bundle_digest)
-    measured = report.measurement if report else None
     turns, curve = found_in(session, found), curve_in(found)
     is_open = found.state in OPEN_RUN_STATES
     steps = sent.steps(session, found.id) if report is None else []
-    losses = report.losses if report else tuple(one.loss for one in steps)
+    drawn = drawings(session, found, curve, steps)
     validations = validations_of(session, found)
     kernels = report.kernels if report else ()
-    loss_width = HALF_WIDTH if measured else FULL_WIDTH
-    loss = loss_figure(losses, validations, f"{here}/losses", loss_width, is_synthetic=found.dataset_digest is None)
-    steps_width = HALF_WIDTH if loss else FULL_WIDTH
     return RunPage(
         run=found,
         chips=chips(found),
@@ -129,26 +123,22 @@ def run_page(
         facts=request_facts(found),
         conditions=turns_facts(turns) if turns else sustained_facts(curve) if curve else conditions(found),
         environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
-        steps=(
-            step_figure(measured, found.interval_ms, f"{here}/steps", steps_width)
-            if measured
-            else sent_figure(steps, here)
-        ),
-        loss=loss,
+        steps=drawn.steps,
+        loss=drawn.loss,
         training_notice=training_notice(report.training if report else None),
         remarks=remarks.of_data(session, row),
         validations=thinned(validation_table(validations)) if validations else None,
         evaluation=evaluation_table(found) if report and report.evaluation_before else None,
-        kernel_figures=kernel_figures(kernels),
+        kernel_figures=drawn.kernels,
         kernels=_named(kernel_table(kernels, sort), find) if kernels else None,
         schedules=schedule_table(report.tuning) if report and report.tuning else None,
         turns=turns_table(turns) if turns else None,
-        curve=sustained_figure(curve, f"{here}/windows") if curve else None,
+        curve=drawn.curve,
         find=find,
-        roofline=roofline_figure(kernels, f"{here}/kernels.json"),
-        memory=memory_figure(built, f"{here}/memory") if built else None,
-        states=(strips := timeline(report, here) if report else ()),
-        states_note=timeline_note(report) if report and strips else "",
+        roofline=drawn.roofline,
+        memory=memory_drawing(session, found.bundle_digest, f"{addresses.run(found.id)}/memory"),
+        states=drawn.states,
+        states_note=timeline_note(report) if report and drawn.states else "",
         says=said.says,
         waiting=waiting_table(said.waiting) if said.waiting else None,
         progress=progress_facts(found, said.waiting, steps) if is_open else (),
