@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.database.models import Base
 from service.farm import Farm
-from service.keys.service import create_key, create_link
+from service.keys.service import Role, create_key, create_link
 from service.settings import Settings
 from tests.dashboard.seed import Seeded, seed
 
@@ -28,10 +28,10 @@ class SeededFarm:
     farm: Farm
     ids: Seeded
 
-    def link(self) -> str:
+    def link(self, role: Role = "operator") -> str:
         """The path of a one-time link."""
         with self.farm.database.transaction() as session:
-            key, _ = create_key(session, name="test", role="operator")
+            key, _ = create_key(session, name="test", role=role)
             token, _ = create_link(session, key_id=key.id, lifetime_s=60)
         return f"/open/{token}"
 
