@@ -19,8 +19,8 @@ from service.runs.filter import RunFilter
 MAX_MEASURED_RUNS = 2000
 MEASURED = (Run.state == "succeeded", Run.median_us.is_not(None))
 OF_A_KIND = (
-    Run.verdict, Run.measurement_class, Run.target, Run.device_id, Run.batch, Run.bundle_digest, Run.dataset_digest,
-    Run.own_data, Run.own_data_digest, Run.wanted_device_id, Bundle.model_digest, Holding.name, Holding.plan_name,
+    Run.organisation_id, Run.verdict, Run.measurement_class, Run.target, Run.device_id, Run.batch, Run.bundle_digest,
+    Run.dataset_digest, Run.own_data, Run.own_data_digest, Run.wanted_device_id,
 )  # fmt: skip
 
 
@@ -28,20 +28,19 @@ def measured(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS
     """What the newest runs that brought a measurement were: of runs that are the same in all that the database tells of
     them the newest stands for all. The newest first."""
     settings = cast(Run.settings, Text).label("settings")
-    newest = (
-        select(Run.id, settings, *OF_A_KIND)
-        .join(Bundle, Bundle.digest == Run.bundle_digest)
-        .join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
-        .where(*chosen.conditions(), *MEASURED)
-        .order_by(Run.id.desc())
-        .limit(limit)
-        .subquery()
-        .c
-    )
+    runs = select(Run.id, settings, *OF_A_KIND).where(*chosen.conditions(), *MEASURED).order_by(Run.id.desc())
+    if chosen.model or chosen.plan:
+        runs = runs.join(Holding, held_bundle(Run.bundle_digest, Holding.organisation_id == Run.organisation_id))
+    newest = runs.limit(limit).subquery().c
     kind = [column for column in newest if column.key != "id"]
-    last = func.max(newest.id)
-    of_each = select(last.label("id"), func.count().label("runs"), *kind).group_by(*kind).order_by(last.desc())
-    return [_measured(session, row) for row in session.execute(of_each)]
+    kinds = select(func.max(newest.id).label("id"), func.count().label("runs"), *kind).group_by(*kind).subquery().c
+    named = (  # of the kinds alone, which are few
+        select(*kinds, Bundle.model_digest, Holding.name, Holding.plan_name)
+        .join(Bundle, Bundle.digest == kinds.bundle_digest)
+        .join(Holding, held_bundle(kinds.bundle_digest, Holding.organisation_id == kinds.organisation_id))
+        .order_by(kinds.id.desc())
+    )
+    return [_measured(session, row) for row in session.execute(named)]
 
 
 def pickable(session: Session, limit: int) -> tuple[tuple[str, str], ...]:
