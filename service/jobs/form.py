@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
+from compiler import targets
 from compiler.errors import CompileError
 from compiler.external import MAX_FILES
 from compiler.spec.documents import SparsePlan, TrainingSpec
@@ -80,6 +81,7 @@ def _read_form(farm: Farm, form: FormData) -> CompileRequest:
     target = _text(form, "target", MAX_TARGET_CHARACTERS).strip()
     if not target.isprintable() or not target:
         raise Invalid("target.invalid", "expected the name of a target", where="target")
+    _parse("target", targets.load, target)  # a worker would say so too, minutes later
     digests = read_digests(_text(form, "external", limit_bytes, default=""), has_data="data" in form)
     model, name = _model(farm, form["model"])
     model = with_external(farm, model, digests, form.getlist("data"))

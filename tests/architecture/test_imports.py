@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "compiler.external",
         "compiler.identity",
         "compiler.spec",
+        "compiler.targets",
         "device_agents.figures",
         "device_agents.wire",
     ),

@@ -8,7 +8,7 @@ FARM = (
     Mistake("farm", "a wrong key", "POCKFARM_URL=$url POCKFARM_API_KEY=wrong devices", "not known", "auth.invalid",
             "api-key", code=REFUSED),
     Mistake("farm", "a target that there is not", "compile net.onnx --target x86-64-v9", "no target 'x86-64-v9'",
-            "target.invalid", "did you mean x86-64-v", code=FAILED),
+            "target.invalid", "did you mean x86-64-v", code=REFUSED),
     Mistake("farm", "a misspelt preset", "compile net.onnx --target aarch64 --plan biasonly", "no preset", "plan",
             "did you mean 'bias-only'?", code=REFUSED),
     Mistake("farm", "a misspelt key of the spec", "compile net.onnx --target aarch64 --spec 'bacth: 2'",

@@ -87,7 +87,7 @@ def test_concurrent_identical_requests_make_one_job(farm: TestFarm) -> None:
 
 def test_model_may_be_named_by_digest(small_farm: TestFarm) -> None:
     digest = small_farm.compile(b"sent before").json()["model"]["digest"]
-    form = {"plan": "bias-only", "target": "t", "name": "net 2"}
+    form = {"plan": "bias-only", "target": "x86-64-v3", "name": "net 2"}
     named = small_farm.http.post("/compile", data=form | {"model": digest}, files={"spec": b"batch: 2"})
     assert named.status_code == 202
     assert (named.json()["model"]["digest"], named.json()["model"]["name"]) == (digest, "net 2")
@@ -184,14 +184,14 @@ def test_events_stream_from_first_to_end_and_resume(farm: TestFarm) -> None:
 
 
 def test_list_pages_and_filters(small_farm: TestFarm) -> None:
-    ids = [small_farm.compile(bytes([n]), target=f"t{n % 2}").json()["id"] for n in range(5)]
+    ids = [small_farm.compile(bytes([n]), target=f"x86-64-v{3 + n % 2}").json()["id"] for n in range(5)]
     first = small_farm.http.get("/jobs?limit=3").json()
     second = small_farm.http.get(f"/jobs?limit=3&cursor={first['next']}").json()
     seen = [job["id"] for job in first["items"] + second["items"]]
     assert sorted(seen) == sorted(ids)
     assert seen == sorted(ids, reverse=True)
     assert second["next"] is None
-    assert len(small_farm.http.get("/jobs?target=t1").json()["items"]) == 2
+    assert len(small_farm.http.get("/jobs?target=x86-64-v4").json()["items"]) == 2
     assert small_farm.http.get("/jobs?limit=0").status_code == 422
 
 

@@ -95,7 +95,9 @@ def test_a_file_in_pieces_is_there_by_its_digest(farm: TestFarm) -> None:
         assert (done.status_code, done.json()["state"], done.json()["digest"]) == (201, "finished", DIGEST)
     assert farm.http.head(f"/files/{DIGEST}").headers["upload-length"] == str(SIZE)
     assert list(farm.farm.storage.growing()) == []
-    job = farm.http.post("/compile", data={"model": DIGEST, "plan": "full", "target": "t", "name": "net"}).json()
+    job = farm.http.post(
+        "/compile", data={"model": DIGEST, "plan": "full", "target": "x86-64-v3", "name": "net"}
+    ).json()
     assert job["model"] == {"name": "net", "digest": DIGEST, "size_bytes": SIZE}
 
 
@@ -197,7 +199,7 @@ def test_a_digest_grants_nothing_to_who_did_not_send_the_bytes(small_farm: TestF
     other, nothing = small_farm.tenant("acme"), "sha256:" + "0" * 64
 
     def answers(model: str, data: str, dataset: str) -> list[tuple[int, str]]:
-        form = {"plan": "full", "target": "t"}
+        form = {"plan": "full", "target": "x86-64-v3"}
         external = json.dumps({"w.bin": data})
         got = [
             other.http.head(f"/files/{model}"),
