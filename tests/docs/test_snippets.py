@@ -37,6 +37,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Iter
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("POCKFARM_CACHE_DIR", str(kernel_cache))
+            patch.delenv("POCKFARM_VERIFY", raising=False)
             url = up.up(state, say=print, port=0).url
         key = (state.path / "api-key").read_text().strip()
         yield environment(ROOT, state.path, url, key, kernel_cache)
