@@ -100,6 +100,25 @@ def test_dragging_zooms_and_a_button_shows_all_again(page: Page, seeded: SeededF
     assert reach(found) == whole
 
 
+def test_runs_that_are_compared_are_read_and_zoomed_together(page: Page, seeded: SeededFarm) -> None:
+    compared = (seeded.ids.full_run, seeded.ids.sparse_run)
+    page.goto("/dashboard/compare?" + "&".join(f"run={run}" for run in compared))
+    found = chart(page, "step-times")
+    whole = reach(found)
+    point_at(page, found, 0.2)
+    said = values(found)
+    for letter, run in zip("AB", compared, strict=True):
+        steps = page.request.get(f"/dashboard/runs/{run}/steps.json").json()["rows"]
+        shown_ms = float(said[letter].split()[0].replace(",", ""))
+        assert shown_ms == pytest.approx(steps[int(said["step"]) - 1]["step_us"] / 1000, rel=1e-2)
+    point_at(page, found, 0.25, down_to=0.5)
+    low, high = reach(found)
+    assert whole[0] < low < high < whole[1]
+    assert high - low == pytest.approx((whole[1] - whole[0]) / 4, rel=0.15)
+    page.locator("#step-times").get_by_role("button", name="Show all").click()
+    assert reach(found) == whole
+
+
 def test_all_of_it_can_be_done_with_keys(page: Page, seeded: SeededFarm) -> None:
     page.goto(f"/dashboard/runs/{seeded.ids.train_run}")
     found = chart(page, "loss-curve")

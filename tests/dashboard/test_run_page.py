@@ -99,6 +99,23 @@ def test_an_open_run_is_cancelled_and_an_ended_one_made_again(own: SeededFarm, u
     assert before > 0
 
 
+def test_run_again_makes_a_run_of_the_same(own: SeededFarm, user: TestClient) -> None:
+    page = f"/dashboard/runs/{own.ids.full_run}"
+    sent = {"form_token": token_in(user.get(page).text), "once": "the same click"}
+    first, second = (user.post(f"{page}/again", data=sent, headers=SAME, follow_redirects=False) for _ in range(2))
+    assert first.status_code == 303, first.text[:300]
+    assert first.headers["location"] == second.headers["location"], "a form that is sent twice makes one run"
+    with own.farm.database.read() as session:
+        old = session.get_one(Run, own.ids.full_run)
+        new = session.get_one(Run, first.headers["location"].rsplit("/", 1)[1])
+        assert new.id != old.id
+        assert new.state == "queued"
+        for name in ("bundle_digest", "target", "dataset_digest", "weights_digest", "mode"):
+            assert getattr(new, name) == getattr(old, name), name
+        assert (new.settings.steps, new.settings.seed) == (old.settings.steps, old.settings.seed)
+    assert "Queued: the same bundle" in user.get(first.headers["location"]).text
+
+
 def test_who_may_only_read_sees_no_buttons_and_is_refused(own: SeededFarm) -> None:
     reader = open_as(own, "read")
     text = reader.get(f"/dashboard/runs/{own.ids.full_run}").text
