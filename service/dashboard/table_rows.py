@@ -70,8 +70,10 @@ def _name(row: Row) -> str:
 
 def _cell(column: Column, row: Row, chip: DrawnChip) -> str:
     said = _said(column, row, chip)
-    note = row.notes.get(column.key)
-    return f'{said}<span class="under">{escaped(note)}</span>' if note else said
+    for notes, look in ((row.narrow_notes, "under narrow-only"), (row.notes, "under")):
+        if note := notes.get(column.key):
+            said = f'{said}<span class="{look}">{escaped(note)}</span>'
+    return said
 
 
 def _said(column: Column, row: Row, chip: DrawnChip) -> str:

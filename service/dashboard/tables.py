@@ -73,6 +73,8 @@ class Row:
     links: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     """A second, quieter line below a cell."""
+    narrow_notes: Mapping[str, str] = field(default_factory=dict)
+    """Such lines on a phone alone: what a column says that is left out there."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """What a page writes where the value alone does not say it: the digits that an interval bears."""
     anchor: str = ""

@@ -37,9 +37,14 @@ from service.runs.variation import variations
 COLUMNS: tuple[Column, ...] = (
     Column("plan", "Plan", primary=True, sortable=True),
     Column("target", "Target", files_only=True),
-    Column("device", "Device", sortable=True),
+    Column("device", "Device", sortable=True, wide_only=True),
     Column("verdict", "Verdict", "verdict"),
-    Column("rank", "Rank", hint="By time: 1 more than are likely faster, to as many as are not likely slower"),
+    Column(
+        "rank",
+        "Rank",
+        wide_only=True,
+        hint="By time: 1 more than are likely faster, to as many as are not likely slower",
+    ),
     Column("rank_best", "Rank, best", "number", files_only=True),
     Column("rank_worst", "Rank, worst", "number", files_only=True),
     Column("no_rank", "No rank because", files_only=True),
@@ -319,7 +324,9 @@ def _row(
     if (count := _count(counted, entry)) > 1:
         notes["plan"] = f"newest of {count} runs"
     letter = point.letter if len(axes) > 1 else ""
-    return Row(values, links, notes, texts, anchor=point.anchor, dimmed=point.dominated, letter=letter)
+    where = entry.device_name or entry.target
+    narrow = {"plan": f"{where}, rank {rank.words}" if rank else where}
+    return Row(values, links, notes, narrow, texts, anchor=point.anchor, dimmed=point.dominated, letter=letter)
 
 
 def _measured(entry: RunFacts) -> dict[str, Value]:
