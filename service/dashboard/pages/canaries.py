@@ -15,6 +15,8 @@ from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.history import HistoryChange, HistoryPoint, history_plot
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, table
+from service.database.lasting import Lasting
+from service.database.memory import lasting_of
 
 COLUMNS = (
     Column("at", "When", "time", "UTC", primary=True),
@@ -53,7 +55,7 @@ def canary_part(session: Session, device_id: str) -> CanaryPart:
     """What its owner sees of a device's timed canaries."""
     series = history_of(session, device_id).series
     changes = sorted((change for one in series for change in one.changes), key=lambda one: one.found_at, reverse=True)
-    return CanaryPart(tuple(_figure(one) for one in series), _changes_table(changes))
+    return CanaryPart(tuple(_figure(one, lasting_of(session)) for one in series), _changes_table(changes))
 
 
 def _changes_table(changes: Sequence[ChangeView]) -> Table:
@@ -73,17 +75,21 @@ def _changes_table(changes: Sequence[ChangeView]) -> Table:
     return table("canary-changes", "Where its times changed, newest first", CHANGE_COLUMNS, rows)
 
 
-def _figure(series: CanarySeriesView) -> Figure:
-    points = [_point(run) for run in series.runs]
+def _figure(series: CanarySeriesView, drawn: Lasting) -> Figure:
+    points = tuple(_point(run) for run in series.runs)
     began = {run.run_id: run.at for run in series.runs}
-    changes = [HistoryChange(began[one.after_run_id], f"{one.says}: {one.explains}")
-               for one in series.changes if one.after_run_id in began]  # fmt: skip
+    changes = tuple(HistoryChange(began[one.after_run_id], f"{one.says}: {one.explains}")
+                    for one in series.changes if one.after_run_id in began)  # fmt: skip
     noise = "how it varies is not known yet" if series.deviation is None else (
         f"one run lies {fmt.percent(series.deviation)} from the next")  # fmt: skip
     return Figure(
         f"canary-{series.canary}-{series.target}",
         f"Canary {series.canary} on {series.target}",
-        for_screens(lambda width: history_plot(points, changes, width), FULL_WIDTH),
+        drawn.recall(
+            ("canary history", points, changes),
+            lambda: for_screens(lambda width: history_plot(points, changes, width), FULL_WIDTH),
+            len,
+        ),
         f"The same training step of the farm's own, measured again and again; {noise}.",
         legend=LEGEND,
         table=table(
