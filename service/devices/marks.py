@@ -6,7 +6,7 @@ A mark is no judgement: it costs no work and no strike. It is computed when some
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +33,11 @@ SENSORS = {"temperature_c": (-60.0, 150.0), "frequency_hz": (0.0, 1e10), "power_
 """What no board's sensor truly says; the wire takes more, for a broken one is shown and not judged."""
 
 
+Attempts = list[tuple[str | None, str]]
+"""Code and message."""
+Reports = list[dict[str, Any]]
+
+
 class DeviceMark(View):
     """Something that an operator should look at."""
 
@@ -43,11 +48,17 @@ class DeviceMark(View):
 
 def marks_of(session: Session, device: Device) -> list[DeviceMark]:
     """The device's marks."""
-    looks: tuple[tuple[str, Callable[[Session, Device], str]], ...] = (
-        ("always-noisy", _noisy), ("unlike-peers", _unlike), ("slower", _slower), ("impossible-reports", _impossible),
-        ("sensors", _sensors), ("time", _time), ("not-received", _not_received), ("isolation", contradiction),
-    )  # fmt: skip
-    said = [(code, look(session, device)) for code, look in looks]
+    attempts, reports = _newest_attempts(session, device), _newest_reports(session, device)
+    said = (
+        ("always-noisy", _noisy(session, device)),
+        ("unlike-peers", _unlike(session, device)),
+        ("slower", _slower(session, device)),
+        ("impossible-reports", _impossible(attempts)),
+        ("sensors", _sensors(reports)),
+        ("time", _time(reports)),
+        ("not-received", _not_received(attempts)),
+        ("isolation", contradiction(session, device)),
+    )
     return [DeviceMark(code=code, says=says) for code, says in said if says]
 
 
@@ -103,9 +114,8 @@ def _slower(session: Session, device: Device) -> str:
     return f"slower than it was, by its canaries: {'; '.join(said)}" if said else ""
 
 
-def _impossible(session: Session, device: Device) -> str:
+def _impossible(rows: Attempts) -> str:
     """What was wrong is named by its field only: the run may be somebody else's."""
-    rows = _newest_attempts(session, device)
     lies = [_field(message) if code == "report.impossible" else "a canary run's losses"
             for code, message in rows if code in ("report.impossible", "canary.wrong")]  # fmt: skip
     if not lies:
@@ -118,28 +128,26 @@ def _field(message: str) -> str:
     return message.removeprefix(REFUSED).split(":")[0][:100]
 
 
-def _not_received(session: Session, device: Device) -> str:
-    rows = _newest_attempts(session, device)
+def _not_received(rows: Attempts) -> str:
     count = sum(code == NOT_RECEIVED for code, _ in rows)
     if count < ENOUGH:
         return ""
     return f"{count} of its newest {len(rows)} assignments did not reach it, or it never began: look at its network"
 
 
-def _newest_attempts(session: Session, device: Device) -> list[tuple[str | None, str]]:
-    """Code and message."""
+def _newest_attempts(session: Session, device: Device) -> Attempts:
     query = select(Attempt.code, Attempt.message).where(Attempt.device_id == device.id)
     rows = _everyones(session, query.order_by(Attempt.id.desc()).limit(NEWEST_ATTEMPTS))
     return [(code, message) for code, message in rows]
 
 
-def _newest_reports(session: Session, device: Device) -> list[dict[str, Any]]:
+def _newest_reports(session: Session, device: Device) -> Reports:
     mine = select(Attempt.id).where(Attempt.device_id == device.id).order_by(Attempt.id.desc()).limit(NEWEST_REPORTS)
     return list(_everyones(session, select(Result.report).where(Result.attempt_id.in_(mine))).scalars())
 
 
-def _sensors(session: Session, device: Device) -> str:
-    found = sorted({name for report in _newest_reports(session, device) for name in _out_of_range(report)})
+def _sensors(reports: Reports) -> str:
+    found = sorted({name for report in reports for name in _out_of_range(report)})
     return f"its sensors say what no board's do: {', '.join(found)}" if found else ""
 
 
@@ -153,9 +161,8 @@ def _out_of_range(report: dict[str, Any]) -> Iterator[str]:
         yield "energy"
 
 
-def _time(session: Session, device: Device) -> str:
+def _time(reports: Reports) -> str:
     """A clock that is set while a run goes on does this once; one that does it always is broken, or lies."""
-    reports = _newest_reports(session, device)
     said = [words for words in map(_backwards, reports) if words]
     return f"its clock went wrong during {len(said)} of its newest {len(reports)} runs: {said[0]}" if said else ""
 
