@@ -191,7 +191,7 @@ def test_many_who_refer_and_let_go_while_collectors_work(farm: TestFarm) -> None
         statuses = []
         for turn in range(12):
             model = models[(seed + turn) % 3]
-            answer = farm.compile(model, target=f"t{seed}-{turn}")
+            answer = farm.compile(model, spec=f"memory_limit_bytes: {10**9 + 100 * seed + turn}")
             statuses.append(answer.status_code)
             if answer.status_code == 202:
                 assert digest(model) in kept(farm), "a reference without its file"
@@ -244,7 +244,7 @@ def test_in_any_order_what_is_referred_to_is_there(steady_farm: TestFarm, turns:
         if act == "put":
             put(farm, model)
         elif act == "compile":
-            farm.compile(model, target=f"t{time.time_ns()}-{number}")
+            farm.compile(model, spec=f"memory_limit_bytes: {time.time_ns() + number}")
         elif act == "let-go":
             with farm.farm.database.transaction() as session:
                 session.execute(delete(Holding).where(Holding.digest == digest(model)))
