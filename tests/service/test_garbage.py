@@ -244,7 +244,8 @@ def test_in_any_order_what_is_referred_to_is_there(steady_farm: TestFarm, turns:
         if act == "put":
             put(farm, model)
         elif act == "compile":
-            farm.compile(model, spec=f"memory_limit_bytes: {time.time_ns() + number}")
+            asked = farm.compile(model, spec=f"memory_limit_bytes: {time.time_ns() % 10**15 + number}")
+            assert asked.status_code == 202
         elif act == "let-go":
             with farm.farm.database.transaction() as session:
                 session.execute(delete(Holding).where(Holding.digest == digest(model)))
