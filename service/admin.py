@@ -66,7 +66,8 @@ from service.storage import StorageDown, open_storage
 LOCAL_KEY_NAME = "local operator"
 UNRECORDED = ("migrate", "migrate-back", "agent-file", "openapi", "key-request")
 """They change nothing that a person of the farm answers for."""
-WITHOUT_DATABASE = ("migrate", "migrate-back", "restore", "agent-file", "openapi", "key-request")
+OF_KEY_FILES = ("new-signing-key", "prepare-key", "rotate-key", "key-request", "accept-keys")
+WITHOUT_DATABASE = ("migrate", "migrate-back", "restore", "agent-file", "openapi", *OF_KEY_FILES)
 """They need none, or make theirs, or say themselves what it lacks."""
 PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
 

@@ -83,6 +83,7 @@ def test_2_no_farm_is_named(
 ) -> None:
     for name in ("POCKFARM_URL", "POCKFARM_API_KEY", "POCKFARM_STATE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("POCKFARM_CONFIG_DIR", str(tmp_path / "config"))  # nobody was told of a farm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d.npz").write_bytes(b"")
     (tmp_path / "net.onnx").write_bytes(b"")
