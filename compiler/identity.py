@@ -19,7 +19,7 @@ SOURCES = frozenset({".py", ".c", ".h", ".toml"})
 KERNEL_TOOLS = ("apache-tvm", "apache-tvm-ffi")
 LINKER = "ziglang"
 
-KERNEL_ROOMS = ("codegen", "kernels", "graph.py", "element_types.py", "program/operands.py")
+KERNEL_ROOMS = ("codegen", "kernels", "graph.py", "tensors.py", "element_types.py", "program/operands.py")
 """Where the sources lie that decide a kernel's object, beside the target's own figures."""
 NO_KERNELS = "codegen/linking"
 """The room of `codegen` that makes no kernel: it joins what was made."""
