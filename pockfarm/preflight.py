@@ -105,8 +105,10 @@ def _arrays(path: Path) -> dict[str, data_fit.Seen]:
         raise UsageError(f"{path}: not a readable npz ({problem})\n  {HINT}") from None
     except (ValueError, EOFError):
         raise UsageError(f"{path}: no npz of arrays of numbers, as numpy.savez writes it\n  {HINT}") from None
-    except (zipfile.BadZipFile, NotImplementedError) as problem:
+    except zipfile.BadZipFile as problem:
         raise UsageError(f"{path}: not a readable npz ({problem}); is the file cut off?\n  {HINT}") from None
+    except NotImplementedError as problem:  # what zipfile says of a compression that it has not
+        raise UsageError(f"{path}: its parts are packed as no npz is ({problem})\n  {HINT}") from None
 
 
 def _seen(path: Path, name: str, array: NDArray[Any]) -> data_fit.Seen:

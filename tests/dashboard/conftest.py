@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from playwright.sync_api import Browser
 
 from service.app import create_app
 from service.database.models import Base
@@ -74,3 +75,21 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
 def browser(seeded: SeededFarm) -> TestClient:
     """A signed-in browser on the seeded farm."""
     return seeded.browser()
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Browser]:
+    """Headless Chromium."""
+    from tests.dashboard.screenshots import chromium  # which makes its farm with what is above
+
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def address(seeded: SeededFarm) -> Iterator[str]:
+    """The seeded farm on a loopback port."""
+    from tests.dashboard.screenshots import serving
+
+    with serving(seeded) as found:
+        yield found

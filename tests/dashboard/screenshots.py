@@ -129,6 +129,18 @@ def open_page(browser: Browser, look: Look, address: str, link: str = "") -> Pag
     return page
 
 
+@contextmanager
+def quiet_page(browser: Browser, look: Look, address: str, link: str = "") -> Iterator[Page]:
+    """As `open_page`; anything that the policy refuses, or that fails, is an error at its end."""
+    page = open_page(browser, look, address, link)
+    noise: list[str] = []
+    page.on("console", lambda message: noise.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: noise.append(str(error)))
+    yield page
+    page.context.close()
+    assert noise == []
+
+
 def main(folder: Path) -> None:
     """Write `<page>-<look>.png` for all pages and looks."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,24 +9,10 @@ from playwright.sync_api import Browser, Page
 
 from tests.dashboard.axe import violations, violations_by_look
 from tests.dashboard.conftest import SeededFarm
-from tests.dashboard.screenshots import LOOKS, chromium, open_page, pages_of, serving
+from tests.dashboard.screenshots import LOOKS, open_page, pages_of
 from tests.dashboard.test_pages import page_names
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[Browser]:
-    """Headless Chromium."""
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def address(seeded: SeededFarm) -> Iterator[str]:
-    """The seeded farm on a loopback port."""
-    with serving(seeded) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from sqlalchemy import delete
 
 from service.database.models import Event, Job, Run
 from tests.dashboard.conftest import SeededFarm, make_farm
-from tests.dashboard.screenshots import LOOKS, Look, chromium, open_page, pages_of, serving
+from tests.dashboard.screenshots import LOOKS, Look, open_page, pages_of, serving
 from tests.dashboard.test_pages import page_names
 
 MEASURE = (Path(__file__).parent / "measure.js").read_text()
@@ -42,20 +42,6 @@ KEY_ELEMENTS = {
     "compare-unlike": (".reasons .chip",),
     "compare-training": (".live-chart",),
 }
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[Browser]:
-    """Headless Chromium."""
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def address(seeded: SeededFarm) -> Iterator[str]:
-    """The seeded farm on a loopback port."""
-    with serving(seeded) as found:
-        yield found
 
 
 @pytest.fixture(scope="module", params=LOOKS, ids=lambda look: look.name)

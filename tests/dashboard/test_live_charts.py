@@ -14,35 +14,18 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from service.dashboard import library, render
 from service.dashboard.charts.interactive import Chart, Line
 from tests.dashboard.conftest import SeededFarm
-from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+from tests.dashboard.screenshots import LOOKS, open_page, quiet_page
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
 MOST_BYTES = 250_000
 """Of scripts that a browser keeps, compressed, all together."""
 
 
-@pytest.fixture(scope="module")
-def web() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def address(seeded: SeededFarm) -> Iterator[str]:
-    with serving(seeded) as found:
-        yield found
-
-
 @pytest.fixture
 def page(web: Browser, address: str, seeded: SeededFarm) -> Iterator[Page]:
     """A signed-in window; anything that the policy refuses, or that fails, ends the test."""
-    found = open_page(web, LOOKS[0], address, seeded.link())
-    noise: list[str] = []
-    found.on("console", lambda message: noise.append(message.text) if message.type in ("error", "warning") else None)
-    found.on("pageerror", lambda error: noise.append(str(error)))
-    yield found
-    found.context.close()
-    assert noise == []
+    with quiet_page(web, LOOKS[0], address, seeded.link()) as found:
+        yield found
 
 
 def chart(page: Page, figure: str) -> Locator:

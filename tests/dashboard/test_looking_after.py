@@ -12,18 +12,11 @@ from playwright.sync_api import Browser, Page, expect
 from service.database.models import ApiKey, Device
 from service.keys.service import create_key, create_link
 from tests.dashboard.conftest import BROWSER, SeededFarm, make_farm
-from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+from tests.dashboard.screenshots import LOOKS, open_page, serving
 from tests.dashboard.test_forms import SAME, open_as, token_in
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
 PHONE = next(look for look in LOOKS if look.name == "phone")
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[Browser]:
-    """Headless Chromium."""
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

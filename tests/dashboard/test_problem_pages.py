@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Browser, expect
 from sqlalchemy.exc import OperationalError
@@ -11,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 from service.dashboard import routes
 from tests.dashboard.axe import violations_by_look
 from tests.dashboard.conftest import SeededFarm
-from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+from tests.dashboard.screenshots import LOOKS, open_page
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
 PROBLEMS = {
@@ -27,20 +25,6 @@ RAISED = {
     500: RuntimeError("words that are nobody's business"),
     503: OperationalError("SELECT 1", {}, Exception("words that are nobody's business")),
 }
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[Browser]:
-    """Headless Chromium."""
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def address(seeded: SeededFarm) -> Iterator[str]:
-    """The seeded farm on a loopback port."""
-    with serving(seeded) as found:
-        yield found
 
 
 @pytest.mark.parametrize("status", PROBLEMS)

@@ -9,16 +9,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from service.database.models import Run
 from tests.dashboard.conftest import SeededFarm, make_farm
-from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+from tests.dashboard.screenshots import LOOKS, quiet_page, serving
 from tests.dashboard.test_live_charts import chart, point_at, reach, values
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
-
-
-@pytest.fixture(scope="module")
-def web() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +26,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SeededFarm, 
 
 @pytest.fixture
 def page(web: Browser, own: tuple[SeededFarm, str]) -> Iterator[Page]:
-    found = open_page(web, LOOKS[0], own[1], own[0].link())
-    noise: list[str] = []
-    found.on("console", lambda message: noise.append(message.text) if message.type in ("error", "warning") else None)
-    found.on("pageerror", lambda error: noise.append(str(error)))
-    yield found
-    found.context.close()
-    assert noise == []
+    with quiet_page(web, LOOKS[0], own[1], own[0].link()) as found:
+        yield found
 
 
 def test_what_the_device_was_like_is_read_beside_a_step(page: Page, own: tuple[SeededFarm, str]) -> None:

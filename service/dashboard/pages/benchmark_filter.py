@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, and_, exists, select
 from sqlalchemy.orm import Session
 
 from service.dashboard import format as fmt
-from service.dashboard import queries
-from service.dashboard.parts import CLASSES, VERDICTS, Filter, choices
+from service.dashboard.pages.runs import what_ran_where
+from service.dashboard.parts import Filter
 from service.database.models import Holding, Job, Run
 from service.runs.filter import RunFilter
 
@@ -55,17 +55,11 @@ def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
 
 def filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
     """The form. Every step computes in float32, so there is no choice of a precision."""
-    values = queries.bundle_values(session)
     days, compiler, data = (
         (chosen.days, chosen.compiler, chosen.data) if isinstance(chosen, BenchmarkFilter) else ("", "", "")
     )
     return (
-        Filter("model", "Model", chosen.model, choices(values["model"])),
-        Filter("plan", "Plan", chosen.plan, choices(values["plan"])),
-        Filter("target", "Target", chosen.target, choices(values["target"])),
-        Filter("device", "Device", chosen.device, queries.device_choices(session)),
-        Filter("class", "Class", chosen.measurement_class, choices(tuple(CLASSES))),
-        Filter("verdict", "Verdict", chosen.verdict, choices(tuple(VERDICTS))),
+        *what_ran_where(session, chosen),
         Filter("days", "Measured in", days, AGES),
         Filter("compiler", "Compiler", compiler, _compilers(session)),
         Filter("data", "Data", data, ((SYNTHETIC, "synthetic"), *_datasets(session))),

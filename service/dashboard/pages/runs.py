@@ -55,19 +55,26 @@ def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
 
 
 def _filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
-    values = queries.bundle_values(session)
     return (
         *([Filter("group", "Group", chosen.group, choices((chosen.group,)))] if chosen.group else []),
         *([Filter("code", "Ended with", chosen.code, choices((chosen.code,)))] if chosen.code else []),
         Filter("state", "State", chosen.state, (("open", "open (any)"), *choices(RUN_STATES))),
         Filter("mode", "Mode", chosen.mode, choices(MODES)),
+        *what_ran_where(session, chosen),
+        *_tag_filter(session, chosen),
+    )
+
+
+def what_ran_where(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
+    """The filters that runs and benchmarks share."""
+    values = queries.bundle_values(session)
+    return (
         Filter("model", "Model", chosen.model, choices(values["model"])),
         Filter("plan", "Plan", chosen.plan, choices(values["plan"])),
         Filter("target", "Target", chosen.target, choices(values["target"])),
         Filter("device", "Device", chosen.device, queries.device_choices(session)),
         Filter("class", "Class", chosen.measurement_class, choices(tuple(CLASSES))),
         Filter("verdict", "Verdict", chosen.verdict, choices(tuple(VERDICTS))),
-        *_tag_filter(session, chosen),
     )
 
 
