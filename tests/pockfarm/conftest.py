@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +22,13 @@ def live(running: LiveFarm, monkeypatch: pytest.MonkeyPatch) -> LiveFarm:
     monkeypatch.setenv("POCKFARM_URL", running.url)
     monkeypatch.setenv("POCKFARM_API_KEY", running.http.headers["Authorization"].removeprefix("Bearer "))
     return running
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder that one stands in, where no farm is named: not around it, and not in what other tests remember."""
+    for name in ("POCKFARM_URL", "POCKFARM_API_KEY", "POCKFARM_STATE", "POCKFARM_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("POCKFARM_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -281,12 +281,8 @@ def test_whatever_else_answers_at_the_address_is_no_farm(farm: FakeFarm, capsys:
     assert "is this the address of a farm?" in capsys.readouterr().err
 
 
-def test_no_farm_is_told_with_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("POCKFARM_URL", "POCKFARM_API_KEY", "POCKFARM_STATE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("nowhere")
+def test_no_farm_is_told_with_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["devices"]) == 2
     assert "pockfarm up" in capsys.readouterr().err
     assert cli.main(["status"]) == 5

@@ -78,15 +78,9 @@ def test_5_no_farm_answers(
 
 
 @pytest.mark.parametrize("path", OF_A_FARM)
-def test_2_no_farm_is_named(
-    path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("POCKFARM_URL", "POCKFARM_API_KEY", "POCKFARM_STATE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("POCKFARM_CONFIG_DIR", str(tmp_path / "config"))  # nobody was told of a farm
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "d.npz").write_bytes(b"")
-    (tmp_path / "net.onnx").write_bytes(b"")
+def test_2_no_farm_is_named(path: str, nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (nowhere / "d.npz").write_bytes(b"")
+    (nowhere / "net.onnx").write_bytes(b"")
     assert cli.main(example(path)) == 2
     assert "no farm" in capsys.readouterr().err
 
