@@ -91,9 +91,10 @@ def bundles(session: Session, model_digest: str, plan_digest: str = "") -> list[
     ]  # fmt: skip
 
 
-def jobs(session: Session, model_digest: str, limit: int) -> list[JobFacts]:
-    """The newest compile jobs of a model."""
-    ids = select(Job.id).where(Job.model_digest == model_digest).order_by(Job.id.desc()).limit(limit)
+def jobs(session: Session, model_digest: str, plan_digest: str, limit: int) -> list[JobFacts]:
+    """The newest compile jobs of a model; of one plan, or all."""
+    of = [Job.model_digest == model_digest, *([Job.plan_digest == plan_digest] if plan_digest else [])]
+    ids = select(Job.id).where(*of).order_by(Job.id.desc()).limit(limit)
     return sorted(queries.jobs_by_id(session, list(session.scalars(ids))), key=lambda one: one.id, reverse=True)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from service.dashboard.charts.interactive import Chart
 from service.dashboard.tables import Table
@@ -127,6 +127,12 @@ class Fact:
     hint: str = ""
 
 
+def environment_facts(known: Mapping[str, str]) -> tuple[Fact, ...]:
+    """What the board said of itself: `power_mode` is written as `Power mode`."""
+    named = ((name.replace("_", " "), value) for name, value in sorted(known.items()))
+    return tuple(Fact(name[:1].upper() + name[1:], value) for name, value in named)
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A chart with its title, what to see in it, its colour key and the same data as a table."""
@@ -142,6 +148,10 @@ class Figure:
     """Where CSV and JSON of the data are, without the ending."""
     chart: Chart | None = None
     """The same for the chart library: to zoom and to point at."""
+    picture_note: str = ""
+    """What holds of the server's picture alone."""
+    live_note: str = ""
+    """What holds of the library's chart alone."""
 
     @property
     def size_bytes(self) -> int:
@@ -164,14 +174,6 @@ class Filter:
     def value_label(self) -> str:
         """What the choice is called."""
         return dict(self.options).get(self.value, self.value)
-
-
-def coded(text: str) -> Markup:
-    """A text in which what stands between backticks is shown as code."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:
-        return Markup(escape(text))
-    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
 
 
 def choices(values: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -44,7 +44,9 @@ def install(app: FastAPI) -> None:
 def _dressed(inner: Handler) -> Handler:
     async def handler(request: Request, error: Exception) -> Response:
         answer = await inner(request, error)
-        return problem_page(answer, came_from(request)) if wants_page(request) else answer
+        if not wants_page(request):
+            return answer
+        return problem_page(answer, came_from(request), is_act=request.method == "POST")
 
     return handler
 
@@ -67,19 +69,19 @@ def came_from(request: Request) -> str:
     return before.path + (f"?{before.query}" if before.query else "") if is_ours else ""
 
 
-def problem_page(answer: Response, back: str = "") -> Response:
+def problem_page(answer: Response, back: str = "", *, is_act: bool = False) -> Response:
     """The page of a problem document; anything else is left as it is. `back`: the page that a refused form was on."""
     if answer.status_code < 400:
         return answer
     body = json.loads(bytes(answer.body))
-    found = _words(answer.status_code, body)
+    found = _words(answer.status_code, body, is_act)
     response = render.page("problem.html", answer.status_code, problem=found, back=back)
     if "retry-after" in answer.headers:
         response.headers["Retry-After"] = answer.headers["retry-after"]
     return response
 
 
-def _words(status: int, body: dict[str, str]) -> ProblemPage:
+def _words(status: int, body: dict[str, str], is_act: bool) -> ProblemPage:
     code, detail, hint = body.get("code", ""), body.get("detail", ""), body.get("hint", "")
     if status == 401:
         return ProblemPage(status, "Open the dashboard with a link", "This browser has no session on this farm, or its "
@@ -96,4 +98,4 @@ def _words(status: int, body: dict[str, str]) -> ProblemPage:
     if status >= 500:
         return ProblemPage(status, "The farm could not answer", detail, hint or "Try again in a moment; the farm's log "
                            "has the details.", code)  # fmt: skip
-    return ProblemPage(status, "This cannot be shown", detail, hint, code)
+    return ProblemPage(status, "This was not done" if is_act else "This cannot be shown", detail, hint, code)

@@ -301,7 +301,7 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Name
         name=found.name, note=found.note, tags=tuple(tags_in(found.tags)),
         steps_done=found.steps_done, phase=found.phase,
         attempts=found.attempts, device_id=found.device_id, device_name=on_name,
-        device_class=on_class, wanted=found.wanted_device_id or found.wanted_device_class or "",
+        device_class=on_class, wanted=found.wanted_device_id or found.wanted_device_class or _wishes(found.wants),
         dataset_digest=found.dataset_digest or own_data(found),
         dataset_name=dataset_name or (f"{found.own_data}, on the device" if found.own_data else None),
         start_weights_digest=found.weights_digest,
@@ -320,6 +320,11 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Name
         loss_first=found.loss_first, loss_last=found.loss_last,
         accuracy_before=found.accuracy_before, accuracy_after=found.accuracy_after,
     )  # fmt: skip
+
+
+def _wishes(wants: str | None) -> str:
+    """`any with tag rack=7`: of a run that may go to whatever device has what it wants."""
+    return "any with " + wants.replace(":", " ").replace("\n", ", ") if wants else ""
 
 
 def own_data(found: Any) -> str | None:

@@ -79,7 +79,7 @@ def environment() -> Environment:
         verdict_chip=parts.verdict_chip,
         class_chip=parts.class_chip,
         table_rows=table_rows,
-        coded=parts.coded,
+        coded=fmt.coded,
     )
     return found
 

@@ -85,6 +85,8 @@ def _said(column: Column, row: Row, chip: DrawnChip) -> str:
     shown = escaped(row.texts[column.key] if column.key in row.texts else column.show(value))
     if column.kind == "time":
         return f'<time datetime="{escaped(str(value))}">{shown}</time>'
+    if column.wrap and "`" in shown and column.key not in row.links:
+        return fmt.coded(str(value))
     link = row.links.get(column.key)
     return shown if link is None else f'<a href="{escaped(link)}">{shown}</a>'
 

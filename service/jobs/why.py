@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.database.models import Event, Job
-from service.runs.fitting import spoken
+from service.runs.fitting import ended, spoken, spoken_span
 from service.runs.forecast import MOST_AHEAD, Sureness
 from service.schemas import Timestamp, View
 from service.settings import Settings
@@ -60,16 +60,16 @@ def why(session: Session, settings: Settings, job: Job) -> JobWhy:
 
 def _says(settings: Settings, job: Job) -> str:
     if job.state == "compiling":
-        stage = f", at {job.stage} ({job.fraction:.0%})" if job.stage else ""
+        stage = f", now at {job.stage} ({job.fraction:.0%})" if job.stage else ""
         stopping = "; it was asked to stop, and does at its worker's next look" if job.cancel_requested else ""
         return (
-            f"A worker compiles it since {spoken(time.time() - (job.started_at or job.created_at))}{stage}{stopping}."
+            f"A worker has been at it for {spoken(time.time() - (job.started_at or job.created_at))}{stage}{stopping}."
         )
     if job.state == "succeeded":
         return "It succeeded" + (
             f", at try {job.attempts} of {settings.compile_attempts}." if job.attempts > 1 else "."
         )
-    said = f"It ended {job.state}: {job.message or job.code or 'no more is known'}".rstrip(".")
+    said = f"It {ended(job.state)}: {job.message or job.code or 'no more is known'}".rstrip(".")
     return said + "." + (f" Next step: {job.hint}." if job.hint else "")
 
 
@@ -92,7 +92,7 @@ def _followed(lines: Sequence[Event]) -> str:
     if line.body.get("state") == "queued":
         return f"{line.body.get('reason') or 'it was given back'}; it went back into the queue"
     said = line.body.get("message")
-    return f"the job ended {line.body.get('state')}" + (f": {said}" if said else "")
+    return f"the job {ended(str(line.body.get('state')))}" + (f": {said}" if said else "")
 
 
 def _waiting(session: Session, job: Job) -> JobWaiting:
@@ -127,5 +127,5 @@ def _expected(session: Session, ahead: int, busy: int) -> tuple[float | None, Su
     if not took:
         return None, "unknown", "no compile has ended yet, so it is not known how long one takes"
     start_at = time.time() + statistics.median(took) * (ahead + 1) / busy
-    basis = f"{len(took)} earlier compiles took {spoken(min(took))} to {spoken(max(took))}"
+    basis = f"{len(took)} earlier compile{'' if len(took) == 1 else 's'} took {spoken_span(took)}"
     return start_at, "rough" if len(took) < ENOUGH or max(took) > 3 * min(took) else "fair", basis

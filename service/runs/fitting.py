@@ -215,5 +215,18 @@ def spoken(seconds: float) -> str:
     raise AssertionError("seconds are the last")
 
 
+def spoken_span(seconds: Sequence[float]) -> str:
+    """`40 seconds to 3 minutes`, and `40 seconds each` where no more can be told apart."""
+    least, most = spoken(min(seconds)), spoken(max(seconds))
+    if least != most:
+        return f"{least} to {most}"
+    return least if len(seconds) == 1 else f"{least} each"
+
+
+def ended(state: str) -> str:
+    """How something that did not succeed is spoken of: `was cancelled`."""
+    return {"cancelled": "was cancelled", "inconclusive": "stayed inconclusive"}.get(state, state)
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"

@@ -19,7 +19,7 @@ from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Run
 from service.database.scope import EVERYONES
 from service.lanes.prospects import own_before, prospect
 from service.quotas.limits import standing
-from service.runs.fitting import Standing, spoken
+from service.runs.fitting import Standing, spoken_span
 from service.settings import Settings
 
 Sureness = Literal["fair", "rough", "unknown"]
@@ -143,7 +143,7 @@ def estimate(
         heapq.heappush(times, max(now, heapq.heappop(times)) + typical)
     is_fair = len(lengths) >= ENOUGH and max(lengths) <= SPREAD * min(lengths) and are_alike and not is_more
     kind = "runs of this bundle" if are_alike else "runs on these devices (none of this bundle yet)"
-    basis = f"{len(lengths)} earlier {kind} took {spoken(min(lengths))} to {spoken(max(lengths))}"
+    basis = f"{len(lengths)} earlier {kind} took {spoken_span(lengths)}"
     return Forecast(ahead, is_more, times[0], "fair" if is_fair else "rough", basis)
 
 

@@ -14,7 +14,7 @@ from service.database.models import OPEN_RUN_STATES, Attempt, Device, Run
 from service.devices.blame import COUNTED, FAILED, MISSED, TAKEN_BACK
 from service.quotas.limits import HINT
 from service.runs import fitting
-from service.runs.fitting import Standing, Wish, spoken, standings
+from service.runs.fitting import Standing, Wish, ended, spoken, standings
 from service.runs.forecast import Allowance, Forecast, forecast
 from service.schemas import Timestamp, View
 from service.settings import Settings
@@ -100,12 +100,12 @@ def _summary(run: Run, rows: Sequence[tuple[Attempt, Device]], waiting: Waiting 
         return after + waiting.says
     where = rows[-1][1].name if rows else ""
     if run.state in OPEN_RUN_STATES:
-        since = spoken(time.time() - rows[-1][0].created_at) if rows else ""
+        so_far = spoken(time.time() - rows[-1][0].created_at) if rows else ""
         stopping = "; it was asked to stop, and ends when the device hears of it" if run.cancel_requested else ""
-        return f"It is on {where} since {since}, attempt {run.attempts}{stopping}."
+        return f"It has been on {where} for {so_far}, attempt {run.attempts}{stopping}."
     if run.state == "succeeded":
         return f"It succeeded on {where}" + (f", at attempt {run.attempts}." if run.attempts > 1 else ".")
-    said = f"It ended {run.state}: {run.message or run.code or 'no more is known'}"
+    said = f"It {ended(run.state)}: {run.message or run.code or 'no more is known'}"
     return said.rstrip(".") + "." + (f" Next step: {run.hint}." if run.hint else "")
 
 
@@ -151,7 +151,7 @@ def _followed(run: Run, attempt: Attempt) -> str:
         return f"attempt {attempt.n + 1} followed"
     if run.state == "queued":
         return "the run went back into the queue"
-    return "" if attempt.fault == "run" else f"the run ended {run.state}"
+    return "" if attempt.fault == "run" else f"the run {ended(run.state)}"
 
 
 def waiting_of(session: Session, settings: Settings, run: Run) -> Waiting:

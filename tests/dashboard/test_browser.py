@@ -115,7 +115,9 @@ def test_the_keyboard_reaches_the_content_and_shows_where_it_is(web: Browser, ad
 def test_a_bar_leads_to_its_row_and_a_head_sorts(web: Browser, address: str, seeded: SeededFarm) -> None:
     page = open_page(web, LOOKS[0], address, seeded.link())
     page.goto(f"/dashboard/runs/{seeded.ids.sparse_run}")
+    expect(page.locator("#roofline canvas")).to_be_visible()  # from then on nothing moves under the pointer
     page.locator(".on-wide .kernel-bars a").first.click()
+    expect(page.locator("tr:target")).to_be_visible()
     name = page.locator(".on-wide .kernel-bars .bar-label").first.text_content()
     assert name
     assert name.rstrip("…") in page.evaluate("document.querySelector('tr:target').innerText")
@@ -201,6 +203,32 @@ def test_pages_read_the_same_without_javascript(web: Browser, address: str, seed
     page.get_by_role("button", name="Apply").click()
     assert "class=hardware" in page.url
     context.close()
+
+
+@pytest.mark.parametrize("name", ["run-profile", "compare", "benchmarks", "job-done"])
+def test_a_printed_page_holds_its_tables_and_nothing_to_press(
+    name: str, web: Browser, address: str, seeded: SeededFarm
+) -> None:
+    page = open_page(web, Look("paper", 718, 1000, "light"), address, seeded.link())
+    page.goto(pages_of(seeded)[name])
+    page.emulate_media(media="print")
+    for hidden in ("nav", "button", "input", "select", "textarea", ".tools"):
+        assert page.locator(f"{hidden}:visible").count() == 0, hidden
+    cut = """() => [...document.querySelectorAll("main .scroll:not(details .scroll)")]
+      .filter((one) => one.scrollHeight > one.clientHeight + 2 || one.scrollWidth > one.clientWidth + 2)
+      .map((one) => one.getAttribute("aria-label"))"""
+    assert page.evaluate(cut) == []
+    page.context.close()
+
+
+def test_a_tablet_has_the_whole_header(web: Browser, address: str, seeded: SeededFarm) -> None:
+    page = open_page(web, Look("tablet", 768, 1000, "light"), address, seeded.link())
+    page.goto("/dashboard/benchmarks")
+    for link in page.locator("header nav a").all():
+        box = link.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 768, link.inner_text()
+    page.context.close()
 
 
 def _change_job(own: SeededFarm, state: str, stage: str, fraction: float) -> None:

@@ -326,7 +326,7 @@ def test_compare_says_why_not(seeded: SeededFarm, browser: TestClient, monkeypat
     fine = check_page(browser.get(f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}").text).visible_text()
     assert "not comparable" not in fine.replace("Not comparable", "")
     assert "cannot tell" in fine
-    assert "faster cannot be told of all. A, B: how its device varies from run to run is not known; make one" in fine
+    assert "cannot be told which is faster. A, B: how its device varies from run to run is not known; make" in fine
     monkeypatch.setattr(compare, "variations", lambda _, ids, judged: dict.fromkeys(ids, Variation(0.005, 20)))
     told = check_page(browser.get(f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}").text).visible_text()
     assert "likely" in told

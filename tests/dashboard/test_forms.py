@@ -142,6 +142,15 @@ def test_a_refused_button_leads_back(own: SeededFarm) -> None:
     assert "/dashboard/admin/keys" in links
 
 
+def test_a_button_that_is_refused_says_that_nothing_was_done(own: SeededFarm) -> None:
+    browser = open_as(own, "read", "submit")
+    here = f"/dashboard/runs/{own.ids.failed_run}"
+    token = token_in(browser.get(here).text)
+    answer = browser.post(f"{here}/again", data={"form_token": token}, headers=SAME)
+    assert answer.status_code == 422, "it was to train, and its data set is gone"
+    assert "This was not done" in check_page(answer.text).visible_text()
+
+
 def test_an_odd_body_is_no_failure_of_the_farm(own: SeededFarm, tmp_path: Path) -> None:
     browser = open_as(own, "read", "admin")
     form = {"content-type": "application/x-www-form-urlencoded"}

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from service.database.models import ApiKey, Device
 from service.keys.service import create_key, create_link
 from tests.dashboard.conftest import BROWSER, SeededFarm, make_farm
-from tests.dashboard.screenshots import LOOKS, open_page, serving
+from tests.dashboard.screenshots import LOOKS, open_page, pages_of, serving
 from tests.dashboard.test_forms import SAME, open_as, token_in
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
@@ -45,8 +45,8 @@ def test_a_run_that_nobody_can_take_is_found_and_cancelled(window: Page) -> None
     window.goto("/dashboard")
     window.get_by_role("link", name="3 runs wait, and no device can take them").click()
     expect(window.get_by_role("heading", name="Queue")).to_be_visible()
-    window.get_by_role("link", name="raspberry-pi-4 · tag:rack=7", exact=True).click()
-    lane = window.get_by_role("region", name="raspberry-pi-4 · tag:rack=7", exact=True)
+    window.get_by_role("link", name="any that runs raspberry-pi-4 · tag rack=7", exact=True).click()
+    lane = window.get_by_role("region", name="any that runs raspberry-pi-4 · tag rack=7", exact=True)
     expect(lane).to_contain_text("lacks the tag rack=7")
     lane.get_by_role("button", name="Cancel").click()
     expect(window.locator("#said")).to_contain_text("is cancelled")
@@ -58,7 +58,8 @@ def test_a_run_that_nobody_can_take_is_found_and_cancelled(window: Page) -> None
 
 def test_places_in_a_lane_go_by_age(window: Page) -> None:
     window.goto("/dashboard/queue")
-    window.get_by_role("link", name="raspberry-pi-4 · raspberry-pi-4", exact=True).click()
+    lanes = window.get_by_role("region", name="By what they wait for, the oldest first")
+    lanes.get_by_role("link", name="raspberry-pi-4", exact=True).click()
     rows = window.locator("main tbody tr")
     expect(rows).to_have_count(3)
     assert [rows.nth(at).locator("td").first.inner_text() for at in range(3)] == ["1", "2", "3"]
@@ -141,12 +142,12 @@ def test_it_all_works_without_scripts(web: Browser, address: str, own: SeededFar
     context.close()
 
 
-@pytest.mark.parametrize("name", ["runs", "devices", "queue", "jobs", "benchmarks"])
+@pytest.mark.parametrize("name", ["runs", "devices", "queue", "jobs", "benchmarks", "model", "compare", "regressions"])
 def test_a_phone_shows_what_counts_without_scrolling_sideways(
     name: str, web: Browser, address: str, own: SeededFarm
 ) -> None:
     page = open_page(web, PHONE, address, own.link())
-    page.goto(f"/dashboard/{name}")
+    page.goto(pages_of(own)[name])
     seen = page.evaluate(
         """() => [...document.querySelectorAll("main .scroll table")].map((table) => {
           const right = table.closest(".scroll").getBoundingClientRect().right;
@@ -155,8 +156,10 @@ def test_a_phone_shows_what_counts_without_scrolling_sideways(
         })"""
     )
     needed = {"runs": {"Verdict", "Median"}, "devices": {"Health", "Canary"}, "jobs": {"State"}, "queue": {"May start"},
-              "benchmarks": {"Verdict", "Step median"}}  # fmt: skip
-    assert any(needed[name] <= {head.strip() for head in heads} for heads in seen), seen
+              "benchmarks": {"Verdict", "Step median"}, "model": {"Device", "Best step median"},
+              "compare": {"Metric", "A full", "B sparse"},
+              "regressions": {"Model and plan", "What may be said"}}  # fmt: skip
+    assert any(needed[name] <= {head.strip().splitlines()[0] for head in heads if head.strip()} for heads in seen), seen
     page.context.close()
 
 

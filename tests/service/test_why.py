@@ -117,7 +117,7 @@ def test_the_queue_says_who_is_busy_how_many_are_ahead_and_when_it_may_start(far
     waiting = why(farm, third["id"])["waiting"]
     assert (waiting["code"], waiting["position"], waiting["sureness"]) == ("queue", 2, "fair")
     assert f"bench, works on {busy['id']}; 1 run ahead of it" in waiting["says"]
-    assert "may start in about 4 minutes (5 earlier runs of this bundle took 2 minutes to 2 minutes)" in waiting["says"]
+    assert "may start in about 4 minutes (5 earlier runs of this bundle took 2 minutes each)" in waiting["says"]
     assert "first in the queue" in why(farm, second["id"])["waiting"]["says"]
     assert why(farm, other["id"])["waiting"]["code"] == "unavailable"
 
@@ -183,7 +183,7 @@ def test_a_run_that_kills_two_devices_says_that_the_strikes_were_taken_back(smal
     one.report(leased(one), KILLED)
     two.report(leased(two), KILLED)
     said = why(farm, run["id"])
-    assert said["says"].startswith("It ended failed: 2 devices died")
+    assert said["says"].startswith("It failed: 2 devices died")
     assert "Next step: it may need more memory" in said["says"]
     assert [entry["strike"] for entry in said["tries"]] == ["taken-back", "taken-back"]
     assert "was taken back: the run was to blame" in said["tries"][0]["decision"]
@@ -194,7 +194,7 @@ def test_a_running_and_a_late_attempt(small_farm: TestFarm) -> None:
     run = farm.run(bundle=farm.bundle())
     slow, quick = farm.board(name="slow"), farm.board(name="quick")
     work = leased(slow)
-    assert "It is on slow since" in why(farm, run["id"])["says"]
+    assert "It has been on slow for" in why(farm, run["id"])["says"]
     expire_lease(farm, run["id"])
     quick.report(leased(quick))
     slow.report(work)
@@ -226,7 +226,7 @@ def test_a_compile_that_waits_is_tried_again_and_ends(farm: TestFarm) -> None:
     said = why(farm, second)
     assert said["waiting"]["sureness"] == "rough"
     assert "30 seconds" in said["says"]
-    assert "A worker compiles it" in why(farm, claim.job_id)["says"]
+    assert "A worker has been at it for" in why(farm, claim.job_id)["says"]
     with farm.farm.database.transaction() as session:
         claims.fail(session, claim, claims.Failure("infra", "infra.killed", "it was killed", retry=True), attempts=3)
     said = why(farm, claim.job_id)
@@ -234,7 +234,7 @@ def test_a_compile_that_waits_is_tried_again_and_ends(farm: TestFarm) -> None:
         {"n": 1, "began_at": said["tries"][0]["began_at"], "decision": "it was killed; it went back into the queue"}
     ]
     farm.http.post(f"/jobs/{second}/cancel")
-    assert why(farm, second)["says"] == "It ended cancelled: cancelled before it started."
+    assert why(farm, second)["says"] == "It was cancelled: cancelled before it started."
     assert why(farm, first)["says"] == "It succeeded."
 
 
@@ -251,4 +251,4 @@ def test_expired_runs_say_who_did_not_take_them(small_farm: TestFarm) -> None:
         session.execute(update(Run).values(queue_deadline_at=time.time() - 1))
     farm.sweep()
     said = why(farm, run["id"])
-    assert said["says"].startswith("It ended expired: no device that runs x86-64-v3 took it")
+    assert said["says"].startswith("It expired: no device that runs x86-64-v3 took it")

@@ -3,6 +3,7 @@ the step; where a lane has a box, there are nodes. Arcs above lead from a group 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from markupsafe import Markup
@@ -16,6 +17,9 @@ LANE_HEIGHT = 26.0
 LABEL_WIDTH = 74.0
 ARCS_HEIGHT = 34.0
 MOST_ARCS = 60
+NAME_WIDTH = 110.0
+"""What a name below the lanes takes at least: where groups are narrower, some have none."""
+LETTER_WIDTH = 6.6
 
 
 def lanes(groups: Sequence[LayerGroup], width: float) -> Markup:
@@ -36,7 +40,21 @@ def lanes(groups: Sequence[LayerGroup], width: float) -> Markup:
     learning = sum(1 for one in groups if one.after.get("update"))
     title = (f"The graph from input to output in {fmt.plural(len(groups), 'group')} of layers; "
              f"{learning} of them learn")  # fmt: skip
-    return svg.picture(width, ARCS_HEIGHT + len(LANES) * LANE_HEIGHT + 10, title, "graph-lanes", *parts)
+    bottom = ARCS_HEIGHT + len(LANES) * LANE_HEIGHT + 8
+    return svg.picture(width, bottom + 20, title, "graph-lanes", *parts, *_names(groups, pitch, bottom))
+
+
+def _names(groups: Sequence[LayerGroup], pitch: float, top: float) -> list[Markup]:
+    """Of as many groups as there is room for, from the input on; each begins where its group does."""
+    every = math.ceil(NAME_WIDTH / pitch)
+    most = max(3, int(every * pitch / LETTER_WIDTH) - 1)
+    parts = []
+    for at in range(0, max(len(groups) - every // 2, 1), every):
+        name = groups[at].name
+        left = LABEL_WIDTH + at * pitch
+        parts.append(svg.line(left, top - 4, left, top + 2, "axis"))
+        parts.append(svg.text(left, top + 14, name if len(name) <= most else f"{name[: most - 1]}…"))
+    return parts
 
 
 def _arcs(groups: Sequence[LayerGroup], pitch: float) -> list[Markup]:

@@ -35,7 +35,7 @@ def ways_plot(ways: Sequence[WayPoint], width: float, height: float = 240.0) -> 
     ]
     line = svg.path([(x(way.needed_bytes / MIB), y(way.flops_ratio)) for way in worthwhile(ways)], "front")
     title = f"Arithmetic against memory: {fmt.plural(len(ways), 'way')} to run the step"
-    return svg.picture(width, height, title, "ways-plot", axes(frame, x, y, "MiB in all", "x FLOPs"), line, *marks)
+    return svg.picture(width, height, title, "ways-plot", axes(frame, x, y, "MiB in all", "× FLOPs"), line, *marks)
 
 
 def worthwhile(ways: Sequence[WayPoint]) -> list[WayPoint]:
@@ -49,4 +49,4 @@ def worthwhile(ways: Sequence[WayPoint]) -> list[WayPoint]:
 
 def _title(way: WayPoint) -> str:
     taken = " (taken)" if way.taken else ""
-    return f"{fmt.size(way.needed_bytes)}, {way.flops_ratio:.2f} x FLOPs{taken}: {way.name}"
+    return f"{fmt.size(way.needed_bytes)}, {way.flops_ratio:.2f} × FLOPs{taken}: {way.name}"

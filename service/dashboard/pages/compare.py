@@ -268,13 +268,14 @@ def _loss_figure(runs: Sequence[RunFacts], wide: float) -> Figure | None:
     drawing = for_screens(lambda width: loss_plot(curves, width), wide)
     lines = [
         Line(letter(place), f"series-{place + 1}", column="loss", source=f"{addresses.run(entry.id)}/losses.json",
-             is_smoothed=True)
+             is_smoothed=True, is_dashed=place % 2 == 1)
         for place, entry in enumerate(runs)
         if entry.mode == "train" and entry.report and entry.report.losses
     ]  # fmt: skip
     finite = [loss for curve in curves for loss in curve.losses if loss is not None]
     chart = Chart(tuple(lines), "step", "loss", x="step", can_be_log=min(finite) > 0)
-    return Figure("losses", "Loss", drawing, "Lines differ in colour and in dashes.", _legend(runs), chart=chart)
+    note = "Lines differ in colour and in dashes."
+    return Figure("losses", "Loss", drawing, picture_note=note, legend=_legend(runs), chart=chart)
 
 
 def _steps_figure(runs: Sequence[RunFacts]) -> Figure:

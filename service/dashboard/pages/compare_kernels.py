@@ -28,7 +28,7 @@ def kernel_differences(runs: Sequence[RunFacts]) -> Table | None:
     times = [_times(run.report.kernels if run.report else ()) for run in runs]
     if sum(1 for found in times if found) < 2:
         return None
-    columns = [Column("kernel", "Kernel", primary=True), Column("phase", "Phase", sortable=True)]
+    columns = [Column("kernel", "Kernel", primary=True), Column("phase", "Phase", sortable=True, wide_only=True)]
     for place, _ in enumerate(runs):
         columns.append(Column(f"{letter(place)}_us", letter(place), "number", "µs", 1, sortable=True))
         if place:

@@ -20,7 +20,7 @@ from service.dashboard.pages.device_doings import NOTHING, Doings, doings
 from service.dashboard.pages.device_filter import DeviceFilter
 from service.dashboard.pages.device_health import IsolationPart, isolation_part, newest_times, sensor_table
 from service.dashboard.pages.run_table import run_table
-from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, state_chip
+from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, environment_facts, state_chip
 from service.dashboard.tables import Column, Row, Table, Value, table
 from service.database.models import Device
 from service.devices.marks import DeviceMark, marks_of
@@ -174,7 +174,7 @@ def device_page(
         device=found,
         chips=(state_chip(found.health), class_chip(found.measurement_class)),
         facts=_facts(found, now),
-        environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
+        environment=environment_facts(found.environment),
         strip=_strip(attempts),
         history=history_table(queries.device_history(session, device_id, HISTORY)),
         runs=run_table(queries.runs(session, RunFilter(device=device_id), 10), "Newest runs on it", short=True),

@@ -10,11 +10,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.dashboard import addresses
+from service.dashboard import format as fmt
 from service.dashboard.actions import Action
 from service.dashboard.facts import BundleFacts, JobFacts
+from service.dashboard.parts import Fact
 from service.dashboard.tables import Column, Row, Table, table
 from service.dashboard.visitors import current
 from service.database.models import OPEN_JOB_STATES, Event
+from service.jobs.why import JobWhy
 
 STAGE_COLUMNS = (
     Column("stage", "Stage", primary=True),
@@ -91,6 +94,21 @@ def _entries(built: BundleFacts, name: str) -> list[Mapping[str, object]]:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def progress_facts(job: JobFacts, said: JobWhy) -> tuple[Fact, ...]:
+    """Of a queued compile its place; of one under way what has passed."""
+    now = time.time()
+    if said.waiting is None:
+        return (Fact("Elapsed", fmt.duration(max(0.0, now - (job.started_at or job.created_at)))),)
+    start_at = said.waiting.expected_start_at
+    start = fmt.ABSENT if start_at is None else f"{fmt.clock_seconds(start_at)} UTC"
+    return (
+        Fact("Queued for", fmt.duration(max(0.0, now - job.created_at))),
+        Fact("Position", fmt.number(said.waiting.position)),
+        Fact("May start", start, hint=said.waiting.basis),
+        Fact("Expires", f"{fmt.clock_seconds(said.waiting.expires_at)} UTC"),
+    )
 
 
 def job_actions(job: JobFacts) -> tuple[Action, ...]:

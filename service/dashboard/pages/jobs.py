@@ -12,7 +12,7 @@ from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
 from service.dashboard.actions import Action
 from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
-from service.dashboard.pages.job_report import job_actions, passes_table, stages_table
+from service.dashboard.pages.job_report import job_actions, passes_table, progress_facts, stages_table
 from service.dashboard.pages.learning import learning_table, shown_rows
 from service.dashboard.pages.memory import memory_drawing, memory_table, ways_figure
 from service.dashboard.pages.run_table import run_table
@@ -115,6 +115,8 @@ class JobPage:
     spec_text: str
     is_open: bool
     said: JobWhy
+    progress: tuple[Fact, ...]
+    """While it is open."""
     actions: tuple[Action, ...]
     stages: Table | None
     passes: Table | None
@@ -132,6 +134,7 @@ def job_page(session: Session, settings: Settings, job_id: str) -> JobPage | Non
         return None
     built = queries.bundle(session, found.bundle_digest) if found.bundle_digest else None
     row = session.get_one(Job, job_id)
+    said, is_open = why(session, settings, row), found.state in OPEN_JOB_STATES
     return JobPage(
         job=found,
         chips=(state_chip(found.state),),
@@ -146,8 +149,9 @@ def job_page(session: Session, settings: Settings, job_id: str) -> JobPage | Non
         runs=run_table(_runs_of(session, found), "Runs of this bundle", short=True),
         plan_text=pretty(found.plan_text),
         spec_text=pretty(found.spec_text),
-        is_open=found.state in OPEN_JOB_STATES,
-        said=why(session, settings, row),
+        is_open=is_open,
+        said=said,
+        progress=progress_facts(found, said) if is_open else (),
         actions=job_actions(found),
         stages=stages_table(session, found),
         passes=passes_table(built) if built else None,

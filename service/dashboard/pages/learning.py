@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from service.dashboard.facts import BundleFacts
 from service.dashboard.tables import Column, Row, Table, Value, table
@@ -44,12 +45,14 @@ def learning_table(bundle: BundleFacts) -> Table | None:
 
 
 def shown_rows(found: Table) -> Table:
-    """What the page shows: the layers that learn, the first of very many; the files have all."""
+    """What the page shows: layers that learn, the first of very many, and no column of zeros; the files have all."""
     learning = [row for row in found.rows if row.values["learns"] or row.values["name"] == "all"]
     kept = learning if len(learning) <= SHOWN_ROWS else [*learning[: SHOWN_ROWS - 1], learning[-1]]
     more = len(found.rows) - len(kept)
     caption = f"{found.caption} ({more:,} others are in the CSV and JSON files)" if more else found.caption
-    return table(found.name, caption, found.columns, kept)
+    unused = {key for key in ("gradient_kib", "accumulator_kib") if not any(row.values[key] for row in kept)}
+    columns = [replace(column, files_only=True) if column.key in unused else column for column in found.columns]
+    return table(found.name, caption, columns, kept)
 
 
 def _row(told: Mapping[object, object]) -> Row:

@@ -41,10 +41,10 @@ BUNDLE_COLUMNS = (
 )
 BEST_COLUMNS = (
     Column("device", "Device", primary=True),
-    Column("class", "Class", "class"),
     Column("plan", "Plan"),
-    Column("target", "Target"),
     Column("median_ms", "Best step median", "number", "ms", fits=True),
+    Column("class", "Class", "class"),
+    Column("target", "Target"),
     Column("runs", "Valid runs", "number", hint="Among the newest of this page's bundles"),
 )
 GROUP_COLUMNS = (
@@ -107,7 +107,7 @@ def model_page(session: Session, model_digest: str, plan_digest: str = "", bundl
         learning=shown_rows(learns) if learns is not None else None,
         memory=memory_drawing(session, whole.digest, built=whole),
         bundles=_bundle_table(made), best=_best_table(made, model_queries.best(session, digests)),
-        jobs=job_table(model_queries.jobs(session, model_digest, ROWS), "Newest compile jobs"),
+        jobs=job_table(model_queries.jobs(session, model_digest, plan_digest, ROWS), "Newest compile jobs"),
         runs=run_table(model_queries.runs(session, digests, ROWS), "Newest runs", short=True),
     )  # fmt: skip
 

@@ -123,9 +123,12 @@ def queue_page(session: Session, settings: Settings, lane_id: str = "") -> Queue
 
 
 def lane_name(lane: Lane) -> str:
-    """`raspberry-pi-4 · aarch64-v8 · rack=7`."""
-    wants = lane.wants.split("\n") if lane.wants else []
-    return " · ".join([lane.device_class, lane.target, *wants] if lane.device_class else [lane.target, *wants])
+    """`raspberry-pi-4 · tag rack=7`; with what the bundle is for, where that is another word than the class."""
+    wants = lane.wants.replace(":", " ").split("\n") if lane.wants else []
+    if not lane.device_class:
+        return " · ".join([f"any that runs {lane.target}", *wants])
+    bundle = [f"bundle for {lane.target}"] if lane.target != lane.device_class else []
+    return " · ".join([lane.device_class, *bundle, *wants])
 
 
 def _lane_row(found: WaitingLane) -> Row:
@@ -147,7 +150,7 @@ def _wished(found: WaitingLane) -> str:
 def _takers(devices: Sequence[Standing]) -> str:
     """`1 free, 2 busy`, or what keeps those that could."""
     if not devices:
-        return "nobody: no device of the kind is enrolled"
+        return "nobody: no enrolled device fits"
     counted = Counter(one.now for one in devices)
     said = ", ".join(f"{counted[now]} {now}" for now in ("free", "busy", "held", "away", "quarantined") if counted[now])
     return said if counted["free"] or counted["busy"] else f"nobody now: {said}"

@@ -44,8 +44,8 @@ CHANGE_COLUMNS = (
 WORK_COLUMNS = (
     Column("work", "Model and plan", primary=True),
     Column("said", "What may be said", wrap=True),
-    Column("after_ms", "Step median now", "number", "ms", fits=True),
-    Column("before_ms", "Before", "number", "ms", fits=True),
+    Column("after_ms", "Step median now", "number", "ms", fits=True, wide_only=True),
+    Column("before_ms", "Before", "number", "ms", fits=True, wide_only=True),
     Column("device", "Device"),
     Column("compilers", "Compiler", "code", wrap=True),
     Column("see", "See", wrap=True),
@@ -165,7 +165,9 @@ def _work_row(
         "device": addresses.device(one.device_id),
         "see": addresses.compare([before.id, after.id]),
     }
-    return Row(values, links, {"work": f"{one.target}, {fmt.plural(len(one.runs), 'valid run')} lately"})
+    notes = {"work": f"{one.target}, {fmt.plural(len(one.runs), 'valid run')} lately"}
+    medians = f"step median {fmt.latency(after.median_ms)}, was {fmt.latency(before.median_ms)}"
+    return Row(values, links, notes, narrow_notes={"said": medians})
 
 
 def _said(before: RunFacts, after: RunFacts, known: Mapping[str, Variation]) -> str:

@@ -25,7 +25,7 @@ from service.dashboard.pages.sustained import sustained_facts
 from service.dashboard.pages.timeline import timeline_note
 from service.dashboard.pages.training import training_notice, validation_table
 from service.dashboard.pages.turns import found_in, turns_facts, turns_table
-from service.dashboard.parts import Chip, Fact, Figure, KeyFigure
+from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, environment_facts
 from service.dashboard.tables import Table, thinned
 from service.database.models import OPEN_RUN_STATES, Run
 from service.runs import remarks
@@ -81,7 +81,8 @@ class RunPage:
     def contents(self) -> tuple[tuple[str, str], ...]:
         """(anchor, label) of the page's parts, as far as it has them."""
         parts = (
-            ("step-latency", "Latency", self.steps), ("sustained-curve", "Sustained", self.curve),
+            ("turns", "Turns", self.turns), ("step-latency", "Latency", self.steps),
+            ("sustained-curve", "Sustained", self.curve),
             ("loss-curve", "Loss", self.loss), ("device-over-time", "Device", self.states),
             ("kernel-times", "Kernels", self.kernels), ("roofline", "Roofline", self.roofline),
             ("memory-plan", "Memory", self.memory), ("request", "Request", True),
@@ -122,7 +123,7 @@ def run_page(
         figures=key_figures(found, turns, curve),
         facts=request_facts(found),
         conditions=turns_facts(turns) if turns else sustained_facts(curve) if curve else conditions(found),
-        environment=tuple(Fact(name, value) for name, value in sorted(found.environment.items())),
+        environment=environment_facts(found.environment),
         steps=drawn.steps,
         loss=drawn.loss,
         training_notice=training_notice(report.training if report else None),

@@ -23,7 +23,7 @@ from service.runs.about import MOST_NAME, MOST_NOTE, MOST_TAG, MOST_TAGS
 from service.runs.again import request_of
 from service.runs.schemas import RunAgain
 
-TAG_HINT = f"With blanks between: small letters, digits, `.`, `_` and `-`; at most {MOST_TAGS}. Lists filter by them."
+TAG_HINT = f"At most {MOST_TAGS}, with blanks between, of small letters, digits, dots, hyphens and underscores."
 ABOUT = "about"
 
 

@@ -12,6 +12,9 @@ from service.dashboard.facts import RunFacts
 from service.dashboard.pages.training import training_facts
 from service.dashboard.parts import Fact
 
+SHARES = ("effect",)
+"""Settings that are a share of something."""
+
 
 def request_facts(found: RunFacts) -> tuple[Fact, ...]:
     device = addresses.device(found.device_id) if found.device_id else ""
@@ -45,7 +48,7 @@ def _settings(chosen: RunSettings) -> tuple[Fact, ...]:
     """What its user set, as far as the mode takes it; the threads are told as measured."""
     kind = type(chosen)
     return tuple(
-        Fact(known.label, _setting(getattr(chosen, name), known))
+        Fact(known.label, _setting(name, getattr(chosen, name), known))
         for name, known in settings_of(kind).items()
         if chosen.mode in known.modes
         and name != "threads"
@@ -53,10 +56,14 @@ def _settings(chosen: RunSettings) -> tuple[Fact, ...]:
     )
 
 
-def _setting(value: Any, known: Setting) -> str:
+def _setting(name: str, value: Any, known: Setting) -> str:
     if value is None:
-        return known.absent or fmt.ABSENT
-    return ("yes" if value else "no") if known.is_flag else value if known.choices else f"{value:,}"
+        value = known.absent or fmt.ABSENT
+    if known.is_flag:
+        return "yes" if value else "no"
+    if str(value).replace(".", "", 1).isdigit() and (name in SHARES or known.metavar == "SECONDS"):
+        return fmt.percent(float(value)) if name in SHARES else fmt.duration(float(value))
+    return value if isinstance(value, str) else f"{value:,}"
 
 
 def conditions(found: RunFacts) -> tuple[Fact, ...]:
@@ -79,7 +86,7 @@ def conditions(found: RunFacts) -> tuple[Fact, ...]:
         Fact("Transfer", fmt.duration(report.transfer_s)),
         Fact("Isolation level", str(report.isolation_level)),
         *(Fact(f"Board's own limit, {name}", fmt.number(value)) for name, value in (report.own_limits or {}).items()),
-        Fact("cgroup peak", fmt.size(report.memory.cgroup_peak_bytes), hint="Counts page cache"),
+        Fact("Peak of its cgroup", fmt.size(report.memory.cgroup_peak_bytes), hint="Counts page cache"),
     )
 
 

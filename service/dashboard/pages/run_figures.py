@@ -117,13 +117,16 @@ def step_figure(
         p90_ms=measured.p90_us / 1000,
     )
     above = outliers_above(series)
-    note = f"{fmt.plural(len(series.step_ms), 'step')} in {fmt.plural(len(measured.blocks), 'block')} (shaded in turn)."
-    if above:
-        note += f" {fmt.plural(above, 'step')} above the axis, hollow at its upper edge."
+    note = f"{fmt.plural(len(series.step_ms), 'step')} in {fmt.plural(len(measured.blocks), 'block')}."
+    beyond = f"{fmt.plural(above, 'step')} above the axis" if above else ""
+    in_picture = ["Every other block is shaded."] if len(measured.blocks) > 1 else []
+    in_picture += [f"{beyond}, hollow at its upper edge."] if above else []
     return Figure(
         id="step-latency",
         title="Step latency",
         note=note,
+        picture_note=" ".join(in_picture),
+        live_note=f"{beyond}: Show all has them too." if above else "",
         drawing=for_screens(lambda width: step_plot(series, width), width),
         table=block_table(measured),
         data_href=data_href,

@@ -50,12 +50,13 @@ def sustained_figure(said: SustainedView, data_href: str) -> Figure:
     )
     above = beyond(series)
     note = f"{said.says}. {fmt.plural(len(said.windows), 'window')} of {fmt.number(said.window_s, 1)} s."
-    if above:
-        note += f" The 90th percentile of {fmt.plural(above, 'window')} is above the axis."
+    beyond_axis = f"The 90th percentile of {fmt.plural(above, 'window')} is above the axis" if above else ""
     return Figure(
         id="sustained-curve",
         title="Step time while it is sustained",
         note=note[0].upper() + note[1:],
+        picture_note=f"{beyond_axis}." if above else "",
+        live_note=f"{beyond_axis}: Show all has it too." if above else "",
         drawing=for_screens(lambda width: sustained_plot(series, width), FULL_WIDTH),
         table=thinned(window_table(said)),
         data_href=data_href,

@@ -90,7 +90,7 @@
       const figure = frame.closest("[id]");
       this.id = figure ? figure.id : "";
       this.title = frame.querySelector("svg[aria-label]")?.getAttribute("aria-label") || "chart";
-      this.chosen = kept.get(this.id) || { reach: 24, isLog: Boolean(this.spec.is_log?.[1]), scales: null };
+      this.chosen = kept.get(this.id) || { reach: 24, isLog: Boolean(this.spec.is_log?.[1]), scales: null, isWhole: false };
       kept.set(this.id, this.chosen);
       this.sources = [...new Set([this.spec.source, ...this.spec.lines.map((line) => line.source)].filter(Boolean))];
     }
@@ -212,10 +212,12 @@
       return [low, low === high ? low + 1 : high];
     }
 
+    // Up to where the server's picture goes, until somebody zooms or asks for all.
     height(u, low, high) {
       const [first, last] = this.spec.range_x ?? [u.data[0][0], u.data[0][u.data[0].length - 1]];
       const { min, max } = u.scales.x;
-      return min > first || max < last ? uPlot.rangeNum(low, high, 0.1, true) : this.spec.range_y;
+      const isZoomed = (min ?? first) > first || (max ?? last) < last;
+      return isZoomed || this.chosen.isWhole ? uPlot.rangeNum(low, high, 0.1, true) : this.spec.range_y;
     }
 
     series(line, index) {
@@ -306,6 +308,7 @@
 
     all() {
       this.chosen.scales = null;
+      this.chosen.isWhole = true;
       this.plot.setData(this.plot.data, true);
       for (const other of charts) if (this.spec.sync && other !== this && other.spec.sync === this.spec.sync && other.chosen.scales) other.all();
     }

@@ -26,6 +26,18 @@
     }
   };
 
+  // All of the page is new, but for a form that its reader has begun to fill in.
+  const end = (fresh) => {
+    const whole = document.importNode(fresh.getElementById("content"), true);
+    for (const form of main.querySelectorAll("form.form")) {
+      const isBegun = [...form.elements].some((one) => one.defaultValue !== undefined && one.type !== "hidden" && one.value !== one.defaultValue);
+      const place = whole.querySelector(`#${form.id}`);
+      if (place && (isBegun || form.contains(document.activeElement))) place.replaceWith(form);
+    }
+    main.replaceChildren(...whole.childNodes);
+    document.title = fresh.title;
+  };
+
   const announce = (fresh) => {
     const said = document.getElementById("announcement");
     const news = fresh.getElementById("announcement");
@@ -48,8 +60,7 @@
       announce(fresh);
       if (!fresh.getElementById("content")?.dataset.events) {
         stop();
-        document.getElementById("content").replaceChildren(...document.importNode(fresh.getElementById("content"), true).childNodes);
-        document.title = fresh.title;
+        end(fresh);
         return undefined;
       }
       swap(fresh);

@@ -74,7 +74,12 @@
     if (row?.hidden) row.hidden = false;
   });
 
-  for (const words of document.querySelectorAll(".words")) {
+  const offerCopies = () => {
+    for (const words of document.querySelectorAll(".words:not([data-offered])")) offerCopy(words);
+  };
+
+  const offerCopy = (words) => {
+    words.dataset.offered = "";
     const button = Object.assign(document.createElement("button"), { type: "button", className: "button small-button", textContent: "Copy" });
     button.setAttribute("aria-label", `Copy: ${words.querySelector("h3").textContent}`);
     button.addEventListener("click", async () => {
@@ -87,5 +92,9 @@
       }
     });
     words.querySelector("h3").after(button);
-  }
+  };
+
+  // A page that follows by itself is another one once its run has ended.
+  new MutationObserver(offerCopies).observe(document.getElementById("content"), { childList: true });
+  offerCopies();
 })();
