@@ -171,7 +171,9 @@ def _clear_away(process: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     """The process: beats until stdin ends or the lease is lost."""
     parent = os.getppid()
-    settings = from_json(HeartbeatSettings, json.loads(sys.stdin.buffer.readline()))
+    # Unbuffered: a buffer would swallow the lines that have come behind the first while this process started.
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as lines:
+        settings = from_json(HeartbeatSettings, json.loads(lines.readline()))
     with contextlib.suppress(OSError):
         os.nice(-5)
     state = StateFolder(Path(settings.state))

@@ -65,3 +65,14 @@ def test_one_that_is_stopped_is_killed_and_started_again(
         assert beating.lost is None
     assert beating._process is not None
     assert beating._process.poll() is not None, "at its end none is left"
+
+
+def test_what_is_told_while_the_process_starts_is_in_its_first_beat(farm: FakeFarm, tmp_path: Path) -> None:
+    client = FarmClient(farm.url, StateFolder(tmp_path), session="s" * 16, description=describe_device().description)
+    client.enrol("one-time")
+    farm.assign(bundle("slow"), steps=1000)
+    with Heartbeat(client, "lease-0001", interval_s=600) as beating:
+        beating.tell("unpack", 0)
+        beating.tell("run", 0)
+        farm.wait_for(lambda: len(farm.heartbeats) >= 1)
+    assert [request.phase for _, request in farm.heartbeats] == ["run"]
