@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: client-platforms docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots pages test-224 soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: pytorch client-platforms docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots pages test-224 soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -16,6 +16,9 @@ test: set-up-test    ## all tests; the linter and the type checker are among the
 
 up: set-up           ## start the farm on this machine and leave it running
 	@$(BIN)/pockfarm up
+
+pytorch:             ## PyTorch beside the farm in .venv, for models of your own
+	@$(PYTHON) scripts/set_up.py pytorch
 
 down:                ## stop the farm
 	@$(BIN)/pockfarm down

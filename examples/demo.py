@@ -220,7 +220,7 @@ def speaker(story: Story, title: str) -> Callable[[str, str], None]:
         is_new = state != last and state not in PASSING_STATES
         if is_new or time.monotonic() - spoke_s > QUIET_S:
             last, spoke_s = state, time.monotonic()
-            story.say(f"{title}: {' '.join((state, progress)).strip()}")
+            story.say(f"{title}: {progress or state}")
 
     return show
 

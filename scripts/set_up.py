@@ -1,4 +1,4 @@
-"""Make the environment: `python3 scripts/set_up.py farm` (run the farm) or `dev` (run the tests too).
+"""Make the environment: `python3 scripts/set_up.py farm` (run the farm), `pytorch` (with it) or `dev` (run the tests).
 
 Standard library only, since it runs before anything is installed. It does what is missing and nothing else: Debian
 packages (as root; otherwise it says what to install), the virtual environment in `.venv`, the Python packages at the
@@ -28,12 +28,12 @@ VENV = ROOT / ".venv"
 DASHBOARD = ROOT / "service" / "dashboard"
 """Whose package.json asks for the chart library."""
 LOG = VENV / "set-up.log"
-LEVELS = ("farm", "dev")
+LEVELS = ("farm", "pytorch", "dev")
 TORCH = "torch==2.13.0"
-"""For the tests only, which compare with it; the farm and the demo do without."""
+"""For modules of one's own, and the tests; the farm and the demo do without."""
 TORCHVISION = "torchvision==0.28.0"
 """For its model definitions; has no build for this PyTorch without CUDA, so it comes alone (`tests/vision.py`)."""
-PYTHON_PACKAGES = {"farm": (71, 1040), "dev": (221, 2680)}
+PYTHON_PACKAGES = {"farm": (77, 1040), "pytorch": (86, 1790), "dev": (221, 2680)}
 """How many, and MB on the disk, at each level, with the versions of constraints.txt (a test measures again)."""
 MINUTES = {"Debian packages": "1 to 3", "Python packages": "2 to 5", "linker": "1 to 5"}
 """On a machine of two to four cores and a line of 100 Mbit/s."""
@@ -66,9 +66,7 @@ class SystemPackage:
 SYSTEM_PACKAGES = (
     SystemPackage("qemu-user-static", ("qemu-aarch64-static",), "runs AArch64 binaries", ("dev",)),
     SystemPackage("chromium", ("chromium",), "opens the dashboard in the tests", ("dev",)),
-    SystemPackage(
-        "postgresql", ("/usr/lib/postgresql/*/bin/initdb",), "the tests run on PostgreSQL as on SQLite", ("dev",)
-    ),
+    SystemPackage("postgresql", ("/usr/lib/postgresql/*/bin/initdb",), "the tests run on it as on SQLite", ("dev",)),
     *(
         SystemPackage(name, (program,), "compiles and runs what a bundle brings for apps", ("dev",))
         for name, program in (
@@ -78,25 +76,16 @@ SYSTEM_PACKAGES = (
         )
     ),
     *(
-        SystemPackage(name, (program,), "a real S3 server for the tests of the whole topology", ())
-        for name, program in (
-            ("swift-proxy", "swift-proxy-server"),
-            ("swift-account", "swift-account-server"),
-            ("swift-container", "swift-container-server"),
-            ("swift-object", "swift-object-server"),
-            ("memcached", "memcached"),
-        )
+        SystemPackage(f"swift-{part}", (f"swift-{part}-server",), "a real S3 server for the topology's tests", ())
+        for part in ("proxy", "account", "container", "object")
     ),
+    SystemPackage("memcached", ("memcached",), "what that S3 server needs", ()),
     SystemPackage("npm", ("npm",), "installs the dashboard's chart library, which the tests zoom with", ("dev",)),
     SystemPackage("pypy3-venv", ("pypy3",), "a Python 3.9 on Debian 12, for the agent's tests", ()),
-    SystemPackage(
-        "python3-cryptography",
-        ("/usr/lib/python3/dist-packages/cryptography",),
-        "what boards have, for the agent's tests",
-        (),
-    ),
+    *(SystemPackage(name, (name,), "completes our commands in the tests", ()) for name in ("zsh", "fish")),
+    SystemPackage("python3-cryptography", ("/usr/lib/python3/dist-packages/cryptography",), "what boards have", ()),
 )
-WANTED = {"farm": ("qemu-user-static",), "dev": tuple(package.name for package in SYSTEM_PACKAGES)}
+WANTED = dict.fromkeys(LEVELS, ("qemu-user-static",)) | {"dev": tuple(package.name for package in SYSTEM_PACKAGES)}
 
 
 class SetUpError(Exception):
@@ -141,10 +130,24 @@ def announce(level: str, missing: Sequence[SystemPackage], done: bool) -> None:
         names = " ".join(package.name for package in missing)
         say(f"  Debian packages  {names} and what they need; {MINUTES['Debian packages']} min")
     if not done:
-        count, size_mb = PYTHON_PACKAGES[level]
+        count, size_mb = new_packages(level)
         say(f"  Python packages  about {count}, {size_mb:,} MB in .venv; {MINUTES['Python packages']} min")
+        if level != "farm":
+            say("  PyTorch          among them; where pip's index only has it for GPUs, some 5,000 MB and minutes more")
+    if not done and not done_below(level):
         say("  chart library    uPlot by npm, 1 MB; seconds" if shutil.which("npm") else f"  chart library    {NO_NPM}")
         say(f"  linker           its C library for each kind of machine; {MINUTES['linker']} min")
+
+
+def done_below(level: str) -> str | None:
+    """The highest level below this one that is done."""
+    return next((one for one in reversed(LEVELS[: LEVELS.index(level)]) if is_done(one)), None)
+
+
+def new_packages(level: str) -> tuple[int, int]:
+    """About how many packages will come, and MB."""
+    (count, size_mb), there = PYTHON_PACKAGES[level], PYTHON_PACKAGES.get(done_below(level) or "", (0, 0))
+    return count - there[0], size_mb - there[1]
 
 
 def missing_packages(level: str) -> list[SystemPackage]:
@@ -182,11 +185,8 @@ def apt(names: Sequence[str]) -> None:
 
 def how_much(names: Sequence[str]) -> str:
     """What apt says it would install: how many packages, and how much to fetch and on the disk."""
-    command = ["apt-get", "install", "--assume-no", "--no-install-recommends", *names]
-    environment = {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    command = ["env", "LC_ALL=C", "apt-get", "install", "--assume-no", "--no-install-recommends", *names]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     fetch, disk = r"Need to get (?:\S+ \S+/)?([\d.,]+ \w+)", r"operation, ([\d.,]+ \w+)"
     found = [re.search(pattern, done.stdout) for pattern in (r"(\d+) newly installed", fetch, disk)]
     texts = [match[1] if match else "?" for match in found]
@@ -239,8 +239,8 @@ def make_venv() -> None:
 
 def install_python_packages(level: str) -> None:
     say("Python packages: the whole output goes to .venv/set-up.log")
-    wanted = ["-e", f".[{level}]", *([TORCH] if level == "dev" else [])]
-    pip("install", "-c", "constraints.txt", *wanted, about=PYTHON_PACKAGES[level][0])
+    wanted = ["-e", f".[{level}]", *([TORCH] if level != "farm" else [])]
+    pip("install", "-c", "constraints.txt", *wanted, about=new_packages(level)[0])
     if level == "dev":
         pip("install", "--no-deps", TORCHVISION)
 

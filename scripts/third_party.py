@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = {"agent": "agent", "client": "client", "fine-tune": "client", "service": "farm", "worker": "worker",
-         "farm": "one machine", "docs": "documentation", "dev": "tests"}  # fmt: skip
+         "farm": "one machine", "pytorch": "tests", "docs": "documentation", "dev": "tests"}  # fmt: skip
 """What an extra of pyproject.toml is for; in this order on the page."""
 TESTS = "tests"
 ENVIRONMENT = {"implementation_name": "cpython", "platform_python_implementation": "CPython",
@@ -90,6 +90,8 @@ PROGRAMS = {
     "swift-object": SWIFT,
     "memcached": Program("BSD-3-Clause", "tests: beside Swift"),
     "pypy3-venv": Program("MIT", "tests: a Python 3.9"),
+    "zsh": Program("Zsh (as MIT), some files GPL-2.0", "tests: completes commands"),
+    "fish": Program("GPL-2.0-only", "tests: completes commands"),
     "python3-cryptography": Program("Apache-2.0 OR BSD-3-Clause", "agent: Debian's own build"),
     "postgres": Program("PostgreSQL", "docker-compose.yml: the database"),
     "valkey/valkey": Program("BSD-3-Clause", "docker-compose.yml: the broker"),

@@ -92,9 +92,17 @@ def _written(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWa
     told = CompileWarning(
         "fine_tune.old_exporter", "model",
         f"exported by TorchScript, since torch.onnx.export(dynamo=True) failed: {_reason(first)}",
-        "shared and equal tensors are told apart by guesses; see the other warnings",
+        _remedy(first),
     )  # fmt: skip
     return (told,)
+
+
+def _remedy(problem: Exception) -> str:
+    """What to do where the current exporter failed; it needs a package that PyTorch does not bring."""
+    guesses = "shared and equal tensors are told apart by guesses"
+    if isinstance(problem, ModuleNotFoundError) and problem.name:
+        return f"{guesses}; python -m pip install {problem.name.partition('.')[0]}"
+    return f"{guesses}; see the other warnings"
 
 
 @contextlib.contextmanager

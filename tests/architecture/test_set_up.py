@@ -181,6 +181,30 @@ def test_one_call_of_pip_resolves_all_that_the_tests_need(script: ModuleType, mo
     assert alone.endswith(f"install --no-deps {script.TORCHVISION}"), "which resolves nothing"
 
 
+def test_pytorch_comes_beside_the_farm_at_the_version_of_the_tests(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interpreter = script.VENV / "bin" / "python"
+    interpreter.parent.mkdir()
+    interpreter.write_text(f'#!/bin/sh\necho "$@" >> {script.VENV}/calls\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(script, "LOG", script.VENV / "set-up.log")
+    monkeypatch.setattr(script, "install_system_packages", lambda level: None)
+    monkeypatch.setattr(script, "install_chart_library", lambda level: None)
+    script.set_up("pytorch")
+    assert (script.VENV / "calls").read_text().splitlines()[0].endswith(f".[pytorch] {script.TORCH}")
+    whole = capsys.readouterr().out
+    assert "PyTorch          among them" in whole
+    assert "linker           its C library" in whole
+    script.stamp("pytorch").unlink()
+    script.stamp("farm").write_text(script.fingerprint())
+    script.set_up("pytorch")
+    more = capsys.readouterr().out
+    (count,) = re.findall(r"Python packages  about (\d+)", more)
+    assert int(count) == script.PYTHON_PACKAGES["pytorch"][0] - script.PYTHON_PACKAGES["farm"][0]
+    assert "linker           " not in more, "it was built with the farm's own environment"
+
+
 def test_what_is_done_is_not_done_again_until_something_changes(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,8 +217,9 @@ def test_what_is_done_is_not_done_again_until_something_changes(
     script.set_up("dev")
     assert done == ["venv", "dev", "charts", "linker"]
     script.set_up("dev")
+    script.set_up("pytorch")
     script.set_up("farm")
-    assert done == ["venv", "dev", "charts", "linker"], "the larger environment serves the smaller one"
+    assert done == ["venv", "dev", "charts", "linker"], "the larger environment serves the smaller ones"
     monkeypatch.setattr(script, "fingerprint", lambda: "other constraints")
     script.set_up("farm")
     assert done[4:] == ["venv", "farm", "charts", "linker"]

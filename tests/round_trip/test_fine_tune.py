@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib.abc
 import io
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -197,6 +199,27 @@ def test_a_module_that_only_the_old_exporter_takes(monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError, match="cannot export this module") as caught:
         pockfarm.fine_tune(module, x, (x, y))
     assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_package_that_exports_need_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "onnxscript"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Without("onnxscript"), *sys.meta_path])
+    module, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.randint(0, 2, (4,))
+    tuned = pockfarm.fine_tune(module, x, (x, y), spec=SPEC, steps=1)
+    (told,) = [warning for warning in tuned.warnings if warning.code == "fine_tune.old_exporter"]
+    assert told.hint.endswith("python -m pip install onnxscript")
+
+
+class Without(importlib.abc.MetaPathFinder):
+    """Python as it is where a package is not installed."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] == self.package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 class Reversed(torch.autograd.Function):
