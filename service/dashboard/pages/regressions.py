@@ -6,7 +6,7 @@ The two say different things. A canary's change is found among many runs of one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -24,7 +24,7 @@ from service.dashboard.forms import Field, Form
 from service.dashboard.names import device_names
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.database.models import Device
+from service.database.models import Device, Run
 from service.runs.compilers import OverCompilers, Timed, history_of, over_compilers
 from service.runs.variation import variations
 
@@ -43,12 +43,14 @@ CHANGE_COLUMNS = (
 )
 WORK_COLUMNS = (
     Column("work", "Model and plan", primary=True),
+    Column("state", "Standing", "state", wide_only=True),
     Column("said", "What may be said", wrap=True),
     Column("after_ms", "Step median now", "number", "ms", fits=True, wide_only=True),
     Column("before_ms", "Before", "number", "ms", fits=True, wide_only=True),
     Column("device", "Device"),
     Column("compilers", "Compiler", "code", wrap=True),
-    Column("see", "See", wrap=True),
+    Column("note", "Said about it", wrap=True),
+    Column("see", "See"),
 )
 RUN_COLUMNS = (
     Column("at", "When", "time", "UTC", primary=True),
@@ -139,21 +141,35 @@ def _works(session: Session) -> Table:
     ids = [run.run_id for _, change in pairs for run in change]
     facts = {run.id: run for run in queries.with_reports(session, queries.runs_by_id(session, ids))}
     known = variations(session, {one.device_id for one in found}, judged=ids)
+    notes = _notes(session, found)
     rows = [
-        _work_row(one, facts[before.run_id], facts[after.run_id], (before, after), known)
+        _work_row(one, facts[before.run_id], facts[after.run_id], (before, after), known, notes)
         for one, (before, after) in pairs
         if before.run_id in facts and after.run_id in facts
     ]
     return table("works", "Your own runs, before and after a change of the compiler", WORK_COLUMNS, rows)
 
 
+def _notes(session: Session, found: Sequence[OverCompilers]) -> Mapping[str, str]:
+    """By id, of runs of each work's newest compiler: what people noted there is what is known of its times."""
+    ids = [run.run_id for one in found for run in one.runs if run.compiler == one.runs[-1].compiler]
+    noted = session.execute(select(Run.id, Run.note).where(Run.id.in_(ids), Run.note != "").order_by(Run.id))
+    return {str(row.id): str(row.note) for row in noted}
+
+
 def _work_row(
-    one: OverCompilers, before: RunFacts, after: RunFacts, change: tuple[Timed, Timed], known: Mapping[str, Variation]
-) -> Row:
+    one: OverCompilers, before: RunFacts, after: RunFacts, change: tuple[Timed, Timed], known: Mapping[str, Variation],
+    noted: Mapping[str, str],
+) -> Row:  # fmt: skip
     compilers = " to ".join(fmt.short_digest(run.compiler) for run in change)
+    said = _said(before, after, known)
+    note = next((noted[run.run_id] for run in reversed(one.runs) if run.run_id in noted), "")
+    may_say = "slower" in said and visitors.current().may("submit")
     values: dict[str, Value] = {
         "work": f"{one.model_name} · {one.plan_name}",
-        "said": _said(before, after, known),
+        "state": ("acknowledged" if note else "open") if "slower" in said else None,
+        "said": said,
+        "note": note or ("say why" if may_say else None),
         "after_ms": after.median_ms,
         "before_ms": before.median_ms,
         "device": after.device_name,
@@ -164,6 +180,7 @@ def _work_row(
         "work": addresses.page("regressions", ("of", after.id)),
         "device": addresses.device(one.device_id),
         "see": addresses.compare([before.id, after.id]),
+        **({"note": f"{addresses.run(after.id)}#about"} if may_say and not note else {}),
     }
     notes = {"work": f"{one.target}, {fmt.plural(len(one.runs), 'valid run')} lately"}
     medians = f"step median {fmt.latency(after.median_ms)}, was {fmt.latency(before.median_ms)}"

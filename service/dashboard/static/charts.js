@@ -265,7 +265,8 @@
         ctx.moveTo(x, u.bbox.top);
         ctx.lineTo(x, u.bbox.top + u.bbox.height);
         ctx.stroke();
-        ctx.textAlign = x > u.bbox.left + u.bbox.width / 2 ? "right" : "left";
+        const isBeforeAnother = this.spec.marks.some(([other]) => other > at && u.valToPos(other, "x", true) - x < 160 * devicePixelRatio);
+        ctx.textAlign = isBeforeAnother || x > u.bbox.left + u.bbox.width / 2 ? "right" : "left";
         ctx.fillText(label, x + (ctx.textAlign === "right" ? -5 : 5), u.bbox.top + (14 + 14 * row) * devicePixelRatio);
       });
       ctx.setLineDash([]);
