@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from device_agents.attempt import Attempt, Station
+from device_agents.devices.condition import ConditionReader
 from device_agents.devices.describe import describe_device
 from device_agents.errors import EnrolmentError, FarmError, Stale, Unreachable
 from device_agents.farm import retry
@@ -306,6 +307,7 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     station = Station(client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive, limits, shelf)
     updater = Updater(client, state.path, wishes(options), is_trial=options.trial)
     client.program = updater.program
+    client.condition = ConditionReader(device.kind, device.board, state.path, state.scratch.name)
     agent = Agent(station, updater, long_poll_s=options.long_poll)
     signal.signal(signal.SIGTERM, agent.on_signal)
     signal.signal(signal.SIGINT, agent.on_signal)

@@ -93,7 +93,8 @@ class Attempt:
         self._folder = self._kept = station.client.state.scratch
         description = station.device.description
         self._findings = Findings(1, description.cores)
-        self._heartbeat = Heartbeat(station.client, assignment.lease_token, interval_s=station.heartbeat_interval_s)
+        self._heartbeat = Heartbeat(station.client, assignment.lease_token, interval_s=station.heartbeat_interval_s,
+                                    kind=station.device.kind.name)  # fmt: skip
         self._events = EventSender(station.client, assignment.lease_token)
         own = assignment.own_data
         self._stays = own is not None and station.shelf.weights_stay(own.name)

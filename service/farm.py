@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from service.database.engine import Database
 from service.database.scope import FarmSession
+from service.devices.conditions import Conditions
 from service.devices.sightings import Sightings
 from service.garbage.collecting import Collection
 from service.garbage.holding import Holder
@@ -45,6 +46,7 @@ class Farm:
     rates: Rates = field(default_factory=Rates)
     held_answers: HeldAnswers = field(default_factory=HeldAnswers)
     sightings: Sightings = field(default_factory=Sightings)
+    conditions: Conditions = field(default_factory=Conditions)
 
     def close(self) -> None:
         """Let go of connections."""

@@ -30,7 +30,7 @@ from service.database.models import (
     Job,
     Run,
 )
-from service.devices import tokens
+from service.devices import conditions, tokens
 from service.farm import Farm
 from service.health.signs import Signs
 from service.jobs import claims
@@ -222,6 +222,20 @@ def note_sightings(farm: Farm) -> None:
     farm.sightings.write(farm.database)
 
 
+def note_conditions(farm: Farm) -> None:
+    """Write how devices are, as they told this process."""
+    farm.conditions.write(farm.database)
+
+
+def forget_temperatures(farm: Farm) -> None:
+    """Delete temperatures that are older than a week."""
+    with farm.database.read() as session:
+        is_due = conditions.is_to_be_forgotten(session)
+    if is_due:
+        with farm.database.transaction() as session:
+            conditions.forget(session)
+
+
 def forget_secrets(farm: Farm) -> None:
     """Delete links, sessions, credentials and idempotency records an hour after they ran out."""
     before = time.time() - FORGET_AFTER_S
@@ -261,11 +275,11 @@ def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
 
 
 STEPS: tuple[Callable[[Farm], None], ...] = (
-    note_sightings, ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases, fill_lanes, expire_runs,
-    send_canaries, note_key_uses, log_results, apply_retention, collect_garbage,
+    note_sightings, note_conditions, ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases,
+    fill_lanes, expire_runs, send_canaries, note_key_uses, log_results, apply_retention, collect_garbage,
 )  # fmt: skip
 CALM_STEPS: tuple[Callable[[Farm], None], ...] = (
-    send_timed_canaries, forget_secrets, forget_tokens, forget_uploads, keep_head,
+    send_timed_canaries, forget_secrets, forget_tokens, forget_temperatures, forget_uploads, keep_head,
 )  # fmt: skip
 """What nobody waits for."""
 CALM_EVERY = 5

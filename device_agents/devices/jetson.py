@@ -72,10 +72,14 @@ def _power(board: Board) -> tuple[float, str] | None:
     return (measured[0], f"tegrastats {measured[1]}") if measured else None
 
 
+def _heat(board: Board) -> float | None:
+    return hottest_c(board, r"^(cpu|tj)-thermal$|^CPU-therm$")
+
+
 def read(board: Board) -> Reading:
     power = _power(board)
     return Reading(
-        temperature_c=hottest_c(board, r"^(cpu|tj)-thermal$|^CPU-therm$"),
+        temperature_c=_heat(board),
         frequency_hz=mean_frequency_hz(board),
         throttled=is_cooling_cpu(board),
         power_mw=power[0] if power else None,
@@ -104,4 +108,5 @@ KIND = DeviceKind(
     },
     facts=_facts,
     read=read,
+    heat=_heat,
 )

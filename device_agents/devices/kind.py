@@ -20,3 +20,9 @@ class DeviceKind:
     facts: Callable[[Board], dict[str, str]]
     """What identifies the state of the board beside a number: model, power mode, governor, firmware."""
     read: Callable[[Board], Reading]
+    heat: Callable[[Board], float | None] | None = None
+    """The temperature of a reading alone, where tools make a whole one slow."""
+
+    def temperature_c(self, board: Board) -> float | None:
+        """Of the hottest processor zone; None without such a sensor."""
+        return self.heat(board) if self.heat is not None else self.read(board).temperature_c

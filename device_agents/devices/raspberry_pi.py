@@ -53,13 +53,17 @@ def _is_under_voltage(board: Board) -> bool | None:
     return None
 
 
+def _heat(board: Board) -> float | None:
+    return hottest_c(board, r"^cpu-thermal$")
+
+
 def read(board: Board) -> Reading:
     bits = throttled_bits(board)
     power_mw = (
         pmic_power_mw(board.output("vcgencmd", "pmic_read_adc") or "") if _detect(board) == "raspberry-pi-5" else None
     )
     return Reading(
-        temperature_c=hottest_c(board, r"^cpu-thermal$"),
+        temperature_c=_heat(board),
         frequency_hz=mean_frequency_hz(board),
         throttled=bool(bits & _NOW_BITS) if bits is not None else _is_under_voltage(board),
         power_mw=power_mw,
@@ -85,4 +89,5 @@ KIND = DeviceKind(
     },
     facts=_facts,
     read=read,
+    heat=_heat,
 )

@@ -40,6 +40,7 @@ from device_agents.wire import (
     Blob,
     Challenge,
     ChallengeRequest,
+    Condition,
     Credential,
     DeviceDescription,
     EnrolRequest,
@@ -69,6 +70,7 @@ TIMEOUT_S = 10.0
 LONG_POLL_GRACE_S = 15.0
 MAX_ANSWER_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
+HEARTBEAT_END = wire.HEARTBEAT_PATH.rpartition("/")[2]
 _LEASE = re.compile(r"(/agent/attempts/)[^/\s\"]+")
 
 
@@ -85,6 +87,8 @@ class FarmClient:
         self._clock = ClockWatch()
         self.program: Callable[[], Program] | None = None
         """What this agent runs from, told as it enrols and renews."""
+        self.condition: Callable[[], Condition] | None = None
+        """How the device is, told with requests for work and heartbeats."""
 
     def describe_own_data(self, datasets: tuple[OwnDataset, ...]) -> None:
         """What the device says of its own data sets from now on, to whom it enrols with or renews at."""
@@ -267,6 +271,8 @@ class FarmClient:
         headers[wire.CLOCK_HEADER] = f"{time.time():.3f}"
         if self.program is not None and path in (wire.ENROL_PATH, wire.RENEW_PATH):
             headers[wire.PROGRAM_HEADER] = dumps(self.program()).decode()
+        if self.condition is not None and (path == wire.LEASE_PATH or path.endswith(HEARTBEAT_END)):
+            headers[wire.CONDITION_HEADER] = dumps(self.condition()).decode()
         credential = self.state.credential()
         if credential and path not in (wire.ENROL_PATH, wire.CHALLENGE_PATH, wire.RENEW_PATH):
             headers["Authorization"] = f"Bearer {credential.token}"

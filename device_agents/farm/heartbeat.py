@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from device_agents.devices import DEVICE_KINDS, Board
+from device_agents.devices.condition import ConditionReader
 from device_agents.errors import AgentError, EnrolmentError, FarmError, Refused, Stale
 from device_agents.farm.client import FarmClient
 from device_agents.farm.state import StateFolder
@@ -51,6 +53,8 @@ class HeartbeatSettings:
     lease_token: str
     interval_s: float
     description: DeviceDescription
+    kind: str = ""
+    """Of device, to tell how it is."""
     phase: str = "download"
     steps_done: int = 0
     """What the first beat says."""
@@ -59,9 +63,11 @@ class HeartbeatSettings:
 class Heartbeat:
     """The agent's side: keeps the process up, tells it the phase, hears of cancellation and loss."""
 
-    def __init__(self, client: FarmClient, lease_token: str, *, interval_s: float = HEARTBEAT_INTERVAL_S) -> None:
+    def __init__(
+        self, client: FarmClient, lease_token: str, *, interval_s: float = HEARTBEAT_INTERVAL_S, kind: str = ""
+    ) -> None:
         self._settings = HeartbeatSettings(
-            client.server, str(client.state.path), client.session, lease_token, interval_s, client.description
+            client.server, str(client.state.path), client.session, lease_token, interval_s, client.description, kind
         )
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -178,6 +184,8 @@ def main() -> None:
         os.nice(-5)
     state = StateFolder(Path(settings.state))
     client = FarmClient(settings.server, state, session=settings.session, description=settings.description)
+    client.condition = next((ConditionReader(kind, Board(), state.path, state.scratch.name) for kind in DEVICE_KINDS
+                             if kind.name == settings.kind), None)  # fmt: skip
     threading.Thread(target=_say_alive, name="alive", daemon=True).start()
     request, next_s = HeartbeatRequest(settings.phase, settings.steps_done), time.monotonic()
     running_s = next_s

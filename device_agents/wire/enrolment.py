@@ -14,7 +14,8 @@ from device_agents.wire.report import MeasurementClass
 
 MAX_MODES = 16
 _MODE = re.compile(r"[a-z]{1,40}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
+DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,99}")
+DEVICE_NAME_WORDS = "1-100 letters, digits, spaces and ._:@+-"
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class DeviceDescription:
     """That it takes beside those that every agent does (`settings.FIRST_MODES`)."""
 
     def __post_init__(self) -> None:
-        check(bool(_NAME.fullmatch(self.name)), "name", "1-100 letters, digits, spaces and ._:@+-")
-        check(bool(_NAME.fullmatch(self.device_class)), "device_class", "1-100 letters, digits, spaces and ._:@+-")
+        check(bool(DEVICE_NAME.fullmatch(self.name)), "name", DEVICE_NAME_WORDS)
+        check(bool(DEVICE_NAME.fullmatch(self.device_class)), "device_class", DEVICE_NAME_WORDS)
         check(self.cores >= 1, "cores", "at least 1")
         check(self.memory_bytes >= 1, "memory_bytes", "at least 1")
         most = len(ISOLATION_LEVELS) - 1

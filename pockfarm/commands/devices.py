@@ -1,4 +1,4 @@
-"""`pockfarm devices [show | enrol | tag | drain | resume]`: what is enrolled, and what operators decide about it."""
+"""`pockfarm devices [show | enrol | rename | tag | drain | resume]`: what is enrolled, and what operators do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import add_filter_options, chosen_filters
 from pockfarm.commands.shown import facts_text, show, show_list, shown_command
 from pockfarm.near import meant
-from pockfarm.table import NONE, cell, moment, text_table
-from pockfarm.values import DEVICE_STATES, Json, part, parts, text
+from pockfarm.table import NONE, bytes_text, cell, moment, text_table
+from pockfarm.values import DEVICE_STATES, Json, optional_number, part, parts, text
 
 HEADER = ("device", "name", "state", "device class", "measures as", "targets", "tags", "last seen", "why")
 LEAST = ("device class", "last seen", "targets", "measures as", "tags")
@@ -39,6 +39,9 @@ def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "the class is of a kind of board that nobody knows yet"
     enrol.add_argument("--new-class", action="store_true", help=words)
     enrol.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
+    rename = shown_command(actions, "rename", "give a device another name, which no other one has", _rename)
+    rename.add_argument("device", metavar="OLD", help="its id or its name now")
+    rename.add_argument("name", metavar="NEW", help="1-100 letters, digits, spaces and ._:@+-")
     drain = _action(actions, "drain", "let a device finish what it has, and give it nothing new", _drain)
     drain.add_argument("--reason", default="")
     tag = _action(actions, "tag", "set tags of a device, or take them away", _tag)
@@ -121,7 +124,10 @@ def _show(options: argparse.Namespace) -> int:
 def device_text(device: Json) -> str:
     """A device as people read it."""
     rows = [(name.replace("_", " "), cell(device.get(name))) for name in SHOWN if cell(device.get(name)) != NONE]
+    told = text(device, "told_name")
+    rows += [("calls itself", told)] if told and told != text(device, "name") else []
     rows += [("tags", tags_text(device))] if tags_text(device) else []
+    rows += condition_rows(part(device, "condition"))
     hold = part(device, "hold")
     if hold:
         rows.append(("now", text(hold, "says")))
@@ -129,6 +135,28 @@ def device_text(device: Json) -> str:
     history = [tuple(text(line, name) for name in ("at", "kind", "message")) for line in parts(device, "history")[:20]]
     lines += ["", data_text(device)] if data_text(device) else []
     return "\n".join(lines) + ("\n\n" + text_table(("at", "what", "why"), history) if history else "")
+
+
+def condition_rows(told: Json) -> list[tuple[str, str]]:
+    """What its agent told last of its storage and temperature; none if it is older than that."""
+    rows = []
+    free_bytes, total_bytes, heat_c = (
+        optional_number(told, name) for name in ("storage_free_bytes", "storage_total_bytes", "temperature_c")
+    )
+    if total_bytes is not None:
+        few = ", nearly full" if told.get("storage_is_nearly_full") else ""
+        rows.append(("storage", f"{bytes_text(free_bytes)} of {bytes_text(total_bytes)} free{few}"))
+    if heat_c is not None:
+        rows.append(("temperature", f"{heat_c:.0f} \N{DEGREE SIGN}C at {moment(text(told, 'at'))}"))
+    if text(told, "problem"):
+        rows.append(("not taken", f"what it tells of itself: {text(told, 'problem')}"))
+    return rows
+
+
+def _rename(options: argparse.Namespace) -> int:
+    with connect(options) as farm:
+        device = farm.rename_device(options.device, options.name)
+    return show(options, device, lambda: f"{text(device, 'id')} is called {text(device, 'name')}")
 
 
 def _drain(options: argparse.Namespace) -> int:

@@ -96,6 +96,8 @@ async def lease(
     """Ask for work; held open until there is some."""
     until = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
     dispatcher, clock, agent = farm.dispatcher, _clock_of(request), caller.agent
+    if agent.session == caller.device.session:
+        _note_condition(request, farm, agent)
     seeker, called_for = leasing.seeker_at_rest(farm, caller, body, clock), dict[str, bool]()
     if seeker is None:
         found = await run_in_threadpool(_seek, farm, agent, body, clock)
@@ -128,6 +130,11 @@ def _clock_of(request: Request) -> float | None:
         return None
 
 
+def _note_condition(request: Request, farm: Farm, agent: Agent) -> None:
+    """How the device is, if its agent says so."""
+    farm.conditions.note(agent.device_id, request.headers.get(wire.CONDITION_HEADER))
+
+
 def _program_of(request: Request) -> wire.Program | None:
     return program_of(request.headers.get(wire.PROGRAM_HEADER))
 
@@ -156,12 +163,14 @@ def still_open(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.KeptRun
 
 @router.post(wire.HEARTBEAT_PATH, openapi_extra=described(wire.HeartbeatRequest))
 def heartbeat(
-    lease_token: str, farm: WholeFarmDep, agent: AgentDep,
+    lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep,
     body: Annotated[wire.HeartbeatRequest, sent(wire.HeartbeatRequest)],
 ) -> Response:  # fmt: skip
     """Renew the lease of an attempt."""
     with farm.database.transaction() as session:
-        return _json(recording.heartbeat(session, farm, agent, lease_token, body))
+        answer = recording.heartbeat(session, farm, agent, lease_token, body)
+    _note_condition(request, farm, agent)
+    return _json(answer)
 
 
 @router.post(wire.EVENTS_PATH, openapi_extra=described(wire.EventBatch))

@@ -175,7 +175,7 @@ def _restart(session: Session, farm: Farm, device: Device, session_id: str, desc
 def _columns(description: DeviceDescription) -> dict[str, Any]:
     """As they are told; the isolation level is judged by itself."""
     return {
-        "name": description.name,
+        "told_name": description.name,
         "device_class": description.device_class,
         "measurement_class": description.measurement_class,
         "targets": [clean_text(target, 100) for target in description.targets],

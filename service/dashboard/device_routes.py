@@ -13,7 +13,7 @@ from service.dashboard.forms import Typed, TypedDep
 from service.dashboard.pages.device_doings import doings, tags_change
 from service.dashboard.pages.devices import device_page
 from service.devices import endpoints, service
-from service.devices.schemas import CanaryChange, StateChange, TagsChange
+from service.devices.schemas import CanaryChange, DeviceChange, StateChange, TagsChange
 from service.farm import Farm
 from service.problems import Forbidden, NotFound, Problem
 
@@ -38,6 +38,17 @@ def _refused(farm: Farm, device_id: str, form_id: str, typed: Typed, problem: Pr
         offered = doings(row, facts).refused(form_id, typed, problem) if facts else None
         page = device_page(session, farm.settings, device_id, offered)
         return render.page("device.html", problem.status_code, page=page, section="devices")
+
+
+@router.post("/rename")
+def rename(device_id: str, typed: TypedDep, farm: FarmDep, principal: PrincipalDep) -> Response:
+    """Give it another name."""
+
+    def change() -> str:
+        body = forms.body_of(DeviceChange, {"name": typed.text("name")})
+        return f"It is called {endpoints.rename_device(device_id, body, farm, principal).name}"
+
+    return _taken(farm, device_id, "rename", typed, change)
 
 
 @router.post("/tags")

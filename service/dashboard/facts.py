@@ -250,6 +250,7 @@ class DeviceFacts:
     targets: tuple[str, ...]
     enrolled_at: float
     last_seen_at: float
+    told_name: str = ""
     architecture: str = ""
     cpu_model: str = ""
     cores: int = 0

@@ -359,7 +359,8 @@ def _job_facts(found: Job) -> JobFacts:
 
 def _device_facts(found: Device, is_busy: bool, now: float) -> DeviceFacts:
     return DeviceFacts(
-        id=found.id, name=found.name, health=_health(found, is_busy, now), device_class=found.device_class,
+        id=found.id, name=found.name, told_name=found.told_name, health=_health(found, is_busy, now),
+        device_class=found.device_class,
         measurement_class=found.measurement_class, targets=tuple(found.targets), enrolled_at=found.created_at,
         last_seen_at=found.last_seen_at, architecture=found.architecture, cpu_model=found.cpu_model,
         cores=found.cores, memory_bytes=found.memory_bytes, features=tuple(found.features),

@@ -27,6 +27,7 @@ from service.dashboard.pages.audit import audit_file, audit_page
 from service.dashboard.pages.benchmark_filter import BenchmarkFilter
 from service.dashboard.pages.benchmarks import benchmarks_page
 from service.dashboard.pages.compare import compare_page, compare_table, kernels_of
+from service.dashboard.pages.device_condition import heat_table
 from service.dashboard.pages.device_filter import DeviceFilter
 from service.dashboard.pages.devices import device_page, devices_page, first_of
 from service.dashboard.pages.fronts import axes_of
@@ -34,6 +35,7 @@ from service.dashboard.pages.jobs import job_data, job_page, jobs_page
 from service.dashboard.pages.overview import overview_page
 from service.dashboard.pages.run_data import run_data
 from service.dashboard.pages.runs import runs_page
+from service.devices.conditions import temperatures
 from service.jobs.filter import JobFilter
 from service.problems import NotFound
 from service.runs.filter import RunFilter
@@ -197,9 +199,12 @@ def one_device(device_id: str, farm: FarmDep) -> Response:
 
 @private.get("/devices/{device_id}/{name}.{ending}")
 def one_device_data(device_id: str, name: str, ending: Ending, farm: FarmDep) -> Response:
-    """A device's whole `history`, or all of its `runs`, as a file."""
+    """A device's whole `history`, all of its `runs`, or its `temperatures`, as a file."""
     with farm.database.read() as session:
         found = queries.device(session, device_id)
+        points = temperatures(session, device_id) if name == "temperatures" else []
+    if found is not None and name == "temperatures":
+        return render.data(heat_table(points), ending, f"{device_id}-temperatures")
     if found is None or name not in ("history", "runs"):
         raise NotFound("data.unknown", f"device {device_id!r} has no table {name!r}")
     if name == "history":

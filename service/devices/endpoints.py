@@ -10,9 +10,13 @@ from device_agents.wire import MeasurementClass
 from service.access import FarmDep, PrincipalDep
 from service.database.models import DEVICE_STATES
 from service.devices import service, tokens
+from service.devices.conditions import condition_of
 from service.devices.marks import marks_of
+from service.devices.renaming import rename
 from service.devices.schemas import (
     CanaryChange,
+    ConditionView,
+    DeviceChange,
     DeviceDetail,
     DeviceEventView,
     DeviceView,
@@ -95,13 +99,22 @@ def show_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceDetail:
     with farm.database.read() as session:
         found = service.find(session, device_id)
         device = DeviceView.model_validate(found)
-        marks = marks_of(session, found) if service.is_own(session, found) else []
+        condition = condition_of(session, device_id)
+        marks = marks_of(session, found, condition) if service.is_own(session, found) else []
         lines = [DeviceEventView.model_validate(line) for line in service.history(session, device_id)]
         held = Calendar.read(session).hold(found, clock_s(farm.settings, found))
         return DeviceDetail(
             **device.model_dump(), marks=marks, history=lines, working_on=service.working_on(session, device_id),
             hold=HoldView.model_validate(held) if held else None,
+            condition=ConditionView.model_validate(condition) if condition else None,
         )  # fmt: skip
+
+
+@router.patch("/{device_id}")
+def rename_device(device_id: str, body: DeviceChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
+    """Give a device another name, which no other one of its organisation has; its agent's word counts no more."""
+    with farm.database.transaction() as session:
+        return DeviceView.model_validate(rename(session, device_id, body.name))
 
 
 @router.post("/{device_id}/quarantine")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +16,10 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import Report, from_json, impossible_energy
 from service.canary.history import change_words, explained, is_open
-from service.database.models import Attempt, CanaryChange, Device, Result, Run
+from service.database.memory import lasting_of
+from service.database.models import Attempt, CanaryChange, Device, DeviceCondition, Result, Run
 from service.database.scope import EVERYONES
+from service.devices.conditions import storage_words
 from service.devices.isolation import contradiction
 from service.runs.faults import NOT_RECEIVED
 from service.schemas import View
@@ -35,31 +38,43 @@ SENSORS = {"temperature_c": (-60.0, 150.0), "frequency_hz": (0.0, 1e10), "power_
 
 Attempts = list[tuple[str | None, str]]
 """Code and message."""
-Reports = list[dict[str, Any]]
+Looks = list[tuple[tuple[str, ...], str]]
+"""At reports: sensors that say what none does; how the clock went wrong."""
+LOOK_BYTES = 500
+"""Of one in memory, about."""
 
 
 class DeviceMark(View):
     """Something that an operator should look at."""
 
     code: str
-    """always-noisy, unlike-peers, slower, impossible-reports, sensors, time, not-received or isolation."""
+    """always-noisy, unlike-peers, slower, impossible-reports, sensors, time, not-received, isolation, storage or
+    condition."""
     says: str
 
 
-def marks_of(session: Session, device: Device) -> list[DeviceMark]:
-    """The device's marks."""
-    attempts, reports = _newest_attempts(session, device), _newest_reports(session, device)
+def marks_of(session: Session, device: Device, condition: DeviceCondition | None) -> list[DeviceMark]:
+    """The device's marks. `condition`: what it told last."""
+    attempts, looks = _newest_attempts(session, device), _newest_looks(session, device)
     said = (
         ("always-noisy", _noisy(session, device)),
         ("unlike-peers", _unlike(session, device)),
         ("slower", _slower(session, device)),
         ("impossible-reports", _impossible(attempts)),
-        ("sensors", _sensors(reports)),
-        ("time", _time(reports)),
+        ("sensors", _sensors(looks)),
+        ("time", _time(looks)),
         ("not-received", _not_received(attempts)),
         ("isolation", contradiction(session, device)),
+        ("storage", storage_words(condition)),
+        ("condition", _untaken(condition)),
     )
     return [DeviceMark(code=code, says=says) for code, says in said if says]
+
+
+def _untaken(condition: DeviceCondition | None) -> str:
+    if condition is None or not condition.problem:
+        return ""
+    return f"what it tells of its storage and temperature cannot be: {condition.problem}"
 
 
 def _everyones(session: Session, statement: Any) -> Any:
@@ -141,13 +156,24 @@ def _newest_attempts(session: Session, device: Device) -> Attempts:
     return [(code, message) for code, message in rows]
 
 
-def _newest_reports(session: Session, device: Device) -> Reports:
+def _newest_looks(session: Session, device: Device) -> Looks:
+    """Each report is looked at once: it never changes, and is long."""
     mine = select(Attempt.id).where(Attempt.device_id == device.id).order_by(Attempt.id.desc()).limit(NEWEST_REPORTS)
-    return list(_everyones(session, select(Result.report).where(Result.attempt_id.in_(mine))).scalars())
+    keys = _everyones(session, select(Result.attempt_id, Result.digest).where(Result.attempt_id.in_(mine))).all()
+    lasting, found = lasting_of(session), Looks()
+    for attempt_id, digest in keys:
+        key = ("marks of a report", attempt_id, digest)
+        found.append(lasting.recall(key, partial(_look, session, attempt_id), lambda _: LOOK_BYTES))
+    return found
 
 
-def _sensors(reports: Reports) -> str:
-    found = sorted({name for report in reports for name in _out_of_range(report)})
+def _look(session: Session, attempt_id: str) -> tuple[tuple[str, ...], str]:
+    report = _everyones(session, select(Result.report).where(Result.attempt_id == attempt_id)).scalar_one()
+    return tuple(_out_of_range(report)), _backwards(report)
+
+
+def _sensors(looks: Looks) -> str:
+    found = sorted({name for names, _ in looks for name in names})
     return f"its sensors say what no board's do: {', '.join(found)}" if found else ""
 
 
@@ -161,10 +187,10 @@ def _out_of_range(report: dict[str, Any]) -> Iterator[str]:
         yield "energy"
 
 
-def _time(reports: Reports) -> str:
+def _time(looks: Looks) -> str:
     """A clock that is set while a run goes on does this once; one that does it always is broken, or lies."""
-    said = [words for words in map(_backwards, reports) if words]
-    return f"its clock went wrong during {len(said)} of its newest {len(reports)} runs: {said[0]}" if said else ""
+    said = [words for _, words in looks if words]
+    return f"its clock went wrong during {len(said)} of its newest {len(looks)} runs: {said[0]}" if said else ""
 
 
 def _backwards(report: dict[str, Any]) -> str:

@@ -44,6 +44,8 @@ class DeviceView(View):
 
     id: str
     name: str
+    told_name: str
+    """What its agent calls it: another name, where an operator has renamed it."""
     is_shared: bool
     """Everybody's runs may come to it; else those of your organisation only."""
     state: Literal["active", "quarantined", "removed"]
@@ -99,6 +101,23 @@ class HoldView(View):
     until: Timestamp | None
 
 
+class ConditionView(View):
+    """How a device is, as its agent told last. Null: it did not tell that."""
+
+    storage_total_bytes: int | None
+    """Of the file system where its agent keeps its work."""
+    storage_free_bytes: int | None
+    storage_is_nearly_full: bool
+    """Less than 1 GiB is free, or less than a twentieth where that is less than 4 GiB."""
+    kept_bytes: int | None
+    """What the agent's own files take there: results to be sent, checkpoints, programs."""
+    temperature_c: float | None
+    """Of its hottest processor zone."""
+    problem: str
+    """Why what it told was not taken; empty: it was."""
+    at: Timestamp
+
+
 class DeviceDetail(DeviceView):
     """A device with its health history, the newest line first."""
 
@@ -107,8 +126,16 @@ class DeviceDetail(DeviceView):
     history: list[DeviceEventView]
     working_on: str | None
     """The run that it has now; a drained device without one is done."""
+    condition: ConditionView | None
+    """To its owner; null: its agent is older than telling that."""
     hold: HoldView | None
     """What keeps new work from it now: an operator's drain, or a maintenance window; null: nothing of that kind."""
+
+
+class DeviceChange(RequestBody):
+    """What a device is called from now on."""
+
+    name: str = Field(max_length=200, description="1-100 letters, digits, spaces and ._:@+-, as at enrolment")
 
 
 class EnrolmentTokenCreate(RequestBody):

@@ -33,6 +33,7 @@ from service.database.models import (
     Outbox,
     Run,
 )
+from service.devices.conditions import nearly_full
 from service.disk import written_folders
 from service.farm import Farm
 from service.health import signs
@@ -43,7 +44,8 @@ SHARE = 20
 SLOW = 12
 """What is summed over all that was ever stored is kept so many times longer."""
 MOST_LABELS = 20
-AGES_S = (60.0, 300.0, 3600.0, float("inf"))
+HOUR_S = 3600.0
+AGES_S = (60.0, 300.0, HOUR_S, float("inf"))
 Reader = Callable[[Session], list[Metric]]
 
 
@@ -147,6 +149,7 @@ def _devices(session: Session) -> list[Metric]:
         if state == "active":
             classes[device_class] = (count, seen_at)
     commonest = sorted(classes, key=lambda name: -classes[name][0])[:MOST_LABELS]
+    filled = sum(1 for one in nearly_full(session) if one.at > now - HOUR_S)
     within = [_seen_within(session, now - age_s) for age_s in AGES_S]
     return [
         gauge("devices", "Devices by state", ["state"], [([state], count) for state, count in states.items()]),
@@ -156,6 +159,7 @@ def _devices(session: Session) -> list[Metric]:
               [([name], now - classes[name][1]) for name in commonest]),
         gauge("devices_seen", "Active devices that were last seen within so many seconds", ["within_s"],
               [([_age(age_s)], count) for age_s, count in zip(AGES_S, within, strict=True)]),
+        gauge("devices_nearly_full", "Devices seen within an hour whose storage is nearly full", [], [((), filled)]),
     ]  # fmt: skip
 
 

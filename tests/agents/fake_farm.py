@@ -42,6 +42,8 @@ class FakeFarm:
         self.refusals: list[p.Outcome] = []
         self.blobs: dict[str, bytes] = {}
         self.heartbeats: list[tuple[float, p.HeartbeatRequest]] = []
+        self.conditions: list[tuple[str, str]] = []
+        """(path, what its header says of the device)."""
         self.events: dict[str, dict[int, p.Event]] = defaultdict(dict)
         self.reports: dict[str, p.Report] = {}
         self.weights: dict[str, bytes] = {}
@@ -146,6 +148,8 @@ class FakeFarm:
         if len(body) > self.max_body_bytes:
             return 413, b"too large"
         assert headers[p.PROTOCOL_HEADER] == p.PROTOCOL
+        if headers.get(p.CONDITION_HEADER) is not None:
+            self.conditions.append((path, headers[p.CONDITION_HEADER]))
         if path == p.ENROL_PATH:
             return self._enrol(p.loads(p.EnrolRequest, body))
         if path == p.CHALLENGE_PATH:

@@ -6,16 +6,20 @@ looked at as people will see them.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
 from service.database.models import (
+    QUARTER_S,
     Bundle,
     Dataset,
     Device,
+    DeviceCondition,
     DeviceEvent,
+    DeviceTemperature,
     Event,
 )
 from service.holdings import service as holdings
@@ -118,6 +122,7 @@ def seed(session: Session, now: float | None = None) -> Seeded:
             arrays={"x": {"dtype": "float32", "shape": [898, 1, 8, 8]}},
         )
     )
+    seed_conditions(rows, pi, jetson)
     layers = mobilenet_layers(8)
     rows.canaries(pi, layers)
     ids: dict[str, str] = {"host": host.id, "quarantined": hot.id, "offline": gone.id, "pi": pi.id}
@@ -318,3 +323,16 @@ def _troubles(
         "running_run": running.id,
         "compiling_job": compiling.id,
     }
+
+
+def seed_conditions(rows: Seeder, pi: Device, jetson: Device) -> None:
+    """A week of one device's temperatures, with a day of which nothing is known; another one that is nearly full."""
+    newest = int(rows.now // QUARTER_S)
+    for ago in range(7 * 96):
+        if not 200 <= ago < 296:
+            heat_c = 46.0 + 9.0 * math.sin(ago / 15) + (17.5 if ago % 97 < 6 else 0.0)
+            rows.add(DeviceTemperature(device_id=pi.id, quarter=newest - ago, hottest_c=round(heat_c, 1)))
+    rows.add(DeviceCondition(device_id=pi.id, storage_total_bytes=29 << 30, storage_free_bytes=12 << 30,
+                             kept_bytes=37 << 20, temperature_c=61.2, at=rows.now - 20))  # fmt: skip
+    rows.add(DeviceCondition(device_id=jetson.id, storage_total_bytes=59 << 30, storage_free_bytes=2 << 30,
+                             temperature_c=44.0, at=rows.now - 9))  # fmt: skip

@@ -108,7 +108,7 @@ class Seeder:
         found = self.add(
             Device(
                 id=self.next_id("dev"),
-                name=name,
+                told_name=name,
                 device_class=device_class,
                 measurement_class=measurement_class,
                 targets=targets,

@@ -175,6 +175,19 @@ def test_without_javascript_the_pictures_are_there(web: Browser, address: str, s
     context.close()
 
 
+def test_temperatures_are_read_at_the_pointer_and_break_where_none_was_told(page: Page, seeded: SeededFarm) -> None:
+    page.goto(f"/dashboard/devices/{seeded.ids.pi}")
+    found = chart(page, "temperatures")
+    rows = page.request.get(f"/dashboard/devices/{seeded.ids.pi}/temperatures.json").json()["rows"]
+    assert reach(found)[1] == pytest.approx(rows[-1]["day"])
+    point_at(page, found, 0.25)
+    said = {label: value for label, value in values(found).items() if label == "hottest"}
+    near = min(rows, key=lambda row: abs(row["day"] - 0.25 * rows[-1]["day"]))
+    assert float(said["hottest"]) == pytest.approx(near["hottest_c"], abs=2.0)
+    (gap,) = (number for number, row in enumerate(rows) if row["hottest_c"] is None)
+    assert rows[gap + 1]["day"] - rows[gap - 1]["day"] > 1.0
+
+
 def test_without_the_package_the_pictures_are_there(
     page: Page, seeded: SeededFarm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -138,6 +138,22 @@ def test_a_device_is_quarantined_released_and_tagged(window: Page, own: SeededFa
         assert session.get_one(Device, own.ids.host).tags == {"rack": "7", "quiet": ""}
 
 
+def test_a_device_is_renamed(window: Page, own: SeededFarm) -> None:
+    window.goto(f"/dashboard/devices/{own.ids.host}")
+    window.locator("summary", has_text="Name").click()
+    for typed, refused in (("orin-nano-01", True), ("/etc", True), ("bench left", False)):
+        window.locator("form#rename input[name=name]").fill(typed)
+        window.get_by_role("button", name="Rename it").click()
+        if refused:
+            expect(window.locator("form#rename .error")).to_be_visible()
+            expect(window.locator("form#rename input[name=name]")).to_have_value(typed)
+    expect(window.locator("#said")).to_contain_text("It is called bench left")
+    expect(window.get_by_role("heading", level=1)).to_have_text("bench left")
+    expect(window.locator(".facts")).to_contain_text(["build-box"])
+    with own.farm.database.transaction() as session:
+        session.get_one(Device, own.ids.host).given_name = None
+
+
 def test_it_all_works_without_scripts(web: Browser, address: str, own: SeededFarm) -> None:
     context = web.new_context(java_script_enabled=False, base_url=address)
     page = context.new_page()

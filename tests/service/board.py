@@ -39,6 +39,8 @@ class Board:
         """What its agent says it runs from, as it enrols and renews; None: an older agent, which does not say."""
         self.clock_off_s: float | None = None
         """How far its clock is ahead of the farm's; None: an older agent, which does not say."""
+        self.condition: str | None = p.dumps(p.Condition(32 << 30, 12 << 30, 1 << 20, 48.5)).decode()
+        """How it is, as its requests for work and heartbeats say; None: an older agent, which does not say."""
 
     @property
     def public_key(self) -> str:
@@ -48,11 +50,13 @@ class Board:
         return base64.b64encode(self.key.sign(p.pae(payload_type, payload))).decode()
 
     def post(self, path: str, body: object, *, content: bytes | None = None) -> httpx.Response:
-        headers = {p.PROTOCOL_HEADER: self.protocol, "Content-Type": "application/json"}
+        headers: dict[str, Any] = {p.PROTOCOL_HEADER: self.protocol, "Content-Type": "application/json"}
         if self.clock_off_s is not None:
             headers["X-Pockfarm-Clock"] = f"{time.time() + self.clock_off_s:.3f}"
         if self.program is not None:
             headers[p.PROGRAM_HEADER] = p.dumps(self.program).decode()
+        if self.condition is not None and path.endswith(("/lease", "/heartbeat")):
+            headers[p.CONDITION_HEADER] = self.condition.encode("latin-1")
         if self.credential:
             headers["Authorization"] = f"Bearer {self.credential}"
         return self.http.post(path, content=p.dumps(body) if content is None else content, headers=headers)

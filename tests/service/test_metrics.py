@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import event, update
+from sqlalchemy import event, inspect, update
 
 from service.database.models import Attempt, Device, Job, Run
 from service.health.ended import Ended
@@ -122,7 +122,7 @@ def test_nobody_can_make_new_series_for_ever(small_farm: TestFarm) -> None:
     board = small_farm.board()
     with small_farm.farm.database.transaction() as session:
         device = session.get_one(Device, board.device_id)
-        fields = {column.key: getattr(device, column.key) for column in Device.__table__.columns}
+        fields = {one.key: getattr(device, one.key) for one in inspect(Device).column_attrs}
         for n in range(3 * MOST_LABELS):
             session.add(Device(**fields | {"id": f"dev_{n}", "public_key": str(n), "device_class": f"made-up-{n}"}))
     for n in range(3 * MOST_LABELS):

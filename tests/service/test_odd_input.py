@@ -189,6 +189,8 @@ def test_odd_json_bodies(farm: TestFarm, known: dict[str, str]) -> None:
     about = {"name": "n", "note": "n", "tags": ["a"]}
     for content in (*map(as_json, odd_fields(about)), *BODIES):
         sent(farm, "PATCH", f"/runs/{known['run_id']}", content=content, headers=headers)
+    for content in (*map(as_json, odd_fields({"name": "n"})), *BODIES):
+        sent(farm, "PATCH", f"/devices/{known['device_id']}", content=content, headers=headers)
     for path in ("/runs", "/keys", "/jobs", "/devices", "/bundles", "/datasets", "/dashboard", "/dashboard/runs",
                  "/dashboard/runs.csv", "/dashboard/devices.json", f"/devices/{known['device_id']}"):  # fmt: skip
         sent(farm, "GET", path)  # nothing that was taken makes a list unreadable

@@ -122,6 +122,8 @@ class Matrix:
             "POST /organisations/{organisation_id}/keys": {"json": {"name": "k"}},
             "PATCH /organisations/{organisation_id}": {"json": {}},
             "POST /devices/enrolment-tokens": {"json": {}},
+            "PATCH /devices/{device_id}": {"json": {"name": new_id("name")}},
+            "POST /dashboard/devices/{device_id}/rename": {"data": {"name": new_id("name")}},
             "POST /devices/{device_id}/quarantine": {"json": {"reason": "r"}},
             "POST /devices/{device_id}/release": {"json": {"reason": "r"}},
             "POST /devices/{device_id}/drain": {"json": {"reason": "r"}},

@@ -25,7 +25,7 @@ ASKED: dict[str, tuple[Callable[[Session, str], object], str]] = {
         "ix_runs_device_id_id",
     ),
     "what a device's marks go by": (
-        lambda session, device: marks_of(session, session.get_one(Device, device)),
+        lambda session, device: marks_of(session, session.get_one(Device, device), None),
         "ix_runs_",
     ),
 }

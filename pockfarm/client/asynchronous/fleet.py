@@ -29,6 +29,10 @@ class AsyncFleet(ABC):
         """All that the farm knows of a device: its history, what it works on, what keeps new work from it."""
         return await self._get(f"/devices/{device_id}")
 
+    async def rename_device(self, device_id: str, name: str) -> Json:
+        """Give a device another name, which no other one of its organisation has."""
+        return json_of(await self._send("PATCH", f"/devices/{device_id}", json_body={"name": name}))
+
     async def drain(self, device_id: str, reason: str = "") -> Json:
         """Let a device finish what it has, and give it nothing new; `device(id)["working_on"]` says when it is done."""
         return json_of(await self._send("POST", f"/devices/{device_id}/drain", json_body={"reason": reason}))

@@ -31,6 +31,7 @@ from service.database.models import (
     Webhook,
 )
 from service.database.scope import organisation_of
+from service.devices.conditions import nearly_full
 from service.disk import written_folders
 from service.health.signs import count_alive
 from service.releases.publishing import halted
@@ -89,6 +90,7 @@ def concerns(session: Session, settings: Settings, devices: Sequence[DeviceFacts
         lambda: _workers(session),
         lambda: _quarantined(devices),
         lambda: _stuck(session, settings),
+        lambda: _filled(session, devices),
         lambda: _slower(session),
         lambda: _offline(devices),
         lambda: _halted(session),
@@ -148,6 +150,22 @@ def _of_health(devices: Sequence[DeviceFacts], health: str, todo: str) -> Sequen
     href = addresses.device(found[0].id) if is_one else addresses.page("devices", ("health", health))
     return [Concern(len(found), f"{which} {'is' if is_one else 'are'} {health}", f"{names}{_sentence(said)} {todo}",
                     href)]  # fmt: skip
+
+
+def _filled(session: Session, devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
+    """Of those that are there: what the others told last may be long ago."""
+    there = {one.id: one.name for one in devices if one.health != "offline"}
+    found = [one for one in nearly_full(session) if one.device_id in there]
+    if not found:
+        return ()
+    if len(found) == 1:
+        name, few = there[found[0].device_id], found[0]
+        told = f"{fmt.size(few.storage_free_bytes)} of {fmt.size(few.storage_total_bytes)} are free: make room where \
+its agent keeps its work, or runs end as device.disk"
+        return [Concern(1, f"The storage of {name} is nearly full", told, addresses.device(few.device_id))]
+    told = f"{fmt.some([there[one.device_id] for one in found], 3)}: make room on each, or runs end as device.disk"
+    return [Concern(len(found), f"The storage of {len(found)} devices is nearly full", told,
+                    addresses.device(found[0].device_id))]  # fmt: skip
 
 
 def _sentence(text: str) -> str:

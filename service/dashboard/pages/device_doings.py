@@ -52,7 +52,13 @@ def _forms(device: Device, found: DeviceFacts, here: str) -> tuple[Form, ...]:
     why = Field("reason", "Why", "area", max_length=1000, hint="For people: it stands where runs wait for it")
     tags = Field("tags", "Tags", value=" ".join(found.tags), max_length=1000,
                  hint="KEY or KEY=VALUE, a space between; runs ask for them with `where`")  # fmt: skip
-    forms = [Form("tags", "Tags", f"{here}/tags", "Set the tags", (tags,))]
+    name = Field("name", "Name", value=device.name, required=True, max_length=100,
+                 hint="Letters, digits, spaces and ._:@+-; no other device of yours has it")  # fmt: skip
+    note = f"Its agent goes on calling itself {device.told_name}; what was measured stays with the device."
+    forms = [
+        Form("rename", "Name", f"{here}/rename", "Rename it", (name,), note),
+        Form("tags", "Tags", f"{here}/tags", "Set the tags", (tags,)),
+    ]
     if device.drained_at is None:
         note = "It finishes what it has, and gets nothing new."
         forms.append(Form("drain", "Drain", f"{here}/drain", "Drain it", (why,), note))

@@ -16,6 +16,7 @@ from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.health import AttemptMark, attempt_strip
 from service.dashboard.facts import AttemptFacts, DeviceFacts, EventFacts
 from service.dashboard.pages.canaries import CanaryPart, canary_part
+from service.dashboard.pages.device_condition import HeatPart, condition_facts, heat_part
 from service.dashboard.pages.device_doings import NOTHING, Doings, doings
 from service.dashboard.pages.device_filter import DeviceFilter
 from service.dashboard.pages.device_health import IsolationPart, isolation_part, newest_times, sensor_table
@@ -23,6 +24,7 @@ from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, environment_facts, state_chip
 from service.dashboard.tables import Column, Row, Table, Value, table
 from service.database.models import Device
+from service.devices.conditions import condition_of
 from service.devices.marks import DeviceMark, marks_of
 from service.devices.service import is_own
 from service.maintenance.standing import Calendar, Hold
@@ -155,6 +157,8 @@ class DevicePage:
     hold: Hold | None
     """What keeps new work from it because its operators say so."""
     isolation: IsolationPart
+    heat: HeatPart
+    """How hot it was."""
     sensors: Table
     """What it said of itself while its newest runs were measured."""
     doings: Doings
@@ -169,20 +173,22 @@ def device_page(
     found = queries.device(session, device_id, now)
     if found is None:
         return None
+    told = condition_of(session, device_id)
     attempts, row = queries.attempts_of_device(session, device_id, STRIP), session.get_one(Device, device_id)
     return DevicePage(
         device=found,
         chips=(state_chip(found.health), class_chip(found.measurement_class)),
-        facts=_facts(found, now),
+        facts=(*_facts(found, now), *condition_facts(told, now)),
         environment=environment_facts(found.environment),
         strip=_strip(attempts),
         history=history_table(queries.device_history(session, device_id, HISTORY)),
         runs=run_table(queries.runs(session, RunFilter(device=device_id), 10), "Newest runs on it", short=True),
         own_data=_own_data(found),
-        marks=tuple(marks_of(session, row)) if is_own(session, row) else (),
+        marks=tuple(marks_of(session, row, told)) if is_own(session, row) else (),
         canaries=canary_part(session, device_id),
         hold=Calendar.read(session).hold(row, clock_s(settings, row)),
         isolation=isolation_part(found),
+        heat=heat_part(session, found, told),
         sensors=sensor_table(session, device_id) if is_own(session, row) else sensor_table(session, ""),
         doings=refused or doings(row, found) if is_own(session, row) else NOTHING,
     )
@@ -236,6 +242,7 @@ def _facts(found: DeviceFacts, now: float) -> tuple[Fact, ...]:
     seen = fmt.moment(now)
     return (
         Fact("Device", found.id),
+        *([Fact("Calls itself", found.told_name)] if found.told_name != found.name else ()),
         Fact("Board", found.device_class),
         Fact("Processor", found.cpu_model),
         Fact("Architecture", found.architecture),

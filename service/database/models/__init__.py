@@ -11,6 +11,7 @@ from service.database.models.bundles import Bundle
 from service.database.models.callers import ApiKey, DashboardLink, DashboardSession, IdempotencyRecord
 from service.database.models.canaries import CanaryChange, CanaryTime
 from service.database.models.checkpoints import Checkpoint
+from service.database.models.conditions import ENOUGH_FREE_BYTES, QUARTER_S, DeviceCondition, DeviceTemperature
 from service.database.models.datasets import Dataset
 from service.database.models.devices import (
     DEVICE_STATES,
@@ -58,13 +59,13 @@ from service.database.models.uploads import UPLOAD_KINDS, FileUse, ListedFile, U
 from service.database.models.webhooks import DELIVERY_STATES, Webhook, WebhookDelivery
 
 __all__ = [
-    "ATTEMPT_STATES", "DELIVERY_STATES", "DEVICE_STATES", "HOLDING_KINDS", "HOME", "IS_QUEUED", "JOB_STATES",
-    "LIVE_ATTEMPT_STATES", "NO_LANE_YET", "OPEN_JOB_STATES", "OPEN_RUN_STATES", "RELEASE_STATES", "RUN_STATES",
-    "SIGN_KINDS", "UPDATE_STATES", "UPLOAD_KINDS", "AgentRelease", "AgentUpdate", "Allowance", "ApiKey", "Attempt",
-    "AuditEntry", "Base", "Bundle", "CanaryChange", "CanaryTime", "Checkpoint", "ComparedBundle",
-    "DashboardLink", "DashboardSession", "Dataset",
-    "Device", "DeviceCredential", "DeviceEvent", "EnrolmentToken", "EnrolmentUse", "Event", "FileUse", "Holding",
-    "IdempotencyRecord", "Job", "Lane", "ListedFile", "LogHead", "LogNode", "LoggedResult", "MaintenanceWindow",
-    "Organisation", "Outbox", "Result", "Run", "RunGroup", "SignOfLife", "SigningKey", "Strike", "Tuning", "Upload",
-    "UsedChallenge", "User", "Webhook", "WebhookDelivery", "while_queued",
+    "ATTEMPT_STATES", "DELIVERY_STATES", "DEVICE_STATES", "ENOUGH_FREE_BYTES", "HOLDING_KINDS", "HOME",
+    "IS_QUEUED", "JOB_STATES", "LIVE_ATTEMPT_STATES", "NO_LANE_YET", "OPEN_JOB_STATES", "OPEN_RUN_STATES",
+    "QUARTER_S", "RELEASE_STATES", "RUN_STATES", "SIGN_KINDS", "UPDATE_STATES", "UPLOAD_KINDS", "AgentRelease",
+    "AgentUpdate", "Allowance", "ApiKey", "Attempt", "AuditEntry", "Base", "Bundle", "CanaryChange", "CanaryTime",
+    "Checkpoint", "ComparedBundle", "DashboardLink", "DashboardSession", "Dataset", "Device", "DeviceCondition",
+    "DeviceCredential", "DeviceEvent", "DeviceTemperature", "EnrolmentToken", "EnrolmentUse", "Event", "FileUse",
+    "Holding", "IdempotencyRecord", "Job", "Lane", "ListedFile", "LogHead", "LogNode", "LoggedResult",
+    "MaintenanceWindow", "Organisation", "Outbox", "Result", "Run", "RunGroup", "SignOfLife", "SigningKey",
+    "Strike", "Tuning", "Upload", "UsedChallenge", "User", "Webhook", "WebhookDelivery", "while_queued",
 ]  # fmt: skip

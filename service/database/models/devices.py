@@ -11,13 +11,16 @@ from sqlalchemy import (
     Boolean,
     ForeignKey,
     Index,
+    SQLColumnExpression,
     String,
     Text,
     UniqueConstraint,
     false,
+    func,
     text,
     true,
 )
+from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.database.models.base import Base, BigId, Id, OfDevice, OfOrganisation, one_of
@@ -38,7 +41,10 @@ class Device(Base):
     """Its owner, whose operators decide about it."""
     is_shared: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
     """Everybody's runs may come to it; else its owner's only."""
-    name: Mapped[str]
+    told_name: Mapped[str] = mapped_column("name")
+    """What its agent calls it, as it enrols and at each renewal."""
+    given_name: Mapped[str | None]
+    """What an operator has renamed it to; null: its agent's word counts."""
     state: Mapped[str] = mapped_column(String(20), default="active")
     state_reason: Mapped[str] = mapped_column(Text, default="")
     device_class: Mapped[str] = mapped_column(String(100), index=True)
@@ -94,6 +100,16 @@ class Device(Base):
     """Of the one file that its agent says it runs from; empty: from none."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     last_seen_at: Mapped[float] = mapped_column(default=time.time)
+
+    @hybrid_property
+    def name(self) -> str:
+        """What people call it."""
+        return self.given_name or self.told_name
+
+    @name.inplace.expression
+    @classmethod
+    def _name_in_sql(cls) -> SQLColumnExpression[str]:
+        return func.coalesce(cls.given_name, cls.told_name)
 
 
 class Strike(OfDevice, Base):

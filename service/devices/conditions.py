@@ -1,0 +1,141 @@
+"""How devices are: what their agents tell with each request for work and heartbeat, noted in memory by each process.
+
+Its sweeper writes it: the newest of each device, and the hottest of each quarter of an hour. A board may say anything:
+what cannot be is not taken, and told among the device's marks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy.orm import Session
+
+from device_agents.wire import MOST_CONDITION_CHARACTERS, Condition, ProtocolError, loads
+from service.database.engine import Database
+from service.database.insert import keep_higher
+from service.database.models import ENOUGH_FREE_BYTES, QUARTER_S, Base, DeviceCondition, DeviceTemperature
+from service.identifiers import clean_text
+
+AT_ONCE = 500
+KEPT_QUARTERS = 7 * 86_400 // QUARTER_S
+"""How long temperatures are kept: a week."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a device told, and when; or why it was not taken."""
+
+    at: float
+    condition: Condition = field(default_factory=Condition)
+    problem: str = ""
+
+
+def read(header: str, at: float) -> Told:
+    """What a header says."""
+    if len(header) > MOST_CONDITION_CHARACTERS:
+        return Told(at, problem=f"{len(header)} characters, {MOST_CONDITION_CHARACTERS} at most")
+    try:
+        return Told(at, loads(Condition, header))
+    except ProtocolError as error:
+        return Told(at, problem=clean_text(str(error), 200))
+
+
+@dataclass(slots=True)
+class Conditions:
+    """Of devices, that the database has not been told of."""
+
+    _new: dict[str, Told] = field(default_factory=dict)
+    _hottest_c: dict[tuple[str, int], float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, device_id: str, header: str | None) -> None:
+        """The device says how it is; an older agent does not."""
+        if header is None:
+            return
+        told = read(header, time.time())
+        heat_c = told.condition.temperature_c
+        with self._lock:
+            self._new[device_id] = told
+            if heat_c is not None:
+                key = (device_id, int(told.at // QUARTER_S))
+                self._hottest_c[key] = max(heat_c, self._hottest_c.get(key, heat_c))
+
+    def write(self, database: Database) -> None:
+        """Tell the database; what it does not take now is told the next time, if nothing newer is."""
+        with self._lock:
+            new, self._new = self._new, {}
+            hottest, self._hottest_c = self._hottest_c, {}
+        try:
+            _write(database, DeviceCondition, ("device_id",), "at", [_row(one, new[one]) for one in sorted(new)])
+            heat = [{"device_id": one, "quarter": quarter, "hottest_c": hottest[one, quarter]}
+                    for one, quarter in sorted(hottest)]  # fmt: skip
+            _write(database, DeviceTemperature, ("device_id", "quarter"), "hottest_c", heat)
+        except BaseException:
+            with self._lock:
+                self._new = new | self._new
+                for key, heat_c in hottest.items():
+                    self._hottest_c[key] = max(heat_c, self._hottest_c.get(key, heat_c))
+            raise
+
+
+def _write(
+    database: Database, kind: type[Base], key: Sequence[str], higher: str, rows: Sequence[Mapping[str, Any]]
+) -> None:  # fmt: skip
+    """In the order of the keys, so that two processes do not wait for each other."""
+    for first in range(0, len(rows), AT_ONCE):
+        with database.transaction() as session:
+            keep_higher(session, kind, rows[first : first + AT_ONCE], key=key, higher=higher)
+
+
+def _row(device_id: str, told: Told) -> Mapping[str, Any]:
+    said = told.condition
+    return {"device_id": device_id, "storage_total_bytes": said.storage_total_bytes,
+            "storage_free_bytes": said.storage_free_bytes, "kept_bytes": said.kept_bytes,
+            "temperature_c": said.temperature_c, "problem": told.problem, "at": told.at}  # fmt: skip
+
+
+def condition_of(session: Session, device_id: str) -> DeviceCondition | None:
+    """What the device told last; None if it never did, or belongs to somebody else."""
+    return session.scalar(select(DeviceCondition).where(DeviceCondition.device_id == device_id))
+
+
+def nearly_full(session: Session) -> list[DeviceCondition]:
+    """What devices told last whose storage is nearly full, those with the least room first."""
+    few = select(DeviceCondition).where(DeviceCondition.storage_free_bytes < ENOUGH_FREE_BYTES)
+    found = session.scalars(few.order_by(DeviceCondition.storage_free_bytes, DeviceCondition.device_id))
+    return [one for one in found if one.storage_is_nearly_full]
+
+
+def storage_words(condition: DeviceCondition | None) -> str:
+    """That the storage is nearly full, and what to do; empty: it is not, or was not told."""
+    if condition is None or not condition.storage_is_nearly_full:
+        return ""
+    free, total = ((one or 0) / (1 << 30) for one in (condition.storage_free_bytes, condition.storage_total_bytes))
+    return (f"its storage is nearly full: {free:.1f} of {total:.1f} GiB are free where its agent keeps its work; "
+            "make room there, or runs end as device.disk")  # fmt: skip
+
+
+def temperatures(session: Session, device_id: str) -> list[tuple[float, float]]:
+    """(middle of a quarter of an hour, the hottest in it) of the last week, the oldest first."""
+    mine = select(DeviceTemperature.quarter, DeviceTemperature.hottest_c)
+    found = session.execute(mine.where(DeviceTemperature.device_id == device_id).order_by(DeviceTemperature.quarter))
+    return [((quarter + 0.5) * QUARTER_S, heat_c) for quarter, heat_c in found]
+
+
+def is_to_be_forgotten(session: Session) -> bool:
+    """Whether `forget` has something to do: a look that blocks nobody."""
+    return session.scalar(select(DeviceTemperature.quarter).where(_is_old()).limit(1)) is not None
+
+
+def forget(session: Session) -> None:
+    """Delete temperatures that are older than a week."""
+    session.execute(delete(DeviceTemperature).where(_is_old()))
+
+
+def _is_old() -> ColumnElement[bool]:
+    return DeviceTemperature.quarter < int(time.time() // QUARTER_S) - KEPT_QUARTERS
