@@ -28,6 +28,10 @@ def said(item: Mapping[str, Any]) -> str:
         return "this field is needed"
     if kind == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == DIGEST_PATTERN:
         return f"{given!r:.80} is no whole digest, which is sha256: and 64 hexadecimal digits"
+    if kind == "string_pattern_mismatch" and "device:" in str(item.get("ctx", {}).get("pattern")):
+        return f"{given!r:.80} is neither a whole digest (sha256: and 64 hexadecimal digits) nor device:NAME"
+    if kind in ("model_attributes_type", "dict_type", "model_type"):
+        return "expected a JSON object"
     message = str(item["msg"]).removeprefix("Value error, ")
     is_short = isinstance(given, (str, int, float, bool)) and kind not in ("value_error", "json_invalid")
     is_short = is_short and not SECRET.search(str(item["loc"][-1:]))
@@ -39,6 +43,10 @@ def next_step(request: Request, item: Mapping[str, Any]) -> str:
     kind, place = item["type"], item["loc"]
     if kind == "string_pattern_mismatch" and item.get("ctx", {}).get("pattern") == DIGEST_PATTERN:
         return "write it out as it was printed; GET /bundles and GET /datasets list those that there are"
+    if tuple(place) == ("body",) and kind in ("model_attributes_type", "dict_type", "model_type"):
+        return f"send one JSON object, with the header Content-Type: application/json; {OPENAPI_HINT}"
+    if kind == "string_pattern_mismatch" and "device:" in str(item.get("ctx", {}).get("pattern")):
+        return "names of data sets choose nothing: GET /datasets lists names and digests"
     if kind in ("literal_error", "enum"):
         known = re.findall(r"'([^']{1,60})'", str(item.get("ctx", {}).get("expected", "")))
         near = difflib.get_close_matches(str(item.get("input"))[:LONGEST], known, n=1)

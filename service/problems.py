@@ -234,11 +234,20 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
             "/openapi.json lists those that there are",
         )
     elif error.status_code == 405:
-        there = (error.headers or {}).get("Allow", "")
+        there = ", ".join(_methods(request, (error.headers or {}).get("Allow", "")))
         code, detail = "http.method", f"{request.method} is no method of {path}"
         hint = f"it takes {there}" if there else ""
+    elif error.status_code == 400 and "parsing the body" in detail:
+        code, detail, hint = "request.body", "the body is no JSON in UTF-8", OPENAPI_HINT
     body = problem_body(error.status_code, cause="user", code=code, detail=detail, instance=path, hint=hint)
     return JSONResponse(body, error.status_code, headers=error.headers, media_type=MEDIA_TYPE)
+
+
+def _methods(request: Request, allowed: str) -> list[str]:
+    """Of the address, by its description; `allowed`: what one of the endpoints that share it takes."""
+    path = getattr(request.scope.get("route"), "path", "")
+    described = request.app.openapi()["paths"].get(path, {})
+    return sorted({*(method.upper() for method in described), *filter(None, allowed.split(", "))} - {"HEAD"})
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:

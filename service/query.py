@@ -45,7 +45,11 @@ async def refuse_unknown_fields(request: Request) -> None:
     known = _known.get(address)
     if known is None:
         known = _known[address] = _fields(route)
-    for name in request.query_params:
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if names.count(name) > 1:
+            raise Invalid("query.repeated", f"{name[:LONGEST]} is asked for more than once",
+                          where=f"query.{name[:LONGEST]}", hint="ask once for each value")  # fmt: skip
         if name not in known:
             there = f"it has: {', '.join(known)}" if known else "it has none"
             raise Invalid("query.unknown", f"{route.path} has no query field {name[:LONGEST]!r}",

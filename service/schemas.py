@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationInfo, WithJsonSchema, field_validator
 
 from service.identifiers import DIGEST_PATTERN
 from service.text import strange_character
@@ -30,6 +30,12 @@ Timestamp = Annotated[
 DigestText = Annotated[str, Field(pattern=DIGEST_PATTERN, examples=["sha256:" + "0" * 64])]
 
 
+def _is_number(kind: Any) -> bool:
+    """Whether a field holds numbers, or nothing: true and false would be taken for 1 and 0."""
+    arms = {kind, *get_args(kind)}
+    return bool(arms & {int, float}) and bool not in arms
+
+
 class RequestBody(BaseModel):
     """A JSON request: unknown fields, and texts that no database keeps, are refused by name."""
 
@@ -37,8 +43,10 @@ class RequestBody(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def check_text(cls, value: Any) -> Any:
+    def check_text(cls, value: Any, info: ValidationInfo) -> Any:
         """Raises: ValueError."""
+        if isinstance(value, bool) and _is_number(cls.model_fields[info.field_name or ""].annotation):
+            raise ValueError(f"expected a number, not {str(value).lower()}")
         strange = strange_character(value) if isinstance(value, str) else None
         if strange is not None:
             raise ValueError(f"a text with the character {strange}, which is not text")

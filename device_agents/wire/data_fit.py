@@ -18,6 +18,8 @@ TAKEN: Mapping[str, tuple[str, ...]] = {"f32": _REAL, "i64": _WHOLE, "i32": _WHO
 """By the element type of an input or of labels: what an array may hold."""
 BYTE_HIGH = (128, 255)
 """Where the largest number of a picture's bytes lies; whole numbers up to 16 or 100 may be counts."""
+LEAST_CONSTANT = 16
+"""Elements from which on it is odd that all are alike."""
 FAR = 1000.0
 """Beyond this no number is near those that networks mostly learn on."""
 
@@ -103,8 +105,12 @@ def check_fit(
     taken = frozenset(wanted.name for wanted in labels)
     for wanted in inputs:
         name = array_of(arrays, wanted.name, taken, is_only=len(inputs) == 1)
+        who = f"the model's input {wanted.name!r} takes"
+        if _is_text(arrays[name]):  # its shape says nothing about what is wrong
+            _check_type(name, arrays[name], wanted, who)
+        _check_exchanged(name, arrays, wanted, labels)
         _check_shape(name, arrays[name], wanted, samples)
-        _check_type(name, arrays[name], wanted, f"the model's input {wanted.name!r} takes")
+        _check_type(name, arrays[name], wanted, who)
     for wanted in labels if reads_labels else ():
         if wanted.name not in arrays:
             raise Misfit("data.arrays", f"no array for the labels {wanted.name!r}; there are {sorted(arrays)}",
@@ -120,13 +126,26 @@ def array_of(arrays: Mapping[str, object], name: str, labels: frozenset[str], *,
     names = [own, *(["x"] if is_only and "x" not in labels else []), *({name} - labels)]
     found = next((one for one in names if one in arrays), None)
     if found is None:
-        raise Misfit(
-            "data.arrays",
-            f"no array for the model's input {name!r}; there are {sorted(arrays)}",
-            name,
-            "name arrays after the model's inputs (one called `y`: `input.y`), or `x` if it has one",
-        )
+        hint = "name arrays after the model's inputs (one called `y`: `input.y`), or `x` if it has one"
+        near = next((one for one in arrays if one.lower() in names), "")
+        hint = f"{near!r} in lower case, as {near.lower()!r}: names are compared letter by letter" if near else hint
+        raise Misfit("data.arrays", f"no array for the model's input {name!r}; there are {sorted(arrays)}", name, hint)
     return found
+
+
+def _check_exchanged(name: str, arrays: Mapping[str, Seen], wanted: Wanted, labels: Sequence[Wanted]) -> None:
+    for label in labels:
+        seen, other = arrays[name], arrays.get(label.name)
+        if other is None or wanted.sample_shape == label.sample_shape:
+            continue
+        if other.shape[1:] == wanted.sample_shape and seen.shape[1:] == label.sample_shape:
+            told = f"array {name!r} has the shape of {label.name!r}, and {label.name!r} that of {name!r}"
+            raise Misfit("data.shape", told, name, f"exchange them: numpy.savez(file, {name}=inputs, "
+                         f"{label.name}=labels)")  # fmt: skip
+
+
+def _is_text(seen: Seen) -> bool:
+    return seen.dtype.startswith(("<U", "|S", "str", "object"))
 
 
 def _check_shape(name: str, seen: Seen, wanted: Wanted, samples: int) -> None:
@@ -172,7 +191,7 @@ def _check_type(name: str, seen: Seen, wanted: Wanted, who: str) -> None:
     convert = f"convert it: {name}.astype(numpy.{allowed[0]})"
     if allowed is _REAL and seen.dtype == "uint8":
         convert = f"{convert} / 255 for pictures, or however the model's own data were scaled"
-    if wanted.classes and seen.dtype.startswith(("<U", "str", "object")):
+    if wanted.classes and _is_text(seen):
         convert = f"number the classes: numpy.unique({name}, return_inverse=True)[1]"
     raise Misfit("data.dtype", f"array {name!r} holds {seen.dtype}, {who} {' or '.join(allowed[:2])}", name, convert)
 
@@ -200,11 +219,25 @@ def remarks(
         name = array_of(arrays, wanted.name, taken, is_only=len(inputs) == 1)
         remark = _scale(name, arrays[name]) if wanted.is_weighed and wanted.dtype == "f32" else None
         found += [remark] if remark else []
+        remark = _constant(name, arrays[name], f"every element of array {name!r} is", "what is the same for all "
+                           "samples teaches nothing: was it read, or filled, as it should be?")  # fmt: skip
+        found += [remark] if remark and wanted.batch_axis is not None else []
+    for wanted in labels:
+        if wanted.classes > 1 and wanted.name in arrays:
+            remark = _constant(wanted.name, arrays[wanted.name], f"every label in {wanted.name!r} is", "a step learns "
+                               "to say that class always: are the labels those of all samples?")  # fmt: skip
+            found += [remark] if remark else []
     samples = max(seen.shape[0] for seen in arrays.values())
     if samples < batch:
         found.append(Remark("data.few", "", f"{samples} samples, and a step takes {batch}: each step sees some of them "
                             "more than once", "give more samples, or compile for a smaller batch"))  # fmt: skip
     return tuple(found)
+
+
+def _constant(name: str, seen: Seen, says: str, hint: str) -> Remark | None:
+    if seen.low is None or seen.low != seen.high or _size(seen.shape) < LEAST_CONSTANT:
+        return None
+    return Remark("data.constant", name, f"{says} {seen.low:.4g}", hint)
 
 
 def _scale(name: str, seen: Seen) -> Remark | None:

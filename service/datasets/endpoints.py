@@ -10,7 +10,8 @@ from service.datasets import service
 from service.datasets.archive import BadData
 from service.datasets.form import DATASET_BODY, DatasetFormDep
 from service.datasets.inspection import InspectionLimits, inspect_confined
-from service.datasets.schemas import DatasetView, dataset_view
+from service.datasets.names import said_of
+from service.datasets.schemas import DatasetSent, DatasetView, dataset_sent, dataset_view
 from service.files import BINARY, file_response
 from service.holdings import service as holdings
 from service.holdings.keeping import removed_if_refused, store_within
@@ -23,11 +24,14 @@ from service.settings import Settings
 router = APIRouter(prefix="/datasets", tags=["datasets"])
 
 
-@router.post("", status_code=201, response_model=DatasetView, openapi_extra={"requestBody": DATASET_BODY})
+@router.post("", status_code=201, response_model=DatasetSent, openapi_extra={"requestBody": DATASET_BODY})
 def send_dataset(
     form: DatasetFormDep, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None
 ) -> Response:  # fmt: skip
-    """Send a data set. It is read whole and checked: types, shapes, finite numbers. The same bytes: the same digest."""
+    """Send a data set. It is read whole and checked: types, shapes, finite numbers. The same bytes: the same digest.
+
+    A name chooses nothing; `warnings` say if another data set has it, or if these bytes have another.
+    """
     settings = farm.settings
     try:
         arrays = inspect_confined(form.file, _limits(settings))
@@ -38,7 +42,8 @@ def send_dataset(
 
     def keep() -> Answer:
         held = service.keep(session, stored, arrays, name=form.name, settings=settings)
-        body = dataset_view(held).model_dump(mode="json")
+        said = said_of(session, held, asked_name=form.name)
+        body = dataset_sent(held, said).model_dump(mode="json")
         return Answer(201, body, {"Location": f"/datasets/{stored.digest}"})
 
     payload = fingerprint("POST /datasets", stored.digest)

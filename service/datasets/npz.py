@@ -58,13 +58,29 @@ def _head(entry: Entry) -> tuple[ArrayInfo, int]:
     if dtype.name not in ITEM_BYTES or not dtype.isnative:
         raise BadData("data.dtype", f"array {name!r} has elements of type {dtype.str!r:.60}, expected one of "
                       f"{', '.join(ITEM_BYTES)}", where=name,
-                      hint=f"convert with {name}.astype(numpy.float32); words are numbered first")  # fmt: skip
+                      hint=_conversion(name, dtype.kind))  # fmt: skip
     if is_fortran and len(shape) > 1:
-        raise BadData("data.layout", "column-major array", where=name, hint="save numpy.ascontiguousarray(array)")
+        raise BadData(
+            "data.layout", f"array {name!r} is column-major", where=name, hint=f"save numpy.ascontiguousarray({name})"
+        )
     if not 1 <= len(shape) <= MAX_RANK or any(type(extent) is not int or extent < 1 for extent in shape):
-        raise BadData("data.shape", f"shape {list(shape)!r:.100}, expected samples first and 1 to {MAX_RANK} axes, "
-                      "none empty", where=name)  # fmt: skip
+        raise BadData("data.shape", f"array {name!r} has shape {list(shape)!r:.100}, expected samples first and 1 to "
+                      f"{MAX_RANK} axes, none empty", where=name,
+                      hint="give it a sample or more: what it holds was perhaps filtered away")  # fmt: skip
     return ArrayInfo(dtype.name, shape), stream.tell()
+
+
+def _conversion(name: str, kind: str) -> str:
+    """What makes numbers of elements of such a kind, as NumPy calls kinds."""
+    if kind in "iu":
+        return f"convert with {name}.astype(numpy.int64)"
+    if kind == "c":
+        return f"complex numbers become two: numpy.stack([{name}.real, {name}.imag], 1)"
+    if kind in "OUS":
+        return (
+            f"number the words: numpy.unique({name}, return_inverse=True)[1]; rows of unequal length are padded first"
+        )
+    return f"convert with {name}.astype(numpy.float32)"
 
 
 def _header(name: str, stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service.datasets.names import Said
 from service.datasets.service import Held
 from service.schemas import Timestamp, View
 
@@ -31,6 +32,28 @@ class DatasetView(View):
     """Retention leaves it alone."""
     removed_at: Timestamp | None
     """When retention took its file."""
+
+
+class DatasetWarning(View):
+    """What its sender should know of a data set that was taken."""
+
+    code: str
+    where: str
+    message: str
+    hint: str
+
+
+class DatasetSent(DatasetView):
+    """A data set that was just sent."""
+
+    warnings: list[DatasetWarning]
+    """That its name is also another's, or that it was there under another name. Empty if nothing is odd."""
+
+
+def dataset_sent(held: Held, said: list[Said]) -> DatasetSent:
+    """The answer to who sent it."""
+    warnings = [DatasetWarning(code=one.code, where=one.where, message=one.message, hint=one.hint) for one in said]
+    return DatasetSent(**dataset_view(held).model_dump(), warnings=warnings)
 
 
 def dataset_view(held: Held) -> DatasetView:

@@ -103,10 +103,11 @@ def _check_names(form: FormData) -> None:
             raise Invalid("request.unknown-field", f"unknown field {name!r:.60}", where=clean_text(name, 60),
                           hint=f"known fields: {', '.join(FIELDS)}")  # fmt: skip
         if names.count(name) > 1 and name != "data":
-            raise Invalid("request.repeated-field", "given more than once", where=name)
+            raise Invalid("request.repeated-field", f"{name} is given more than once", where=name,
+                          hint="send one request for each")  # fmt: skip
     for name in ("model", "plan", "target"):
         if name not in names:
-            raise Invalid("request.missing-field", "missing", where=name,
+            raise Invalid("request.missing-field", f"{name} is needed", where=name,
                           hint="send multipart/form-data with model, plan, target and perhaps spec")  # fmt: skip
 
 

@@ -51,7 +51,8 @@ def _named(session: Session, run: Run) -> Holding:
 def _create(session: Session, farm: Farm, body: RunCreate, key_id: str) -> Answer:
     found = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
     run = service.create(session, body, found.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
-    warnings = [*remarks.of_data(session, run), *placement.warnings_of(session, farm.settings, run)]
+    said = (*remarks.of_settings(body), *remarks.of_data(session, run))
+    warnings = [*said, *placement.warnings_of(session, farm.settings, run)]
     made = run_created(run, found.holding, warnings)
     return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from device_agents.wire import RunSettings, settings_of
 from service.bundles.service import built
 from service.database.models import Dataset, Run
 from service.datasets import service as datasets
-from service.runs.schemas import RunWarning
+from service.runs.schemas import RunCreate, RunWarning
 
 
 def of_data(session: Session, run: Run) -> list[RunWarning]:
@@ -21,3 +22,17 @@ def of_data(session: Session, run: Run) -> list[RunWarning]:
             place = f"{where}.{one.array}" if one.array else where
             found.append(RunWarning(code=one.code, where=place, message=one.message, hint=one.hint))
     return found
+
+
+def of_settings(body: RunCreate) -> list[RunWarning]:
+    """Settings that were asked for, and that the mode does not have."""
+    known, taken = settings_of(RunSettings), body.settings
+    asked = {name: getattr(body, name) for name in body.model_fields_set & known.keys()}
+    left = sorted(name for name, value in asked.items() if body.mode not in known[name].modes and value not in (
+        type(body).model_fields[name].default, getattr(taken, name)))  # fmt: skip
+    hint = "leave it out, or ask for a mode that has it"
+    return [
+        RunWarning(code="run.setting-ignored", where=name, hint=hint,
+                   message=f"{name} is no setting of mode {body.mode}, and was left out")
+        for name in left
+    ]  # fmt: skip

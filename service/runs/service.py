@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import RunSettings
@@ -14,7 +13,7 @@ from service import states
 from service.bundles import service as bundles
 from service.bundles.manifest import is_tuning
 from service.bundles.service import Built
-from service.database.models import OPEN_RUN_STATES, Attempt, Bundle, Device, Holding, Job, Result, Run
+from service.database.models import OPEN_RUN_STATES, Attempt, Device, Holding, Result, Run
 from service.database.paging import newest_first
 from service.database.scope import EVERYONES
 from service.datasets import service as datasets
@@ -25,7 +24,7 @@ from service.holdings import service as holdings
 from service.lanes.entering import enter
 from service.problems import Conflict, Invalid, NotFound, TooMany
 from service.quotas import limits as quotas
-from service.runs import checkpoints, clocks, compared, own_data, placement
+from service.runs import checkpoints, clocks, compared, own_data, placement, weights
 from service.runs.filter import RunFilter
 from service.runs.schemas import RunCreate
 from service.settings import Settings
@@ -51,7 +50,7 @@ def create(
     wants = placement.wants_of(session, body)
     _check_data(session, body, bundle)
     _check_files_stay(session, body)
-    _check_weights(session, body, bundle, storage)
+    weights.check(session, body, bundle, storage)
     for one in (bundle, *others):
         _check_threads(settings, one)
     _check_quota(session, api_key_id, limits)
@@ -105,7 +104,8 @@ def _check_place(session: Session, body: RunCreate, bundle: Built, features: fro
     if device.state == "removed":
         raise Invalid("device.removed", "this device was removed", where="device", hint="GET /devices?state=active")
     if body.device_class not in (None, device.device_class):
-        raise Invalid("run.device-class", f"the device is a {device.device_class}", where="device_class")
+        raise Invalid("run.device-class", f"the device is a {device.device_class}", where="device_class",
+                      hint="leave device_class out: the device says it")  # fmt: skip
     _check_device(device, bundle, features)
 
 
@@ -133,40 +133,6 @@ def _check_data(session: Session, body: RunCreate, bundle: Built) -> None:
         datasets.check_fit(dataset, bundle, where=where)
         if body.settings.needs_data:
             datasets.check_scored(dataset, bundle, where=where)
-
-
-def _check_weights(session: Session, body: RunCreate, bundle: Built, storage: Storage) -> None:
-    if body.weights is None:
-        return
-    forms = _forms(session, Run.trained_weights_digest == body.weights)
-    if not forms or storage.size(body.weights) is None:
-        raise NotFound("weights.unknown", f"no run has left weights {body.weights}", where="weights",
-                       hint="use `trained_weights_digest` of a run that trained")  # fmt: skip
-    if bundle.model_digest not in {model for model, _ in forms}:
-        raise Invalid("weights.model", "these weights are of another model", where="weights",
-                      hint="start from a run of the same model")  # fmt: skip
-    ours, theirs = _norms(_forms(session, Bundle.digest == bundle.digest), bundle), _norms(forms, bundle)
-    if ours and theirs and not ours & theirs:
-        raise Invalid("weights.form", f"these weights are of a step with batch_norm {' or '.join(sorted(theirs))}, the "
-                      f"bundle has {' or '.join(sorted(ours))}: the same names hold other values", where="weights",
-                      hint="start from a run whose spec has the same batch_norm")  # fmt: skip
-
-
-def _forms(session: Session, condition: ColumnElement[bool]) -> set[tuple[str, str]]:
-    """(model, spec) of the bundles that `condition` chooses, perhaps through their runs; no spec: the job is gone."""
-    query = (
-        select(Bundle.model_digest, Job.spec_json)
-        .outerjoin(Job, Job.bundle_digest == Bundle.digest)
-        .outerjoin(Run, Run.bundle_digest == Bundle.digest)
-        .where(condition)
-    )
-    return {(model, spec or "") for model, spec in session.execute(query)}
-
-
-def _norms(forms: set[tuple[str, str]], bundle: Built) -> set[str]:
-    """What the specs of a bundle's model say of `batch_norm`."""
-    specs = [json.loads(spec) for model, spec in forms if spec and model == bundle.model_digest]
-    return {str(spec.get("batch_norm", "fold")) for spec in specs}
 
 
 def _check_files_stay(session: Session, body: RunCreate) -> None:

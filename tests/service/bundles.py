@@ -40,7 +40,11 @@ def make_manifest(
 
 
 def make_bundle(
-    manifest: dict[str, Any], *, step: bytes = b"\x7fELF" + b"\0" * 60, warnings: object = ()
+    manifest: dict[str, Any],
+    *,
+    step: bytes = b"\x7fELF" + b"\0" * 60,
+    warnings: object = (),
+    weights: bytes = b"weights",
 ) -> MadeBundle:
     """A deterministic archive of `manifest` and small files; the report has `warnings`, whatever they are, or none."""
     report = {
@@ -52,7 +56,7 @@ def make_bundle(
     }
     files = {
         "bin/step": step,
-        "weights.safetensors": b"weights",
+        "weights.safetensors": weights,
         "training.onnx": b"onnx",
         "report.json": json.dumps(report).encode(),
     }

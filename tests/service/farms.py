@@ -92,13 +92,21 @@ class TestFarm:
         return self.http.post("/compile", files={"model": ("net.onnx", model)}, data=form, headers=headers)
 
     def work_off(
-        self, job_id: str, *, fields: Mapping[str, Any] | None = None, warnings: object = (), **digests: Any
+        self,
+        job_id: str,
+        *,
+        fields: Mapping[str, Any] | None = None,
+        warnings: object = (),
+        weights: bytes = b"weights",
+        **digests: Any,
     ) -> str:
         """Do a worker's part with a ready bundle, perhaps with other manifest fields or warnings; its digest."""
         with self.farm.database.transaction() as session:
             claim = claims.claim(session, job_id, lease_s=60)
         assert claim is not None
-        made = make_bundle({**make_manifest(target=claim.target, **digests), **(fields or {})}, warnings=warnings)
+        made = make_bundle(
+            {**make_manifest(target=claim.target, **digests), **(fields or {})}, warnings=warnings, weights=weights
+        )
         stored = self.farm.storage.put(io.BytesIO(made.data), limit_bytes=1 << 20)
         with self.farm.storage.local(stored.digest) as path:
             content = read_bundle(path)

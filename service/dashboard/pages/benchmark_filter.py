@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, and_, exists, select
@@ -81,5 +82,9 @@ def _compilers(session: Session) -> tuple[tuple[str, str], ...]:
 
 
 def _datasets(session: Session) -> tuple[tuple[str, str], ...]:
+    """By name; of several that are called the same, each with its digest."""
     held = select(Holding.digest, Holding.name).where(Holding.kind == "dataset").order_by(Holding.name)
-    return tuple((digest, name or fmt.short_digest(digest)) for digest, name in session.execute(held.limit(200)))
+    rows = [(digest, name) for digest, name in session.execute(held.limit(200))]
+    counts = Counter(name for _, name in rows)
+    return tuple((digest, name if name and counts[name] == 1 else f"{name} {fmt.short_digest(digest)}".strip())
+                 for digest, name in rows)  # fmt: skip
