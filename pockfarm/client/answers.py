@@ -9,7 +9,15 @@ from pockfarm.values import Json, text
 
 ATTEMPTS = 3
 RETRY_PAUSE_S = 1.0
+OTHER = "is this a farm's address? another server, or a proxy before the farm, answers there"
 BUSY = frozenset({429, 502, 503, 504})
+
+
+def silent(url: str, problem: Exception) -> str:
+    """What to do where there was no answer."""
+    if url.startswith("https://") and "WRONG_VERSION_NUMBER" in str(problem):
+        return f"what is there speaks no TLS: is it http://{url[len('https://') :]}?"
+    return "is it up? `pockfarm doctor` looks for what is wrong"
 
 
 def checked(answer: httpx.Response) -> httpx.Response:
@@ -21,10 +29,13 @@ def checked(answer: httpx.Response) -> httpx.Response:
     except ValueError:
         body = None
     problem: Json = body if isinstance(body, dict) else {}  # what stands before a farm may say anything
-    message = text(problem, "detail") or f"{answer.request.method} {answer.request.url.path}: {answer.status_code}"
+    if not text(problem, "detail"):
+        asked = f"{answer.request.method} {answer.request.url}"
+        message, code, hint = f"{asked}: {answer.status_code}, and not in a farm's words", "farm.other", OTHER
+        problem = {"detail": message, "code": code, "hint": hint}
     kind = {401: Unauthorized, 404: NotFound}.get(answer.status_code, Refused)
     raise kind(
-        message,
+        text(problem, "detail"),
         status=answer.status_code,
         code=text(problem, "code"),
         where=text(problem, "where"),

@@ -17,6 +17,9 @@ from pockfarm.values import CompileWarning, Job, Run
 if TYPE_CHECKING:
     from pockfarm.client.synchronous.client import Client
     from pockfarm.fine_tuning.asked import Document
+    from pockfarm.fine_tuning.flow import Prepared
+    from pockfarm.fine_tuning.model import Brought
+    from pockfarm.fine_tuning.on_farm import OnFarm
     from pockfarm.fine_tuning.result import FineTuned
 
 Finish = Callable[["Client", str], "FineTuned"]
@@ -43,7 +46,20 @@ class CompilesBegun:
     """One job for each target."""
 
     jobs: tuple[Job, ...]
-    warnings: tuple[CompileWarning, ...]
+    source: Source
+
+    @property
+    def warnings(self) -> tuple[CompileWarning, ...]:
+        """What was noticed at export."""
+        return self.source.brought.warnings
+
+
+@dataclass(frozen=True)
+class Source:
+    """The model of a compile, as this process brought it; its files are there as long as this is."""
+
+    brought: Brought
+    kept: ExitStack
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,8 @@ class TuningBegun:
     """A run that is queued, and how its result comes home."""
 
     run: Run
-    finish: Finish
+    finish: Finish | None
+    """None: the model is not here."""
 
 
 def begin_compiles(farm: Client, wish: CompileWish) -> CompilesBegun:
@@ -61,14 +78,27 @@ def begin_compiles(farm: Client, wish: CompileWish) -> CompilesBegun:
     targets = _targets(farm, wish)
     asked = Asked(plan=wish.plan, spec=wish.spec, output=wish.output)
     with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pockfarm-compile-")))
+        folder = _folder("pockfarm-compile-", opened)
         recipe = recipe_of(wish.model, wish.example_inputs, asked, folder, opened)
-        name = wish.name or _name(wish.model, recipe.files.name)
+        files = recipe.brought.files
+        name = wish.name or _name(wish.model, files.name)
         jobs = tuple(
-            farm.compile(recipe.files, plan=recipe.plan, spec=recipe.spec, target=target, name=name)
-            for target in targets
+            farm.compile(files, plan=recipe.plan, spec=recipe.spec, target=target, name=name) for target in targets
         )
-    return CompilesBegun(jobs, recipe.warnings)
+        return CompilesBegun(jobs, Source(recipe.brought, _kept(opened, folder)))
+
+
+def _folder(prefix: str, opened: ExitStack) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    opened.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _kept(opened: ExitStack, folder: Path) -> ExitStack:
+    """What stays open until it is closed, or nobody has it any more."""
+    kept = opened.pop_all()
+    weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)
+    return kept
 
 
 def _targets(farm: Client, wish: CompileWish) -> tuple[str, ...]:
@@ -104,25 +134,61 @@ class TuningWish:
     name: str | None
 
 
-def begin_tuning(farm: Client, wish: TuningWish) -> TuningBegun:
-    """Export, compile, send the data and queue the run: then it is the farm's. Raises: `PockfarmError`."""
-    from pockfarm.fine_tuning.flow import prepared
-    from pockfarm.fine_tuning.on_farm import OnFarm, target_of, trained
+@dataclass(frozen=True)
+class BuiltWish:
+    """What `submit_finetune_job` was given in place of a model: a bundle of the farm, and the model if it is here."""
 
-    target = target_of(farm, wish.target, wish.device, wish.device_class)
-    trainer = OnFarm(farm, target, wish.device, wish.device_class, wish.name or _name(wish.model, "model"))
-    kept = ExitStack()
+    digest: str
+    source: Source | None
+    warnings: tuple[CompileWarning, ...]
+    data: Any
+    asked: Any
+    device: str | None
+    device_class: str | None
+    name: str
+
+
+def begin_tuning(farm: Client, wish: TuningWish | BuiltWish) -> TuningBegun:
+    """Export and compile, unless that was done; send the data and queue the run: then it is the farm's.
+
+    Raises: `PockfarmError`.
+    """
+    from pockfarm.fine_tuning.on_farm import trained
+
     with ExitStack() as opened:
-        folder = Path(tempfile.mkdtemp(prefix="pockfarm-tune-"))
-        opened.callback(shutil.rmtree, folder, ignore_errors=True)
-        ready = prepared(trainer, wish.model, wish.example_inputs, wish.data, wish.asked, folder, opened)
+        folder = _folder("pockfarm-tune-", opened)
+        begin = _begin_built if isinstance(wish, BuiltWish) else _begin_model
+        ready, trainer = begin(farm, wish, folder, opened)  # type: ignore[arg-type]
         run = trainer.start(ready.step, ready.data, ready.settings)
-        kept = opened.pop_all()
-        weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)  # of a job whose result nobody asks for
+        bring = ready.finish
+        if bring is None:
+            return TuningBegun(run, None)
+        kept = _kept(opened, folder)
 
     def finish(plain: Client, run_id: str) -> FineTuned:
-        tuned = ready.finish(trained(plain, run_id, folder))
+        tuned = bring(trained(plain, run_id, folder))
         kept.close()
         return tuned
 
     return TuningBegun(run, finish)
+
+
+def _begin_model(farm: Client, wish: TuningWish, folder: Path, opened: ExitStack) -> tuple[Prepared, OnFarm]:
+    from pockfarm.fine_tuning.flow import prepared
+    from pockfarm.fine_tuning.on_farm import OnFarm, target_of
+
+    target = target_of(farm, wish.target, wish.device, wish.device_class)
+    trainer = OnFarm(farm, target, wish.device, wish.device_class, wish.name or _name(wish.model, "model"))
+    return prepared(trainer, wish.model, wish.example_inputs, wish.data, wish.asked, folder, opened), trainer
+
+
+def _begin_built(farm: Client, wish: BuiltWish, folder: Path, _: ExitStack) -> tuple[Prepared, OnFarm]:
+    from pockfarm.fine_tuning.flow import prepared_of
+    from pockfarm.fine_tuning.on_farm import OnFarm
+    from pockfarm.fine_tuning.trainer import BUNDLE, Step
+
+    farm.save_bundle(wish.digest, folder / BUNDLE)
+    step = Step(folder / BUNDLE, wish.digest, wish.warnings)
+    brought = wish.source.brought if wish.source else None
+    trainer = OnFarm(farm, "", wish.device, wish.device_class, wish.name)
+    return prepared_of(step, brought, wish.data, wish.asked), trainer

@@ -8,6 +8,7 @@ the farm that `pockfarm up` started on this machine, whatever folder one stands 
 from __future__ import annotations
 
 import os
+from urllib.parse import urlsplit
 
 from pockfarm import profiles
 from pockfarm.errors import UsageError
@@ -18,8 +19,11 @@ def found(
     url: str | None, api_key: str | None, state: StateFolder | None = None, profile: str | None = None
 ) -> tuple[str, str]:
     """Address and key. Raises: UsageError when one of them is nowhere, and says where it was looked for."""
+    for name, one in (("url", url), ("api_key", api_key)):
+        if one is not None and not isinstance(one, str):
+            raise UsageError(f"{name} is {type(one).__name__}; give text, such as Client('http://farm:8000', 'pf_...')")
     if url and api_key:
-        return _address(url), api_key
+        return _address(url), _key(api_key)
     if state is not None and profile is not None:
         raise UsageError("a state folder and a profile both say which farm: give one")
     if state is None:
@@ -31,15 +35,37 @@ def found(
         if not (url and api_key):
             url, api_key = _of_profile(url, api_key, named)
         if url and api_key:
-            return _address(url), api_key
+            return _address(url), _key(api_key)
     return _of_folder(url, api_key, state or farm_here())
 
 
 def _address(url: str) -> str:
     """Without what is at its end. Raises: UsageError for what is no address of a web server."""
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"{url} is no farm's address: write it as http://{url}, or https://")
-    return url.rstrip("/")
+    scheme, _, rest = url.strip().rpartition("://")
+    if scheme not in ("http", "https"):
+        raise UsageError(f"{url} is no farm's address: write it as http://{rest}, or https://")
+    try:
+        parsed = urlsplit(url.strip())
+        has_port = parsed.port != 0
+    except ValueError:
+        has_port = False
+    if not has_port or not parsed.hostname:
+        raise UsageError(f"{url} is no farm's address: it needs a host, and a port of 1 to 65,535 if it names one; "
+                         "write it as http://HOST:PORT")  # fmt: skip
+    path, is_page, _ = parsed.path.partition("/dashboard")
+    if is_page or parsed.query or parsed.fragment:
+        raise UsageError(f"{url} is the address of a page, not of a farm: write {scheme}://{parsed.netloc}{path}")
+    return url.strip().rstrip("/")
+
+
+def _key(api_key: str) -> str:
+    """Without white space around it, which files and copies bring. Raises: UsageError, which does not say the key."""
+    key = api_key.strip()
+    if key.lower().startswith("bearer "):
+        raise UsageError("the API key begins with the word Bearer: give the key alone, which begins with pf_")
+    if not key.isascii() or not key.isprintable() or any(one in key for one in " \"'"):
+        raise UsageError("the API key has quotes, spaces or letters in it that no key has: copy it again, from pf_ on")
+    return key
 
 
 def _of_profile(url: str | None, api_key: str | None, named: str) -> tuple[str | None, str | None]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pockfarm.errors import UsageError
-from pockfarm.summary import report_text
-from pockfarm.values import Json, optional_number, part, parts, text
+from pockfarm.summary import report_text, warnings_text
+from pockfarm.values import CompileWarning, Json, optional_number, part, parts, text
 
 if TYPE_CHECKING:
     import pandas
@@ -29,9 +29,12 @@ class Profile:
     """All of it: the fields of `device_agents.wire.Report`."""
     provenance: Json = field(repr=False, default_factory=dict)
     """What explains it: digests of all that took part."""
+    warnings: tuple[CompileWarning, ...] = ()
+    """What the farm says of the run's data."""
 
     def __str__(self) -> str:
-        return report_text(self.report, with_kernels=True)
+        said = (report_text(self.report, with_kernels=True), warnings_text(self.warnings))
+        return "\n\n".join(filter(None, said))
 
     @property
     def measurement_class(self) -> str:

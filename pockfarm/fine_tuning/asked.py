@@ -12,6 +12,7 @@ from compiler.errors import CompileError, SpecError
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.reading import read_mapping
 from pockfarm.errors import UsageError
+from pockfarm.sources import unread
 
 Document = Union[str, bytes, "os.PathLike[str]", Mapping[str, object]]
 _FILES = (".yaml", ".yml", ".json")
@@ -23,7 +24,7 @@ def plan_of(given: Document, frozen: Sequence[str], names: Sequence[str] = ()) -
     Raises: UsageError.
     """
     try:
-        plan = SparsePlan.parse(_read(given))
+        plan = SparsePlan.parse(_read(given, "plan"))
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
     return replace(plan, frozen=(*plan.frozen, *(names if plan.create_biases else frozen)))
@@ -32,7 +33,7 @@ def plan_of(given: Document, frozen: Sequence[str], names: Sequence[str] = ()) -
 def spec_of(given: Document | None, batch: int | None) -> TrainingSpec:
     """The spec; `batch` is the number of samples of a step if it names none. Raises: UsageError."""
     try:
-        fields = read_mapping(_read(given if given is not None else {}), "spec", SpecError)
+        fields = read_mapping(_read(given if given is not None else {}, "spec"), "spec", SpecError)
         default = {} if batch is None or "batch" in fields else {"batch": batch}
         return TrainingSpec.parse({**fields, **default})
     except CompileError as problem:
@@ -55,7 +56,10 @@ def literal(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _read(given: Document) -> str | bytes | Mapping[str, object]:
+def _read(given: Document, what: str) -> str | bytes | Mapping[str, object]:
+    if not isinstance(given, (str, bytes, os.PathLike, Mapping)):
+        example = "'bias-only' or {'update': [{'parameters': ['*']}]}" if what == "plan" else "{'batch': 8}"
+        raise UsageError(f"{what} is {type(given).__name__}; give a path, text or a dict, such as {example}")
     if isinstance(given, str) and "\n" not in given and given.endswith(_FILES):
         given = Path(given)
     if not isinstance(given, os.PathLike):
@@ -63,7 +67,7 @@ def _read(given: Document) -> str | bytes | Mapping[str, object]:
     try:
         return Path(given).read_bytes()
     except OSError as problem:
-        raise UsageError(f"{given}: {problem.strerror}") from None
+        raise unread(Path(given), problem) from None
 
 
 __all__ = ["Document", "patterns", "plan_of", "spec_of"]

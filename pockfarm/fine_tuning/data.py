@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.model import Input
+from pockfarm.preflight import arrays_in
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -118,11 +119,7 @@ def _what(name: str) -> str:
 
 
 def _npz(path: Path) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError) as problem:
-        raise UsageError(f"{path}: not a readable npz: {problem}") from None
+    return dict(arrays_in(path))
 
 
 def _named(data: Mapping[str, Any], names: Names) -> Arrays:
@@ -291,6 +288,8 @@ def _is_sample(arrays: Arrays, names: Names, example: Mapping[str, Input]) -> bo
 def _array(value: Any, name: str) -> Array:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
+        if str(getattr(value, "layout", "")).startswith("torch.sparse"):
+            raise UsageError(f"{_what(name)} are a sparse tensor; give it dense: {name}.to_dense()")
         value = value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
     try:
         array = np.asarray(value)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from compiler.trained.bring_back import Trained, bring_back, manifest_of
 from compiler.warnings import few_of
 from device_agents.wire import RunSettings
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning import remarks
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
 from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
 from pockfarm.fine_tuning.deltas import changes_of
@@ -29,7 +31,6 @@ from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of
 from pockfarm.fine_tuning.trainer import Run, RunData, Say, Step, Trainer
-from pockfarm.model_files import ModelFiles
 from pockfarm.values import CompileWarning, Dataset
 
 _NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "bool": "bool"}
@@ -92,6 +93,7 @@ def _tuned(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Fi
     """All files are in `folder`; what comes back reads them where they are mapped, also when the folder is gone."""
     ready = _prepared(trainer, task, folder, opened)
     task.say(f"training {ready.settings.steps} steps")
+    assert ready.finish is not None, "the model is here"
     return ready.finish(trainer.train(ready.step, ready.data, ready.settings, folder, task.say))
 
 
@@ -102,7 +104,8 @@ class Prepared:
     step: Step
     data: RunData
     settings: RunSettings
-    finish: Callable[[Run], FineTuned]
+    finish: Callable[[Run], FineTuned] | None
+    """None: the model is not here."""
 
 
 def prepared(
@@ -113,21 +116,30 @@ def prepared(
     return _prepared(trainer, _Task(model, example, data, asked, lambda line: None), folder, opened)
 
 
+def prepared_of(step: Step, brought: Brought | None, data: Any, asked: Asked) -> Prepared:
+    """As `prepared`, of a step that was built before; without its model nobody brings home what it learns."""
+    check_settings(asked.steps, asked.epochs, asked.training, has_validation_data=asked.validation_data is not None)
+    manifest = manifest_of(_held(step.bundle))
+    inputs, labels = _read_by(manifest)
+    task = _Task(None, None, data, asked, lambda line: None)
+    names = Names(tuple(inputs), tuple(labels), _examples(brought.inputs) if brought else {})
+    sets = _each(task.arrays, lambda data: read_data(data, names, inputs, labels))
+    return _ready(task, brought, step, names, sets)
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """What a farm is asked to compile: a model's files, plan and spec as JSON, and what was noticed on the way."""
+    """What a farm is asked to compile: a model, plan and spec as JSON."""
 
-    files: ModelFiles
+    brought: Brought
     plan: str
     spec: str
-    warnings: tuple[CompileWarning, ...]
 
 
 def recipe_of(model: Any, example: Any, asked: Asked, folder: Path, opened: ExitStack) -> Recipe:
     """Export, and read plan and spec. Files are in `folder`, and open as long as `opened`. Raises: UsageError."""
     brought, spec = _brought(_Task(model, example, None, asked, lambda line: None), folder, opened)
-    plan = _plan(asked, brought)
-    return Recipe(brought.files, plan.canonical_json(), spec.canonical_json(), brought.warnings)
+    return Recipe(brought, _plan(asked, brought).canonical_json(), spec.canonical_json())
 
 
 def _plan(asked: Asked, brought: Brought) -> SparsePlan:
@@ -150,34 +162,45 @@ def _prepared(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) ->
     plan = _plan(asked, brought)
     say("compiling")
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
-    bundle = _held(step.bundle)
-    manifest = manifest_of(bundle)
-    inputs = {one["name"]: _input(one) for one in manifest["inputs"]}
-    labels = _labels(manifest["labels"])
     if not is_plain:
+        inputs, labels = _read_by(manifest_of(_held(step.bundle)))
         names = replace(names, inputs=tuple(inputs), labels=tuple(labels))
         sets = _each(task.arrays, lambda data: read_data(data, names, inputs, labels))
+    return _ready(task, brought, step, names, sets)
+
+
+def _read_by(manifest: Mapping[str, Any]) -> tuple[dict[str, Input], dict[str, Input]]:
+    """Inputs and labels of a step, by name."""
+    return {one["name"]: _input(one) for one in manifest["inputs"]}, _labels(manifest["labels"])
+
+
+def _ready(task: _Task, brought: Brought | None, step: Step, names: Names, sets: Mapping[str, Arrays]) -> Prepared:
+    manifest = manifest_of(_held(step.bundle))
+    inputs, labels = _read_by(manifest)
     sets = _each(sets, lambda arrays: fitted(arrays, {**names.keyed(inputs), **labels}))
+    odd = tuple(remarks.of_arrays(sets, manifest))
     samples = task.data.samples if isinstance(task.data, Dataset) else max(map(len, sets["data"].values()))
-    files = {which: _written(arrays, folder / f"{which}.npz") for which, arrays in sets.items()}
+    files = {which: _written(arrays, step.bundle.parent / f"{which}.npz") for which, arrays in sets.items()}
     given = {**task.data_sets, **files}
+    settings = _settings(task.asked, samples, int(manifest["batch"]))
 
-    def finish(run: Run) -> FineTuned:
+    def finish(model: Brought, run: Run) -> FineTuned:
         check_left(run)
-        unread = _unread(task.arrays, names)
-        return _finished(brought, step, run, steps_kept(run, settings.steps), unread)
+        told = (*_unread(task.arrays, names), *odd, *remarks.of_farm(run.warnings, task.data_sets))
+        return _finished(model, step, run, steps_kept(run, settings.steps), told)
 
-    settings = _settings(asked, samples, spec.batch * spec.accumulate)
-    return Prepared(step, RunData(given["data"], given.get("validation_data")), settings, finish)
+    data = RunData(given["data"], given.get("validation_data"))
+    return Prepared(step, data, settings, partial(finish, brought) if brought else None)
 
 
-def _finished(brought: Brought, step: Step, run: Run, steps: int, unread: tuple[CompileWarning, ...]) -> FineTuned:
+def _finished(brought: Brought, step: Step, run: Run, steps: int, said: tuple[CompileWarning, ...]) -> FineTuned:
     """What was trained, in the model's own state."""
     bundle, checkpoint = _held(step.bundle), _held(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
     created = tuple(one for name in trained.created for one in brought.places(name) or (name,))
     state = brought.state(trained, steps)
-    told = (*brought.warnings, *unread, *step.warnings, *_remarks(trained, brought), *told_of(run))
+    told = (*brought.warnings, *said, *step.warnings, *_remarks(trained, brought), *told_of(run))
+    told = tuple(dict.fromkeys(told))
     return FineTuned(
         state,
         changes=changes_of(brought.base(trained), state, created),
@@ -195,6 +218,8 @@ def _finished(brought: Brought, step: Step, run: Run, steps: int, unread: tuple[
 
 def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[Brought, TrainingSpec]:
     model, example, asked = task.model, task.example, task.asked
+    if model is None:
+        raise UsageError("there is no model: give a torch.nn.Module with example_inputs, ONNX bytes or a path")
     if is_file(model):
         return brought_file(model, opened), spec_of(asked.spec, None)
     from pockfarm.fine_tuning.torch_module import Wanted, axes_of, brought_module, same_for_all

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from device_agents.wire import REAL_CLASSES, RunSettings
+from pockfarm import values
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
@@ -17,7 +18,6 @@ from pockfarm.model_files import ModelFiles
 from pockfarm.values import Dataset, Device
 
 if TYPE_CHECKING:
-    from pockfarm import values
     from pockfarm.client import Client
 
 
@@ -115,7 +115,8 @@ def trained(farm: Client, run_id: str, folder: Path) -> Run:
     """What a run has left, with the file in `folder`."""
     if farm.run(run_id).trained_weights_digest is not None:
         farm.save_weights(run_id, folder / TRAINED)
-    return Run(folder / TRAINED, farm.report(run_id))
+    explained = farm.explained(run_id)
+    return Run(folder / TRAINED, values.part(explained, "report"), values.warnings_of(explained))
 
 
 def _heard(say: Say, words: Callable[[Any], str]) -> Callable[[values.Job | values.Run], None]:

@@ -12,6 +12,17 @@ from pockfarm.fine_tuning.trainer import Run
 from pockfarm.near import meant
 from pockfarm.values import CompileWarning, optional_number, part, text
 
+ELSEWHERE = {
+    "lr": "; did you mean 'learning_rate'?",
+    "batch": "; the spec says it: spec={'batch': 8}",
+    "batch_size": "; the spec says it: spec={'batch': 8}",
+    "optimizer": "; the spec says it: spec={'optimizer': {'kind': 'adam'}}",
+    "loss": "; the spec says it: spec={'loss': {'kind': 'mse'}}",
+    "device": "; this machine trains on its processor, client.fine_tune on a device of a farm",
+    "weights": "; training begins from the model's own: load them into it first",
+}
+"""What other programs call things, and where they are said here."""
+
 
 def check_settings(
     steps: int | None, epochs: float | None, given: Mapping[str, Any], *, has_validation_data: bool
@@ -19,15 +30,15 @@ def check_settings(
     """Refuse what no model or data could make right. Raises: UsageError."""
     if steps is not None and epochs is not None:
         raise UsageError("steps and epochs both say how long to train; give one")
-    if epochs is not None and not epochs > 0:
-        raise UsageError(f"epochs must be above 0, got {epochs}")
+    if epochs is not None and not (isinstance(epochs, (int, float)) and epochs > 0):
+        raise UsageError(f"epochs must be a number above 0, got {epochs!r}")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int)):
         raise UsageError(f"steps must be a whole number, got {steps!r}")
     if steps is not None and not 1 <= steps <= MAX_STEPS:
         raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {steps}")
     known = [name for name, one in settings_of(RunSettings).items() if "train" in one.modes]
     for name in given.keys() - set(known):
-        raise UsageError(f"{name}: no such setting{meant(name, known)}")
+        raise UsageError(f"{name}: no such setting{ELSEWHERE.get(name) or meant(name, known)}")
     try:
         settings = RunSettings(mode="train", **{"steps": steps or 1, **given})
         settings.check_validation("validation_data", is_given=has_validation_data)

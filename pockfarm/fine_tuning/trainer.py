@@ -33,6 +33,8 @@ class Run:
     checkpoint: Path
     """Not there if training diverged and nothing was kept."""
     report: Mapping[str, Any]
+    warnings: tuple[CompileWarning, ...] = ()
+    """What a farm says of the run's data."""
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,30 @@ def test_a_module_is_compiled_for_several_targets_and_profiled(live: LiveFarm, t
     assert client.devices("no-such-thing") == []
 
 
+def test_a_second_fine_tuning_compiles_nothing(live: LiveFarm, tmp_path: Path) -> None:
+    client, (x, y) = live.client, data()
+    host = next(one for one in client.devices() if one.measurement_class == "host")
+    job = client.submit_compile_job(MODULE, spec="batch: 4", targets=host.targets[0], example_inputs=EXAMPLE).wait()
+    count = len(list(client.jobs()))
+    tuned = [client.submit_finetune_job(job, (x * size, y), device=host.id, steps=3).result() for size in (1, 300)]
+    assert all(set(one) == set(MODULE.state_dict()) and one.changed for one in tuned)
+    assert not torch.equal(tuned[0]["1.weight"], tuned[1]["1.weight"])
+    assert [[one.code for one in result.warnings if one.code.startswith("data")] for result in tuned] == [[], []]
+
+    bundle = job.bundle()
+    for one in (bundle, bundle.digest):
+        found = client.submit_finetune_job(one, (x * 5000, y), device=host.id, steps=2)
+        assert [one.code for one in found.warnings] == ["data.scale"]
+        assert found.save_weights(tmp_path / "w.safetensors").stat().st_size > 0
+        with pytest.raises(UsageError, match="the model was not brought by this process"):
+            found.result()
+    assert len(list(client.jobs())) == count
+    far = client.submit_finetune_job(job, (x * 5000, y), device=host.id, steps=1, learning_rate=0.0).result()
+    assert [(one.code, one.where) for one in far.warnings] == [("data.scale", "data.input")]
+    with pytest.raises(UsageError, match="spec and example_inputs: a bundle has such things in it"):
+        client.submit_finetune_job(job, (x, y), spec="batch: 8", example_inputs=EXAMPLE)
+
+
 def test_a_fine_tuning_is_the_farms_and_comes_home(live: LiveFarm, tmp_path: Path) -> None:
     client = live.client
     x, y = data()

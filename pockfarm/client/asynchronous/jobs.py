@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pockfarm.client.beginning import Finish
+from pockfarm.client.beginning import Finish, Source
 from pockfarm.client.elsewhere import async_elsewhere
 from pockfarm.client.profile import Profile
 from pockfarm.client.progress import Progress, progress_of
 from pockfarm.errors import UsageError
 from pockfarm.near import meant
-from pockfarm.values import Bundle, CompileWarning, Job, Json, Run, part
+from pockfarm.values import Bundle, CompileWarning, Job, Json, Run, part, warnings_of
 
 if TYPE_CHECKING:
     from pockfarm.client.asynchronous.api import AsyncApi
@@ -60,10 +60,11 @@ class AsyncWork(ABC):
 class AsyncCompileJob(AsyncWork):
     """The compile of one model for one or several targets; each target has a job of its own on the farm."""
 
-    def __init__(self, client: AsyncApi, jobs: tuple[Job, ...], warnings: tuple[CompileWarning, ...] = ()) -> None:
+    def __init__(self, client: AsyncApi, jobs: tuple[Job, ...], source: Source | None = None) -> None:
         super().__init__(client)
         self._jobs = {job.target: job for job in jobs}
-        self._warnings = warnings
+        self.source = source
+        """The model, where this process brought it."""
 
     @property
     def ids(self) -> dict[str, str]:
@@ -88,7 +89,7 @@ class AsyncCompileJob(AsyncWork):
     def warnings(self) -> tuple[CompileWarning, ...]:
         """What was noticed at export, and by the compiler (once it is done)."""
         told = (warning for job in self._jobs.values() for warning in job.warnings)
-        return tuple(dict.fromkeys((*self._warnings, *told)))
+        return tuple(dict.fromkeys((*(self.source.brought.warnings if self.source else ()), *told)))
 
     @property
     async def statuses(self) -> dict[str, str]:
@@ -213,7 +214,8 @@ class AsyncProfileJob(AsyncRunJob):
         """Wait, and give what was measured. Raises: as `wait`."""
         await self.wait()
         explained = await self._client.explained(self.id)
-        return Profile(self.id, self.url, part(explained, "report"), part(explained, "provenance"))
+        report, provenance = part(explained, "report"), part(explained, "provenance")
+        return Profile(self.id, self.url, report, provenance, warnings_of(explained))
 
 
 class AsyncFinetuneJob(AsyncRunJob):
@@ -232,8 +234,8 @@ class AsyncFinetuneJob(AsyncRunJob):
         await self.wait()
         finish = self._finish
         if finish is None:
-            raise UsageError(f"{self.id}: the model is in another process, so there is no state to put the weights in; "
-                             "job.save_weights(path) writes them as safetensors")  # fmt: skip
+            raise UsageError(f"{self.id}: the model was not brought by this process, so there is no state to put the "
+                             "weights in; job.save_weights(path) writes them as safetensors")  # fmt: skip
         if self._tuned is None:
             self._tuned = await async_elsewhere(self._client, lambda plain: finish(plain, self.id))
         return self._tuned

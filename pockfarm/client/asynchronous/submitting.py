@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Union
 
 from pockfarm.client.asynchronous.api import AsyncApi
 from pockfarm.client.asynchronous.jobs import AsyncCompileJob, AsyncFinetuneJob, AsyncProfileJob
-from pockfarm.client.beginning import CompileWish, TuningWish, begin_compiles, begin_tuning
-from pockfarm.client.data_sets import refuse_nothing
+from pockfarm.client.beginning import BuiltWish, CompileWish, TuningWish, begin_compiles, begin_tuning
+from pockfarm.client.data_sets import is_digest, refuse_nothing, refuse_recipe
 from pockfarm.client.elsewhere import async_elsewhere
 from pockfarm.client.wanted import with_known_keywords
 from pockfarm.errors import UsageError
@@ -49,7 +49,7 @@ class AsyncSubmitting(AsyncApi):
         """
         wish = CompileWish(model, example_inputs, plan, spec, targets, device, device_class, output, name)
         begun = await async_elsewhere(self, lambda plain: begin_compiles(plain, wish))
-        return AsyncCompileJob(self, begun.jobs, begun.warnings)
+        return AsyncCompileJob(self, begun.jobs, begun.source)
 
     @with_known_keywords
     async def submit_profile_job(
@@ -105,7 +105,9 @@ class AsyncSubmitting(AsyncApi):
         """Train a model on a device of the farm: `fine_tune` in two steps. It is compiled here and now; what comes back
         is queued on the device, and goes on without this process.
 
-        `model`, `plan`, `spec`: as `submit_compile_job`. `data`: `(x, y)` as arrays or tensors, a mapping, a DataLoader
+        `model`, `plan`, `spec`: as `submit_compile_job`. In place of a model: what was compiled before, a compile job
+        (which is waited for), a `Bundle`, or its digest; plan and spec are in it, and only of a compile job of this
+        process `result()` has the model's state. `data`: `(x, y)` as arrays or tensors, a mapping, a DataLoader
         or Dataset, the path of an npz, or a data set that was uploaded (`upload_dataset`). The rest is as
         `pockfarm.fine_tune` has it; `training` is any other setting of mode train by its name.
 
@@ -115,12 +117,21 @@ class AsyncSubmitting(AsyncApi):
 
         refuse_nothing(data)
         asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
-        wish = TuningWish(model, example_inputs, data, asked, target, device, device_class, name)
+        wish: TuningWish | BuiltWish
+        if isinstance(model, (AsyncCompileJob, Bundle)) or is_digest(model):
+            refuse_recipe(plan=plan, spec=spec, example_inputs=example_inputs, output=output)
+            digest = await digest_of(model, target)
+            source, told = (model.source, model.warnings) if isinstance(model, AsyncCompileJob) else (None, ())
+            wish = BuiltWish(digest, source, told, data, asked, device, device_class, name or "data")
+        else:
+            wish = TuningWish(model, example_inputs, data, asked, target, device, device_class, name)
         begun = await async_elsewhere(self, lambda plain: begin_tuning(plain, wish))
         return AsyncFinetuneJob(self, begun.run, begun.finish)
 
     async def get_job(self, job_id: str) -> AnyJob:
         """A job that was submitted before, perhaps by another process. Raises: NotFound."""
+        if not isinstance(job_id, str):
+            raise UsageError(f"job_id is {type(job_id).__name__}; give the id as text, job_... or run_...")
         if job_id.startswith("job_"):
             return AsyncCompileJob(self, (await self.job(job_id),))
         run = await self.run(job_id)

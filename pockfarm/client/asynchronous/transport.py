@@ -87,6 +87,8 @@ class AsyncTransport:
         timeout: httpx.Timeout = TIMEOUT,
         known: str | None = None,
     ) -> httpx.Response:
+        if path.endswith("/"):
+            raise UsageError(f"{path}: the id or digest after it is empty; the farm's lists have those that there are")
         headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
         if known is not None:
             headers["If-None-Match"] = known

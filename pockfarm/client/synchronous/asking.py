@@ -9,7 +9,7 @@ import httpx
 
 from pockfarm.client import answers
 from pockfarm.client.calls import Ask
-from pockfarm.errors import Unreachable
+from pockfarm.errors import Unreachable, UsageError
 
 
 def answered(url: str, ask: Ask) -> httpx.Response:
@@ -20,11 +20,14 @@ def answered(url: str, ask: Ask) -> httpx.Response:
     for attempt in range(1, answers.ATTEMPTS + 1):
         try:
             answer = ask()
+        except RuntimeError as problem:
+            if "closed" not in str(problem):
+                raise
+            raise UsageError("this client was closed: ask inside its `with`, or open another one") from None
         except httpx.HTTPError as problem:
             if attempt == answers.ATTEMPTS:
-                raise Unreachable(
-                    f"no answer from the farm at {url}: {problem}; is it up? `pockfarm doctor` looks for what is wrong"
-                ) from None
+                hint = answers.silent(url, problem)
+                raise Unreachable(f"no answer from the farm at {url}: {problem}; {hint}") from None
         else:
             if answer.status_code not in answers.BUSY or attempt == answers.ATTEMPTS:
                 return answers.checked(answer)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Union
 
-from pockfarm.client.beginning import CompileWish, TuningWish, begin_compiles, begin_tuning
-from pockfarm.client.data_sets import refuse_nothing
+from pockfarm.client.beginning import BuiltWish, CompileWish, TuningWish, begin_compiles, begin_tuning
+from pockfarm.client.data_sets import is_digest, refuse_nothing, refuse_recipe
 from pockfarm.client.elsewhere import elsewhere
 from pockfarm.client.synchronous.api import Api
 from pockfarm.client.synchronous.jobs import CompileJob, FinetuneJob, ProfileJob
@@ -50,7 +50,7 @@ class Submitting(Api):
         """
         wish = CompileWish(model, example_inputs, plan, spec, targets, device, device_class, output, name)
         begun = elsewhere(self, lambda plain: begin_compiles(plain, wish))
-        return CompileJob(self, begun.jobs, begun.warnings)
+        return CompileJob(self, begun.jobs, begun.source)
 
     @with_known_keywords
     def submit_profile_job(
@@ -106,7 +106,9 @@ class Submitting(Api):
         """Train a model on a device of the farm: `fine_tune` in two steps. It is compiled here and now; what comes back
         is queued on the device, and goes on without this process.
 
-        `model`, `plan`, `spec`: as `submit_compile_job`. `data`: `(x, y)` as arrays or tensors, a mapping, a DataLoader
+        `model`, `plan`, `spec`: as `submit_compile_job`. In place of a model: what was compiled before, a compile job
+        (which is waited for), a `Bundle`, or its digest; plan and spec are in it, and only of a compile job of this
+        process `result()` has the model's state. `data`: `(x, y)` as arrays or tensors, a mapping, a DataLoader
         or Dataset, the path of an npz, or a data set that was uploaded (`upload_dataset`). The rest is as
         `pockfarm.fine_tune` has it; `training` is any other setting of mode train by its name.
 
@@ -116,12 +118,21 @@ class Submitting(Api):
 
         refuse_nothing(data)
         asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
-        wish = TuningWish(model, example_inputs, data, asked, target, device, device_class, name)
+        wish: TuningWish | BuiltWish
+        if isinstance(model, (CompileJob, Bundle)) or is_digest(model):
+            refuse_recipe(plan=plan, spec=spec, example_inputs=example_inputs, output=output)
+            digest = digest_of(model, target)
+            source, told = (model.source, model.warnings) if isinstance(model, CompileJob) else (None, ())
+            wish = BuiltWish(digest, source, told, data, asked, device, device_class, name or "data")
+        else:
+            wish = TuningWish(model, example_inputs, data, asked, target, device, device_class, name)
         begun = elsewhere(self, lambda plain: begin_tuning(plain, wish))
         return FinetuneJob(self, begun.run, begun.finish)
 
     def get_job(self, job_id: str) -> AnyJob:
         """A job that was submitted before, perhaps by another process. Raises: NotFound."""
+        if not isinstance(job_id, str):
+            raise UsageError(f"job_id is {type(job_id).__name__}; give the id as text, job_... or run_...")
         if job_id.startswith("job_"):
             return CompileJob(self, (self.job(job_id),))
         run = self.run(job_id)
