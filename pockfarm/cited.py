@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pockfarm.summary import comparison_rows, measured_step, training_text
 from pockfarm.sustained import curve_rows
 from pockfarm.table import bytes_text, energy_text, figure
-from pockfarm.values import Json, optional_number, part, text
+from pockfarm.values import Json, optional_number, part, text, warnings_of
 
 _MARKUP = re.compile(r"([|`*_\[\]\\])")
 EXPLAINED = (
@@ -37,6 +37,7 @@ def cited(run_id: str, answer: Json) -> str:
         "",
         f"Device: {', '.join(said)}.",
         "",
+        *(line for one in warnings_of(answer) for line in (f"**Warning:** {_plain(str(one))}", "")),
         f"Signed report `{text(explained, 'report')}`{_place(explained)}. `pockfarm receipt {run_id}` and "
         f"`pockfarm verify` prove it without the farm; `pockfarm reproduce {run_id}` makes it again.",
     ]  # fmt: skip

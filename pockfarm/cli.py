@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from device_agents.wire.disk import is_full
-from pockfarm import screen
+from pockfarm import screen, telling
 from pockfarm.commands import (
     about,
     compare,
@@ -43,15 +43,12 @@ from pockfarm.commands import (
     why,
 )
 from pockfarm.completion import complete
-from pockfarm.errors import PockfarmError
+from pockfarm.errors import Defect, Interrupted, NoRoom, PockfarmError
 from pockfarm.manual import told
 from pockfarm.version import version
 from pockfarm.words import Parser, runs, walk
 
-INTERRUPTED = 130
-DEFECT = 70
-NO_ROOM = 74
-"""EX_IOERR of sysexits.h, as 70 is EX_SOFTWARE."""
+INTERRUPTED, DEFECT, NO_ROOM = Interrupted.exit_code, Defect.exit_code, NoRoom.exit_code
 
 ANYWHERE: dict[str, Any] = {"state": None, "profile": None, "json": False, "color": "auto"}
 """Options that may stand before an action or after it, and what they are if they stand nowhere."""
@@ -182,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; without one, print what there are. Returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     screen.choose(_asked_colour(given))
+    telling.choose(given)
     top = parser()
     complete(top)
     options = top.parse_args(given)
@@ -205,20 +203,17 @@ def ended(act: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except PockfarmError as problem:
-        _tell(str(problem))
-        return problem.exit_code
+        return _told(problem)
     except KeyboardInterrupt:
-        _tell("interrupted")
-        return INTERRUPTED
+        return _told(Interrupted("interrupted"))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as problem:
         if not is_full(problem):
             return _defect(problem)
-        _tell(f"{problem.filename or 'a file'} cannot be written: {problem.strerror}; make room there, then run the "
-              "command again")  # fmt: skip
-        return NO_ROOM
+        return _told(NoRoom(f"{problem.filename or 'a file'} cannot be written: {problem.strerror}; make room there, "
+                            "then run the command again"))  # fmt: skip
     except Exception as defect:
         return _defect(defect)
 
@@ -226,14 +221,13 @@ def ended(act: Callable[[], int]) -> int:
 def _defect(defect: Exception) -> int:
     if os.environ.get("POCKFARM_DEBUG"):
         raise defect
-    _tell(f"this is a defect of ours: {type(defect).__name__}: {defect}")
-    print("  please report it with what POCKFARM_DEBUG=1 prints for the same command", file=sys.stderr)
-    return DEFECT
+    return _told(Defect(f"this is a defect of ours: {type(defect).__name__}: {defect}\n"
+                        "  please report it with what POCKFARM_DEBUG=1 prints for the same command"))  # fmt: skip
 
 
-def _tell(problem: str) -> None:
-    begin = screen.painted("pockfarm:", screen.Meaning.BAD, screen.errors())
-    print(f"{begin} {problem}", file=sys.stderr)
+def _told(problem: PockfarmError) -> int:
+    telling.tell(problem)
+    return problem.exit_code
 
 
 if __name__ == "__main__":

@@ -8,7 +8,10 @@ PockfarmError               (base; the message is for a person, `exit_code` for 
 |-- Failed                  a job or run ended without success; carries its cause -> the cause says, exit 4
 |   `-- Diverged            training did, and left no weights; carries the report -> lower the learning rate, exit 4
 |-- Unreachable             no farm answers at the address                        -> operator, exit 5
-`-- FarmDown                a part of the local farm does not start               -> operator, exit 5
+|-- FarmDown                a part of the local farm does not start               -> operator, exit 5
+|-- NoRoom                  a disk is full (command line)                         -> user, exit 74
+|-- Interrupted             Ctrl-C (command line)                                 -> user, exit 130
+`-- Defect                  what nobody foresaw (command line)                    -> us, exit 70
 """
 
 from __future__ import annotations
@@ -18,15 +21,17 @@ from typing import Any
 
 
 class PockfarmError(Exception):
-    """Something a person can act on."""
+    """Something a person can act on. `default_code` stands in `--json` where an error has no code of its own."""
 
     exit_code = 1
+    default_code = "error"
 
 
 class UsageError(PockfarmError):
     """A wrong argument, file or setting."""
 
     exit_code = 2
+    default_code = "usage"
 
 
 class Refused(PockfarmError):
@@ -34,6 +39,7 @@ class Refused(PockfarmError):
     `str()` says all of them."""
 
     exit_code = 3
+    default_code = "refused"
 
     def __init__(self, message: str, *, status: int, code: str = "", where: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -63,6 +69,7 @@ class Failed(PockfarmError):
     """A job or a run that ended without success. `cause` is the public cause family (model, limits, device...)."""
 
     exit_code = 4
+    default_code = "failed"
 
     def __init__(self, message: str, *, state: str, cause: str = "", code: str = "") -> None:
         super().__init__(message)
@@ -83,9 +90,32 @@ class Unreachable(PockfarmError):
     """No farm answers at the address."""
 
     exit_code = 5
+    default_code = "farm.unreachable"
 
 
 class FarmDown(PockfarmError):
     """A part of the farm on this machine does not start, or has stopped."""
 
     exit_code = 5
+    default_code = "farm.down"
+
+
+class Interrupted(PockfarmError):
+    """Ctrl-C."""
+
+    exit_code = 130
+    default_code = "interrupted"
+
+
+class NoRoom(PockfarmError):
+    """A file cannot be written: its disk is full. EX_IOERR of sysexits.h."""
+
+    exit_code = 74
+    default_code = "disk.full"
+
+
+class Defect(PockfarmError):
+    """What nobody foresaw. EX_SOFTWARE of sysexits.h."""
+
+    exit_code = 70
+    default_code = "defect"

@@ -11,9 +11,14 @@ LONGEST = 200
 
 def nearest(given: str, known: Iterable[str]) -> str:
     """The known name that is nearest; empty if none is near."""
-    names = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(given[:LONGEST].lower(), names, n=1)
+    names = {_plain(one): one for one in known}
+    near = difflib.get_close_matches(_plain(given[:LONGEST]), names, n=1)
     return names[near[0]] if near else ""
+
+
+def _plain(name: str) -> str:
+    """Without what all options begin with: two dashes alone make no two of them alike."""
+    return name.lower().removeprefix("--")
 
 
 def meant(given: str, known: Iterable[str]) -> str:

@@ -93,12 +93,20 @@ def _looked_at(path: Path, manifest: Mapping[str, Any], *, reads_labels: bool) -
 
 def _arrays(path: Path) -> dict[str, data_fit.Seen]:
     """Every array of an npz, read once. Raises: UsageError."""
+    return {name: _seen(path, name, array) for name, array in arrays_in(path)}
+
+
+def arrays_in(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The arrays of an npz by name, one after the other. Raises: UsageError."""
     try:
         opened = np.load(path, allow_pickle=False)
         if isinstance(opened, np.ndarray):
             raise UsageError(f"{path}: one array (.npy), and not several by name\n  {HINT}")
         with opened as file:
-            return {name: _seen(path, name, file[name]) for name in file.files}
+            if not file.files:
+                raise UsageError(f"{path}: an npz without arrays\n  {HINT}")
+            for name in file.files:
+                yield name, file[name]
     except OSError as problem:
         if problem.strerror:
             raise UsageError(f"{path}: {problem.strerror}\n  {HINT}") from None
@@ -114,13 +122,21 @@ def _arrays(path: Path) -> dict[str, data_fit.Seen]:
 def _seen(path: Path, name: str, array: NDArray[Any]) -> data_fit.Seen:
     if array.ndim < 1 or not array.size:
         raise UsageError(f"{path}: array {name!r} has shape {list(array.shape)}; samples are its first axis, and there "
-                         "must be some")  # fmt: skip
-    if array.dtype.kind not in "fiub":
-        return data_fit.Seen(str(array.dtype), array.shape)
-    is_whole = True
+                         "must be some\n  give it some: what it holds was perhaps filtered away")  # fmt: skip
+    if not array.flags.c_contiguous and array.flags.f_contiguous:
+        raise UsageError(
+            f"{path}: array {name!r} is column-major [data.layout]\n  save numpy.ascontiguousarray({name})"
+        )
     if array.dtype.kind == "f":
         _check_numbers(path, name, array)
-        is_whole = bool((array == np.trunc(array)).all())
+    return seen_of(array)
+
+
+def seen_of(array: NDArray[Any]) -> data_fit.Seen:
+    """What the rule looks at of an array that has elements."""
+    if array.dtype.kind not in "fiub":
+        return data_fit.Seen(str(array.dtype), array.shape)
+    is_whole = array.dtype.kind != "f" or bool((array == np.trunc(array)).all())
     counted = array[array != IGNORED] if array.dtype.kind == "i" else array
     if not counted.size:
         return data_fit.Seen(str(array.dtype), array.shape)

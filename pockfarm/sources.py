@@ -33,7 +33,16 @@ def opened(source: bytes | Path) -> BinaryIO:
     try:
         return source.open("rb")
     except OSError as problem:
-        raise UsageError(f"{source}: {problem.strerror}") from None
+        raise unread(source, problem) from None
+
+
+def unread(path: Path, problem: OSError) -> UsageError:
+    """The error of a file that cannot be read."""
+    if isinstance(problem, IsADirectoryError):
+        return UsageError(f"{path}: {problem.strerror}; name a file in it")
+    if isinstance(problem, FileNotFoundError):
+        return UsageError(f"{path}: {problem.strerror}; relative names are looked for in {Path.cwd()}")
+    return UsageError(f"{path}: {problem.strerror}; may you read it?")
 
 
 def bytes_of(source: bytes | Path) -> bytes:
@@ -43,7 +52,7 @@ def bytes_of(source: bytes | Path) -> bytes:
     try:
         return source.read_bytes()
     except OSError as problem:
-        raise UsageError(f"{source}: {problem.strerror}") from None
+        raise unread(source, problem) from None
 
 
 def text_of(source: str | Path) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from device_agents.figures.digits import step_time, time_span
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 from device_agents.figures.told import ENDS
+from pockfarm.screen import Meaning, painted
 from pockfarm.sustained import curve_medians, curve_rows
 from pockfarm.table import NONE, bytes_text, digits, energy_text, facts_text, figure, loss_text, text_table, time_of
-from pockfarm.values import Json, optional_number, part, parts, text
+from pockfarm.values import CompileWarning, Json, optional_number, part, parts, text
 
 CURVE_LEVELS = "▁▂▃▄▅▆▇█"
 TABLE_HEADER = (
@@ -79,6 +80,11 @@ def report_text(report: Json, *, with_kernels: bool = False) -> str:
     """A run's report on one screen."""
     text = facts_text(_facts(report))
     return f"{text}\n\n{kernel_table(report)}" if with_kernels else text
+
+
+def warnings_text(warnings: Sequence[CompileWarning]) -> str:
+    """What a run's user should know beside its report, a paragraph each; empty if there is nothing."""
+    return "\n".join(f"{painted('warning:', Meaning.CARE)} {warning}" for warning in warnings)
 
 
 def kernel_table(report: Json) -> str:

@@ -34,7 +34,11 @@ def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_
     state.make()
     remember_here(state.path)
     if state.is_up():
-        return _wait_until_ready(state, None, say)
+        status = _wait_until_ready(state, None, say)
+        if port not in (0, PREFERRED_PORT) and not status.url.endswith(f":{port}"):
+            say(f"warning: the farm is up already, at {status.url} and not at port {port}; `pockfarm down` first, then "
+                f"`pockfarm up --port {port}`")  # fmt: skip
+        return status
     _forget(state)
     log = state.logs / "supervisor.log"
     say(f"starting the farm in {state.path}")
@@ -59,7 +63,7 @@ def down(state: StateFolder, *, say: Callable[[str], None]) -> None:
     """Stop the farm and wait until it is gone; nothing to do if it is not up. Raises: FarmDown."""
     status = state.status()
     if not state.is_up() or status is None:
-        say("the farm is not up")
+        say(f"no farm is up in {state.path}")
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(status.pid, signal.SIGTERM)

@@ -134,6 +134,8 @@ class Dataset:
     name: str
     samples: int
     raw: Json = field(repr=False, default_factory=dict)
+    warnings: tuple[CompileWarning, ...] = ()
+    """What the farm had to say when it was sent: that another one has its name, or that it has another name."""
 
 
 def path_of(run_or_job_id: str) -> str:
@@ -191,12 +193,17 @@ def job_of(body: Json) -> Job:
         bundle_digest=optional_text(body, "bundle_digest"),
         ending=ending_of(body),
         raw=body,
-        warnings=tuple(warning_of(one) for one in parts(body, "warnings")),
+        warnings=warnings_of(body),
     )
 
 
 def warning_of(body: Json) -> CompileWarning:
     return CompileWarning(*(text(body, name) for name in ("code", "where", "message", "hint")))
+
+
+def warnings_of(body: Json) -> tuple[CompileWarning, ...]:
+    """Those of an answer; empty if it has none."""
+    return tuple(warning_of(one) for one in parts(body, "warnings"))
 
 
 def bundle_of(body: Json) -> Bundle:
@@ -228,7 +235,7 @@ def run_of(body: Json) -> Run:
         trained_weights_digest=optional_text(body, "trained_weights_digest"),
         ending=ending_of(body),
         raw=body,
-        warnings=tuple(warning_of(one) for one in parts(body, "warnings")),
+        warnings=warnings_of(body),
     )
 
 
@@ -247,4 +254,4 @@ def device_of(body: Json) -> Device:
 
 
 def dataset_of(body: Json) -> Dataset:
-    return Dataset(text(body, "digest"), text(body, "name"), int(number(body, "samples")), body)
+    return Dataset(text(body, "digest"), text(body, "name"), int(number(body, "samples")), body, warnings_of(body))

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from pockfarm.errors import UsageError
 from pockfarm.near import meant
-from pockfarm.screen import Meaning, errors, output, painted
+from pockfarm.screen import Meaning, output, painted
+from pockfarm.telling import tell
 
 MISSING = "the following arguments are required"
 """How argparse begins to say so."""
@@ -52,8 +54,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         needed = self._commands() if message.startswith(MISSING) else ()
         said = f"{message} ({', '.join(needed)})" if needed else message
-        begin = painted("pockfarm:", Meaning.BAD, errors())
-        self.exit(2, f"{begin} {said}{'' if said.endswith('?') else ';'} see {self.prog} --help\n")
+        tell(UsageError(f"{said}{'' if said.endswith('?') else ';'} see {self.prog} --help"))
+        self.exit(UsageError.exit_code)
 
     def format_help(self) -> str:
         """Headings stand out where there are colours."""
@@ -69,8 +71,27 @@ class Parser(argparse.ArgumentParser):
         given = list(sys.argv[1:] if args is None else args)
         wrong = unknown_option(given, self._option_string_actions, self._commands())
         if wrong:
-            self.error(f"no option '{wrong}'{meant(wrong, self._option_string_actions)}")
-        return super().parse_known_args(given, namespace)
+            known = self._option_string_actions
+            self.error(f"no option '{wrong}'{self._later(wrong) or instead(wrong, known) or meant(wrong, known)}")
+        options, more = super().parse_known_args(given, namespace)
+        if more:
+            self.error(f"'{more[0]}' is one too many here{instead(more[0], self._option_string_actions)}")
+        return options, more
+
+    def _later(self, wrong: str) -> str:
+        """Where it is one of commands, and stands before them."""
+        name = wrong.partition("=")[0]
+        some = [path for path, command in walk(self) if runs(command) and name in command._option_string_actions]
+        return f" here; it stands after the command: {self.prog} {' '.join(some[0])} {name}" if some else ""
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as problem:
+            if not problem.message.startswith("invalid "):
+                raise
+            kind = "a number" if getattr(action.type, "__name__", "") == "float" else "a whole number"
+            raise argparse.ArgumentError(action, f"'{arg_string}' is not {kind}") from None
 
     def _commands(self) -> Mapping[str, object]:
         return commands_in(self)
@@ -85,6 +106,33 @@ class Parser(argparse.ArgumentParser):
             listed = "" if near or len(known) > NAMED else f"; there are: {', '.join(known)}"
             self.error(f"no {kind} '{value}'{near or listed}")
         raise argparse.ArgumentError(action, f"invalid choice: '{value}' (choose from {', '.join(known)}){near}")
+
+
+SAME: Mapping[str, Sequence[str]] = {
+    "--lr": ("--learning-rate",), "--rate": ("--learning-rate",), "--epochs": ("--steps",), "--dataset": ("--data",),
+    "--data": ("--dataset",), "--output": ("--out",), "-o": ("--out",), "-n": ("--steps",), "-v": ("--version",),
+    "-d": ("--data", "--dataset"), "-t": ("--target",), "-p": ("--plan", "--port"),
+}  # fmt: skip
+"""What other programs call an option, and what it may be here."""
+OF_SPEC: Mapping[str, str] = {
+    "--batch": "batch: 8", "--batch-size": "batch: 8", "--loss": "loss: {kind: mse}",
+    "--optimizer": "optimizer: {kind: adam}", "--lr": "optimizer: {learning_rate: 0.01}",
+    "--learning-rate": "optimizer: {learning_rate: 0.01}", "--threads": "threads: 2",
+}  # fmt: skip
+"""What a spec says, as an example of how."""
+
+
+def instead(wrong: str, known: Mapping[str, object]) -> str:
+    """What another program's word is called here, as the end of a message; empty if nobody knows."""
+    name = wrong.partition("=")[0]
+    here = next((one for one in SAME.get(name, ()) if one in known), "")
+    if here:
+        return f"; here it is called {here}"
+    if name in OF_SPEC and "--spec" in known:
+        return f"; the spec says it: --spec '{OF_SPEC[name]}'"
+    if name in OF_SPEC:
+        return "; the bundle has it from its spec: build it with another"
+    return ""
 
 
 def commands_in(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,8 +29,8 @@ from pockfarm.errors import Failed, UsageError
 from pockfarm.screen.progress import Waiting
 from pockfarm.sources import file_or_input
 from pockfarm.state import StateFolder
-from pockfarm.summary import comparison_text, is_diverged, names_of, report_text
-from pockfarm.values import Json, Run, part, parts, text
+from pockfarm.summary import comparison_text, is_diverged, names_of, report_text, warnings_text
+from pockfarm.values import Json, Run, part, parts, text, warnings_of
 from pockfarm.written import write_whole
 
 ONE_BUNDLE = tuple(mode for mode in MODES if mode != "compare")
@@ -216,10 +215,10 @@ def _report(options: argparse.Namespace) -> int:
     if options.md:
         print(cited(options.run_id, answer))
         return 0
-    print(json.dumps(report, indent=2) if options.json else report_text(report, with_kernels=options.kernels))
-    if compared and not options.json:
-        print(f"\n{comparison_text(compared, names_of(compared))}")
-    return 0
+    said = [report_text(report, with_kernels=options.kernels)]
+    said += [comparison_text(compared, names_of(compared))] if compared else []
+    said += [warnings_text(warnings_of(answer))] if parts(answer, "warnings") else []
+    return show(options, {**report, "warnings": parts(answer, "warnings")}, lambda: "\n\n".join(said))
 
 
 def _weights(options: argparse.Namespace) -> int:
@@ -245,6 +244,7 @@ def _weights(options: argparse.Namespace) -> int:
 def _dataset(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         dataset = farm.upload_dataset(file_or_input(options.file, "F.npz"))
+    print_warnings(dataset.warnings, "`pockfarm datasets`")
     return show(options, dataset.raw, lambda: dataset.digest)
 
 
@@ -254,7 +254,9 @@ def _dataset_digest(farm: Client, option: str | None) -> str | None:
     if not Path(option).exists():
         raise UsageError(f"{option}: no such file; a data set of the farm is named by its digest (sha256:…), one that "
                          "stays on a device by device:NAME")  # fmt: skip
-    return farm.upload_dataset(Path(option)).digest
+    dataset = farm.upload_dataset(Path(option))
+    print_warnings(dataset.warnings, "`pockfarm datasets`")
+    return dataset.digest
 
 
 def _weights_digest(farm: Client, option: str | None) -> str | None:

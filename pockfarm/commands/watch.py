@@ -1,4 +1,4 @@
-"""`pockfarm watch RUN`: what happens in a run, as it happens: states, validations, what its device says."""
+"""`pockfarm watch RUN|JOB`: what happens in a run or a compile, as it happens."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from pockfarm.commands.farm import connect, farm_command
 from pockfarm.errors import Failed
-from pockfarm.values import Json, part
+from pockfarm.values import Job, Json, Run, part
 
 
 def add_watch(subparsers: argparse._SubParsersAction[Any]) -> None:
-    command = farm_command(subparsers, "watch", "show what happens in a run until it ends", _watch)
-    command.add_argument("run_id", metavar="RUN")
+    command = farm_command(subparsers, "watch", "show what happens in a run or a compile until it ends", _watch)
+    command.add_argument("run_id", metavar="RUN|JOB")
     command.add_argument("--steps", type=int, default=0, metavar="N", help="the loss of every N-th step too")
 
 
@@ -23,7 +23,8 @@ def _watch(options: argparse.Namespace) -> int:
         events = farm.follow(options.run_id)
         for line in map(json.dumps, events) if options.json else lines(events, every=options.steps):
             print(line, flush=True)
-        ended = farm.run(options.run_id)
+        is_job = options.run_id.startswith("job_")
+        ended: Job | Run = farm.job(options.run_id) if is_job else farm.run(options.run_id)
     return 0 if ended.state == "succeeded" else Failed.exit_code
 
 

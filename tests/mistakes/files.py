@@ -15,11 +15,11 @@ from tests.e2e.inputs import digits
 
 
 def make_files(folder: Path) -> None:
+    (folder / "folder").mkdir()
     _models(folder)
     _data(folder)
     _weights(folder)
     (folder / "text.txt").write_text("these are words\n")
-    (folder / "folder").mkdir()
     (folder / "plan.yaml").write_text("name: p\nupdat: [{parameters: ['*']}]\n")
 
 
@@ -70,10 +70,23 @@ def _data(folder: Path) -> None:
         "real": {"x": x, "y": y.astype(np.float32)},
         "unlabelled": {"x": x},
         "words": {"x": x, "y": np.array([str(one) for one in y])},
+        "none": {},
+        "empty": {"x": x[:0], "y": y[:0]},
+        "column": {"x": np.asfortranarray(x), "y": y},
+        "swapped": {"x": y, "y": x},
+        "capital": {"X": x, "Y": y},
+        "alike": {"x": x, "y": np.zeros_like(y)},
+        "zeros": {"x": np.zeros_like(x), "y": y},
+        "unsigned": {"x": x, "y": y.astype(np.uint32)},
+        "complex": {"x": x.astype(np.complex64), "y": y},
+        "named": {"x": x[:40], "y": y[:40]},
+        "folder/named": {"x": x[40:80], "y": y[40:80]},
     }
     for name, held in arrays.items():
         np.savez(folder / f"{name}.npz", **held)
     np.save(folder / "alone.npy", x)
+    (folder / "table.csv").write_text("x,y\n0.5,1\n")
+    (folder / "copy.npz").write_bytes((folder / "good.npz").read_bytes())
     (folder / "cut.npz").write_bytes((folder / "good.npz").read_bytes()[:5000])
 
 

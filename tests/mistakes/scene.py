@@ -85,7 +85,7 @@ class Scene:
         return Answer(0, "\n".join(str(one.message) for one in warned))
 
 
-_SDK = "import numpy as np\nimport pockfarm\nfrom pathlib import Path\n"
+_SDK = "import warnings\nimport numpy as np\nimport pockfarm\nfrom pathlib import Path\n"
 
 
 def _leading(words: list[str]) -> Iterator[str]:
@@ -128,17 +128,20 @@ def _furnish(found: Scene) -> None:
     own, emulated = sorted(client.devices(), key=lambda one: one.measurement_class, reverse=True)[:2]
     jobs = {name: client.compile(folder / "net.onnx", plan="full", spec=SPEC, target=target)
             for name, target in (("bundle", own.targets[0]), ("arm", "aarch64"))}  # fmt: skip
+    jobs["mlp"] = client.compile(folder / "mlp.onnx", plan="full", spec=SPEC, target=own.targets[0])
     digests = {name: client.wait_for_job(job.id).bundle_digest or "" for name, job in jobs.items()}
     client.save_bundle(digests["bundle"], folder / "net.pfb")
     (folder / "cut.pfb").write_bytes((folder / "net.pfb").read_bytes()[:100_000])
     good = client.upload_dataset(folder / "good.npz")
     train = client.start_run(digests["bundle"], mode="train", dataset=good.digest, steps=2, device=own.id)
-    client.wait_for_run(train.id)
+    trained = client.wait_for_run(train.id)
+    client.upload_dataset(folder / "named.npz")
     waits = {name: client.start_run(digests["arm"], device_class="raspberry-pi-9", allow_waiting=True)
              for name in ("waiting", "cancelled")}  # fmt: skip
     client.cancel_run(waits["cancelled"].id)
     found.things.update(
-        digests, url=client.url, state=str(found.state.path), dataset=good.digest, host=own.id, emulated=emulated.id,
+        digests, url=client.url, tls=client.url.replace("http:", "https:"), state=str(found.state.path),
+        dataset=good.digest, weights=trained.trained_weights_digest or "", host=own.id, emulated=emulated.id,
         emulated_name=emulated.name, ended=train.id, waiting=waits["waiting"].id, cancelled=waits["cancelled"].id,
         none="sha256:" + "0" * 64, short=digests["bundle"][:20], job=jobs["bundle"].id,
     )  # fmt: skip

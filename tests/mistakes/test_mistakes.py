@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from string import Template
 
 import pytest
 
-from tests.mistakes.record import Mistake
+from tests.mistakes.record import DOWN, REFUSED, USAGE, Mistake
 from tests.mistakes.scene import Scene, scene
 from tests.mistakes.table import MISTAKES
 
@@ -30,6 +32,20 @@ def test_cause_place_and_next_step_are_told(found: Scene, mistake: Mistake) -> N
         assert Template(words).substitute(found.things) in answer.text, answer.text
     assert "Traceback" not in answer.text, "a person is told in words"
     assert "defect of ours" not in answer.text
+
+
+ASKED_AS_JSON = [one for one in MISTAKES if one.surface in ("machine", "farm") and one.code in (USAGE, REFUSED, DOWN)]
+
+
+@pytest.mark.xdist_group("mistakes")
+@pytest.mark.parametrize("mistake", ASKED_AS_JSON, ids=[one.id for one in ASKED_AS_JSON])
+def test_the_same_is_told_as_json(found: Scene, mistake: Mistake) -> None:
+    answer = found.make(replace(mistake, act=f"{mistake.act} --json"))
+    told = json.loads(answer.text.splitlines()[-1])
+    assert (told["exit_code"], answer.code) == (mistake.code, mistake.code)
+    assert told["code"]
+    assert told["message"]
+    assert told["hint"], "the next step"
 
 
 def test_the_table_has_mistakes_of_every_surface() -> None:
