@@ -43,7 +43,7 @@ def _address(url: str) -> str:
     """Without what is at its end. Raises: UsageError for what is no address of a web server."""
     scheme, _, rest = url.strip().rpartition("://")
     if scheme not in ("http", "https"):
-        raise UsageError(f"{url} is no farm's address: write it as http://{rest}, or https://")
+        raise UsageError(f"{url} is no farm's address; write it as http://{rest}, or https://")
     try:
         parsed = urlsplit(url.strip())
         has_port = parsed.port != 0
@@ -54,7 +54,7 @@ def _address(url: str) -> str:
                          "write it as http://HOST:PORT")  # fmt: skip
     path, is_page, _ = parsed.path.partition("/dashboard")
     if is_page or parsed.query or parsed.fragment:
-        raise UsageError(f"{url} is the address of a page, not of a farm: write {scheme}://{parsed.netloc}{path}")
+        raise UsageError(f"{url} is the address of a page, not of a farm; write {scheme}://{parsed.netloc}{path}")
     return url.strip().rstrip("/")
 
 
@@ -62,9 +62,9 @@ def _key(api_key: str) -> str:
     """Without white space around it, which files and copies bring. Raises: UsageError, which does not say the key."""
     key = api_key.strip()
     if key.lower().startswith("bearer "):
-        raise UsageError("the API key begins with the word Bearer: give the key alone, which begins with pf_")
+        raise UsageError("the API key begins with the word Bearer; give the key alone, which begins with pf_")
     if not key.isascii() or not key.isprintable() or any(one in key for one in " \"'"):
-        raise UsageError("the API key has quotes, spaces or letters in it that no key has: copy it again, from pf_ on")
+        raise UsageError("the API key has quotes, spaces or letters in it that no key has; copy it again, from pf_ on")
     return key
 
 
