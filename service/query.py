@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import get_args, get_origin
 
 from fastapi import Request, params
+from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 
@@ -44,10 +46,10 @@ async def refuse_unknown_fields(request: Request) -> None:
         return
     known = _known.get(address)
     if known is None:
-        known = _known[address] = _fields(route)
-    names = [name for name, _ in request.query_params.multi_items()]
+        known = _known[address] = fields_of(route.dependant)
+    names, lists = [name for name, _ in request.query_params.multi_items()], _lists_of(route.dependant)
     for name in names:
-        if names.count(name) > 1:
+        if names.count(name) > 1 and name not in lists:
             raise Invalid("query.repeated", f"{name[:LONGEST]} is asked for more than once",
                           where=f"query.{name[:LONGEST]}", hint="ask once for each value")  # fmt: skip
         if name not in known:
@@ -56,7 +58,13 @@ async def refuse_unknown_fields(request: Request) -> None:
                           where=f"query.{name[:LONGEST]}", hint=meant(name, known, there))  # fmt: skip
 
 
-def _fields(route: APIRoute) -> tuple[str, ...]:
-    """In the order in which the endpoint names them."""
-    found = (one for one in get_flat_params(route.dependant) if isinstance(one.field_info, params.Query))
+def fields_of(dependant: Dependant) -> tuple[str, ...]:
+    """An address's query fields, in the order in which the endpoint names them."""
+    found = (one for one in get_flat_params(dependant) if isinstance(one.field_info, params.Query))
     return tuple(dict.fromkeys(one.alias for one in found))
+
+
+def _lists_of(dependant: Dependant) -> frozenset[str]:
+    """Those that may be given more than once."""
+    found = ((one.alias, one.field_info.annotation) for one in get_flat_params(dependant))
+    return frozenset(name for name, kind in found if list in map(get_origin, (kind, *get_args(kind))))

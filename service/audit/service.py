@@ -12,8 +12,10 @@ from service.audit.schemas import AuditView
 from service.database.engine import Database
 from service.database.models import ApiKey, AuditEntry, User
 from service.database.paging import newest_first
+from service.query import check_value
 
 BATCH = 500
+OUTCOMES = ("done", "refused", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,10 @@ class AuditFilter:
     key: str = ""
     user: str = ""
     subject: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises: Invalid for an outcome that no entry can have."""
+        check_value("outcome", self.outcome, OUTCOMES)
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `AuditEntry`."""

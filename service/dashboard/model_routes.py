@@ -9,7 +9,9 @@ from fastapi.responses import Response
 
 from service.access import FarmDep
 from service.dashboard import addresses, render, visitors
+from service.dashboard.asked import check_names, name_in
 from service.dashboard.pages.models import model_page, models_table
+from service.database.models import Bundle
 from service.problems import NotFound
 
 router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)], include_in_schema=False)
@@ -28,6 +30,7 @@ def show_models(farm: FarmDep) -> Response:
 def show_model(model_digest: str, farm: FarmDep, bundle: Chosen = "") -> Response:
     """One model; `bundle`: whose graph and bytes are shown, the newest unless said."""
     with farm.database.read() as session:
+        check_names(session, [name_in("bundle", bundle, Bundle.digest, Bundle.model_digest == model_digest)])
         found = model_page(session, model_digest, bundle=bundle)
     if found is None:
         raise NotFound("model.unknown", f"There is no bundle of a model {model_digest!r}.", hint=HINT)
@@ -38,6 +41,8 @@ def show_model(model_digest: str, farm: FarmDep, bundle: Chosen = "") -> Respons
 def show_plan(model_digest: str, plan_digest: str, farm: FarmDep, bundle: Chosen = "") -> Response:
     """One plan of a model over devices."""
     with farm.database.read() as session:
+        of_plan = (Bundle.model_digest == model_digest, Bundle.plan_digest == plan_digest)
+        check_names(session, [name_in("bundle", bundle, Bundle.digest, *of_plan)])
         found = model_page(session, model_digest, plan_digest, bundle)
     if found is None:
         said = f"There is no bundle of a plan {plan_digest!r} and a model {model_digest!r}."

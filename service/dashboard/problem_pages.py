@@ -44,9 +44,7 @@ def install(app: FastAPI) -> None:
 def _dressed(inner: Handler) -> Handler:
     async def handler(request: Request, error: Exception) -> Response:
         answer = await inner(request, error)
-        if not wants_page(request):
-            return answer
-        return problem_page(answer, came_from(request), is_act=request.method == "POST")
+        return problem_page(answer, request) if wants_page(request) else answer
 
     return handler
 
@@ -69,19 +67,28 @@ def came_from(request: Request) -> str:
     return before.path + (f"?{before.query}" if before.query else "") if is_ours else ""
 
 
-def problem_page(answer: Response, back: str = "", *, is_act: bool = False) -> Response:
-    """The page of a problem document; anything else is left as it is. `back`: the page that a refused form was on."""
+def without(request: Request, field: str) -> str:
+    """The page that was asked for, without the field of its query that was refused; empty if that is not why."""
+    asked = request.query_params.multi_items()
+    kept = [(name, value) for name, value in asked if name != field]
+    return addresses.with_query(request.url.path, kept) if request.method == "GET" and len(kept) < len(asked) else ""
+
+
+def problem_page(answer: Response, request: Request) -> Response:
+    """The page of a problem document; anything else is left as it is."""
     if answer.status_code < 400:
         return answer
     body = json.loads(bytes(answer.body))
-    found = _words(answer.status_code, body, is_act)
-    response = render.page("problem.html", answer.status_code, problem=found, back=back)
+    found = _words(answer.status_code, body, is_act=request.method == "POST")
+    field = body.get("where", "").removeprefix("query.")
+    response = render.page("problem.html", answer.status_code, problem=found, back=came_from(request), field=field,
+                           without=without(request, field) if answer.status_code == 422 else "")  # fmt: skip
     if "retry-after" in answer.headers:
         response.headers["Retry-After"] = answer.headers["retry-after"]
     return response
 
 
-def _words(status: int, body: dict[str, str], is_act: bool) -> ProblemPage:
+def _words(status: int, body: dict[str, str], *, is_act: bool) -> ProblemPage:
     code, detail, hint = body.get("code", ""), body.get("detail", ""), body.get("hint", "")
     if status == 401:
         return ProblemPage(status, "Open the dashboard with a link", "This browser has no session on this farm, or its "

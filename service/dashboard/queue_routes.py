@@ -9,8 +9,11 @@ from fastapi.responses import Response
 
 from service.access import FarmDep, PrincipalDep
 from service.dashboard import addresses, forms, render, visitors
+from service.dashboard.asked import check_names, name_in
 from service.dashboard.forms import TypedDep
 from service.dashboard.pages.queue import queue_page
+from service.database.models import Lane
+from service.database.scope import organisation_of
 from service.jobs import endpoints as job_endpoints
 from service.runs import endpoints as run_endpoints
 
@@ -22,6 +25,8 @@ OVER = "has ended before; nothing is changed"
 def show_queue(farm: FarmDep, lane: Annotated[str, Query(max_length=64)] = "") -> Response:
     """What waits; `lane`: for the same devices."""
     with farm.database.read() as session:
+        is_own = Lane.organisation_id == organisation_of(session)
+        check_names(session, [name_in("lane", lane, Lane.id, is_own, is_told=False)])
         return render.page("queue.html", page=queue_page(session, farm.settings, lane), section="queue")
 
 

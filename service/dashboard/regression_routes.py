@@ -22,7 +22,11 @@ router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)],
 def show_regressions(farm: FarmDep, of: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Where times became slower; `of`: with the history of what that run did."""
     with farm.database.read() as session:
-        return render.page("regressions.html", page=regressions_page(session, of), section="regressions")
+        page = regressions_page(session, of)
+    if of and page.chosen is None:
+        raise Invalid("query.value", f"there is no history of a run {of!r}: no such run, or it measured nothing",
+                      where="of", hint="take a run from the list of work, or leave of out")  # fmt: skip
+    return render.page("regressions.html", page=page, section="regressions")
 
 
 @router.post("/devices/{device_id}/canaries/{change_id}/acknowledge")

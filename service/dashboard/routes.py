@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import RedirectResponse, Response
 
 from service.access import FarmDep
-from service.audit.endpoints import AuditFilterDep
 from service.dashboard import (
     addresses,
     admin_routes,
@@ -24,64 +23,46 @@ from service.dashboard import (
     visitors,
 )
 from service.dashboard.pages.audit import audit_file, audit_page
-from service.dashboard.pages.benchmark_filter import BenchmarkFilter
 from service.dashboard.pages.benchmarks import benchmarks_page
 from service.dashboard.pages.compare import compare_page, compare_table, kernels_of
 from service.dashboard.pages.device_condition import heat_table
-from service.dashboard.pages.device_filter import DeviceFilter
 from service.dashboard.pages.devices import device_page, devices_page, first_of
 from service.dashboard.pages.fronts import axes_of
 from service.dashboard.pages.jobs import job_data, job_page, jobs_page
 from service.dashboard.pages.overview import overview_page
 from service.dashboard.pages.run_data import run_data
 from service.dashboard.pages.runs import runs_page
+from service.dashboard.query_fields import (
+    BeforeEntry,
+    BeforeJob,
+    BeforeRun,
+    Benchmarks,
+    Devices,
+    Entries,
+    Jobs,
+    OfKernels,
+    Runs,
+    Scale,
+    SortBenchmarks,
+    SortDevices,
+    SortJobs,
+    SortKernels,
+    SortRuns,
+    Text,
+    Verdicts,
+    XAxis,
+    YAxis,
+)
 from service.devices.conditions import temperatures
-from service.jobs.filter import JobFilter
-from service.problems import NotFound
+from service.problems import Invalid, NotFound
 from service.runs.filter import RunFilter
 
 router = APIRouter(include_in_schema=False)
 private = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)])
 
-Text = Annotated[str, Query(max_length=200)]
 Ending = Literal["csv", "json"]
 
 
-def run_filter(
-    state: Text = "", mode: Text = "", model: Text = "", plan: Text = "", target: Text = "", device: Text = "",
-    measurement_class: Annotated[str, Query(alias="class", max_length=40)] = "", verdict: Text = "", bundle: Text = "",
-    group: Text = "", code: Text = "", tag: Text = "",
-) -> RunFilter:  # fmt: skip
-    """The run filter of a query."""
-    return RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan, group, code, tag)
-
-
-def benchmark_filter(
-    runs: Annotated[RunFilter, Depends(run_filter)], days: Text = "", compiler: Text = "", data: Text = ""
-) -> BenchmarkFilter:
-    """The filter of the page of benchmarks."""
-    return BenchmarkFilter(**{name: getattr(runs, name) for name in RunFilter.__slots__}, days=days,
-                           compiler=compiler, data=data)  # fmt: skip
-
-
-def job_filter(
-    state: Text = "", model: Text = "", plan: Text = "", target: Text = "", code: Text = ""
-) -> JobFilter:  # fmt: skip
-    """The job filter of a query."""
-    return JobFilter(state, target, model, plan, code)
-
-
-def device_filter(
-    health: Text = "", device_class: Annotated[str, Query(alias="class", max_length=100)] = "", tag: Text = ""
-) -> DeviceFilter:  # fmt: skip
-    """The device filter of a query."""
-    return DeviceFilter(health, device_class, tag)
-
-
-Devices = Annotated[DeviceFilter, Depends(device_filter)]
-Runs = Annotated[RunFilter, Depends(run_filter)]
-Benchmarks = Annotated[BenchmarkFilter, Depends(benchmark_filter)]
-Jobs = Annotated[JobFilter, Depends(job_filter)]
 RunIds = Annotated[list[str] | None, Query(alias="run", max_length=16)]
 
 
@@ -108,14 +89,14 @@ def overview(farm: FarmDep) -> Response:
 
 
 @private.get("/jobs")
-def jobs(farm: FarmDep, chosen: Jobs, before: Text = "", sort: Text = "") -> Response:
+def jobs(farm: FarmDep, chosen: Jobs, before: BeforeJob = "", sort: SortJobs = "") -> Response:
     """Compile jobs."""
     with farm.database.read() as session:
         return render.page("jobs.html", page=jobs_page(session, chosen, before, sort), section="jobs")
 
 
 @private.get("/jobs.{ending}")
-def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, before: Text = "", sort: Text = "") -> Response:
+def jobs_data(ending: Ending, farm: FarmDep, chosen: Jobs, before: BeforeJob = "", sort: SortJobs = "") -> Response:
     """Every job that the filter takes, as a file; `before`, which makes a page, is no part of it."""
     return render.data(exports.jobs_file(farm.database, chosen, sort), ending, "jobs")
 
@@ -144,27 +125,30 @@ def one_job_data(job_id: str, name: str, ending: Ending, farm: FarmDep) -> Respo
 
 
 @private.get("/runs")
-def runs(farm: FarmDep, chosen: Runs, before: Text = "", sort: Text = "") -> Response:
+def runs(farm: FarmDep, chosen: Runs, before: BeforeRun = "", sort: SortRuns = "") -> Response:
     """Runs."""
     with farm.database.read() as session:
         return render.page("runs.html", page=runs_page(session, chosen, before, sort), section="runs")
 
 
 @private.get("/runs.{ending}")
-def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, before: Text = "", sort: Text = "") -> Response:
+def runs_data(ending: Ending, farm: FarmDep, chosen: Runs, before: BeforeRun = "", sort: SortRuns = "") -> Response:
     """Every run that the filter takes, as a file; `before`, which makes a page, is no part of it."""
     return render.data(exports.runs_file(farm.database, chosen, sort), ending, "runs")
 
 
 @private.get("/runs/{run_id}")
-def one_run(run_id: str, farm: FarmDep, sort: Text = "", find: Text = "") -> Response:
+def one_run(run_id: str, farm: FarmDep, sort: SortKernels = "", find: Text = "") -> Response:
     """One run; `sort` orders its per-kernel table, `find` is part of the names in it."""
     return run_routes.show(farm, run_id, sort, find=find)
 
 
 @private.get("/runs/{run_id}/{name}.{ending}")
-def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: Text = "") -> Response:
+def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: SortKernels = "") -> Response:
     """One of a run's tables as a file, all of its rows."""
+    if sort and name != "kernels":
+        raise Invalid("query.unknown", f"the table {name!r} has no other order", where="query.sort",
+                      hint="leave sort out; kernels have it")  # fmt: skip
     with farm.database.read() as session:
         found = run_data(session, farm.settings, run_id, name, sort)
     if found is None:
@@ -173,7 +157,7 @@ def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: Te
 
 
 @private.get("/devices")
-def devices(farm: FarmDep, chosen: Devices, sort: Text = "") -> Response:
+def devices(farm: FarmDep, chosen: Devices, sort: SortDevices = "") -> Response:
     """Enrolled devices."""
     with farm.database.read() as session:
         found = first_of(devices_page(session, sort, chosen))
@@ -181,7 +165,7 @@ def devices(farm: FarmDep, chosen: Devices, sort: Text = "") -> Response:
 
 
 @private.get("/devices.{ending}")
-def devices_data(ending: Ending, farm: FarmDep, chosen: Devices, sort: Text = "") -> Response:
+def devices_data(ending: Ending, farm: FarmDep, chosen: Devices, sort: SortDevices = "") -> Response:
     """The same rows as a file."""
     with farm.database.read() as session:
         return render.data(devices_page(session, sort, chosen).table, ending, "devices")
@@ -214,22 +198,22 @@ def one_device_data(device_id: str, name: str, ending: Ending, farm: FarmDep) ->
 
 
 @private.get("/audit")
-def audit(farm: FarmDep, chosen: AuditFilterDep, before: Text = "") -> Response:
+def audit(farm: FarmDep, chosen: Entries, before: BeforeEntry = "") -> Response:
     """Who did what in the caller's organisation."""
     with farm.database.read() as session:
         return render.page("audit.html", page=audit_page(session, chosen, before), section="audit")
 
 
 @private.get("/audit.{ending}")
-def audit_data(ending: Ending, farm: FarmDep, chosen: AuditFilterDep, before: Text = "") -> Response:
+def audit_data(ending: Ending, farm: FarmDep, chosen: Entries, before: BeforeEntry = "") -> Response:
     """Every entry that the filter takes, as a file."""
     return render.data(audit_file(farm.database, chosen), ending, "audit")
 
 
 @private.get("/benchmarks")
 def benchmarks(
-    farm: FarmDep, chosen: Benchmarks, verdicts: Text = "", sort: Text = "", x: Text = "", y: Text = "",
-    scale: Text = "",
+    farm: FarmDep, chosen: Benchmarks, verdicts: Verdicts = "", sort: SortBenchmarks = "", x: XAxis = "", y: YAxis = "",
+    scale: Scale = "",
 ) -> Response:  # fmt: skip
     """The newest run of each configuration, ranked among its like."""
     with farm.database.read() as session:
@@ -239,7 +223,7 @@ def benchmarks(
 
 @private.get("/benchmarks.{ending}")
 def benchmarks_data(
-    ending: Ending, farm: FarmDep, chosen: Benchmarks, verdicts: Text = "", sort: Text = ""
+    ending: Ending, farm: FarmDep, chosen: Benchmarks, verdicts: Verdicts = "", sort: SortBenchmarks = ""
 ) -> Response:
     """The same table as a file, of all runs that were ever measured."""
     found = exports.benchmarks_file(farm.database, chosen, all_verdicts=verdicts == "all", sort=sort)
@@ -254,7 +238,7 @@ def compare(farm: FarmDep, run: RunIds = None) -> Response:
 
 
 @private.get("/compare.{ending}")
-def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None, of: Text = "") -> Response:
+def compare_data(ending: Ending, farm: FarmDep, run: RunIds = None, of: OfKernels = "") -> Response:
     """The same figures as a file; `of=kernels`: kernel by kernel."""
     with farm.database.read() as session:
         found = compare_page(session, run or [])

@@ -41,7 +41,7 @@ def audit_page(session: Session, chosen: AuditFilter, before: str) -> Listing:
         table=table("audit", "Audit log, newest first", COLUMNS, [_row(entry) for entry in found]),
         path=path,
         query=(*query, ("before", before)),
-        filters=(Filter("outcome", "Outcome", chosen.outcome, choices(("done", "refused", "failed"))),),
+        filters=(Filter("outcome", "Outcome", chosen.outcome, choices(service.OUTCOMES)),),
         older=addresses.with_query(path, (*query, ("before", following))) if following else "",
         newest=addresses.with_query(path, query) if before else "",
     )

@@ -29,6 +29,7 @@ from service.dashboard.measured import pickable
 from service.dashboard.pages.compare_kernels import WORDS, kernel_differences, shown
 from service.dashboard.parts import Figure, Filter
 from service.dashboard.tables import Column, Row, Table, Value, table
+from service.problems import Invalid
 from service.runs.variation import variations
 
 LEAST, MOST = 2, 4
@@ -114,8 +115,11 @@ class ComparePage:
 
 
 def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
-    """The runs of these ids (the first four), in the given order; unknown ids are told."""
-    wanted = list(dict.fromkeys(run_id for run_id in run_ids if run_id))[:MOST]
+    """The runs of these ids, in the given order; unknown ids are told. Raises: Invalid for too many."""
+    wanted = list(dict.fromkeys(run_id for run_id in run_ids if run_id))
+    if len(wanted) > MOST:
+        raise Invalid("query.value", f"{len(wanted)} runs are too many to stand beside each other", where="run",
+                      hint=f"choose {LEAST} to {MOST}: two groups of them are two pages")  # fmt: skip
     found = [(run_id, queries.run(session, run_id)) for run_id in wanted]
     runs = tuple(entry for _, entry in found if entry is not None)
     against = obstacles(runs) if len(runs) >= LEAST else ()

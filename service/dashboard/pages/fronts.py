@@ -13,6 +13,7 @@ from service.dashboard.charts.pareto import AXIS_TITLES, Axis, TradeoffPoint, fr
 from service.dashboard.comparison import beaten_flags, dominated_flags
 from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Figure, Filter
+from service.problems import Invalid
 
 LABELS: tuple[tuple[Axis, str], ...] = (
     ("latency", "latency"), ("memory", "memory"), ("loss", "loss"), ("error", "wrong samples"), ("energy", "energy"),
@@ -35,7 +36,11 @@ class Axes:
 
 
 def axes_of(x: str, y: str, scale: str) -> Axes:
-    """As a query says; what it does not know is as usual, and one axis twice is none."""
+    """As a query says, the usual ones where it says nothing. Raises: Invalid if both are the same."""
+    if x and x == y:
+        others = ", ".join(name for name, _ in LABELS if name != x)
+        raise Invalid("query.value", f"{dict(LABELS)[y]} is across already", where="y",
+                      hint=f"choose another one for y; there are: {others}")  # fmt: skip
     known = {name: name for name, _ in LABELS}
     first, second = known.get(x, USUAL[0]), known.get(y, USUAL[1])  # type: ignore[call-overload]
     if first == second:

@@ -1,0 +1,108 @@
+"""What a page may be asked for beside its address: anything that it does not know is refused, with what there is.
+
+A field of a query has fixed values (`Among`), or goes on from a row (`OfRow`), or holds a name that rows of the
+caller's organisation have (`Name`). Which fields a page has is told by its function, and asked by `service/query.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from service.dashboard import format as fmt
+from service.dashboard.tables import Column
+from service.problems import Invalid
+from service.query import LONGEST, check_value, meant
+
+MOST_TOLD = 20
+"""Names that a refusal lists."""
+NO_SUCH_NAME = "leave it out, or take one from a link of the page"
+
+
+class Checked:
+    """A value of a field that is looked at before the page is made."""
+
+    def check(self, given: str) -> str:
+        """The value. Raises: Invalid."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Called by pydantic: as the type says, then as `check` says."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+
+@dataclass(frozen=True)
+class Among(Checked):
+    """One of these, or nothing."""
+
+    field: str
+    known: tuple[str, ...]
+
+    def check(self, given: str) -> str:
+        """The value. Raises: Invalid."""
+        check_value(self.field, given, self.known)
+        return given
+
+
+@dataclass(frozen=True)
+class OfRow(Checked):
+    """The id of the row that a later page of a list begins after, or nothing."""
+
+    field: str
+    kind: str
+
+    def check(self, given: str) -> str:
+        """The value. Raises: Invalid."""
+        if given and re.fullmatch(rf"{self.kind}_[0-9a-z]+", given) is None:
+            raise Invalid("query.value", f"no page begins {self.field} {given[:LONGEST]!r}", where=self.field,
+                          hint=f"ids here begin with {self.kind}_; leave {self.field} out for the newest")  # fmt: skip
+        return given
+
+
+def sorts(columns: Iterable[Column]) -> tuple[str, ...]:
+    """What a table may be sorted by."""
+    return tuple(f"{sign}{column.key}" for column in columns if column.sortable for sign in ("", "-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a field holds, which must be what some row has."""
+
+    field: str
+    value: str
+    is_there: Callable[[Session], bool]
+    known: Callable[[Session], Sequence[str]]
+    """What there is instead; empty: ids, which say nothing."""
+
+
+def name_in(
+    field: str, value: str, column: InstrumentedAttribute[Any], *conditions: ColumnElement[bool], is_told: bool = True
+) -> Name:  # fmt: skip
+    """A name in a column. `is_told`: others are listed where it is not there."""
+    there = select(column).where(*conditions)
+
+    def is_there(session: Session) -> bool:
+        return session.execute(there.where(column == value).limit(1)).first() is not None
+
+    def known(session: Session) -> Sequence[str]:
+        listed = there.where(column.is_not(None)).distinct().order_by(column)
+        return [str(one) for one in session.scalars(listed)] if is_told else []
+
+    return Name(field, value, is_there, known)
+
+
+def check_names(session: Session, asked: Iterable[Name]) -> None:
+    """Raises: Invalid for a name that no row has."""
+    for one in asked:
+        if one.value and not one.is_there(session):
+            known = one.known(session)
+            there = f"there are: {fmt.some(known, MOST_TOLD)}" if known else NO_SUCH_NAME
+            raise Invalid("query.value", f"nothing here has the {one.field} {one.value[:LONGEST]!r}", where=one.field,
+                          hint=meant(one.value, known, there))  # fmt: skip
