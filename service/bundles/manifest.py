@@ -15,6 +15,20 @@ def least_scored(manifest: Mapping[str, Any]) -> int:
     return batch // parts if "graph" in kinds and is_known else 1
 
 
+PRECISIONS: Mapping[str, str] = {
+    "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8"
+}  # fmt: skip
+"""What numbers a step computes with, as people call it, by the manifest's word."""
+
+
+def precision(manifest: Mapping[str, Any]) -> str:
+    """As the manifest says it; where it says nothing, the element type of what the model puts out."""
+    outputs = manifest.get("outputs")
+    first = outputs[0] if isinstance(outputs, list) and outputs and isinstance(outputs[0], dict) else {}
+    said = str(manifest.get("precision") or first.get("dtype") or "")
+    return PRECISIONS.get(said, said)
+
+
 def required_features(manifest: Mapping[str, Any]) -> frozenset[str]:
     """CPU features that a device must report."""
     return frozenset(map(str, manifest.get("required_features", ())))

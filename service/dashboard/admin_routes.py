@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
 from service.access import FarmDep, PrincipalDep, WholeFarmDep
 from service.boards.endpoints import farm_address
 from service.dashboard import addresses, forms, render, visitors
+from service.dashboard.asked import OfRow
 from service.dashboard.forms import Form, Typed, TypedDep
 from service.dashboard.pages.admin import enrolment, keys, organisations, people, releases, webhooks, windows
 from service.dashboard.pages.admin.index import entries
+from service.dashboard.pages.admin.listing import FIRST, Asked
 from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.devices import endpoints as device_endpoints
 from service.farm import Farm
@@ -29,12 +32,22 @@ from service.users import endpoints as user_endpoints
 from service.webhooks import endpoints as webhook_endpoints
 
 router = APIRouter(prefix=f"{addresses.ROOT}/admin", dependencies=[Depends(visitors.meet)], include_in_schema=False)
-Part = Callable[[Session, Form | None, Made | None], AdminPart]
+Part = Callable[[Session, Asked, Form | None, Made | None], AdminPart]
+Find = Annotated[str, Query(max_length=200)]
+BeforeKey = Annotated[str, Query(max_length=200), OfRow("before", "key")]
+BeforeTok = Annotated[str, Query(max_length=200), OfRow("before", "tok")]
+BeforeUsr = Annotated[str, Query(max_length=200), OfRow("before", "usr")]
+BeforeOrg = Annotated[str, Query(max_length=200), OfRow("before", "org")]
+BeforeMnt = Annotated[str, Query(max_length=200), OfRow("before", "mnt")]
+BeforeRel = Annotated[str, Query(max_length=200), OfRow("before", "rel")]
+BeforeHook = Annotated[str, Query(max_length=200), OfRow("before", "hook")]
 
 
-def _page(farm: Farm, part: Part, form: Form | None = None, made: Made | None = None, status: int = 200) -> Response:
+def _page(
+    farm: Farm, part: Part, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None, status: int = 200
+) -> Response:  # fmt: skip
     with farm.database.read() as session:
-        return render.page("admin_part.html", status, page=part(session, form, made), section="admin")
+        return render.page("admin_part.html", status, page=part(session, asked, form, made), section="admin")
 
 
 def _taken(farm: Farm, part: Part, typed: Typed, act: Callable[[], Made | str], name: str) -> Response:
@@ -43,8 +56,8 @@ def _taken(farm: Farm, part: Part, typed: Typed, act: Callable[[], Made | str], 
         came_of_it = act()
     except Problem as problem:
         with farm.database.read() as session:
-            form = part(session, None, None).forms[0].refused(typed, problem)
-        return _page(farm, part, form, status=problem.status_code)
+            form = part(session, FIRST, None, None).forms[0].refused(typed, problem)
+        return _page(farm, part, form=form, status=problem.status_code)
     if isinstance(came_of_it, str):
         return forms.done(path(name), came_of_it)
     return _page(farm, part, made=came_of_it, status=201)
@@ -57,9 +70,9 @@ def show_admin() -> Response:
 
 
 @router.get("/keys")
-def show_keys(farm: FarmDep) -> Response:
+def show_keys(farm: FarmDep, find: Find = "", before: BeforeKey = "") -> Response:
     """API keys of the organisation."""
-    return _page(farm, keys.part)
+    return _page(farm, keys.part, Asked(find, before))
 
 
 @router.post("/keys")
@@ -76,9 +89,9 @@ def revoke_key(key_id: str, _: TypedDep, farm: FarmDep) -> Response:
 
 
 @router.get("/enrolment")
-def show_enrolment(farm: FarmDep) -> Response:
+def show_enrolment(farm: FarmDep, find: Find = "", before: BeforeTok = "") -> Response:
     """Enrolment tokens."""
-    return _page(farm, enrolment.part)
+    return _page(farm, enrolment.part, Asked(find, before))
 
 
 @router.post("/enrolment")
@@ -101,9 +114,9 @@ def revoke_enrolment_token(token_id: str, _: TypedDep, farm: FarmDep, principal:
 
 
 @router.get("/people")
-def show_people(farm: FarmDep) -> Response:
+def show_people(farm: FarmDep, find: Find = "", before: BeforeUsr = "") -> Response:
     """People of the organisation."""
-    return _page(farm, people.part)
+    return _page(farm, people.part, Asked(find, before))
 
 
 @router.post("/people")
@@ -123,9 +136,9 @@ def remove_person(user_id: str, _: TypedDep, farm: FarmDep) -> Response:
 
 
 @router.get("/organisations")
-def show_organisations(farm: WholeFarmDep) -> Response:
+def show_organisations(farm: WholeFarmDep, find: Find = "", before: BeforeOrg = "") -> Response:
     """Tenants of the farm."""
-    return _page(farm, organisations.part)
+    return _page(farm, organisations.part, Asked(find, before))
 
 
 @router.post("/organisations")
@@ -150,9 +163,9 @@ def close_organisation(organisation_id: str, _: TypedDep, farm: WholeFarmDep, pr
 
 
 @router.get("/windows")
-def show_windows(farm: FarmDep) -> Response:
+def show_windows(farm: FarmDep, find: Find = "", before: BeforeMnt = "") -> Response:
     """Maintenance windows."""
-    return _page(farm, windows.part)
+    return _page(farm, windows.part, Asked(find, before))
 
 
 @router.post("/windows")
@@ -174,9 +187,9 @@ def remove_window(window_id: str, _: TypedDep, farm: FarmDep, principal: Princip
 
 
 @router.get("/releases")
-def show_releases(farm: FarmDep) -> Response:
+def show_releases(farm: FarmDep, find: Find = "", before: BeforeRel = "") -> Response:
     """Releases of the agent."""
-    return _page(farm, releases.part)
+    return _page(farm, releases.part, Asked(find, before))
 
 
 @router.post("/releases")
@@ -205,9 +218,9 @@ def halt_release(release_id: str, _: TypedDep, farm: FarmDep, principal: Princip
 
 
 @router.get("/webhooks")
-def show_webhooks(farm: FarmDep) -> Response:
+def show_webhooks(farm: FarmDep, find: Find = "", before: BeforeHook = "") -> Response:
     """Who is told."""
-    return _page(farm, webhooks.part)
+    return _page(farm, webhooks.part, Asked(find, before))
 
 
 @router.post("/webhooks")

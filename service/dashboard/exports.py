@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.dashboard import queries
 from service.dashboard.facts import JobFacts, RunFacts
+from service.dashboard.pages.benchmark_filter import of_precision
 from service.dashboard.pages.benchmarks import benchmark_table, configuration, known_of, ranked_groups
 from service.dashboard.pages.devices import EVENT_COLUMNS, history_row
 from service.dashboard.pages.jobs import COLUMNS as JOB_COLUMNS
@@ -84,9 +85,11 @@ def benchmarks_file(database: Database, chosen: RunFilter, *, all_verdicts: bool
     counted: Counter[tuple[object, ...]] = Counter()
 
     def before(session: Session, last: str, limit: int) -> list[RunFacts]:
-        return queries.measured_runs(session, chosen, limit, last)
+        return queries.with_precision(session, queries.measured_runs(session, chosen, limit, last))
 
     for entry in _newest_first(database, before):
+        if not of_precision(chosen, [entry]):
+            continue
         if all_verdicts or entry.verdict in COUNTING:
             newest.setdefault(configuration(entry), entry)
             counted[configuration(entry)] += 1

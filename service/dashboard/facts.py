@@ -38,6 +38,7 @@ class Measured:
     mode: str
     batch: int | None
     threads: int | None
+    precision: str = ""
     runs: int = 1
 
 
@@ -106,6 +107,8 @@ class RunFacts:
     report: Report | None = None
     report_key: tuple[str, str] | None = None
     """Attempt and digest of the report: what is worked out of it may be remembered by them."""
+    precision: str = ""
+    """What numbers its step computes with, on the pages that need it."""
 
     @property
     def mode(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
+from service.bundles.manifest import precision
 from service.bundles.service import built, held_bundle
 from service.dashboard import format as fmt
 from service.dashboard import queries
@@ -66,7 +67,8 @@ def pickable(session: Session, limit: int) -> tuple[tuple[str, str], ...]:
 
 def _measured(session: Session, row: Any) -> Measured:
     settings = settings_of_row(json.loads(row.settings))
-    batch = queries.manifest_batch(built(session, row.bundle_digest).manifest) if row.batch is None else row.batch
+    manifest = built(session, row.bundle_digest).manifest
+    batch = queries.manifest_batch(manifest) if row.batch is None else row.batch
     return Measured(row.id, row.verdict, row.measurement_class, row.name, row.model_digest, row.plan_name, row.target,
                     row.device_id, row.dataset_digest or queries.own_data(row), settings.mode, batch,
-                    settings.threads, row.runs)  # fmt: skip
+                    settings.threads, precision(manifest), row.runs)  # fmt: skip

@@ -14,6 +14,7 @@ from sqlalchemy import Row as SqlRow
 from sqlalchemy.orm import Session, defer, undefer
 
 from device_agents.wire import ProtocolError, Report, from_json
+from service.bundles.manifest import precision
 from service.bundles.service import built, held_bundle
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
 from service.database.memory import lasting_of, recalled_if_dear
@@ -124,6 +125,12 @@ def with_reports(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
     """The same runs with the report that counts, where there is one that can be read."""
     reports = _reports(session, [entry.id for entry in found])
     return [_with_report(entry, *reports.get(entry.id, (None, None))) for entry in found]
+
+
+def with_precision(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
+    """The same runs with what their bundles compute with."""
+    said = {digest: precision(built(session, digest).manifest) for digest in {entry.bundle_digest for entry in found}}
+    return [replace(entry, precision=said[entry.bundle_digest]) for entry in found]
 
 
 def _reports(session: Session, run_ids: Sequence[str]) -> dict[str, tuple[Report, ReportKey]]:

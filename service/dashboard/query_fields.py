@@ -13,6 +13,7 @@ from device_agents.wire import MODES, MeasurementClass, VerdictKind
 from service.access import FarmDep
 from service.audit.endpoints import AuditFilterDep
 from service.audit.service import AuditFilter
+from service.bundles.manifest import PRECISIONS
 from service.dashboard import queries
 from service.dashboard.asked import Among, Name, OfRow, check_names, name_in, sorts
 from service.dashboard.pages.benchmark_filter import AGES, SYNTHETIC, BenchmarkFilter
@@ -46,6 +47,7 @@ Mode = Annotated[str, Query(max_length=200), Among("mode", MODES)]
 Class = Annotated[str, Query(alias="class", max_length=200), Among("class", get_args(MeasurementClass))]
 Verdict = Annotated[str, Query(max_length=200), Among("verdict", get_args(VerdictKind))]
 Health = Annotated[str, Query(max_length=200), Among("health", HEALTHS)]
+Precision = Annotated[str, Query(max_length=200), Among("precision", tuple(PRECISIONS.values()))]
 Days = Annotated[str, Query(max_length=200), Among("days", tuple(days for days, _ in AGES))]
 Verdicts = Annotated[str, Query(max_length=200), Among("verdicts", ("all",))]
 XAxis = Annotated[str, Query(max_length=200), Among("x", tuple(name for name, _ in LABELS))]
@@ -75,7 +77,7 @@ def run_filter(
 
 def benchmark_filter(
     farm: FarmDep, runs: Annotated[RunFilter, Depends(run_filter)], days: Days = "", compiler: Text = "",
-    data: Text = "",
+    data: Text = "", precision: Precision = "",
 ) -> BenchmarkFilter:  # fmt: skip
     """The filter of the page of benchmarks."""
     _check(farm, [
@@ -83,7 +85,7 @@ def benchmark_filter(
         name_in("data", "" if data == SYNTHETIC else data, Run.dataset_digest, is_told=False),
     ])  # fmt: skip
     return BenchmarkFilter(**{name: getattr(runs, name) for name in RunFilter.__slots__}, days=days,
-                           compiler=compiler, data=data)  # fmt: skip
+                           compiler=compiler, data=data, precision=precision)  # fmt: skip
 
 
 def job_filter(

@@ -111,8 +111,11 @@ class Table:
 
     def hiding_empty(self, *keys: str) -> Table:
         """The page leaves out those of these columns that no row has a value for; the files keep them."""
-        empty = {key for key in keys if all(row.values.get(key) is None for row in self.rows)}
-        columns = (replace(column, files_only=True) if column.key in empty else column for column in self.columns)
+        return self.hiding(*(key for key in keys if all(row.values.get(key) is None for row in self.rows)))
+
+    def hiding(self, *keys: str) -> Table:
+        """The page leaves out these columns; the files keep them."""
+        columns = (replace(column, files_only=True) if column.key in keys else column for column in self.columns)
         return replace(self, columns=tuple(columns))
 
     def column(self, key: str) -> Column | None:

@@ -68,6 +68,7 @@ def pages_of(seeded: SeededFarm) -> dict[str, str]:
         "regressions-one": f"/dashboard/regressions?of={ids.recompiled_run}",
         "admin": "/dashboard/admin",
         **{f"admin-{name}": f"/dashboard/admin/{name}" for name, _, _ in PAGES},
+        "admin-tenant": f"/dashboard/admin/organisations/{ids.tenant}",
         "benchmarks": "/dashboard/benchmarks",
         "benchmarks-all": "/dashboard/benchmarks?verdicts=all&class=hardware",
         "compare": f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}",

@@ -65,6 +65,7 @@ class Seeded:
     quarantined: str
     offline: str
     recompiled_run: str
+    tenant: str
 
 
 def seed(session: Session, now: float | None = None) -> Seeded:
@@ -199,7 +200,7 @@ def seed(session: Session, now: float | None = None) -> Seeded:
     ids |= _digits(rows, host, digits)
     ids |= _troubles(rows, host, pi, hot, bundles)
     seed_queue(rows, bundles, hot)
-    seed_administration(rows, pi)
+    ids["tenant"] = seed_administration(rows, pi)
     return Seeded(**{name: ids[name] for name in Seeded.__dataclass_fields__})
 
 

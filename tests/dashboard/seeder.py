@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import MeasurementClass, Mode, Report, RunSettings, to_json
 from service.database.models import (
+    HOME,
     ApiKey,
     Attempt,
     Bundle,
@@ -21,6 +22,7 @@ from service.database.models import (
     Device,
     DeviceEvent,
     Job,
+    Organisation,
     Result,
     Run,
 )
@@ -43,6 +45,8 @@ class Seeder:
         self.session = session
         self.now = now
         self.count = 0
+        if session.get(Organisation, HOME) is None:  # migrations make it
+            self.add(Organisation(id=HOME, name="the farm's own"))
         self.key = ApiKey(id="key_seed", name="seed", role="operator", secret_hash="0" * 64, created_at=now - 900000)
         self.add(self.key)
 
@@ -131,7 +135,8 @@ class Seeder:
             "target": target,
             "memory": step.memory,
             "kernels": step.kernels,
-            "inputs": [{"name": "input", "dtype": "float32", "shape": [8, 3, 224, 224]}],
+            "inputs": [{"name": "input", "dtype": "f32", "shape": [8, 3, 224, 224]}],
+            "outputs": [{"name": "logits", "dtype": "f32", "shape": [8, 1000]}],
             "batch": 8,
             "threads": 2,
             "loss": "cross_entropy",

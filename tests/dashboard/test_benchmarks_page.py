@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 from playwright.sync_api import Page, expect
 
+from service.bundles.manifest import precision
 from service.dashboard.charts.pareto import front_of
 from service.dashboard.charts.scale import log_scale
 from service.dashboard.pages.fronts import Axes, axes_of
-from tests.dashboard.conftest import SeededFarm
+from service.database.models import Bundle, Holding, Run
+from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
 from tests.dashboard.seeder import digest
@@ -41,13 +44,56 @@ def test_filters_of_what_explains_a_number(browser: TestClient) -> None:
     assert rows(browser, "data=synthetic") == [row for row in everything if row["model"] != "small_cnn"]
     built = rows(browser, f"compiler={digest('compiler')}")
     assert 0 < len(built) <= len(everything)
-    assert rows(browser, "compiler=another") == []
+    assert browser.get("/dashboard/benchmarks?compiler=another").status_code == 422
     assert {row["verdict"] for row in rows(browser, "verdict=noisy")} <= {"noisy"}
     noisy = check_page(browser.get("/dashboard/benchmarks?verdict=noisy").text).visible_text()
     assert "noisy" in noisy
     page = check_page(browser.get("/dashboard/benchmarks?days=7&data=synthetic").text)
     chosen = [one.attributes["value"] for one in page.all("option") if "selected" in one.attributes]
     assert {"7", "synthetic"} <= set(chosen)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        ({"outputs": [{"dtype": "f32"}]}, "float32"),
+        ({"outputs": [{"dtype": "f16"}]}, "float16"),
+        ({"precision": "bf16", "outputs": [{"dtype": "f32"}]}, "bfloat16"),
+        ({"precision": "i8", "outputs": []}, "int8"),
+        ({"outputs": [{"dtype": "fp4"}]}, "fp4"),
+        ({"outputs": []}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_bundle_says_what_it_computes_with(manifest: dict[str, object], said: str) -> None:
+    assert precision(manifest) == said
+
+
+def test_runs_are_found_by_precision_and_told_apart_by_it(tmp_path: Path) -> None:
+    own = make_farm(tmp_path)
+    with own.farm.database.transaction() as session:
+        full, half = (session.get_one(Run, run) for run in (own.ids.sparse_run, own.ids.full_run))
+        bundle = session.get_one(Bundle, half.bundle_digest)
+        one = session.get_one(Bundle, full.bundle_digest)
+        bundle.manifest = bundle.manifest | {"outputs": [{"name": "logits", "dtype": "f16"}]}
+        bundle.plan_digest, half.settings = one.plan_digest, full.settings
+        holding = session.query(Holding).filter_by(digest=bundle.digest).one()
+        holding.plan_name = "sparse"  # the same in all else that makes a configuration
+    client = own.browser()
+    halves, everything = rows(client, "precision=float16"), rows(client, "")
+    assert {row["run"] for row in halves} >= {own.ids.full_run}
+    assert {row["precision"] for row in halves} == {"float16"}
+    whole = rows(client, "precision=float32")
+    assert {row["precision"] for row in whole} == {"float32"}
+    assert sorted(str(row["run"]) for row in [*halves, *whole]) == sorted(str(row["run"]) for row in everything)
+    assert {own.ids.full_run, own.ids.sparse_run} <= {row["run"] for row in everything}, "two configurations"
+    page = check_page(client.get("/dashboard/benchmarks?precision=float16").text)
+    assert [one.attributes["value"] for one in page.all("option") if one.attributes["value"] in ("float16", "float32")]
+    assert [row[2] for grid in page.tables for row in grid.rows[1:] if "sparse" in row[1]] != []
+    told = check_page(client.get("/dashboard/benchmarks").text).tables
+    assert ["Precision" in " ".join(grid.rows[0]) for grid in told].count(True) == 1, "where rows differ in it"
+    assert "No measured run matches" in client.get("/dashboard/benchmarks?precision=int8").text
+    own.farm.close()
 
 
 def test_hardware_comes_first(browser: TestClient) -> None:

@@ -10,6 +10,7 @@ from service.database.models import (
     Device,
     EnrolmentToken,
     MaintenanceWindow,
+    Organisation,
     Webhook,
 )
 from service.lanes.entering import enter_queued
@@ -48,8 +49,8 @@ def seed_compilers(rows: Seeder, pi: Device) -> str:
     return newest
 
 
-def seed_administration(rows: Seeder, pi: Device) -> None:
-    """One of each that needs somebody, and one that does not."""
+def seed_administration(rows: Seeder, pi: Device) -> str:
+    """One of each that needs somebody, and one that does not; the id of a tenant with limits of its own."""
     now = rows.now
     for name, expires_at, revoked_at in (("ci on build-1", now + 3 * DAY_S, None), ("laptop", None, None),
                                          ("old laptop", None, now - DAY_S)):  # fmt: skip
@@ -58,6 +59,9 @@ def seed_administration(rows: Seeder, pi: Device) -> None:
     for name, uses, expires_at in (("shelf-2", 1, now + HOUR_S), ("shelf-3", 0, now + HOUR_S), ("", 0, now - 60)):
         rows.add(EnrolmentToken(token_hash=digest(f"token {name}")[7:], id=rows.next_id("tok"), name=name, uses=uses,
                                 expires_at=expires_at, device_id=pi.id if uses else None))  # fmt: skip
+    rows.add(Organisation(id=rows.next_id("org"), name="lab", retention={"events": None}))
+    tenant = rows.add(Organisation(id=rows.next_id("org"), name="acme", retention={"weights": 90.0},
+                                   quotas={"open_runs": 50.0, "storage_bytes": None}))  # fmt: skip
     for url, failures in (("https://ci.example/hooks/farm", 0), ("https://old.example/hook", 7)):
         rows.add(Webhook(id=rows.next_id("hook"), api_key_id=rows.key.id, url=url, events=["run.ended"], secret="s",
                          failures=failures))  # fmt: skip
@@ -69,3 +73,4 @@ def seed_administration(rows: Seeder, pi: Device) -> None:
             size_bytes=300_000, oldest_python="3.9", protocol="1", is_rollback=False, conditions=[], state=state,
             most_devices=1, halt_reason=reason,
         ))  # fmt: skip
+    return str(tenant.id)

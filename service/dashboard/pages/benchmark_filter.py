@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlalchemy import ColumnElement, and_, exists, select
 from sqlalchemy.orm import Session
 
 from service.dashboard import format as fmt
+from service.dashboard.facts import Measured, RunFacts
+from service.dashboard.pages.runs import query_of as query_of_runs
 from service.dashboard.pages.runs import what_ran_where
-from service.dashboard.parts import Filter
+from service.dashboard.parts import Filter, choices
 from service.database.models import Holding, Job, Run
 from service.runs.filter import RunFilter
 
 DAY_S = 86_400.0
+Entry = TypeVar("Entry", RunFacts, Measured)
 AGES = (("1", "the last day"), ("7", "the last 7 days"), ("30", "the last 30 days"), ("365", "the last year"))
 SYNTHETIC = "synthetic"
 NEWEST_JOBS = 500
@@ -24,11 +29,13 @@ NEWEST_JOBS = 500
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkFilter(RunFilter):
-    """`days`: how old at most; `compiler`: the version that built the bundle; `data`: a digest, or `synthetic`."""
+    """`days`: how old at most; `compiler`: the version that built the bundle; `data`: a digest, or `synthetic`;
+    `precision`: what the step computes with, which no column tells: `of_precision` asks the bundles."""
 
     days: str = ""
     compiler: str = ""
     data: str = ""
+    precision: str = ""
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Run` joined with the `Holding` of its bundle."""
@@ -46,21 +53,27 @@ class BenchmarkFilter(RunFilter):
 
 def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
     """What is in force, for links that keep it."""
-    pairs = [("model", chosen.model), ("plan", chosen.plan), ("target", chosen.target), ("device", chosen.device),
-             ("class", chosen.measurement_class), ("mode", chosen.mode), ("verdict", chosen.verdict),
-             ("tag", chosen.tag)]  # fmt: skip
+    pairs = query_of_runs(chosen)
     if isinstance(chosen, BenchmarkFilter):
-        pairs += [("days", chosen.days), ("compiler", chosen.compiler), ("data", chosen.data)]
-    return tuple(pair for pair in pairs if pair[1])
+        names = ("precision", "days", "compiler", "data")
+        pairs += tuple((name, value) for name in names if (value := getattr(chosen, name)))
+    return pairs
 
 
-def filters(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
-    """The form. Every step computes in float32, so there is no choice of a precision."""
-    days, compiler, data = (
-        (chosen.days, chosen.compiler, chosen.data) if isinstance(chosen, BenchmarkFilter) else ("", "", "")
-    )
+def of_precision(chosen: RunFilter, entries: Sequence[Entry]) -> list[Entry]:
+    """Those that compute with what is chosen."""
+    wanted = chosen.precision if isinstance(chosen, BenchmarkFilter) else ""
+    return [entry for entry in entries if wanted in ("", entry.precision)]
+
+
+def filters(session: Session, chosen: RunFilter, precisions: Collection[str]) -> tuple[Filter, ...]:
+    """The form. `precisions`: those that what was measured computes with."""
+    own = chosen if isinstance(chosen, BenchmarkFilter) else BenchmarkFilter()
+    days, compiler, data = own.days, own.compiler, own.data
+    known = sorted({*precisions, own.precision} - {""})
     return (
         *what_ran_where(session, chosen),
+        Filter("precision", "Precision", own.precision, choices(known)),
         Filter("days", "Measured in", days, AGES),
         Filter("compiler", "Compiler", compiler, _compilers(session)),
         Filter("data", "Data", data, ((SYNTHETIC, "synthetic"), *_datasets(session))),

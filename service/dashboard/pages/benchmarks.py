@@ -26,7 +26,7 @@ from service.dashboard.charts.pareto import Axis, TradeoffPoint, tradeoff_plot
 from service.dashboard.comparison import Known, beaten_flags, dominated_flags, no_rank, standing
 from service.dashboard.facts import Measured, RunFacts
 from service.dashboard.measured import measured
-from service.dashboard.pages.benchmark_filter import filters, query_of
+from service.dashboard.pages.benchmark_filter import filters, of_precision, query_of
 from service.dashboard.pages.fronts import Axes, axis_filters, fronts
 from service.dashboard.pages.run_table import measured_values
 from service.dashboard.parts import CLASSES, COUNTING, Figure, Filter
@@ -38,6 +38,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("plan", "Plan", primary=True, sortable=True),
     Column("target", "Target", files_only=True),
     Column("device", "Device", sortable=True, wide_only=True),
+    Column("precision", "Precision", sortable=True, wide_only=True),
     Column("verdict", "Verdict", "verdict"),
     Column(
         "rank",
@@ -112,15 +113,18 @@ def benchmarks_page(
 ) -> BenchmarksPage:  # fmt: skip
     """Measured runs, grouped with their like."""
     found = measured(session, chosen)
+    precisions = {entry.precision for entry in found}
+    found = of_precision(chosen, found)
     kept = [entry for entry in found if all_verdicts or chosen.verdict or entry.verdict in COUNTING]
     hidden = _counted((entry.verdict or "no verdict", entry) for entry in found if entry.verdict not in COUNTING)
     newest, counted = newest_of_each(kept)
     rows = {entry.id: entry for entry in queries.runs_by_id(session, [entry.id for entry in newest])}
     facts = queries.with_reports(session, [rows[entry.id] for entry in newest if entry.id in rows])
+    facts = queries.with_precision(session, facts)
     query = query_of(chosen)
     return BenchmarksPage(
         groups=ranked_groups(facts, known_of(session, facts), counted, sort, axes),
-        filters=filters(session, chosen),
+        filters=filters(session, chosen, precisions),
         query=(*query, *((("verdicts", "all"),) if all_verdicts else ())),
         hidden=tuple(sorted(hidden.items())),
         all_verdicts=all_verdicts,
@@ -152,7 +156,7 @@ def benchmark_table(groups: Sequence[Group]) -> Table:
 
 def configuration(entry: RunFacts | Measured) -> tuple[object, ...]:
     """What makes two runs the same benchmark: they differ in nothing but when they ran."""
-    return (*likeness(entry), entry.plan_name, entry.target, entry.device_id, entry.threads)
+    return (*likeness(entry), entry.plan_name, entry.target, entry.device_id, entry.threads, entry.precision)
 
 
 def likeness(entry: RunFacts | Measured) -> tuple[object, ...]:
@@ -257,6 +261,8 @@ def _group(
     told_apart = ", ".join(part for part in (first.model_name, *parts, first.measurement_class) if part)
     listing = table(f"group-{number}", told_apart, COLUMNS, rows)
     listing = listing.hiding_empty("rank", *OF_TIME, "energy_mj", "loss", "peak_rss_mib", "dominated")
+    if len({entry.precision for entry in like}) < 2:
+        listing = listing.hiding("precision")
     is_known = "latency" not in axes or all(rank and rank.best == rank.worst for rank in places)
     return Group(
         title=first.model_name,
@@ -302,6 +308,7 @@ def _row(
         "plan": entry.plan_name,
         "target": entry.target,
         "device": entry.device_name,
+        "precision": entry.precision or None,
         "verdict": entry.verdict,
         "rank": rank.words if rank else None,
         "rank_best": rank.best if rank else None,

@@ -39,7 +39,7 @@ def axes_of(x: str, y: str, scale: str) -> Axes:
     """As a query says, the usual ones where it says nothing. Raises: Invalid if both are the same."""
     if x and x == y:
         others = ", ".join(name for name, _ in LABELS if name != x)
-        raise Invalid("query.value", f"{dict(LABELS)[y]} is across already", where="y",
+        raise Invalid("query.value", f"{dict[str, str](LABELS)[y]} is across already", where="y",
                       hint=f"choose another one for y; there are: {others}")  # fmt: skip
     known = {name: name for name, _ in LABELS}
     first, second = known.get(x, USUAL[0]), known.get(y, USUAL[1])  # type: ignore[call-overload]

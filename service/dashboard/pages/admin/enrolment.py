@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session
@@ -14,10 +15,10 @@ from service.dashboard import format as fmt
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.names import device_names
-from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path
+from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
+from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.dashboard.tables import Column, Row, Value, table
 from service.database.models import EnrolmentToken
-from service.devices import tokens
 from service.devices.schemas import EnrolmentTokenCreate, EnrolmentTokenCreated
 
 NAME = "enrolment"
@@ -37,14 +38,17 @@ COLUMNS = (
 EMPTY = "No board has been let in by a token yet: make one below, and paste its line on the board."
 
 
-def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
     """The organisation's tokens, and the form for another."""
-    found, _ = tokens.listed(session, limit=SHOWN, cursor=None)
-    names = device_names(session, [one.device_id for one in found])
-    shown = table(NAME, "Enrolment tokens, newest first", COLUMNS, [_row(one, names) for one in found])
+    has_id = (EnrolmentToken.id.is_not(None),)
+    found = page_of(session, EnrolmentToken, EnrolmentToken.id, asked, only=has_id,
+                    names=(EnrolmentToken.name, EnrolmentToken.device_class))  # fmt: skip
+    names = device_names(session, [one.device_id for one in found.rows])
+    shown = table(NAME, "Enrolment tokens, newest first", COLUMNS, [_row(one, names) for one in found.rows])
     lead = "A token lets a board in, once or as often as it says. Make one, and paste the line that comes with it into \
 a shell on the board: it fetches the agent, tries out what the board can do, and enrols it."
-    return AdminPart(NAME, "Enrol a board", lead, shown, EMPTY, (form or blank(),), made)
+    return AdminPart(NAME, "Enrol a board", lead, shown, EMPTY, (form or blank(),), made, found.says("token"),
+                     **asdict(found.links(NAME)))  # fmt: skip
 
 
 def blank() -> Form:

@@ -24,9 +24,10 @@ PAGES = (
     ("keys", "API keys", "Who and what may call the farm, with which rights, until when."),
     ("people", "People", "To whom keys belong; removing one ends all of their keys."),
     ("webhooks", "Webhooks", "Who is told when something ends, and how that goes."),
+    ("organisation", "Your organisation", "Its limits, what it uses of them, and how long what it has stays."),
     ("windows", "Maintenance windows", "Times in which devices get nothing new."),
     ("releases", "Agent releases", "Which agent the farm offers to its devices, and how far each has come."),
-    ("organisations", "Organisations", "Tenants of this farm."),
+    ("organisations", "Organisations", "Tenants of this farm: founded, closed, with limits of their own."),
 )
 
 

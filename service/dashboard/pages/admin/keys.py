@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -12,11 +13,11 @@ from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
+from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path, standing
 from service.dashboard.tables import Column, Row, table
-from service.database.models import User
+from service.database.models import ApiKey, User
 from service.keys.schemas import KeyCreate, KeyCreated, KeyView, key_view
-from service.keys.service import list_keys
 from service.permissions import SCOPES, Scope
 
 NAME = "keys"
@@ -39,20 +40,30 @@ COLUMNS = (
 )
 
 
-def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(
+    session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None
+) -> AdminPart:  # fmt: skip
     """The organisation's keys."""
-    people = list(session.scalars(select(User).order_by(User.name).limit(SHOWN)))
-    names = {person.id: person.name for person in people}
-    rows = [_row(key_view(key), names) for key in list_keys(session, SHOWN)]
+    found = page_of(session, ApiKey, ApiKey.id, asked, names=(ApiKey.name,))
+    names = _names(session, [key.user_id for key in found.rows])
+    rows = [_row(key_view(key), names) for key in found.rows]
     shown = table(NAME, "API keys, newest first", COLUMNS, rows)
     lead = "What programs and people call the farm with. A secret is shown once, when the key is made; the farm keeps \
 none. Give each program its own, with no more rights than it needs."
-    asked = form or blank([person for person in people if not person.removed_at])
-    return AdminPart(NAME, "API keys", lead, shown, "No key yet: make one below.", (asked,), made)
+    return AdminPart(NAME, "API keys", lead, shown, "No key yet: make one below.", (form or blank(session),), made,
+                     found.says("API key"), **asdict(found.links(NAME)))  # fmt: skip
 
 
-def blank(people: Sequence[User]) -> Form:
+def _names(session: Session, ids: Sequence[str | None]) -> dict[str, str]:
+    """Of people, by their ids."""
+    wanted = {one for one in ids if one is not None}
+    return dict(session.execute(select(User.id, User.name).where(User.id.in_(wanted))).all())
+
+
+def blank(session: Session) -> Form:
     """The form for a new one."""
+    still = select(User).where(User.removed_at.is_(None)).order_by(User.name)
+    people = session.scalars(still.limit(SHOWN + 1)).all()
     fields = [
         Field(
             "name", "Name", required=True, hint="What uses it, so that you know what to revoke, such as ci on build-3"
@@ -61,8 +72,9 @@ def blank(people: Sequence[User]) -> Form:
         Field("days", "Days until it expires", "number", "90", hint="Empty: it never does", max_length=12),
     ]
     if people:
-        choices = (("", "nobody's: a program's"), *((person.id, person.name) for person in people))
-        fields.append(Field("user", "Whose", "select", options=choices))
+        choices = (("", "nobody's: a program's"), *((person.id, person.name) for person in people[:SHOWN]))
+        hint = f"The first {SHOWN} by name; POST /keys takes the id of anybody" if len(people) > SHOWN else ""
+        fields.append(Field("user", "Whose", "select", options=choices, hint=hint))
     return Form("new-key", "Make a key", path(NAME), "Make the key", tuple(fields))
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from sqlalchemy.orm import Session
 
 from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path, standing
+from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
+from service.dashboard.pages.admin.part import AdminPart, Made, path, standing
 from service.dashboard.tables import Column, Row, table
 from service.database.models import HOME, Organisation
 from service.keys.schemas import KeyCreated
 from service.organisations.schemas import OrganisationCreate
-from service.organisations.service import newest
 
 NAME = "organisations"
 COLUMNS = (
@@ -25,12 +27,16 @@ COLUMNS = (
 )
 
 
-def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(
+    session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None
+) -> AdminPart:  # fmt: skip
     """Every tenant, and the form for another."""
-    shown = table(NAME, "Organisations, newest first", COLUMNS, [_row(one) for one in newest(session)[:SHOWN]])
-    lead = "Each has its own people, keys, models, data and runs, and sees nothing of the others. Limits and retention \
-of one are changed by PATCH /organisations/{id}."
-    return AdminPart(NAME, "Organisations", lead, shown, "Only the farm's own so far.", (form or blank(),), made)
+    found = page_of(session, Organisation, Organisation.id, asked, names=(Organisation.name,))
+    shown = table(NAME, "Organisations, newest first", COLUMNS, [_row(one) for one in found.rows])
+    lead = "Each has its own people, keys, models, data and runs, and sees nothing of the others. The page of one has \
+its limits, what it uses of them, and how long what it has stays."
+    return AdminPart(NAME, "Organisations", lead, shown, "Only the farm's own so far.", (form or blank(),), made,
+                     found.says("organisation"), **asdict(found.links(NAME)))  # fmt: skip
 
 
 def blank() -> Form:
@@ -64,4 +70,5 @@ def _row(one: Organisation) -> Row:
     }
     sure = "None of its keys works from then on; what it began goes on. It cannot be opened again here."
     close = Action(path(NAME, one.id, "close"), "Close", sure=sure, of=one.name, is_grave=True)
-    return Row(values, anchor=one.id, dimmed=is_closed, actions=() if is_closed or one.id == HOME else (close,))
+    links = {"name": path(NAME, one.id)}
+    return Row(values, links, anchor=one.id, dimmed=is_closed, actions=() if is_closed or one.id == HOME else (close,))

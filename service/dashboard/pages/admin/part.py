@@ -9,7 +9,7 @@ from service.dashboard.forms import Form
 from service.dashboard.tables import Table, Value
 
 SHOWN = 200
-"""Entries of a list, the newest; the API pages through the rest."""
+"""Entries of a field that chooses one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,18 @@ class AdminPart:
     forms: tuple[Form, ...] = ()
     """Those that the visitor may send."""
     made: Made | None = None
+    count: str = ""
+    """How many entries there are, in words."""
+    find: str = ""
+    """What those that are shown have in their names."""
+    older: str = ""
+    newest: str = ""
+    found_by: str = "name"
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return path(self.name)
 
 
 def path(name: str, *rest: str) -> str:

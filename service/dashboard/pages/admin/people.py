@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from sqlalchemy.orm import Session
 
 from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path, standing
+from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
+from service.dashboard.pages.admin.part import AdminPart, Made, path, standing
 from service.dashboard.tables import Column, Row, table
 from service.database.models import User
 from service.users.schemas import UserCreate
-from service.users.service import newest
 
 NAME = "people"
 COLUMNS = (
@@ -23,12 +25,13 @@ COLUMNS = (
 )
 
 
-def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
     """Everybody, and the form for one more."""
-    shown = table(NAME, "People, newest first", COLUMNS, [_row(one) for one in newest(session)[:SHOWN]])
+    found = page_of(session, User, User.id, asked, names=(User.name,))
+    shown = table(NAME, "People, newest first", COLUMNS, [_row(one) for one in found.rows])
     lead = "Keys may belong to a person; when one leaves, removing the person ends all of those keys at once."
     return AdminPart(NAME, "People", lead, shown, "Nobody yet: add a person below, then make keys for them.",
-                     (form or blank(),), made)  # fmt: skip
+                     (form or blank(),), made, found.says("person", "people"), **asdict(found.links(NAME)))  # fmt: skip
 
 
 def blank() -> Form:

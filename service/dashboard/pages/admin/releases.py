@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from sqlalchemy.orm import Session
 
 from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
+from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.dashboard.tables import Column, Row, Value, table
+from service.database.models import AgentRelease
 from service.releases import publishing
 from service.releases.schemas import ReleaseCreate, ReleaseView
 
 NAME = "releases"
 MOST = 30
-"""Releases that are shown: of each, its devices are counted."""
+"""Of a page: of each release, its devices are counted."""
 COLUMNS = (
     Column("version", "Agent", primary=True),
     Column("standing", "Standing", "state"),
@@ -29,14 +33,15 @@ COLUMNS = (
 )
 
 
-def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
     """The newest releases, and the form that offers the farm's own agent."""
-    rows, _ = publishing.listed(session, limit=MOST, cursor=None)
-    shown = table(NAME, "Releases, newest first", COLUMNS, [_row(publishing.view(session, row)) for row in rows])
+    found = page_of(session, AgentRelease, AgentRelease.id, asked, names=(AgentRelease.version,), most=MOST)
+    shown = table(NAME, "Releases, newest first", COLUMNS, [_row(publishing.view(session, row)) for row in found.rows])
     lead = "Devices that update themselves take the newest release that is for them, try it, and go back if it fails. \
 The first failures halt a release by themselves."
     return AdminPart(NAME, "Agent releases", lead, shown, "No release yet: offer the farm's own agent below.",
-                     (form or blank(),), made)  # fmt: skip
+                     (form or blank(),), made, found.says("release"), found_by="version",
+                     **asdict(found.links(NAME)))  # fmt: skip
 
 
 def blank() -> Form:

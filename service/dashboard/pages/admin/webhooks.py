@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from sqlalchemy.orm import Session
 
 from service.dashboard import format as fmt
 from service.dashboard import forms, visitors
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
-from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path
+from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
+from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.dashboard.tables import Column, Row, Value, table
 from service.database.models import Webhook
-from service.webhooks import service
 from service.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated
 
 NAME = "webhooks"
@@ -27,14 +29,15 @@ COLUMNS = (
 EMPTY = "Nobody is told yet. Name an address of yours below, and the farm posts to it when something ends."
 
 
-def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
     """The organisation's webhooks, and the form for another."""
-    rows, _ = service.listed(session, limit=SHOWN, cursor=None)
-    shown = table(NAME, "Webhooks, newest first", COLUMNS, [_row(row) for row in rows])
+    found = page_of(session, Webhook, Webhook.id, asked, names=(Webhook.url,))
+    shown = table(NAME, "Webhooks, newest first", COLUMNS, [_row(row) for row in found.rows])
     lead = "The farm posts to these addresses when a compile or run ends, or a device becomes slower. Each message is \
 signed; one that fails is sent again, later and later."
-    asked = (form or blank(),) if visitors.current().may("submit") else ()
-    return AdminPart(NAME, "Webhooks", lead, shown, EMPTY, asked, made)
+    offered = (form or blank(),) if visitors.current().may("submit") else ()
+    return AdminPart(NAME, "Webhooks", lead, shown, EMPTY, offered, made, found.says("webhook"),
+                     found_by="address", **asdict(found.links(NAME)))  # fmt: skip
 
 
 def blank() -> Form:

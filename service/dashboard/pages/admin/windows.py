@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
@@ -10,8 +11,10 @@ from service.dashboard import addresses, forms, queries, visitors
 from service.dashboard import format as fmt
 from service.dashboard.actions import Action
 from service.dashboard.forms import Field, Form, Typed
+from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path
 from service.dashboard.tables import Column, Row, table
+from service.database.models import MaintenanceWindow
 from service.maintenance import service
 from service.maintenance.schemas import WindowCreate, WindowView
 
@@ -28,16 +31,18 @@ COLUMNS = (
 EMPTY = "No window is planned. Plan one before you move or update boards: what runs goes on, nothing new starts."
 
 
-def part(session: Session, form: Form | None = None, made: Made | None = None) -> AdminPart:
+def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
     """The windows, and, for operators, the form for another."""
-    rows, _ = service.listed(session, limit=SHOWN, cursor=None)
+    found = page_of(session, MaintenanceWindow, MaintenanceWindow.id, asked,
+                    names=(MaintenanceWindow.reason, MaintenanceWindow.device_class))  # fmt: skip
     names = dict(queries.device_choices(session))
-    found = [_row(service.view(row), names) for row in rows]
+    rows = [_row(service.view(row), names) for row in found.rows]
     lead = "In a window a device, a class of devices or all of them get no new work. What runs goes on, and nothing \
 starts that could reach into it."
-    asked = (form or blank(tuple(names.items())),) if visitors.current().may("operate") else ()
-    shown = table(NAME, "Maintenance windows, newest first", COLUMNS, found)
-    return AdminPart(NAME, "Maintenance windows", lead, shown, EMPTY, asked, made)
+    offered = (form or blank(tuple(names.items())),) if visitors.current().may("operate") else ()
+    shown = table(NAME, "Maintenance windows, newest first", COLUMNS, rows)
+    return AdminPart(NAME, "Maintenance windows", lead, shown, EMPTY, offered, made, found.says("window"),
+                     found_by="class or why", **asdict(found.links(NAME)))  # fmt: skip
 
 
 def blank(devices: tuple[tuple[str, str], ...]) -> Form:
@@ -47,7 +52,13 @@ def blank(devices: tuple[tuple[str, str], ...]) -> Form:
         Field("starts_at", "Starts, UTC", "moment", _minute(now + 3600), required=True),
         Field("ends_at", "Ends, UTC", "moment", _minute(now + 3 * 3600), required=True),
         Field("weekly", "Every week from then on", "check"),
-        Field("device", "Only this device", "select", options=(("", "all of them"), *devices[:SHOWN])),
+        Field(
+            "device",
+            "Only this device",
+            "select",
+            options=(("", "all of them"), *devices[:SHOWN]),
+            hint=f"The first {SHOWN} by name; POST /maintenance takes the id of any" if len(devices) > SHOWN else "",
+        ),
         Field("device_class", "Only devices of class", hint="Such as raspberry-pi-4; not together with a device"),
         Field("reason", "Why", "area", max_length=1000, hint="For people: it stands where a run waits for it"),
     )

@@ -1,0 +1,80 @@
+"""The lists of the administration in pages: the newest first, found by part of their names, with how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from service.dashboard import addresses
+from service.dashboard import format as fmt
+from service.dashboard.pages.admin.part import path
+from service.database.models import Base
+from service.database.paging import newest_first
+
+PAGE_ROWS = 50
+Entry = TypeVar("Entry", bound=Base)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which of a list's entries to show; what is empty does not restrict."""
+
+    find: str = ""
+    """Part of a name."""
+    before: str = ""
+    """The last entry of the page before."""
+
+
+FIRST = Asked()
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[Entry]):
+    """One page of a list."""
+
+    rows: Sequence[Entry]
+    total: int
+    """Of all pages."""
+    asked: Asked
+    last: str = ""
+    """Where the next page goes on; empty: there is none."""
+
+    def links(self, name: str) -> Links:
+        """Where the other pages are."""
+        find = ("find", self.asked.find)
+        return Links(
+            self.asked.find,
+            addresses.with_query(path(name), (find, ("before", self.last))) if self.last else "",
+            addresses.with_query(path(name), (find,)) if self.asked.before else "",
+        )
+
+    def says(self, noun: str, many: str | None = None) -> str:
+        """How many there are, of these words."""
+        count = fmt.plural(self.total, noun, many)
+        matching = f" with “{self.asked.find}”"
+        some = f"; {len(self.rows)} on this page" if len(self.rows) < self.total else ""
+        return f"{count}{matching if self.asked.find else ''}{some}."
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What a page of a list was asked for, and where the other pages are."""
+
+    find: str = ""
+    older: str = ""
+    newest: str = ""
+
+
+def page_of(
+    session: Session, kind: type[Entry], key: InstrumentedAttribute[Any], asked: Asked,
+    *, names: Sequence[InstrumentedAttribute[Any]], only: Sequence[ColumnElement[bool]] = (), most: int = PAGE_ROWS,
+) -> Found[Entry]:  # fmt: skip
+    """A page of the rows of a table. `key`: by which they are sorted; `names`: what is searched; `only`: of these."""
+    where = [*only, *([or_(*(name.icontains(asked.find, autoescape=True) for name in names))] if asked.find else [])]
+    total = session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
+    rows, last = newest_first(session, select(kind).where(*where), key, limit=most, cursor=asked.before or None)
+    return Found(rows, total, asked, last or "")
