@@ -7,6 +7,7 @@ caller's organisation have (`Name`). Which fields a page has is told by its func
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +27,12 @@ MOST_TOLD = 20
 NO_SUCH_NAME = "leave it out, or take one from a link of the page"
 
 
-class Checked:
+class Checked(ABC):
     """A value of a field that is looked at before the page is made."""
 
+    @abstractmethod
     def check(self, given: str) -> str:
         """The value. Raises: Invalid."""
-        raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Called by pydantic: as the type says, then as `check` says."""

@@ -15,6 +15,7 @@ from service.dashboard.charts.pareto import front_of
 from service.dashboard.charts.scale import log_scale
 from service.dashboard.pages.fronts import Axes, axes_of
 from service.database.models import Bundle, Holding, Run
+from service.problems import Invalid
 from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
@@ -113,10 +114,13 @@ def test_fronts_have_the_axes_that_are_asked_for(browser: TestClient) -> None:
     assert "front-pictures" not in emulated, "no times of an emulated board"
 
 
-def test_axes_that_are_not_known_are_as_usual() -> None:
+def test_axes_that_are_not_chosen_are_as_usual() -> None:
     assert axes_of("", "", "") == Axes("latency", "memory", False)
-    assert axes_of("memory", "memory", "log") == Axes("memory", "latency", True)
-    assert axes_of("nonsense", "energy", "x") == Axes("latency", "energy", False)
+    assert axes_of("memory", "", "log") == Axes("memory", "latency", True)
+    assert axes_of("", "energy", "") == Axes("latency", "energy", False)
+    assert axes_of("", "latency", "") == Axes("memory", "latency", False)
+    with pytest.raises(Invalid, match="memory is across already"):
+        axes_of("memory", "memory", "")
 
 
 def test_a_front_never_goes_back_up() -> None:

@@ -75,7 +75,7 @@ def test_a_models_page_leads_to_its_plans_over_devices(browser: TestClient) -> N
     tables = {grid.caption: grid for grid in plan.tables}
     assert {cells[0] for cells in tables["Bundles"].rows[1:]} == {"sparse"}
     assert len({cells[1] for cells in tables["Bundles"].rows[1:]}) == 3
-    for missing in (f"/dashboard/models/{digest('none')}", f"{MODEL}/plans/{digest('none')}", f"{MODEL}?bundle=none"):
+    for missing in (f"/dashboard/models/{digest('none')}", f"{MODEL}/plans/{digest('none')}"):
         assert browser.get(missing).status_code == 404
 
 

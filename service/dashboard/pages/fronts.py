@@ -41,11 +41,10 @@ def axes_of(x: str, y: str, scale: str) -> Axes:
         others = ", ".join(name for name, _ in LABELS if name != x)
         raise Invalid("query.value", f"{dict[str, str](LABELS)[y]} is across already", where="y",
                       hint=f"choose another one for y; there are: {others}")  # fmt: skip
-    known = {name: name for name, _ in LABELS}
-    first, second = known.get(x, USUAL[0]), known.get(y, USUAL[1])  # type: ignore[call-overload]
-    if first == second:
-        second = next(axis for axis in USUAL if axis != first)
-    return Axes(first, second, scale == "log")
+    known: dict[str, Axis] = {name: name for name, _ in LABELS}
+    across = known.get(x) or next(axis for axis in USUAL if axis != y)
+    up = known.get(y) or next(axis for axis in reversed(USUAL) if axis != across)
+    return Axes(across, up, scale == "log")
 
 
 def axis_filters(chosen: Axes) -> tuple[Filter, ...]:
