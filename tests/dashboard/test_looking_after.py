@@ -159,7 +159,7 @@ def test_it_all_works_without_scripts(web: Browser, address: str, own: SeededFar
     page = context.new_page()
     page.goto(own.link())
     page.goto("/dashboard/admin/keys")
-    page.get_by_label("Name").fill("by hand")
+    page.locator("#new-key").get_by_label("Name").fill("by hand")
     page.get_by_label("Days until it expires").fill("7")
     page.get_by_role("button", name="Make the key").click()
     expect(page.get_by_text("The key by hand is made")).to_be_visible()

@@ -42,9 +42,13 @@ def axes_of(x: str, y: str, scale: str) -> Axes:
         raise Invalid("query.value", f"{dict[str, str](LABELS)[y]} is across already", where="y",
                       hint=f"choose another one for y; there are: {others}")  # fmt: skip
     known: dict[str, Axis] = {name: name for name, _ in LABELS}
-    across = known.get(x) or next(axis for axis in USUAL if axis != y)
-    up = known.get(y) or next(axis for axis in reversed(USUAL) if axis != across)
+    across = known.get(x, _usual(USUAL, y))
+    up = known.get(y, _usual(USUAL[::-1], across))
     return Axes(across, up, scale == "log")
+
+
+def _usual(axes: Sequence[Axis], but: str) -> Axis:
+    return next(axis for axis in axes if axis != but)
 
 
 def axis_filters(chosen: Axes) -> tuple[Filter, ...]:
