@@ -34,6 +34,9 @@ from device_agents.wire import (
 from service.database.models import Bundle
 
 MIB = 1 << 20
+WARMUP, TRANSFER_S = 10, 0.8
+LOOKS_AT, LOOK_EACH_S = 90, 0.2
+"""How often a device was looked at: so many times in a run that lasts, and no more often than that."""
 
 
 def sample_report(
@@ -68,9 +71,10 @@ def sample_report(
             for _ in range(per_block)
         )
         block_list.append(Block(step_us=step_us, load_us=median_us * (9 if number == 0 else 2.5), cold=number == 0))
-    measured = measure(block_list, batch=batch, warmup_steps=10, threads=2)
+    measured = measure(block_list, batch=batch, warmup_steps=WARMUP, threads=2)
     middle = measured.median_us
     start = at or time.time()
+    run_s = sum(block.load_us + WARMUP * middle + sum(block.step_us) for block in block_list) / 1e6
     memory = bundle.manifest["memory"]
     curve = tuple(round(2.302 * 0.9 ** (i / 12) + 0.08 + abs(dice.gauss(0, 0.05)), 5) for i in range(steps))
     return Report(
@@ -82,9 +86,9 @@ def sample_report(
         outcome=Outcome("succeeded"),
         measurement_class=measurement_class,
         started_at=start,
-        finished_at=start + 30,
-        transfer_s=0.8,
-        run_s=24.0,
+        finished_at=start + TRANSFER_S + run_s + 1,
+        transfer_s=TRANSFER_S,
+        run_s=run_s,
         measurement=measured,
         kernels=_kernel_times(bundle, middle, dice),
         losses=curve if losses else (),
@@ -99,7 +103,7 @@ def sample_report(
             None,
         ),
         energy=Energy(middle / 1000 * 4.1 * steps, middle / 1000 * 4.1, "ina3221 VDD_IN") if energy else None,
-        device_states=_states(start, dice, sensors, verdict == "throttled"),
+        device_states=_states(start, TRANSFER_S + run_s, dice, sensors, verdict == "throttled"),
         verdict=_verdict(verdict),
         isolation_level=3,
         environment={"governor": "performance", "kernel": "6.1.0-28", "power_mode": "default", "python": "3.11.2"},
@@ -115,7 +119,11 @@ def compared(report: Report, bundles: Sequence[str], factors: Sequence[float]) -
             us = report.measurement.median_us * factors[which] * (1 + abs(dice.gauss(0, 0.004)))
             processes.append(ComparedProcess(which, tuple(us * (1 + abs(dice.gauss(0, 0.002))) for _ in range(24))))
     found = Comparison(tuple(bundles), 20, tuple(processes), "known", (2,) * len(bundles), LOOKS[-1])
-    return replace(report, mode="compare", measurement=None, verdict=None, kernels=(), energy=None, comparison=found)
+    run_s = sum(2.5 * max(one.step_us) + sum(one.step_us) for one in processes) / 1e6
+    states = _states(report.started_at, TRANSFER_S + run_s, dice, False, False)
+    finished_at = report.started_at + TRANSFER_S + run_s + 1
+    return replace(report, run_s=run_s, finished_at=finished_at, device_states=states, mode="compare",
+                   measurement=None, verdict=None, kernels=(), energy=None, comparison=found)  # fmt: skip
 
 
 def sustained(report: Report, *, onset: int = 230, factor: float = 1.19) -> Report:
@@ -180,13 +188,14 @@ def _kernel_times(bundle: Bundle, step_us: float, dice: random.Random) -> tuple[
     )
 
 
-def _states(start: float, dice: random.Random, sensors: bool, hot: bool) -> tuple[DeviceState, ...]:
-    states = []
-    for index in range(90):
-        warm = 47 + (34 if hot else 13) * (1 - 0.96**index) + dice.gauss(0, 0.25)
+def _states(start: float, lasted_s: float, dice: random.Random, sensors: bool, hot: bool) -> tuple[DeviceState, ...]:
+    """From the start to the end of what lasted so long."""
+    states, count = [], max(2, min(LOOKS_AT, int(lasted_s / LOOK_EACH_S)))
+    for index in range(count):
+        warm = 47 + (34 if hot else 13) * (1 - 0.96 ** (LOOKS_AT * index / count)) + dice.gauss(0, 0.25)
         states.append(
             DeviceState(
-                at=start + index * 0.2,
+                at=start + lasted_s * index / (count - 1),
                 temperature_c=round(warm, 1) if sensors else None,
                 frequency_hz=(1.5e9 if not hot or warm < 79 else 1.1e9 + dice.random() * 1e8) if sensors else None,
                 throttled=(warm >= 79) if sensors else None,

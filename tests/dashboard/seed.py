@@ -305,7 +305,7 @@ def _troubles(
         phase="run",
     )
     for step in range(1, 149):
-        body = {"attempt": 1, "step": step, "loss": 2.3 * 0.992**step + 0.02 * (step % 5), "step_us": 1_760_000.0}
+        body = {"attempt": 1, "step": step, "loss": 2.3 * 0.992**step + 0.02 * (step % 5), "step_us": 498_000.0}
         rows.add(Event(subject=running.id, at=rows.now - 95 + step * 0.5, kind="step", body=body))
     rows.run(bundles["full", "jetson-orin-nano"], None, state="queued", age_s=60)
     compiling = rows.job(

@@ -294,6 +294,8 @@ class Seeder:
                 made = compared(made, told, [1.0, *(factor for _, factor in others)])
             if made and mode == "sustained":
                 made = sustained(made)
+            if made:
+                found.finished_at = made.finished_at
             if mode in ("compare", "sustained"):
                 found.median_us = found.p90_us = found.samples_per_second = found.verdict = None
             self._attempt(found, device, made)

@@ -80,8 +80,8 @@ def test_another_report_is_drawn_anew(seeded: SeededFarm) -> None:
     with seeded.farm.database.read() as session:
         found = queries.run(session, seeded.ids.full_run)
         assert found is not None
-        kept = drawings(session, found, None, ())
-        assert drawings(session, found, None, ()) is kept
+        kept = drawings(session, found, None, (), None)
+        assert drawings(session, found, None, (), None) is kept
         assert kept.size_bytes > len(kept.steps.drawing if kept.steps else "") > 1000
         other = replace(found, report_key=("another attempt", "another digest"))
-        assert drawings(session, other, None, ()) is not kept
+        assert drawings(session, other, None, (), None) is not kept

@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 
 from device_agents.measure.measurement import measure
 from device_agents.wire import Block, DeviceState, KernelTime
 from pockfarm.cli import parser
 from service.dashboard import queries
 from service.dashboard.charts.roofline import roof_line
+from service.dashboard.format import significant
 from service.dashboard.pages.roofline import roof_of
 from service.dashboard.pages.timeline import moments
 from service.database.models import Run
@@ -198,10 +200,10 @@ def test_a_queued_run_says_why_and_where_it_stands(own: SeededFarm, user: TestCl
 def test_a_running_run_says_how_long_it_takes_yet(own: SeededFarm, user: TestClient) -> None:
     said = check_page(user.get(f"/dashboard/runs/{own.ids.running_run}").text).visible_text()
     assert "Elapsed" in said
-    assert "Step time now1.76 s" in said
+    assert "Step time now498 ms" in said
     assert "Steps end in about2 min 06 s" in said, "252 steps, one each half second"
     rows = user.get(f"/dashboard/runs/{own.ids.running_run}/sent.json").json()["rows"]
-    assert (len(rows), rows[0]["step"], rows[-1]["step_ms"]) == (148, 1, 1760.0)
+    assert (len(rows), rows[0]["step"], rows[-1]["step_ms"]) == (148, 1, 498.0)
 
 
 def kernel(index: int, us: float, flops: int, moved: int) -> KernelTime:
@@ -216,6 +218,56 @@ def test_the_roof_is_what_the_best_kernels_reached() -> None:
     assert [roof.percent(one) for one in kernels] == pytest.approx([100.0, 100.0, 50.0])
     assert roof_line(0.125, 10.0, 20.0, 8.0) == ((0.125, 1.0), (2.5, 20.0), (10.0, 20.0))
     assert roof_of([kernel(0, 1.0, 0, 5)]) is None, "nothing is computed"
+
+
+def best_of(user: TestClient, runs: Iterable[str]) -> tuple[float, float]:
+    """GFLOP/s and GB/s, from the files of kernels."""
+    rows = [row for run in runs for row in user.get(f"/dashboard/runs/{run}/kernels.json").json()["rows"]]
+    large = [row for row in rows if row["share_percent"] >= 0.1]
+    return max(row["gflop_per_s"] for row in large), max(row["gib_per_s"] for row in large) * 1.024**3
+
+
+def test_the_roof_is_the_best_of_a_devices_valid_runs(own: SeededFarm, user: TestClient) -> None:
+    query = f"state=succeeded&mode=profile&verdict=valid&device={own.ids.pi}"
+    runs = [row["id"] for row in user.get(f"/dashboard/runs.json?{query}").json()["rows"]]
+    assert own.ids.pi_run in runs
+    rate, traffic = best_of(user, runs)
+    assert best_of(user, [own.ids.pi_run]) != pytest.approx((rate, traffic)), "another run was better"
+    said = check_page(user.get(f"/dashboard/runs/{own.ids.pi_run}").text).visible_text()
+    assert f"the best that kernels of {len(runs)} valid runs of this device with 2 threads, this one among them" in said
+    assert f"reached: {significant(rate)} GFLOP/s and {significant(traffic)} GB/s, both measured" in said
+    for row in user.get(f"/dashboard/runs/{own.ids.pi_run}/kernels.json").json()["rows"]:
+        if row["mflop"]:
+            limit = min(rate, row["flop_per_byte"] * traffic)
+            assert row["roof_percent"] == pytest.approx(100 * row["gflop_per_s"] / limit)
+
+
+def test_a_run_that_does_not_count_has_its_own_roof(own: SeededFarm, user: TestClient) -> None:
+    for run in (own.ids.throttled_run, own.ids.noisy_run, own.ids.emulated_run):
+        said = check_page(user.get(f"/dashboard/runs/{run}").text).visible_text()
+        assert "the best that kernels of this run alone reached" in said, run
+        rows = user.get(f"/dashboard/runs/{run}/kernels.json").json()["rows"]
+        assert max(row["roof_percent"] or 0 for row in rows) == pytest.approx(100.0)
+
+
+def test_looks_at_a_device_reach_over_all_of_the_steps(own: SeededFarm) -> None:
+    with own.farm.database.read() as session:
+        ids = session.scalars(select(Run.id).where(Run.state == "succeeded", Run.is_canary.is_(False))).all()
+        found = [queries.run(session, run) for run in ids]
+    reports = [one.report for one in found if one is not None and one.report is not None]
+    assert len(reports) > 20
+    for report in reports:
+        looks = [state.at for state in report.device_states]
+        began = report.started_at + report.transfer_s
+        assert looks[0] <= began + 2
+        assert looks[-1] == pytest.approx(began + report.run_s, abs=7)
+        assert report.finished_at > began + report.run_s
+        steps = list(moments(report))
+        if report.measurement is not None:
+            assert sum(report.measurement.step_us) / 1e6 < report.run_s
+            assert len(steps) == len(report.measurement.step_us)
+            assert began <= looks[0] + steps[0][0] < looks[0] + steps[-1][0] <= looks[-1] + 1e-6
+            assert steps[-1][0] > 0.9 * (looks[-1] - looks[0]), "one axis of time"
 
 
 def test_steps_stand_on_the_devices_time(own: SeededFarm) -> None:

@@ -1,8 +1,7 @@
-"""What a run's kernels reached of what its best ones did: the roof that this run shows of its device.
+"""What a run's kernels reached of what the best ones did: the roof that runs show of their device.
 
-The farm knows no data sheets, and a board's clock and threads differ from theirs. So the roofs are measured by the run
-itself: the highest rate of arithmetic, and the highest rate of bytes, of kernels that take at least 0.1% of the time.
-Operands that stay in a cache can beat the second.
+The roofs are measured, by runs: the highest rate of arithmetic, and the highest rate of bytes, of kernels that take at
+least 0.1% of the time. Operands that stay in a cache can beat the second. Of which runs: `device_roof.py`.
 """
 
 from __future__ import annotations
@@ -44,6 +43,15 @@ class Roof:
         return 100 * _gflop_per_s(kernel) / self.at(kernel.flops / moved)
 
 
+@dataclass(frozen=True, slots=True)
+class SeenRoof:
+    """A roof, and what it is the best of."""
+
+    roof: Roof
+    words: str
+    """`3 valid runs of this device with 4 threads`."""
+
+
 def roof_of(kernels: Sequence[KernelTime]) -> Roof | None:
     """None where no kernel both computes and moves bytes."""
     whole_us = sum(kernel.us for kernel in kernels)
@@ -53,19 +61,18 @@ def roof_of(kernels: Sequence[KernelTime]) -> Roof | None:
     return Roof(rate, traffic) if rate > 0 and traffic > 0 else None
 
 
-def roofline_figure(kernels: Sequence[KernelTime], source: str) -> Figure | None:
-    """The plot; None where there is no roof. `source`: the kernels' JSON table."""
-    roof = roof_of(kernels)
-    if roof is None:
-        return None
+def roofline_figure(kernels: Sequence[KernelTime], seen: SeenRoof, source: str) -> Figure:
+    """The plot. `source`: the kernels' JSON table."""
+    roof = seen.roof
     points = [
         RoofPoint(kernel.name, kernel.phase, kernel.flops / moved, _gflop_per_s(kernel), f"kernel-{kernel.index}")
         for kernel in kernels
         if kernel.flops and kernel.us > 0 and (moved := kernel.bytes_read + kernel.bytes_written)
     ]
     note = (
-        f"The roofs are the best that kernels of this run reached: {fmt.significant(roof.gflop_per_s)} GFLOP/s, "
-        f"{fmt.significant(roof.gb_per_s)} GB/s. Kernels that compute nothing are not shown."
+        f"The roofs are the best that kernels of {seen.words} reached: {fmt.significant(roof.gflop_per_s)} GFLOP/s and "
+        f"{fmt.significant(roof.gb_per_s)} GB/s, both measured. They are no limits of the hardware, which may allow "
+        f"more. “Of roof” in the table is against them. Kernels that compute nothing are not shown."
     )
     drawing = for_screens(
         lambda width: roofline_plot(points, roof.gflop_per_s, roof.gb_per_s, width), FULL_WIDTH

@@ -10,6 +10,7 @@ from service.dashboard import addresses, queries, sent
 from service.dashboard.actions import Action
 from service.dashboard.facts import EventFacts, RunFacts
 from service.dashboard.forms import Form
+from service.dashboard.pages.device_roof import seen_roof
 from service.dashboard.pages.history import attempt_table, waiting_table
 from service.dashboard.pages.memory import memory_drawing
 from service.dashboard.pages.run_acts import Words, about_form, acts, citation, copies
@@ -114,7 +115,8 @@ def run_page(
     turns, curve = found_in(session, found), curve_in(found)
     is_open = found.state in OPEN_RUN_STATES
     steps = sent.steps(session, found.id) if report is None else []
-    drawn = drawings(session, found, curve, steps)
+    seen = seen_roof(session, found)
+    drawn = drawings(session, found, curve, steps, seen)
     validations = validations_of(session, found)
     kernels = report.kernels if report else ()
     return RunPage(
@@ -131,7 +133,7 @@ def run_page(
         validations=thinned(validation_table(validations)) if validations else None,
         evaluation=evaluation_table(found) if report and report.evaluation_before else None,
         kernel_figures=drawn.kernels,
-        kernels=_named(kernel_table(kernels, sort), find) if kernels else None,
+        kernels=_named(kernel_table(kernels, seen.roof if seen else None, sort), find) if kernels else None,
         schedules=schedule_table(report.tuning) if report and report.tuning else None,
         turns=turns_table(turns) if turns else None,
         curve=drawn.curve,

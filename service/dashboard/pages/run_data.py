@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from device_agents.wire import Validation
 from service.dashboard import memory_plan, queries, sent
 from service.dashboard.facts import RunFacts
+from service.dashboard.pages.device_roof import seen_roof
 from service.dashboard.pages.history import attempt_table, waiting_table
 from service.dashboard.pages.memory import memory_table
 from service.dashboard.pages.run_figures import kernel_table, state_table, step_table
@@ -75,7 +76,7 @@ def run_data(session: Session, settings: Settings, run_id: str, name: str, sort:
     if name == "turns":
         turns = found_in(session, found)
         return turns_table(turns) if turns else None
-    return _report_table(found, name, sort)
+    return _report_table(session, found, name, sort)
 
 
 def validations_of(session: Session, found: RunFacts) -> Sequence[Validation]:
@@ -84,12 +85,13 @@ def validations_of(session: Session, found: RunFacts) -> Sequence[Validation]:
     return found.report.training.validations if found.report.training else ()
 
 
-def _report_table(found: RunFacts, name: str, sort: str) -> Table | None:
+def _report_table(session: Session, found: RunFacts, name: str, sort: str) -> Table | None:
     report = found.report
     if report is None:
         return None
     if name == "kernels":
-        return kernel_table(report.kernels, sort)
+        seen = seen_roof(session, found)
+        return kernel_table(report.kernels, seen.roof if seen else None, sort)
     if name == "schedules":
         return schedule_table(report.tuning) if report.tuning else None
     if name == "moments":

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from service.dashboard import addresses
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH
 from service.dashboard.facts import RunFacts
-from service.dashboard.pages.roofline import roofline_figure
+from service.dashboard.pages.roofline import SeenRoof, roofline_figure
 from service.dashboard.pages.run_data import validations_of
 from service.dashboard.pages.run_figures import kernel_figures, step_figure
 from service.dashboard.pages.run_progress import sent_figure
@@ -43,17 +43,20 @@ class Drawings:
 
 
 def drawings(
-    session: Session, found: RunFacts, curve: SustainedView | None, steps: Sequence[SentStep]
+    session: Session, found: RunFacts, curve: SustainedView | None, steps: Sequence[SentStep], seen: SeenRoof | None
 ) -> Drawings:  # fmt: skip
-    """Of the run's report; while there is none, of the `steps` that were sent."""
+    """Of the run's report, below the roof that was `seen`; while there is none, of the `steps` that were sent."""
     if found.report_key is None:
-        return _drawings(session, found, curve, steps)
-    key = ("drawings", *found.report_key)
-    return lasting_of(session).recall(key, lambda: _drawings(session, found, curve, ()), lambda made: made.size_bytes)
+        return _drawings(session, found, curve, steps, None)
+
+    def draw() -> Drawings:
+        return _drawings(session, found, curve, (), seen)
+
+    return lasting_of(session).recall(("drawings", *found.report_key, seen), draw, lambda made: made.size_bytes)
 
 
 def _drawings(
-    session: Session, found: RunFacts, curve: SustainedView | None, sent: Sequence[SentStep]
+    session: Session, found: RunFacts, curve: SustainedView | None, sent: Sequence[SentStep], seen: SeenRoof | None
 ) -> Drawings:  # fmt: skip
     report, here = found.report, addresses.run(found.id)
     measured = report.measurement if report else None
@@ -70,7 +73,7 @@ def _drawings(
         ),
         loss=loss,
         kernels=kernel_figures(report.kernels if report else ()),
-        roofline=roofline_figure(report.kernels if report else (), f"{here}/kernels.json"),
+        roofline=roofline_figure(report.kernels, seen, f"{here}/kernels.json") if report and seen else None,
         curve=sustained_figure(curve, f"{here}/windows") if curve else None,
         states=timeline(report, here) if report else (),
     )

@@ -10,7 +10,7 @@ from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
 from service.dashboard.charts.interactive import Chart, Line
 from service.dashboard.charts.kernels import MOST_BARS, KernelBar, kernel_bars, phase_bar, phase_totals
 from service.dashboard.charts.steps import StepSeries, outliers_above, step_plot, step_range
-from service.dashboard.pages.roofline import Roof, roof_of
+from service.dashboard.pages.roofline import Roof
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, Value, table
 
@@ -27,7 +27,15 @@ KERNEL_COLUMNS: tuple[Column, ...] = (
     Column("written_kib", "Written", "number", "KiB", 1, sortable=True),
     Column("gib_per_s", "Traffic", "number", "GiB/s", 2, sortable=True, hint="Bytes read and written over time"),
     Column("flop_per_byte", "Intensity", "number", "FLOP/B", 3, files_only=True),
-    Column("roof_percent", "Of roof", "number", "%", 0, sortable=True, hint="Of what this run's best kernels reached"),
+    Column(
+        "roof_percent",
+        "Of roof",
+        "number",
+        "%",
+        0,
+        sortable=True,
+        hint="Of the roof that the roofline explains",
+    ),
 )
 STEP_COLUMNS = (
     Column("step", "Step", "number", primary=True),
@@ -52,10 +60,9 @@ STATE_COLUMNS = (
 )
 
 
-def kernel_table(kernels: Sequence[KernelTime], sort: str = "") -> Table:
+def kernel_table(kernels: Sequence[KernelTime], roof: Roof | None, sort: str = "") -> Table:
     """Every kernel call of a step, in order, or sorted; each row has an id that the bars lead to."""
     whole = sum(kernel.us for kernel in kernels) or 1.0
-    roof = roof_of(kernels)
     rows = [_kernel_row(kernel, whole, roof) for kernel in kernels]
     return table("kernels", "Kernels of one step", KERNEL_COLUMNS, rows).sorted_by(sort)
 
