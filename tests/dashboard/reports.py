@@ -74,7 +74,7 @@ def sample_report(
     measured = measure(block_list, batch=batch, warmup_steps=WARMUP, threads=2)
     middle = measured.median_us
     start = at or time.time()
-    run_s = sum(block.load_us + WARMUP * middle + sum(block.step_us) for block in block_list) / 1e6
+    run_s = sum((block.load_us or 0.0) + WARMUP * middle + sum(block.step_us) for block in block_list) / 1e6
     memory = bundle.manifest["memory"]
     curve = tuple(round(2.302 * 0.9 ** (i / 12) + 0.08 + abs(dice.gauss(0, 0.05)), 5) for i in range(steps))
     return Report(
