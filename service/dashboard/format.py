@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -11,14 +12,36 @@ from device_agents.figures.digits import parts_of_time, time_span
 from device_agents.figures.intervals import Interval
 
 ABSENT = "–"
+MINUS = "\N{MINUS SIGN}"
 MIB = 1024 * 1024
+
+
+def true_minus(figure: str) -> str:
+    """A figure as pages write it: with a minus sign, which is as wide as a plus, where Python writes a hyphen."""
+    return f"{MINUS}{figure[1:]}" if figure.startswith("-") else figure
 
 
 def number(value: float | int | None, digits: int = 0) -> str:
     """`12,345.68`: fixed decimals and thousands separators, so that a column lines up."""
     if value is None:
         return ABSENT
-    return f"{value:,.{digits}f}"
+    return true_minus(f"{value:,.{digits}f}")
+
+
+def difference(value: float, written: str) -> str:
+    """`+1.20 ms`, `−812 µs`, of a value whose size is `written` so; `0` where there is none."""
+    return "0" if value == 0 else f"{'+' if value > 0 else MINUS}{written}"
+
+
+def three(value: float) -> str:
+    """`1.23`, `45.6`, `789`, `1,234`: three significant digits, or all before the point."""
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(value)))
+    places = max(0, 2 - magnitude)
+    if abs(round(value, places)) >= 10 ** (magnitude + 1):  # 9.996 is 10.0
+        places = max(0, places - 1)
+    return true_minus(f"{value:,.{places}f}")
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -27,10 +50,8 @@ def significant(value: float, digits: int = 3) -> str:
         return "0"
     magnitude = abs(value)
     if magnitude >= 10 ** (digits - 1):
-        return f"{value:,.0f}"
-    if magnitude < 1e-4:
-        return f"{value:.0e}"
-    return f"{value:.{digits}g}"
+        return true_minus(f"{value:,.0f}")
+    return true_minus(f"{value:.0e}" if magnitude < 1e-4 else f"{value:.{digits}g}")
 
 
 def milliseconds(value_us: float | None) -> float | None:
@@ -49,13 +70,13 @@ def size(value_bytes: int | float | None) -> str:
         return ABSENT
     for limit, unit in ((1 << 30, "GiB"), (MIB, "MiB"), (1024, "KiB")):
         if abs(value_bytes) >= limit:
-            return f"{value_bytes / limit:,.1f} {unit}"
-    return f"{value_bytes:,.0f} B"
+            return f"{three(value_bytes / limit)} {unit}"
+    return f"{number(value_bytes)} B"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
     """0.934 -> `93.4%`."""
-    return ABSENT if value is None else f"{100 * value:.{digits}f}%"
+    return ABSENT if value is None else f"{number(100 * value, digits)}%"
 
 
 def latency(value_ms: float | None, interval_ms: tuple[float, float] | None = None) -> str:
@@ -81,8 +102,8 @@ def _in_us(interval_ms: tuple[float, float]) -> Interval:
 
 
 def signed_percent(value: float) -> str:
-    """0.123 -> `+12.3%`, with a true minus sign."""
-    return f"{'+' if value >= 0 else '−'}{abs(100 * value):.1f}%"
+    """0.123 -> `+12.3%`."""
+    return difference(value, percent(abs(value))) if value else "+0.0%"
 
 
 def moment(value: datetime | float | None) -> datetime | None:

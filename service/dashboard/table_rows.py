@@ -28,7 +28,9 @@ def table_rows(table: Table, chip: DrawnChip, button: DrawnButton, pick: bool = 
     lines = []
     for row in table.rows:
         cells = [
-            f"{start}{_name(row)}{_cell(column, row, chip)}</th>"
+            f"{_valued(start, column, row)}{_cell(column, row, chip)}</td>"
+            if column.fits
+            else f"{start}{_name(row)}{_cell(column, row, chip)}</th>"
             if column.primary
             else f"{start}{_cell(column, row, chip)}</td>"
             for column, start in zip(table.shown, starts, strict=True)
@@ -46,6 +48,12 @@ def _start(column: Column) -> str:
         return f'<th scope="row" class="{column.kind} name-cell">'
     more = (" wrap" if column.wrap else "") + (" wide-only" if column.wide_only else "")
     return f'<td class="{column.kind}{more}">'
+
+
+def _valued(start: str, column: Column, row: Row) -> str:
+    """With the plain number, which a table that is sorted in the browser goes by: units differ from cell to cell."""
+    value = row.values.get(column.key)
+    return start if value is None else f'{start[:-1]} data-value="{value}">'
 
 
 def _of_row(row: Row) -> str:

@@ -40,7 +40,9 @@ class Column:
     wide_only: bool = False
     """Left out on a phone, where what is left must do without scrolling sideways."""
     fits: bool = False
-    """A time in ms: a page writes each in the unit that fits, with three digits; files have plain ms."""
+    """A time in ms or µs: a page writes each in the unit that fits, with three digits; files have plain numbers."""
+    is_difference: bool = False
+    """With a sign, also above 0."""
 
     @property
     def shown_unit(self) -> str:
@@ -57,12 +59,16 @@ class Column:
         if value is None or value == "":
             return fmt.ABSENT
         if self.fits and isinstance(value, int | float):
-            return fmt.latency(value)
+            return self._time(value / 1000 if self.unit == "µs" else value)
         if self.kind == "number" and isinstance(value, int | float):
             return fmt.number(value, self.digits)
         if self.kind == "time" and isinstance(value, str):
             return value.replace("T", " ").removesuffix("Z")[:16]
         return str(value)
+
+    def _time(self, value_ms: float) -> str:
+        written = fmt.latency(abs(value_ms)) if value_ms else "0"
+        return fmt.difference(value_ms, written) if self.is_difference or value_ms < 0 else written
 
 
 @dataclass(frozen=True, slots=True)

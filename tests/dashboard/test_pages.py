@@ -17,6 +17,7 @@ from sqlalchemy import select
 
 from device_agents.wire import MODES
 from service.dashboard import addresses, render
+from service.dashboard.format import latency
 from service.dashboard.routes import router
 from service.database.models import Device, Run
 from tests.dashboard.conftest import BROWSER, SeededFarm, make_app
@@ -59,6 +60,15 @@ def test_no_figure_has_its_unit_twice(name: str, seeded: SeededFarm, browser: Te
     pairs = re.findall(r'<span class="value">([^<]*) <span class="unit">([^<]*)</span>', page)
     assert [figure for figure, unit in pairs if figure.split()[-1:] == [unit]] == []
     assert pairs or not name.startswith("run-s")
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_no_figure_below_nought_has_a_hyphen(name: str, seeded: SeededFarm, browser: TestClient) -> None:
+    page = check_page(browser.get(pages_of(seeded)[name]).text)
+    cells = [cell for grid in page.tables for row in grid.rows for cell in row]
+    assert [cell for cell in cells if re.match(r"-[\d.]", cell)] == []
+    if name == "compare":
+        assert [cell for cell in cells if re.fullmatch(r"−[\d.,]+ (ns|µs|ms|s)", cell)]
 
 
 def test_every_route_of_the_dashboard_needs_a_session(seeded: SeededFarm) -> None:
@@ -137,7 +147,7 @@ def test_the_numbers_on_the_page_are_those_of_the_file(seeded: SeededFarm, brows
     page = check_page(browser.get(f"/dashboard/runs/{run}?sort=-time_us").text)
     shown = next(grid for grid in page.tables if grid.caption == "Kernels of one step").rows[1:]
     assert [row[1] for row in shown] == [entry["kernel"] for entry in kernels]
-    assert [row[3] for row in shown] == [f"{entry['time_us']:,.1f}" for entry in kernels]
+    assert [row[3] for row in shown] == [latency(entry["time_us"] / 1000) for entry in kernels]
     times = [entry["time_us"] for entry in kernels]
     assert times == sorted(times, reverse=True)
     assert sum(entry["share_percent"] for entry in kernels) == pytest.approx(100)

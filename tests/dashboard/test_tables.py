@@ -16,6 +16,8 @@ COLUMNS = (
     Column("size_mib", "Size", "number", "MiB", 2, sortable=True),
     Column("secret", "Only in files", files_only=True),
 )
+TIME = Column("us", "Time", "number", "µs", fits=True)
+DIFFERENCE = Column("more_us", "B − A", "number", "µs", fits=True, is_difference=True)
 TABLE = table(
     "t",
     "T",
@@ -76,6 +78,24 @@ def test_the_page_leaves_out_what_is_for_files_or_empty() -> None:
         (fmt.duration(59.7), "1 min 00 s"),
         (fmt.percent(0.9613), "96.1%"),
         (fmt.signed_percent(-0.25), "−25.0%"),
+        (fmt.signed_percent(0.123), "+12.3%"),
+        (fmt.number(-2109.7, 1), "−2,109.7"),
+        (fmt.significant(-0.0123), "−0.0123"),
+        (fmt.significant(-45678.0), "−45,678"),
+        (fmt.percent(-0.02), "−2.0%"),
+        (fmt.size(-3 * 1024), "−3.00 KiB"),
+        (fmt.size(1.234 * (1 << 30)), "1.23 GiB"),
+        (fmt.three(9.996), "10.0"),
+        (fmt.three(0.012345), "0.0123"),
+        (fmt.three(999.6), "1,000"),
+        (fmt.three(-1234.5), "−1,234"),
+        (fmt.three(0), "0"),
+        (DIFFERENCE.show(-2109.7), "−2.11 ms"),
+        (DIFFERENCE.show(0.4), "+400 ns"),
+        (DIFFERENCE.show(0), "0"),
+        (DIFFERENCE.show(None), "–"),
+        (TIME.show(212_345.0), "212 ms"),
+        (TIME.show(0.0), "0"),
         (fmt.latency(0.2634), "263 µs"),
         (fmt.latency(134.522, (134.2, 134.9)), "134.5 ms"),
         (fmt.latency(None), "–"),

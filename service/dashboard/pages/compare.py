@@ -50,9 +50,9 @@ class Metric:
     lower_is_better: bool | None
 
     @property
-    def is_a_time(self) -> bool:
-        """In the unit that fits it, on the page."""
-        return self.unit == "ms"
+    def fits(self) -> bool:
+        """Whether the page writes each value in the unit that fits it."""
+        return self.unit in ("ms", "MiB")
 
 
 METRICS: tuple[Metric, ...] = (
@@ -210,12 +210,14 @@ def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: 
     for index, (entry, value) in enumerate(zip(runs, values, strict=True)):
         difference = _difference(metric, (runs[0], entry), (values[0], value), known) if index and is_comparable else ""
         cells.append((_shown(metric, entry, value), difference, value is not None and value == best))
-    return MetricLine(metric.title, "" if metric.is_a_time else metric.unit, tuple(cells))
+    return MetricLine(metric.title, "" if metric.fits else metric.unit, tuple(cells))
 
 
 def _shown(metric: Metric, entry: RunFacts, value: float | None) -> str:
     """With as many digits as the run's interval bears, where there is one."""
-    if not metric.is_a_time:
+    if metric.unit == "MiB":
+        return fmt.size(None if value is None else value * fmt.MIB)
+    if not metric.fits:
         return fmt.number(value, metric.digits)
     if metric.key == "p90_ms" or entry.interval_ms is None or entry.median_ms is None:
         return fmt.latency(value)

@@ -30,11 +30,11 @@ def kernel_differences(runs: Sequence[RunFacts]) -> Table | None:
         return None
     columns = [Column("kernel", "Kernel", primary=True), Column("phase", "Phase", sortable=True, wide_only=True)]
     for place, _ in enumerate(runs):
-        columns.append(Column(f"{letter(place)}_us", letter(place), "number", "µs", 1, sortable=True))
+        columns.append(Column(f"{letter(place)}_us", letter(place), "number", "µs", fits=True, sortable=True))
         if place:
             hint = f"What it takes longer in {letter(place)} than in A; negative: shorter"
-            title = f"{letter(place)} − A"
-            columns.append(Column(f"{letter(place)}_more_us", title, "number", "µs", 1, sortable=True, hint=hint))
+            columns.append(Column(f"{letter(place)}_more_us", f"{letter(place)} − A", "number", "µs", fits=True,
+                                  is_difference=True, sortable=True, hint=hint))  # fmt: skip
     keys = list(dict.fromkeys(key for found in times for key in found))
     rows = sorted((_row(key, times) for key in keys), key=_size, reverse=True)
     return table("kernels", "Kernel by kernel", columns, rows)

@@ -19,7 +19,7 @@ KERNEL_COLUMNS: tuple[Column, ...] = (
     Column("call", "Call", "number", sortable=True, hint="Position in the step"),
     Column("kernel", "Kernel", sortable=True, primary=True),
     Column("phase", "Phase", sortable=True),
-    Column("time_us", "Median", "number", "µs", 1, sortable=True, hint="Median time of one call"),
+    Column("time_us", "Median", "number", "µs", fits=True, sortable=True, hint="Median time of one call"),
     Column("share_percent", "Share", "number", "%", 1, sortable=True, hint="Of all kernels' time"),
     Column("mflop", "Work", "number", "MFLOP", 2, sortable=True),
     Column("gflop_per_s", "Rate", "number", "GFLOP/s", 2, sortable=True),
@@ -40,7 +40,7 @@ KERNEL_COLUMNS: tuple[Column, ...] = (
 STEP_COLUMNS = (
     Column("step", "Step", "number", primary=True),
     Column("block", "Block", "number", hint="Which process of the measurement"),
-    Column("step_us", "Time", "number", "µs", 1),
+    Column("step_us", "Time", "number", "µs", fits=True),
 )
 BLOCK_COLUMNS = (
     Column("block", "Block", "number", primary=True),

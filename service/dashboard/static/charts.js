@@ -17,8 +17,8 @@
   const shown = (value) => {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(3);
-    return Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6 });
+    if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(3).replace(/^-/, "−");
+    return Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6 }).replace(/^-/, "−");
   };
 
   const make = (tag, fields = {}, ...children) => {

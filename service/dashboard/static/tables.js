@@ -7,7 +7,8 @@
   const NUMBER = /^[-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?/i;
 
   const valueOf = (cell) => {
-    const text = cell.textContent.trim();
+    if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
+    const text = cell.textContent.trim().replace(/^−/, "-");
     const found = cell.classList.contains("number") ? text.match(NUMBER) : null;
     if (cell.classList.contains("number")) return found ? Number(found[0].replaceAll(",", "")) : null;
     return text === "–" ? null : text.toLowerCase();
