@@ -70,7 +70,27 @@ def test_a_bundle_says_what_it_computes_with(manifest: dict[str, object], said: 
     assert precision(manifest) == said
 
 
-def test_runs_are_found_by_precision_and_told_apart_by_it(tmp_path: Path) -> None:
+def cut_off(page: Page) -> list[str]:
+    """What does not fit: tables that scroll sideways, and whatever stands out of the page."""
+    found: list[str] = page.evaluate(
+        """() => [...document.querySelectorAll("main .scroll, main, body")]
+          .filter((one) => one.scrollWidth > one.clientWidth + 1)
+          .map((one) => `${one.getAttribute("aria-label") || one.tagName}: ${one.scrollWidth} > ${one.clientWidth}`)"""
+    )
+    return found
+
+
+def test_nothing_is_cut_off_on_a_wide_page(window: Page, seeded: SeededFarm) -> None:
+    for query in ("", "?verdicts=all", "?class=hardware&x=energy&y=bundle", "?precision=int8"):
+        window.goto(f"/dashboard/benchmarks{query}")
+        assert cut_off(window) == [], query
+    window.goto(f"/dashboard/runs/{seeded.ids.pi_run}")
+    assert cut_off(window) == []
+    window.evaluate("() => document.querySelectorAll('table').forEach((one) => { one.style.width = '5000px'; })")
+    assert any("Kernels" in one for one in cut_off(window)), "the measure finds what it looks for"
+
+
+def test_runs_are_found_by_precision_and_told_apart_by_it(tmp_path: Path, window: Page) -> None:
     own = make_farm(tmp_path)
     with own.farm.database.transaction() as session:
         full, half = (session.get_one(Run, run) for run in (own.ids.sparse_run, own.ids.full_run))
@@ -94,6 +114,19 @@ def test_runs_are_found_by_precision_and_told_apart_by_it(tmp_path: Path) -> Non
     told = check_page(client.get("/dashboard/benchmarks").text).tables
     assert ["Precision" in " ".join(grid.rows[0]) for grid in told].count(True) == 1, "where rows differ in it"
     assert "No measured run matches" in client.get("/dashboard/benchmarks?precision=int8").text
+    web = window.context.browser
+    assert web is not None
+    with serving(own) as address:
+        seen = open_page(web, LOOKS[0], address, own.link())
+        seen.goto("/dashboard/benchmarks")
+        seen.get_by_label("Precision").select_option("float16")
+        seen.get_by_role("button", name="Apply").click()
+        expect(seen.locator("main tbody tr")).to_have_count(len(halves))
+        seen.get_by_label("Precision").select_option("")
+        seen.get_by_role("button", name="Apply").click()
+        expect(seen.get_by_role("columnheader", name="Precision")).to_have_count(1)
+        assert cut_off(seen) == []
+        seen.context.close()
     own.farm.close()
 
 
