@@ -123,7 +123,7 @@ def measured_runs(session: Session, chosen: RunFilter, limit: int, before: str =
 
 def with_reports(session: Session, found: Sequence[RunFacts]) -> list[RunFacts]:
     """The same runs with the report that counts, where there is one that can be read."""
-    reports = _reports(session, [entry.id for entry in found])
+    reports = reports_of(session, [entry.id for entry in found])
     return [_with_report(entry, *reports.get(entry.id, (None, None))) for entry in found]
 
 
@@ -133,7 +133,7 @@ def with_precision(session: Session, found: Sequence[RunFacts]) -> list[RunFacts
     return [replace(entry, precision=said[entry.bundle_digest]) for entry in found]
 
 
-def _reports(session: Session, run_ids: Sequence[str]) -> dict[str, tuple[Report, ReportKey]]:
+def reports_of(session: Session, run_ids: Sequence[str]) -> dict[str, tuple[Report, ReportKey]]:
     """The report that counts of each of these runs; each is read once, as it never changes."""
     lasting = lasting_of(session)
     recorded = select(Result.run_id, Result.attempt_id, Result.digest).where(Result.run_id.in_(run_ids),

@@ -47,18 +47,18 @@ def test_what_is_remembered_is_shown_to_nobody_else(seeded: SeededFarm) -> None:
         assert known.report is not None
     with database.of("org_other").read() as session:
         assert queries.with_reports(session, [known])[0].report is known.report, "an entry keeps what it came with"
-        assert queries._reports(session, [known.id]) == {}
+        assert queries.reports_of(session, [known.id]) == {}
 
 
 def test_a_report_that_counts_no_more_is_not_shown(seeded: SeededFarm) -> None:
     database = seeded.farm.database
     with database.read() as session:
-        assert queries._reports(session, [seeded.ids.sparse_run])
+        assert queries.reports_of(session, [seeded.ids.sparse_run])
     with database.transaction() as session:
         row = session.scalars(select(Result).where(Result.run_id == seeded.ids.sparse_run)).one()
         row.state = "superseded"
         session.flush()
-        assert queries._reports(session, [seeded.ids.sparse_run]) == {}
+        assert queries.reports_of(session, [seeded.ids.sparse_run]) == {}
         session.rollback()
 
 

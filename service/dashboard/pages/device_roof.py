@@ -40,7 +40,7 @@ def _others(session: Session, found: RunFacts) -> list[Roof]:
     valid = (Run.verdict.between("valid", "valid"), Run.median_us.is_not(None), Run.is_canary.is_(False))
     newest = select(Run.id).where(Run.device_id == found.device_id, *valid)
     ids = session.scalars(newest.order_by(Run.verdict.desc(), Run.id.desc()).limit(NEWEST)).all()
-    runs = queries.with_reports(session, queries.runs_by_id(session, [one for one in ids if one != found.id]))
-    alike = [one for one in runs if one.report is not None and one.threads == found.threads]
-    roofs = [roof_of(one.report.kernels) for one in alike if one.report is not None]
+    found_in = queries.reports_of(session, [one for one in ids if one != found.id]).values()
+    alike = [report for report, _ in found_in if report.measurement and report.measurement.threads == found.threads]
+    roofs = [roof_of(report.kernels) for report in alike]
     return [one for one in roofs if one is not None]
