@@ -40,7 +40,7 @@ def test_a_page_says_that_nothing_was_told(seeded: SeededFarm) -> None:
 def test_storage_that_is_nearly_full_needs_attention(seeded: SeededFarm) -> None:
     said = check_page(seeded.browser().get("/dashboard").text).visible_text()
     assert "The storage of orin-nano-01 is nearly full" in said
-    assert "2.0 GiB of 59.0 GiB are free" in said
+    assert "2.00 GiB of 59.0 GiB are free" in said
 
 
 def test_the_picture_joins_what_follows_and_breaks_where_nothing_was_told() -> None:
