@@ -47,9 +47,9 @@ async def refuse_unknown_fields(request: Request) -> None:
     known = _known.get(address)
     if known is None:
         known = _known[address] = fields_of(route.dependant)
-    names, lists = [name for name, _ in request.query_params.multi_items()], _lists_of(route.dependant)
+    names = [name for name, _ in request.query_params.multi_items()]
     for name in names:
-        if names.count(name) > 1 and name not in lists:
+        if names.count(name) > 1 and name not in _lists_of(route.dependant):
             raise Invalid("query.repeated", f"{name[:LONGEST]} is asked for more than once",
                           where=f"query.{name[:LONGEST]}", hint="ask once for each value")  # fmt: skip
         if name not in known:
@@ -67,4 +67,4 @@ def fields_of(dependant: Dependant) -> tuple[str, ...]:
 def _lists_of(dependant: Dependant) -> frozenset[str]:
     """Those that may be given more than once."""
     found = ((one.alias, one.field_info.annotation) for one in get_flat_params(dependant))
-    return frozenset(name for name, kind in found if list in map(get_origin, (kind, *get_args(kind))))
+    return frozenset(name for name, kind in found if any(get_origin(one) is list for one in (kind, *get_args(kind))))
