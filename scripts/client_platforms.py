@@ -29,6 +29,9 @@ SYSTEMS = {
     "win32": ("win_amd64",),
 }  # fmt: skip
 """By the name that mypy and `sys.platform` have; tags of wheels that such a machine takes."""
+FOUND = "Would install"
+ATTEMPTS = 3
+"""To pip, an index that does not answer has no versions: what is not found is looked for again."""
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 TYPED = (("win32", "3.12"), ("darwin", "3.14"), ("linux", "3.10"))
 """mypy knows no older one."""
@@ -72,15 +75,28 @@ def type_errors() -> Iterator[str]:
 def missing_packages() -> Iterator[str]:
     """Systems and Pythons for which pip finds no set of wheels."""
     project = tomllib.loads(client_wheel.client_project((ROOT / "pyproject.toml").read_text()))["project"]
+    found = 0
     for system, tags in SYSTEMS.items():
         for python in PYTHONS:
             said = resolved(project["dependencies"], tags, python)
             print(f"packages: {system}, Python {python}: {said.splitlines()[-1]}", file=sys.stderr)
-            if not said.startswith("Would install"):
+            found += said.startswith(FOUND)
+            if not said.startswith(FOUND):
                 yield f"{system}, Python {python}: {said}"
+    print(f"packages: wheels for {found} of {len(SYSTEMS) * len(PYTHONS)} systems and Pythons", file=sys.stderr)
 
 
 def resolved(needs: Sequence[str], tags: Sequence[str], python: str) -> str:
+    """What pip would install, or why not, at the last attempt."""
+    said = ""
+    for _ in range(ATTEMPTS):
+        said = asked(needs, tags, python)
+        if said.startswith(FOUND):
+            break
+    return said
+
+
+def asked(needs: Sequence[str], tags: Sequence[str], python: str) -> str:
     """What pip would install, or why not. Markers are read here: pip's are those of the Python that it runs on."""
     read = [Requirement(line) for line in needs]
     chosen = [one for one in read if one.marker is None or one.marker.evaluate({"python_version": python})]
@@ -94,7 +110,7 @@ def resolved(needs: Sequence[str], tags: Sequence[str], python: str) -> str:
     if done.returncode != 0:
         return "\n".join(line for line in done.stderr.splitlines() if "ERROR" in line) or done.stderr
     items = json.loads(done.stdout)["install"]
-    return "Would install " + " ".join(f"{one['metadata']['name']}-{one['metadata']['version']}" for one in items)
+    return f"{FOUND} " + " ".join(f"{one['metadata']['name']}-{one['metadata']['version']}" for one in items)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -134,6 +135,17 @@ def test_the_rule_finds_what_python_3_9_cannot_compute(tmp_path: Path) -> None:
         "A = int | None\ndef f(x: int | str) -> bytes | None:\n    return isinstance(x, str | bytes)\nB = 1 | 2\n"
     )
     assert [line.partition(":")[0] for line in unions(path)] == ["1", "3"]
+
+
+def test_an_index_that_does_not_answer_at_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    platforms = importlib.import_module("client_platforms")
+    monkeypatch.setattr(platforms, "SYSTEMS", {"win32": ("win_amd64",)})
+    monkeypatch.setattr(platforms, "PYTHONS", ("3.9", "3.10"))
+    none = "ERROR: Could not find a version that satisfies the requirement rich (from versions: none)"
+    answers = iter([none, "Would install rich-15.0.0", none, none, none])
+    monkeypatch.setattr(platforms, "asked", lambda *_: next(answers))
+    assert list(platforms.missing_packages()) == [f"win32, Python 3.10: {none}"]
 
 
 def test_types_hold_on_windows_macos_and_linux() -> None:
