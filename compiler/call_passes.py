@@ -10,10 +10,13 @@ from __future__ import annotations
 from functools import partial
 
 from compiler.codegen.family import can_hold, can_update
+from compiler.element_types import DType
 from compiler.fusion.fuse import fuse_epilogues, fuse_readers
 from compiler.fusion.sums import merge_sums
 from compiler.fusion.updates import fuse_updates
 from compiler.program.forbid_winograd import forbid_winograd
+from compiler.program.hold_halves import hold_halves
+from compiler.program.multiply_halves import multiply_halves
 from compiler.program.note_gradients import note_gradients
 from compiler.program.program import Program
 from compiler.program.schedule import schedule
@@ -35,18 +38,28 @@ def fusion_passes(target: Target) -> Passes[Program]:
     )
 
 
-def order_passes(*, direct: bool = False) -> Passes[Program]:
-    """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm."""
+def order_passes(target: Target, *, direct: bool = False, activations: DType = "f32") -> Passes[Program]:
+    """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm; `activations`: the type
+    in which they lie between calls."""
     return (
-        schedule,  # first: the order of the calls decides what is alive together
+        *_halves(target, activations),  # first: an order is chosen by bytes
+        schedule,  # before all that asks what is alive together
         note_gradients,  # where each gradient is made is known now
         *((forbid_winograd,) if direct else ()),  # before schedules are chosen and workspaces planned
     )
 
 
+def _halves(target: Target, activations: DType) -> Passes[Program]:
+    """What holds activations in sixteen bits, and then multiplies them so."""
+    if activations == "f32":
+        return ()
+    held = partial(hold_halves, dtype=activations)
+    return (held, multiply_halves) if activations == "bf16" and target.has_bf16 else (held,)
+
+
 def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:
     """All that runs on each program by itself."""
-    return (*fusion_passes(target), *order_passes(direct=direct))
+    return (*fusion_passes(target), *order_passes(target, direct=direct))
 
 
 def run_call_passes(

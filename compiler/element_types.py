@@ -1,7 +1,7 @@
 """The element types of tensors: one table that every stage asks.
 
-`f32` is the only real type that kernels are emitted for today; `f16` and `bf16` are known, so that plans can be made
-for them, and refused by name wherever a kernel or a file would have to hold them.
+`f32` is the only real type that kernels compute in. `f16` and `bf16` may lie between kernels, which widen what they
+read and round what they write; files and the runtime do not hold them, and refuse them by name.
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ class ElementType:
     onnx: int
     """`TensorProto.DataType`."""
     tir: str
-    """How TIR stores it; a bool is a byte."""
+    """How TIR stores it; a bool is a byte, a bfloat16 its bits."""
     is_real: bool
     sums_in: DType
     """The type in which sums and products of it are accumulated."""
     is_emitted: bool
-    """Kernels, files and the runtime hold it."""
+    """Kernels compute in it, files and the runtime hold it."""
+
+    @property
+    def is_half(self) -> bool:
+        """Whether kernels compute in `sums_in` with what they read of it, and round what they write."""
+        return self.is_real and self.name != self.sums_in
 
     @property
     def sum(self) -> ElementType:
@@ -47,8 +52,8 @@ class ElementType:
 
     @property
     def tir_value(self) -> str:
-        """What TIR computes with: a bool, where a byte is stored."""
-        return "bool" if self.name == "bool" else self.tir
+        """What TIR computes with: a bool, where a byte is stored; f32, where half of one is."""
+        return "bool" if self.name == "bool" else self.sum.tir if self.is_half else self.tir
 
     @property
     def lowest(self) -> float:
@@ -57,7 +62,7 @@ class ElementType:
 
     @property
     def c_name(self) -> str:
-        """The runtime's enumerator (`pf_dtype` in `pockfarm_step.h`), for an emitted type."""
+        """The runtime's enumerator (`pf_dtype` in `pockfarm_step.h`)."""
         return f"PF_{self.name.upper()}"
 
 
@@ -70,7 +75,7 @@ ELEMENT_TYPES: Mapping[str, ElementType] = MappingProxyType(
             ElementType("i32", 4, np.dtype("i4"), "int32", 6, "int32", False, "i32", True),
             ElementType("bool", 1, np.dtype("?"), "bool", 9, "uint8", False, "i32", True),
             ElementType("f16", 2, np.dtype("f2"), "float16", 10, "float16", True, "f32", False),
-            ElementType("bf16", 2, np.dtype("V2"), "bfloat16", 16, "bfloat16", True, "f32", False),
+            ElementType("bf16", 2, np.dtype("V2"), "bfloat16", 16, "uint16", True, "f32", False),
         )
     }
 )

@@ -16,6 +16,7 @@ from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
 from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
+from compiler.program.multiply_halves import precision_warnings
 from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
 from compiler.program.state import state_tensors
 from compiler.rewriting.passes import Passes, Trace
@@ -77,7 +78,9 @@ def walk(
     yield Stage("lower", programs)
     programs = _run_on_each(programs, fusion_passes(target), trace, at_end=False)
     yield Stage("fuse", programs)
-    programs = _run_on_each(programs, order_passes(direct=spec.convolutions == "direct"), trace)
+    programs = _run_on_each(
+        programs, order_passes(target, direct=spec.convolutions == "direct", activations=spec.precision.compute), trace
+    )
     yield Stage("schedule", programs)
     clock.enter("memory", 0.16)
     state = state_tensors(forward, training, programs)
@@ -106,7 +109,9 @@ def walk(
             choices=placed.choices,
             measured=placed.measured,
             trace=trace,
-            warnings=tuple(dict.fromkeys(training.graph.warnings)),
+            warnings=tuple(
+                dict.fromkeys((*training.graph.warnings, *precision_warnings(target, spec.precision.compute)))
+            ),
         ),
     )
 

@@ -36,6 +36,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "device_class": target.device_class,
         "required_features": list(target.required_features),
         "plan": plan.name,
+        **({} if spec.precision.compute == "f32" else {"precision": spec.precision.compute}),
         "batch": spec.batch * step.optimizer.micro_batches,
         "threads": step.threads,
         "inputs": [{**_tensor(step, train, value), **_weighed(step, value)} for value in step.training.data_inputs],

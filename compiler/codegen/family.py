@@ -28,7 +28,7 @@ from compiler.codegen.resample import plan as resample
 from compiler.codegen.row import plan as row
 from compiler.codegen.scan import plan as scan
 from compiler.codegen.select import plan as select
-from compiler.element_types import REAL
+from compiler.element_types import ELEMENT_TYPES, REAL
 from compiler.errors import BuildError, InternalError
 from compiler.kernels.expressions import Expr
 from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
@@ -168,14 +168,13 @@ def can_update(spec: KernelSpec, target: Target) -> bool:
 def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> object:
     """The TIR `PrimFunc` of `spec` scheduled by `choice`; the one place that loads TVM.
 
-    Raises: InternalError if its family offers no choice; BuildError if it multiplies elements of a type that no kernel
-    is emitted for.
+    Raises: InternalError if its family offers no choice; BuildError if it would compute in a type that no kernel
+    computes in.
     """
     family = _family(spec)
-    if isinstance(spec, CONTRACTIONS) and spec.dtype not in REAL:
-        raise BuildError(
-            f"{type(spec).__name__} is emitted for {', '.join(REAL)}, not for {spec.dtype}", where=str(spec)
-        )
+    dtype = getattr(spec, "dtype", None)
+    if dtype is not None and (ELEMENT_TYPES[dtype].is_half or (isinstance(spec, CONTRACTIONS) and dtype not in REAL)):
+        raise BuildError(f"{type(spec).__name__} computes in {', '.join(REAL)}, not in {dtype}", where=str(spec))
     emitter = cast(Emitter, importlib.import_module(family.emitter))
     if choice == DEFAULT:
         return emitter.emit(spec, target, threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -221,3 +222,9 @@ def zig(program: str, *arguments: str) -> str:
     if done.returncode:
         raise BuildError(done.stderr.strip()[-2000:], where=f"zig {program}")
     return done.stdout + done.stderr
+
+
+def runs(target: Target) -> bool:
+    """Whether this machine has all instructions of a target."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    return target.architecture == platform.machine() and set(target.required_features) <= set(flags)

@@ -1,6 +1,7 @@
 """Kernels that pick, scatter, weigh and scan along one axis of a tensor seen as [outer, rows, inner].
 
-Operands that hold positions (`index`) are i64 or i32; negative ones count from the end.
+Operands that hold positions (`index`) are i64 or i32; negative ones count from the end. `stored`: see
+`compiler.kernels.spec.Stored`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class ElementsSpec:
     index_dtype: IndexDType = "i64"
     per_outer: bool = True
     per_inner: bool = True
+    stored: tuple[DType, ...] = field(default=(), kw_only=True, metadata={"later": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class ResampleSpec:
     taps: int
     dtype: DType = field(kw_only=True)
     index_dtype: IndexDType = "i32"
+    stored: tuple[DType, ...] = field(default=(), kw_only=True, metadata={"later": True})
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,10 @@ LATER: Mapping[str, bool] = {"later": True}
 """Marks a field that is younger than its class: the canonical text leaves it out where it holds its default, so that
 what was compiled or measured before keeps its name."""
 
+Stored = tuple[DType, ...]
+"""In which types a family's own operands lie in memory, inputs before outputs; empty: in those that the family says.
+Where a real is held in half of one, the kernel computes with it widened, and rounds what it writes."""
+
 
 @dataclass(frozen=True, slots=True)
 class MapSpec:
@@ -95,6 +99,7 @@ class MatmulSpec:
     the gradient of a bias. The epilogue is not applied to it.
     `b_panel`: not 0 means that B (not batched, not transposed) is stored as panels of so many columns, a divisor of
     n, in the order in which register tiles read it: [n / b_panel, k, b_panel].
+    `products`: A and B (not batched) are rounded to this type, if they are not of it, and multiplied in it; k is even.
     """
 
     batch: int
@@ -111,6 +116,8 @@ class MatmulSpec:
     extra_outputs: tuple[Expr, ...] = ()
     sums: bool = False
     b_panel: int = 0
+    products: Literal["", "bf16"] = field(default="", kw_only=True, metadata=LATER)
+    stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,7 @@ class ConvSpec:
     sums: bool = False
     direct: bool = False
     groups: int = field(default=1, metadata=LATER)
+    stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
     @property
     def group(self) -> tuple[int, int]:
@@ -179,6 +187,7 @@ class DepthwiseSpec:
     epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
     sums: bool = False
+    stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +216,7 @@ class PoolSpec:
     count_pads: bool = False
     epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
+    stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +241,7 @@ class GatherSpec:
     epilogue_inputs: tuple[Access, ...] = ()
     extra_outputs: tuple[Expr, ...] = ()
     skips: bool = False
+    stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +271,7 @@ class AttentionSpec:
     causal: bool = False
     mask: tuple[int, int, int, int] | None = None
     wanted: tuple[bool, bool, bool] = (True, True, True)
+    stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +290,7 @@ class NormGradSpec:
     wanted: tuple[bool, bool, bool] = (True, True, True)
     epilogue: Expr = ACCUMULATED
     epilogue_inputs: tuple[Access, ...] = ()
+    stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

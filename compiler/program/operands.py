@@ -39,7 +39,19 @@ class OperandTypes:
 
 
 def operand_types(spec: KernelSpec) -> OperandTypes:
-    """The operands of `spec`, without the workspace."""
+    """The operands of `spec` as they lie in memory, without the workspace."""
+    types = _computed_types(spec)
+    stored = getattr(spec, "stored", ())
+    if not stored:
+        return types
+    own = len(stored) - len(types.outputs)
+    inputs, outputs = types.inputs[:own], types.outputs
+    held = [TensorType(dtype, type.shape) for dtype, type in zip(stored, inputs + outputs, strict=True)]
+    return OperandTypes((*held[:own], *types.inputs[own:]), tuple(held[own:]))
+
+
+def _computed_types(spec: KernelSpec) -> OperandTypes:
+    """The same with the family's own operands in the types that it computes in."""
     match spec:
         case MapSpec() | RowSpec():
             return OperandTypes(_types(spec.inputs), _types(spec.outputs))

@@ -19,6 +19,7 @@ from compiler.spec.forms import ByName, Flag, Groups, Integer, ListOf, Names, On
 from compiler.spec.inputs import BatchAxis, InputForm, InputSpec
 from compiler.spec.loss import LossForm, LossSpec, LossTerm
 from compiler.spec.optimizer import OptimizerSpec
+from compiler.spec.precision import PrecisionSpec
 from compiler.spec.reading import read_mapping
 from compiler.spec.records import RecordOf, member, plain_record, read_record
 from compiler.spec.rules import RuleForm, UpdateRule
@@ -135,6 +136,9 @@ class TrainingSpec:
         OneOf(("fast", "direct")), "direct: no Winograd, whose rounding error is up to three times as large",
         default="fast", always=True,
     )  # fmt: skip
+    precision: PrecisionSpec = member(
+        RecordOf(PrecisionSpec), "in which types the step holds its numbers", default=PrecisionSpec()
+    )
     threads: int | None = member(
         Optional(Integer(1, 256)), "the most that a run uses; null: the target's cores", default=None, always=True
     )

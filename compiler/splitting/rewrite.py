@@ -111,11 +111,11 @@ class _Splitter:
         return own
 
     def _sum(self, name: Value, number: int, strips: int) -> Value:
-        """What the strips up to this one sum, in one place; the last sum is the value itself."""
-        first = name.strip(0, strips)
+        """What the strips up to this one sum, in one place, not rounded; the last sum is the value itself."""
+        first, whole = name.strip(0, strips), self.program.types[name]
         own = name if number == strips - 1 else name.strip(number, strips)
-        self.types[own] = self.program.types[name]
-        if own != first:
+        self.types[own] = whole if own == name else TensorType(whole.element.sums_in, whole.shape)
+        if own != first and not (own == name and whole.element.is_half):
             self.aliases[own] = Alias(first)
         return own
 

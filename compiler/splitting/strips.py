@@ -72,7 +72,8 @@ def last_strip(spec: KernelSpec, channels: int, size: int, place: tuple[bool, bo
         epilogue = substitute_refs(epilogue, lambda k: add(Ref(0), before) if k == 0 else Ref(k))
         extra = (*extra, identity(TensorType(spec.dtype, (spec.batch, spec.m, spec.n))))
         ranges = (*ranges, None)
-    return Strip(replace(spec, k=size, epilogue=epilogue, epilogue_inputs=extra), ranges)
+    stored = spec.stored if is_last else (*spec.stored[:2], *(spec.dtype for _ in spec.stored[2:]))  # sums of strips
+    return Strip(replace(spec, k=size, epilogue=epilogue, epilogue_inputs=extra, stored=stored), ranges)
 
 
 def _is_plain(spec: MatmulSpec) -> bool:

@@ -59,6 +59,11 @@ class CpuTarget:
         return self.triple.split("-", 1)[0]
 
     @property
+    def has_bf16(self) -> bool:
+        """Whether instructions round f32 to bfloat16, and multiply pairs of them into f32."""
+        return not {"+avx512bf16", "+bf16"}.isdisjoint(self.features)
+
+    @property
     def library_triple(self) -> str:
         """The linker's, for a shared library: an app's C library is glibc, as on every board's own Linux."""
         return f"{self.architecture}-linux-gnu.{OLDEST_GLIBC}"

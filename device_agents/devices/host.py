@@ -53,6 +53,8 @@ def x86_targets(features: tuple[str, ...]) -> tuple[str, ...]:
     levels = []
     if have >= _LEVEL_3 | _LEVEL_4:
         levels.append("x86-64-v4")
+        if "avx512_bf16" in have:
+            levels.append("x86-64-v4-bf16")  # the same machine, asked for by name where a step is in half precision
     if have >= _LEVEL_3:
         levels.append("x86-64-v3")
     return tuple(levels)

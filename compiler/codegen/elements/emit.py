@@ -12,6 +12,7 @@ from compiler.codegen.tile.positions import Columns, column_tasks, fill, row_of,
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.expressions import extreme
 from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value
+from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.movement import ElementsSpec
 from compiler.targets import Target
 
@@ -58,7 +59,7 @@ class _Elements:
         def pick(inner: Block, j: Value, width: int) -> None:
             rows = row_of(inner, spec.rows, index, self.index_place(outer, j, tir.index(0)), width)
             flat = inner.let(rows + tir.broadcast(outer * spec.rows, width), "flat")
-            inner.store(y, outer * spec.count + j, tirx.BufferLoad(x, [flat]))
+            inner.store(y, outer * spec.count + j, tir.load_at(x, flat))
 
         vectors(block, spec.count, self.plan.lanes, pick)
 
@@ -81,7 +82,7 @@ class _Elements:
             start = outer * (spec.rows * spec.inner) + i
             places = tirx.Ramp(start, tir.index(1), width) if width > 1 else start
             flat = inner.let(rows * tir.literal(spec.inner, "int32", width) + places, "flat")
-            inner.store(y, turn * spec.inner + i, tirx.BufferLoad(x, [flat]))
+            inner.store(y, turn * spec.inner + i, tir.load_at(x, flat))
 
         vectors(block, spec.inner, self.plan.lanes, pick)
 
@@ -90,7 +91,7 @@ class _Elements:
     def scatter(self, body: Block) -> None:
         """Start from x or zeros, then put in order of j; a thread owns whole columns."""
         spec, (y,) = self.spec, self.operands.outputs
-        element = "int64" if spec.kind == "last" else str(y.dtype.dtype if hasattr(y.dtype, "dtype") else y.dtype)
+        element = "int64" if spec.kind == "last" else ELEMENT_TYPES[spec.dtype].tir
         x = self.operands.inputs[0]
 
         def begin(block: Block, place: Value, width: int) -> None:

@@ -45,7 +45,7 @@ def _gather(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan)
         def pick(inner: Block, place: Value, width: int) -> None:
             rows = row_of(inner, spec.rows, index_buffer, place, width)
             flat = inner.let(rows + tir.broadcast(outer * spec.rows, width), "flat")
-            inner.store(output, outer * spec.count + place, tirx.BufferLoad(table, [flat]))
+            inner.store(output, outer * spec.count + place, tir.load_at(table, flat))
 
         vectors(block, spec.count, plan.lanes, pick)
 

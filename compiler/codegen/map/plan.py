@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.codegen.tile.precision import loop_precision
+from compiler.codegen.tile.precision import LINE_BYTES, loop_precision
 from compiler.codegen.tir.iteration import Space, indexed_axes, merge, regions, reorder, space_of, split, subspace
 from compiler.kernels.spec import MapSpec
 from compiler.targets import Target
@@ -37,7 +37,9 @@ def plan(spec: MapSpec, target: Target, threads: int) -> MapPlan:
     accesses = spec.inputs + spec.outputs
     precision = loop_precision((access.type.dtype for access in accesses), target)
     spaces = [region for region in regions(space_of(spec.extents, accesses), _MOST_REGIONS) if region.size]
-    pieces = [piece for space in spaces for piece in tiles(arrange(space, spec), spec, precision.line)]
+    narrowest = min((access.type.element.item_bytes for access in accesses if access.type.element.is_real), default=4)
+    line = LINE_BYTES // narrowest
+    pieces = [piece for space in spaces for piece in tiles(arrange(space, spec), spec, line)]
     return MapPlan(precision.lanes, threads, tuple(pieces))
 
 

@@ -106,7 +106,7 @@ def _variants(spec: MatmulSpec, core: Core, slots: int, first: Candidate) -> Ite
         if tiled.vectors not in widths:
             widths.add(tiled.vectors)
             yield tiled
-    if first.order == "columns" and first.strategy != "split":
+    if first.order == "columns" and first.strategy != "split" and not spec.products:
         yield replace(first, copies_a=True)
 
 
@@ -115,6 +115,8 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
     in_place: tuple[PanelPlace, ...] = () if spec.b_transposed else ("direct",)
     packed: tuple[PanelPlace, ...] = () if spec.b_panel else ("private",)
     whole: tuple[PanelPlace, ...] = () if spec.b_panel else ("shared",)
+    if spec.products:
+        in_place, packed = (), whole
     k_block = spec.k if spec.k <= _UNBLOCKED_STEPS else divisor_near(spec.k, BLOCK_STEPS // 2, BLOCK_STEPS)
     if spec.batch >= 2 * slots and spec.batch > 1:
         yield from (Candidate(0, 0, "batch", "columns", panels, k_block) for panels in (*in_place, *packed))

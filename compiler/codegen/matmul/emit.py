@@ -55,6 +55,8 @@ class Gemm:
         """All phases."""
         if self.plan.panels == "shared":
             self.panels.pack_all(block)
+        if self.plan.packs_a:
+            self.panels.pack_a(block)
         phases = {"batch": self._batches, "rows": self._rows, "columns": self._columns, "split": self._split}
         phases[self.plan.strategy](block)
 
@@ -96,10 +98,11 @@ class Gemm:
 
                 def column_tile(b: Block, tile: ColumnTile, number: Value) -> None:
                     panel = self.panels.split_columns(b, slot, steps, tile, number)
-                    sums.add_columns(b, slot, tile, number, panel, steps.count)
+                    if not self.spec.products:
+                        sums.add_columns(b, slot, tile, number, panel, steps.count)
 
                     def row_tile(c: Block, height: int, m: Value) -> None:
-                        total = RegisterTile(c, height, tile)
+                        total = RegisterTile(c, height, tile, self.spec.products)
                         total.run(c, self.panels.rows(index(0), m, steps.first), panel, steps.count)
                         sums.add_tile(c, slot, m, number, total)
 
@@ -111,6 +114,16 @@ class Gemm:
 
         share_out(block, self.plan.slots, self.plan.blocks, slot_body)
         sums.combine(block)
+        if self.spec.sums and self.spec.products:
+            self._sum_all_columns(block)
+
+    def _sum_all_columns(self, block: Block) -> None:
+        """The sums of B's columns by themselves, where panels hold them in pairs."""
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            self._column_sums(Span(first, end))(body)
+
+        share_out(block, self.plan.slots, self.plan.column_tiles, slot_body)
 
     # --------------------------------------------------------------------------------------------- loops of one slot
 
@@ -133,7 +146,7 @@ class Gemm:
 
         def column(body: Block, tile: ColumnTile, number: Value) -> None:
             n = body.let(number * self.plan.columns.tile.width, "n")
-            sum_columns(body, self.panels.b_at(index(0), index(0), n), self.plan.k, tile, out, n)
+            sum_columns(body, *self.panels.every_step(n), tile, out, n)
 
         return lambda block: self._each_column_tile(block, columns, column)
 
@@ -239,7 +252,7 @@ class Gemm:
     ) -> None:
         """One tile of C over one block of the reduction."""
         (height, m), (tile, number) = row_part, column_part
-        total = RegisterTile(block, height, tile)
+        total = RegisterTile(block, height, tile, self.spec.products)
         n = block.let(number * self.plan.columns.tile.width, "n")
         base = block.let((batch * self.plan.m + m) * self.plan.n + n, "place")
         place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
+from compiler.codegen.matmul.pairs import copy_pairs, join_rows, pack_pairs
 from compiler.codegen.matmul.plan import MatmulPlan
 from compiler.codegen.tile.packing import Matrix, copy_some, pack_panel
 from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
@@ -30,17 +31,21 @@ class Panels:
         self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
         self.a, self.b, self.workspace = operands.inputs[0], operands.inputs[1], operands.workspace
         self.a_strides = (1, spec.m) if spec.a_transposed else (spec.k, 1)
-        self.b_strides = (1, spec.k) if spec.b_transposed else (spec.n, 1)
+        self.b_strides = (1, spec.k * (2 if spec.products else 1)) if spec.b_transposed else (spec.n, 1)
         self.slots_base = plan.shared_panel_elements * (spec.batch if spec.b_batched else 1)
         self.waiting_base = self.slots_base + plan.slots * plan.slot_elements
+        self.packed_a_base = self.waiting_base + plan.waiting_elements
 
     # ------------------------------------------------------------------------------------------------------------ A
 
     def rows(self, batch: Value, m: Value, k: Value) -> Scalars:
-        """A from (m, k) on, where it lies."""
+        """A from (m, k) on, where it lies, or where it was packed."""
         row, step = self.a_strides
         product = batch * (self.spec.m * self.spec.k) if self.spec.a_batched else index(0)
-        return Scalars(self.a, product + m * row + k * step, row, step)
+        place = product + m * row + k * step
+        if self.plan.packs_a:
+            return Scalars(self.workspace, place + self.packed_a_base, row, step)
+        return Scalars(self.a, place, row, step)
 
     def block_rows(self, slot: Value, batch: Value, steps: Steps, first_tile: Value, m: Value) -> Scalars:
         """A from row m on in a block of the reduction: where it lies, or the copy of the block's rows."""
@@ -87,6 +92,10 @@ class Panels:
         base = batch * (self.spec.k * self.spec.n) if self.spec.b_batched else index(0)
         return Matrix(self.b, base, *self.b_strides).at(k, n)
 
+    def every_step(self, n: Value) -> tuple[Matrix, int]:
+        """B from column n on, and how many steps it has."""
+        return self.b_at(index(0), index(0), n), self.spec.k * (2 if self.spec.products else 1)
+
     def columns(
         self, block: Block, slot: Value, batch: Value, steps: Steps, tile: ColumnTile, number: Value
     ) -> Vectors:
@@ -106,7 +115,7 @@ class Panels:
 
     def split_columns(self, block: Block, slot: Value, steps: Steps, tile: ColumnTile, number: Value) -> Vectors:
         """Where the columns of a tile are read in a split reduction, whose blocks are packed beforehand."""
-        if self.plan.panels == "direct":
+        if self.plan.panels != "private":
             return self.columns(block, slot, index(0), steps, tile, number)
         place = self._private_base(slot) + number * (self.plan.columns.tile.width * self.plan.k_block)
         return Vectors(self.workspace, block.let(place, "panel"), tile.width)
@@ -167,7 +176,8 @@ class Panels:
             n = number * cut.tile.width
             place = body.let(batch * self.plan.shared_panel_elements + n * self.plan.k, "panel")
             source = self.b_at(batch, index(0), n)
-            pack_panel(body, source, self.workspace, place, steps=self.plan.k, tile=tile, lanes=self.lanes)
+            pack = pack_pairs if self.spec.products else pack_panel
+            pack(body, source, self.workspace, place, steps=self.plan.k, tile=tile, lanes=self.lanes)
 
         def unit(body: Block, number: Value) -> None:
             batch = body.let(tirx.truncdiv(number, index(tiles)), "batch")
@@ -188,3 +198,21 @@ class Panels:
             body.loop(end - first, lambda b, i: unit(b, b.let(first + i, "unit")), name="unit")
 
         share_out(block, self.plan.slots, tiles * products, slot_body)
+
+    def pack_a(self, block: Block) -> None:
+        """All of A in pairs, by all threads: two rows of a transposed one side by side, else neighbours of a row."""
+        spec = self.spec
+        lines = (spec.k if spec.a_transposed else spec.m) * (spec.batch if spec.a_batched else 1)
+        length = spec.m if spec.a_transposed else spec.k
+
+        def line(body: Block, number: Value) -> None:
+            first, place = number * (2 * length), self.packed_a_base + number * length
+            if spec.a_transposed:
+                join_rows(body, self.a, first, length, self.workspace, place, length, self.lanes)
+            else:
+                copy_pairs(body, self.a, first, self.workspace, place, length, self.lanes)
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: line(b, b.let(first + i, "line")), name="line")
+
+        share_out(block, self.plan.slots, lines, slot_body)

@@ -20,6 +20,7 @@ from compiler.codegen.matmul.cost import BLOCK_STEPS, Core, cost, panel_widths, 
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
+from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.expressions import Expr, Ref
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
@@ -63,6 +64,8 @@ class MatmulPlan:
     streams_b: bool
     streams_c: bool
     """Whether the next row tile's part of A and of C, and the next column tile's part of B, is fetched ahead."""
+    packs_a: bool = False
+    """Whether the whole of A is packed first, in pairs of steps."""
 
     @property
     def row_tiles(self) -> int:
@@ -105,6 +108,11 @@ class MatmulPlan:
         return self.precision.aligned((min(self.m_block, self.m) + line) * (self.k_block + line))
 
     @property
+    def packed_a_elements(self) -> int:
+        """A in pairs."""
+        return self.batch * self.m * self.k if self.packs_a else 0
+
+    @property
     def sums_elements(self) -> int:
         """One thread's partial sums of a split reduction, and of B's columns behind them."""
         if self.strategy != "split":
@@ -128,7 +136,12 @@ def choices(spec: MatmulSpec, target: Target, threads: int) -> tuple[Choice, ...
 
 
 def folded(spec: MatmulSpec) -> MatmulSpec:
-    """The spec with a batch over a shared B made rows of A, where layout and epilogue allow it."""
+    """The spec with a batch over a shared B made rows of A, where layout and epilogue allow it; steps that are
+    multiplied in pairs count as one."""
+    return replace(_folded(spec), k=spec.k // 2) if spec.products else _folded(spec)
+
+
+def _folded(spec: MatmulSpec) -> MatmulSpec:
     if spec.batch == 1 or spec.b_batched or not spec.a_batched or spec.a_transposed:
         return spec
     if 0 in indexed_axes(spec.epilogue) or 1 in indexed_axes(spec.epilogue):
@@ -158,7 +171,7 @@ def frugal(spec: MatmulSpec, target: Target, threads: int) -> Choice:
     """The schedule of least scratch; of those, the fastest by estimate."""
     shape = folded(spec)
     found = _ranked(shape, target, threads)
-    if not shape.b_panel:  # a panel of B at a time
+    if not shape.b_panel and not shape.products:  # a panel of B at a time
         steps = shape.k if shape.k <= WHOLE_STEPS else BLOCK_STEPS
         narrow = Candidate(found[0].rows, 1, "columns", "columns", "private", steps)
         found = (*found, replace(narrow, vectors=found[0].vectors), narrow)
@@ -194,8 +207,12 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         m_block=row_block(core, chosen, spec.m),
         waiting="registers" if one_pass or k_block == spec.k else _waiting(spec, precision),
         copies_a=chosen.copies_a and not one_pass,
-        streams_a=short and not spec.a_transposed and precision.item_bytes * spec.m * spec.k > target.l2_bytes,
-        streams_b=not one_pass and precision.item_bytes * spec.k * spec.n > far // 2,
+        packs_a=bool(spec.products) and (spec.a_transposed or spec.stored[0] != spec.products),
+        streams_a=short
+        and not spec.products
+        and not spec.a_transposed
+        and precision.item_bytes * spec.m * spec.k > target.l2_bytes,
+        streams_b=not one_pass and not spec.products and precision.item_bytes * spec.k * spec.n > far // 2,
         streams_c=(short or not one_pass) and precision.item_bytes * spec.m * spec.n > far,
     )
 
@@ -204,7 +221,7 @@ def panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
     """Columns of the panels in which a B that never changes is stored best; 0: as it is."""
     core = Core.of(target, spec.dtype)
     product = replace(folded(spec), epilogue=Ref(0), epilogue_inputs=(), extra_outputs=(), sums=False)
-    if spec.sums or spec.b_panel or (product.b_batched and product.batch > 1):
+    if spec.sums or spec.b_panel or spec.products or (product.b_batched and product.batch > 1):
         return 0
     slots = slots_of(2.0 * product.batch * product.m * product.n * product.k, threads)
     stored = [
@@ -217,7 +234,7 @@ def panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
 
 def _waiting(spec: MatmulSpec, precision: Precision) -> Waiting:
     """Sums may wait in C, if it holds them exactly, unless the epilogue reads something that may share its storage."""
-    if precision.sum_size > 1:
+    if precision.sum_size > 1 or (spec.stored and ELEMENT_TYPES[spec.stored[2]].is_half):
         return "workspace"
     own = spec.batch * spec.m * spec.n
     return "workspace" if any(access.type.size >= own for access in spec.epilogue_inputs) else "output"
@@ -228,7 +245,9 @@ def workspace_bytes(spec: MatmulSpec, target: Target, threads: int, choice: Choi
     spec = folded(spec)
     chosen = plan(spec, target, threads, choice)
     shared = chosen.shared_panel_elements * (spec.batch if spec.b_batched else 1)
-    return chosen.precision.item_bytes * (shared + chosen.slots * chosen.slot_elements + chosen.waiting_elements)
+    return chosen.precision.item_bytes * (
+        shared + chosen.slots * chosen.slot_elements + chosen.waiting_elements + chosen.packed_a_elements
+    )
 
 
 def can_hold(spec: MatmulSpec, expr: Expr, target: Target) -> bool:

@@ -28,7 +28,8 @@ class SplitSums:
         self.stride = plan.columns.padded
 
     def _base(self, slot: Value) -> Value:
-        before = self.plan.private_panel_elements + self.plan.a_block_elements
+        shared = self.plan.shared_panel_elements
+        before = shared + self.plan.private_panel_elements + self.plan.a_block_elements
         return slot * self.plan.slot_elements + before
 
     def clear(self, block: Block, slot: Value) -> None:
@@ -57,7 +58,7 @@ class SplitSums:
             body.loop(end - first, lambda b, i: self._row(b, b.let(first + i, "m"), self._finish), name="m")
 
         share_out(block, self.plan.slots, self.plan.m, slot_body)
-        if self.spec.sums:
+        if self.spec.sums and not self.spec.products:
             self._row(block, index(self.plan.m), self._finish_columns)
 
     def _row(self, block: Block, m: Value, finish: Finish) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tvm import tirx
-
 from compiler.codegen.resample.plan import MOST_UNROLLED, ResamplePlan, plan
 from compiler.codegen.tile.positions import Columns, column_tasks, fill, row_of, vectors
 from compiler.codegen.tir import tir
@@ -52,7 +50,7 @@ class _Resample:
                 start = tir.broadcast(outer * (spec.rows * spec.inner) + column, width)
                 flat = inner.let(rows * tir.literal(spec.inner, "int32", width) + start, "flat")
                 weight = tir.load(self.weight, j + tap * spec.count, width)
-                term = inner.let(tirx.BufferLoad(self.source, [flat]) * weight, "term")
+                term = inner.let(tir.load_at(self.source, flat) * weight, "term")
                 total = term if total is None else inner.let(total + term, "total")
             inner.store(self.output, (outer * spec.count + j) * spec.inner + column, total, spec.inner)
 

@@ -61,9 +61,9 @@ class Precision:
 
 
 def loop_precision(dtypes: Iterable[DType], target: Target) -> Precision:
-    """How a loop without reuse holds its operands: as the widest real type among them, else as f32.
+    """How a loop without reuse holds its operands: as the widest real type computed in among them, else as f32.
 
     Whole numbers and bools come along, as many at a time.
     """
-    real = [dtype for dtype in dtypes if ELEMENT_TYPES[dtype].is_real]
+    real = [ELEMENT_TYPES[dtype].sums_in for dtype in dtypes if ELEMENT_TYPES[dtype].is_real]
     return Precision.of(max(real, key=lambda dtype: ELEMENT_TYPES[dtype].item_bytes, default="f32"), target)

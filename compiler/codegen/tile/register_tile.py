@@ -14,7 +14,8 @@ from tvm import tirx
 
 from compiler.codegen.tile.precision import LINE_BYTES
 from compiler.codegen.tile.tiling import ColumnTile, unroll_of, vector_pieces
-from compiler.codegen.tir.tir import Block, Buffer, Value, base, broadcast, dtype, index, literal, load
+from compiler.codegen.tir import halves
+from compiler.codegen.tir.tir import Block, Buffer, Value, base, broadcast, dtype, index, literal, load, load_at
 
 SUM_BLOCK = 256
 """Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""
@@ -61,7 +62,7 @@ def wide(value: Value | int) -> Value:
 
 def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
     """`lanes` consecutive elements from an int64 index."""
-    return tirx.BufferLoad(buffer, [flat if lanes == 1 else tirx.Ramp(flat, wide(1), lanes)])
+    return load_at(buffer, flat if lanes == 1 else tirx.Ramp(flat, wide(1), lanes))
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ def _wide_loop(block: Block, turns: int | Value, body: Callable[[Block, Value], 
 class RegisterTile:
     """Accumulators of `rows` x `columns` in `block`, zero at first."""
 
-    def __init__(self, block: Block, rows: int, columns: ColumnTile) -> None:
-        self.rows, self.columns = rows, columns
+    def __init__(self, block: Block, rows: int, columns: ColumnTile, products: str = "") -> None:
+        self.rows, self.columns, self.products = rows, columns, products
         self.starts = tuple(sum(columns.widths[:i]) for i in range(len(columns.widths)))
         # One array per accumulator: LLVM does not take a large one apart.
         self._locals = {(row, start): block.local(width, name="acc") for row, start, width in self._slots()}
@@ -165,10 +166,12 @@ class RegisterTile:
         ]
         place = a.base + position * wide(a.step_stride)
         for row in range(self.rows):
-            scalar = load_wide(a.buffer, place + wide(row * a.row_stride), 1)
+            at = place + wide(row * a.row_stride)
+            scalar = halves.pair_at(a.buffer, at) if self.products else load_wide(a.buffer, at, 1)
             spread = {width: block.let(broadcast(scalar, width), "a") for width in dict.fromkeys(self.columns.widths)}
             for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
-                self.put(block, row, start, fma(spread[width], vector, self.get(row, start, width), width))
+                add = halves.dot if self.products else fma
+                self.put(block, row, start, add(spread[width], vector, self.get(row, start, width), width))
 
     def gather(self, block: Block, b: Vectors, steps: int | Value) -> None:
         """Add the vectors of `steps` steps themselves, without an A (a tile of one row)."""
@@ -225,13 +228,13 @@ class RegisterTile:
         whole = steps // SUM_BLOCK
 
         def part(body: Block, number: Value) -> None:
-            inner = RegisterTile(body, self.rows, self.columns)
+            inner = RegisterTile(body, self.rows, self.columns, self.products)
             inner.run(body, *_shifted(a, b, number * SUM_BLOCK), SUM_BLOCK, ahead, (number, whole))
             self.add(body, inner)
 
         block.loop(whole, part, name="block")
         if steps % SUM_BLOCK:
-            inner = RegisterTile(block, self.rows, self.columns)
+            inner = RegisterTile(block, self.rows, self.columns, self.products)
             inner.run(block, *_shifted(a, b, index(whole * SUM_BLOCK)), steps % SUM_BLOCK)
             self.add(block, inner)
 

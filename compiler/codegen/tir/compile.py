@@ -10,6 +10,7 @@ import tvm
 from tvm import tirx
 from tvm.tirx.build import codegen_build
 
+from compiler.codegen.tir.halves import with_helpers
 from compiler.codegen.tir.tir import PrimFunc
 from compiler.targets import Target
 
@@ -51,7 +52,7 @@ def compile_function(function: PrimFunc, target: Target, *, symbol: str = "") ->
 
     The same function gives the same bytes.
     """
-    llvm = llvm_target(target)
+    llvm, function = llvm_target(target), with_helpers(function, target)
     if symbol:
         function = function.with_attr("global_symbol", symbol)
     built = codegen_build(lower(function, llvm), llvm)
@@ -64,4 +65,4 @@ def compile_function(function: PrimFunc, target: Target, *, symbol: str = "") ->
 def assembly(function: PrimFunc, target: Target) -> str:
     """The assembly text of one kernel, for tests and for people."""
     llvm = llvm_target(target)
-    return str(codegen_build(lower(function, llvm), llvm).inspect_source("asm"))
+    return str(codegen_build(lower(with_helpers(function, target), llvm), llvm).inspect_source("asm"))

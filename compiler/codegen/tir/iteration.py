@@ -258,7 +258,8 @@ def expression_dtype(expr: Expr, refs: Sequence[DType]) -> DType | None:
     """The type of an expression over operands of the given types; None for a bare constant."""
     match expr:
         case Ref(operand):
-            return refs[operand]
+            element = ELEMENT_TYPES[refs[operand]]
+            return element.sums_in if element.is_half else element.name
         case Index():
             return "i64"
         case Unary(op, x):

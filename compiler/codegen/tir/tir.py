@@ -14,8 +14,9 @@ from typing import Any
 from tvm import tirx
 
 from compiler.codegen.symbols import symbol_of
+from compiler.codegen.tir import halves
 from compiler.codegen.tir.iteration import FlatAccess
-from compiler.element_types import SCRATCH, require_emitted
+from compiler.element_types import SCRATCH
 from compiler.errors import InternalError
 from compiler.graph import TensorType
 from compiler.kernels.alignment import ALIGNMENT_BYTES
@@ -122,7 +123,11 @@ class Block:
 
     def store(self, buffer: Buffer, flat: int | Value, value: Value, stride: int = 1) -> None:
         """Write a value; a vector goes to `flat, flat + stride, ...`."""
-        self.add(tirx.BufferStore(buffer, value, [_lanes_index(flat, lanes_of(value), stride)]))
+        self.store_at(buffer, _lanes_index(flat, lanes_of(value), stride), value)
+
+    def store_at(self, buffer: Buffer, place: Value, value: Value) -> None:
+        """Write a value, or each element of one at a place of its own, as the buffer stores it."""
+        self.add(tirx.BufferStore(buffer, halves.rounded(value, element_of(buffer)), [place]))
 
     def loop(
         self, extent: int | Value, body: Callable[[Block, Value], None], *, kind: str = "serial", name: str = "i"
@@ -185,8 +190,18 @@ def divide(block: Block, number: Value, by: int) -> tuple[Value, Value]:
 def load(buffer: Buffer, flat: int | Value, lanes: int = 1, stride: int = 1) -> Value:
     """Read `lanes` elements `flat, flat + stride, ...`; stride 0 reads one and puts it in every lane."""
     if stride == 0:
-        return broadcast(tirx.BufferLoad(buffer, [index(flat)]), lanes)
-    return tirx.BufferLoad(buffer, [_lanes_index(flat, lanes, stride)])
+        return broadcast(load_at(buffer, index(flat)), lanes)
+    return load_at(buffer, _lanes_index(flat, lanes, stride))
+
+
+def load_at(buffer: Buffer, place: Value) -> Value:
+    """Read the element at a place, or at each of several, to compute with."""
+    return halves.widened(tirx.BufferLoad(buffer, [place]))
+
+
+def element_of(buffer: Buffer) -> str:
+    """TIR's name of what a buffer holds."""
+    return str(getattr(buffer.dtype, "dtype", buffer.dtype))
 
 
 # ---------------------------------------------------------------------------------------------------------- operands
@@ -209,8 +224,7 @@ class Operands:
 def declare(spec: KernelSpec, workspace_bytes: int = 0) -> Operands:
     """Buffers for the operands of `spec`, and a workspace of `SCRATCH` elements if `workspace_bytes` is positive.
 
-    Raises: InternalError if a tensor has more elements than a 32-bit index reaches; BuildError if it has elements of a
-    type that no kernel is emitted for.
+    Raises: InternalError if a tensor has more elements than a 32-bit index reaches.
     """
     types = operand_types(spec)
     workspace = None
@@ -224,7 +238,6 @@ def declare(spec: KernelSpec, workspace_bytes: int = 0) -> Operands:
 
 
 def _argument(name: str, tensor: TensorType) -> Buffer:
-    require_emitted(tensor.dtype, f"operand {name}")
     if tensor.size > _MOST_ELEMENTS:
         raise InternalError(f"operand {name} {tensor} has more than {_MOST_ELEMENTS} elements")
     return tirx.decl_buffer((max(tensor.size, 1),), tensor.element.tir, name=name, data_alignment=ALIGNMENT_BYTES)
@@ -232,8 +245,9 @@ def _argument(name: str, tensor: TensorType) -> Buffer:
 
 def finish(spec: KernelSpec, operands: Operands, body: Block) -> PrimFunc:
     """The complete function of a kernel. Operands may share storage: nothing is declared free of aliases."""
-    function = tirx.PrimFunc(list(operands.all), body.statement())
-    return function.with_attr("global_symbol", symbol_of(spec))
+    function = tirx.PrimFunc(list(operands.all), body.statement()).with_attr("global_symbol", symbol_of(spec))
+    has_halves = any(element_of(buffer) == halves.BF16 for buffer in operands.all)
+    return function.with_attr(halves.HELPED, 1) if has_halves else function
 
 
 # ---------------------------------------------------------------------------------------------------------- accesses
@@ -281,9 +295,7 @@ def read(block: Block, buffer: Buffer, access: FlatAccess, point: Point) -> Valu
     if vector is not None:
         lanes = _lanes_index(start, point.lanes, stride) if stride else broadcast(start, point.lanes)
         safe = block.let(tirx.Select(vector, lanes, literal(0, "int32", point.lanes)), "safe")
-        inside = tirx.Select(
-            vector, from_storage(tirx.BufferLoad(buffer, [safe]), access.type), _fill(access, point.lanes)
-        )
+        inside = tirx.Select(vector, from_storage(load_at(buffer, safe), access.type), _fill(access, point.lanes))
     else:
         inside = from_storage(load(buffer, start, point.lanes, stride), access.type)
     if scalar is not None:
@@ -330,8 +342,8 @@ def bool_to_byte(value: Value) -> Value:
 
 
 def to_storage(value: Value, tensor: TensorType) -> Value:
-    """A computed value as it is stored. Raises: InternalError if the types differ."""
-    want, have = tensor.element.tir, base(value)
+    """A computed value as it is stored (`Block.store` rounds). Raises: InternalError if the types differ."""
+    want, have = tensor.element.tir_value, base(value)
     if tensor.dtype == "bool":
         if have != "bool":
             raise InternalError(f"an expression of type {have} is stored to a bool tensor")

@@ -172,7 +172,7 @@ def spread(
 
 def store_wide(block: Block, buffer: Buffer, flat: Value, value: Value, lanes: int) -> None:
     """Write a vector at an int64 index."""
-    block.add(tirx.BufferStore(buffer, value, [flat if lanes == 1 else tirx.Ramp(flat, wide(1), lanes)]))
+    block.store_at(buffer, flat if lanes == 1 else tirx.Ramp(flat, wide(1), lanes), value)
 
 
 def put_tile(block: Block, tile: RegisterTile, buffer: Buffer, place: Value, stride: int, *, add: bool) -> None:

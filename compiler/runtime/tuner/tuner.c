@@ -45,6 +45,8 @@ static void fill_random(unsigned char *data, const pf_extent *operand, uint64_t 
         *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
         if (operand->dtype == PF_F32) ((float *)data)[i] = (float)((double)(*state >> 11) * 0x1p-52 - 1.0);
         else if (operand->dtype == PF_BOOL) data[i] = (unsigned char)(*state >> 63);
+        else if (operand->dtype == PF_F16) ((uint16_t *)data)[i] = (uint16_t)(*state & 0x8000 | 0x3800 | *state >> 54);
+        else if (operand->dtype == PF_BF16) ((uint16_t *)data)[i] = (uint16_t)(*state & 0x8000 | 0x3f00 | *state >> 57);
     }
 }
 

@@ -270,6 +270,6 @@ def test_images_of_half_as_many_bytes_come_from_the_cache() -> None:
     ids=lambda spec: f"{type(spec).__name__} {getattr(spec, 'kind', '')}",
 )
 def test_only_f32_is_emitted(spec: Contraction, dtype: DType) -> None:
-    with pytest.raises(BuildError, match=rf"{type(spec).__name__} is emitted for f32, not for {dtype}") as caught:
+    with pytest.raises(BuildError, match=rf"{type(spec).__name__} computes in f32, not in {dtype}") as caught:
         emit_kernel(replace(spec, dtype=dtype), V4, 1, DEFAULT)
     assert f"dtype='{dtype}'" in caught.value.where

@@ -16,6 +16,8 @@ from compiler.codegen.family import stored_panel_width
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES
 from compiler.passes import find_problem as problem_of_graph
 from compiler.placement.packed_weights import pack_weights, plan_packing
+from compiler.program.hold_halves import hold_halves
+from compiler.program.multiply_halves import multiply_halves
 from compiler.program.program import Program, StateTensor
 from compiler.program.text import parse_program, program_text
 from compiler.program.verify import find_problem as problem_of_program
@@ -49,6 +51,8 @@ CALL_PASSES: Mapping[str, Pass[Any]] = {name_of(step): step for step in each_of(
     "repeat_forward": partial(repeat_forward, positions={"train": (0, 1)}),
     "slice_batch": partial(slice_batch, groups={"train": (Group(0, 3, 2),)}),
     "pack_weights": pack_frozen,
+    "hold_halves": partial(hold_halves, dtype="bf16"),
+    "multiply_halves": multiply_halves,
 }
 """Those that are bound to what was decided for all programs are bound here to what the golden shows."""
 

@@ -1,0 +1,29 @@
+"""In which types a step holds its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from compiler.spec.forms import OneOf
+from compiler.spec.records import member
+
+Compute = Literal["f32", "bf16"]
+State = Literal["f32"]
+
+
+@dataclass(frozen=True)
+class PrecisionSpec:
+    """What is held in sixteen bits, as mixed precision has it: activations and their gradients, and no state.
+
+    Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018 (arXiv 1710.03740).
+    """
+
+    compute: Compute = member(
+        OneOf(get_args(Compute)),
+        "of activations and their gradients between kernels; sums, losses and statistics are f32 all the same",
+        default="f32", always=True,
+    )  # fmt: skip
+    state: State = member(
+        OneOf(get_args(State)), "of parameters, their gradients and optimizer state", default="f32", always=True
+    )

@@ -1,0 +1,81 @@
+"""A step whose activations are bfloat16 is as close to float64 as PyTorch's own autocast is, on the author's module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from compiler.codegen.testing import runs
+from compiler.targets import load
+from tests.compiler.agreement.cases import CASES
+from tests.compiler.agreement.course import course
+from tests.compiler.agreement.harness import (
+    Built,
+    Optimizer,
+    State,
+    build,
+    from_checkpoint,
+    gradients_of,
+    to_checkpoint,
+)
+from tests.compiler.agreement.step_binary import native_target
+
+MODELS = (
+    "mlp-full",
+    "digits-cnn-full",
+    "encoder-full-adamw",
+    "encoder-sparse",
+    "exported-encoder-full",
+    "mobilenet-ratio",
+    "resnet18-full",
+    "authored-fresh-encoder",
+)
+FACTOR = 2.5
+"""How many times autocast's distance from float64 a gradient of ours may have: rounding falls where it falls."""
+FLOOR = 4e-3
+"""One rounding to bfloat16, which autocast's gradient of a bias may be spared."""
+LOSS = 1e-2
+PAIRS = "x86-64-v4-bf16"
+TARGETS = (native_target(), *((PAIRS,) if runs(load(PAIRS)) else ()))
+"""Products in f32, and of pairs of bfloat16 where this machine has instructions for them."""
+
+
+@pytest.fixture(scope="module", params=[(name, target) for name in MODELS for target in TARGETS], ids="-".join)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
+    name, target = request.param
+    return build(replace(CASES[name](), compute="bf16"), target, tmp_path_factory.mktemp("step"), kernel_cache)
+
+
+def distances(built: Built, gradients: State, exact: State) -> dict[str, float]:
+    """Of each learning parameter's gradient from float64, by its length; vanishing ones by a share of the longest."""
+    norms = {name: float(np.linalg.norm(exact[name])) for name in built.plan}
+    least = 1e-3 * max(norms.values())
+    return {name: float(np.linalg.norm(gradients[name] - exact[name])) / max(norms[name], least) for name in built.plan}
+
+
+def learning(built: Built, gradients: Mapping[str, np.ndarray]) -> State:
+    return {name: gradients[name][window] for name, window in built.plan.items()}
+
+
+def test_a_step_is_as_close_to_float64_as_autocast(built: Built) -> None:
+    at = next(iter(course(built, 1)))
+    start = to_checkpoint(built, at.weights, at.state)
+    weights, _ = from_checkpoint(built, start)
+    exact_loss, exact = built.reference.loss_and_gradients(weights, *at.batch, torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, theirs = built.reference.loss_and_gradients(weights, *at.batch, torch.float32)
+    losses, after = built.binary.train(start, 1, built.binary.write_data(*at.batch), start=at.t - 1)
+    assert losses[0] == pytest.approx(exact_loss, rel=LOSS)
+    assert losses[0] != pytest.approx(exact_loss, rel=1e-7), "nothing was rounded"
+    ours = gradients_of(built, Optimizer(built), start, after)
+    limit = distances(built, learning(built, theirs), learning(built, exact))
+    usual = float(np.median(list(limit.values())))  # a gradient of autocast's may be right by luck
+    found = distances(built, ours, learning(built, exact))
+    far = {name: far for name, far in found.items() if far > FACTOR * max(limit[name], usual) + FLOOR}
+    assert not far
+    assert np.median(list(found.values())) < 1.5 * usual + FLOOR
