@@ -105,7 +105,8 @@ class Parser(argparse.ArgumentParser):
             kind = str(action.metavar or "command").lower()
             listed = "" if near or len(known) > NAMED else f"; there are: {', '.join(known)}"
             self.error(f"no {kind} '{value}'{near or listed}")
-        raise argparse.ArgumentError(action, f"invalid choice: '{value}' (choose from {', '.join(known)}){near}")
+        order = "; it stands after the bundle" if str(value).endswith(".pfb") else ""
+        raise argparse.ArgumentError(action, f"invalid choice: '{value}' (choose from {', '.join(known)}{order}){near}")
 
 
 SAME: Mapping[str, Sequence[str]] = {

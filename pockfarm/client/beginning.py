@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pockfarm.client.wanted import target_named
 from pockfarm.errors import UsageError
 from pockfarm.values import CompileWarning, Job, Run
 
@@ -82,8 +83,9 @@ def begin_compiles(farm: Client, wish: CompileWish) -> CompilesBegun:
         recipe = recipe_of(wish.model, wish.example_inputs, asked, folder, opened)
         files = recipe.brought.files
         name = wish.name or _name(wish.model, files.name)
+        meant = dict.fromkeys(target_named(farm.devices, target) for target in targets)
         jobs = tuple(
-            farm.compile(files, plan=recipe.plan, spec=recipe.spec, target=target, name=name) for target in targets
+            farm.compile(files, plan=recipe.plan, spec=recipe.spec, target=target, name=name) for target in meant
         )
         return CompilesBegun(jobs, Source(recipe.brought, _kept(opened, folder)))
 

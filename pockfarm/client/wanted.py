@@ -44,6 +44,16 @@ def with_known_keywords(function: Function) -> Function:
     return cast(Function, checked)
 
 
+def target_named(devices: Callable[[], Sequence[Device]], name: str) -> str:
+    """The target itself; for `host`, the best one of the farm's own machine. Raises: UsageError."""
+    if name != "host":
+        return name
+    for device in devices():
+        if device.measurement_class == "host" and device.targets:
+            return device.targets[0]
+    raise UsageError("the farm has no agent on its own machine, so there is no target `host`; name one")
+
+
 def is_meant(device: Device, pattern: str) -> bool:
     """Whether the pattern is its id, name or class, or one of its targets or tags (`key` or `key=value`)."""
     tags = device.raw.get("tags")

@@ -12,6 +12,7 @@ from device_agents.wire import MODES, RunSettings
 from device_agents.wire.disk import is_full
 from pockfarm.cited import cited
 from pockfarm.client import Client
+from pockfarm.client.wanted import target_named
 from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.filters import add_state_options
 from pockfarm.commands.ids import device_id
@@ -107,16 +108,6 @@ def farm_of(options: argparse.Namespace) -> Client:
     return Client(state=StateFolder(Path(options.state)) if options.state else None, profile=options.profile)
 
 
-def target_for(farm: Client, name: str) -> str:
-    """The target itself; for `host`, the best one of the farm's own machine. Raises: UsageError."""
-    if name != "host":
-        return name
-    for device in farm.devices():
-        if device.measurement_class == "host" and device.targets:
-            return device.targets[0]
-    raise UsageError("the farm has no agent on its own machine, so there is no target `host`; name one")
-
-
 def farm_command(
     subparsers: argparse._SubParsersAction[Any], name: str, words: str, run: object, *, states: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
@@ -141,7 +132,7 @@ def _compile(options: argparse.Namespace) -> int:
             file_or_input(options.model, "MODEL"),
             plan=plan_source(options.plan),
             spec=source(options.spec, "--spec"),
-            target=target_for(farm, options.target),
+            target=target_named(farm.devices, options.target),
         )
         print(f"job {job.id}", file=sys.stderr)
         with Waiting() as waiting:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from device_agents.wire import REAL_CLASSES, RunSettings
 from pockfarm import values
+from pockfarm.client.wanted import target_named
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
@@ -55,7 +56,7 @@ def fine_tune(
 def target_of(farm: Client, target: str | None, device: str | None, device_class: str | None) -> str:
     """What the wanted device runs best. Raises: UsageError when no device tells."""
     if target is not None:
-        return target
+        return target_named(farm.devices, target)
     devices = farm.devices()
     fitting = [one for one in devices if _fits(one, device, device_class) and one.targets]
     if not fitting:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pockfarm.errors import UsageError
+from pockfarm.sources import unread
 from pockfarm.verification.bundles import bundle_findings
 from pockfarm.verification.findings import MAX_TEXT_BYTES, Finding, NotVerified
 from pockfarm.verification.papers import Paper, read_paper
@@ -75,7 +75,7 @@ def _verdict(path: Path, trusted: str | None) -> Verdict:
         paper = read_paper(data, trusted)
         return Verdict(path, paper.findings, bundle_digest=paper.bundle_digest)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise unread(path, error) from None
     except NotVerified as error:
         return Verdict(path, problem=str(error), is_bundle=is_bundle)
 

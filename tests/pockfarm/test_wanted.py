@@ -9,7 +9,7 @@ import pytest
 
 from pockfarm.client import Client
 from pockfarm.client.profile import Profile
-from pockfarm.client.wanted import UnknownKeyword, is_meant
+from pockfarm.client.wanted import UnknownKeyword, is_meant, target_named
 from pockfarm.errors import UsageError
 from pockfarm.values import device_of
 
@@ -66,3 +66,15 @@ def test_what_is_not_installed_is_named_with_its_command(monkeypatch: pytest.Mon
         profile.to_frame()
     with pytest.raises(UsageError, match=r"profile.plot\(\) needs matplotlib.*pip install matplotlib"):
         profile.plot()
+
+
+def test_the_farms_own_machine_is_a_target_by_name() -> None:
+    """As `--target host` of the command line."""
+    board, here = (
+        device_of({"id": f"dev_{kind}", "name": kind, "state": "active", "measurement_class": kind, "targets": targets})
+        for kind, targets in (("hardware", ["raspberry-pi-4"]), ("host", ["x86-64-v4", "x86-64-v3"]))
+    )
+    assert target_named(lambda: [board, here], "host") == "x86-64-v4"
+    assert target_named(list, "raspberry-pi-5") == "raspberry-pi-5"
+    with pytest.raises(UsageError, match="no agent on its own machine, so there is no target `host`; name one"):
+        target_named(lambda: [board], "host")
