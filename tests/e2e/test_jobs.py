@@ -111,7 +111,7 @@ def test_a_fine_tuning_is_the_farms_and_comes_home(live: LiveFarm, tmp_path: Pat
     assert job.save_weights(tmp_path / "own.safetensors").stat().st_size > 0
     whole = client.fine_tune(MODULE, EXAMPLE, (x, y), spec=spec, **asked)
     assert all(torch.equal(tuned[name], whole[name]) for name in whole), "an uploaded data set is the same data"
-    with pytest.raises(UsageError, match="the model is in another process"):
+    with pytest.raises(UsageError, match="the model was not brought by this process"):
         client.get_job(job.id).result()
 
 

@@ -6,9 +6,11 @@ any other, and only what packs its operands, and what multiplies them, knows bet
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import tirx
 
-from compiler.codegen.tile.packing import Matrix, transposed
+from compiler.codegen.tile.packing import Matrix, put_square, put_zeros
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
 from compiler.codegen.tir import halves
 from compiler.codegen.tir.tir import Block, Buffer, Value, dtype, element_of, index, literal, load
@@ -24,8 +26,8 @@ def pack_pairs(
 
     def square(body: Block, number: Value) -> None:
         for start in range(0, tile.width, lanes):
-            at = source.at(number * (2 * lanes), start)
-            _turn(body, at, buffer, base + number * (lanes * tile.width) + start, tile, start, lanes)
+            columns = _columns(source.at(number * (2 * lanes), start), lanes)
+            put_square(body, columns, buffer, base + number * (lanes * tile.width) + start, tile, start, lanes)
 
     done = steps // lanes * lanes
     block.loop(steps // lanes, square, name="square")
@@ -67,24 +69,8 @@ def _join(block: Block, source: Matrix, buffer: Buffer, base: Value, tile: Colum
         for piece, lanes in vector_pieces(valid, width):
             at = start + piece
             block.store(buffer, base + at, _joined(source.buffer, source.base + at, source.step_stride, lanes))
-        for piece, lanes in vector_pieces(width - valid, 4):
-            block.store(buffer, base + (start + valid + piece), literal(0.0, "float32", lanes))
+        put_zeros(block, buffer, base + start, valid, width)
         start += width
-
-
-def _turn(block: Block, source: Matrix, buffer: Buffer, base: Value, tile: ColumnTile, first: int, lanes: int) -> None:
-    """A square of `lanes` pairs by `lanes` columns, from columns stored as rows."""
-    height = min(lanes, tile.width - first)
-    rows = [
-        block.let(_along(source.buffer, source.base + column * source.column_stride, lanes), "column")
-        if first + column < tile.valid
-        else literal(0.0, "float32", lanes)
-        for column in range(lanes)
-    ]
-    for step, vector in enumerate(transposed(block, rows)):
-        if height < lanes:
-            vector = tirx.Shuffle([vector], [index(i) for i in range(height)])
-        block.store(buffer, base + step * tile.width, vector)
 
 
 def _gather(block: Block, source: Matrix, buffer: Buffer, base: Value, tile: ColumnTile) -> None:
@@ -92,6 +78,11 @@ def _gather(block: Block, source: Matrix, buffer: Buffer, base: Value, tile: Col
         at = source.base + column * source.column_stride
         value = _along(source.buffer, at, 1) if column < tile.valid else literal(0.0, "float32")
         block.store(buffer, base + column, value)
+
+
+def _columns(source: Matrix, lanes: int) -> Callable[[int], Value]:
+    """What reads `lanes` pairs of a column, which lie side by side."""
+    return lambda column: _along(source.buffer, source.base + column * source.column_stride, lanes)
 
 
 def _along(buffer: Buffer, first: Value, pairs: int) -> Value:

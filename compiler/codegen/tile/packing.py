@@ -6,6 +6,7 @@ than the matrix.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tvm import tirx
@@ -27,6 +28,10 @@ class Matrix:
         """The matrix that begins at (step, column)."""
         return replace(self, base=self.base + step * self.step_stride + column * self.column_stride)
 
+    def steps(self, count: int) -> Callable[[int], Value]:
+        """What reads `count` steps of a column, which lie side by side."""
+        return lambda column: load(self.buffer, self.base + column * self.column_stride, count)
+
 
 def pack_panel(
     block: Block, source: Matrix, buffer: Buffer, base: Value, *, steps: int | Value, tile: ColumnTile, lanes: int
@@ -40,7 +45,8 @@ def pack_panel(
     def square(body: Block, number: Value) -> None:
         step = number * lanes
         for start in range(0, tile.width, lanes):
-            _transpose(body, source.at(step, start), buffer, base + step * tile.width + start, tile, start, lanes)
+            at = source.at(step, start)
+            put_square(body, at.steps(lanes), buffer, base + step * tile.width + start, tile, start, lanes)
 
     block.loop(turns, square, name="square")
     done = turns * lanes
@@ -56,11 +62,12 @@ def _copy_step(block: Block, source: Matrix, buffer: Buffer, base: Value, tile: 
         valid = max(min(width, tile.valid - start), 0)
         for piece, lanes in vector_pieces(valid, width):
             block.store(buffer, base + (start + piece), load(source.buffer, source.base + (start + piece), lanes))
-        _zeros(block, buffer, base + start, valid, width)
+        put_zeros(block, buffer, base + start, valid, width)
         start += width
 
 
-def _zeros(block: Block, buffer: Buffer, base: Value, first: int, end: int) -> None:
+def put_zeros(block: Block, buffer: Buffer, base: Value, first: int, end: int) -> None:
+    """Zeros from column `first` to `end`."""
     for piece, lanes in vector_pieces(end - first, 4):
         block.store(buffer, base + (first + piece), literal(0.0, "float32", lanes))
 
@@ -69,19 +76,18 @@ def _gather_step(block: Block, source: Matrix, buffer: Buffer, base: Value, tile
     for column in range(tile.valid):
         value = load(source.buffer, source.base + column * source.column_stride)
         block.store(buffer, base + column, value)
-    _zeros(block, buffer, base, tile.valid, tile.width)
+    put_zeros(block, buffer, base, tile.valid, tile.width)
 
 
-def _transpose(
-    block: Block, source: Matrix, buffer: Buffer, base: Value, tile: ColumnTile, first: int, lanes: int
+def put_square(
+    block: Block, column: Callable[[int], Value], buffer: Buffer, base: Value, tile: ColumnTile, first: int, lanes: int
 ) -> None:
-    """A square of `lanes` steps by `lanes` columns, from columns stored as rows, by exchanges between registers."""
+    """A square of `lanes` steps by `lanes` columns, from columns that are read as vectors (`column`: of the square), by
+    exchanges between registers; zeros where the tile has none."""
     height = min(lanes, tile.width - first)
     columns = [
-        block.let(load(source.buffer, source.base + column * source.column_stride, lanes), "column")
-        if first + column < tile.valid
-        else literal(0.0, "float32", lanes)
-        for column in range(lanes)
+        block.let(column(number), "column") if first + number < tile.valid else literal(0.0, "float32", lanes)
+        for number in range(lanes)
     ]
     for step, vector in enumerate(transposed(block, columns)):
         if height < lanes:
