@@ -92,7 +92,7 @@ def test_where_weights_stay_the_board_goes_on_by_itself(
     live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path
 ) -> None:
     """So many steps, for with few of them the run would be over before it is stopped twice."""
-    data, body = real_data(tmp_path / "data.npz"), {**body, "steps": 6_000}
+    data, body = real_data(tmp_path / "data.npz"), {**body, "steps": 15_000}
     board = start("board", data, stay=True)
     run_id, before = begun(live, body), 0
     for _ in range(2):
