@@ -275,15 +275,12 @@ def tune(bundle: Path, settings: RunSettings, *, table: Path, progress: Progress
     Raises: UsageError for a file that does not fit; Failed when the measuring ends without success.
     """
     from compiler.api import TuningTable, build_tuning
-    from pockfarm import preflight
 
-    preflight.check_file(bundle, "a bundle", "`pockfarm build`")
-    _manifest(bundle)
     known = read_tuning(table)
     try:
         built = build_tuning(read(bundle), cache_dir=cache_folder(), progress=progress)
     except CompileError as problem:
-        raise _translated(problem) from None
+        raise _translated(problem, bundle) from None
     with tempfile.TemporaryDirectory(prefix="pockfarm-tune-") as folder:
         path = Path(folder) / "tuning.pfb"
         path.write_bytes(built.data)
@@ -372,27 +369,21 @@ def execute(
 
 def _looked_at(bundle: Path, options: ExecOptions) -> tuple[CompileWarning, ...]:
     """What is odd about a run before it begins. Raises: UsageError for what cannot go well."""
+    from device_agents.errors import BadBundle
+    from device_agents.job.bundle import read_manifest
     from pockfarm import preflight
 
     for file in (bundle, *options.others):
         preflight.check_file(file, "a bundle", "`pockfarm build`")
     for file in filter(None, (options.weights, options.resume)):
         preflight.check_file(file, "a checkpoint", "a run with --export or --checkpoint")
-    manifest = _manifest(bundle)
+    try:
+        manifest = read_manifest(bundle)
+    except BadBundle as problem:
+        raise UsageError(f"{problem}; `pockfarm build` makes one, MODEL.onnx to BUNDLE.pfb [{problem.code}]") from None
     preflight.check_places(options.settings.mode, {name: getattr(options, name) for name in preflight.MADE_BY})
     preflight.check_class(options.device_class, (targets.load(name).device_class for name in targets.names()))
     return preflight.check_data(options.settings, manifest, options.data, options.validation_data)
-
-
-def _manifest(bundle: Path) -> Mapping[str, Any]:
-    """What a bundle says of itself. Raises: UsageError for what is none."""
-    from device_agents.errors import BadBundle
-    from device_agents.job.bundle import read_manifest
-
-    try:
-        return read_manifest(bundle)
-    except BadBundle as problem:
-        raise UsageError(f"{problem}; `pockfarm build` makes one, MODEL.onnx to BUNDLE.pfb [{problem.code}]") from None
 
 
 def _limits() -> Limits:
@@ -401,8 +392,8 @@ def _limits() -> Limits:
 
 
 def _translated(problem: CompileError, model: object = None) -> UsageError | Failed:
-    """`model`: the file that was compiled, for what is said of all of it."""
-    if problem.where == "model" and isinstance(model, Path):
+    """`model`: the file that was read, for what is said of all of it."""
+    if problem.where in ("model", "bundle") and isinstance(model, Path):
         problem.where = str(model)
     if problem.cause in CAUSES_OF_THE_USER:
         return UsageError(f"{problem} [{problem.code}]")

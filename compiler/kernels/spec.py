@@ -255,6 +255,7 @@ class AttentionSpec:
     H query heads share G key/value heads (H a multiple of G): query head h reads key head h // (H / G).
     `causal`: query t sees keys up to t + S - T only; the scores of later ones are -inf. A row that sees nothing (all
     scores -inf) gives y = 0, and the lowest number and 0 as its stats.
+    `products`: scores (and d_y v') are products of this type, in which q, k (v, d_y) lie; widths are even.
     `mask`: None, or the shape [B or 1, H or 1, T or 1, S or 1] of an additive mask of the same type.
     """
 
@@ -271,6 +272,7 @@ class AttentionSpec:
     causal: bool = False
     mask: tuple[int, int, int, int] | None = None
     wanted: tuple[bool, bool, bool] = (True, True, True)
+    products: Literal["", "bf16"] = field(default="", kw_only=True, metadata=LATER)
     stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 

@@ -1,7 +1,8 @@
 """Multiplies in sixteen bits where a machine has instructions for it, and an operand is held so anyway.
 
-Rewrites: products' `products`. Requires: operands in the types in which they lie. Ensures: the same calls; the other
-operand, a weight perhaps, is rounded as it is packed, and sums are f32. Why: two products at once for each lane.
+Rewrites: `products` of products, and of attention, whose scores are products. Requires: operands in the types in which
+they lie. Ensures: the same calls; the other operand, a weight perhaps, is rounded as it is packed, and sums are f32.
+Why: two products at once for each lane.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.element_types import DType
-from compiler.kernels.spec import MatmulSpec
+from compiler.kernels.spec import AttentionSpec, MatmulSpec
 from compiler.program.program import KernelCall, Program
 from compiler.rewriting.passes import Declined, PassResult, Reason
 from compiler.targets import Target, load, names
@@ -40,6 +41,8 @@ def multiply_halves(program: Program) -> PassResult[Program]:
 
 def _multiplied(call: KernelCall, declined: list[Declined]) -> KernelCall:
     spec = call.spec
+    if isinstance(spec, AttentionSpec):
+        return replace(call, spec=replace(spec, products="bf16")) if _has_scores_in_half(spec) else call
     if not isinstance(spec, MatmulSpec) or "bf16" not in spec.stored[:2]:
         return call
     if spec.b_panel or (spec.b_batched and spec.batch > 1):
@@ -48,3 +51,10 @@ def _multiplied(call: KernelCall, declined: list[Declined]) -> KernelCall:
         declined.append(ODD.at(call.layer))
         return call
     return replace(call, spec=replace(spec, products="bf16"))
+
+
+def _has_scores_in_half(spec: AttentionSpec) -> bool:
+    """Whether q and k, and of a gradient also v and d_y, lie in half, in rows of whole pairs."""
+    operands = (0, 1) if spec.kind == "forward" else (0, 1, 2, 5)
+    held = bool(spec.stored) and all(spec.stored[number] == "bf16" for number in operands)
+    return held and spec.width % 2 == 0 and spec.value_width % 2 == 0

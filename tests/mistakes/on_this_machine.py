@@ -204,7 +204,7 @@ MACHINE = (
             "did you mean '--out'?"),
     Mistake("machine", "to verify what is not there", "verify nothing.pfb", "No such file", "nothing.pfb",
             "relative names are looked for in"),
-    Mistake("machine", "schedules of a model", "tune net.onnx", "is not a bundle", "net.onnx", "pockfarm build"),
+    Mistake("machine", "schedules of a model", "tune net.onnx", "not a training bundle", "net.onnx: ", "build it again"),
     Mistake("machine", "the mode before the bundle", "exec profile net.pfb", "invalid choice: 'net.pfb'",
             "argument mode", "it stands after the bundle"),
     Mistake("machine", "no farm", "POCKFARM_STATE=nowhere devices", "no farm", "nowhere", "pockfarm up"),

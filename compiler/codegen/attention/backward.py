@@ -11,7 +11,7 @@ from tvm import tirx
 from compiler.codegen.attention.head import Head, Rows, Write, mask_row
 from compiler.codegen.attention.plan import AttentionPlan, Layout
 from compiler.codegen.tile.packing import zero_run
-from compiler.codegen.tile.register_tile import RegisterTile, Scalars
+from compiler.codegen.tile.register_tile import RegisterTile
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import vector_pieces
 from compiler.codegen.tir import scalar_math
@@ -79,10 +79,9 @@ class Backward(Head):
         q = block.let(self.query_base(rows, spec.width), "q")
         d_y = block.let(self.query_base(rows, spec.value_width), "d_y")
         q_stride, y_stride = spec.heads * spec.width, spec.heads * spec.value_width
-        self.scores(block, rows, Scalars(self.q, q, q_stride, 1), self.place(slot, "keys_across"), weights)
+        self.scores(block, rows, (self.q, q, spec.width), self.place(slot, "keys_across"), weights)
         if self.through_scores:
-            a = Scalars(self.d_y, d_y, y_stride, 1)
-            self.scores(block, rows, a, self.place(slot, "values_across"), d_scores)
+            self.scores(block, rows, (self.d_y, d_y, spec.value_width), self.place(slot, "values_across"), d_scores)
         block.loop(rows.count, lambda b, i: self._weights(b, rows, i, weights, d_scores, d_y), name="query")
         if self.d_v is not None:
             packed = block.let(self.place(slot, "d_y"), "packed")

@@ -8,7 +8,7 @@ from tvm import tirx
 
 from compiler.codegen.attention.head import Head, Rows, mask_row
 from compiler.codegen.attention.plan import AttentionPlan, Layout
-from compiler.codegen.tile.register_tile import RegisterTile, Scalars
+from compiler.codegen.tile.register_tile import RegisterTile
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import vector_pieces
 from compiler.codegen.tir import scalar_math
@@ -64,8 +64,8 @@ class Forward(Head):
     def _block(self, block: Block, slot: Value, rows: Rows) -> None:
         spec = self.spec
         scores = block.let(self.place(slot, "scores"), "scores")
-        q = Scalars(self.q, block.let(self.query_base(rows, spec.width), "q"), spec.heads * spec.width, 1)
-        self.scores(block, rows, q, self.place(slot, "keys_across"), scores)
+        q = block.let(self.query_base(rows, spec.width), "q")
+        self.scores(block, rows, (self.q, q, spec.width), self.place(slot, "keys_across"), scores)
         block.loop(rows.count, lambda b, i: self._softmax(b, slot, rows, i, scores), name="query")
         self._finish_stats(block, slot, rows)
         self._values(block, slot, rows, scores)

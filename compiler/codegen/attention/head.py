@@ -9,6 +9,7 @@ from tvm import tirx
 
 from compiler.codegen.attention.plan import AttentionPlan, Layout, Tiling
 from compiler.codegen.tile.packing import Matrix, copy_run, pack_panel
+from compiler.codegen.tile.pairs import pack_pairs
 from compiler.codegen.tile.register_tile import RegisterTile, Scalars, Vectors
 from compiler.codegen.tile.tiling import Columns, ColumnTile, vector_pieces
 from compiler.codegen.tir.iteration import FlatAccess, flatten_access
@@ -34,13 +35,15 @@ class Product:
     tile_rows: int
     row_limit: Value | None = None
     column_limit: Value | None = None
+    products: str = ""
+    """As `MatmulSpec` has it: then steps are pairs."""
 
     def emit(self, block: Block, a: Scalars, panel: Panel, write: Write) -> None:
         """Every tile that holds something that counts, column tile by column tile."""
 
         def tile(inner: Block, rows: int, m: Value, columns: ColumnTile, number: Value) -> None:
             n = inner.let(number * self.columns.tile.width, "n")
-            total = RegisterTile(inner, rows, columns)
+            total = RegisterTile(inner, rows, columns, self.products)
             source, vectors = a.at(m * a.row_stride), panel(columns, number, n)
             if isinstance(self.steps, int):
                 total.blocked_run(inner, source, vectors, self.steps)
@@ -133,14 +136,15 @@ class Head:
         return (batch * (self.spec.keys * self.spec.groups) + group) * width
 
     def pack_across(self, block: Block, source: Buffer, base: Value, to: Value, width: int) -> None:
-        """Keys (or values) as panels with the positions side by side: [width, positions]."""
+        """Keys (or values) as panels with the positions side by side: [width, positions], or pairs of [width / 2]."""
         matrix = Matrix(source, base, 1, self.spec.groups * width)
-        cut = self.score_columns
+        cut, steps = self.score_columns, self._steps(width)
+        pack = pack_pairs if self.spec.products else pack_panel
 
         def panel(body: Block, tile: ColumnTile, number: Value | int) -> None:
             n = number * cut.tile.width
-            place = body.let(to + n * width, "panel")
-            pack_panel(body, matrix.at(0, n), self.workspace, place, steps=width, tile=tile, lanes=self.plan.lanes)
+            place = body.let(to + n * steps, "panel")
+            pack(body, matrix.at(0, n), self.workspace, place, steps=steps, tile=tile, lanes=self.plan.lanes)
 
         block.loop(cut.full, lambda body, j: panel(body, cut.tile, j), name="column_tile")
         if cut.tail:
@@ -148,7 +152,11 @@ class Head:
 
     def across(self, base: Value, width: int) -> Panel:
         """Reads what `pack_across` wrote."""
-        return lambda tile, number, n: Vectors(self.workspace, base + n * width, tile.width)
+        return lambda tile, number, n: Vectors(self.workspace, base + n * self._steps(width), tile.width)
+
+    def _steps(self, width: int) -> int:
+        """Of a product of scores."""
+        return width // 2 if self.spec.products else width
 
     def pack_rows(
         self, block: Block, source: Buffer, base: Value, stride: int, to: Value, count: int, width: int
@@ -167,15 +175,17 @@ class Head:
 
     # ---------------------------------------------------------------------------------------------------- products
 
-    def scores(self, block: Block, rows: Rows, a: Scalars, panels: Value, to: Value) -> None:
-        """The block's rows times every packed key (or value): [count, keys]."""
+    def scores(self, block: Block, rows: Rows, operand: tuple[Buffer, Value, int], panels: Value, to: Value) -> None:
+        """The block's rows of an operand (buffer, first element, width) times every packed key or value."""
+        buffer, base, width = operand
+        steps = self._steps(width)
+        first = block.let(tirx.truncdiv(base, index(2)), "pair") if self.spec.products else base
+        a = Scalars(buffer, first, self.spec.heads * steps, 1)
         product = Product(
-            rows.count, self.score_columns, self._steps(a), self.plan.scores.rows, column_limit=rows.limit
-        )
-        product.emit(block, a, self.across(panels, self._steps(a)), stored(self.workspace, to, self.plan.score_stride))
-
-    def _steps(self, a: Scalars) -> int:
-        return a.row_stride // self.spec.heads
+            rows.count, self.score_columns, steps, self.plan.scores.rows, column_limit=rows.limit,
+            products=self.spec.products,
+        )  # fmt: skip
+        product.emit(block, a, self.across(panels, width), stored(self.workspace, to, self.plan.score_stride))
 
     def rows_out(self, block: Block, rows: Rows, weights: Value, operand: Value, width: int, write: Write) -> None:
         """The block's weights times the keys' rows of `operand`: [count, width]."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from compiler.codegen.matmul.pairs import copy_pairs, join_rows, pack_pairs
 from compiler.codegen.matmul.plan import MatmulPlan
 from compiler.codegen.tile.packing import Matrix, copy_some, pack_panel
+from compiler.codegen.tile.pairs import copy_pairs, join_rows, pack_pairs
 from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile
