@@ -111,6 +111,7 @@ MANUAL: Mapping[str, Entry] = {
     "devices show": _farm(f"devices show {DEVICE}", "its state and why, tags, history, own data"),
     "devices enrol": _farm("devices enrol desk-pi", "the line to paste on the board, good once"),
     "devices drain": _farm(f"devices drain {DEVICE} --reason 'new fan'", "what it finishes first"),
+    "devices rename": _farm(f"devices rename {DEVICE} desk-pi", "its new name"),
     "devices tag": _farm(f"devices tag {DEVICE} rack=7", "its tags"),
     "devices resume": _farm(f"devices resume {DEVICE}", "that it takes work again"),
     "devices quarantine": _farm(f"devices quarantine {DEVICE} --reason 'smells of smoke'", "its state"),

@@ -18,6 +18,8 @@ from pockfarm.screen import Meaning, errors, painted
 FLAG = "--json"
 _as_json: ContextVar[bool] = ContextVar("asked for JSON", default=False)
 _CODE = re.compile(r"\s*\[(?:[a-z]+: )?([a-z][\w-]*\.[\w.-]+)\]$")
+_BEHIND = re.compile(r"(.+) \(([^()]+)\)")
+"""As errors of the compiler have their hint."""
 _PLACE = re.compile(r"(?:argument )?(--[\w-]+(?: [^\s:]+)?|(?!https?$)[^\s:]+): (?=.)")
 """One word (a file, a field, a node), or an option with its value."""
 
@@ -54,4 +56,6 @@ def _parted(text: str) -> tuple[str, str, str, str]:
     first = first[place.end() :] if place else first
     if not hint:
         first, _, hint = (part.strip() for part in first.partition("; "))
+    if not hint and (behind := _BEHIND.fullmatch(first)):
+        first, hint = behind.groups()
     return first, found[1] if found else "", place[1] if place else "", " ".join(hint.split())

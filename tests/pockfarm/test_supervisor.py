@@ -259,7 +259,7 @@ def test_the_lock_says_who_is_up(state: StateFolder) -> None:
 def test_down_with_nothing_up_says_so(state: StateFolder) -> None:
     said: list[str] = []
     down(state, say=said.append)
-    assert said == ["the farm is not up"]
+    assert said == [f"no farm is up in {state.path}"]
 
 
 def test_up_tells_why_a_farm_does_not_start(
