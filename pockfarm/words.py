@@ -105,8 +105,15 @@ class Parser(argparse.ArgumentParser):
             kind = str(action.metavar or "command").lower()
             listed = "" if near or len(known) > NAMED else f"; there are: {', '.join(known)}"
             self.error(f"no {kind} '{value}'{near or listed}")
-        order = "; it stands after the bundle" if str(value).endswith(".pfb") else ""
-        raise argparse.ArgumentError(action, f"invalid choice: '{value}' (choose from {', '.join(known)}{order}){near}")
+        raise argparse.ArgumentError(
+            action, f"invalid choice: '{value}' (choose from {', '.join(known)}){near or self._order(action)}"
+        )
+
+    def _order(self, action: argparse.Action) -> str:
+        """In which order arguments stand, for one that has its meaning by its place."""
+        by_place = [one for one in self._actions if not one.option_strings]
+        names = " ".join(str(one.metavar or one.dest.upper()) for one in by_place)
+        return f"; the order is {self.prog} {names}" if action in by_place and len(by_place) > 1 else ""
 
 
 SAME: Mapping[str, Sequence[str]] = {

@@ -1,7 +1,7 @@
 """Kernels that pick, scatter, weigh and scan along one axis of a tensor seen as [outer, rows, inner].
 
 Operands that hold positions (`index`) are i64 or i32; negative ones count from the end. `stored`: see
-`compiler.kernels.spec.Stored`.
+`compiler.kernels.stored`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from compiler.element_types import DType
+from compiler.kernels.stored import LATER, Stored
 
 IndexDType = Literal["i64", "i32"]
 
@@ -34,7 +35,7 @@ class ElementsSpec:
     index_dtype: IndexDType = "i64"
     per_outer: bool = True
     per_inner: bool = True
-    stored: tuple[DType, ...] = field(default=(), kw_only=True, metadata={"later": True})
+    stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class ResampleSpec:
     taps: int
     dtype: DType = field(kw_only=True)
     index_dtype: IndexDType = "i32"
-    stored: tuple[DType, ...] = field(default=(), kw_only=True, metadata={"later": True})
+    stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

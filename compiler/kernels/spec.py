@@ -15,7 +15,6 @@ Scalar expressions read `Ref(k)`. In a `MapSpec`, `Ref(k)` is input k at that po
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal
 
@@ -24,14 +23,7 @@ from compiler.kernels.access import Access
 from compiler.kernels.cells import CellName
 from compiler.kernels.expressions import ACCUMULATED, Binary, Expr, Stat, refs, walk
 from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
-
-LATER: Mapping[str, bool] = {"later": True}
-"""Marks a field that is younger than its class: the canonical text leaves it out where it holds its default, so that
-what was compiled or measured before keeps its name."""
-
-Stored = tuple[DType, ...]
-"""In which types a family's own operands lie in memory, inputs before outputs; empty: in those that the family says.
-Where a real is held in half of one, the kernel computes with it widened, and rounds what it writes."""
+from compiler.kernels.stored import LATER, Stored
 
 
 @dataclass(frozen=True, slots=True)

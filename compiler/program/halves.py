@@ -35,40 +35,36 @@ Held = tuple[DType | None, ...]
 def may_be_half(spec: KernelSpec) -> tuple[bool, ...]:
     """For each operand, inputs before outputs, whether it may be held in half."""
     types = operand_types(spec)
-    inputs = [tensor.dtype == "f32" for tensor in types.inputs]
-    outputs = [tensor.dtype == "f32" for tensor in types.outputs]
+    count = len(types.outputs)
+    inputs, outputs = [True] * len(types.inputs), [True] * count
     match spec:
         case MapSpec():
             pass
         case RowSpec():
-            outputs = [
-                is_real and any(axis == 1 for dimension in access.index for axis, _ in dimension.terms)
-                for is_real, access in zip(outputs, spec.outputs, strict=True)
-            ]
-        case ReduceSpec():
-            outputs = [False]
+            outputs = [any(axis == 1 for at in one.index for axis, _ in at.terms) for one in spec.outputs]
         case MatmulSpec():
-            outputs = [_whole(spec, number) for number in range(len(outputs))]
+            outputs = [_whole(spec, number) for number in range(count)]
         case ConvSpec() | DepthwiseSpec():
-            outputs = [spec.kind != "weight_grad"] + [False] * (len(outputs) - 1)
+            outputs = [number == 0 and spec.kind != "weight_grad" for number in range(count)]
         case PoolSpec():
-            outputs = [is_real and spec.kind not in ("max_grad", "average_grad") for is_real in outputs]
-        case GatherSpec():
-            outputs = [spec.kind == "gather"] * len(outputs)
+            outputs = [spec.kind not in ("max_grad", "average_grad")] * count
+        case GatherSpec() | ElementsSpec():
+            outputs = [spec.kind == "gather"] * count
+        case ResampleSpec():
+            outputs = [spec.kind == "forward"]
         case AttentionSpec(kind="forward"):
             outputs = [True, False]
         case AttentionSpec():
             inputs[4] = False  # statistics of rows
-            outputs = [number == 0 and spec.wanted[0] for number in range(len(outputs))]  # the others are added to
+            outputs = [number == 0 and spec.wanted[0] for number in range(count)]  # the others are added to
         case NormGradSpec():
-            outputs = [number == 0 and spec.wanted[0] for number in range(len(outputs))]
-        case ElementsSpec():
-            outputs = [spec.kind == "gather"]
-        case ResampleSpec():
-            outputs = [spec.kind == "forward"]
+            outputs = [number == 0 and spec.wanted[0] for number in range(count)]
+        case ReduceSpec():
+            outputs = [False]
         case _:
-            return (False,) * (len(inputs) + len(outputs))
-    return (*inputs, *outputs)
+            return (False,) * (len(inputs) + count)
+    allowed, tensors = (*inputs, *outputs), types.inputs + types.outputs
+    return tuple(one and tensor.dtype == "f32" for one, tensor in zip(allowed, tensors, strict=True))
 
 
 def _whole(spec: MatmulSpec, number: int) -> bool:

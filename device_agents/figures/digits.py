@@ -64,16 +64,16 @@ def _borne(width: float, most: int) -> int:
 def _places_of_time(us: float, interval: Interval | None) -> int:
     """After the point of microseconds; below 0: digits before it that are not told."""
     if interval is None:
-        return _places_of_digits(us, ALONE_DIGITS)
+        return places_of_digits(us, ALONE_DIGITS)
     borne = _borne(interval.high - interval.low, MOST_DIGITS)
-    return max(_places_of_digits(us, LEAST_DIGITS), min(_places_of_digits(us, MOST_DIGITS), borne))
+    return max(places_of_digits(us, LEAST_DIGITS), min(places_of_digits(us, MOST_DIGITS), borne))
 
 
-def _places_of_digits(us: float, digits: int) -> int:
-    """So many significant ones."""
-    magnitude = _magnitude(us)
+def places_of_digits(value: float, digits: int) -> int:
+    """After the point of a positive figure that has so many in all; below 0: digits before it that are not told."""
+    magnitude = _magnitude(value)
     places = digits - 1 - magnitude
-    return places - (_magnitude(round(us, places)) > magnitude)  # 9.996 is 10.0
+    return places - (_magnitude(round(value, places)) > magnitude)  # 9.996 is 10.0
 
 
 def _unit(us: float, places: int) -> tuple[str, int]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
-from device_agents.figures.digits import parts_of_time, time_span
+from device_agents.figures.digits import parts_of_time, places_of_digits, time_span
 from device_agents.figures.intervals import Interval
 
 ABSENT = "–"
@@ -35,13 +34,7 @@ def difference(value: float, written: str) -> str:
 
 def three(value: float) -> str:
     """`1.23`, `45.6`, `789`, `1,234`: three significant digits, or all before the point."""
-    if value == 0:
-        return "0"
-    magnitude = math.floor(math.log10(abs(value)))
-    places = max(0, 2 - magnitude)
-    if abs(round(value, places)) >= 10 ** (magnitude + 1):  # 9.996 is 10.0
-        places = max(0, places - 1)
-    return true_minus(f"{value:,.{places}f}")
+    return number(value, max(0, places_of_digits(abs(value), 3))) if value else "0"
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -87,6 +87,17 @@ def web() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SeededFarm, str]]:
+    """A farm that the tests of a module change, and its address."""
+    from tests.dashboard.screenshots import serving
+
+    made = make_farm(tmp_path_factory.mktemp("farm"))
+    with serving(made) as address:
+        yield made, address
+    made.farm.close()
+
+
+@pytest.fixture(scope="module")
 def address(seeded: SeededFarm) -> Iterator[str]:
     """The seeded farm on a loopback port."""
     from tests.dashboard.screenshots import serving

@@ -9,30 +9,21 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from service.database.models import Event, Job, Run
-from tests.dashboard.conftest import SeededFarm, make_farm
-from tests.dashboard.screenshots import LOOKS, quiet_page, serving
+from tests.dashboard.conftest import SeededFarm
+from tests.dashboard.screenshots import LOOKS, quiet_page
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
 LONG_MS = 15_000
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SeededFarm, str]]:
-    """A farm that these tests change, and its address."""
-    made = make_farm(tmp_path_factory.mktemp("farm"))
-    with serving(made) as address:
-        yield made, address
-    made.farm.close()
-
-
 @pytest.fixture
-def page(web: Browser, own: tuple[SeededFarm, str]) -> Iterator[Page]:
-    with quiet_page(web, LOOKS[0], own[1], own[0].link()) as found:
+def page(web: Browser, served: tuple[SeededFarm, str]) -> Iterator[Page]:
+    with quiet_page(web, LOOKS[0], served[1], served[0].link()) as found:
         yield found
 
 
-def test_a_compile_is_followed_from_the_queue_to_its_stages(page: Page, own: tuple[SeededFarm, str]) -> None:
-    seeded, job_id = own[0], own[0].ids.compiling_job
+def test_a_compile_is_followed_from_the_queue_to_its_stages(page: Page, served: tuple[SeededFarm, str]) -> None:
+    seeded, job_id = served[0], served[0].ids.compiling_job
     _job(seeded, state="queued", stage="", fraction=0.0, started_at=None)
     page.goto(f"/dashboard/jobs/{job_id}")
     page.evaluate("window.isTheSame = true")
@@ -48,9 +39,9 @@ def test_a_compile_is_followed_from_the_queue_to_its_stages(page: Page, own: tup
     assert page.evaluate("window.isTheSame") is True, "it has been loaded again"
 
 
-def test_what_is_typed_and_copied_outlives_the_end_of_a_run(page: Page, own: tuple[SeededFarm, str]) -> None:
+def test_what_is_typed_and_copied_outlives_the_end_of_a_run(page: Page, served: tuple[SeededFarm, str]) -> None:
     """The page of an ended run takes the place of that of the running one while somebody writes a note."""
-    seeded, run_id = own[0], own[0].ids.running_run
+    seeded, run_id = served[0], served[0].ids.running_run
     page.goto(f"/dashboard/runs/{run_id}")
     page.evaluate("window.isTheSame = true")
     expect(page.locator("#run-acts summary")).to_be_visible()

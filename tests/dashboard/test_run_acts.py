@@ -8,30 +8,21 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from service.database.models import Run
-from tests.dashboard.conftest import SeededFarm, make_farm
-from tests.dashboard.screenshots import LOOKS, quiet_page, serving
+from tests.dashboard.conftest import SeededFarm
+from tests.dashboard.screenshots import LOOKS, quiet_page
 from tests.dashboard.test_live_charts import chart, point_at, reach, values
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SeededFarm, str]]:
-    """A farm that these tests change, and its address."""
-    made = make_farm(tmp_path_factory.mktemp("farm"))
-    with serving(made) as address:
-        yield made, address
-    made.farm.close()
-
-
 @pytest.fixture
-def page(web: Browser, own: tuple[SeededFarm, str]) -> Iterator[Page]:
-    with quiet_page(web, LOOKS[0], own[1], own[0].link()) as found:
+def page(web: Browser, served: tuple[SeededFarm, str]) -> Iterator[Page]:
+    with quiet_page(web, LOOKS[0], served[1], served[0].link()) as found:
         yield found
 
 
-def test_what_the_device_was_like_is_read_beside_a_step(page: Page, own: tuple[SeededFarm, str]) -> None:
-    page.goto(f"/dashboard/runs/{own[0].ids.pi_run}")
+def test_what_the_device_was_like_is_read_beside_a_step(page: Page, served: tuple[SeededFarm, str]) -> None:
+    page.goto(f"/dashboard/runs/{served[0].ids.pi_run}")
     steps, warmth = chart(page, "state-steps"), chart(page, "state-temperature_c")
     assert values(warmth)["temperature"] == "–"
     point_at(page, steps, 0.05)
@@ -44,8 +35,8 @@ def test_what_the_device_was_like_is_read_beside_a_step(page: Page, own: tuple[S
     assert reach(warmth)[0] == 0
 
 
-def test_a_dot_of_the_roofline_says_which_kernel_it_is(page: Page, own: tuple[SeededFarm, str]) -> None:
-    page.goto(f"/dashboard/runs/{own[0].ids.sparse_run}")
+def test_a_dot_of_the_roofline_says_which_kernel_it_is(page: Page, served: tuple[SeededFarm, str]) -> None:
+    page.goto(f"/dashboard/runs/{served[0].ids.sparse_run}")
     found = chart(page, "roofline")
     found.focus()
     page.keyboard.press("ArrowRight")
@@ -55,8 +46,8 @@ def test_a_dot_of_the_roofline_says_which_kernel_it_is(page: Page, own: tuple[Se
     assert any(name in said for name in ("update", "blocks", "classifier"))
 
 
-def test_kernels_are_sorted_and_found_without_loading(page: Page, own: tuple[SeededFarm, str]) -> None:
-    page.goto(f"/dashboard/runs/{own[0].ids.sparse_run}")
+def test_kernels_are_sorted_and_found_without_loading(page: Page, served: tuple[SeededFarm, str]) -> None:
+    page.goto(f"/dashboard/runs/{served[0].ids.sparse_run}")
     page.evaluate("window.isTheSame = true")
     place = page.locator("#kernels")
     place.get_by_role("link", name="Of roof").click()
@@ -73,11 +64,11 @@ def test_kernels_are_sorted_and_found_without_loading(page: Page, own: tuple[See
     assert page.evaluate("window.isTheSame") is True
 
 
-def test_kernels_are_found_without_javascript(web: Browser, own: tuple[SeededFarm, str]) -> None:
-    context = web.new_context(java_script_enabled=False, base_url=own[1])
+def test_kernels_are_found_without_javascript(web: Browser, served: tuple[SeededFarm, str]) -> None:
+    context = web.new_context(java_script_enabled=False, base_url=served[1])
     page = context.new_page()
-    page.goto(own[0].link())
-    page.goto(f"/dashboard/runs/{own[0].ids.sparse_run}")
+    page.goto(served[0].link())
+    page.goto(f"/dashboard/runs/{served[0].ids.sparse_run}")
     page.get_by_label("Find a kernel").fill("depthwise")
     page.get_by_role("button", name="Find").click()
     names = page.locator("#kernels tbody tr:visible th").all_inner_texts()
@@ -89,8 +80,8 @@ def test_kernels_are_found_without_javascript(web: Browser, own: tuple[SeededFar
     context.close()
 
 
-def test_a_run_is_named_and_found_by_its_tag(page: Page, own: tuple[SeededFarm, str]) -> None:
-    page.goto(f"/dashboard/runs/{own[0].ids.full_run}")
+def test_a_run_is_named_and_found_by_its_tag(page: Page, served: tuple[SeededFarm, str]) -> None:
+    page.goto(f"/dashboard/runs/{served[0].ids.full_run}")
     page.get_by_label("Name optional").fill("reference")
     page.get_by_label("Tags optional").fill("Paper, table-2")
     page.get_by_label("Note optional").fill("with a fan")
@@ -103,8 +94,8 @@ def test_a_run_is_named_and_found_by_its_tag(page: Page, own: tuple[SeededFarm, 
     expect(page.locator("tbody tr")).to_contain_text("reference")
 
 
-def test_a_run_is_cancelled_after_a_question(page: Page, own: tuple[SeededFarm, str]) -> None:
-    seeded = own[0]
+def test_a_run_is_cancelled_after_a_question(page: Page, served: tuple[SeededFarm, str]) -> None:
+    seeded = served[0]
     page.goto(f"/dashboard/runs/{seeded.ids.running_run}")
     page.locator("#run-acts summary").click()
     page.get_by_role("button", name="Yes: Cancel").click()
@@ -113,22 +104,22 @@ def test_a_run_is_cancelled_after_a_question(page: Page, own: tuple[SeededFarm, 
         assert session.get_one(Run, seeded.ids.running_run).cancel_requested
 
 
-def test_a_command_is_copied(page: Page, own: tuple[SeededFarm, str]) -> None:
+def test_a_command_is_copied(page: Page, served: tuple[SeededFarm, str]) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.goto(f"/dashboard/runs/{own[0].ids.train_run}")
+    page.goto(f"/dashboard/runs/{served[0].ids.train_run}")
     page.get_by_role("button", name="Copy: Command line").click()
     expect(page.get_by_role("button", name="Copy: Command line")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()").startswith("pockfarm run sha256:")
 
 
-def test_a_page_that_follows_keeps_what_its_reader_zoomed_to(page: Page, own: tuple[SeededFarm, str]) -> None:
+def test_a_page_that_follows_keeps_what_its_reader_zoomed_to(page: Page, served: tuple[SeededFarm, str]) -> None:
     from tests.dashboard.test_browser import _advance_run
 
-    page.goto(f"/dashboard/runs/{own[0].ids.running_run}")
+    page.goto(f"/dashboard/runs/{served[0].ids.running_run}")
     found = chart(page, "loss-curve")
     point_at(page, found, 0.2, down_to=0.5)
     low, high = reach(found)
     assert high < 148
-    _advance_run(own[0], 161)
+    _advance_run(served[0], 161)
     expect(page.get_by_text("161 of 400 steps")).to_be_visible(timeout=15_000)
     assert reach(chart(page, "loss-curve")) == pytest.approx((low, high))

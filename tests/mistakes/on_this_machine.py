@@ -207,7 +207,7 @@ MACHINE = (
     Mistake("machine", "schedules of a model", "tune net.onnx", "not a training bundle", "net.onnx: ",
             "build it again"),
     Mistake("machine", "the mode before the bundle", "exec profile net.pfb", "invalid choice: 'net.pfb'",
-            "argument mode", "it stands after the bundle"),
+            "argument mode", "the order is pockfarm exec BUNDLE.pfb MODE"),
     Mistake("machine", "no farm", "POCKFARM_STATE=nowhere devices", "no farm", "nowhere", "pockfarm up"),
     Mistake("machine", "a farm that is down", "POCKFARM_URL=http://127.0.0.1:9 POCKFARM_API_KEY=k devices",
             "no answer", "http://127.0.0.1:9", "pockfarm doctor", code=DOWN),

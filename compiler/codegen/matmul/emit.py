@@ -98,8 +98,7 @@ class Gemm:
 
                 def column_tile(b: Block, tile: ColumnTile, number: Value) -> None:
                     panel = self.panels.split_columns(b, slot, steps, tile, number)
-                    if not self.spec.products:
-                        sums.add_columns(b, slot, tile, number, panel, steps.count)
+                    sums.add_columns(b, slot, tile, number, panel, steps.count)
 
                     def row_tile(c: Block, height: int, m: Value) -> None:
                         total = RegisterTile(c, height, tile, self.spec.products)
@@ -114,7 +113,7 @@ class Gemm:
 
         share_out(block, self.plan.slots, self.plan.blocks, slot_body)
         sums.combine(block)
-        if self.spec.sums and self.spec.products:
+        if self.spec.sums and not sums.has_columns:
             self._sum_all_columns(block)
 
     def _sum_all_columns(self, block: Block) -> None:

@@ -19,13 +19,17 @@ Finish = Callable[[Block, Value, Value, int, Value], None]
 
 
 class SplitSums:
-    """Each slot's partial sums of C, and behind them, as one more row, those of B's columns."""
+    """Each slot's partial sums of C, and behind them, as one more row, those of B's columns.
+
+    In pairs a panel's columns are no numbers to add: then B's own are summed elsewhere.
+    """
 
     def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands, epilogue: Epilogue) -> None:
         self.spec, self.plan, self.operands, self.epilogue = spec, plan, operands, epilogue
         self.lanes = plan.precision.lanes
         self.workspace = operands.workspace
         self.stride = plan.columns.padded
+        self.has_columns = spec.sums and not spec.products
 
     def _base(self, slot: Value) -> Value:
         shared = self.plan.shared_panel_elements
@@ -44,8 +48,8 @@ class SplitSums:
     def add_columns(
         self, block: Block, slot: Value, tile: ColumnTile, number: Value, panel: Vectors, steps: int | Value
     ) -> None:
-        """Add the columns of a panel of B, if the spec asks for their sums."""
-        if not self.spec.sums:
+        """Add the columns of a panel of B, if their sums are made here."""
+        if not self.has_columns:
             return
         total = RegisterTile(block, 1, tile)
         total.gather(block, panel, steps)
@@ -58,7 +62,7 @@ class SplitSums:
             body.loop(end - first, lambda b, i: self._row(b, b.let(first + i, "m"), self._finish), name="m")
 
         share_out(block, self.plan.slots, self.plan.m, slot_body)
-        if self.spec.sums and not self.spec.products:
+        if self.has_columns:
             self._row(block, index(self.plan.m), self._finish_columns)
 
     def _row(self, block: Block, m: Value, finish: Finish) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from compiler.kernels.spec import MatmulSpec
@@ -14,12 +16,15 @@ from compiler.spec.precision import Compute
 from compiler.targets import load
 from examples.models import MODELS
 
+NOTHING: Mapping[str, object] = {}
 ENCODER = {"tokens": 100, "positions": 16, "width": 32}
 
 
-def programs(compute: Compute, target: str = "x86-64-v4", plan: str = "full", batch: int = 4) -> tuple[Program, ...]:
-    spec = {"batch": batch, "precision": {"compute": compute}, "optimizer": {"kind": "adamw", "learning_rate": 1e-3}}
-    settings = BuildSettings(SparsePlan.parse(plan), TrainingSpec.parse(spec), load(target))
+def programs(
+    compute: Compute, target: str = "x86-64-v4", batch: int = 4, more: Mapping[str, object] = NOTHING
+) -> tuple[Program, ...]:
+    spec = {"batch": batch, "precision": {"compute": compute}, "optimizer": {"kind": "adamw"}, **more}
+    settings = BuildSettings(SparsePlan.parse("full"), TrainingSpec.parse(spec), load(target))
     for stage in walk(MODELS["transformer_encoder"](**ENCODER), settings, Trace()):
         if stage.name == "schedule":
             assert isinstance(stage.made, tuple)
@@ -44,6 +49,14 @@ def test_what_outlives_a_call_chain_stays_whole(held: tuple[Program, ...]) -> No
         for call in program.calls:
             if call.phase == "update":
                 assert not any(program.types[value].element.is_half for value in (*call.inputs, *call.outputs))
+
+
+@pytest.mark.parametrize("more", [{"accumulate": 3}, {"optimizer": {"kind": "adamw", "clip_norm": 1.0}}])
+def test_gradients_of_parameters_stay_whole_also_where_no_product_updates(more: dict[str, object]) -> None:
+    for program in programs("bf16", more=more):
+        gradients = [call for call in program.calls if isinstance(call.spec, MatmulSpec) and call.spec.a_transposed]
+        assert gradients or program.name == "forward"
+        assert not any(program.types[call.outputs[0]].element.is_half for call in gradients)
 
 
 def test_most_of_what_lies_between_calls_is_held_in_half(held: tuple[Program, ...]) -> None:
