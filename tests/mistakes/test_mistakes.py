@@ -48,6 +48,20 @@ def test_the_same_is_told_as_json(found: Scene, mistake: Mistake) -> None:
     assert told["hint"], "the next step"
 
 
+@pytest.mark.xdist_group("mistakes")
+@pytest.mark.parametrize(
+    ("surface", "act"),
+    [
+        ("exec", "exec net.pfb train --data double.npz --steps 2"),
+        ("farm", "run $bundle train --dataset double.npz --steps 2"),
+    ],
+)
+def test_what_one_takes_the_other_takes(found: Scene, surface: str, act: str) -> None:
+    """Inputs in float64, as NumPy makes them: here and on the farm."""
+    answer = found.run(surface, Template(act).substitute(found.things))
+    assert answer.code == 0, answer.text
+
+
 def test_the_table_has_mistakes_of_every_surface() -> None:
     counts = Counter(one.surface for one in MISTAKES)
     assert sum(counts.values()) >= 60
