@@ -248,13 +248,13 @@ def install_python_packages(level: str) -> None:
 def pip(*arguments: str, about: int = 1) -> None:
     """Run pip with its output in the log, and show how many of `about` packages it has found. Raises: SetUpError."""
     command = [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
-    found: list[str] = []
+    found: set[str] = set()  # a resolver that goes back meets a package again
 
     def state(line: str) -> str:
         if line.startswith("WARNING"):
             return ""
         if match := re.match(r"(?:Collecting|Processing) (?:\S*/)?([A-Za-z0-9_.]+)", line):
-            found.append(match[1])
+            found.add(match[1].lower())
         if line.startswith("Installing collected packages"):
             return f"installing {line.count(',') + 1}"
         if match := re.match(r"(?:Downloading|Using cached) (?:\S*/)?(\S+\.whl) (\(.*\))", line):
