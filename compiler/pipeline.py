@@ -30,6 +30,7 @@ from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
 from compiler.step.loss import attach_loss
+from compiler.step.loss_scale import loss_scale
 from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, decide_plan
 from compiler.step.planning.reach import reached_by_loss
@@ -168,7 +169,7 @@ def _imported(model: bytes, settings: BuildSettings, external: External) -> Grap
 def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace: Trace | None) -> Iterator[Stage]:
     step = drop_at_random(use_batch_statistics(attach_loss(forward, spec.loss)))
     yield Stage("loss", step)
-    step = differentiate(step, plan)
+    step = differentiate(step, plan, scale=loss_scale(step, spec.precision))
     yield Stage("differentiate", step)
     step = add_optimizer(accumulate(step, spec.accumulate), spec.optimizer, plan)
     yield Stage("optimizer", step)

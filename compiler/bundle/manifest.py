@@ -13,7 +13,9 @@ from compiler.kernels.spec import signature
 from compiler.program.labels import label_of
 from compiler.program.program import KernelCall, Program, Schedule
 from compiler.settings import BuildSettings
+from compiler.spec.documents import TrainingSpec
 from compiler.stages import CompiledStep
+from compiler.step.loss_scale import loss_scale
 from compiler.step.training import IGNORED, Term
 from compiler.targets.cpu import OLDEST_GLIBC
 from compiler.values import Value
@@ -36,7 +38,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "device_class": target.device_class,
         "required_features": list(target.required_features),
         "plan": plan.name,
-        **({} if spec.precision.compute == "f32" else {"precision": spec.precision.compute}),
+        **_precision(step, spec),
         "batch": spec.batch * step.optimizer.micro_batches,
         "threads": step.threads,
         "inputs": [{**_tensor(step, train, value), **_weighed(step, value)} for value in step.training.data_inputs],
@@ -60,6 +62,13 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         **({"library": {"abi": LIBRARY_ABI, "glibc": OLDEST_GLIBC}} if spec.library else {}),
         "kernels": [_kernel(call, step.choices) for call in calls_of_step(step)],
     }
+
+
+def _precision(step: CompiledStep, spec: TrainingSpec) -> dict[str, object]:
+    """Nothing where all is f32."""
+    own = spec.precision
+    scaled = {"loss_scale": loss_scale(step.training, own)} if own.compute == "f16" else {}
+    return {} if own.compute == "f32" else {"precision": own.compute, **scaled}
 
 
 def _schedule(schedule: Schedule) -> dict[str, object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.element_types import DType
+from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.kernels.spec import AttentionSpec, MatmulSpec
 from compiler.program.program import KernelCall, Program
 from compiler.rewriting.passes import Declined, PassResult, Reason
@@ -21,14 +21,16 @@ ODD = Reason("halves.odd", "an even number of steps, since two are multiplied at
 
 def precision_warnings(target: Target, compute: DType) -> tuple[CompileWarning, ...]:
     """What a target does with halves, where that is less than it looks."""
-    if compute != "bf16" or target.has_bf16:
+    if compute == "f32" or target.multiplies(compute):
         return ()
-    said = f"{target.name} has no instructions for bfloat16: activations take half the memory, products are made in f32"
-    return (CompileWarning("precision.widened", "spec.precision.compute", said, _hint(target)),)
+    named = ELEMENT_TYPES[compute].label
+    said = f"{target.name} has no instructions for {named}: activations take half the memory, products are made in f32"
+    return (CompileWarning("precision.widened", "spec.precision.compute", said, _hint(target, compute)),)
 
 
-def _hint(target: Target) -> str:
-    like = [name for name in names() if load(name).has_bf16 and load(name).architecture == target.architecture]
+def _hint(target: Target, compute: DType) -> str:
+    able = [one for one in map(load, names()) if one.multiplies(compute)]
+    like = [one.name for one in able if one.architecture == target.architecture]
     return f"targets of its kind that have them: {', '.join(like)}" if like else ""
 
 

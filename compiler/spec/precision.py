@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from compiler.spec.forms import OneOf
+from compiler.spec.forms import Number, OneOf, Optional
 from compiler.spec.records import member
 
-Compute = Literal["f32", "bf16"]
+Compute = Literal["f32", "bf16", "f16"]
 State = Literal["f32"]
 
 
@@ -27,3 +27,8 @@ class PrecisionSpec:
     state: State = member(
         OneOf(get_args(State)), "of parameters, their gradients and optimizer state", default="f32", always=True
     )
+    loss_scale: float | None = member(
+        Optional(Number(2.0**-24, 2.0**24)),
+        "what the loss's gradient is multiplied by on its way through f16, and gradients of parameters divided by; "
+        "null: by what is measured", default=None,
+    )  # fmt: skip

@@ -23,10 +23,11 @@ from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
 
-def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
+def differentiate(step: TrainingGraph, plan: UpdatePlan, *, scale: float = 1.0) -> TrainingGraph:
     """Append the gradients of the loss with respect to the plan's parameters.
 
     Forward: the graph as it is. Backward: for y = f(x...), d_x += f'(x)^T d_y, summed over all consumers of x.
+    All that is summed is `scale` times as large on its way, and the plan's gradients are divided by it.
     A parameter without a differentiable path to the loss stays as it is, as in every framework, and a warning says so.
     Raises: PlanError if no parameter has one.
     """
@@ -34,7 +35,7 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
     b = GraphBuilder(graph)
     b.phase = "backward"
     active = _depends_on(graph, plan)
-    pending: dict[Value, list[Value]] = {step.loss: [b.constant(1.0)]}
+    pending: dict[Value, list[Value]] = {step.loss: [b.constant(scale)]}
     for node in reversed(graph.nodes):
         if node.outputs[0] not in pending or node.outputs[0] not in active:
             continue
@@ -49,7 +50,8 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan) -> TrainingGraph:
             continue
         known = graph.parameters.get(target)
         b.layer, b.parameter = known.layer if known is not None else "", graph.name_of(target)
-        gradients[target] = slice_of(b, _total(b, pending.pop(target)), part)
+        gradient = slice_of(b, _total(b, pending.pop(target)), part)
+        gradients[target] = gradient if scale == 1 else b.emit("mul", gradient, b.constant(1 / scale))
     whole = replace(without_cuts(b.graph_of(graph)), outputs=(*graph.outputs, *gradients.values()))
     whole = replace(whole, warnings=(*whole.warnings, *_left_out(unreached)))
     return replace(step, graph=whole, gradients=gradients)

@@ -63,6 +63,10 @@ class CpuTarget:
         """Whether instructions round f32 to bfloat16, and multiply pairs of them into f32."""
         return not {"+avx512bf16", "+bf16"}.isdisjoint(self.features)
 
+    def multiplies(self, dtype: str) -> bool:
+        """Whether products are made in a type of sixteen bits."""
+        return dtype == "bf16" and self.has_bf16
+
     @property
     def library_triple(self) -> str:
         """The linker's, for a shared library: an app's C library is glibc, as on every board's own Linux."""

@@ -6,6 +6,8 @@ language, which becomes one instruction where the machine has it.
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import Any
 
 import tvm
@@ -15,8 +17,10 @@ from compiler.element_types import ELEMENT_TYPES
 from compiler.targets import Target
 
 BF16, F16 = ELEMENT_TYPES["bf16"].tir, ELEMENT_TYPES["f16"].tir
-HELPED = "bf16"
+HELPED = "halves"
 """Attribute of a function that calls what is written for a target by `with_helpers`."""
+_MOST = 65504.0
+"""The largest float16."""
 _LANES = (1, 2, 4, 8, 16, 32, 64)
 _BY_INSTRUCTION = """
 define {bits} @{name}({wide} %x) {{
@@ -51,6 +55,23 @@ define {bits} @{name}({wide} %x) {{
 """
 
 
+_SATURATED = """
+define {bits} @pf_f16_{lanes}({wide} %x) {{
+  %over = fcmp ogt {wide} %x, {most}
+  %low = select {flags} %over, {wide} {most}, {wide} %x
+  %under = fcmp olt {wide} %low, {least}
+  %bound = select {flags} %under, {wide} {least}, {wide} %low
+  %positive = fcmp oeq {wide} %x, {infinite}
+  %negative = fcmp oeq {wide} %x, {negative}
+  %is_infinite = or {flags} %positive, %negative
+  %chosen = select {flags} %is_infinite, {wide} %x, {wide} %bound
+  %rounded = fptrunc {wide} %chosen to {f16}
+  %bits = bitcast {f16} %rounded to {bits}
+  ret {bits} %bits
+}}
+"""
+
+
 def widened(raw: Any) -> Any:
     """What was loaded as a value to compute with: f32 for half of one, all else as it is."""
     element, _, lanes = str(raw.ty.dtype).partition("x")
@@ -65,13 +86,18 @@ def widened(raw: Any) -> Any:
 
 
 def rounded(value: Any, element: str) -> Any:
-    """An f32 as it is stored in a buffer of `element`s: the nearest number of half its bits, ties to even."""
+    """An f32 as it is stored in a buffer of `element`s: the nearest number of half its bits, ties to even.
+
+    What is too large for float16 becomes its largest number, not infinite; what is infinite stays so (decision 88).
+    """
     have, _, lanes = str(value.ty.dtype).partition("x")
     if have != "float32":
         return value
-    if element == F16:
-        return tirx.Cast(_type(F16, lanes), value)
-    return tirx.call_extern(_type(BF16, lanes), _name(int(lanes or 1)), value) if element == BF16 else value
+    if element not in (F16, BF16):
+        return value
+    kind = "f16" if element == F16 else "bf16"
+    bits = tirx.call_extern(_type("uint16", lanes), f"pf_{kind}_{lanes or 1}", value)
+    return tirx.reinterpret(_type(F16, lanes), bits) if element == F16 else bits
 
 
 def pair_at(buffer: Any, place: Any) -> Any:
@@ -93,8 +119,8 @@ def with_helpers(function: Any, target: Target) -> Any:
     """A kernel, beside what rounds and multiplies for it on a target, of which LLVM keeps what is used."""
     if HELPED not in (function.attrs or {}):
         return function
-    form = _BY_INSTRUCTION if target.has_bf16 else _BY_ARITHMETIC
-    text = "".join(form.format(name=_name(lanes), **_words(lanes)) for lanes in _LANES)
+    forms = (_BY_INSTRUCTION if target.has_bf16 else _BY_ARITHMETIC) + _SATURATED
+    text = "".join(forms.format(name=f"pf_bf16_{lanes}", lanes=lanes, **_words(lanes)) for lanes in _LANES)
     text += "".join(
         _DOT.format(lanes=lanes, pairs=2 * lanes, intrinsic=intrinsic) for lanes, intrinsic in _dots(target).items()
     )
@@ -113,17 +139,20 @@ def _dots(target: Target) -> dict[int, str]:
 
 def _words(lanes: int) -> dict[str, str]:
     """LLVM's types and constants of so many lanes."""
-    elements = {"wide": "float", "half": "bfloat", "bits": "i16", "words": "i32", "flags": "i1"}
+    elements = {"wide": "float", "half": "bfloat", "f16": "half", "bits": "i16", "words": "i32", "flags": "i1"}
     types = {name: element if lanes == 1 else f"<{lanes} x {element}>" for name, element in elements.items()}
     constants = {
         f"c{number}": str(number) if lanes == 1 else "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
         for number in (1, 16, 64, 32767)
     }
-    return types | constants
+    reals = {"most": _MOST, "least": -_MOST, "infinite": math.inf, "negative": -math.inf}
+    return types | constants | {name: _real(value, lanes) for name, value in reals.items()}
 
 
-def _name(lanes: int) -> str:
-    return f"pf_bf16_{lanes}"
+def _real(value: float, lanes: int) -> str:
+    """A constant in LLVM's language, which writes floats with the bits of doubles."""
+    text = f"0x{struct.pack('>d', value).hex().upper()}"
+    return text if lanes == 1 else "<" + ", ".join([f"float {text}"] * lanes) + ">"
 
 
 def _type(element: str, lanes: str) -> str:

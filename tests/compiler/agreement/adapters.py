@@ -61,10 +61,10 @@ class PeftReference(ModuleReference):
 
     def loss_and_gradients(
         self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], labels: np.ndarray,
-        real: torch.dtype, *, channels_last: bool = False,
+        real: torch.dtype, *, channels_last: bool = False, scale: float = 1.0,
     ) -> tuple[float, dict[str, np.ndarray]]:  # fmt: skip
         """The same in the order that there is."""
-        return super().loss_and_gradients(weights, feeds, labels, real)
+        return super().loss_and_gradients(weights, feeds, labels, real, scale=scale)
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,12 @@ class Reference(ABC):
         real: torch.dtype,
         *,
         channels_last: bool = False,
+        scale: float = 1.0,
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """The mean loss and its gradient by every parameter."""
+        """The mean loss and its gradient by every parameter, `scale` times as large on its way."""
         leaves = {name: _laid_out(leaf, channels_last).requires_grad_() for name, leaf in _leaves(weights, real)}
         loss = mean_loss(self.loss, self.logits(leaves, feeds, real), as_tensor(labels, real))
-        return Forward(leaves, loss).loss_and_gradients()
+        return Forward(leaves, loss).loss_and_gradients(scale)
 
     def watched(
         self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], labels: np.ndarray
@@ -82,11 +83,11 @@ class Forward:
     margin: float = float("nan")
     """The smallest distance of an input from a kink, if that was watched."""
 
-    def loss_and_gradients(self) -> tuple[float, dict[str, np.ndarray]]:
-        """The mean loss and its gradient by every parameter."""
-        self.loss.backward()
+    def loss_and_gradients(self, scale: float = 1.0) -> tuple[float, dict[str, np.ndarray]]:
+        """The mean loss and its gradient by every parameter, `scale` times as large on its way."""
+        (self.loss * scale).backward()
         return self.loss.item(), {
-            name: (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad).numpy()
+            name: (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad / scale).numpy()
             for name, leaf in self.leaves.items()
         }
 

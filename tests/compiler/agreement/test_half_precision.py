@@ -1,4 +1,5 @@
-"""A step whose activations are bfloat16 is as close to float64 as PyTorch's own autocast is, on the author's module."""
+"""A step whose activations are bfloat16 or float16 is as close to float64 as PyTorch's own autocast is (of float16,
+with gradients scaled as its `GradScaler` has them), on the author's module."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ import pytest
 import torch
 
 from compiler.codegen.testing import runs
+from compiler.spec.precision import Compute
 from compiler.targets import load
 from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.course import course
 from tests.compiler.agreement.harness import (
+    Batch,
     Built,
     Optimizer,
     State,
@@ -37,18 +40,33 @@ MODELS = (
 )
 FACTOR = 2.5
 """How many times autocast's distance from float64 a gradient of ours may have: rounding falls where it falls."""
-FLOOR = 4e-3
-"""One rounding to bfloat16, which autocast's gradient of a bias may be spared."""
-LOSS = 1e-2
+FLOOR = {"bf16": 4e-3, "f16": 5e-4}
+"""One rounding, which autocast's gradient of a bias may be spared."""
+LOSS = {"bf16": 1e-2, "f16": 2e-3}
+SCALE = 2.0**16
+"""PyTorch's own first one."""
 PAIRS = "x86-64-v4-bf16"
 TARGETS = (native_target(), *((PAIRS,) if runs(load(PAIRS)) else ()))
 """Products in f32, and of pairs of bfloat16 where this machine has instructions for them."""
 
 
-@pytest.fixture(scope="module", params=[(name, target) for name in MODELS for target in TARGETS], ids="-".join)
+WAYS: tuple[tuple[str, str, Compute], ...] = (
+    *((name, target, "bf16") for name in MODELS for target in TARGETS),
+    *((name, native_target(), "f16") for name in MODELS),
+)
+
+
+@pytest.fixture(scope="module", params=WAYS, ids="-".join)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
-    name, target = request.param
-    return build(replace(CASES[name](), compute="bf16"), target, tmp_path_factory.mktemp("step"), kernel_cache)
+    name, target, compute = request.param
+    return build(replace(CASES[name](), compute=compute), target, tmp_path_factory.mktemp("step"), kernel_cache)
+
+
+def autocast(built: Built, weights: State, batch: Batch) -> State:
+    """PyTorch's own gradients in half precision."""
+    dtype, scale = (torch.float16, SCALE) if built.case.compute == "f16" else (torch.bfloat16, 1.0)
+    with torch.autocast("cpu", dtype=dtype):
+        return built.reference.loss_and_gradients(weights, *batch, torch.float32, scale=scale)[1]
 
 
 def distances(built: Built, gradients: State, exact: State) -> dict[str, float]:
@@ -67,15 +85,15 @@ def test_a_step_is_as_close_to_float64_as_autocast(built: Built) -> None:
     start = to_checkpoint(built, at.weights, at.state)
     weights, _ = from_checkpoint(built, start)
     exact_loss, exact = built.reference.loss_and_gradients(weights, *at.batch, torch.float64)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        _, theirs = built.reference.loss_and_gradients(weights, *at.batch, torch.float32)
+    theirs = autocast(built, weights, at.batch)
+    floor, close = FLOOR[built.case.compute], LOSS[built.case.compute]
     losses, after = built.binary.train(start, 1, built.binary.write_data(*at.batch), start=at.t - 1)
-    assert losses[0] == pytest.approx(exact_loss, rel=LOSS)
+    assert losses[0] == pytest.approx(exact_loss, rel=close)
     assert losses[0] != pytest.approx(exact_loss, rel=1e-7), "nothing was rounded"
     ours = gradients_of(built, Optimizer(built), start, after)
     limit = distances(built, learning(built, theirs), learning(built, exact))
     usual = float(np.median(list(limit.values())))  # a gradient of autocast's may be right by luck
     found = distances(built, ours, learning(built, exact))
-    far = {name: far for name, far in found.items() if far > FACTOR * max(limit[name], usual) + FLOOR}
+    far = {name: far for name, far in found.items() if far > FACTOR * max(limit[name], usual) + floor}
     assert not far
-    assert np.median(list(found.values())) < 1.5 * usual + FLOOR
+    assert np.median(list(found.values())) < 1.5 * usual + floor

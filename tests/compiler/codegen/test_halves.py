@@ -189,3 +189,13 @@ def test_a_kernel_without_halves_keeps_its_name() -> None:
     assert holding(plain, (None,) * 3) == plain
     assert "stored" not in canonical(plain)
     assert signature(holding(plain, ("bf16", None, None))) != signature(holding(plain, ("f16", None, None)))
+
+
+def test_float16_holds_what_is_too_large_as_its_largest() -> None:
+    """At any width, and what is infinite or no number as it is."""
+    given = np.array([65503, 65519.9, 65520, 7e4, 3e38, -7e4, np.inf, -np.inf, np.nan, 1e-7] * 5, np.float32)
+    copied = MapSpec((50,), (vector(50),), (vector(50),), (Ref(0),))
+    with np.errstate(over="ignore"):
+        wanted = np.where(np.isfinite(given), np.clip(given, -65504, 65504), given).astype(np.float16)
+    (found,) = Kernel(holding(copied, (None, "f16")), load(native_target()), 2).run(given)
+    np.testing.assert_array_equal(found.view(np.float16), wanted)

@@ -59,6 +59,12 @@ def test_gradients_of_parameters_stay_whole_also_where_no_product_updates(more: 
         assert not any(program.types[call.outputs[0]].element.is_half for call in gradients)
 
 
+def test_a_scaled_loss_costs_no_call() -> None:
+    """Gradients are divided by the scale where they are made, or where they are used."""
+    for scaled, plain in zip(programs("f16"), programs("bf16"), strict=True):
+        assert [call.layer + call.phase for call in scaled.calls] == [call.layer + call.phase for call in plain.calls]
+
+
 def test_most_of_what_lies_between_calls_is_held_in_half(held: tuple[Program, ...]) -> None:
     plain = programs("f32")
     for program, before in zip(held, plain, strict=True):
