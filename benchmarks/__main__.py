@@ -1,8 +1,10 @@
 """`make bench`: our training step beside every framework, same weights, data, plan and cores, interleaved in one run.
 
-    python -m benchmarks                                          everything (an hour or two; resumes where it ended)
+    python -m benchmarks                                          everything (many hours; resumes where it ended)
     python -m benchmarks --models mobilenet_v2_b8 --plans full sparse --rounds 3
-    python -m benchmarks --only roofline --plans full
+    python -m benchmarks --only compare roofline --models mobilenet_v2_b8 --plans full       held against its roofline
+    python -m benchmarks --only compare --models held-out --plans full
+    python -m benchmarks --left                                   what is not measured yet, and measures nothing
 
 These machines drift: quote ratios of one run, never times of two. Results: `build/bench/`, and `docs/benchmarks.md`.
 """
@@ -18,12 +20,19 @@ from types import FrameType
 
 from benchmarks import compiling, machine, page, roofline, scaling
 from benchmarks.compare import compare, save, table
+from benchmarks.held_out import WORKLOADS as HELD_OUT
 from benchmarks.models import WORKLOADS
 from benchmarks.prepare import PLANS, prepare
 from benchmarks.results import PUBLISHED, Results
 from benchmarks.sides import NAMES, tune_step
 
 PROFILED_STEPS = 12
+GROUPS = {
+    "all": tuple(WORKLOADS),
+    "table": tuple(name for name, one in WORKLOADS.items() if not one.held_out),
+    "held-out": tuple(HELD_OUT),
+}
+"""Names for several workloads: those with goals of their own, and those that nothing was tuned on."""
 PARTS = ("compare", "roofline", "scaling", "compiling")
 
 
@@ -33,6 +42,9 @@ def main() -> int:
     if arguments.quick:
         arguments.rounds, arguments.steps = 2, 3
     results = Results.apart(arguments.results) if arguments.results else PUBLISHED
+    arguments.models = [name for chosen in arguments.models for name in GROUPS.get(chosen, (chosen,))]
+    if arguments.left:
+        return print_left(arguments, results)
     signal.signal(signal.SIGTERM, _stop)
     if arguments.tune:
         tune_all(arguments)
@@ -53,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="nothing: only renew the page")
-    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="WORKLOAD")
+    parser.add_argument("--models", nargs="+", choices=(*GROUPS, *WORKLOADS), default=["all"], metavar="WORKLOAD")
     parser.add_argument("--plans", nargs="+", choices=PLANS, default=list(PLANS))
     parser.add_argument("--sides", nargs="+", choices=NAMES, default=list(NAMES), metavar="SIDE")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
@@ -61,9 +73,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--quick", action="store_true", help="2 rounds of 3 steps")
     parser.add_argument("--again", action="store_true", help="measure also what an earlier run already did")
+    parser.add_argument("--left", action="store_true", help="only say what is not measured yet")
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="first measure schedules, so long a workload")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="figures and page go here, not to docs/")
     return parser
+
+
+def print_left(arguments: argparse.Namespace, results: Results) -> int:
+    """A command for each workload and plan that was asked for and is not there."""
+    for name in arguments.models:
+        for plan in arguments.plans:
+            if not results.comparison(name, plan).exists():
+                print(f"python -m benchmarks --only compare --models {name} --plans {plan}")
+    return 0
 
 
 def compare_all(arguments: argparse.Namespace, results: Results) -> bool:

@@ -16,11 +16,13 @@ import numpy as np
 from benchmarks.environments import EnvironmentFailed
 from benchmarks.prepare import Prepared
 from benchmarks.processes import RunningSide, SideFailed, started, take_turns
-from benchmarks.sides import OURS, VARIANTS, has_side, side_of
+from benchmarks.sides import COMPARED_LOSSES, OURS, OURS_BF16, VARIANTS, has_side, side_of
 from compiler.errors import CompileError
 
 LOSS_TOLERANCE = 1e-4
 """Relative; float32 in another order of summation differs by 1e-6 here, another update rule by 1e-3."""
+HALF_LOSS_TOLERANCE = 0.05
+"""Of sides in half precision, whose numbers have 8 bits: it shows a wrong loss or a step that diverges, no more."""
 SLOW = 3.0
 """A side that takes so many times as long as the fastest gets one turn: more would tell nothing new."""
 
@@ -71,8 +73,12 @@ class Comparison:
         return next((side for side in self.sides if side.name == name and side.rounds_ms), None)
 
     def others(self) -> list[SideResult]:
-        """The framework variants that ran."""
-        return [side for side in self.sides if side.name in VARIANTS and side.rounds_ms]
+        """The framework variants that ran, in f32."""
+        return [side for side in self.sides if _compute(side.name) == "f32" and side.rounds_ms]
+
+    def halves(self) -> list[SideResult]:
+        """The framework variants that ran in half precision."""
+        return [side for side in self.sides if _compute(side.name) == "bf16" and side.rounds_ms]
 
     def fastest_other(self) -> SideResult | None:
         """The framework variant with the smallest median."""
@@ -80,7 +86,16 @@ class Comparison:
 
     def differing(self) -> list[SideResult]:
         """Sides whose losses show that they did other work than we did."""
-        return [side for side in self.sides if (side.loss_difference or 0.0) > LOSS_TOLERANCE]
+        return [side for side in self.sides if (side.loss_difference or 0.0) > _tolerance(side.name)]
+
+
+def _compute(name: str) -> str:
+    """What a framework's variant computes in; nothing for a side of ours."""
+    return VARIANTS[name].compute if name in VARIANTS else ""
+
+
+def _tolerance(name: str) -> float:
+    return HALF_LOSS_TOLERANCE if name == OURS_BF16 or _compute(name) == "bf16" else LOSS_TOLERANCE
 
 
 def ratio_of(slow: SideResult, fast: SideResult) -> tuple[float, float, float]:
@@ -157,9 +172,9 @@ def _take_turns(running: Sequence[tuple[RunningSide, SideResult]], rounds: int, 
 def _compare_losses(found: Comparison) -> None:
     mine = found.side(OURS)
     for side in found.sides:
-        if mine is None or side.name not in VARIANTS or not side.losses:
+        if mine is None or side.name not in (*VARIANTS, OURS_BF16) or not side.losses:
             continue
-        count = VARIANTS[side.name].compared_losses
+        count = VARIANTS[side.name].compared_losses if side.name in VARIANTS else COMPARED_LOSSES
         pairs = zip(side.losses[:count], mine.losses[:count], strict=False)
         side.loss_difference = max(abs(theirs - own) / max(abs(own), 1e-6) for theirs, own in pairs)
 

@@ -127,11 +127,11 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def built(folder: Path) -> Path:
     """A step of some 10 ms, where no bundle is named."""
-    from benchmarks.models import Workload
+    from benchmarks.definitions import Workload
     from benchmarks.old_and_new import build
     from benchmarks.prepare import prepare
 
-    prepared = prepare("confined_mobilenet_v2_b1", Workload("mobilenet_v2", 1, in_table=False))
+    prepared = prepare("confined_mobilenet_v2_b1", Workload("mobilenet_v2", 1))
     build(Path(), prepared, "sparse", folder)
     return folder / "step.pfb"
 

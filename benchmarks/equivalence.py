@@ -27,7 +27,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-from benchmarks.models import Workload
+from benchmarks.definitions import Workload
 from benchmarks.prepare import BENCH, Prepared, plan_of, prepare
 from benchmarks.sides import data_arguments, native_target
 from compiler.api import BuildSettings, compile_training, load_target
@@ -71,7 +71,7 @@ def record(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What this checkout builds for each case."""
     for name in names:
         case = CASES[name]
-        prepared = prepare(f"equivalence_{case.model}_b{case.batch}", Workload(case.model, case.batch, in_table=False))
+        prepared = prepare(f"equivalence_{case.model}_b{case.batch}", Workload(case.model, case.batch))
         yield name, _record(prepared, case)
 
 

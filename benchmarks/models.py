@@ -7,53 +7,32 @@ layers; their statistics are calibrated first, so that activations keep the size
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from tests.models import InvertedResidualNet, Logits, mobilenet_v2, randomize_norms, resnet50
-from tests.vision import transformers
+from benchmarks import held_out
+from benchmarks.definitions import (
+    CLASSES,
+    DEEP_RATE,
+    IMAGE_RATE,
+    LAST_HALF_OF_12,
+    TEXT,
+    Model,
+    Workload,
+    image_net,
+    images,
+    layers,
+    tokens,
+)  # fmt: skip
+from tests import vision
+from tests.models import Logits, mobilenet_v2, randomize_norms, resnet50
 
-Feeds = dict[str, NDArray[np.float32] | NDArray[np.int64]]
-CLASSES = 1000
-IMAGE_RATE, DEEP_RATE = 1e-5, 3e-7
-"""Learning rates of image nets. Fresh deep ones have gradients so large that rounding grows in every step: at 1e-5, the
-losses of two layouts of PyTorch's ResNet-50 are 1e-3 apart after five steps, and could not show that work is the same.
-"""
 INIT_STD = 0.02
 """Of biases: exporters merge equal vectors, which would hide which layer a bias belongs to."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A bench model: its module, a batch of inputs and labels, and what its sparse plan trains.
-
-    `sparse` holds (globs of parameter names, kind) as in a plan's rules: for a convolutional net the biases and the
-    first point-wise convolution of the last blocks, for a transformer the attention and first feed-forward layers of
-    the last half of the blocks; and the classifier.
-    """
-
-    build: Callable[[], nn.Module]
-    draw: Callable[[np.random.Generator, int], Feeds]
-    label_shape: tuple[int, ...]
-    labels_below: int
-    sparse: Sequence[tuple[tuple[str, ...], str]]
-    is_image: bool = False
-    learning_rate: float = 1e-3
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A model at a batch size; `in_table`: TensorFlow, JAX and ONNX Runtime are compared too."""
-
-    model: str
-    batch: int
-    in_table: bool = True
 
 
 def build(name: str) -> nn.Module:
@@ -95,40 +74,21 @@ def fold_norms(module: nn.Module) -> None:
         fold_norms(child)
 
 
-def efficientnet_lite0() -> nn.Module:
-    """Source: EfficientNet-Lite (TensorFlow TPU models): no squeeze-and-excite, ReLU6, stem and head unscaled."""
-    stages = (
-        (3, 1, 16, 1, 1),
-        (3, 6, 24, 2, 2),
-        (5, 6, 40, 2, 2),
-        (3, 6, 80, 3, 2),
-        (5, 6, 112, 3, 1),
-        (5, 6, 192, 4, 2),
-        (3, 6, 320, 1, 1),
-    )  # kernel, expansion, channels, repeats, first stride
-    blocks = [
-        (kernel, expansion, channels, stride if i == 0 else 1)
-        for kernel, expansion, channels, repeats, stride in stages
-        for i in range(repeats)
-    ]
-    return InvertedResidualNet(32, blocks, 1280, CLASSES)
-
-
 def distilbert() -> nn.Module:
     """DistilBERT base with a head of two classes."""
-    t = transformers()
+    t = vision.transformers()
     return Logits(t.DistilBertForSequenceClassification(t.DistilBertConfig()), TEXT)
 
 
 def bert() -> nn.Module:
     """BERT base with a head of two classes."""
-    t = transformers()
+    t = vision.transformers()
     return Logits(t.BertForSequenceClassification(t.BertConfig()), TEXT)
 
 
 def llama() -> nn.Module:
     """LLaMA architecture, 8 layers of width 512."""
-    t = transformers()
+    t = vision.transformers()
     config = t.LlamaConfig(
         vocab_size=LLAMA_TOKENS,
         hidden_size=512,
@@ -143,52 +103,34 @@ def llama() -> nn.Module:
 
 def gpt2() -> nn.Module:
     """GPT-2 small; the output layer is the embedding table."""
-    t = transformers()
+    t = vision.transformers()
     return Logits(t.GPT2LMHeadModel(t.GPT2Config(use_cache=False)), TEXT)
 
 
 def vit_tiny() -> nn.Module:
     """ViT-tiny, 16 px patches."""
-    t = transformers()
+    t = vision.transformers()
     config = t.ViTConfig(hidden_size=192, num_hidden_layers=12, num_attention_heads=3, intermediate_size=768)
     config.num_labels = CLASSES
     return Logits(t.ViTForImageClassification(config), ("pixel_values",))
 
 
-def _images(size: int, name: str = "input") -> Callable[[np.random.Generator, int], Feeds]:
-    return lambda rng, batch: {name: rng.standard_normal((batch, 3, size, size)).astype(np.float32)}
+def convnext() -> nn.Module:
+    """ConvNeXt of four stages, as deep as the *tiny* one and half as wide."""
+    library = vision.models().convnext
+    widths = ((48, 96, 3), (96, 192, 3), (192, 384, 9), (384, None, 3))
+    net: nn.Module = library.ConvNeXt([library.CNBlockConfig(*one) for one in widths], num_classes=CLASSES)
+    return net
 
 
-def _tokens(positions: int, below: int) -> Callable[[np.random.Generator, int], Feeds]:
-    def draw(rng: np.random.Generator, batch: int) -> Feeds:
-        shape = (batch, positions)
-        return {"input_ids": rng.integers(0, below, shape), "attention_mask": np.ones(shape, np.int64)}
-
-    return draw
-
-
-def _image_net(build_module: Callable[[], nn.Module], size: int, blocks: str, first: str) -> Model:
-    """`blocks`: glob of the trained blocks; `first`: their first point-wise convolution."""
-    sparse = (((f"{blocks}.*",), "bias"), ((f"{blocks}.{first}.weight",), "weight"), ((CLASSIFIER,), "any"))
-    return Model(build_module, _images(size), (), CLASSES, sparse, is_image=True, learning_rate=IMAGE_RATE)
-
-
-TEXT = ("input_ids", "attention_mask")
 LLAMA_TOKENS, GPT2_TOKENS, BERT_TOKENS = 8000, 50257, 30522
-CLASSIFIER = "classifier.*"
-LAST_HALF_OF_12 = ("6", "7", "8", "9", "10", "11")
-
-
-def _layers(stem: str, numbers: Sequence[str], parts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"{stem}.{number}.{part}.*" for number in numbers for part in parts)
-
 
 MODELS: Mapping[str, Model] = {
-    "mobilenet_v2": _image_net(lambda: mobilenet_v2(1.0, CLASSES), 224, "blocks.1[0-6]", "expand.0"),
-    "mobilenet_v2_035": _image_net(lambda: mobilenet_v2(0.35, CLASSES), 128, "blocks.1[0-6]", "expand.0"),
+    "mobilenet_v2": image_net(lambda: mobilenet_v2(1.0, CLASSES), 224, "blocks.1[0-6]", "expand.0"),
+    "mobilenet_v2_035": image_net(lambda: mobilenet_v2(0.35, CLASSES), 128, "blocks.1[0-6]", "expand.0"),
     "resnet50": Model(
         lambda: resnet50(64, CLASSES),
-        _images(224),
+        images(224),
         (),
         CLASSES,
         (
@@ -201,22 +143,22 @@ MODELS: Mapping[str, Model] = {
     ),
     "distilbert": Model(
         distilbert,
-        _tokens(128, BERT_TOKENS),
+        tokens(128, BERT_TOKENS),
         (),
         2,
         (
-            (_layers("model.distilbert.transformer.layer", ("3", "4", "5"), ("attention", "ffn.lin1")), "any"),
+            (layers("model.distilbert.transformer.layer", ("3", "4", "5"), ("attention", "ffn.lin1")), "any"),
             (("model.pre_classifier.*", "model.classifier.*"), "any"),
         ),
     ),
     "bert": Model(
         bert,
-        _tokens(128, BERT_TOKENS),
+        tokens(128, BERT_TOKENS),
         (),
         2,
         (
             (
-                _layers(
+                layers(
                     "model.bert.encoder.layer",
                     LAST_HALF_OF_12,
                     ("attention.self", "attention.output.dense", "intermediate.dense"),
@@ -228,37 +170,37 @@ MODELS: Mapping[str, Model] = {
     ),
     "llama": Model(
         llama,
-        _tokens(256, LLAMA_TOKENS),
+        tokens(256, LLAMA_TOKENS),
         (256,),
         LLAMA_TOKENS,
         (
             (
-                _layers("model.model.layers", ("4", "5", "6", "7"), ("self_attn", "mlp.gate_proj", "mlp.up_proj")),
+                layers("model.model.layers", ("4", "5", "6", "7"), ("self_attn", "mlp.gate_proj", "mlp.up_proj")),
                 "any",
             ),
             (("model.lm_head.*",), "any"),
         ),
     ),
-    "efficientnet_lite0": Model(
-        efficientnet_lite0,
-        _images(224),
+    "convnext": Model(
+        convnext,
+        images(224),
         (),
         CLASSES,
         (
-            (("blocks.9.*", "blocks.1[0-5].*"), "bias"),
-            (("blocks.9.expand.0.weight", "blocks.1[0-5].expand.0.weight"), "weight"),
-            ((CLASSIFIER,), "any"),
+            (("features.5.[5-8].*", "features.7.*"), "bias"),
+            (("features.5.[5-8].block.3.weight", "features.7.*.block.3.weight"), "weight"),
+            (("classifier.*",), "any"),
         ),
         is_image=True,
         learning_rate=IMAGE_RATE,
     ),
     "vit_tiny": Model(
         vit_tiny,
-        _images(224, "pixel_values"),
+        images(224, "pixel_values"),
         (),
         CLASSES,
         (
-            (_layers("model.vit.layers", LAST_HALF_OF_12, ("attention", "mlp.fc1")), "any"),
+            (layers("model.vit.layers", LAST_HALF_OF_12, ("attention", "mlp.fc1")), "any"),
             (("model.classifier.*",), "any"),
         ),
         is_image=True,
@@ -267,11 +209,12 @@ MODELS: Mapping[str, Model] = {
     # The output layer is the embedding table: training it would send the gradient through every block.
     "gpt2": Model(
         gpt2,
-        _tokens(128, GPT2_TOKENS),
+        tokens(128, GPT2_TOKENS),
         (128,),
         GPT2_TOKENS,
-        ((_layers("model.transformer.h", LAST_HALF_OF_12, ("attn", "mlp.c_fc")), "any"),),
+        ((layers("model.transformer.h", LAST_HALF_OF_12, ("attn", "mlp.c_fc")), "any"),),
     ),
+    **held_out.MODELS,
 }
 
 WORKLOADS: Mapping[str, Workload] = {
@@ -279,10 +222,11 @@ WORKLOADS: Mapping[str, Workload] = {
     "mobilenet_v2_b1": Workload("mobilenet_v2", 1),
     "mobilenet_v2_035_b8": Workload("mobilenet_v2_035", 8),
     "resnet50_b4": Workload("resnet50", 4),
+    "convnext_b4": Workload("convnext", 4),
     "distilbert_b4": Workload("distilbert", 4),
     "bert_b2": Workload("bert", 2),
+    "vit_tiny_b4": Workload("vit_tiny", 4),
+    "gpt2_b1": Workload("gpt2", 1),
     "llama_b1": Workload("llama", 1),
-    "efficientnet_lite0_b8": Workload("efficientnet_lite0", 8, in_table=False),
-    "vit_tiny_b4": Workload("vit_tiny", 4, in_table=False),
-    "gpt2_b1": Workload("gpt2", 1, in_table=False),
+    **held_out.WORKLOADS,
 }

@@ -18,7 +18,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.models import Workload
+from benchmarks.definitions import Workload
 from benchmarks.prepare import BENCH, Prepared, plan_of, prepare
 from benchmarks.sides import data_arguments, native_target
 
@@ -71,7 +71,7 @@ def main() -> None:
     asked = parser.parse_args()
     print(f"{'step':26} {'old, ms':>9} {'new, ms':>9}   new / old (quartiles of {asked.pairs} pairs)")
     for model, batch, plan in CASES:
-        prepared = prepare(f"old_and_new_{model}_b{batch}", Workload(model, batch, in_table=False))
+        prepared = prepare(f"old_and_new_{model}_b{batch}", Workload(model, batch))
         folder = BENCH / "old_and_new" / f"{model}-{batch}-{plan}"
         sides = [
             [*build(checkout, prepared, plan, folder / name), *data_arguments(prepared)]

@@ -24,7 +24,8 @@ median of the pairs with a 95% bootstrap interval. Absolute times drift: compare
   *plain*); ONNX Runtime's SGD has no momentum, so it does a little less.
 - *tuned* and all but *plain* and *channels-last*: glibc is told to keep freed memory. TensorFlow and JAX run functions
   built from the exported model's operators, NHWC; ONNX Runtime trains the exported file itself.
-- *loss difference*: the largest relative difference from our losses over the first five steps (two for ONNX Runtime).
+- *loss difference*: the largest relative difference from our losses over the first five steps (two for ONNX Runtime);
+  sides in bfloat16, ours too, are held against our f32.
 - *start*: from starting the process to the end of its first step, compiling included for frameworks that compile there;
   ours is compiled before (*built*, with a warm or cold kernel cache as the run found it).
 - A side that takes more than three times as long as the fastest gets one turn.
@@ -40,7 +41,8 @@ def write(results: Results) -> None:
     rooflines = [roofline.load(path) for path in results.rooflines()]
     parts = ["# Benchmarks", READING]
     if comparisons:
-        parts += [_machine(comparisons[-1].machine), *_goals(comparisons)]
+        shares = {(one.workload, one.plan): one.share for one in rooflines}
+        parts += [_machine(comparisons[-1].machine), *_goals(comparisons, shares)]
     if results.scaling.exists():
         parts += ["## Scaling of our step", _machine(json.loads(results.scaling.read_text())["machine"])]
         parts += summary.scaling(scaling.load(results.scaling))
@@ -68,9 +70,11 @@ def _write_beside(results: Results, rooflines: Sequence[Roofline]) -> None:
         )
 
 
-def _goals(comparisons: Sequence[Comparison]) -> list[str]:
+def _goals(comparisons: Sequence[Comparison], shares: summary.Shares) -> list[str]:
     return [
-        *summary.speed(comparisons),
+        *summary.speed(comparisons, shares),
+        *summary.frameworks(comparisons),
+        *summary.halves(comparisons),
         *summary.plans(comparisons),
         *summary.memory(comparisons),
         *summary.start(comparisons),
@@ -132,8 +136,8 @@ def _roofline_parts(rooflines: Sequence[Roofline]) -> list[str]:
         peak, memory = one.limits.fma_gflop_s[one.threads], one.limits.memory_gb_s
         parts.append(f"### {one.workload}, {one.plan}")
         parts.append(
-            f"Step {one.step_ms:.1f} ms on {one.threads} threads; limits {peak:.0f} GFLOP/s, {memory:.1f} GB/s memory, "
-            f"{one.limits.cache_gb_s(8 << 20):.0f} GB/s at 8 MB."
+            f"Step {one.step_ms:.1f} ms on {one.threads} threads, {one.share:.0%} of its roofline; limits {peak:.0f} "
+            f"GFLOP/s, {memory:.1f} GB/s memory, {one.limits.cache_gb_s(8 << 20):.0f} GB/s at 8 MB."
         )
         head = ("family", "phase", "calls", "ms", "GFLOP/s", "GB/s", "of bound")
         rows = [

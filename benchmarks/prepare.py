@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import models
-from benchmarks.models import MODELS, Model, Workload
+from benchmarks import definitions, held_out, models
+from benchmarks.definitions import Model, Workload
+from benchmarks.models import MODELS
 from compiler.errors import PlanError
 from compiler.export.names import OnnxNames
 from compiler.frontend.exporters.restore import restored
@@ -83,7 +84,8 @@ def export_once(name: str) -> tuple[Path, Path]:
     """(model.onnx, state.pt) of a bench model, exported by PyTorch's dynamo exporter at opset 18."""
     folder = BENCH / "models" / name
     onnx_path, state_path, stamp = folder / "model.onnx", folder / "state.pt", folder / "stamp"
-    wanted = hashlib.sha256(Path(models.__file__).read_bytes() + torch.__version__.encode()).hexdigest()
+    defined = b"".join(Path(str(one.__file__)).read_bytes() for one in (definitions, held_out, models))
+    wanted = hashlib.sha256(defined + torch.__version__.encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return onnx_path, state_path
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,8 +120,7 @@ def _write_work(prepared: Prepared) -> None:
             continue
         sides = {"module": learned, "file": [in_file.get(name, name) for name in learned]}
         prepared.learned_path(plan).write_text(json.dumps(sides))
-    if prepared.workload.in_table:
-        write_portable(run_passes(imported, PLAIN_PASSES), prepared.folder)
+    write_portable(run_passes(imported, PLAIN_PASSES), prepared.folder)
 
 
 def _names_in_file(model: bytes) -> dict[str, str]:

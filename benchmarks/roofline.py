@@ -83,6 +83,11 @@ class Roofline:
     limits: Limits
     positions: tuple[Position, ...]
 
+    @property
+    def share(self) -> float:
+        """The sum of the kernels' bounds over the time of the step."""
+        return sum(position.bound_us for position in self.positions) / 1e3 / self.step_ms
+
     def below_goal(self) -> list[Position]:
         """Kernels below half of their bound, those that lose most time first."""
         return sorted((p for p in self.positions if p.fraction < GOAL), key=lambda p: -p.lost_us)

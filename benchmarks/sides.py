@@ -12,15 +12,18 @@ from pathlib import Path
 
 from benchmarks.environments import python_of
 from benchmarks.frameworks.steps import MANY_STEPS, MOMENTUM
+from benchmarks.machine import has_bf16
 from benchmarks.prepare import BENCH, Prepared, plan_of
 from compiler.api import NO_TUNING, BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.spec.precision import Compute
 from compiler.targets import load
 from device_agents.wire import RunSettings
 from pockfarm.local import read_tuning, tune
 
 TUNING = BENCH / "tuning.json"
 BUNDLE = "step.pfb"
+COMPARED_LOSSES = 5
 FRAMEWORKS = Path(__file__).parent / "frameworks"
 KEEP_FREED_MEMORY = {
     name: str(1 << 34) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
@@ -35,7 +38,7 @@ class Side:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    compared_losses: int = 5
+    compared_losses: int = COMPARED_LOSSES
     build_s: float = 0.0
     """What it took to compile ours, before any process starts."""
     flops: int = 0
@@ -52,50 +55,64 @@ class Variant:
     script: str
     tuned_allocator: bool
     options: Mapping[str, object]
-    only_table: bool = False
-    compared_losses: int = 5
+    compared_losses: int = COMPARED_LOSSES
+    compute: Compute = "f32"
 
 
-OURS, OURS_FULL, OURS_TUNED = "PockFarm", "PockFarm full", "PockFarm tuned"
-"""Our step under the plan; beside other plans under the full one; and, if this machine was tuned, with what won."""
-OPTIONAL = (OURS_FULL, OURS_TUNED)
+OURS, OURS_FULL, OURS_TUNED, OURS_BF16 = "PockFarm", "PockFarm full", "PockFarm tuned", "PockFarm bf16"
+"""Our step under the plan; beside other plans under the full one; if this machine was tuned, with what won; and with
+activations in bfloat16."""
+AUTOCAST = "PyTorch autocast"
+OPTIONAL = (OURS_FULL, OURS_TUNED, OURS_BF16, AUTOCAST, f"{AUTOCAST} compiled")
+HALF_PLANS = ("full", "sparse")
+"""Where sides in half precision take their turns."""
 VARIANTS: Mapping[str, Variant] = {
     "PyTorch plain": Variant("torch", "torch_side.py", False, {"fused": False}),
     "PyTorch channels-last": Variant("torch", "torch_side.py", False, {"channels_last": True}),
     "PyTorch tuned": Variant("torch", "torch_side.py", True, {"channels_last": True}),
     "torch.compile": Variant("torch", "torch_side.py", True, {"channels_last": True, "compile": True}),
-    "TensorFlow": Variant("tensorflow", "tensorflow_side.py", True, {}, only_table=True),
-    "JAX": Variant("jax", "jax_side.py", True, {}, only_table=True),
+    "TensorFlow": Variant("tensorflow", "tensorflow_side.py", True, {}),
+    "JAX": Variant("jax", "jax_side.py", True, {}),
     # Its SGD has no momentum: the third loss already differs.
-    "ONNX Runtime": Variant("onnxruntime", "ort_side.py", True, {}, only_table=True, compared_losses=2),
+    "ONNX Runtime": Variant("onnxruntime", "ort_side.py", True, {}, compared_losses=2),
+    AUTOCAST: Variant("torch", "torch_side.py", True, {"channels_last": True, "autocast": True}, compute="bf16"),
+    f"{AUTOCAST} compiled": Variant(
+        "torch", "torch_side.py", True, {"channels_last": True, "autocast": True, "compile": True}, compute="bf16"
+    ),
 }
-NAMES = (OURS, *OPTIONAL, *VARIANTS)
+NAMES = (OURS, OURS_FULL, OURS_TUNED, OURS_BF16, *VARIANTS)
 
 
-def native_target() -> str:
-    """The widest x86-64 target that this machine runs."""
+def native_target(compute: Compute = "f32") -> str:
+    """The widest x86-64 target that this machine runs, with products of `compute` where it has them."""
+    if compute == "bf16" and has_bf16():
+        return "x86-64-v4-bf16"
     return "x86-64-v4" if "avx512vl" in Path("/proc/cpuinfo").read_text() else "x86-64-v3"
 
 
 def has_side(prepared: Prepared, plan: str, name: str) -> bool:
-    """False for frameworks that are compared on the models of the table only, and for our own side a second time."""
+    """False for our own side a second time, and for half precision under plans that say nothing new of it."""
+    if name == OURS_BF16 or (name in VARIANTS and VARIANTS[name].compute != "f32"):
+        return plan in HALF_PLANS
     if name == OURS_FULL:
         return plan != "full"
     if name == OURS_TUNED:
         return TUNING.exists()
-    return name == OURS or prepared.workload.in_table or not VARIANTS[name].only_table
+    return True
 
 
 def side_of(prepared: Prepared, plan: str, name: str, threads: int) -> Side:
     """Make one side. Raises: CompileError (ours), EnvironmentFailed (a framework that cannot be installed)."""
     if name not in VARIANTS:
         own = plan_of(prepared.workload.model, "full" if name == OURS_FULL else plan)
-        return ours(prepared, own, threads, prepared.workload.batch, tuned=name == OURS_TUNED)
+        compute: Compute = "bf16" if name == OURS_BF16 else "f32"
+        return ours(prepared, own, threads, prepared.workload.batch, tuned=name == OURS_TUNED, compute=compute)
     variant = VARIANTS[name]
     options = {
         "channels_last": False,
         "fused": True,
         "compile": False,
+        "autocast": False,
         "model": prepared.workload.model,
         "state": str(prepared.state_path),
         "onnx": str(prepared.onnx_path),
@@ -117,9 +134,17 @@ def side_of(prepared: Prepared, plan: str, name: str, threads: int) -> Side:
     return Side(name, command, environment, variant.compared_losses)
 
 
-def ours(prepared: Prepared, plan: SparsePlan, threads: int, batch: int, *, tuned: bool = False) -> Side:
+def ours(
+    prepared: Prepared,
+    plan: SparsePlan,
+    threads: int,
+    batch: int,
+    *,
+    tuned: bool = False,
+    compute: Compute = "f32",
+) -> Side:
     """Compile the step into the workload's folder, and run its binary. Raises: CompileError."""
-    folder, build_s = build_step(prepared, plan, threads, batch, tuned=tuned)
+    folder, build_s = build_step(prepared, plan, threads, batch, tuned=tuned, compute=compute)
     command = [str(folder / "bin/step"), "train", "--weights", str(folder / "weights.safetensors")]
     command += ["--order", "sequential", "--threads", str(threads), "--steps", str(MANY_STEPS)]
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -131,10 +156,16 @@ def ours(prepared: Prepared, plan: SparsePlan, threads: int, batch: int, *, tune
 
 
 def build_step(
-    prepared: Prepared, plan: SparsePlan, threads: int, batch: int, *, tuned: bool = False
+    prepared: Prepared,
+    plan: SparsePlan,
+    threads: int,
+    batch: int,
+    *,
+    tuned: bool = False,
+    compute: Compute = "f32",
 ) -> tuple[Path, float]:
     """(folder of the bundle and its files, seconds of compiling); kernels are cached between builds."""
-    spec = spec_of(prepared, threads, batch)
+    spec = spec_of(prepared, threads, batch, compute)
     cache = BENCH / "kernels"
     cache.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
@@ -143,13 +174,14 @@ def build_step(
         BuildSettings(
             plan=plan,
             spec=spec,
-            target=load(native_target()),
+            target=load(native_target(compute)),
             cache_dir=cache,
             tuning=read_tuning(TUNING) if tuned else NO_TUNING,
         ),
     )
     build_s = time.perf_counter() - started
     folder = prepared.folder / f"step-{plan.name}-b{batch}-t{threads}{'-tuned' if tuned else ''}"
+    folder = folder if compute == "f32" else folder.with_name(f"{folder.name}-{compute}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / BUNDLE).write_bytes(bundle.data)
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
@@ -169,11 +201,12 @@ def tune_step(prepared: Prepared, plan: str, threads: int, budget_s: float) -> s
     return f"{found.kept} kernels decided"
 
 
-def spec_of(prepared: Prepared, threads: int, batch: int) -> TrainingSpec:
+def spec_of(prepared: Prepared, threads: int, batch: int, compute: Compute = "f32") -> TrainingSpec:
     """SGD with momentum, as on every side."""
     rate = prepared.definition.learning_rate
     optimizer = {"kind": "sgd", "learning_rate": rate, "momentum": MOMENTUM}
-    return TrainingSpec.parse({"batch": batch, "threads": threads, "optimizer": optimizer})
+    precision = {"compute": compute}
+    return TrainingSpec.parse({"batch": batch, "threads": threads, "optimizer": optimizer, "precision": precision})
 
 
 def _inputs(prepared: Prepared) -> Sequence[str]:

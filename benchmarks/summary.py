@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks import goals
 from benchmarks.compare import Comparison, SideResult, ratio_of
 from benchmarks.compiling import Compilation
 from benchmarks.goals import CHANNELS_LAST, PLAIN, PlanRatio, at_least, at_most, verdict
+from benchmarks.held_out import WORKLOADS as HELD_OUT
 from benchmarks.markdown import ratio, table
 from benchmarks.prepare import PLANS
 from benchmarks.scaling import Scaling
-from benchmarks.sides import OURS, OURS_TUNED
+from benchmarks.sides import OURS, OURS_BF16, OURS_TUNED
+
+FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
+    "PyTorch": (PLAIN, CHANNELS_LAST, "PyTorch tuned"),
+    **{name: (name,) for name in ("torch.compile", "TensorFlow", "JAX", "ONNX Runtime")},
+}
+"""The variants of each."""
 
 
-def speed(comparisons: Sequence[Comparison]) -> list[str]:
-    """One table per plan: ours against the fastest variant of any framework and against plain eager PyTorch."""
-    parts = ["## Against the fastest framework"]
-    head = ("", "ours ms", "fastest other", "ms", "ratio", "goal", "", PLAIN, "goal", "")
+Shares = Mapping[tuple[str, str], float]
+"""Of the machine's roofline, by workload and plan."""
+
+
+def speed(comparisons: Sequence[Comparison], shares: Shares) -> list[str]:
+    """Tables per plan: ours against the fastest variant of any framework and against plain eager PyTorch."""
+    parts = [
+        "## Against the fastest framework",
+        "All in f32. *of roofline*: the sum of the kernels' bounds over the time of the step, both of one run (below); "
+        "where both have a goal, either is enough. Nothing was tuned on what is held out.",
+    ]
     for plan in PLANS:
-        rows = [_speed_row(one, mine) for one in comparisons if one.plan == plan and (mine := one.side(OURS))]
-        parts += [f"### {plan}", table(head, rows)] if rows else []
+        of_plan = [one for one in comparisons if one.plan == plan]
+        for title, held_out in ((plan, False), (f"{plan}, held out", True)):
+            chosen = [one for one in of_plan if (one.workload in HELD_OUT) == held_out]
+            rows = [_speed_row(one, mine, shares) for one in chosen if (mine := one.side(OURS))]
+            parts += [f"### {title}", table(_SPEED_HEAD, rows)] if rows else []
     return parts
 
 
-def _speed_row(one: Comparison, mine: SideResult) -> Sequence[str]:
+_SPEED_HEAD = ("", "ours ms", "fastest other", "ms", "ratio", "goal", "of roofline", "goal", "", PLAIN, "goal", "")
+
+
+def _speed_row(one: Comparison, mine: SideResult, shares: Shares) -> Sequence[str]:
     best, plain = one.fastest_other(), one.side(PLAIN)
     goal = goals.FASTER.get(one.plan, {}).get(one.workload)
+    share, share_goal = shares.get((one.workload, one.plan)), goals.OR_ROOFLINE.get((one.workload, one.plan))
     plain_goal = goals.FASTER_THAN_PLAIN.get((one.workload, one.plan))
     to_best = ratio_of(best, mine) if best else None
     to_plain = ratio_of(plain, mine) if plain else None
@@ -37,7 +58,9 @@ def _speed_row(one: Comparison, mine: SideResult) -> Sequence[str]:
         f"{best.median_ms:.1f}" if best else "-",
         ratio(to_best),
         _times(goal),
-        at_least(to_best[0] if to_best else None, goal),
+        _percent(share),
+        _percent(share_goal),
+        goals.speed_verdict(one.workload, one.plan, to_best[0] if to_best else None, share),
         ratio(to_plain),
         _times(plain_goal),
         at_least(to_plain[0] if to_plain else None, plain_goal),
@@ -46,6 +69,66 @@ def _speed_row(one: Comparison, mine: SideResult) -> Sequence[str]:
 
 def _times(goal: float | None) -> str:
     return f"{goal:g}x" if goal is not None else ""
+
+
+def _percent(share: float | None) -> str:
+    return f"{share:.0%}" if share is not None else ""
+
+
+def frameworks(comparisons: Sequence[Comparison]) -> list[str]:
+    """The best f32 variant of each framework over ours, a row for each workload and plan."""
+    rows = [_framework_row(one, mine) for one in comparisons if (mine := one.side(OURS))]
+    text = (
+        "Times of the best variant of each framework over ours. *-*: it does not run this, or was not measured; each "
+        "comparison below says which."
+    )
+    return ["## Each framework", text, table(("", "plan", "ours ms", *FRAMEWORKS), rows)] if rows else []
+
+
+def _framework_row(one: Comparison, mine: SideResult) -> Sequence[str]:
+    found = []
+    for names in FRAMEWORKS.values():
+        best = min((side for side in one.others() if side.name in names), key=lambda side: side.median_ms, default=None)
+        found.append(f"{ratio_of(best, mine)[0]:.2f}x" if best else "-")
+    return (one.workload, one.plan, f"{mine.median_ms:.1f}", *found)
+
+
+def halves(comparisons: Sequence[Comparison]) -> list[str]:
+    """Our step in bfloat16 beside our own in f32 and the faster of PyTorch's autocast."""
+    able = any(one.machine.get("bf16") for one in comparisons)
+    rows = [_half_row(one, mine, half) for one in comparisons
+            if (mine := one.side(OURS)) and (half := one.side(OURS_BF16))]  # fmt: skip
+    text = (
+        "`precision: {compute: bf16, state: f32}` beside our own f32 and PyTorch's `autocast` to bfloat16, "
+        f"all in turns of one run. Goals: {goals.FASTER_IN_HALF:g}x of our f32, {goals.FASTER_THAN_AUTOCAST:g}x of it."
+    )
+    if not able:
+        text += (
+            " **This machine has no instructions for bfloat16, so that no goal applies**: numbers are widened, "
+            "multiplied in f32 and rounded again, and what is saved is memory."
+        )
+    head = ("", "plan", "ours f32 ms", "ours bf16 ms", "f32 / bf16", "", "autocast", "ms", "/ ours bf16", "", "MB f32",
+            "MB bf16", "MB autocast")  # fmt: skip
+    return ["## Half precision", text, table(head, rows)] if rows else []
+
+
+def _half_row(one: Comparison, mine: SideResult, half: SideResult) -> Sequence[str]:
+    best = min(one.halves(), key=lambda side: side.median_ms, default=None)
+    able = bool(one.machine.get("bf16"))
+    own, theirs = ratio_of(mine, half), ratio_of(best, half) if best else None
+    return (
+        one.workload,
+        one.plan,
+        f"{mine.median_ms:.1f}",
+        f"{half.median_ms:.1f}",
+        ratio(own),
+        at_least(own[0], goals.FASTER_IN_HALF if able else None),
+        best.name.removeprefix("PyTorch ") if best else "-",
+        f"{best.median_ms:.1f}" if best else "-",
+        ratio(theirs),
+        at_least(theirs[0] if theirs else None, goals.FASTER_THAN_AUTOCAST if able else None),
+        *(f"{side.peak_rss_bytes / 1e6:.0f}" if side else "-" for side in (mine, half, best)),
+    )
 
 
 def plans(comparisons: Iterable[Comparison]) -> list[str]:
@@ -144,13 +227,18 @@ def compiling(found: Sequence[Compilation]) -> list[str]:
             one.plan,
             one.what,
             f"{one.seconds:.1f}",
+            f"{one.processor_s:.1f}" if one.processor_s else "",
             f"{one.goal_s:.0f}" if one.goal_s is not None else "",
             at_most(one.seconds, one.goal_s),
         )
         for one in found
     ]
-    text = "`pockfarm build` in a process of its own, Python's start included. *cold*: no kernel is cached."
-    return ["## Compiling", text, table(("", "plan", "kernels", "s", "goal s", ""), rows)]
+    text = (
+        "`pockfarm build` in a process of its own, Python's start included. *cold*: no kernel is cached; the linker's "
+        "C library is, as a machine builds it once. *processor*: time of the process and of those it starts, which "
+        "other work on the machine changes less."
+    )
+    return ["## Compiling", text, table(("", "plan", "kernels", "s", "processor s", "goal s", ""), rows)]
 
 
 def scaling(found: Scaling) -> list[str]:

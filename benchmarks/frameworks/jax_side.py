@@ -60,6 +60,11 @@ def _matmul(x: Sequence[Any], a: Mapping[str, Any]) -> Any:
     return jnp.matmul(left, right)
 
 
+def _embedding(x: Sequence[Any], a: Mapping[str, Any]) -> Any:
+    rows = jnp.take(x[0], x[1], axis=0)
+    return jnp.where((x[1] == a["padding"])[..., None], lax.stop_gradient(rows), rows)
+
+
 OPERATORS: Mapping[str, Operator] = {
     "add": lambda x, a: x[0] + x[1],
     "sub": lambda x, a: x[0] - x[1],
@@ -82,6 +87,8 @@ OPERATORS: Mapping[str, Operator] = {
     "broadcast_to": lambda x, a: jnp.broadcast_to(x[0], a["shape"]),
     "concat": lambda x, a: jnp.concatenate(list(x), a["axis"]),
     "slice": _slice,
+    "embedding": _embedding,
+    "is_nan": lambda x, a: jnp.isnan(x[0]),
     "gather": lambda x, a: jnp.take(x[0], x[1], axis=a["axis"]),
     "reduce_mean": lambda x, a: jnp.mean(x[0], tuple(a["axes"]), keepdims=bool(a["keepdims"])),
     "softmax": lambda x, a: jax.nn.softmax(x[0], -1),

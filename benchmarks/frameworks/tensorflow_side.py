@@ -67,6 +67,11 @@ def _matmul(x: Sequence[Any], a: Mapping[str, Any]) -> Any:
     return tf.matmul(x[0], x[1], a["transpose_a"], a["transpose_b"])
 
 
+def _embedding(x: Sequence[Any], a: Mapping[str, Any]) -> Any:
+    rows = tf.gather(x[0], x[1])
+    return tf.where(tf.equal(x[1], a["padding"])[..., None], tf.stop_gradient(rows), rows)
+
+
 OPERATORS: Mapping[str, Operator] = {
     "add": lambda x, a: x[0] + x[1],
     "sub": lambda x, a: x[0] - x[1],
@@ -91,6 +96,8 @@ OPERATORS: Mapping[str, Operator] = {
     "broadcast_to": lambda x, a: tf.broadcast_to(x[0], a["shape"]),
     "concat": lambda x, a: tf.concat(list(x), a["axis"]),
     "slice": _slice,
+    "embedding": _embedding,
+    "is_nan": lambda x, a: tf.math.is_nan(x[0]),
     "gather": lambda x, a: tf.gather(x[0], x[1], axis=a["axis"]),
     "reduce_mean": lambda x, a: tf.reduce_mean(x[0], a["axes"], keepdims=bool(a["keepdims"])),
     "softmax": lambda x, a: tf.nn.softmax(x[0]),

@@ -1,4 +1,4 @@
-"""PyTorch: the module itself, eager or compiled. Options: model, state, channels_last, fused, compile."""
+"""PyTorch: the module itself, eager or compiled. Options: model, state, channels_last, fused, compile, autocast."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def main() -> None:
     criterion = nn.CrossEntropyLoss()
 
     def loss_of(*batch: Tensor) -> Tensor:
-        logits = module(*batch)
+        with torch.autocast("cpu", torch.bfloat16, enabled=task.options["autocast"]):
+            logits = module(*batch).float()
         loss: Tensor = criterion(logits.reshape(-1, logits.shape[-1]), labels)
         return loss
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +16,8 @@ from benchmarks.inner_loops import Turn, pressure_in
 from benchmarks.machine import Limits
 from benchmarks.plot import Line, line_chart
 from benchmarks.prepare import PLAIN_PASSES, write_portable
-from benchmarks.roofline import KernelPoint, by_family, place
+from benchmarks.roofline import KernelPoint, Roofline, by_family, place
+from benchmarks.sides import FRAMEWORKS
 from compiler.frontend.importer import import_model
 from compiler.ops import OPERATORS
 from compiler.passes import run_passes
@@ -56,6 +59,12 @@ def test_kernels_below_the_goal_have_a_reason() -> None:
     assert total.fraction == pytest.approx(100 / 550)
 
 
+def test_a_step_stands_on_the_roofline_by_the_sum_of_its_bounds() -> None:
+    points = [KernelPoint("gemm", "forward", "matmul", 2000.0, 200_000_000, 1 << 10)] * 2
+    found = Roofline("m", "full", 2, 5.0, LIMITS, tuple(place(point, LIMITS, 2) for point in points))
+    assert found.share == pytest.approx(2 * 1.0 / 5.0)
+
+
 def test_the_portable_graph_means_what_the_model_means(tmp_path: Path) -> None:
     model, inputs, names = transformers_model("vit")
     batch = inputs(2)
@@ -76,6 +85,17 @@ def test_the_portable_graph_means_what_the_model_means(tmp_path: Path) -> None:
     logits = graph.run(operators, {**graph.parameters, **graph.constants, **feeds})
     np.testing.assert_allclose(logits, evaluate_named(imported, images)["logits"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(logits, model(*batch).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["jax_side.py", "tensorflow_side.py"])
+def test_frameworks_know_every_operator_of_a_text_model(side: str, tmp_path: Path) -> None:
+    model, inputs, names = transformers_model("distilbert")
+    imported = import_model(export(model, inputs(2), input_names=names), input_shapes={}, batch=2, batch_norm="fold")
+    write_portable(run_passes(imported, PLAIN_PASSES), tmp_path)
+    tree = ast.parse((FRAMEWORKS / side).read_text())
+    tables = [one.value for one in tree.body if isinstance(one, ast.AnnAssign) and isinstance(one.value, ast.Dict)]
+    known = {key.value for table in tables for key in table.keys if isinstance(key, ast.Constant)}
+    assert {node["op"] for node in json.loads((tmp_path / "graph.json").read_text())["nodes"]} <= known
 
 
 def test_a_chart_is_well_formed_and_has_every_point() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from benchmarks import compiling, page
 from benchmarks.compare import Comparison, SideResult, measure, save
 from benchmarks.compiling import Compilation
-from benchmarks.goals import memory_ratios, plan_ratios
+from benchmarks.goals import FASTER, memory_ratios, plan_ratios, speed_verdict
+from benchmarks.held_out import WORKLOADS as HELD_OUT
+from benchmarks.models import WORKLOADS
 from benchmarks.processes import started
 from benchmarks.results import Results
-from benchmarks.sides import OURS, OURS_FULL, Side
+from benchmarks.sides import AUTOCAST, OURS, OURS_BF16, OURS_FULL, Side
 
 MACHINE = {"cpu": "any", "cores": 2, "memory_bytes": 1 << 30, "system": "any"}
 
@@ -49,18 +52,70 @@ def test_the_page_says_which_goals_are_missed(tmp_path: Path) -> None:
     full = _comparison("mobilenet_v2_b8", "full", _ours(100), torch, tensorflow)
     save(full, results.comparison("mobilenet_v2_b8", "full"))
     built = [
-        Compilation("mobilenet_v2_b8", "full", "cold", 30.0, 45.0),
+        Compilation("mobilenet_v2_b8", "full", "cold", 30.0, 45.0, 51.5),
         Compilation("bert_b2", "full", "cold", 95.0, 90),
     ]
     compiling.save(built, results.compiling)
     page.write(results)
     rows = [line for line in results.page.read_text().splitlines() if line.startswith("| ")]
+    missed = "2.30x | 2.5x |  | 85% | **missed** | 3.00x | 4.4x | **missed** |"
+    assert f"| mobilenet_v2_b8 | 100.0 | TensorFlow | 230.0 | {missed}" in rows
+    assert "| mobilenet_v2_b8 | full | 100.0 | 3.00x | - | 2.30x | - | - |" in rows
+    assert "| mobilenet_v2_b8 | full | cold | 30.0 | 51.5 | 45 | met |" in rows
+    assert "| bert_b2 | full | cold | 95.0 |  | 90 | **missed** |" in rows
+
+
+def test_a_step_near_its_roofline_meets_the_goal_too() -> None:
+    def met(times_faster: float, share: float | None, workload: str = "mobilenet_v2_b8", plan: str = "full") -> str:
+        return speed_verdict(workload, plan, times_faster, share)
+
+    assert met(2.6, None) == met(2.6, 0.5) == met(1.9, 0.86) == "met"
+    assert met(1.9, None) == met(1.9, 0.84) == "**missed**"
+    assert met(1.7, 0.99, "resnet50_b4") == "**missed**", "no other workload's roofline counts"
+    assert met(1.9, 0.99, plan="sparse") == "**missed**"
+    assert met(9.9, None, plan="bias-only") == "", "no goal"
+
+
+def test_every_workload_has_a_goal_and_what_is_held_out_its_own_table(tmp_path: Path) -> None:
+    for plan in ("full", "sparse"):
+        assert set(FASTER[plan]) == set(WORKLOADS)
+    assert set(HELD_OUT) < set(WORKLOADS)
+    results = Results.apart(tmp_path)
+    for workload, ms in (("vit_tiny_b4", 130.0), ("deit_b4", 120.0)):
+        found = _comparison(workload, "full", _ours(100), SideResult("JAX", [[ms]]))
+        save(found, results.comparison(workload, "full"))
+    page.write(results)
+    text = results.page.read_text()
+    main, held_out = text.partition("### full, held out")[::2]
+    assert "| vit_tiny_b4 | 100.0 | JAX | 130.0 | 1.30x | 1.25x |  |  | met | - |  |  |" in main
+    assert "| deit_b4 | 100.0 | JAX | 120.0 | 1.20x | 1.25x |  |  | **missed** | - |  |  |" in held_out
+    assert "| deit_b4 | 100.0 |" not in main
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_half_precision_is_judged_where_the_machine_multiplies_it(tmp_path: Path, able: bool) -> None:
+    results = Results.apart(tmp_path)
+    sides = [_ours(100), _ours(80, OURS_BF16, rss_mb=60), SideResult("TensorFlow", [[150.0]])]
+    sides += [SideResult(AUTOCAST, [[90.0]]), SideResult(f"{AUTOCAST} compiled", [[104.0]])]
+    found = replace(_comparison("vit_tiny_b4", "full", *sides), machine={**MACHINE, "bf16": able})
+    fastest = found.fastest_other()
+    assert fastest is not None
+    assert fastest.name == "TensorFlow", "f32 is held against f32"
+    save(found, results.comparison("vit_tiny_b4", "full"))
+    page.write(results)
+    text = results.page.read_text()
+    own, theirs = ("**missed**", "**missed**") if able else ("", "")
     assert (
-        "| mobilenet_v2_b8 | 100.0 | TensorFlow | 230.0 | 2.30x | 2.5x | **missed** | 3.00x | 4.4x | **missed** |"
-        in rows
+        f"| vit_tiny_b4 | full | 100.0 | 80.0 | 1.25x | {own} | autocast | 90.0 | 1.12x | {theirs} | 100 | 60 | 0 |"
+        in text.splitlines()
     )
-    assert "| mobilenet_v2_b8 | full | cold | 30.0 | 45 | met |" in rows
-    assert "| bert_b2 | full | cold | 95.0 | 90 | **missed** |" in rows
+    assert ("has no instructions for bfloat16" in text) != able
+
+
+def test_half_precision_may_differ_by_its_rounding_and_no_more() -> None:
+    sides = [_ours(1), SideResult(OURS_BF16, [[1.0]], loss_difference=0.01)]
+    sides += [SideResult(AUTOCAST, [[1.0]], loss_difference=0.2), SideResult("JAX", [[1.0]], loss_difference=0.01)]
+    assert [side.name for side in _comparison("m", "full", *sides).differing()] == [AUTOCAST, "JAX"]
 
 
 def test_a_slow_side_takes_one_turn(tmp_path: Path) -> None:
