@@ -24,6 +24,12 @@ LONG = 1024
 BLOCK_STEPS = 256
 """Most steps that all tiles do before the next block of the reduction."""
 _UNBLOCKED_STEPS = 384
+_STREAMED = 512
+"""Longest reduction of a weight gradient that is not streamed: its sums stay in registers."""
+_STREAMED_STEPS = 64
+"""Most steps of a streamed block, beside which the panels of a tile stay in the first-level cache."""
+_UNFETCHED = 1.6
+"""Work of a weight gradient whose operands are not fetched ahead, against that of a streamed one (measured)."""
 _FLAT_ROWS = 8
 _MOST_ROWS = 16
 _FAR_ROWS = 8
@@ -121,9 +127,12 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
     if spec.batch >= 2 * slots and spec.batch > 1:
         yield from (Candidate(0, 0, "batch", "columns", panels, k_block) for panels in (*in_place, *packed))
         return
+    if is_streamed(spec, core, slots):
+        steps = _streamed_steps(spec, core)
+        yield from (Candidate(0, 0, "split", "columns", panels, steps) for panels in (*in_place, *packed))
     b_stays = core.item_bytes * spec.k * spec.n <= core.l2_bytes // 2
     flat = spec.m <= _FLAT_ROWS and not spec.b_transposed and not b_stays
-    if spec.batch == 1 and (spec.k >= LONG or flat):
+    if spec.batch == 1 and (spec.k >= LONG or flat) and not is_streamed(spec, core, slots):
         # With one row tile B is used once, so it is read in the order in which it lies.
         row_bytes = core.item_bytes * spec.n
         fits = core.l1_bytes // row_bytes if flat else core.l2_bytes // (2 * core.item_bytes * (spec.m + spec.n))
@@ -148,6 +157,21 @@ def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
     for width in widths:
         for height in range(1, min(most_rows, (registers - width) // (width * core.precision.sum_size)) + 1):
             yield replace(way, rows=height, vectors=width)
+
+
+def is_streamed(spec: MatmulSpec, core: Core, slots: int) -> bool:
+    """Whether a product is a weight gradient whose operands are read from memory once, a few steps at a time, while all
+    sums wait in the second-level cache."""
+    sums_bytes = slots * core.precision.sum_bytes * spec.m * spec.n
+    is_gradient = spec.batch == 1 and spec.a_transposed and not spec.products
+    return is_gradient and spec.k > _STREAMED and sums_bytes <= core.l2_bytes
+
+
+def _streamed_steps(spec: MatmulSpec, core: Core) -> int:
+    """Steps of a block: more where all of it is a small part of the first-level cache."""
+    fits = core.l1_bytes // (4 * core.item_bytes * (spec.m + spec.n))
+    most = min(max(fits, _STREAMED_STEPS), BLOCK_STEPS)
+    return divisor_near(spec.k, most // 2, most)
 
 
 def panel_widths(n: int, core: Core) -> list[int]:
@@ -183,6 +207,8 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     row_tiles = sum(rows.values())
     vectors = sum(width * count for width, count in wide.items())
     height = sum(size * count for size, count in rows.items())
+    if is_streamed(spec, core, slots) and candidate.strategy != "split":
+        work *= _UNFETCHED
     total = batch * (work + _panels(spec, core, slots, candidate, steps, row_tiles, vectors))
     total += _LINE * batch * steps * _lines_of_step(spec, core, slots, candidate, height, vectors)
     if candidate.strategy == "split":

@@ -102,7 +102,8 @@ class Gemm:
 
                     def row_tile(c: Block, height: int, m: Value) -> None:
                         total = RegisterTile(c, height, tile, self.spec.products)
-                        total.run(c, self.panels.rows(index(0), m, steps.first), panel, steps.count)
+                        a = self.panels.rows(index(0), m, steps.first)
+                        total.run(c, a, panel, steps.count, self._next_block(steps, m, number))
                         sums.add_tile(c, slot, m, number, total)
 
                     self._each_row_tile(b, self.all_rows, row_tile)
@@ -316,6 +317,19 @@ class Gemm:
         updates = bool(spec.extra_outputs)  # what an update reads, it writes: C is among it
         others = [replace(whole, buffer=buffer, base=base + offset, write=updates) for buffer, offset in beside]
         return others if updates else [whole, *others]
+
+    def _next_block(self, steps: Steps, m: Value, number: Value) -> list[Stream]:
+        """This tile's part of the next block of the reduction: of A and of B, in the order in which they lie."""
+        plan, spec = self.plan, self.spec
+        if not plan.streams_blocks:
+            return []
+        tile = number * plan.row_tiles + tirx.truncdiv(m, index(plan.rows))
+        share = (tile, plan.row_tiles * plan.column_tiles)
+        after = steps.first + plan.k_block
+        return [
+            Stream.part(buffer, after * length, plan.k_block * length, share)
+            for buffer, length in ((self.panels.a, spec.m), (self.panels.b, spec.n))
+        ]
 
     def _next_rows(self, block: Block, batch: Value, rows: int, m: Value, number: Value) -> list[Stream]:
         """What the next row tile reads and writes: rows of A, of C, and of what the epilogue reads point by point."""

@@ -64,6 +64,8 @@ class MatmulPlan:
     streams_b: bool
     streams_c: bool
     """Whether the next row tile's part of A and of C, and the next column tile's part of B, is fetched ahead."""
+    streams_blocks: bool = False
+    """Whether the next block of the reduction is fetched ahead, both of its operands, a part by each tile."""
     packs_a: bool = False
     """Whether the whole of A is packed first, in pairs of steps."""
 
@@ -207,6 +209,12 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         m_block=row_block(core, chosen, spec.m),
         waiting="registers" if one_pass or k_block == spec.k else _waiting(spec, precision),
         copies_a=chosen.copies_a and not one_pass,
+        streams_blocks=chosen.strategy == "split"
+        and spec.a_transposed
+        and not spec.b_transposed
+        and not spec.products
+        and spec.k % k_block == 0
+        and precision.item_bytes * spec.k * (spec.m + spec.n) > target.l1_bytes,
         packs_a=bool(spec.products) and (spec.a_transposed or spec.stored[0] != spec.products),
         streams_a=short
         and not spec.products

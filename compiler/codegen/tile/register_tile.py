@@ -19,6 +19,8 @@ from compiler.codegen.tir.tir import Block, Buffer, Value, base, broadcast, dtyp
 
 SUM_BLOCK = 256
 """Longest run of products that one accumulator sums; longer ones are summed block by block, for accuracy."""
+_CHAINS = 8
+"""Independent additions that keep the pipelines full."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
 @dataclass(frozen=True)
 class Stream:
     """`lines` cache lines from an element on that a later tile will read or write; in runs of `run_lines` that begin
-    `run_stride` elements apart, if given.
+    `run_stride` elements apart, if given. `near`: into the first-level cache, not only the second.
 
     A tile touches its rows side by side, where memory's own prefetching loses the thread; asking for the next tile's
     lines, in order, while this one is computed makes products bound by memory up to twice as fast (measured).
@@ -80,6 +82,7 @@ class Stream:
     write: bool = False
     run_lines: int = 0
     run_stride: int = 0
+    near: bool = True
 
     @staticmethod
     def part(buffer: Buffer, base: Value, elements: int, share: tuple[Value, int], *, write: bool = False) -> Stream:
@@ -97,7 +100,7 @@ class Stream:
             if self.run_lines:
                 run = block.let(tirx.truncdiv(number, wide(self.run_lines)), "run")
                 flat += run * wide(self.run_stride - self.run_lines * size)
-            prefetch(block, self.buffer, flat, write=self.write)
+            prefetch(block, self.buffer, flat, write=self.write, near=self.near)
 
 
 def line_of(buffer: Buffer) -> int:
@@ -174,15 +177,29 @@ class RegisterTile:
                 self.put(block, row, start, add(spread[width], vector, self.get(row, start, width), width))
 
     def gather(self, block: Block, b: Vectors, steps: int | Value) -> None:
-        """Add the vectors of `steps` steps themselves, without an A (a tile of one row)."""
-        b = replace(b, base=block.let(wide(b.base), "b_base"))
+        """Add the vectors of `steps` steps themselves, without an A (a tile of one row).
 
-        def step(body: Block, position: Value) -> None:
+        Neighbouring steps are added to sums of their own, so that additions need not wait for each other.
+        """
+        b = replace(b, base=block.let(wide(b.base), "b_base"))
+        count = max(1, _CHAINS // len(self.columns.widths))
+        chains = [self, *(RegisterTile(block, 1, self.columns) for _ in range(count - 1))]
+        turns = steps // count if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(count)), "turns")
+        done = turns * count
+
+        def step(body: Block, total: RegisterTile, position: Value) -> None:
             first = b.base + position * wide(b.step_stride)
             for start, width in zip(self.starts, self.columns.widths, strict=True):
-                self.put(body, 0, start, self.get(0, start, width) + load_wide(b.buffer, first + wide(start), width))
+                total.put(body, 0, start, total.get(0, start, width) + load_wide(b.buffer, first + wide(start), width))
 
-        _wide_loop(block, steps, step)
+        def turn(body: Block, number: Value) -> None:
+            for i, total in enumerate(chains):
+                step(body, total, number * wide(count) + wide(i))
+
+        _wide_loop(block, turns, turn)
+        _wide_loop(block, steps - done, lambda body, rest: step(body, self, wide(done) + rest))
+        for other in chains[1:]:
+            self.add(block, other)
 
     def run(
         self,

@@ -17,6 +17,7 @@ SPECS: dict[str, Contraction] = {
     "forward": MatmulSpec(1, 196, 384, 64, dtype="f32"),
     "input gradient": MatmulSpec(1, 196, 96, 576, b_transposed=True, dtype="f32"),
     "weight gradient": MatmulSpec(1, 320, 1280, 49, a_transposed=True, dtype="f32"),
+    "weight gradient, streamed": MatmulSpec(1, 32, 192, 3136, a_transposed=True, sums=True, dtype="f32"),
     "convolution": conv("forward", (1, 56, 56, 64), 64, (3, 3), (2, 2), PADS),
     "convolution, input gradient": conv("input_grad", (1, 56, 56, 64), 64, (3, 3), (2, 2), PADS),
     "convolution, weight gradient": conv("weight_grad", (1, 56, 56, 64), 64, (3, 3), (2, 2), PADS),
