@@ -7,6 +7,7 @@ where it stands.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 from compiler.codegen.family import can_hold, can_update
@@ -16,6 +17,7 @@ from compiler.fusion.sums import merge_sums
 from compiler.fusion.updates import fuse_updates
 from compiler.program.forbid_winograd import forbid_winograd
 from compiler.program.hold_halves import hold_halves
+from compiler.program.hold_integers import hold_integers
 from compiler.program.multiply_halves import multiply_halves
 from compiler.program.note_gradients import note_gradients
 from compiler.program.program import Program
@@ -23,6 +25,7 @@ from compiler.program.schedule import schedule
 from compiler.program.verify import find_problem
 from compiler.rewriting.passes import Passes, Trace, run, until_stable
 from compiler.targets import Target
+from compiler.values import Value
 
 
 def fusion_passes(target: Target) -> Passes[Program]:
@@ -38,10 +41,13 @@ def fusion_passes(target: Target) -> Passes[Program]:
     )
 
 
-def order_passes(target: Target, *, direct: bool = False, activations: DType = "f32") -> Passes[Program]:
+def order_passes(
+    target: Target, *, direct: bool = False, activations: DType = "f32", held: Collection[Value] = ()
+) -> Passes[Program]:
     """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm; `activations`: the type
-    in which they lie between calls."""
+    in which they lie between calls; `held`: frozen weights in whole numbers."""
     return (
+        *((partial(hold_integers, held=held),) if held else ()),  # before products are made in sixteen bits
         *_halves(target, activations),  # first: an order is chosen by bytes
         schedule,  # before all that asks what is alive together
         note_gradients,  # where each gradient is made is known now

@@ -1,7 +1,8 @@
 """The element types of tensors: one table that every stage asks.
 
 `f32` is the only real type that kernels compute in. `f16` and `bf16` may lie between kernels, which widen what they
-read and round what they write; files and the runtime do not hold them, and refuse them by name.
+read and round what they write; files and the runtime do not hold them, and refuse them by name. `i8` is in what frozen
+weights may lie: whole numbers that kernels widen like halves and that nothing writes; a bundle's own file holds them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from compiler.errors import BuildError
 
-DType = Literal["f32", "i64", "i32", "bool", "f16", "bf16"]
+DType = Literal["f32", "i64", "i32", "bool", "f16", "bf16", "i8"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ ELEMENT_TYPES: Mapping[str, ElementType] = MappingProxyType(
             ElementType("bool", 1, np.dtype("?"), "bool", 9, "uint8", False, "i32", True),
             ElementType("f16", 2, np.dtype("f2"), "float16", 10, "float16", True, "f32", False),
             ElementType("bf16", 2, np.dtype("V2"), "bfloat16", 16, "uint16", True, "f32", False),
+            ElementType("i8", 1, np.dtype("i1"), "int8", 3, "int8", True, "f32", False),
         )
     }
 )

@@ -18,7 +18,7 @@ from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
 from compiler.program.multiply_halves import precision_warnings
 from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
-from compiler.program.state import state_tensors
+from compiler.program.state import held_in_bytes, state_tensors
 from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings
 from compiler.spec.documents import TrainingSpec
@@ -29,6 +29,7 @@ from compiler.step.arranged import with_ranges
 from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
+from compiler.step.frozen import hold_frozen
 from compiler.step.loss import attach_loss
 from compiler.step.loss_scale import loss_scale
 from compiler.step.optimizer import add_optimizer
@@ -68,6 +69,7 @@ def walk(
     adapted = attach_adapters(forward, decided.updates, settings.plan.lora)
     forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + decided.warnings), adapted.plan
     forward, plan = with_ranges(forward, plan, trace)
+    forward, frozen = hold_frozen(forward, plan, spec.precision.frozen)
     yield Stage("plan", plan, forward.names)
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
@@ -80,7 +82,14 @@ def walk(
     programs = _run_on_each(programs, fusion_passes(target), trace, at_end=False)
     yield Stage("fuse", programs)
     programs = _run_on_each(
-        programs, order_passes(target, direct=spec.convolutions == "direct", activations=spec.precision.compute), trace
+        programs,
+        order_passes(
+            target,
+            direct=spec.convolutions == "direct",
+            activations=spec.precision.compute,
+            held=held_in_bytes(forward),
+        ),
+        trace,
     )
     yield Stage("schedule", programs)
     clock.enter("memory", 0.16)
@@ -110,6 +119,7 @@ def walk(
             choices=placed.choices,
             measured=placed.measured,
             trace=trace,
+            frozen=frozen,
             warnings=tuple(
                 dict.fromkeys((*training.graph.warnings, *precision_warnings(target, spec.precision.compute)))
             ),

@@ -14,6 +14,7 @@ from compiler.placement.place import Way
 from compiler.program.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor
 from compiler.rewriting.passes import Trace
 from compiler.settings import Progress
+from compiler.step.frozen import FrozenWeights
 from compiler.step.plan import UpdatePlan
 from compiler.step.training import TrainingGraph
 from compiler.values import Names
@@ -48,6 +49,8 @@ class CompiledStep:
     """Those of them that are scheduled by measurement."""
     trace: Trace = field(default_factory=Trace)
     """Every pass that ran, and what it declined."""
+    frozen: FrozenWeights = field(default_factory=FrozenWeights)
+    """What became of the weights that the plan leaves alone."""
     warnings: tuple[CompileWarning, ...] = ()
     """What the import, the plan and the loss had to say, in this order."""
 

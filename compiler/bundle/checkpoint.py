@@ -7,9 +7,10 @@ from functools import partial
 import numpy as np
 
 from compiler.bundle.tensor_file import Checkpoint, Stored
+from compiler.program.program import StateTensor
 from compiler.program.state import chosen_channels
 from compiler.stages import CompiledStep
-from compiler.tensors import TensorType
+from compiler.tensors import Array, TensorType
 
 
 def empty_checkpoint() -> bytes:
@@ -25,10 +26,16 @@ def initial_checkpoint(step: CompiledStep) -> Checkpoint:
         if tensor.copy_of is not None or tensor.role in ("optimizer", "accumulator"):
             continue
         held = TensorType(tensor.type.dtype, tensor.file_shape)
-        if tensor.role == "parameter":
+        if tensor.lies_in_file:
+            tensors[tensor.name] = Stored(tensor.type, partial(_as_it_lies, tensor, arrays[tensor.value]))
+        elif tensor.role == "parameter":
             parameter = step.forward.parameters[tensor.value]
             tensors[tensor.name] = Stored(held, partial(parameter.to_file, arrays[tensor.value]))
         else:
             tensors[tensor.name] = Stored(held, partial(np.asarray, arrays[tensor.value]))
     channels = chosen_channels(step.state)
     return Checkpoint(tensors, {"step": "0", **({"channels": channels} if channels else {})})
+
+
+def _as_it_lies(tensor: StateTensor, array: Array) -> Array:
+    return array.reshape(tensor.view_shape).transpose(tensor.perm)

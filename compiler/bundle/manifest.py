@@ -39,6 +39,7 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
         "required_features": list(target.required_features),
         "plan": plan.name,
         **_precision(step, spec),
+        **_frozen(step),
         "batch": spec.batch * step.optimizer.micro_batches,
         "threads": step.threads,
         "inputs": [{**_tensor(step, train, value), **_weighed(step, value)} for value in step.training.data_inputs],
@@ -69,6 +70,15 @@ def _precision(step: CompiledStep, spec: TrainingSpec) -> dict[str, object]:
     own = spec.precision
     scaled = {"loss_scale": loss_scale(step.training, own)} if own.compute == "f16" else {}
     return {} if own.compute == "f32" else {"precision": own.compute, **scaled}
+
+
+def _frozen(step: CompiledStep) -> dict[str, object]:
+    """Which frozen weights are held in whole numbers, each with its largest relative error, and which are not."""
+    told = step.frozen
+    if told.kind == "f32":
+        return {}
+    errors = {name: float(f"{error:.3g}") for name, error in told.errors.items()}
+    return {"frozen": {"kind": told.kind, "errors": errors, "kept": dict(told.kept)}}
 
 
 def _schedule(schedule: Schedule) -> dict[str, object]:

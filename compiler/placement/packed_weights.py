@@ -157,10 +157,11 @@ def _stored(
     stored: dict[Order, StateTensor] = {}
     replaced: set[Value] = set()
     for order, packed in wanted.items():
-        if order.weight not in plain | replaced and (may_copy or orders[order.weight] == 1):
+        room = may_copy and not packed.lies_in_file
+        if order.weight not in plain | replaced and (room or orders[order.weight] == 1):
             stored[order] = packed
             replaced.add(order.weight)
-        elif may_copy:
+        elif room:
             value = order.weight.packed(transposed=order.transposed)
             stored[order] = replace(packed, value=value, copy_of=order.weight)
     return stored, replaced

@@ -89,6 +89,11 @@ class StateTensor:
     copy_of: Value | None = None
     """The tensor that this one repeats in another layout: loaded from the same tensor of a file, never written."""
 
+    @property
+    def lies_in_file(self) -> bool:
+        """Whether a bundle's file holds it as memory does: bytes of frozen weights, which may be mapped from there."""
+        return self.type.dtype == "i8"
+
 
 @dataclass(frozen=True, slots=True)
 class Program:

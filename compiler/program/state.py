@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from compiler.element_types import ELEMENT_TYPES
 from compiler.graph import Graph, Parameter, TensorType
 from compiler.ops.record import integer
 from compiler.program.checkpoint_names import CheckpointNames
@@ -19,7 +20,9 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
     windows = _windows(training)
     names = CheckpointNames([parameter.name for parameter in forward.parameters.values()])
     tensors = [
-        StateTensor(
+        _plain_state(value, names.constant(forward.arrays[value]), TensorType("i8", own.shape), "constant")
+        if _in_bytes(forward, value)
+        else StateTensor(
             value, own.name, forward.types[value], "parameter", own.file_shape, own.view_shape, own.perm,
             value in training.updates, orders=_orders_of(own),
         )
@@ -48,6 +51,15 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
         name = names.state(value.kind, forward.parameters[parameter].name)
         tensors.append(_plain_state(value, name, types[value], "accumulator"))
     return tuple(tensors)
+
+
+def held_in_bytes(forward: Graph) -> frozenset[Value]:
+    """The frozen weights that are whole numbers (`compiler.step.frozen`)."""
+    return frozenset(value for value in forward.parameters if _in_bytes(forward, value))
+
+
+def _in_bytes(forward: Graph, value: Value) -> bool:
+    return forward.arrays[value].dtype == ELEMENT_TYPES["i8"].numpy
 
 
 def _orders_of(own: Parameter) -> tuple[ViewOrder, ...]:

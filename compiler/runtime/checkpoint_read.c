@@ -131,7 +131,7 @@ static pf_status scan_metadata(reader *file, pf_progress *progress) {
 }
 
 static const char *file_dtype(pf_dtype dtype) {
-    static const char *const names[] = {"F32", "I64", "I32", "BOOL", "F16", "BF16"};
+    static const char *const names[] = {"F32", "I64", "I32", "BOOL", "F16", "BF16", "I8"};
     return names[dtype];
 }
 

@@ -52,7 +52,7 @@ static bool is_kept(const pf_state *state, const content *kept) {
 static uint64_t state_bytes(const pf_state *state) { return (uint64_t)state->count * pf_item_bytes(state->dtype); }
 
 static void put_entry(sink *out, const pf_state *state, uint64_t begin) {
-    static const char *const dtypes[] = {"F32", "I64", "I32", "BOOL"};
+    static const char *const dtypes[] = {"F32", "I64", "I32", "BOOL", "F16", "BF16", "I8"};
     char text[96];
     put_text(out, ",\"");
     pf_escape(state->file_name, put, out);

@@ -119,7 +119,8 @@ static void synthesize(const pf_tensor *tensor, uint64_t key, void *out, int64_t
         case PF_I32: ((int32_t *)out)[i] = (int32_t)whole; break;
         case PF_BOOL: ((unsigned char *)out)[i] = 1; break;
         case PF_F16:
-        case PF_BF16: break;
+        case PF_BF16:
+        case PF_I8: break;
         }
     }
 }

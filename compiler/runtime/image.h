@@ -149,12 +149,12 @@ static inline int64_t pf_sample_place(const pf_tensor *tensor, int64_t sample, i
 }
 
 static inline size_t pf_item_bytes(pf_dtype dtype) {
-    static const uint8_t bytes[] = {4, 8, 4, 1, 2, 2};
+    static const uint8_t bytes[] = {4, 8, 4, 1, 2, 2, 1};
     return bytes[dtype];
 }
 
 static inline const char *pf_dtype_name(pf_dtype dtype) {
-    static const char *const names[] = {"f32", "i64", "i32", "bool", "f16", "bf16"};
+    static const char *const names[] = {"f32", "i64", "i32", "bool", "f16", "bf16", "i8"};
     return names[dtype];
 }
 

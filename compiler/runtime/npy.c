@@ -139,7 +139,8 @@ bool pf_npy_converts(const pf_npy *file, pf_dtype to) {
     case PF_I32: return file->kind != 'f';
     case PF_BOOL: return file->kind == 'b' || file->kind == 'u';
     case PF_F16:
-    case PF_BF16: break;
+    case PF_BF16:
+    case PF_I8: break;
     }
     return false;
 }

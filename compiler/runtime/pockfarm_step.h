@@ -29,8 +29,8 @@ extern "C" {
 #define PF_MAX_TERMS 16  /* losses that are added up */
 #define PF_NAMED 3
 
-/* The last two lie between kernels only: no input, label, output or parameter is of them. */
-typedef enum { PF_F32, PF_I64, PF_I32, PF_BOOL, PF_F16, PF_BF16 } pf_dtype;
+/* PF_F16, PF_BF16 lie between kernels only, PF_I8 is of frozen weights: no input, label, output or parameter is of them. */
+typedef enum { PF_F32, PF_I64, PF_I32, PF_BOOL, PF_F16, PF_BF16, PF_I8 } pf_dtype;
 typedef enum { PF_TRAIN, PF_FORWARD } pf_program_kind;
 typedef enum { PF_SAVE_ALL, PF_SAVE_PARAMETERS } pf_save_set;
 

@@ -226,7 +226,8 @@ void pf_advance(pf_step *step) {
 
 static void fill_tensor(pf_dl_tensor *tensor, const pf_step *step, const pf_operand *operand) {
     static const pf_dl_dtype dtypes[] = {
-        {PF_DL_FLOAT, 32, 1}, {PF_DL_INT, 64, 1}, {PF_DL_INT, 32, 1}, {PF_DL_BOOL, 8, 1}};
+        {PF_DL_FLOAT, 32, 1}, {PF_DL_INT, 64, 1}, {PF_DL_INT, 32, 1}, {PF_DL_BOOL, 8, 1},
+        {PF_DL_FLOAT, 16, 1}, {PF_DL_FLOAT, 16, 1}, {PF_DL_INT, 8, 1}};
     static const int64_t stride = 1;
     *tensor = (pf_dl_tensor){.data = step->memory + operand->offset, .device = {PF_DL_CPU, 0}, .ndim = 1,
                              .dtype = dtypes[operand->dtype], .shape = &operand->count, .strides = &stride};

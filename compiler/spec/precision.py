@@ -10,11 +10,13 @@ from compiler.spec.records import member
 
 Compute = Literal["f32", "bf16", "f16"]
 State = Literal["f32"]
+Frozen = Literal["f32", "int8"]
 
 
 @dataclass(frozen=True)
 class PrecisionSpec:
-    """What is held in sixteen bits, as mixed precision has it: activations and their gradients, and no state.
+    """What is held in fewer bits: activations and their gradients in sixteen, as mixed precision has it; weights that
+    nothing changes in eight.
 
     Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018 (arXiv 1710.03740).
     """
@@ -32,3 +34,8 @@ class PrecisionSpec:
         "what the loss's gradient is multiplied by on its way through f16, and gradients of parameters divided by; "
         "null: by what is measured", default=None,
     )  # fmt: skip
+    frozen: Frozen = member(
+        OneOf(get_args(Frozen)),
+        "of weights that nothing changes: int8, with an f32 scale for each output channel, is a quarter of their bytes",
+        default="f32",
+    )

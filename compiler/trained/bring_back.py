@@ -61,6 +61,9 @@ def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External 
     origins = Origins.from_json(json.loads(bytes(members[ORIGINS])))
     before, after = tensors_of(members[WEIGHTS], f"{WEIGHTS} of the bundle"), tensors_of(checkpoint)
     stored = StoredModel(model, origins, external)
+    manifest = json.loads(bytes(members[MANIFEST]))
+    rounded = {name: stored.tensor(name) for name in _rounded(manifest)}
+    before, after = {**before, **rounded}, {**after, **rounded}
     lacking = [name for name in origins.parameters if name not in after]
     if lacking:
         raise ModelError("is not in the checkpoint", where=f"parameter {lacking[0]!r}", hint="is it of this bundle?")
@@ -84,7 +87,6 @@ def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External 
     changed |= _merged(origins, before, {**after, **own, **changed})
     new = stored.with_tensors(changed, whole)
     parameters = {**own, **changed}
-    manifest = json.loads(bytes(members[MANIFEST]))
     calls = {name: stored.norms_of(name) for name in manifest.get("buffers", ())}
     met = {name: count for name, count in calls.items() if count}
     held = {name: stored.tensor(name) if name in behind else before[name] for name in changed}
@@ -111,7 +113,8 @@ def adapter_of(bundle: Held, checkpoint: Held) -> KeptApart:
     members = _members(bundle)
     origins = Origins.from_json(json.loads(bytes(members[ORIGINS])))
     before, after = tensors_of(members[WEIGHTS], f"{WEIGHTS} of the bundle"), tensors_of(checkpoint)
-    changed = [name for name in origins.parameters if not same_bits(after[name], before[name])]
+    rounded = _rounded(json.loads(bytes(members[MANIFEST])))
+    changed = [name for name in origins.parameters if name not in rounded and not same_bits(after[name], before[name])]
     folded = {name for norm in origins.norms for name in (norm.weight, norm.bias)}
     if not folded.isdisjoint(changed):
         raise ModelError(f"{few_of(sorted(folded & set(changed)))} learned with a norm folded into it", where="adapter",
@@ -127,6 +130,11 @@ def adapters_of(bundle: Held) -> tuple[Adapter, ...]:
 def created_in(bundle: Held) -> tuple[str, ...]:
     """The biases that a bundle's plan gave to layers which the model has without."""
     return _origins(bundle).created
+
+
+def _rounded(manifest: Mapping[str, Any]) -> frozenset[str]:
+    """The frozen weights that a step holds rounded: no checkpoint has them, the author's own come back."""
+    return frozenset(manifest.get("frozen", {}).get("errors", {}))
 
 
 def _origins(bundle: Held) -> Origins:

@@ -14,13 +14,14 @@ import numpy as np
 
 from compiler.bundle.content import Chunk
 from compiler.bundle.tensor_file import Checkpoint, Stored
-from compiler.element_types import EMITTED, emitted_of_numpy
+from compiler.element_types import ELEMENT_TYPES, EMITTED, emitted_of_numpy
 from compiler.errors import ModelError
 from compiler.tensors import Array, TensorType
 
 Held = Union[bytes, memoryview, mmap.mmap]
 """A file's bytes, in memory or mapped into it."""
-_DTYPES = {row.name.upper(): row.numpy for row in EMITTED}
+_DTYPES = {row.name.upper(): row.numpy for row in (*EMITTED, ELEMENT_TYPES["i8"])}
+"""Bytes are of frozen weights, in a bundle's own file."""
 _LENGTH_BYTES = 8
 
 

@@ -53,8 +53,11 @@ def test_every_pass_runs() -> None:
 def test_every_call_pass_runs() -> None:
     """In a build that takes all ways: no Winograd, halves, and so little memory that calls are repeated and cut."""
     trace = Trace()
-    spec = TrainingSpec.parse({"batch": 4, "convolutions": "direct", "precision": {"compute": "bf16"}})
-    settings = BuildSettings(plan=SparsePlan.parse("full"), spec=spec, target=load("x86-64-v4-bf16"))
+    spec = TrainingSpec.parse(
+        {"batch": 4, "convolutions": "direct", "precision": {"compute": "bf16", "frozen": "int8"}}
+    )
+    plan = SparsePlan.parse({"preset": "full", "frozen": ["classifier.weight"]})
+    settings = BuildSettings(plan=plan, spec=spec, target=load("x86-64-v4-bf16"))
     assert any(stage.name == "memory" for stage in walk(MODELS["small_cnn"](), settings, trace))
     running = {step.name for step in trace.steps if step.subject == "train"}
     rooms = ("program", "fusion", "slicing", "recomputation", "placement")

@@ -95,7 +95,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "tied": [["b0", "m.b1"]],
             "untied": ["shared"],
             "convolutions": "direct",
-            "precision": {"compute": "f16", "state": "f32", "loss_scale": 512.0},
+            "precision": {"compute": "f16", "state": "f32", "loss_scale": 512.0, "frozen": "int8"},
             "threads": 1,
             "memory_limit_bytes": 1_000_000,
             "library": True,

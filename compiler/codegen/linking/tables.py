@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from compiler.codegen.artefacts import CompiledKernel
@@ -207,6 +207,10 @@ class _Tables:
         if TensorType(state.type.dtype, state.file_shape).size != state.type.size:
             raise InternalError(f"file shape {state.file_shape} is not {state.type}", where=state.name)
         moved = [axis for axis in state.perm if state.view_shape[axis] != 1]
+        if state.lies_in_file:
+            plain = tuple(range(len(shape)))
+            state = replace(state, file_shape=shape, view_shape=shape, perm=plain)
+            moved = []
         fields = {
             "file_name": c_string(state.name),
             "role": f"PF_{state.role.upper()}",

@@ -89,7 +89,7 @@ def _along(buffer: Buffer, first: Value, pairs: int) -> Value:
     """`pairs` pairs of neighbours as words, which only look like floats."""
     places = tirx.Ramp(first, _one(first), 2 * pairs)
     raw = tirx.BufferLoad(buffer, [places])
-    bits = raw if element_of(buffer) == halves.BF16 else halves.rounded(raw, halves.BF16)
+    bits = raw if element_of(buffer) == halves.BF16 else halves.rounded(halves.widened(raw), halves.BF16)
     return tirx.reinterpret(dtype("float32", pairs), bits)
 
 

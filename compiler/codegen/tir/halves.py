@@ -16,7 +16,7 @@ from tvm import tirx
 from compiler.element_types import ELEMENT_TYPES
 from compiler.targets import Target
 
-BF16, F16 = ELEMENT_TYPES["bf16"].tir, ELEMENT_TYPES["f16"].tir
+BF16, F16, I8 = (ELEMENT_TYPES[name].tir for name in ("bf16", "f16", "i8"))
 HELPED = "halves"
 """Attribute of a function that calls what is written for a target by `with_helpers`."""
 _MOST = 65504.0
@@ -73,9 +73,9 @@ define {bits} @pf_f16_{lanes}({wide} %x) {{
 
 
 def widened(raw: Any) -> Any:
-    """What was loaded as a value to compute with: f32 for half of one, all else as it is."""
+    """What was loaded as a value to compute with: f32 for half of one, or a byte of a weight; all else as it is."""
     element, _, lanes = str(raw.ty.dtype).partition("x")
-    if element == F16:
+    if element in (F16, I8):
         return tirx.Cast(_type("float32", lanes), raw)
     if element != BF16:
         return raw

@@ -45,7 +45,8 @@ static pf_status check_values(const pf_tensor *tensor, bool is_label, const unsi
     case PF_I32: return check_integers(tensor, is_label, data, count);
     case PF_BOOL: break;
     case PF_F16:
-    case PF_BF16: return pf_fail(PF_INTERNAL, "internal.dtype", "%s '%s' is of sixteen bits", kind_name(is_label), tensor->name);
+    case PF_BF16:
+    case PF_I8: return pf_fail(PF_INTERNAL, "internal.dtype", "%s '%s' is of no type that arrays have", kind_name(is_label), tensor->name);
     }
     for (int64_t i = 0; i < count; i++)
         if (data[i] > 1)

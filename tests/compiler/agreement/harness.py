@@ -19,7 +19,7 @@ from compiler.api import BuildSettings, compile_training
 from compiler.frontend.importer import import_model
 from compiler.graph import Parameter
 from compiler.spec.documents import SparsePlan, TrainingSpec
-from compiler.spec.precision import Compute
+from compiler.spec.precision import Compute, Frozen
 from compiler.targets import load
 from tests.compiler.agreement.reference import Reference, Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary
@@ -55,6 +55,7 @@ class Case:
     """What its author calls the last layer, where the plan asks for it."""
     memory_limit_bytes: int | None = None
     compute: Compute = "f32"
+    frozen: Frozen = "f32"
 
     @property
     def spec(self) -> TrainingSpec:
@@ -66,7 +67,7 @@ class Case:
                 "threads": 2,
                 "batch_norm": self.batch_norm,
                 "convolutions": self.convolutions,
-                "precision": {"compute": self.compute},
+                "precision": {"compute": self.compute, "frozen": self.frozen},
                 **({} if self.memory_limit_bytes is None else {"memory_limit_bytes": self.memory_limit_bytes}),
             }
         )

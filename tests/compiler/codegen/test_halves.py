@@ -162,6 +162,38 @@ def test_a_kernel_widens_what_it_reads_and_rounds_what_it_writes(name: str, dtyp
         np.testing.assert_array_equal(ours, expected)
 
 
+WEIGHTS = {
+    "product": 1,
+    "product of a transpose": 1,
+    "long product": 1,
+    "product of panels": 1,
+    "gather": 0,
+    "gather of one": 0,
+    "conv forward": 1,
+    "conv input_grad": 1,
+    "grouped conv forward": 1,
+    "winograd forward": 1,
+    "winograd input_grad": 1,
+    "depthwise forward": 1,
+    "strided depthwise input_grad": 1,
+}
+"""Kernels that read a weight that may be whole numbers, and which of their operands that is."""
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_kernel_widens_a_weight_of_bytes(name: str) -> None:
+    panels = MatmulSpec(1, 45, 128, 130, dtype="f32", b_batched=False, b_panel=32)
+    spec, place = SPECS.get(name, panels), WEIGHTS[name]
+    inputs = drawn(spec, "bf16")
+    inputs[place] = np.random.default_rng(9).integers(-127, 128, inputs[place].shape).astype(np.float32)
+    types = operand_types(spec)
+    held: list[DType | None] = [None] * (len(types.inputs) + len(types.outputs))
+    held[place] = "i8"
+    in_bytes = [array.astype(np.int8) if i == place else array for i, array in enumerate(inputs)]
+    for ours, theirs in zip(ran(holding(spec, tuple(held)), in_bytes), ran(spec, inputs), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_every_half_has_its_numbers() -> None:
     assert set(HALVES) <= set(get_args(DType))
 

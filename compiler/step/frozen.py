@@ -1,0 +1,168 @@
+"""Frozen weights as whole numbers of eight bits, with a scale for each output channel.
+
+Rewrites (on the forward graph, once adapters are attached): of each weight W that no step changes, and that only layers
+read, W' = q s, where q are whole numbers from -127 to 127 and s is the scale of an output channel
+    y = x W          ->  y = (x q) s         products and convolutions, depth-wise ones too
+    y = W[index]     ->  y = q[index] s[index]         look-ups, whose channels are rows
+Requires: a graph after the forward passes. Ensures: the step is that of the model whose frozen weights are W', in f32;
+|W - W'| <= s / 2. A weight that stays as it is is named, with the reason.
+Why: a quarter of the bytes in the bundle and in memory; scales ride in the kernels' ends (`compiler.fusion`).
+Source: symmetric quantization by channel: arXiv 1806.08342, section 3.1; frozen base weights: QLoRA (arXiv 2305.14314).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from compiler.graph import Array, Graph, Node, Parameter
+from compiler.ops.record import integer
+from compiler.rewriting.builder import GraphBuilder
+from compiler.spec.precision import Frozen
+from compiler.values import Value
+from compiler.warnings import CompileWarning, few_of
+
+LEVELS = 127
+"""The largest whole number: the smallest is its opposite, so that nothing is shifted."""
+LEAST = 1 << 10
+"""Elements of a weight for which a scale of its own and a name in the report are worth it."""
+_PRODUCTS = ("matmul", "conv2d", "depthwise_conv2d")
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenWeights:
+    """What became of the weights that a plan leaves alone, by the names of the model."""
+
+    kind: Frozen = "f32"
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """Of each that is held in whole numbers: the largest |W - W'| of a channel by the largest |W| there, as lengths."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Each that stays as it is, and why."""
+
+
+def hold_frozen(graph: Graph, learning: Collection[Value], kind: Frozen) -> tuple[Graph, FrozenWeights]:
+    """The graph with frozen weights in whole numbers, each with its scale behind every layer that reads it."""
+    if kind == "f32":
+        return graph, FrozenWeights()
+    readers = graph.consumers()
+    axes: dict[Value, int] = {}
+    kept: dict[str, str] = {}
+    for value, parameter in graph.parameters.items():
+        if parameter.kind != "weight" or len(graph.types[value].shape) < 2:
+            continue
+        found = _channels(graph, value, learning, readers.get(value, []))
+        if isinstance(found, int):
+            axes[value] = found
+        elif found:
+            kept[parameter.name] = found
+    b = GraphBuilder(graph, keep_nodes=False)
+    made = {value: _held(b, value, axis) for value, axis in axes.items()}
+    for node in graph.nodes:
+        b.stand_for(node)
+        weight = next((value for value in node.inputs if value in made), None)
+        if weight is None:
+            b.nodes.append(node)
+        else:
+            _emit(b, node, made[weight][0])
+    errors = {graph.parameters[value].name: error for value, (_, error) in made.items()}
+    told = FrozenWeights(kind, errors, kept)
+    whole = b.graph_of(graph)
+    return replace(whole, warnings=(*whole.warnings, *_warnings(told, graph.parameters))), told
+
+
+def quantized(array: Array, axis: int) -> tuple[Array, Array]:
+    """(q, s): whole numbers of eight bits and, along `axis`, what they count; q s is nearest to the array."""
+    others = tuple(i for i in range(array.ndim) if i != axis)
+    largest = np.maximum(array.max(axis=others, keepdims=True), -array.min(axis=others, keepdims=True))
+    scales = np.where(largest > 0, largest / np.float32(LEVELS), np.float32(1.0)).astype(np.float32)
+    whole = np.clip(np.rint(array / scales), -LEVELS, LEVELS).astype(np.int8)
+    return np.ascontiguousarray(whole), scales.reshape(-1)
+
+
+def _channels(graph: Graph, value: Value, learning: Collection[Value], readers: list[Node]) -> int | str:
+    """The axis of a weight's output channels; or why it stays as it is, nothing if that needs no word."""
+    if value in learning:
+        return ""
+    if graph.types[value].size < LEAST:
+        return f"it has fewer than {LEAST:,} elements"
+    axes = {_axis(graph, value, node) for node in readers}
+    if not readers or None in axes or value in graph.outputs:
+        odd = next((node for node in readers if _axis(graph, value, node) is None), None)
+        return f"{odd.op} ({odd.layer}) reads it" if odd is not None else "no layer reads it"
+    if len(axes) > 1:
+        return f"{readers[0].layer} and {readers[-1].layer} read it the other way round"
+    if not np.isfinite(graph.arrays[value]).all():
+        return "it holds NaN or Inf"
+    return next(iter(axes)) or 0
+
+
+def _axis(graph: Graph, value: Value, node: Node) -> int | None:
+    """Along which axis the channels lie that a node makes with a weight; None: it is no layer with this weight."""
+    rank, place = len(graph.types[value].shape), node.inputs.index(value)
+    if node.inputs.count(value) > 1:
+        return None
+    if node.op == "embedding" or (node.op == "gather" and integer(node.attrs, "axis") == 0):
+        return 0 if place == 0 and rank == 2 else None
+    if node.op not in _PRODUCTS or place != 1 or (node.op == "matmul" and rank != 2):
+        return None
+    return 0 if node.attrs.get("transpose_b") else rank - 1
+
+
+def _held(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
+    """Puts whole numbers in the place of a weight; its scales, and by how much the weight changes."""
+    array = b.arrays[value]
+    whole, scales = quantized(array, axis)
+    b.arrays[value] = whole
+    return b.held(scales), _error(array, whole, scales, axis)
+
+
+def _error(array: Array, whole: Array, scales: Array, axis: int) -> float:
+    """The largest over channels of |W - W'| / |W|, as lengths."""
+    worst = 0.0
+    for channels in np.array_split(np.arange(len(scales)), -(-array.size // _PART)):
+        own = np.moveaxis(array.take(channels, axis), axis, 0).reshape(len(channels), -1)
+        held = np.moveaxis(whole.take(channels, axis), axis, 0).reshape(len(channels), -1)
+        lengths = np.linalg.norm(own, axis=1)
+        apart = np.linalg.norm(own - held * scales[channels, None], axis=1)
+        worst = max(worst, float(np.max(apart / np.where(lengths > 0, lengths, 1.0), initial=0.0)))
+    return worst
+
+
+_PART = 1 << 22
+"""Elements that are compared at once."""
+
+
+def _emit(b: GraphBuilder, node: Node, scales: Value) -> None:
+    """The layer, and its scales behind it; what it gives keeps its identity."""
+    base = b.fresh()
+    b.nodes.append(replace(node, outputs=(base,)))
+    b.types[base] = b.types[node.output]
+    if node.op not in _PRODUCTS:
+        rows = b.held(b.arrays[scales].reshape(-1, 1))  # no node reshapes it: passes on one program alone would fold it
+        attrs: dict[str, Any] = dict(node.attrs)
+        scales = b.emit(node.op, rows, *node.inputs[1:], **attrs)
+    b.emit("mul", base, scales, output=node.output)
+
+
+def _warnings(told: FrozenWeights, parameters: Mapping[Value, Parameter]) -> tuple[CompileWarning, ...]:
+    """What was rounded, by how much, and what was not."""
+    found: list[CompileWarning] = []
+    where = "spec.precision.frozen"
+    if told.errors:
+        worst = max(told.errors, key=lambda name: told.errors[name])
+        message = (
+            f"{len(told.errors)} of {len(parameters)} parameters are frozen and held in {told.kind}; a channel of "
+            f"{worst!r} changes most, by {told.errors[worst]:.2%} of its length: what learns is trained against these"
+        )
+        found.append(CompileWarning("precision.rounded", where, message, "the bundle's manifest tells of each"))
+    if told.kept:
+        listed = few_of([f"{name} ({why})" for name, why in told.kept.items()])
+        message = f"{len(told.kept)} frozen weights stay f32: {listed}"
+        found.append(CompileWarning("precision.kept", where, message))
+    if not told.errors:
+        hint = "say f32, or let fewer parameters learn"
+        found.append(CompileWarning("precision.nothing_frozen", where, f"no weight is held in {told.kind}", hint))
+    return tuple(found)

@@ -1,0 +1,81 @@
+"""A step with frozen weights in whole numbers is that of the author's model with those weights rounded by NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from compiler.api import BuildSettings, compile_training
+from compiler.frontend.importer import import_model
+from compiler.targets import load
+from tests.compiler.agreement.cases import CASES
+from tests.compiler.agreement.course import course
+from tests.compiler.agreement.harness import Built, Optimizer, gradients_of, to_checkpoint
+from tests.compiler.agreement.reference import what_learns
+from tests.compiler.agreement.step_binary import StepBinary, native_target
+
+MODELS = ("encoder-sparse", "mobilenet-bias-only")
+"""Look-ups and products of every layout; convolutions, some depth-wise."""
+BESIDE = 1.2
+"""Memory for weights, scales and gaps of alignment among it, by a byte for each number held so and four for others."""
+
+
+def rounded(model: bytes, name: str, array: np.ndarray) -> np.ndarray:
+    """The weight as whole numbers of a 127th of each output channel's largest, times that."""
+    graph = onnx.ModelProto.FromString(model).graph
+    node = next(node for node in graph.node if name in node.input)
+    axis = array.ndim - 1 if node.op_type == "MatMul" else 0
+    others = tuple(i for i in range(array.ndim) if i != axis)
+    step = (np.abs(array).max(axis=others, keepdims=True) / np.float32(127)).astype(np.float32)
+    near = (np.rint(array / step) * step).astype(np.float32)
+    assert (np.abs(near - array) <= step * 0.5001).all()
+    assert not np.array_equal(near, array)
+    return near
+
+
+def relative_errors(array: np.ndarray, near: np.ndarray) -> np.ndarray:
+    """Along the first axis."""
+    rows = (side.astype(np.float64).reshape(len(side), -1) for side in (array, near))
+    own, other = rows
+    return np.asarray(np.linalg.norm(own - other, axis=1) / np.linalg.norm(own, axis=1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_is_that_of_the_rounded_model(name: str, tmp_path: Path, kernel_cache: Path) -> None:
+    case = replace(CASES[name](), frozen="int8")
+    settings = BuildSettings(case.plan, case.spec, load(native_target()), cache_dir=kernel_cache, jobs=1)
+    bundle = compile_training(case.model, settings)
+    layouts = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm="fold").named_parameters()
+    binary, memory = StepBinary.unpack(bundle, tmp_path), bundle.manifest["memory"]
+    built = Built(case, what_learns(case.plan, case.reference), layouts, binary, memory)
+    told = bundle.manifest["frozen"]
+    whole = {own: array for own, array in case.reference.initial().items() if array.ndim > 1}
+    assert {*told["errors"], *told["kept"]} == whole.keys() - built.plan.keys()
+    sizes = {own: array.size * (1 if own in told["errors"] else 4) for own, array in case.reference.initial().items()}
+    assert memory["weights_bytes"] < BESIDE * sum(sizes.values())
+
+    at = next(iter(course(built, 1)))
+    near = {own: rounded(case.model, own, whole[own].astype(np.float32)) for own in told["errors"]}
+    convolved = [own for own in near if near[own].ndim == 4]  # channels first in every file
+    assert all(relative_errors(whole[own], near[own]).max() == pytest.approx(told["errors"][own], rel=0.02)
+               for own in convolved)  # fmt: skip
+    weights = {**at.weights, **near}
+    _, theirs = built.reference.loss_and_gradients(weights, *at.batch, torch.float32)
+    exact_loss, exact = built.reference.loss_and_gradients(weights, *at.batch, torch.float64)
+    start = to_checkpoint(built, weights, at.state)
+    given = {own: array for own, array in start.items() if own not in near}
+    losses, after = binary.train(given, 1, binary.write_data(*at.batch), start=at.t - 1)
+    assert after.keys().isdisjoint(near), "no checkpoint has them"
+    assert losses[0] == pytest.approx(exact_loss, rel=1e-5)
+    ours = gradients_of(built, Optimizer(built), start, {**start, **after})
+    longest = max(float(np.linalg.norm(exact[own][window])) for own, window in built.plan.items())
+    for own, window in built.plan.items():
+        wanted = exact[own][window]
+        length = max(float(np.linalg.norm(wanted)), 1e-3 * longest)
+        mine, torch_own = (float(np.linalg.norm(side - wanted)) / length for side in (ours[own], theirs[own][window]))
+        assert mine < 3 * torch_own + 1e-5, own
