@@ -46,8 +46,17 @@ _PACK = 4.0
 _TRANSPOSE = 8.0
 """Packing of one vector of B."""
 _IN_PLACE = 0.1
-_CONFLICT = 0.25
-"""Extra for one vector of B read where it lies; and where the rows of a panel meet in few sets of the cache."""
+"""Extra for one vector of B read where it lies."""
+_APART = 0.45
+_CONFLICT = 2.5
+"""Extra for a tile's part of one row of B where rows are far apart; and where they meet in few sets of the cache."""
+_FAR_LINES = 32
+"""Cache lines between rows that prefetching does not bridge."""
+_CROWDED = 15.0
+"""Extra for a tile's part of one step of A or B that other lines of the block drive out of the second-level cache."""
+_L2_SETS = 1024
+_COPY = 4.0
+"""Copying of one vector of A."""
 _LINE = 1.5
 """Getting a cache line from outside the second-level cache, as far as it is not hidden."""
 _PHASE = 5000.0
@@ -93,7 +102,8 @@ def ranked(spec: MatmulSpec, core: Core, threads: int) -> tuple[Candidate, ...]:
     slots = slots_of(2.0 * spec.batch * spec.m * spec.n * spec.k, threads)
     best: list[tuple[float, Candidate]] = []
     for way in _ways(spec, core, slots):
-        priced = [(cost(spec, core, slots, tiled), tiled) for tiled in _tiled(spec, core, way)]
+        tiles = (with_copies(spec, core, slots, tiled) for tiled in _tiled(spec, core, way))
+        priced = [(cost(spec, core, slots, tiled), tiled) for tiled in tiles]
         best.append(min(priced, key=lambda entry: (entry[0], -entry[1].rows * entry[1].vectors)))
     best.sort(key=lambda entry: entry[0])
     first = best[0][1]
@@ -102,8 +112,16 @@ def ranked(spec: MatmulSpec, core: Core, threads: int) -> tuple[Candidate, ...]:
     return tuple(dict.fromkeys([first, *near[1:5], *_variants(spec, core, slots, first)]))[:_MOST_CHOICES]
 
 
+def with_copies(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> Candidate:
+    """The candidate with A's rows copied, if a block of them would not stay in the cache where it lies."""
+    copied = replace(candidate, copies_a=spec.a_transposed and _may_copy(spec, candidate))
+    if copied == candidate:
+        return candidate
+    return min(candidate, copied, key=lambda one: cost(spec, core, slots, one))
+
+
 def _variants(spec: MatmulSpec, core: Core, slots: int, first: Candidate) -> Iterator[Candidate]:
-    """Other tiles of the best way, and copying A's rows."""
+    """Other tiles of the best way, and with A's rows copied, or not."""
     priced = sorted(
         ((cost(spec, core, slots, tiled), tiled) for tiled in _tiled(spec, core, first)), key=lambda e: e[0]
     )
@@ -112,8 +130,12 @@ def _variants(spec: MatmulSpec, core: Core, slots: int, first: Candidate) -> Ite
         if tiled.vectors not in widths:
             widths.add(tiled.vectors)
             yield tiled
-    if first.order == "columns" and first.strategy != "split" and not spec.products:
-        yield replace(first, copies_a=True)
+    if _may_copy(spec, first):
+        yield replace(first, copies_a=not first.copies_a)
+
+
+def _may_copy(spec: MatmulSpec, candidate: Candidate) -> bool:
+    return candidate.order == "columns" and candidate.strategy != "split" and not spec.products
 
 
 def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
@@ -210,6 +232,7 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     if is_streamed(spec, core, slots) and candidate.strategy != "split":
         work *= _UNFETCHED
     total = batch * (work + _panels(spec, core, slots, candidate, steps, row_tiles, vectors))
+    total += batch * steps * _block_of_a(spec, core, candidate, height, row_tiles * sum(wide.values()))
     total += _LINE * batch * steps * _lines_of_step(spec, core, slots, candidate, height, vectors)
     if candidate.strategy == "split":
         total += spec.m * vectors * 3 + (_PHASE if slots > 1 else 0)
@@ -248,7 +271,40 @@ def _panels(
         return each * steps * vectors * blocks
     if 2 * core.item_bytes * spec.k * spec.n <= core.l1_bytes:
         return 0.0
-    return (_CONFLICT if _few_sets(spec.n, core.precision.line) else _IN_PLACE) * steps * vectors * row_tiles
+    return _in_place(spec, core, candidate, row_tiles) * steps * vectors
+
+
+def _in_place(spec: MatmulSpec, core: Core, candidate: Candidate, row_tiles: int) -> float:
+    """Extra for one vector of B that all row tiles read where it lies."""
+    line, extra = core.precision.line, 0.0
+    if _few_sets(spec.n, line):
+        extra = _CONFLICT * row_tiles
+    elif spec.n >= _FAR_LINES * line:
+        extra = _APART * row_tiles
+    if crowded(core, min(candidate.k_block, spec.k), candidate.vectors * core.lanes, spec.n):
+        extra += _CROWDED * (row_tiles - 1)
+    return extra / candidate.vectors if extra else _IN_PLACE * row_tiles
+
+
+def _block_of_a(spec: MatmulSpec, core: Core, candidate: Candidate, height: int, tiles: int) -> float:
+    """Per step of the reduction: copying the block's rows, or finding them gone from the cache."""
+    if candidate.copies_a:
+        return _COPY * height / core.lanes
+    if not (spec.a_transposed and candidate.order == "columns" and candidate.strategy != "split"):
+        return 0.0
+    rows = min(row_block(core, candidate, spec.m), spec.m)
+    return _CROWDED * tiles if crowded(core, min(candidate.k_block, spec.k), rows, spec.m) else 0.0
+
+
+def crowded(core: Core, runs: int, length: int, distance: int) -> bool:
+    """Whether `runs` runs of `length` elements, that far apart, need half of the second-level cache's sets that they
+    fall into."""
+    apart, rest = divmod(distance, core.precision.line)
+    lines = -(-length // core.precision.line)
+    between = 1 if rest else math.gcd(apart, _L2_SETS)
+    sets = _L2_SETS // between * min(lines, between)
+    ways = core.l2_bytes // (_L2_SETS * core.precision.line_bytes)
+    return 2 * runs * lines >= sets * ways
 
 
 def _few_sets(elements: int, line: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.matmul.candidate import Candidate, Order, PanelPlace, Strategy, candidate_of
-from compiler.codegen.matmul.cost import BLOCK_STEPS, Core, cost, panel_widths, ranked, row_block
+from compiler.codegen.matmul.cost import BLOCK_STEPS, Core, cost, panel_widths, ranked, row_block, with_copies
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
@@ -165,8 +165,9 @@ def _ranked(spec: MatmulSpec, target: Target, threads: int) -> tuple[Candidate, 
     found = ranked(product, core, threads)
     if spec.k > WHOLE_STEPS or _waiting(spec, core.precision) == "output":
         return found
+    slots = slots_of(2.0 * spec.batch * spec.m * spec.n * spec.k, threads)
     whole = (one if one.strategy == "split" else replace(one, k_block=spec.k) for one in found)
-    return tuple(dict.fromkeys(whole))
+    return tuple(dict.fromkeys(with_copies(product, core, slots, one) for one in whole))
 
 
 def frugal(spec: MatmulSpec, target: Target, threads: int) -> Choice:
