@@ -77,6 +77,22 @@ def tap_run(phase: AxisPhase) -> TapRun:
     return TapRun(len(taps), taps[0][1], offset_step, taps[0][0], tap_step)
 
 
+def several(phases: tuple[AxisPhase, ...], times: int) -> tuple[AxisPhase, ...]:
+    """The same outputs in `times` as many phases: those of so many places q side by side become phases of one place."""
+    return tuple(
+        AxisPhase(
+            phase.first + turn * phase.step,
+            phase.step * times,
+            -(-(phase.count - turn) // times),
+            phase.input_step * times,
+            phase.input_extent,
+            tuple((tap, offset + turn * phase.input_step) for tap, offset in phase.taps),
+        )
+        for turn in range(times)
+        for phase in phases
+    )
+
+
 def forward_axis(spec: ConvSpec | DepthwiseSpec, axis: int) -> AxisPhase:
     """The positions of x that the outputs y along one image axis meet."""
     extent, out_extent = ((spec.h, spec.oh), (spec.w, spec.ow))[axis]

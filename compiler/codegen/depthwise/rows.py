@@ -7,15 +7,15 @@ condition; tiles at the left and right border have code of their own, with the t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
 
 from tvm import tirx
 
-from compiler.codegen.conv.phases import AxisPhase, axis_phases
-from compiler.codegen.depthwise.plan import DepthwisePlan
+from compiler.codegen.conv.phases import AxisPhase, axis_phases, several
+from compiler.codegen.depthwise.plan import DepthwisePlan, Taps, input_rows
 from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.register_tile import Place, RegisterTile, fma, load_wide, prefetch, wide
 from compiler.codegen.tile.share import share_out
@@ -25,7 +25,6 @@ from compiler.kernels.spec import DepthwiseSpec
 
 _AHEAD_ELEMENTS = 4096
 """How far ahead, in the order of memory, rows are fetched that come from beyond the caches."""
-Taps = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,16 @@ class Corner:
     c: Value
 
 
+@dataclass(frozen=True, slots=True)
+class Band:
+    """`rows` rows from `first` on of images of `shape` (height, width); a column of the tile is `pixels` pixels."""
+
+    shape: tuple[int, int]
+    first: Value
+    rows: int
+    pixels: int
+
+
 Sums = Mapping[tuple[int, int], RegisterTile]
 """(row phase, column phase) -> its accumulators."""
 
@@ -61,7 +70,7 @@ class DepthwiseRows:
         self.x, self.w, *extra = operands.inputs
         self.y = operands.outputs[0]
         self.epilogue = Epilogue.of(spec.epilogue, extra, spec.epilogue_inputs, 4)
-        self.rows, self.columns = axis_phases(spec, 0), axis_phases(spec, 1)
+        self.rows, self.columns = several(axis_phases(spec, 0), plan.rows), axis_phases(spec, 1)
         forward = spec.kind == "forward"
         self.out_shape = (spec.oh, spec.ow) if forward else (spec.h, spec.w)
         self.in_shape = (spec.h, spec.w) if forward else (spec.oh, spec.ow)
@@ -111,7 +120,7 @@ class DepthwiseRows:
                 for p, taps in enumerate(tile.taps)
                 if taps
             }
-            for offset, row_taps in _input_rows(rows).items():
+            for offset, row_taps in input_rows(rows).items():
                 place = body.let(q * rows[0].input_step + offset, "y")
                 products = partial(self._products, tile=tile, sums=sums, corner=corner, row=place, row_taps=row_taps)
                 inside = {phase.inside(offset) for phase in rows}
@@ -174,32 +183,39 @@ class DepthwiseRows:
     # ---------------------------------------------------------------------------------------------------- fetching
 
     def _fetch_ahead(self, block: Block, rows: tuple[AxisPhase, ...], corner: Corner, tile: Tile) -> None:
-        """Ask for what is about to be read for the first time: the newest input rows, and what the epilogue reads
-        point by point.
+        """Ask for what is about to be met for the first time: the newest input rows, what the epilogue reads point by
+        point, and the lines to be written, for which stores else wait.
 
         A tile touches its columns side by side, which memory's own prefetching does not follow: each turn of the loop
         over channels asks for its share of the tile's bytes, in the order of memory, some way on.
         """
-        height, width = self.in_shape
-        step = self.columns[0].input_step
-        newest = max(_input_rows(rows), default=0)
-        for behind in range(rows[0].input_step):
-            row = corner.q * rows[0].input_step + newest - behind
-            pixel = (corner.image * height + row) * width + corner.first * step
-            self._fetch_share(block, self.x, pixel, tile.width * step, corner.c)
+        unit = rows[0].input_step
+        newest = corner.q * unit + (max(input_rows(rows), default=0) - unit + 1)
+        pixels = self.columns[0].input_step
+        self._fetch_rows(block, [(self.x, False)], Band(self.in_shape, newest, unit, pixels), corner, tile)
         shape = (self.spec.n, *self.out_shape, self.spec.c)
         alike = [b for b, access in self.epilogue.inputs if access.type.shape == shape and access.strides[3] == 1]
-        for phase in rows if alike else ():
-            step = self.columns[0].step
-            row = corner.q * phase.step + phase.first
-            pixel = self._pixel(corner.image, row, corner.first * step)
-            for buffer in alike:
-                self._fetch_share(block, buffer, pixel, tile.width * step, corner.c)
+        buffers = [*((buffer, False) for buffer in alike), (self.y, True)]
+        unit, pixels = rows[0].step, self.columns[0].step
+        self._fetch_rows(block, buffers, Band(self.out_shape, corner.q * unit, unit, pixels), corner, tile)
 
-    def _fetch_share(self, block: Block, buffer: Value, pixel: Value, pixels: int, c: Value) -> None:
-        start = block.let(wide(pixel * self.spec.c + c * pixels + _AHEAD_ELEMENTS), "ahead")
-        for line in range(0, pixels * self.plan.lanes, self.plan.precision.line):
-            prefetch(block, buffer, start + wide(line))
+    def _fetch_rows(
+        self, block: Block, buffers: Sequence[tuple[Value, bool]], band: Band, corner: Corner, tile: Tile
+    ) -> None:
+        """One turn's share of a band of each buffer (which is to be written or not), some way on along each row, or
+        behind its end in the band below."""
+        (height, width), c = band.shape, self.spec.c
+        pixels, row_elements = tile.width * band.pixels, width * c
+        ahead = _AHEAD_ELEMENTS // band.rows
+        along = block.let(corner.first * (band.pixels * c) + corner.c * pixels + ahead, "along")
+        if band.rows > 1:
+            below = index((band.rows - 1) * row_elements)
+            along = block.let(along + tirx.Select(tirx.LT(along, index(row_elements)), index(0), below), "along")
+        for row in range(band.rows):
+            start = block.let(wide((corner.image * height + band.first + row) * row_elements + along), "ahead")
+            for buffer, write in buffers:
+                for line in range(0, pixels * self.plan.lanes, self.plan.precision.line):
+                    prefetch(block, buffer, start + wide(line), write=write)
 
 
 def tiles_of(columns: tuple[AxisPhase, ...], most: int) -> Iterator[Tile]:
@@ -210,12 +226,3 @@ def tiles_of(columns: tuple[AxisPhase, ...], most: int) -> Iterator[Tile]:
         first, end = count * number // tiles, count * (number + 1) // tiles
         taps = tuple(tuple(phase.taps_at(q) for q in range(first, min(end, phase.count))) for phase in columns)
         yield Tile(end - first, taps)
-
-
-def _input_rows(rows: tuple[AxisPhase, ...]) -> dict[int, Taps]:
-    """Row offset of the input -> (row phase, kernel row) of everything that it is multiplied for."""
-    offsets = sorted({offset for phase in rows for _, offset in phase.taps})
-    return {
-        offset: tuple((r, tap) for r, phase in enumerate(rows) for tap, other in phase.taps if other == offset)
-        for offset in offsets
-    }

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from compiler.codegen.choice import choose
+from compiler.codegen.depthwise.plan import default_plan
 from compiler.codegen.family import choices_of
 from compiler.codegen.testing import Kernel, native_target
 from compiler.kernels.expressions import Binary, Ref
@@ -57,6 +59,21 @@ def test_avx2(kind: Kind) -> None:
     check(depthwise(kind, (2, 12, 13, 20), (5, 5), (1, 1), (2, 2, 2, 2)), target="x86-64-v3")
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", ["forward", "input_grad"])
+def test_rows_from_memory(kind: Kind, threads: int) -> None:
+    """Several rows at a time, fetched ahead, give what one at a time does, whether or not they divide the image."""
+    spec = depthwise(kind, (2, 45, 60, 72), (3, 3), (1, 1), (1, 1, 1, 1))
+    target = load(native_target())
+    plan = default_plan(spec, target, threads)
+    assert plan.ahead
+    inputs = random_inputs(spec)
+    (one,) = Kernel(spec, target, threads, choose(rows=1)).run(*inputs)
+    for rows in (2, 3):
+        (several,) = Kernel(spec, target, threads, choose(rows=rows)).run(*inputs)
+        assert several.tobytes() == one.tobytes()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_epilogues(kind: Kind) -> None:
     spec = depthwise(kind, (2, 13, 12, 20), (3, 3), (2, 2), (1, 1, 1, 1))
@@ -82,9 +99,10 @@ def test_bias_gradient(case: str, target: str) -> None:
     assert distance(d_bias, inputs[1].astype("float64").sum((0, 1, 2))) <= 6e-7
 
 
+@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_choice(kind: Kind) -> None:
-    spec = depthwise(kind, (2, 13, 15, 20), (3, 3), (2, 2), (1, 1, 1, 1))
+def test_every_choice(kind: Kind, stride: int) -> None:
+    spec = depthwise(kind, (2, 13, 15, 20), (3, 3), (stride, stride), (1, 1, 1, 1))
     target = load(native_target())
     inputs = random_inputs(spec)
     offered = choices_of(spec, target, 2)
