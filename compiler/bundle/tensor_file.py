@@ -9,10 +9,14 @@ from functools import cached_property
 
 from compiler.bundle.content import Chunk, elements_of
 from compiler.element_types import ELEMENT_TYPES
+from compiler.kernels.alignment import ALIGNMENT_BYTES
 from compiler.tensors import Array, TensorType
 
+_LENGTH_BYTES = 8
 _ALIGNMENT = 8
 """Of what stands behind the header."""
+_PAGE = 16 << 10
+"""Of what is mapped into memory: the largest pages that boards commonly have."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,23 @@ class Checkpoint:
     def _order(self) -> list[str]:
         """Wide elements first, which aligns each tensor to its own; the order of the format's own library."""
         kinds = {name: ELEMENT_TYPES[tensor.type.dtype] for name, tensor in self.tensors.items()}
-        return sorted(kinds, key=lambda name: (-kinds[name].item_bytes, not kinds[name].is_real, name))
+        return sorted(kinds, key=lambda name: (-kinds[name].item_bytes, not kinds[name].is_real, self._gap(name), name))
+
+    def _gap(self, name: str) -> bool:
+        """Whether memory has a gap behind bytes of frozen weights, which therefore are not mapped."""
+        kind = self.tensors[name].type
+        return kind.dtype == "i8" and kind.size_bytes % ALIGNMENT_BYTES != 0
+
+    @property
+    def _before_mapped(self) -> tuple[int, int]:
+        """How many bytes of tensors stand before those that a step maps into memory, and where these may begin."""
+        sizes = [(tensor.type.dtype, tensor.type.size_bytes) for tensor in self.tensors.values()]
+        held = any(dtype == "i8" for dtype, _ in sizes)
+        return (
+            (sum(size for dtype, size in sizes if ELEMENT_TYPES[dtype].item_bytes > 1), _PAGE)
+            if held
+            else (0, _ALIGNMENT)
+        )
 
     @cached_property
     def _header(self) -> bytes:
@@ -57,5 +77,6 @@ class Checkpoint:
             entries[name] = {"dtype": kind.dtype.upper(), "shape": kind.shape, "data_offsets": (begin, end)}
             begin = end
         text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-        text += b" " * (-len(text) % _ALIGNMENT)
+        before, multiple = self._before_mapped
+        text += b" " * (-(_LENGTH_BYTES + len(text) + before) % multiple)
         return len(text).to_bytes(8, "little") + text

@@ -64,10 +64,10 @@ def _stored_bytes(size_bytes: int) -> int:
 
 
 def _stack(state: Sequence[StateTensor], roles: tuple[str, ...]) -> tuple[dict[Value, tuple[int, int]], int]:
-    """State tensors one after the other: value -> (offset, size)."""
+    """State tensors one after the other, what is mapped from a file first: value -> (offset, size)."""
     places: dict[Value, tuple[int, int]] = {}
     offset = 0
-    for tensor in state:
+    for tensor in sorted(state, key=lambda own: own.mapped_order):
         if tensor.role in roles:
             places[tensor.value] = (offset, tensor.type.size_bytes)
             offset += _stored_bytes(tensor.type.size_bytes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from compiler.graph import Parameter, Phase, TensorType
+from compiler.kernels.alignment import ALIGNMENT_BYTES
 from compiler.kernels.spec import KernelSpec
 from compiler.program.aliases import Aliases, root_of
 from compiler.spec.optimizer import OptimizerKind
@@ -93,6 +94,16 @@ class StateTensor:
     def lies_in_file(self) -> bool:
         """Whether a bundle's file holds it as memory does: bytes of frozen weights, which may be mapped from there."""
         return self.type.dtype == "i8"
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it stands side by side with others in file and memory, without a gap for alignment."""
+        return self.lies_in_file and self.type.size_bytes % ALIGNMENT_BYTES == 0
+
+    @property
+    def mapped_order(self) -> tuple[bool, str]:
+        """In what order tensors of one element type lie, in file and memory: those that are mapped first, by name."""
+        return not self.is_mapped, self.name if self.is_mapped else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ typedef struct {
     unsigned char *memory;
     uint64_t data_offset;   /* of the file's tensors */
     const int64_t *begins;  /* by state: where its bytes begin behind `data_offset`; -1: not in this file */
+    bool *mapped; /* set for what is mapped and not read */
 } pf_checkpoint_tensors;
 
 /* Copy every tensor that the file has, transposed where memory's layout is another. Refuses NaN and Inf. */

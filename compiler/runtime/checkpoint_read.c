@@ -36,6 +36,7 @@ typedef struct {
     entry *entries;
     size_t entry_count, entry_room;
     int64_t *state_begin; /* -1: not in this file */
+    bool *mapped;         /* whose pages are the file's own */
     pf_match *match;
     pf_unfinished *unfinished;
     char channels[32]; /* of its optimizer state, as its metadata says */
@@ -49,14 +50,16 @@ static pf_status malformed(const reader *file, const char *what) {
 static pf_status allocate(reader *file, size_t header_bytes) {
     file->entry_room = header_bytes / MIN_ENTRY_BYTES + 1;
     size_t state_bytes = pf_image_data.state_count * sizeof(int64_t);
-    file->scratch_bytes = file->entry_room * sizeof(entry) + state_bytes + header_bytes;
+    size_t mapped_bytes = pf_image_data.state_count * sizeof(bool);
+    file->scratch_bytes = file->entry_room * sizeof(entry) + state_bytes + mapped_bytes + header_bytes;
     void *scratch = mmap(NULL, file->scratch_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (scratch == MAP_FAILED)
         return pf_fail(PF_LIMITS, "limits.memory", "%s: no memory for its header of %zu bytes", file->path, header_bytes);
     file->entries = scratch;
     file->state_begin = (int64_t *)(file->entries + file->entry_room);
     memset(file->state_begin, 0xFF, state_bytes);
-    file->scan.next = (const char *)(file->state_begin + pf_image_data.state_count);
+    file->mapped = (bool *)(file->state_begin + pf_image_data.state_count);
+    file->scan.next = (const char *)(file->mapped + pf_image_data.state_count);
     file->scan.end = file->scan.next + header_bytes;
     return PF_OK;
 }
@@ -289,7 +292,7 @@ static pf_status load_all(reader *file, unsigned char *memory, bool *found, pf_p
     PF_TRY(check_entries(file));
     PF_TRY(check_match(file));
     PF_TRY(check_channels(file));
-    pf_checkpoint_tensors tensors = {file->path, file->descriptor, memory, file->data_offset, file->state_begin};
+    pf_checkpoint_tensors tensors = {file->path, file->descriptor, memory, file->data_offset, file->state_begin, file->mapped};
     PF_TRY(pf_checkpoint_load(&tensors));
     for (uint32_t i = 0; i < pf_image_data.state_count; i++) found[i] |= file->state_begin[i] >= 0;
     if (own.steps >= 0) progress->steps = own.steps;

@@ -183,7 +183,7 @@ class _Tables:
 
     def _states(self) -> str:
         """Widest elements first, so that each tensor of a checkpoint is aligned to its element; else in model order."""
-        order = sorted(self._kept_state(), key=lambda state: -state.type.element.item_bytes)
+        order = sorted(self._kept_state(), key=lambda own: (-own.type.element.item_bytes, *own.mapped_order))
         tables = OrderTables(order)
         return "".join(tables.lines) + c_array("pf_state", "states", [self._state(state, tables) for state in order])
 
