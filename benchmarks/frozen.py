@@ -1,0 +1,146 @@
+"""What are frozen weights in eight bits worth? LLaMA-class models with adapters, f32 and int8 taking turns in one run.
+
+    python -m benchmarks.frozen --shape 110M [--layers 12] [--tokens 256] [--threads 2] [--rounds 3]
+
+Random weights; LoRA of rank 8 on q_proj and v_proj, SGD, one sequence a step. `--layers` builds so many of the shape's
+layers. Medians of rounds; bundle, planned memory, and of the running process its most resident memory, and how much of
+that is no page of a file. A process that is measured here is of the step alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.prepare import BENCH
+from benchmarks.sides import native_target
+from compiler.api import BuildSettings, compile_training
+from compiler.cache_folder import cache_folder
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.spec.precision import Frozen
+from compiler.targets import load
+from tests.compiler.agreement.step_binary import StepBinary
+
+VOCABULARY = 32000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a LLaMA."""
+
+    width: int
+    layers: int
+    heads: int
+    groups: int
+    inner: int
+
+
+SHAPES = {"110M": Shape(768, 12, 12, 12, 2048), "1.1B": Shape(2048, 22, 32, 4, 5632)}
+PLAN = {"name": "lora", "lora": {"targets": ["q_proj", "v_proj"], "rank": 8, "alpha": 16}}
+KINDS: tuple[Frozen, ...] = ("f32", "int8")
+STEPS = 4
+
+
+def exported(shape: Shape, layers: int, tokens: int) -> bytes:
+    """An ONNX file, kept between runs."""
+    path = BENCH / "frozen" / f"llama-{shape.width}-{layers}-{tokens}.onnx"
+    if not path.exists():
+        import torch
+
+        from tests import vision
+        from tests.models import Logits, export
+
+        t = vision.transformers()
+        config = t.LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=shape.width, num_hidden_layers=layers, intermediate_size=shape.inner,
+            num_attention_heads=shape.heads, num_key_value_heads=shape.groups, use_cache=False,
+            tie_word_embeddings=True,
+        )  # fmt: skip
+        module = Logits(t.LlamaForCausalLM(config), ("input_ids",)).eval()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        example = torch.randint(0, VOCABULARY, (1, tokens))
+        path.write_bytes(export(module, (example,), input_names=("input_ids",), dynamic_batch=False))
+    return path.read_bytes()
+
+
+def built(model: bytes, kind: Frozen, threads: int, tokens: int, name: str) -> list[str]:
+    """Build a step and say what it takes; its command line."""
+    spec = {
+        "batch": 1, "threads": threads, "precision": {"frozen": kind},
+        "optimizer": {"kind": "sgd", "learning_rate": 1e-3},
+    }  # fmt: skip
+    settings = BuildSettings(
+        SparsePlan.parse(PLAN), TrainingSpec.parse(spec), load(native_target()), cache_dir=cache_folder()
+    )
+    bundle = compile_training(model, settings)
+    folder = BENCH / "frozen" / f"{name}-{kind}"
+    folder.mkdir(parents=True, exist_ok=True)
+    memory = bundle.manifest["memory"]
+    told = {"bundle": bundle.size_bytes, "weights": memory["weights_bytes"], "arena": memory["arena_bytes"]}
+    print(f"  {kind:5} " + ", ".join(f"{what} {size / 1e6:,.1f} MB" for what, size in told.items()), flush=True)
+    for warning in bundle.warnings:
+        print(f"        {warning}")
+    binary = StepBinary.unpack(bundle, folder)
+    random = np.random.default_rng(0)
+    rows = random.integers(0, VOCABULARY, (4, tokens))
+    data = binary.write_data({"input_ids": rows}, rows)
+    words = ["train", "--weights", binary.weights, "--threads", threads, *data]
+    return [str(binary.folder / "bin/step"), *map(str, words)]
+
+
+def ran(command: Sequence[str]) -> tuple[float, float, float]:
+    """Milliseconds of a step (the first one left out), and MB: most resident memory, and what is no file's of it."""
+    with subprocess.Popen([*command, "--steps", str(STEPS + 1)], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        times: list[float] = []
+        resident = own = 0.0
+        for line in running.stdout:
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] != "step":
+                continue
+            times.append(event["us"] / 1e3)
+            status = Path(f"/proc/{running.pid}/status").read_text().splitlines()
+            said = {row.split(":")[0]: row.split()[1] for row in status if row.endswith("kB")}
+            resident = max(resident, int(said.get("VmHWM", 0)) * 1024 / 1e6)
+            own = max(own, int(said.get("RssAnon", 0)) * 1024 / 1e6)
+    return statistics.median(times[1:]), resident, own
+
+
+def main() -> None:
+    """Both kinds of one shape."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.frozen", description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="110M")
+    parser.add_argument("--layers", type=int, default=0, help="0: as many as the shape has")
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
+    asked = parser.parse_args()
+    shape = SHAPES[asked.shape]
+    layers = asked.layers or shape.layers
+    print(f"LLaMA of {layers} layers x {shape.width}, {asked.tokens} tokens, {asked.threads} thread(s), LoRA of rank 8")
+    model = exported(shape, layers, asked.tokens)
+    name = f"{asked.shape}-{layers}-{asked.tokens}"
+    sides = {kind: built(model, kind, asked.threads, asked.tokens, name) for kind in asked.kinds}
+    rounds = [{kind: ran(command) for kind, command in sides.items()} for _ in range(asked.rounds)]
+    for kind in asked.kinds:
+        step, resident, own = (statistics.median(one[kind][i] for one in rounds) for i in range(3))
+        print(
+            f"  {kind:5} {step:9.1f} ms a step, {asked.tokens / step * 1e3:7.1f} tokens/s, "
+            f"at most {resident:,.0f} MB resident, {own:,.0f} MB of it no file's"
+        )
+    if {*KINDS} <= {*asked.kinds}:
+        ratios = sorted(one["f32"][0] / one["int8"][0] for one in rounds)
+        print(f"  f32 / int8: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+
+
+if __name__ == "__main__":
+    main()
