@@ -55,7 +55,7 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
     Same model, plan, spec, target, compiler and measured schedules give the same bytes.
     Raises: CompileError; its kinds say who must act, its text what and where (see `compiler.errors`).
     """
-    step = compile_step(model, settings, external)
+    step = compile_step(model, settings, external, reported=True)
     digests = {
         "model": model_digest(model, external),
         "plan": settings.plan.digest,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from compiler.call_passes import fusion_passes, order_passes, run_call_passes
-from compiler.codegen.api import build_kernels
+from compiler.codegen.api import Worker, begun_worker, build_kernels
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.importer import import_model
@@ -38,20 +38,33 @@ from compiler.step.planning.reach import reached_by_loss
 from compiler.step.training import TrainingGraph
 
 
-def compile_step(model: bytes, settings: BuildSettings, external: External = NO_EXTERNAL) -> CompiledStep:
+def compile_step(
+    model: bytes, settings: BuildSettings, external: External = NO_EXTERNAL, *, reported: bool = False
+) -> CompiledStep:
     """Model bytes (and the data files beside them) -> kernels and a byte-exact plan for one target.
+
+    `reported`: the ways that a report lists are planned while kernels build, not when somebody asks for them.
 
     Raises: CompileError; every kind says who must act (see `compiler.errors`).
     """
-    *_, last = walk(model, settings, external=external)
+    with begun_worker(settings.jobs) as begun:
+        *_, last = walk(model, settings, external=external, begun=begun, reported=reported)
     assert isinstance(last.made, CompiledStep)
     return last.made
 
 
 def walk(
-    model: bytes, settings: BuildSettings, trace: Trace | None = None, *, external: External = NO_EXTERNAL
+    model: bytes,
+    settings: BuildSettings,
+    trace: Trace | None = None,
+    *,
+    external: External = NO_EXTERNAL,
+    begun: Worker | None = None,
+    reported: bool = False,
 ) -> Iterator[Stage]:
     """The stages of a compile in the order of `STAGES`, each done when it is taken; `trace` hears of every pass.
+
+    Kernels are built by `begun` too, if it was. `reported`: as for `compile_step`.
 
     Raises: as `compile_step`.
     """
@@ -100,7 +113,7 @@ def walk(
     yield Stage("place", placed.programs)
     yield Stage("memory", placed.memory, training.graph.names)
     clock.enter("kernels", 0.2)
-    kernels = _built(placed, settings, clock)
+    kernels = _built(placed, settings, clock, begun, placed.ways if reported else tuple)
     clock.enter("link", 0.9)
     yield Stage(
         "kernels",
@@ -197,7 +210,9 @@ def _run_on_each(
     return tuple(run_call_passes(program, passes, trace, at_end=at_end) for program in programs)
 
 
-def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, CompiledKernel]:
+def _built(
+    placed: Placed, settings: BuildSettings, clock: Clock, begun: Worker | None, meanwhile: Callable[[], object]
+) -> dict[str, CompiledKernel]:
     built = build_kernels(
         [call.spec for program in placed.programs for call in program.calls],
         settings.target,
@@ -206,6 +221,8 @@ def _built(placed: Placed, settings: BuildSettings, clock: Clock) -> dict[str, C
         jobs=settings.jobs,
         progress=lambda done, total: clock.within(0.2 + 0.7 * done / max(total, 1)),
         choices=placed.choices,
+        begun=begun,
+        meanwhile=meanwhile,
     )
     return dict(built)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, BinaryIO, cast
@@ -55,19 +55,23 @@ def build_kernels(
     jobs: int = 2,
     progress: Progress | None = None,
     choices: Mapping[str, Choice] | None = None,
+    begun: Worker | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Mapping[str, CompiledKernel]:
     """Compile each distinct spec for `target`, keyed by `signature(spec)`, scheduled by `choices[signature(spec)]`.
 
     `threads` is the most threads the kernels will run on. Kernels that `cache_dir` holds are read from there, the
-    others are built in up to `jobs` worker processes and stored. The same arguments give the same bytes.
+    others are built in up to `jobs` worker processes and stored, the first of them the one that was begun before;
+    `meanwhile` is called while any are built. The same arguments give the same bytes.
 
     Raises: BuildError, naming the kernel, if one cannot be built.
     """
     wanted = {signature(spec): spec for spec in specs}
     variants = {name: Variant(spec, (choices or {}).get(name, DEFAULT)) for name, spec in wanted.items()}
     built = build_variants(
-        tuple(variants.values()), target, threads=threads, cache_dir=cache_dir, jobs=jobs, progress=progress
-    )
+        tuple(variants.values()), target, threads=threads, cache_dir=cache_dir, jobs=jobs, progress=progress,
+        begun=begun, meanwhile=meanwhile,
+    )  # fmt: skip
     return {name: built[variant] for name, variant in variants.items()}
 
 
@@ -79,6 +83,8 @@ def build_variants(
     cache_dir: Path | None,
     jobs: int = 2,
     progress: Progress | None = None,
+    begun: Worker | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Mapping[Variant, CompiledKernel]:
     """As `build_kernels`, for specs that may each be wanted in several schedules. Raises: BuildError."""
     wanted = {symbol_of(variant.spec, variant.choice): variant for variant in variants}
@@ -103,20 +109,39 @@ def build_variants(
         built[kernel.symbol] = kernel
         report(len(built), len(wanted))
 
-    _build_all(missing, min(jobs, len(missing)), keep)
+    _build_all(missing, min(jobs, len(missing)), keep, begun, meanwhile)
     return {variant: built[symbol] for symbol, variant in wanted.items()}
 
 
-def _build_all(missing: Sequence[Request], jobs: int, keep: Callable[[CompiledKernel], None]) -> None:
+@contextlib.contextmanager
+def begun_worker(jobs: int) -> Iterator[Worker | None]:
+    """A worker process that starts now, beside the stages before kernels, and ends with the context; None for one job.
+
+    A start takes about a second, most of it TVM's import. Where no kernel is missing it was in vain.
+    """
+    if jobs < 2:
+        yield None
+        return
+    with Worker() as worker:
+        yield worker
+
+
+def _build_all(
+    missing: Sequence[Request],
+    jobs: int,
+    keep: Callable[[CompiledKernel], None],
+    begun: Worker | None,
+    meanwhile: Callable[[], object],
+) -> None:
     todo: SimpleQueue[Request] = SimpleQueue()
     for request in missing:
         todo.put(request)
     failures: list[Exception] = []
     lock = threading.Lock()
 
-    def drive() -> None:
+    def drive(started: Worker | None) -> None:
         try:
-            with _Worker() as worker:
+            with started or Worker() as worker:
                 while not failures:
                     kernel = worker.build(todo.get_nowait())
                     with lock:
@@ -126,16 +151,22 @@ def _build_all(missing: Sequence[Request], jobs: int, keep: Callable[[CompiledKe
         except Exception as error:
             failures.append(error)
 
-    drivers = [threading.Thread(target=drive, name=f"kernel-build-{i}") for i in range(jobs)]
+    drivers = [
+        threading.Thread(target=drive, name=f"kernel-build-{i}", args=(None if i else begun,)) for i in range(jobs)
+    ]
     for driver in drivers:
         driver.start()
-    for driver in drivers:
-        driver.join()
+    try:
+        if drivers:
+            meanwhile()
+    finally:
+        for driver in drivers:
+            driver.join()
     if failures:
         raise failures[0]
 
 
-class _Worker:
+class Worker:
     """A child process that builds kernels. Not `multiprocessing`, which Celery's own children may not use."""
 
     def __init__(self) -> None:
@@ -151,7 +182,7 @@ class _Worker:
         self._requests = cast(BinaryIO, self._process.stdin)
         self._replies = cast(BinaryIO, self._process.stdout)
 
-    def __enter__(self) -> _Worker:
+    def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -161,6 +192,11 @@ class _Worker:
         self._process.wait()
         self._replies.close()
         self._errors.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
 
     def build(self, request: Request) -> CompiledKernel:
         """One kernel. Raises: BuildError if it fails or the worker dies."""

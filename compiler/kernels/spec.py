@@ -336,18 +336,48 @@ def compared_with_stats(spec: RowSpec) -> frozenset[int]:
 
 def canonical(value: object) -> str:
     """A stable text of a spec (or part of one): same spec, same text, on every machine and Python version."""
-    if is_dataclass(value):
-        held = [(f, getattr(value, f.name)) for f in fields(value)]
-        said = [(f.name, item) for f, item in held if not ("later" in f.metadata and item == f.default)]
-        body = ",".join(f"{name}={canonical(item)}" for name, item in said)
-        return f"{type(value).__name__}({body})"
     if isinstance(value, tuple):
-        return "(" + ",".join(canonical(item) for item in value) + ")"
+        return "(" + ",".join([canonical(item) for item in value]) + ")"
     if isinstance(value, float):
         return value.hex()
-    return repr(value)
+    held = _fields_of(type(value))
+    if held is None:
+        return repr(value)
+    said = [(name, getattr(value, name), unsaid) for name, unsaid in held]
+    body = ",".join([f"{name}={canonical(item)}" for name, item, unsaid in said if item != unsaid])
+    return f"{type(value).__name__}({body})"
+
+
+class _Never:
+    """Equal to nothing: the value of a field is always said."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+_fields: dict[type, tuple[tuple[str, object], ...]] = {}
+
+
+def _fields_of(kind: type) -> tuple[tuple[str, object], ...] | None:
+    """Of a dataclass: each field and the value of which nothing is said, its default if the field came later."""
+    if kind not in _fields and is_dataclass(kind):
+        _fields[kind] = tuple((f.name, f.default if "later" in f.metadata else _Never()) for f in fields(kind))
+    return _fields.get(kind)
+
+
+_MOST_NAMED = 8192
+_named: dict[int, tuple[KernelSpec, str]] = {}
+"""The signatures of specs by identity; each spec is held, so that no other gets its identity. Equal is too little: so
+are 0.0 and -0.0, whose texts differ."""
 
 
 def signature(spec: KernelSpec) -> str:
     """SHA-256 of the canonical text: the name of the kernel in caches and objects."""
-    return hashlib.sha256(canonical(spec).encode()).hexdigest()
+    known = _named.get(id(spec))
+    if known is not None:
+        return known[1]
+    if len(_named) >= _MOST_NAMED:
+        _named.clear()
+    name = hashlib.sha256(canonical(spec).encode()).hexdigest()
+    _named[id(spec)] = (spec, name)
+    return name

@@ -7,7 +7,6 @@ fitted on one AVX-512 core; only their ratios matter, and a device may measure t
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -319,12 +318,13 @@ def _largest_share(
     """Tiles of the slot that has most to do: {rows: count}, {vectors: count}."""
     full, rest = divmod(spec.m, candidate.rows)
     tail = len(cut.tail.widths) if cut.tail else 0
-    rows = _busiest(full, candidate.rows, rest, slots if candidate.strategy == "rows" else 1)
-    wide = _busiest(cut.full, candidate.vectors, tail, slots if candidate.strategy == "columns" else 1)
+    rows = busiest(full, candidate.rows, rest, slots if candidate.strategy == "rows" else 1)
+    wide = busiest(cut.full, candidate.vectors, tail, slots if candidate.strategy == "columns" else 1)
     return rows, wide
 
 
-def _busiest(full: int, size: int, rest: int, slots: int) -> dict[int, int]:
+@lru_cache(maxsize=4096)
+def busiest(full: int, size: int, rest: int, slots: int) -> dict[int, int]:
     """Of `full` tiles of `size` and one of `rest` shared out in order: the largest share."""
     units = full + (1 if rest else 0)
     shares = []
@@ -333,7 +333,9 @@ def _busiest(full: int, size: int, rest: int, slots: int) -> dict[int, int]:
         whole = max(min(end, full) - first, 0)
         shares.append((whole, 1 if rest and end == units else 0))
     whole, short = max(shares, key=lambda share: share[0] * size + share[1] * rest)
-    return Counter({size: whole}) + Counter({rest: short})
+    if rest == size:  # a tail of as many vectors, the last of them partly empty
+        whole, short = whole + short, 0
+    return {tiles: count for tiles, count in ((size, whole), (rest, short)) if count > 0}
 
 
 def row_block(core: Core, candidate: Candidate, m: int) -> int:

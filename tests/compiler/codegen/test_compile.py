@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.codegen.api import build_kernels, cache_key, workspace_bytes
+from compiler.codegen.api import begun_worker, build_kernels, cache_key, workspace_bytes
 from compiler.codegen.artefacts import Artefact
 from compiler.codegen.testing import build_object
 from compiler.errors import BuildError
@@ -44,6 +44,24 @@ def test_same_specs_same_bytes_in_any_number_of_processes() -> None:
     assert first == second
     assert first[signature(SPECS[0])].artefacts == (Artefact("object", build_object(SPECS[0], TARGET).object_bytes),)
     assert list(first) == [signature(spec) for spec in SPECS]
+
+
+def test_a_worker_begun_before_builds_too_and_ends_with_the_context() -> None:
+    called: list[str] = []
+    with begun_worker(jobs=2) as begun:
+        assert begun is not None
+        built = build_kernels(
+            SPECS[:2], TARGET, threads=2, cache_dir=None, jobs=1, begun=begun, meanwhile=lambda: called.append("ways")
+        )
+    assert built == build_kernels(SPECS[:2], TARGET, threads=2, cache_dir=None, jobs=1)
+    assert called == ["ways"]
+    with begun_worker(jobs=2) as in_vain:
+        assert in_vain is not None
+        assert in_vain.is_alive
+    assert not begun.is_alive
+    assert not in_vain.is_alive
+    with begun_worker(jobs=1) as none:
+        assert none is None
 
 
 def test_equal_specs_are_built_once_and_progress_counts_to_the_end() -> None:

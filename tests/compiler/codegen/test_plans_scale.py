@@ -6,6 +6,7 @@ bytes get the same plans. What else would differ assumes how long a number is.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from compiler.codegen.depthwise import plan as depthwise_plan
 from compiler.codegen.depthwise.plan import DepthwisePlan
 from compiler.codegen.family import choices_of, workspace_bytes_of
 from compiler.codegen.matmul import plan as matmul_plan
-from compiler.codegen.matmul.cost import Core, cost, ranked
+from compiler.codegen.matmul.cost import Core, busiest, cost, ranked
 from compiler.codegen.tile import precision as precision_module
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.winograd import plan as winograd_plan
@@ -128,3 +129,13 @@ def facts(spec: ConvSpec | DepthwiseSpec, target: Target, shrink: int = 1) -> li
             (choice, replace(plan, precision=NO_PRECISION), workspace_bytes_of(spec, target, 2, choice) // shrink)
         )
     return found
+
+
+@pytest.mark.parametrize("rest", [0, 1, 4])
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_the_busiest_slot_has_the_tiles_that_it_gets(rest: int, slots: int) -> None:
+    """Also where the last tile is as wide as the others, for its end is masked."""
+    for full in range(1, 12):
+        tiles = [4] * full + [rest] * (rest > 0)
+        shares = [tiles[slot * len(tiles) // slots : (slot + 1) * len(tiles) // slots] for slot in range(slots)]
+        assert busiest(full, 4, rest, slots) == Counter(max(shares, key=sum))
