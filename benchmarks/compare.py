@@ -197,7 +197,7 @@ def table(found: Comparison) -> str:
     mine = found.side(OURS)
     lines = [
         f"{found.workload} {found.plan}",
-        f"{'side':<24}{'median ms':>10}{'quartiles':>18}{'samples/s':>11}{'peak MB':>9}{'start s':>9}{'/ ours':>20}",
+        f"{'side':<24}{'median ms':>10}{'quartiles':>18}{'samples/s':>11}{'peak MB':>9}{'start s':>9}{'/ ours':>26}",
     ]
     for side in found.sides:
         if not side.rounds_ms:
@@ -210,7 +210,7 @@ def table(found: Comparison) -> str:
             ratio = f"{middle:.2f}x [{least:.2f}, {most:.2f}]"
         speed = found.batch / side.median_ms * 1e3
         times = f"{side.median_ms:>10.1f}{f'{low:.1f}-{high:.1f}':>18}{speed:>11.1f}"
-        lines.append(f"{side.name:<24}{times}{side.peak_rss_bytes / 1e6:>9.0f}{side.start_ms / 1e3:>9.2f}{ratio:>20}")
+        lines.append(f"{side.name:<24}{times}{side.peak_rss_bytes / 1e6:>9.0f}{side.start_ms / 1e3:>9.2f}{ratio:>26}")
     for side in found.differing():
         lines.append(f"DIFFERENT WORK: losses of {side.name} differ from ours by {side.loss_difference:.2g}")
     return "\n".join(lines)

@@ -100,7 +100,8 @@ def halves(comparisons: Sequence[Comparison]) -> list[str]:
             if (mine := one.side(OURS)) and (half := one.side(OURS_BF16))]  # fmt: skip
     text = (
         "`precision: {compute: bf16, state: f32}` beside our own f32 and PyTorch's `autocast` to bfloat16, "
-        f"all in turns of one run. Goals: {goals.FASTER_IN_HALF:g}x of our f32, {goals.FASTER_THAN_AUTOCAST:g}x of it."
+        f"all in turns of one run. Goals: {goals.FASTER_IN_HALF:g} times as fast as our f32, "
+        f"{goals.FASTER_THAN_AUTOCAST:g} times as fast as autocast."
     )
     if not able:
         text += (
