@@ -53,6 +53,8 @@ _FAR_LINES = 32
 """Cache lines between rows that prefetching does not bridge."""
 _CROWDED = 15.0
 """Extra for a tile's part of one step of A or B that other lines of the block drive out of the second-level cache."""
+_EVERY_STEP = 1.0
+"""Extra for a tile's part of one step of a transposed A, whose line the first-level cache has given up."""
 _L2_SETS = 1024
 _COPY = 4.0
 """Copying of one vector of A."""
@@ -286,13 +288,15 @@ def _in_place(spec: MatmulSpec, core: Core, candidate: Candidate, row_tiles: int
 
 
 def _block_of_a(spec: MatmulSpec, core: Core, candidate: Candidate, height: int, tiles: int) -> float:
-    """Per step of the reduction: copying the block's rows, or finding them gone from the cache."""
+    """Per step of the reduction: copying the block's rows, or finding them gone from a cache."""
     if candidate.copies_a:
         return _COPY * height / core.lanes
     if not (spec.a_transposed and candidate.order == "columns" and candidate.strategy != "split"):
         return 0.0
-    rows = min(row_block(core, candidate, spec.m), spec.m)
-    return _CROWDED * tiles if crowded(core, min(candidate.k_block, spec.k), rows, spec.m) else 0.0
+    steps, rows = min(candidate.k_block, spec.k), min(row_block(core, candidate, spec.m), spec.m)
+    if crowded(core, steps, rows, spec.m):
+        return _CROWDED * tiles
+    return _EVERY_STEP * tiles if 2 * steps * core.precision.line_bytes >= core.l1_bytes else 0.0
 
 
 def crowded(core: Core, runs: int, length: int, distance: int) -> bool:

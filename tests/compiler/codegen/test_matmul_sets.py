@@ -43,6 +43,11 @@ def test_far_rows_in_few_sets_are_not_read_where_they_lie(target: Target) -> Non
     assert plan(MatmulSpec(1, 256, 4096, 768, dtype="f32"), target, 2).panels == "private"
 
 
+def test_steps_that_outlast_the_first_level_cache_are_copied() -> None:
+    long, short = (plan(MatmulSpec(1, 784, 768, k, a_transposed=True, dtype="f32"), V4, 2) for k in (256, 128))
+    assert (long.copies_a, short.copies_a) == (True, False)
+
+
 def test_near_rows_are_read_where_they_lie() -> None:
     gradient = plan(MatmulSpec(1, 192, 192, 788, a_transposed=True, dtype="f32"), V4, 2)
     assert (gradient.panels, gradient.copies_a) == ("direct", False)
