@@ -60,7 +60,9 @@ def _halves(target: Target, activations: DType) -> Passes[Program]:
     if activations == "f32":
         return ()
     held = partial(hold_halves, dtype=activations)
-    return (held, multiply_halves) if activations == "bf16" and target.has_bf16 else (held,)
+    if activations == "f16" and target.multiplies(activations):
+        return (held, partial(multiply_halves, dtype=activations))
+    return (held, multiply_halves) if target.multiplies(activations) else (held,)
 
 
 def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:

@@ -91,7 +91,8 @@ class MatmulSpec:
     the gradient of a bias. The epilogue is not applied to it.
     `b_panel`: not 0 means that B (not batched, not transposed) is stored as panels of so many columns, a divisor of
     n, in the order in which register tiles read it: [n / b_panel, k, b_panel].
-    `products`: A and B (not batched) are rounded to this type, if they are not of it, and multiplied in it; k is even.
+    `products`: A and B (not batched) are rounded to this type, if they are not of it, and multiplied in it. Of bf16 k
+    is even; of f16 A lies in it, and products are summed in it too, over short blocks of k, whose sums are f32.
     """
 
     batch: int
@@ -108,7 +109,7 @@ class MatmulSpec:
     extra_outputs: tuple[Expr, ...] = ()
     sums: bool = False
     b_panel: int = 0
-    products: Literal["", "bf16"] = field(default="", kw_only=True, metadata=LATER)
+    products: Literal["", "bf16", "f16"] = field(default="", kw_only=True, metadata=LATER)
     stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
 

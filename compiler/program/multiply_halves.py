@@ -1,13 +1,14 @@
 """Multiplies in sixteen bits where a machine has instructions for it, and an operand is held so anyway.
 
-Rewrites: `products` of products, and of attention, whose scores are products. Requires: operands in the types in which
-they lie. Ensures: the same calls; the other operand, a weight perhaps, is rounded as it is packed, and sums are f32.
-Why: two products at once for each lane.
+Rewrites: `products` of products, and in bfloat16 of attention, whose scores are products. Requires: operands in the
+types in which they lie. Ensures: the same calls; the other operand, a weight perhaps, is rounded as it is packed, and
+sums are f32, those of float16 block by block. Why: two products at once for each lane.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.kernels.spec import AttentionSpec, MatmulSpec
@@ -16,6 +17,9 @@ from compiler.rewriting.passes import Declined, PassResult, Reason
 from compiler.targets import Target, load, names
 from compiler.warnings import CompileWarning
 
+LEAST_STEPS = 32
+"""Of float16: sums of fewer products are widened more often than it saves."""
+SHORT = Reason("halves.short", f"at least {LEAST_STEPS} steps, since sums in float16 are widened at the end")
 ODD = Reason("halves.odd", "an even number of steps, since two are multiplied at once")
 
 
@@ -34,14 +38,15 @@ def _hint(target: Target, compute: DType) -> str:
     return f"targets of its kind that have them: {', '.join(like)}" if like else ""
 
 
-def multiply_halves(program: Program) -> PassResult[Program]:
-    """The program with products in bfloat16."""
+def multiply_halves(program: Program, *, dtype: Literal["bf16", "f16"] = "bf16") -> PassResult[Program]:
+    """The program with products in bfloat16, or in float16."""
     declined: list[Declined] = []
-    calls = tuple(_multiplied(call, declined) for call in program.calls)
+    multiplied = _in_pairs if dtype == "bf16" else _in_short_sums
+    calls = tuple(multiplied(call, declined) for call in program.calls)
     return PassResult(replace(program, calls=calls), calls != program.calls, tuple(declined))
 
 
-def _multiplied(call: KernelCall, declined: list[Declined]) -> KernelCall:
+def _in_pairs(call: KernelCall, declined: list[Declined]) -> KernelCall:
     spec = call.spec
     if isinstance(spec, AttentionSpec):
         return replace(call, spec=replace(spec, products="bf16")) if _has_scores_in_half(spec) else call
@@ -53,6 +58,18 @@ def _multiplied(call: KernelCall, declined: list[Declined]) -> KernelCall:
         declined.append(ODD.at(call.layer))
         return call
     return replace(call, spec=replace(spec, products="bf16"))
+
+
+def _in_short_sums(call: KernelCall, declined: list[Declined]) -> KernelCall:
+    spec = call.spec
+    if not isinstance(spec, MatmulSpec) or "f16" not in spec.stored[:1]:
+        return call
+    if spec.b_panel or (spec.b_batched and spec.batch > 1):
+        return call
+    if spec.k < LEAST_STEPS:
+        declined.append(SHORT.at(call.layer))
+        return call
+    return replace(call, spec=replace(spec, products="f16"))
 
 
 def _has_scores_in_half(spec: AttentionSpec) -> bool:

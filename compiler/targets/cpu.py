@@ -65,7 +65,7 @@ class CpuTarget:
 
     def multiplies(self, dtype: str) -> bool:
         """Whether products are made in a type of sixteen bits."""
-        return dtype == "bf16" and self.has_bf16
+        return self.has_bf16 if dtype == "bf16" else dtype == "f16" and "asimdhp" in self.required_features
 
     @property
     def library_triple(self) -> str:

@@ -80,10 +80,10 @@ class Core:
     """Farthest row of A that a load reaches from the first one's address."""
 
     @staticmethod
-    def of(target: Target, dtype: DType) -> Core:
+    def of(target: Target, dtype: DType, products: str = "") -> Core:
         """One core of a target."""
         spare, reach_bytes = (3, 65520) if target.architecture == "aarch64" else (1, 1 << 31)
-        precision = Precision.of(dtype, target)
+        precision = Precision.of("f16" if products == "f16" else dtype, target)
         return Core(precision, target.vector_registers, target.l1_bytes, target.l2_bytes, spare, reach_bytes)
 
     @property
@@ -144,6 +144,11 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
     in_place: tuple[PanelPlace, ...] = () if spec.b_transposed else ("direct",)
     packed: tuple[PanelPlace, ...] = () if spec.b_panel else ("private",)
     whole: tuple[PanelPlace, ...] = () if spec.b_panel else ("shared",)
+    if spec.products == "f16":  # in one pass: sums that wait would be rounded, or twice as large
+        yield Candidate(0, 0, "rows", "rows", "shared", spec.k)
+        yield Candidate(0, 0, "rows", "columns", "shared", spec.k)
+        yield Candidate(0, 0, "columns", "columns", "shared", spec.k)
+        return
     if spec.products:
         in_place, packed = (), whole
     k_block = spec.k if spec.k <= _UNBLOCKED_STEPS else divisor_near(spec.k, BLOCK_STEPS // 2, BLOCK_STEPS)

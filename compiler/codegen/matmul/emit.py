@@ -9,11 +9,12 @@ from tvm import tirx
 
 from compiler.codegen.choice import Choice
 from compiler.codegen.matmul.panels import Panels, Steps
-from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, workspace_bytes
+from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, word_steps, workspace_bytes
 from compiler.codegen.matmul.sums import SplitSums
 from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.register_tile import Place, RegisterTile, Scalars, Stream, Vectors, prefetch, wide
 from compiler.codegen.tile.share import share_out
+from compiler.codegen.tile.short_sums import run_in_halves
 from compiler.codegen.tile.sums import sum_columns
 from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value, declare, finish, index
@@ -26,7 +27,10 @@ def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
     operands = declare(spec, workspace_bytes(spec, target, threads, choice))
     body = Block()
     shape = folded(spec)
-    Gemm(shape, plan(shape, target, threads, choice), operands).emit(body)
+    seen = operands
+    if spec.products == "f16":  # whose panels are all that the workspace holds
+        seen = replace(operands, workspace=body.in_halves(operands.workspace))
+    Gemm(shape, plan(shape, target, threads, choice), seen).emit(body)
     return finish(spec, operands, body)
 
 
@@ -47,6 +51,7 @@ class Gemm:
         self.c = operands.outputs[0]
         extra = tuple(zip(spec.extra_outputs, operands.outputs[1:], strict=False))
         self.epilogue = Epilogue.of(spec.epilogue, operands.inputs[2:], spec.epilogue_inputs, 3, extra)
+        self.pairs = spec.products if word_steps(spec) > 1 else ""
         self.panels = Panels(spec, plan, operands)
         self.all_rows = Span(index(0), index(plan.row_tiles), whole=True)
         self.all_columns = Span(index(0), index(plan.column_tiles), whole=True)
@@ -101,7 +106,7 @@ class Gemm:
                     sums.add_columns(b, slot, tile, number, panel, steps.count)
 
                     def row_tile(c: Block, height: int, m: Value) -> None:
-                        total = RegisterTile(c, height, tile, self.spec.products)
+                        total = RegisterTile(c, height, tile, self.pairs)
                         a = self.panels.rows(index(0), m, steps.first)
                         total.run(c, a, panel, steps.count, self._next_block(steps, m, number))
                         sums.add_tile(c, slot, m, number, total)
@@ -252,14 +257,17 @@ class Gemm:
     ) -> None:
         """One tile of C over one block of the reduction."""
         (height, m), (tile, number) = row_part, column_part
-        total = RegisterTile(block, height, tile, self.spec.products)
+        total = RegisterTile(block, height, tile, self.pairs)
         n = block.let(number * self.plan.columns.tile.width, "n")
         base = block.let((batch * self.plan.m + m) * self.plan.n + n, "place")
         place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))
         if self.plan.blocks == 1:
             if self.plan.order == "columns" and self.plan.streams_c and not ahead:
                 self._fetch_c(block, place, height, tile)
-            total.blocked_run(block, a, panel, self.plan.k, ahead)
+            if self.spec.products == "f16":
+                run_in_halves(block, total, a, panel, self.plan.k, ahead)
+            else:
+                total.blocked_run(block, a, panel, self.plan.k, ahead)
             self.epilogue.tile(block, total, place)
             return
         if self.plan.streams_c:

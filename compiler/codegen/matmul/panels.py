@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from compiler.codegen.matmul.plan import MatmulPlan
+from compiler.codegen.matmul.plan import MatmulPlan, word_steps
 from compiler.codegen.tile.packing import Matrix, copy_some, pack_panel
 from compiler.codegen.tile.pairs import copy_pairs, join_rows, pack_pairs
 from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
@@ -31,7 +31,7 @@ class Panels:
         self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
         self.a, self.b, self.workspace = operands.inputs[0], operands.inputs[1], operands.workspace
         self.a_strides = (1, spec.m) if spec.a_transposed else (spec.k, 1)
-        self.b_strides = (1, spec.k * (2 if spec.products else 1)) if spec.b_transposed else (spec.n, 1)
+        self.b_strides = (1, spec.k * word_steps(spec)) if spec.b_transposed else (spec.n, 1)
         self.slots_base = plan.shared_panel_elements * (spec.batch if spec.b_batched else 1)
         self.waiting_base = self.slots_base + plan.slots * plan.slot_elements
         self.packed_a_base = self.waiting_base + plan.waiting_elements
@@ -94,7 +94,7 @@ class Panels:
 
     def every_step(self, n: Value) -> tuple[Matrix, int]:
         """B from column n on, and how many steps it has."""
-        return self.b_at(index(0), index(0), n), self.spec.k * (2 if self.spec.products else 1)
+        return self.b_at(index(0), index(0), n), self.spec.k * word_steps(self.spec)
 
     def columns(
         self, block: Block, slot: Value, batch: Value, steps: Steps, tile: ColumnTile, number: Value
@@ -176,7 +176,7 @@ class Panels:
             n = number * cut.tile.width
             place = body.let(batch * self.plan.shared_panel_elements + n * self.plan.k, "panel")
             source = self.b_at(batch, index(0), n)
-            pack = pack_pairs if self.spec.products else pack_panel
+            pack = pack_pairs if self.spec.products == "bf16" else pack_panel
             pack(body, source, self.workspace, place, steps=self.plan.k, tile=tile, lanes=self.lanes)
 
         def unit(body: Block, number: Value) -> None:

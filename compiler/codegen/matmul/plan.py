@@ -140,7 +140,12 @@ def choices(spec: MatmulSpec, target: Target, threads: int) -> tuple[Choice, ...
 def folded(spec: MatmulSpec) -> MatmulSpec:
     """The spec with a batch over a shared B made rows of A, where layout and epilogue allow it; steps that are
     multiplied in pairs count as one."""
-    return replace(_folded(spec), k=spec.k // 2) if spec.products else _folded(spec)
+    return replace(_folded(spec), k=spec.k // word_steps(spec))
+
+
+def word_steps(spec: MatmulSpec) -> int:
+    """Steps of a reduction that are one word of a panel."""
+    return 2 if spec.products == "bf16" else 1
 
 
 def _folded(spec: MatmulSpec) -> MatmulSpec:
@@ -161,7 +166,7 @@ def _ranked(spec: MatmulSpec, target: Target, threads: int) -> tuple[Candidate, 
     Sums that cannot wait in C stay in registers where the reduction is short: waiting elsewhere costs memory traffic.
     """
     product = replace(spec, epilogue=Ref(0), epilogue_inputs=(), extra_outputs=(), sums=False)
-    core = Core.of(target, spec.dtype)
+    core = Core.of(target, spec.dtype, spec.products)
     found = ranked(product, core, threads)
     if spec.k > WHOLE_STEPS or _waiting(spec, core.precision) == "output":
         return found
@@ -185,7 +190,7 @@ def frugal(spec: MatmulSpec, target: Target, threads: int) -> Choice:
 
 def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> MatmulPlan:
     """The plan for a (folded) spec: the analytic default, or what `choice` says. Raises: ValueError for nonsense."""
-    default, core = _ranked(spec, target, threads)[0], Core.of(target, spec.dtype)
+    default, core = _ranked(spec, target, threads)[0], Core.of(target, spec.dtype, spec.products)
     precision = core.precision
     chosen = candidate_of(choice, default) if choice else default
     by_rows = chosen.order == "rows"
@@ -216,7 +221,7 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         and not spec.products
         and spec.k % k_block == 0
         and precision.item_bytes * spec.k * (spec.m + spec.n) > target.l1_bytes,
-        packs_a=bool(spec.products) and (spec.a_transposed or spec.stored[0] != spec.products),
+        packs_a=spec.products == "bf16" and (spec.a_transposed or spec.stored[0] != spec.products),
         streams_a=short
         and not spec.products
         and not spec.a_transposed

@@ -129,28 +129,29 @@ def _wide_loop(block: Block, turns: int | Value, body: Callable[[Block, Value], 
     block.add(tirx.For(variable, wide(0), wide(turns), tirx.ForKind.SERIAL, inner.statement()))
 
 
+def slots(rows: int, columns: ColumnTile) -> list[tuple[int, int, int]]:
+    """(row, first column, width) of every accumulator of a tile."""
+    starts = [sum(columns.widths[:number]) for number in range(len(columns.widths))]
+    return [(row, start, width) for row in range(rows) for start, width in zip(starts, columns.widths, strict=True)]
+
+
 class RegisterTile:
     """Accumulators of `rows` x `columns` in `block`, zero at first."""
+
+    element = "float32"
 
     def __init__(self, block: Block, rows: int, columns: ColumnTile, products: str = "") -> None:
         self.rows, self.columns, self.products = rows, columns, products
         self.starts = tuple(sum(columns.widths[:i]) for i in range(len(columns.widths)))
         # One array per accumulator: LLVM does not take a large one apart.
-        self._locals = {(row, start): block.local(width, name="acc") for row, start, width in self._slots()}
+        places = slots(rows, columns)
+        self._locals = {(row, at): block.local(width, self.element, "acc") for row, at, width in places}
         self.clear(block)
-
-    def _slots(self) -> list[tuple[int, int, int]]:
-        """(row, first column, width) of every accumulator."""
-        return [
-            (row, start, width)
-            for row in range(self.rows)
-            for start, width in zip(self.starts, self.columns.widths, strict=True)
-        ]
 
     def clear(self, block: Block) -> None:
         """Set every accumulator to zero."""
-        for row, start, width in self._slots():
-            self.put(block, row, start, literal(0.0, "float32", width))
+        for row, start, width in slots(self.rows, self.columns):
+            self.put(block, row, start, literal(0.0, self.element, width))
 
     def get(self, row: int, start: int, width: int, first: int = 0) -> Value:
         """`width` elements, from number `first` on, of the accumulator at (row, start)."""
@@ -257,8 +258,13 @@ class RegisterTile:
 
     def add(self, block: Block, other: RegisterTile) -> None:
         """Add another tile's accumulators."""
-        for row, start, width in self._slots():
+        for row, start, width in slots(self.rows, self.columns):
             self.put(block, row, start, self.get(row, start, width) + other.get(row, start, width))
+
+    def replace(self, block: Block, row: int, other: RegisterTile) -> None:
+        """Set the accumulators of a row to those of a tile of one row."""
+        for start, width in zip(self.starts, self.columns.widths, strict=True):
+            self.put(block, row, start, other.get(0, start, width))
 
     def store(self, block: Block, place: Place, earlier: Place | None = None) -> None:
         """Write the valid columns to `place`, added to what lies in `earlier` if given."""

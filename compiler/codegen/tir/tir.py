@@ -168,6 +168,12 @@ class Block:
         self.add(tirx.AllocBuffer(buffer))
         return buffer
 
+    def in_halves(self, buffer: Buffer) -> Buffer:
+        """A buffer of f32 seen as one of float16, twice as long."""
+        view = tirx.decl_buffer((2 * int(buffer.shape[0]),), halves.F16, name="halves")
+        self.add(tirx.DeclBuffer(view, data=tirx.buffer_data(buffer)))
+        return view
+
     def statement(self) -> Stmt:
         """Everything appended so far as one statement."""
         if not self._statements:

@@ -91,9 +91,18 @@ def test_a_call_says_what_it_moves(held: tuple[Program, ...]) -> None:
         assert call.bytes_read + call.bytes_written < before.bytes_read + before.bytes_written
 
 
-@pytest.mark.parametrize(("target", "products"), [("x86-64-v4", set()), ("x86-64-v4-bf16", {"bf16"})])
-def test_pairs_are_multiplied_where_a_machine_can(target: str, products: set[str]) -> None:
-    specs = [call.spec for program in programs("bf16", target) for call in program.calls]
+@pytest.mark.parametrize(
+    ("compute", "target", "products"),
+    [
+        ("bf16", "x86-64-v4", set()),
+        ("bf16", "x86-64-v4-bf16", {"bf16"}),
+        ("f16", "x86-64-v4-bf16", set()),
+        ("f16", "raspberry-pi-4", set()),
+        ("f16", "raspberry-pi-5", {"f16"}),
+    ],
+)
+def test_halves_are_multiplied_where_a_machine_can(compute: Compute, target: str, products: set[str]) -> None:
+    specs = [call.spec for program in programs(compute, target) for call in program.calls]
     assert {spec.products for spec in specs if isinstance(spec, MatmulSpec)} - {""} == products
 
 
