@@ -14,7 +14,7 @@ _FUNCTION = re.compile(r"^[A-Za-z_]\w*:")
 _FRAME = re.compile(r"^\s+(?:mov\s+x29, sp|add\s+x29, sp|movq\s+%rsp, %rbp)")
 _STACK = re.compile(r"\[sp\b|\(%rsp")
 _STACK_OR_FRAME = re.compile(r"\[sp\b|\[x29\b|\(%rsp|\(%rbp")
-_NEON_FMA = re.compile(r"^\s+fml[as]\s+v\d+\.(\d)s")
+_NEON_FMA = re.compile(r"^\s+fml[as]\s+v\d+\.(\d)[sh]")
 _NEON_SCALAR = re.compile(r"^\s+fn?m(?:add|sub)\s+s")
 _X86_FMA = re.compile(r"^\s+vfn?m(?:add|sub)\w+ps\s.*%([xyz])mm")
 _X86_SCALAR = re.compile(r"^\s+vfn?m(?:add|sub)\w+ss\s")
@@ -36,7 +36,7 @@ class Loop:
 
     @property
     def multiply_adds(self) -> int:
-        """f32 multiply-adds of one turn."""
+        """Multiply-adds of one turn."""
         return sum(multiply_adds(line) for line in self.instructions)
 
     @property
@@ -68,7 +68,7 @@ class Loop:
 
 
 def multiply_adds(instruction: str) -> int:
-    """f32 multiply-adds of one instruction."""
+    """Multiply-adds of one instruction, in f32 or float16."""
     if match := _NEON_FMA.match(instruction):
         return int(match[1])
     if match := _X86_FMA.match(instruction):
@@ -78,6 +78,24 @@ def multiply_adds(instruction: str) -> int:
 
 def innermost_loops(assembly: str) -> list[Loop]:
     """Every loop that holds no other, in order."""
+    lines, loops, framed = _loops(assembly)
+    inner = [loop for loop in loops if not any(_holds(loop, other) for other in loops)]
+    return [Loop(label, _instructions(lines[first + 1 : last + 1]), label in framed) for first, last, label in inner]
+
+
+def around(assembly: str, label: str) -> tuple[str, ...]:
+    """What the loop that holds this innermost one, and nothing else, does beside it; nothing if there is none."""
+    lines, loops, _ = _loops(assembly)
+    inner = next(loop for loop in loops if loop[2] == label)
+    outer = [loop for loop in loops if _holds(loop, inner) and sum(_holds(loop, other) for other in loops) == 1]
+    if not outer:
+        return ()
+    first, last, _ = outer[0]
+    return _instructions(lines[first + 1 : inner[0] + 1] + lines[inner[1] + 1 : last + 1])
+
+
+def _loops(assembly: str) -> tuple[list[str], list[tuple[int, int, str]], set[str]]:
+    """Lines, loops as (first line, last line, label), and labels of functions that have a frame."""
     lines = assembly.splitlines()
     labels: dict[str, int] = {}
     loops: list[tuple[int, int, str]] = []
@@ -93,8 +111,7 @@ def innermost_loops(assembly: str) -> list[Loop]:
             framed |= {match[1]} if has_frame else set()
         elif (match := _BRANCH.match(line)) and match[1] in labels:
             loops.append((labels[match[1]], number, match[1]))
-    inner = [loop for loop in loops if not any(_holds(loop, other) for other in loops)]
-    return [Loop(label, _instructions(lines[first + 1 : last + 1]), label in framed) for first, last, label in inner]
+    return lines, loops, framed
 
 
 def hottest_loop(assembly: str) -> Loop | None:

@@ -50,16 +50,21 @@ TARGETS = (native_target(), *((PAIRS,) if runs(load(PAIRS)) else ()))
 """Products in f32, and of pairs of bfloat16 where this machine has instructions for them."""
 
 
+BOARD = "raspberry-pi-5"
+"""Products of float16, emulated."""
 WAYS: tuple[tuple[str, str, Compute], ...] = (
     *((name, target, "bf16") for name in MODELS for target in TARGETS),
     *((name, native_target(), "f16") for name in MODELS),
+    ("encoder-full-adamw", BOARD, "f16"),
 )
 
 
 @pytest.fixture(scope="module", params=WAYS, ids="-".join)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
     name, target, compute = request.param
-    return build(replace(CASES[name](), compute=compute), target, tmp_path_factory.mktemp("step"), kernel_cache)
+    runner = EMULATOR if target == BOARD else ()
+    case = replace(CASES[name](), compute=compute)
+    return build(case, target, tmp_path_factory.mktemp("step"), kernel_cache, runner)
 
 
 def autocast(built: Built, weights: State, batch: Batch) -> State:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.assembly import hottest_loop, innermost_loops
+from benchmarks.assembly import around, hottest_loop, innermost_loops
 from benchmarks.inner_loops import kernel_assembly
 from compiler.kernels.spec import MatmulSpec
+from compiler.program.halves import holding
 from compiler.targets import load
 from tests.compiler.codegen.contractions import Contraction, conv
 
@@ -36,6 +39,16 @@ def test_the_hottest_loop_is_multiply_adds_from_registers(name: str, target: str
     assert loop.fma_instructions >= 0.55 * len(loop.instructions)
 
 
+def test_products_of_float16_fill_their_vectors() -> None:
+    spec = holding(MatmulSpec(1, 196, 384, 640, dtype="f32"), ("f16", None, "f16"))
+    assert isinstance(spec, MatmulSpec)
+    loop = hottest_loop(kernel_assembly(replace(spec, products="f16"), load("raspberry-pi-5")))
+    assert loop is not None
+    assert loop.spills == 0, "\n".join(loop.instructions)
+    assert loop.multiply_adds == 8 * loop.fma_instructions
+    assert loop.fma_instructions >= 2 * loop.loads
+
+
 NESTED = """
 kernel:
 \tadd\tx29, sp, #16
@@ -58,6 +71,7 @@ def test_loops_are_read_as_written(base: str, spills: int) -> None:
     assert (loop.label, len(loop.instructions)) == (".LBB0_2", 6)
     assert (loop.multiply_adds, loop.fma_instructions, loop.scalar_fmas) == (5, 2, 1)
     assert (loop.loads, loop.spills, loop.accumulators) == (2, spills, 2)
+    assert [line.split()[0] for line in around(NESTED, loop.label)] == ["mov", "cbnz"]
 
 
 def test_a_frame_pointer_that_is_none_is_a_register() -> None:
