@@ -62,7 +62,7 @@ WAYS: tuple[tuple[str, str, Compute], ...] = (
 @pytest.fixture(scope="module", params=WAYS, ids="-".join)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
     name, target, compute = request.param
-    runner = EMULATOR if target == BOARD else ()
+    runner = ("qemu-aarch64-static", "-cpu", "cortex-a76") if target == BOARD else ()
     case = replace(CASES[name](), compute=compute)
     return build(case, target, tmp_path_factory.mktemp("step"), kernel_cache, runner)
 
