@@ -23,7 +23,7 @@ _MOST = 65504.0
 """The largest float16."""
 _LANES = (1, 2, 4, 8, 16, 32, 64)
 _BY_INSTRUCTION = """
-define {bits} @{name}({wide} %x) {{
+define {bits} @pf_bf16_{lanes}({wide} %x) {{
   %rounded = fptrunc {wide} %x to {half}
   %bits = bitcast {half} %rounded to {bits}
   ret {bits} %bits
@@ -39,7 +39,7 @@ define <{lanes} x float> @pf_dot_{lanes}(<{lanes} x float> %z, <{lanes} x i32> %
 }}
 """
 _BY_ARITHMETIC = """
-define {bits} @{name}({wide} %x) {{
+define {bits} @pf_bf16_{lanes}({wide} %x) {{
   %whole = bitcast {wide} %x to {words}
   %high = lshr {words} %whole, {c16}
   %odd = and {words} %high, {c1}
@@ -56,20 +56,32 @@ define {bits} @{name}({wide} %x) {{
 
 
 _SATURATED = """
+declare {wide} @llvm.fabs.{suffix}({wide})
 define {bits} @pf_f16_{lanes}({wide} %x) {{
-  %over = fcmp ogt {wide} %x, {most}
-  %low = select {flags} %over, {wide} {most}, {wide} %x
-  %under = fcmp olt {wide} %low, {least}
-  %bound = select {flags} %under, {wide} {least}, {wide} %low
-  %positive = fcmp oeq {wide} %x, {infinite}
-  %negative = fcmp oeq {wide} %x, {negative}
-  %is_infinite = or {flags} %positive, %negative
+{bounded}
+  %size = call {wide} @llvm.fabs.{suffix}({wide} %x)
+  %is_infinite = fcmp oeq {wide} %size, {infinite}
   %chosen = select {flags} %is_infinite, {wide} %x, {wide} %bound
   %rounded = fptrunc {wide} %chosen to {f16}
   %bits = bitcast {f16} %rounded to {bits}
   ret {bits} %bits
 }}
 """
+_BOUNDED_BY_CHOICE = """
+  %over = fcmp ogt {wide} %x, {most}
+  %low = select {flags} %over, {wide} {most}, {wide} %x
+  %under = fcmp olt {wide} %low, {least}
+  %bound = select {flags} %under, {wide} {least}, {wide} %low
+"""
+_BOUNDED_BY_INSTRUCTION = """
+  %low = call {wide} @llvm.minimum.{suffix}({wide} %x, {wide} {most})
+  %bound = call {wide} @llvm.maximum.{suffix}({wide} %low, {wide} {least})
+"""
+_BOUNDS = """
+declare {wide} @llvm.minimum.{suffix}({wide}, {wide})
+declare {wide} @llvm.maximum.{suffix}({wide}, {wide})
+"""
+"""NEON's smallest and largest of two give what is no number where one is none; those of x86 take a choice anyway."""
 
 
 def widened(raw: Any) -> Any:
@@ -120,7 +132,10 @@ def with_helpers(function: Any, target: Target) -> Any:
     if HELPED not in (function.attrs or {}):
         return function
     forms = (_BY_INSTRUCTION if target.has_bf16 else _BY_ARITHMETIC) + _SATURATED
-    text = "".join(forms.format(name=f"pf_bf16_{lanes}", lanes=lanes, **_words(lanes)) for lanes in _LANES)
+    bounded = _BOUNDED_BY_CHOICE
+    if target.architecture == "aarch64":
+        forms, bounded = _BOUNDS + forms, _BOUNDED_BY_INSTRUCTION
+    text = "".join(forms.replace("{bounded}", bounded).format(lanes=lanes, **_words(lanes)) for lanes in _LANES)
     text += "".join(
         _DOT.format(lanes=lanes, pairs=2 * lanes, intrinsic=intrinsic) for lanes, intrinsic in _dots(target).items()
     )
@@ -145,8 +160,9 @@ def _words(lanes: int) -> dict[str, str]:
         f"c{number}": str(number) if lanes == 1 else "<" + ", ".join([f"i32 {number}"] * lanes) + ">"
         for number in (1, 16, 64, 32767)
     }
-    reals = {"most": _MOST, "least": -_MOST, "infinite": math.inf, "negative": -math.inf}
-    return types | constants | {name: _real(value, lanes) for name, value in reals.items()}
+    reals = {"most": _MOST, "least": -_MOST, "infinite": math.inf}
+    named = {"suffix": "f32" if lanes == 1 else f"v{lanes}f32"}
+    return types | constants | named | {name: _real(value, lanes) for name, value in reals.items()}
 
 
 def _real(value: float, lanes: int) -> str:

@@ -36,6 +36,7 @@ from compiler.program.halves import holding, may_be_half
 from compiler.program.operands import operand_types
 from compiler.targets import load
 from tests.compiler.codegen.contractions import RELU6, Kind, conv, depthwise
+from tests.compiler.codegen.emulation import run_emulated
 
 HALVES: dict[DType, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 Pool = Literal["max", "max_grad", "average", "average_grad", "max_places", "places_grad"]
@@ -223,11 +224,13 @@ def test_a_kernel_without_halves_keeps_its_name() -> None:
     assert signature(holding(plain, ("bf16", None, None))) != signature(holding(plain, ("f16", None, None)))
 
 
-def test_float16_holds_what_is_too_large_as_its_largest() -> None:
-    """At any width, and what is infinite or no number as it is."""
+@pytest.mark.parametrize("board", ["", "raspberry-pi-4"])
+def test_float16_holds_what_is_too_large_as_its_largest(board: str) -> None:
+    """At any width, and what is infinite or no number as it is; on a board, emulated."""
     given = np.array([65503, 65519.9, 65520, 7e4, 3e38, -7e4, np.inf, -np.inf, np.nan, 1e-7] * 5, np.float32)
-    copied = MapSpec((50,), (vector(50),), (vector(50),), (Ref(0),))
+    copied = holding(MapSpec((50,), (vector(50),), (vector(50),), (Ref(0),)), (None, "f16"))
     with np.errstate(over="ignore"):
         wanted = np.where(np.isfinite(given), np.clip(given, -65504, 65504), given).astype(np.float16)
-    (found,) = Kernel(holding(copied, (None, "f16")), load(native_target()), 2).run(given)
+    native = Kernel(copied, load(native_target()), 2).run
+    (found,) = run_emulated(copied, [given], target=board) if board else native(given)
     np.testing.assert_array_equal(found.view(np.float16), wanted)
