@@ -4,6 +4,7 @@ threads, whose sums a second phase adds."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 
@@ -13,7 +14,7 @@ from compiler.codegen.conv.phases import forward_axis
 from compiler.codegen.depthwise.plan import DepthwisePlan
 from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.packing import zero_run
-from compiler.codegen.tile.register_tile import fma, load_wide, prefetch, wide
+from compiler.codegen.tile.register_tile import Stream, fma, load_wide, wide
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import divisor_near, vector_pieces
 from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, Value, index, literal, load
@@ -25,6 +26,17 @@ Sums = dict[tuple[int, int], Buffer]
 """(kernel row, kernel column) -> its accumulator."""
 _D_Y = (-1, -1)
 """The key among `Sums` of the sums of d_y itself (the bias gradient), if they are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Corner:
+    """Where a sweep begins: image, row of d_y, first channel, how many; which of how many vectors of channels."""
+
+    image: Value
+    q: Value
+    c: Value
+    lanes: int
+    share: tuple[Value, int]
 
 
 class DepthwiseWeights:
@@ -54,82 +66,78 @@ class DepthwiseWeights:
         image = block.let(tirx.truncdiv(unit, index(self.spec.oh)), "image")
         q = block.let(unit - image * self.spec.oh, "q")
         whole = self.spec.c // self.lanes
+        tails = vector_pieces(self.spec.c - whole * self.lanes, self.lanes)
 
-        def channels(body: Block, c: Value, lanes: int) -> None:
+        def channels(body: Block, number: Value, c: Value, lanes: int) -> None:
             accumulators = {key: body.local(lanes, name="acc") for key in self.sums}
+            at = _Corner(image, q, c, lanes, (number, whole + len(tails)))
             if self.plan.all_taps:
-                self._in_registers(body, image, q, c, lanes, accumulators, sums)
+                self._in_registers(body, at, accumulators, sums)
             else:
-                self._row_by_row(body, image, q, c, lanes, accumulators, sums)
+                self._row_by_row(body, at, accumulators, sums)
 
-        block.loop(whole, lambda b, i: channels(b, b.let(i * self.lanes, "c"), self.lanes), name="channels")
-        for start, lanes in vector_pieces(self.spec.c - whole * self.lanes, self.lanes):
-            channels(block, index(whole * self.lanes + start), lanes)
+        block.loop(whole, lambda b, i: channels(b, i, b.let(i * self.lanes, "c"), self.lanes), name="channels")
+        for number, (start, lanes) in enumerate(tails, start=whole):
+            channels(block, index(number), index(whole * self.lanes + start), lanes)
 
-    def _in_registers(
-        self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums, sums: Value
-    ) -> None:
+    def _in_registers(self, block: Block, at: _Corner, accumulators: Sums, sums: Value) -> None:
         """All kernel rows in one sweep along the row; at the image's edge, one sweep for each that exists."""
         for buffer in accumulators.values():
-            block.store(buffer, 0, literal(0.0, "float32", lanes))
+            block.store(buffer, 0, literal(0.0, "float32", at.lanes))
         low, high = self.rows.interior
         rows = self.rows.taps
         if (low, high) == (0, self.rows.count):
-            self._sweep(block, image, q, c, lanes, accumulators, rows)
+            self._sweep(block, at, accumulators, rows)
         else:
             block.when(
-                tirx.And(tirx.LE(index(low), q), tirx.LT(q, index(high))),
-                lambda b: self._sweep(b, image, q, c, lanes, accumulators, rows),
-                lambda b: self._edge(b, image, q, c, lanes, accumulators),
+                tirx.And(tirx.LE(index(low), at.q), tirx.LT(at.q, index(high))),
+                lambda b: self._sweep(b, at, accumulators, rows),
+                lambda b: self._edge(b, at, accumulators),
             )
-        self._add(block, accumulators, sums, c, lanes)
+        self._add(block, accumulators, sums, at)
 
-    def _edge(self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums) -> None:
+    def _edge(self, block: Block, at: _Corner, accumulators: Sums) -> None:
         def sweep(row: tuple[int, int], body: Block) -> None:
-            self._sweep(body, image, q, c, lanes, _of_row(accumulators, row[0]), (row,))
+            self._sweep(body, at, _of_row(accumulators, row[0]), (row,))
 
-        self._sweep(block, image, q, c, lanes, _of_row(accumulators, _D_Y[0]), ())
+        self._sweep(block, at, _of_row(accumulators, _D_Y[0]), ())
         for tap, offset in self.rows.taps:
-            block.when(self._row_exists(q, offset), partial(sweep, (tap, offset)))
+            block.when(self._row_exists(at.q, offset), partial(sweep, (tap, offset)))
 
-    def _row_by_row(
-        self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums, sums: Value
-    ) -> None:
+    def _row_by_row(self, block: Block, at: _Corner, accumulators: Sums, sums: Value) -> None:
         """One sweep for each kernel row: for kernels with more taps than registers."""
 
         def sweep(rows: Taps, own: Sums, body: Block) -> None:
             for buffer in own.values():
-                body.store(buffer, 0, literal(0.0, "float32", lanes))
-            self._sweep(body, image, q, c, lanes, own, rows)
-            self._add(body, own, sums, c, lanes)
+                body.store(buffer, 0, literal(0.0, "float32", at.lanes))
+            self._sweep(body, at, own, rows)
+            self._add(body, own, sums, at)
 
         sweep((), _of_row(accumulators, _D_Y[0]), block)
         for tap, offset in self.rows.taps:
-            exists = self._row_exists(q, offset)
+            exists = self._row_exists(at.q, offset)
             block.when(exists, partial(sweep, ((tap, offset),), _of_row(accumulators, tap)))
 
     def _row_exists(self, q: Value, offset: int) -> Value:
         place = q * self.rows.input_step + offset
         return tirx.And(tirx.LE(index(0), place), tirx.LT(place, index(self.spec.h)))
 
-    def _sweep(
-        self, block: Block, image: Value, q: Value, c: Value, lanes: int, accumulators: Sums, rows: Taps
-    ) -> None:
+    def _sweep(self, block: Block, at: _Corner, accumulators: Sums, rows: Taps) -> None:
         """Along one row of d_y, for some kernel rows."""
         if not accumulators:
             return
+        spec = self.spec
         low, high = self.columns.interior
-        d_y = block.let(wide((image * self.spec.oh + q) * (self.spec.ow * self.spec.c) + c), "dy_base")
+        d_y = block.let(wide((at.image * spec.oh + at.q) * (spec.ow * spec.c) + at.c), "dy_base")
         x = {
             tap: block.let(
-                wide((image * self.spec.h + q * self.rows.input_step + offset) * (self.spec.w * self.spec.c) + c),
-                "x_base",
+                wide((at.image * spec.h + at.q * self.rows.input_step + offset) * (spec.w * spec.c) + at.c), "x_base"
             )
             for tap, offset in rows
         }
 
         def part(body: Block, first: Value, width: int, taps: Taps) -> None:
-            self._products(body, d_y, x, first, width, taps, lanes, accumulators)
+            self._products(body, d_y, x, first, width, taps, at.lanes, accumulators)
 
         for one in (*range(low), *range(max(high, low), self.columns.count)):
             part(block, index(one), 1, self.columns.taps_at(one))
@@ -137,11 +145,14 @@ class DepthwiseWeights:
         if not count:
             return
         width = divisor_near(count, min(_FEWEST_COLUMNS, self.plan.columns), self.plan.columns)
-        block.loop(
-            count // width,
-            lambda b, i: part(b, b.let(i * width + low, "column"), width, self.columns.taps),
-            name="columns",
-        )
+        turns = count // width
+
+        def turn(body: Block, i: Value) -> None:
+            if self.plan.ahead and self.rows.taps[-1] in rows:
+                self._fetch_ahead(body, at, i, turns)
+            part(body, body.let(i * width + low, "column"), width, self.columns.taps)
+
+        block.loop(turns, turn, name="columns")
         if count % width:
             part(block, index(high - count % width), count % width, self.columns.taps)
 
@@ -154,8 +165,6 @@ class DepthwiseWeights:
         step = self.columns.input_step
         start = block.let(wide(first * c), "first")
         x_start = block.let(wide(first * (step * c)), "x_first")
-        if self.plan.ahead and x:
-            self._fetch_ahead(block, d_y + start, x[max(x)] + x_start, width)
         loaded: dict[tuple[int, int], Value] = {}
         for column in range(width):
             gradient = block.let(load_wide(self.d_y, d_y + start + wide(column * c), lanes), "dy")
@@ -170,19 +179,24 @@ class DepthwiseWeights:
                     total = accumulators[row, tap]
                     block.store(total, 0, fma(loaded[key], gradient, load(total, 0, lanes), lanes))
 
-    def _fetch_ahead(self, block: Block, d_y: Value, x: Value, width: int) -> None:
-        """Ask for what the next row will need for the first time, below these columns."""
-        spec, row_step, column_step = self.spec, self.rows.input_step, self.columns.input_step
-        for column in range(width):
-            prefetch(block, self.d_y, d_y + wide((spec.ow + column) * spec.c))
-        for row in range(1, row_step + 1):
-            for column in range(width * column_step):
-                prefetch(block, self.x, x + wide((row * spec.w + column) * spec.c))
+    def _fetch_ahead(self, block: Block, at: _Corner, turn: Value, turns: int) -> None:
+        """Ask for this turn's part of what the next row will need for the first time, in the order of memory.
 
-    def _add(self, block: Block, accumulators: Sums, sums: Value, c: Value, lanes: int) -> None:
+        A sweep takes a vector of channels of each column, which memory's own prefetching does not follow.
+        """
+        spec, step = self.spec, self.rows.input_step
+        (number, vectors), newest = at.share, self.rows.taps[-1][1]
+        share = (number * turns + turn, vectors * turns)
+        row = at.image * spec.h + at.q * step + newest + 1
+        x = Stream.part(self.x, row * (spec.w * spec.c), step * spec.w * spec.c, share)
+        d_y = Stream.part(self.d_y, (at.image * spec.oh + at.q + 1) * (spec.ow * spec.c), spec.ow * spec.c, share)
+        for stream in (x, d_y):
+            replace(stream, base=block.let(wide(stream.base), "ahead"), near=False).fetch(block, wide(0), 1)
+
+    def _add(self, block: Block, accumulators: Sums, sums: Value, at: _Corner) -> None:
         for key, buffer in accumulators.items():
-            place = sums + c + self.sums.index(key) * self.spec.c
-            block.store(self.workspace, place, load(self.workspace, place, lanes) + load(buffer, 0, lanes))
+            place = sums + at.c + self.sums.index(key) * self.spec.c
+            block.store(self.workspace, place, load(self.workspace, place, at.lanes) + load(buffer, 0, at.lanes))
 
     def _combine(self, block: Block) -> None:
         """Add the sums of all threads."""

@@ -70,7 +70,8 @@ def load_wide(buffer: Buffer, flat: Value, lanes: int) -> Value:
 @dataclass(frozen=True)
 class Stream:
     """`lines` cache lines from an element on that a later tile will read or write; in runs of `run_lines` that begin
-    `run_stride` elements apart, if given. `near`: into the first-level cache, not only the second.
+    `run_stride` elements apart, if given. `near`: into the first-level cache, not only the second. `skip`: lines of
+    the runs that others fetch before these.
 
     A tile touches its rows side by side, where memory's own prefetching loses the thread; asking for the next tile's
     lines, in order, while this one is computed makes products bound by memory up to twice as fast (measured).
@@ -83,6 +84,7 @@ class Stream:
     run_lines: int = 0
     run_stride: int = 0
     near: bool = True
+    skip: Value | int = 0
 
     @staticmethod
     def part(buffer: Buffer, base: Value, elements: int, share: tuple[Value, int], *, write: bool = False) -> Stream:
@@ -95,7 +97,7 @@ class Stream:
         """Ask for the lines that fall to one of `turns` turns of a loop (`turn` is an int64)."""
         each, size = -(-self.lines // turns), line_of(self.buffer)
         for line in range(each):
-            number = turn * wide(each) + wide(line)
+            number = turn * wide(each) + wide(line) + wide(self.skip)
             flat = wide(self.base) + number * wide(size)
             if self.run_lines:
                 run = block.let(tirx.truncdiv(number, wide(self.run_lines)), "run")
