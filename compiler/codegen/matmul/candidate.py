@@ -9,7 +9,7 @@ from compiler.codegen.choice import Choice, choose
 
 Strategy = Literal["batch", "rows", "columns", "split"]
 PanelPlace = Literal["direct", "shared", "private"]
-Order = Literal["rows", "columns"]
+Order = Literal["rows", "columns", "parts"]
 Word = TypeVar("Word", bound=str)
 
 

@@ -60,6 +60,8 @@ _COPY = 4.0
 """Copying of one vector of A."""
 _LINE = 1.5
 """Getting a cache line from outside the second-level cache, as far as it is not hidden."""
+_REMOTE = 20.0
+"""Getting a vector of sums from another slot's cache."""
 _PHASE = 5000.0
 """Meeting of the threads between two phases."""
 _MOST_CHOICES = 8
@@ -115,6 +117,8 @@ def ranked(spec: MatmulSpec, core: Core, threads: int) -> tuple[Candidate, ...]:
 
 def with_copies(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> Candidate:
     """The candidate with A's rows copied, if a block of them would not stay in the cache where it lies."""
+    if candidate.order == "parts":
+        return candidate
     copied = replace(candidate, copies_a=spec.a_transposed and _may_copy(spec, candidate))
     if copied == candidate:
         return candidate
@@ -155,12 +159,17 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
     if spec.batch >= 2 * slots and spec.batch > 1:
         yield from (Candidate(0, 0, "batch", "columns", panels, k_block) for panels in (*in_place, *packed))
         return
-    if is_streamed(spec, core, slots):
-        steps = _streamed_steps(spec, core)
-        yield from (Candidate(0, 0, "split", "columns", panels, steps) for panels in (*in_place, *packed))
+    if is_streamed(spec):
+        steps, copies = _streamed_steps(spec, core), _few_sets(spec.m, core.precision.line)
+        for panels in (*in_place, *packed):
+            if _sums_stay(spec, core, slots):
+                yield Candidate(0, 0, "split", "columns", panels, steps)
+            else:
+                yield Candidate(0, 0, "columns", "parts", panels, steps, copies)
+                yield Candidate(0, 0, "rows", "parts", panels, steps, copies)
     b_stays = core.item_bytes * spec.k * spec.n <= core.l2_bytes // 2
     flat = spec.m <= _FLAT_ROWS and not spec.b_transposed and not b_stays
-    if spec.batch == 1 and (spec.k >= LONG or flat) and not is_streamed(spec, core, slots):
+    if spec.batch == 1 and (spec.k >= LONG or flat) and not is_streamed(spec):
         # With one row tile B is used once, so it is read in the order in which it lies.
         row_bytes = core.item_bytes * spec.n
         fits = core.l1_bytes // row_bytes if flat else core.l2_bytes // (2 * core.item_bytes * (spec.m + spec.n))
@@ -187,12 +196,15 @@ def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
             yield replace(way, rows=height, vectors=width)
 
 
-def is_streamed(spec: MatmulSpec, core: Core, slots: int) -> bool:
-    """Whether a product is a weight gradient whose operands are read from memory once, a few steps at a time, while all
-    sums wait in the second-level cache."""
-    sums_bytes = slots * core.precision.sum_bytes * spec.m * spec.n
-    is_gradient = spec.batch == 1 and spec.a_transposed and not spec.products
-    return is_gradient and spec.k > _STREAMED and sums_bytes <= core.l2_bytes
+def is_streamed(spec: MatmulSpec) -> bool:
+    """Whether a product is a weight gradient whose operands are read in order, a few steps at a time, while all sums,
+    or those of a part, wait in the second-level cache."""
+    return spec.batch == 1 and spec.a_transposed and not spec.products and spec.k > _STREAMED
+
+
+def _sums_stay(spec: MatmulSpec, core: Core, slots: int) -> bool:
+    """Whether each slot's sums of all of C wait in half of a second-level cache, and all slots' in one."""
+    return max(2, slots) * core.precision.sum_bytes * spec.m * spec.n <= core.l2_bytes
 
 
 def _streamed_steps(spec: MatmulSpec, core: Core) -> int:
@@ -220,7 +232,7 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     rows, wide = _largest_share(spec, slots, candidate, cut)
     batch = -(-spec.batch // slots) if candidate.strategy == "batch" else spec.batch
     far = core.item_bytes * spec.m * spec.n > core.l2_bytes
-    streams = _WRITE_STREAMS if far and candidate.strategy != "split" else 0.0
+    streams = _WRITE_STREAMS if far and candidate.strategy != "split" and candidate.order != "parts" else 0.0
     work = sum(
         row_tiles
         * column_tiles
@@ -235,13 +247,13 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     row_tiles = sum(rows.values())
     vectors = sum(width * count for width, count in wide.items())
     height = sum(size * count for size, count in rows.items())
-    if is_streamed(spec, core, slots) and candidate.strategy != "split":
+    if is_streamed(spec) and candidate.strategy != "split" and candidate.order != "parts":
         work *= _UNFETCHED
     total = batch * (work + _panels(spec, core, slots, candidate, steps, row_tiles, vectors))
     total += batch * steps * _block_of_a(spec, core, candidate, height, row_tiles * sum(wide.values()))
     total += _LINE * batch * steps * _lines_of_step(spec, core, slots, candidate, height, vectors)
     if candidate.strategy == "split":
-        total += spec.m * vectors * 3 + (_PHASE if slots > 1 else 0)
+        total += spec.m * vectors * (3 + _REMOTE * (slots - 1) / slots) + (_PHASE if slots > 1 else 0)
     return total + (_PHASE if candidate.panels == "shared" and slots > 1 else 0)
 
 
@@ -273,7 +285,7 @@ def _panels(
     if candidate.panels == "shared":
         return each * steps * vectors / slots
     if candidate.panels == "private":
-        blocks = -(-spec.m // row_block(core, candidate, spec.m)) if candidate.strategy != "split" else 1
+        blocks = -(-spec.m // blocks_of(core, candidate, spec, slots)[0]) if candidate.strategy != "split" else 1
         return each * steps * vectors * blocks
     if 2 * core.item_bytes * spec.k * spec.n <= core.l1_bytes:
         return 0.0
@@ -298,7 +310,7 @@ def _block_of_a(spec: MatmulSpec, core: Core, candidate: Candidate, height: int,
         return _COPY * height / core.lanes
     if not (spec.a_transposed and candidate.order == "columns" and candidate.strategy != "split"):
         return 0.0
-    steps, rows = min(candidate.k_block, spec.k), min(row_block(core, candidate, spec.m), spec.m)
+    steps, rows = min(candidate.k_block, spec.k), min(blocks_of(core, candidate, spec, 1)[0], spec.m)
     if crowded(core, steps, rows, spec.m):
         return _CROWDED * tiles
     return _EVERY_STEP * tiles if 2 * steps * core.precision.line_bytes >= core.l1_bytes else 0.0
@@ -347,10 +359,21 @@ def busiest(full: int, size: int, rest: int, slots: int) -> dict[int, int]:
     return {tiles: count for tiles, count in ((size, whole), (rest, short)) if count > 0}
 
 
-def row_block(core: Core, candidate: Candidate, m: int) -> int:
-    """Rows of A that stay in half of the second-level cache, in whole tiles."""
-    most = core.l2_bytes // (2 * core.item_bytes * candidate.k_block)
-    if m <= most:
-        return -(-m // candidate.rows) * candidate.rows
-    blocks = -(-m // most)
-    return max(-(-m // (blocks * candidate.rows)), 1) * candidate.rows
+def blocks_of(core: Core, candidate: Candidate, spec: MatmulSpec, slots: int) -> tuple[int, int]:
+    """(rows, columns) of a block, in whole tiles: half of the second-level cache holds A's rows, or a part's sums."""
+    item_bytes, width = core.item_bytes, candidate.vectors * core.lanes
+    if candidate.order != "parts":
+        most = core.l2_bytes // (2 * item_bytes * candidate.k_block)
+        return _even(spec.m, candidate.rows, most), _even(spec.n, width, spec.n)
+    sums = core.l2_bytes // (2 * core.precision.sum_bytes)
+    own = -(-spec.n // slots) if candidate.strategy == "columns" else spec.n
+    columns = _even(own, width, max(math.isqrt(sums), sums // spec.m))
+    return _even(spec.m, candidate.rows, sums // columns), columns
+
+
+def _even(extent: int, tile: int, most: int) -> int:
+    """Blocks of about one size, of whole tiles."""
+    if extent <= most:
+        return -(-extent // tile) * tile
+    blocks = -(-extent // max(most, 1))
+    return max(-(-extent // (blocks * tile)), 1) * tile

@@ -12,7 +12,7 @@ from compiler.codegen.matmul.panels import Panels, Steps
 from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, word_steps, workspace_bytes
 from compiler.codegen.matmul.sums import SplitSums
 from compiler.codegen.tile.epilogue import Epilogue
-from compiler.codegen.tile.register_tile import Place, RegisterTile, Scalars, Stream, Vectors, prefetch, wide
+from compiler.codegen.tile.register_tile import Place, RegisterTile, Scalars, Stream, Vectors, line_of, prefetch, wide
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.short_sums import run_in_halves
 from compiler.codegen.tile.sums import sum_columns
@@ -143,6 +143,8 @@ class Gemm:
                 block.when(first, sum_all)
         if self.plan.order == "rows":
             self._row_by_row(block, slot, batch, rows, columns)
+        elif self.plan.order == "parts":
+            self._each_column_block(block, columns, lambda b, part: self._block_by_block(b, slot, batch, rows, part))
         else:
             self._block_by_block(block, slot, batch, rows, columns)
 
@@ -181,17 +183,22 @@ class Gemm:
                     a = self.panels.block_rows(slot, batch, steps, part.first, m)
                     self.panels.fetch_next(inner, batch, steps, tile, number, part.first, m)
                     ahead = self._next_tile(inner, batch, height, m, tile, number)
+                    if self.plan.order == "parts":
+                        ahead = self._next_of_part(steps, part, columns, m, number)
                     self._tile(inner, batch, (height, m), (tile, number), steps, a, panel, ahead)
 
                 self._each_row_tile(one, part, row_tile)
 
             self._each_column_tile(body, columns, column_tile)
 
+        every = (index(0), index(self.plan.blocks))
+        if self.plan.order == "parts":
+            self._each_row_block(
+                block, rows, lambda b, part: self._each_steps(b, *every, lambda c, steps: row_block(c, steps, part))
+            )
+            return
         self._each_steps(
-            block,
-            index(0),
-            index(self.plan.blocks),
-            lambda b, steps: self._each_row_block(b, rows, lambda c, part: row_block(c, steps, part)),
+            block, *every, lambda b, steps: self._each_row_block(b, rows, lambda c, part: row_block(c, steps, part))
         )
 
     def _each_steps(self, block: Block, first: Value, end: Value, body: Callable[[Block, Steps], None]) -> None:
@@ -219,6 +226,19 @@ class Gemm:
             body(inner, Span(first, inner.let(tirx.min(first + each, rows.end), "end_row_tile")))
 
         block.loop(count, one, name="row_block")
+
+    def _each_column_block(self, block: Block, columns: Span, body: Callable[[Block, Span], None]) -> None:
+        each = self.plan.n_block // self.plan.columns.tile.width
+        if each >= (self.plan.column_tiles if columns.whole else -(-self.plan.column_tiles // self.plan.slots)):
+            body(block, columns)
+            return
+        count = block.let(tirx.truncdiv(columns.end - columns.first + (each - 1), index(each)), "column_blocks")
+
+        def one(inner: Block, i: Value) -> None:
+            first = inner.let(columns.first + i * each, "first_column_tile")
+            body(inner, Span(first, inner.let(tirx.min(first + each, columns.end), "end_column_tile")))
+
+        block.loop(count, one, name="column_block")
 
     def _each_row_tile(self, block: Block, span: Span, body: Callable[[Block, int, Value], None]) -> None:
         full, rest = divmod(self.plan.m, self.plan.rows)
@@ -272,7 +292,7 @@ class Gemm:
             return
         if self.plan.streams_c:
             self._fetch_c(block, place, height, tile)
-        total.run(block, a, panel, steps.count)
+        total.run(block, a, panel, steps.count, ahead if self.plan.streams_blocks else ())
         self._settle(block, total, place, steps)
 
     def _fetch_c(self, block: Block, place: Place, height: int, tile: ColumnTile) -> None:
@@ -338,6 +358,27 @@ class Gemm:
             Stream.part(buffer, after * length, plan.k_block * length, share)
             for buffer, length in ((self.panels.a, spec.m), (self.panels.b, spec.n))
         ]
+
+    def _next_of_part(self, steps: Steps, part: Span, columns: Span, m: Value, number: Value) -> list[Stream]:
+        """This tile's part of what the next block of the reduction reads for a block of rows and a slot's columns."""
+        plan, spec = self.plan, self.spec
+        if not plan.streams_blocks:
+            return []
+        tall = min(plan.m_block // plan.rows, plan.row_tiles)
+        tile = (number - columns.first) * tall + tirx.truncdiv(m, index(plan.rows)) - part.first
+        width = plan.columns.tile.width
+        own = min(plan.n_block // width, plan.column_tiles)
+        runs = (
+            (self.panels.a, spec.m, part.first * plan.rows, tall * plan.rows),
+            (self.panels.b, spec.n, columns.first * width, own * width),
+        )
+        streams = []
+        for buffer, stride, first, length in runs:
+            lines = -(-min(length, stride) // line_of(buffer))
+            each = -(-plan.k_block * lines // (own * tall))
+            base = (steps.first + plan.k_block) * stride + first
+            streams.append(Stream(buffer, base, each, run_lines=lines, run_stride=stride, skip=tile * each))
+        return streams
 
     def _next_rows(self, block: Block, batch: Value, rows: int, m: Value, number: Value) -> list[Stream]:
         """What the next row tile reads and writes: rows of A, of C, and of what the epilogue reads point by point."""

@@ -5,6 +5,8 @@ multiplication", 2008):
 
     order "columns": blocks of the reduction, blocks of rows, column tiles, row tiles
                      (a panel of B stays in the first-level cache, a block of A in the second; sums wait in memory)
+    order "parts":   blocks of columns, blocks of rows, blocks of the reduction, column tiles, row tiles
+                     (sums of a part of C wait in the second-level cache, A and B are fetched ahead in short blocks)
     order "rows":    row tiles, column tiles
                      (all of B stays in the cache, A is read and C written once, in order)
 """
@@ -16,7 +18,7 @@ from typing import Literal
 
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.matmul.candidate import Candidate, Order, PanelPlace, Strategy, candidate_of
-from compiler.codegen.matmul.cost import BLOCK_STEPS, Core, cost, panel_widths, ranked, row_block, with_copies
+from compiler.codegen.matmul.cost import BLOCK_STEPS, Core, blocks_of, cost, panel_widths, ranked, with_copies
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
@@ -41,7 +43,8 @@ class MatmulPlan:
     `strategy` says what threads share out: whole products, row tiles, column tiles, or steps of the reduction (whose
     partial sums a second phase adds). `panels`: B is read where it lies, packed whole by all threads first, or
     packed by each thread just before use. `k_block` steps are done for all tiles before the next; meanwhile the sums
-    are `waiting` in C or in the workspace. `m_block` is in rows. Sizes in the workspace are in stored elements.
+    are `waiting` in C or in the workspace. `m_block` is in rows, `n_block` in columns. Sizes in the workspace are in
+    stored elements.
     """
 
     precision: Precision
@@ -57,6 +60,7 @@ class MatmulPlan:
     panels: PanelPlace
     k_block: int
     m_block: int
+    n_block: int
     waiting: Waiting
     copies_a: bool
     """Whether a block of A is copied to where its rows do not meet in one set of the cache."""
@@ -197,6 +201,9 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
     vectors = min(chosen.vectors, -(-spec.n // precision.lanes))
     one_pass = by_rows or chosen.strategy == "split"
     k_block = spec.k if by_rows else min(chosen.k_block, spec.k)
+    slots = slots_of(2.0 * spec.batch * spec.m * spec.n * spec.k, threads)
+    by_parts = chosen.order == "parts"
+    m_block, n_block = blocks_of(core, replace(chosen, vectors=vectors), spec, slots)
     short = by_rows and spec.k <= _STREAM_STEPS
     far = target.l2_bytes // 2
     return MatmulPlan(
@@ -207,15 +214,16 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         k=spec.k,
         rows=min(chosen.rows, spec.m),
         columns=columns(spec.n, vectors, precision.lanes, padded=chosen.panels != "direct"),
-        slots=slots_of(2.0 * spec.batch * spec.m * spec.n * spec.k, threads),
+        slots=slots,
         strategy=chosen.strategy,
         order=chosen.order,
         panels=chosen.panels,
         k_block=k_block,
-        m_block=row_block(core, chosen, spec.m),
+        m_block=m_block,
+        n_block=n_block,
         waiting="registers" if one_pass or k_block == spec.k else _waiting(spec, precision),
         copies_a=chosen.copies_a and not one_pass,
-        streams_blocks=chosen.strategy == "split"
+        streams_blocks=(chosen.strategy == "split" or by_parts)
         and spec.a_transposed
         and not spec.b_transposed
         and not spec.products
@@ -226,8 +234,11 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         and not spec.products
         and not spec.a_transposed
         and precision.item_bytes * spec.m * spec.k > target.l2_bytes,
-        streams_b=not one_pass and not spec.products and precision.item_bytes * spec.k * spec.n > far // 2,
-        streams_c=(short or not one_pass) and precision.item_bytes * spec.m * spec.n > far,
+        streams_b=not one_pass
+        and not by_parts
+        and not spec.products
+        and precision.item_bytes * spec.k * spec.n > far // 2,
+        streams_c=(short or not one_pass) and not by_parts and precision.item_bytes * spec.m * spec.n > far,
     )
 
 

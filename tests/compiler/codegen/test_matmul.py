@@ -50,7 +50,10 @@ BIG = {
     "long and narrow": MatmulSpec(1, 1200, 48, 40, dtype="f32"),
     "long and narrow, transposed": MatmulSpec(1, 6000, 24, 40, b_transposed=True, dtype="f32"),
     "uneven blocks of the reduction": MatmulSpec(1, 150, 330, 1021, b_transposed=True, dtype="f32"),
-    "blocks of rows": MatmulSpec(1, 1100, 72, 520, a_transposed=True, dtype="f32"),
+    "blocks of rows": MatmulSpec(1, 1100, 72, 500, a_transposed=True, dtype="f32"),
+    "parts": MatmulSpec(1, 390, 710, 520, a_transposed=True, dtype="f32"),
+    "parts, uneven last block": MatmulSpec(1, 1030, 300, 521, a_transposed=True, dtype="f32"),
+    "parts, copied": MatmulSpec(1, 512, 330, 576, a_transposed=True, dtype="f32"),
 }
 
 
@@ -65,7 +68,7 @@ def test_every_strategy_and_panel_is_reached() -> None:
     assert {found.strategy for found in plans} == {"batch", "rows", "columns", "split"}
     assert {found.panels for found in plans} == {"direct", "shared", "private"}
 
-    assert {found.order for found in plans} == {"rows", "columns"}
+    assert {found.order for found in plans} == {"rows", "columns", "parts"}
     assert {found.waiting for found in plans} >= {"registers", "output"}
 
 
@@ -103,7 +106,8 @@ SUMS = {
     "split": MatmulSpec(1, 30, 70, 2039, a_transposed=True, sums=True, dtype="f32"),
     "one row tile": MatmulSpec(1, 5, 33, 5000, a_transposed=True, sums=True, dtype="f32"),
     "columns": MatmulSpec(1, 100, 200, 196, a_transposed=True, sums=True, dtype="f32"),
-    "blocks of rows": MatmulSpec(1, 1100, 72, 520, a_transposed=True, sums=True, dtype="f32"),
+    "blocks of rows": MatmulSpec(1, 1100, 72, 500, a_transposed=True, sums=True, dtype="f32"),
+    "parts": MatmulSpec(1, 390, 710, 520, a_transposed=True, sums=True, dtype="f32"),
     "small": MatmulSpec(1, 3, 5, 7, a_transposed=True, sums=True, dtype="f32"),
 }
 
