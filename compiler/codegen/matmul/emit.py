@@ -191,15 +191,13 @@ class Gemm:
 
             self._each_column_tile(body, columns, column_tile)
 
-        every = (index(0), index(self.plan.blocks))
+        def each_steps(body: Block, one: Callable[[Block, Steps], None]) -> None:
+            self._each_steps(body, index(0), index(self.plan.blocks), one)
+
         if self.plan.order == "parts":
-            self._each_row_block(
-                block, rows, lambda b, part: self._each_steps(b, *every, lambda c, steps: row_block(c, steps, part))
-            )
-            return
-        self._each_steps(
-            block, *every, lambda b, steps: self._each_row_block(b, rows, lambda c, part: row_block(c, steps, part))
-        )
+            self._each_row_block(block, rows, lambda b, p: each_steps(b, lambda c, k: row_block(c, k, p)))
+        else:
+            each_steps(block, lambda b, k: self._each_row_block(b, rows, lambda c, p: row_block(c, k, p)))
 
     def _each_steps(self, block: Block, first: Value, end: Value, body: Callable[[Block, Steps], None]) -> None:
         """Blocks [first, end) of the reduction."""
@@ -361,22 +359,18 @@ class Gemm:
 
     def _next_of_part(self, steps: Steps, part: Span, columns: Span, m: Value, number: Value) -> list[Stream]:
         """This tile's part of what the next block of the reduction reads for a block of rows and a slot's columns."""
-        plan, spec = self.plan, self.spec
+        plan, spec, width = self.plan, self.spec, self.plan.columns.tile.width
         if not plan.streams_blocks:
             return []
         tall = min(plan.m_block // plan.rows, plan.row_tiles)
         tile = (number - columns.first) * tall + tirx.truncdiv(m, index(plan.rows)) - part.first
-        width = plan.columns.tile.width
         own = min(plan.n_block // width, plan.column_tiles)
-        runs = (
-            (self.panels.a, spec.m, part.first * plan.rows, tall * plan.rows),
-            (self.panels.b, spec.n, columns.first * width, own * width),
-        )
-        streams = []
-        for buffer, stride, first, length in runs:
+        after, streams = steps.first + plan.k_block, []
+        rows = (self.panels.a, spec.m, part.first * plan.rows, tall * plan.rows)
+        for buffer, stride, first, length in (rows, (self.panels.b, spec.n, columns.first * width, own * width)):
             lines = -(-min(length, stride) // line_of(buffer))
             each = -(-plan.k_block * lines // (own * tall))
-            base = (steps.first + plan.k_block) * stride + first
+            base = after * stride + first
             streams.append(Stream(buffer, base, each, run_lines=lines, run_stride=stride, skip=tile * each))
         return streams
 
