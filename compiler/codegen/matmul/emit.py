@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tvm import tirx
 
 from compiler.codegen.choice import Choice
+from compiler.codegen.matmul.ahead import Ahead, Span
 from compiler.codegen.matmul.panels import Panels, Steps
 from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, word_steps, workspace_bytes
 from compiler.codegen.matmul.sums import SplitSums
 from compiler.codegen.tile.epilogue import Epilogue
-from compiler.codegen.tile.register_tile import Place, RegisterTile, Scalars, Stream, Vectors, line_of, prefetch, wide
+from compiler.codegen.tile.register_tile import Place, RegisterTile, Scalars, Stream, Vectors
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.short_sums import run_in_halves
 from compiler.codegen.tile.sums import sum_columns
 from compiler.codegen.tile.tiling import ColumnTile
-from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value, declare, finish, index
+from compiler.codegen.tir.tir import Block, Operands, PrimFunc, Value, declare, finish, index
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
 
@@ -34,15 +35,6 @@ def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
     return finish(spec, operands, body)
 
 
-@dataclass(frozen=True)
-class Span:
-    """Tiles [first, end) of an axis; `whole` if that is all of them."""
-
-    first: Value
-    end: Value
-    whole: bool = False
-
-
 class Gemm:
     """One product, or a batch of them."""
 
@@ -53,6 +45,7 @@ class Gemm:
         self.epilogue = Epilogue.of(spec.epilogue, operands.inputs[2:], spec.epilogue_inputs, 3, extra)
         self.pairs = spec.products if word_steps(spec) > 1 else ""
         self.panels = Panels(spec, plan, operands)
+        self.ahead = Ahead(spec, plan, self.panels, self.c, self.epilogue)
         self.all_rows = Span(index(0), index(plan.row_tiles), whole=True)
         self.all_columns = Span(index(0), index(plan.column_tiles), whole=True)
 
@@ -108,7 +101,7 @@ class Gemm:
                     def row_tile(c: Block, height: int, m: Value) -> None:
                         total = RegisterTile(c, height, tile, self.pairs)
                         a = self.panels.rows(index(0), m, steps.first)
-                        total.run(c, a, panel, steps.count, self._next_block(steps, m, number))
+                        total.run(c, a, panel, steps.count, self.ahead.next_block(steps, m, number))
                         sums.add_tile(c, slot, m, number, total)
 
                     self._each_row_tile(b, self.all_rows, row_tile)
@@ -164,7 +157,7 @@ class Gemm:
             def column_tile(one: Block, tile: ColumnTile, number: Value) -> None:
                 panel = self.panels.columns(one, slot, batch, steps, tile, number)
                 a = self.panels.rows(batch, m, index(0))
-                ahead = self._next_rows(one, batch, height, m, number)
+                ahead = self.ahead.next_rows(one, batch, height, m, number)
                 self._tile(one, batch, (height, m), (tile, number), steps, a, panel, ahead)
 
             self._each_column_tile(body, columns, column_tile)
@@ -182,9 +175,9 @@ class Gemm:
                 def row_tile(inner: Block, height: int, m: Value) -> None:
                     a = self.panels.block_rows(slot, batch, steps, part.first, m)
                     self.panels.fetch_next(inner, batch, steps, tile, number, part.first, m)
-                    ahead = self._next_tile(inner, batch, height, m, tile, number)
+                    ahead = self.ahead.next_tile(inner, batch, height, m, tile, number)
                     if self.plan.order == "parts":
-                        ahead = self._next_of_part(steps, part, columns, m, number)
+                        ahead = self.ahead.next_of_part(steps, part, columns, m, number)
                     self._tile(inner, batch, (height, m), (tile, number), steps, a, panel, ahead)
 
                 self._each_row_tile(one, part, row_tile)
@@ -281,7 +274,7 @@ class Gemm:
         place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))
         if self.plan.blocks == 1:
             if self.plan.order == "columns" and self.plan.streams_c and not ahead:
-                self._fetch_c(block, place, height, tile)
+                self.ahead.fetch_c(block, place, height, tile)
             if self.spec.products == "f16":
                 run_in_halves(block, total, a, panel, self.plan.k, ahead)
             else:
@@ -289,25 +282,9 @@ class Gemm:
             self.epilogue.tile(block, total, place)
             return
         if self.plan.streams_c:
-            self._fetch_c(block, place, height, tile)
+            self.ahead.fetch_c(block, place, height, tile)
         total.run(block, a, panel, steps.count, ahead if self.plan.streams_blocks else ())
         self._settle(block, total, place, steps)
-
-    def _fetch_c(self, block: Block, place: Place, height: int, tile: ColumnTile) -> None:
-        """Ask for the lines that the tile is going to write."""
-        base = block.let(wide(place.base), "c")
-        for row in range(height):
-            for start in range(0, tile.valid, self.plan.precision.line):
-                prefetch(block, self.c, base + wide(row * place.row_stride + start), write=True)
-
-    def _beside_c(self) -> list[tuple[Buffer, int]]:
-        """What the epilogue reads in the layout of C: buffers, and how many elements further than in C."""
-        spec = self.spec
-        return [
-            (buffer, access.offset)
-            for buffer, access in self.epilogue.inputs
-            if access.strides == (spec.m * spec.n, spec.n, 1) or (spec.batch == 1 and access.strides[1:] == (spec.n, 1))
-        ]
 
     def _settle(self, block: Block, total: RegisterTile, place: Place, steps: Steps) -> None:
         """Add to the sums that wait in memory, or finish them."""
@@ -327,67 +304,6 @@ class Gemm:
             )
 
         block.when(tirx.EQ(steps.first, index(0)), lambda b: total.store(b, waiting), later)
-
-    def _next_tile(
-        self, block: Block, batch: Value, rows: int, m: Value, tile: ColumnTile, number: Value
-    ) -> list[Stream]:
-        """What the tile below reads and writes when it is finished, if an epilogue makes that more than C alone."""
-        beside = self._beside_c()
-        if not beside or not self.plan.streams_c or self.plan.blocks > 1:
-            return []
-        spec = self.spec
-        n = number * self.plan.columns.tile.width
-        base = block.let((batch * spec.m + m + rows) * spec.n + n, "next")
-        lines = -(-tile.valid // self.plan.precision.line)
-        whole = Stream(self.c, base, rows * lines, write=True, run_lines=lines, run_stride=spec.n)
-        updates = bool(spec.extra_outputs)  # what an update reads, it writes: C is among it
-        others = [replace(whole, buffer=buffer, base=base + offset, write=updates) for buffer, offset in beside]
-        return others if updates else [whole, *others]
-
-    def _next_block(self, steps: Steps, m: Value, number: Value) -> list[Stream]:
-        """This tile's part of the next block of the reduction: of A and of B, in the order in which they lie."""
-        plan, spec = self.plan, self.spec
-        if not plan.streams_blocks:
-            return []
-        tile = number * plan.row_tiles + tirx.truncdiv(m, index(plan.rows))
-        share = (tile, plan.row_tiles * plan.column_tiles)
-        after = steps.first + plan.k_block
-        return [
-            Stream.part(buffer, after * length, plan.k_block * length, share)
-            for buffer, length in ((self.panels.a, spec.m), (self.panels.b, spec.n))
-        ]
-
-    def _next_of_part(self, steps: Steps, part: Span, columns: Span, m: Value, number: Value) -> list[Stream]:
-        """This tile's part of what the next block of the reduction reads for a block of rows and a slot's columns."""
-        plan, spec, width = self.plan, self.spec, self.plan.columns.tile.width
-        if not plan.streams_blocks:
-            return []
-        tall = min(plan.m_block // plan.rows, plan.row_tiles)
-        tile = (number - columns.first) * tall + tirx.truncdiv(m, index(plan.rows)) - part.first
-        own = min(plan.n_block // width, plan.column_tiles)
-        after, streams = steps.first + plan.k_block, []
-        rows = (self.panels.a, spec.m, part.first * plan.rows, tall * plan.rows)
-        for buffer, stride, first, length in (rows, (self.panels.b, spec.n, columns.first * width, own * width)):
-            lines = -(-min(length, stride) // line_of(buffer))
-            each = -(-plan.k_block * lines // (own * tall))
-            base = after * stride + first
-            streams.append(Stream(buffer, base, each, run_lines=lines, run_stride=stride, skip=tile * each))
-        return streams
-
-    def _next_rows(self, block: Block, batch: Value, rows: int, m: Value, number: Value) -> list[Stream]:
-        """What the next row tile reads and writes: rows of A, of C, and of what the epilogue reads point by point."""
-        spec, plan = self.spec, self.plan
-        share = (number, plan.column_tiles)
-        streams = []
-        if plan.streams_a:
-            next_row = self.panels.rows(batch, m + rows, index(0))
-            streams.append(Stream.part(next_row.buffer, next_row.base, rows * spec.k, share))
-        if plan.streams_c:
-            base = block.let((batch * spec.m + m + rows) * spec.n, "next")
-            streams.append(Stream.part(self.c, base, rows * spec.n, share, write=True))
-            for buffer, offset in self._beside_c():
-                streams.append(Stream.part(buffer, base + offset, rows * spec.n, share))
-        return streams
 
 
 def _last(block: Block, span: Span, full: int, exists: bool, body: Callable[[Block], None]) -> None:
