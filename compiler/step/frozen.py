@@ -12,7 +12,7 @@ Source: symmetric quantization by channel: arXiv 1806.08342, section 3.1; frozen
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from compiler.graph import Array, Graph, Node, Parameter
 from compiler.ops.record import integer
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.precision import Frozen
+from compiler.step.plan import UpdatePlan
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 
@@ -43,7 +44,7 @@ class FrozenWeights:
     """Each that stays as it is, and why."""
 
 
-def hold_frozen(graph: Graph, learning: Collection[Value], kind: Frozen) -> tuple[Graph, FrozenWeights]:
+def hold_frozen(graph: Graph, learning: UpdatePlan, kind: Frozen) -> tuple[Graph, FrozenWeights]:
     """The graph with frozen weights in whole numbers, each with its scale behind every layer that reads it."""
     if kind == "f32":
         return graph, FrozenWeights()
@@ -82,10 +83,10 @@ def quantized(array: Array, axis: int) -> tuple[Array, Array]:
     return np.ascontiguousarray(whole), scales.reshape(-1)
 
 
-def _channels(graph: Graph, value: Value, learning: Collection[Value], readers: list[Node]) -> int | str:
+def _channels(graph: Graph, value: Value, learning: UpdatePlan, readers: list[Node]) -> int | str:
     """The axis of a weight's output channels; or why it stays as it is, nothing if that needs no word."""
     if value in learning:
-        return ""
+        return "" if learning[value].is_whole else "a slice of it learns"
     if graph.types[value].size < LEAST:
         return f"it has fewer than {LEAST:,} elements"
     axes = {_axis(graph, value, node) for node in readers}
