@@ -24,12 +24,14 @@ from benchmarks.prepare import BENCH
 from benchmarks.sides import native_target
 from compiler.api import BuildSettings, compile_training
 from compiler.cache_folder import cache_folder
+from compiler.external import External
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Frozen
 from compiler.targets import load
 from tests.compiler.agreement.step_binary import StepBinary
 
 VOCABULARY = 32000
+DATA = "part.onnx.data"
 
 
 @dataclass(frozen=True)
@@ -49,29 +51,43 @@ KINDS: tuple[Frozen, ...] = ("f32", "int8")
 STEPS = 4
 
 
-def exported(shape: Shape, layers: int, tokens: int) -> bytes:
-    """An ONNX file, kept between runs."""
-    path = BENCH / "frozen" / f"llama-{shape.width}-{layers}-{tokens}.onnx"
-    if not path.exists():
+@dataclass(frozen=True)
+class Exported:
+    """An ONNX file, and its weights in a file beside it."""
+
+    model: bytes
+    external: External
+
+
+def exported(shape: Shape, layers: int, tokens: int, vocabulary: int = VOCABULARY) -> Exported:
+    """A seeded module of so many layers, kept between runs."""
+    folder = BENCH / "frozen" / f"llama-{shape.width}-{layers}-{tokens}-{vocabulary}"
+    file = folder / "model.onnx"
+    if not file.exists():
         import torch
 
         from tests import vision
-        from tests.models import Logits, export
+        from tests.models import Logits
 
         t = vision.transformers()
         config = t.LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=shape.width, num_hidden_layers=layers, intermediate_size=shape.inner,
+            vocab_size=vocabulary, hidden_size=shape.width, num_hidden_layers=layers, intermediate_size=shape.inner,
             num_attention_heads=shape.heads, num_key_value_heads=shape.groups, use_cache=False,
             tie_word_embeddings=True,
         )  # fmt: skip
+        torch.manual_seed(0)
         module = Logits(t.LlamaForCausalLM(config), ("input_ids",)).eval()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        example = torch.randint(0, VOCABULARY, (1, tokens))
-        path.write_bytes(export(module, (example,), input_names=("input_ids",), dynamic_batch=False))
-    return path.read_bytes()
+        example = torch.randint(0, vocabulary, (1, tokens))
+        names = {"input_names": ["input_ids"], "output_names": ["logits"]}
+        program = torch.onnx.export(module, (example,), dynamo=True, opset_version=18, verbose=False, **names)
+        assert program is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        program.save(folder / "part.onnx", external_data=True)
+        (folder / "part.onnx").rename(file)
+    return Exported(file.read_bytes(), {DATA: np.memmap(folder / DATA, np.uint8, "r").data})
 
 
-def built(model: bytes, kind: Frozen, threads: int, tokens: int, name: str) -> list[str]:
+def built(file: Exported, kind: Frozen, threads: int, tokens: int, name: str) -> list[str]:
     """Build a step and say what it takes; its command line."""
     spec = {
         "batch": 1, "threads": threads, "precision": {"frozen": kind},
@@ -80,7 +96,7 @@ def built(model: bytes, kind: Frozen, threads: int, tokens: int, name: str) -> l
     settings = BuildSettings(
         SparsePlan.parse(PLAN), TrainingSpec.parse(spec), load(native_target()), cache_dir=cache_folder()
     )
-    bundle = compile_training(model, settings)
+    bundle = compile_training(file.model, settings, file.external)
     folder = BENCH / "frozen" / f"{name}-{kind}"
     folder.mkdir(parents=True, exist_ok=True)
     memory = bundle.manifest["memory"]
@@ -127,9 +143,9 @@ def main() -> None:
     shape = SHAPES[asked.shape]
     layers = asked.layers or shape.layers
     print(f"LLaMA of {layers} layers x {shape.width}, {asked.tokens} tokens, {asked.threads} thread(s), LoRA of rank 8")
-    model = exported(shape, layers, asked.tokens)
+    file = exported(shape, layers, asked.tokens)
     name = f"{asked.shape}-{layers}-{asked.tokens}"
-    sides = {kind: built(model, kind, asked.threads, asked.tokens, name) for kind in asked.kinds}
+    sides = {kind: built(file, kind, asked.threads, asked.tokens, name) for kind in asked.kinds}
     rounds = [{kind: ran(command) for kind, command in sides.items()} for _ in range(asked.rounds)]
     for kind in asked.kinds:
         step, resident, own = (statistics.median(one[kind][i] for one in rounds) for i in range(3))
