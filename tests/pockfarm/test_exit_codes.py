@@ -163,7 +163,8 @@ def started(*words: str) -> subprocess.Popen[str]:
 
 
 def pressed_until_it_ends(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What it said, by Ctrl-C: pressed again where Python was just ignoring exceptions, as it is in finalizers."""
+    """What it said, by Ctrl-C, pressed again: Python ignores exceptions in finalizers. (Tests started in the background
+    of a shell without job control have SIGINT ignored, and so has what they start.)"""
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
