@@ -3,7 +3,7 @@ with gradients scaled as its `GradScaler` has them), on the author's module."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,9 +42,10 @@ FACTOR = 2.5
 """How many times autocast's distance from float64 a gradient of ours may have: rounding falls where it falls."""
 FLOOR = {"bf16": 4e-3, "f16": 5e-4}
 """One rounding, which autocast's gradient of a bias may be spared."""
-KINKED, TURNED = ("mlp-full", "digits-cnn-full", "mobilenet-ratio", "resnet18-full"), 5e-2
-"""In small nets with ReLU one unit that rounding turns on or off moves all gradients below it by its share, on either
-side; of bfloat16, whose roundings are eight times as large, that is among what is usual."""
+BATCHES = {"bf16": 1, "f16": 9}
+"""Medians of so many are compared: where a small net has ReLU, a unit that rounding turns on or off moves all gradients
+below it by a hundred times what float16 rounds, of ours in one batch and of autocast's in another. With bfloat16 that
+is usual."""
 LOSS = {"bf16": 1e-2, "f16": 2e-3}
 SCALE = 2.0**16
 """PyTorch's own first one."""
@@ -63,14 +64,8 @@ WAYS: tuple[tuple[str, str, Compute], ...] = (
 
 
 @pytest.fixture(scope="module", params=WAYS, ids="-".join)
-def way(request: pytest.FixtureRequest) -> tuple[str, str, Compute]:
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
     name, target, compute = request.param
-    return name, target, compute
-
-
-@pytest.fixture(scope="module")
-def built(way: tuple[str, str, Compute], tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
-    name, target, compute = way
     runner = ("qemu-aarch64-static", "-cpu", "cortex-a76") if target == BOARD else ()
     case = replace(CASES[name](), compute=compute)
     return build(case, target, tmp_path_factory.mktemp("step"), kernel_cache, runner)
@@ -94,26 +89,26 @@ def learning(built: Built, gradients: Mapping[str, np.ndarray]) -> State:
     return {name: gradients[name][window] for name, window in built.plan.items()}
 
 
-@pytest.fixture(scope="module")
-def floor(way: tuple[str, str, Compute]) -> float:
-    name, _, compute = way
-    return FLOOR[compute] + (TURNED if compute == "f16" and name in KINKED else 0.0)
-
-
-def test_a_step_is_as_close_to_float64_as_autocast(built: Built, floor: float) -> None:
-    at = next(iter(course(built, 1)))
+def test_a_step_is_as_close_to_float64_as_autocast(built: Built) -> None:
+    at, compute = next(iter(course(built, 1))), built.case.compute
     start = to_checkpoint(built, at.weights, at.state)
     weights, _ = from_checkpoint(built, start)
-    exact_loss, exact = built.reference.loss_and_gradients(weights, *at.batch, torch.float64)
-    theirs = autocast(built, weights, at.batch)
-    close = LOSS[built.case.compute]
-    losses, after = built.binary.train(start, 1, built.binary.write_data(*at.batch), start=at.t - 1)
-    assert losses[0] == pytest.approx(exact_loss, rel=close)
-    assert losses[0] != pytest.approx(exact_loss, rel=1e-7), "nothing was rounded"
-    ours = gradients_of(built, Optimizer(built), start, after)
-    limit = distances(built, learning(built, theirs), learning(built, exact))
+    limits, founds = [], []
+    for batch in (at.batch, *(built.case.draw(seed) for seed in range(1, BATCHES[compute]))):
+        exact_loss, exact = built.reference.loss_and_gradients(weights, *batch, torch.float64)
+        theirs = autocast(built, weights, batch)
+        losses, after = built.binary.train(start, 1, built.binary.write_data(*batch), start=at.t - 1)
+        assert losses[0] == pytest.approx(exact_loss, rel=LOSS[compute])
+        assert losses[0] != pytest.approx(exact_loss, rel=1e-7), "nothing was rounded"
+        limits.append(distances(built, learning(built, theirs), learning(built, exact)))
+        founds.append(distances(built, gradients_of(built, Optimizer(built), start, after), learning(built, exact)))
+    limit, found = medians(limits), medians(founds)
     usual = float(np.median(list(limit.values())))  # a gradient of autocast's may be right by luck
-    found = distances(built, ours, learning(built, exact))
+    floor = FLOOR[compute]
     far = {name: far for name, far in found.items() if far > FACTOR * max(limit[name], usual) + floor}
     assert not far
     assert np.median(list(found.values())) < 1.5 * usual + floor
+
+
+def medians(batches: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.median([one[name] for one in batches])) for name in batches[0]}
