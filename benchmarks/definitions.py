@@ -67,7 +67,38 @@ def layers(stem: str, numbers: Sequence[str], parts: Sequence[str]) -> tuple[str
     return tuple(f"{stem}.{number}.{part}.*" for number in numbers for part in parts)
 
 
-def image_net(build_module: Callable[[], nn.Module], size: int, blocks: str, first: str) -> Model:
-    """`blocks`: glob of the trained blocks; `first`: their first point-wise convolution."""
-    sparse = (((f"{blocks}.*",), "bias"), ((f"{blocks}.{first}.weight",), "weight"), (("classifier.*",), "any"))
-    return Model(build_module, images(size), (), CLASSES, sparse, is_image=True, learning_rate=IMAGE_RATE)
+def image_net(
+    build_module: Callable[[], nn.Module],
+    size: int,
+    blocks: Sequence[str],
+    first: str,
+    classifier: str = "classifier",
+    learning_rate: float = IMAGE_RATE,
+) -> Model:
+    """`blocks`: globs of the trained ones; `first`: the weight in each that trains, of a point-wise convolution."""
+    biases, weights = tuple(f"{one}.*" for one in blocks), tuple(f"{one}.{first}.weight" for one in blocks)
+    sparse = ((biases, "bias"), (weights, "weight"), ((f"{classifier}.*",), "any"))
+    return Model(build_module, images(size), (), CLASSES, sparse, is_image=True, learning_rate=learning_rate)
+
+
+def image_transformer(build_module: Callable[[], nn.Module], stem: str) -> Model:
+    """Of 12 layers at 224 px; `stem`: where they are."""
+    sparse = ((layers(stem, LAST_HALF_OF_12, ("attention", "mlp.fc1")), "any"), (("model.classifier.*",), "any"))
+    draw = images(224, "pixel_values")
+    return Model(build_module, draw, (), CLASSES, sparse, is_image=True, learning_rate=IMAGE_RATE)
+
+
+def text_model(
+    build_module: Callable[[], nn.Module],
+    below: int,
+    trained: Sequence[str],
+    *,
+    positions: int = 128,
+    classes: int = 0,
+    heads: Sequence[str] = ("model.classifier.*",),
+) -> Model:
+    """Of tokens `below` a number. `classes`: 0 if it says the next token at each position; `heads`: globs beside the
+    trained layers'."""
+    sparse = ((tuple(trained), "any"), *(((tuple(heads), "any"),) if heads else ()))
+    label_shape = () if classes else (positions,)
+    return Model(build_module, tokens(positions, below), label_shape, classes or below, sparse)

@@ -13,14 +13,15 @@ from torch import nn
 from benchmarks.definitions import (
     CLASSES,
     DEEP_RATE,
-    IMAGE_RATE,
     LAST_HALF_OF_12,
     TEXT,
     Model,
     Workload,
+    image_net,
+    image_transformer,
     images,
     layers,
-    tokens,
+    text_model,
 )  # fmt: skip
 from tests.models import InvertedResidualNet, Logits
 from tests.vision import models, transformers
@@ -36,9 +37,7 @@ def torchvision_net(name: str, blocks: tuple[str, ...], first: str, classifier: 
         net: nn.Module = getattr(models(), name)(num_classes=CLASSES)
         return net
 
-    biases, weights = tuple(f"{one}.*" for one in blocks), tuple(f"{one}.{first}.weight" for one in blocks)
-    sparse = ((biases, "bias"), (weights, "weight"), ((f"{classifier}.*",), "any"))
-    return Model(build, images(224), (), CLASSES, sparse, is_image=True, learning_rate=DEEP_RATE)
+    return image_net(build, 224, blocks, first, classifier, DEEP_RATE)
 
 
 def efficientnet_lite0() -> nn.Module:
@@ -94,19 +93,7 @@ def pythia() -> nn.Module:
 
 
 MODELS: Mapping[str, Model] = {
-    "efficientnet_lite0": Model(
-        efficientnet_lite0,
-        images(224),
-        (),
-        CLASSES,
-        (
-            (("blocks.9.*", "blocks.1[0-5].*"), "bias"),
-            (("blocks.9.expand.0.weight", "blocks.1[0-5].expand.0.weight"), "weight"),
-            (("classifier.*",), "any"),
-        ),
-        is_image=True,
-        learning_rate=IMAGE_RATE,
-    ),
+    "efficientnet_lite0": image_net(efficientnet_lite0, 224, ("blocks.9", "blocks.1[0-5]"), "expand.0"),
     "mnasnet": torchvision_net("mnasnet1_0", ("layers.1[0-3].*",), "layers.0", "classifier"),
     "mobilenet_v3": torchvision_net("mobilenet_v3_large", ("features.9", "features.1[0-5]"), "block.0.0", "classifier"),
     "efficientnet_b0": torchvision_net("efficientnet_b0", ("features.[567].*",), "block.0.0", "classifier"),
@@ -126,38 +113,19 @@ MODELS: Mapping[str, Model] = {
         is_image=True,
         learning_rate=DEEP_RATE,
     ),
-    "deit": Model(
-        deit_tiny,
-        images(224, "pixel_values"),
-        (),
-        CLASSES,
-        (
-            (layers("model.deit.layers", LAST_HALF_OF_12, ("attention", "mlp.fc1")), "any"),
-            (("model.classifier.*",), "any"),
-        ),
-        is_image=True,
-        learning_rate=IMAGE_RATE,
-    ),
+    "deit": image_transformer(deit_tiny, "model.deit.layers"),
     "swin": torchvision_net("swin_t", ("features.5.[345]", "features.7.*"), "mlp.0", "head"),
-    "electra": Model(
+    "electra": text_model(
         electra_small,
-        tokens(POSITIONS, ELECTRA_TOKENS),
-        (),
-        2,
-        (
-            (layers("model.electra.encoder.layer", LAST_HALF_OF_12, ("attention", "intermediate")), "any"),
-            (("model.classifier.*",), "any"),
-        ),
+        ELECTRA_TOKENS,
+        layers("model.electra.encoder.layer", LAST_HALF_OF_12, ("attention", "intermediate")),
+        classes=2,
     ),
-    "pythia": Model(
+    "pythia": text_model(
         pythia,
-        tokens(POSITIONS, PYTHIA_TOKENS),
-        (POSITIONS,),
         PYTHIA_TOKENS,
-        (
-            (layers("model.gpt_neox.layers", ("3", "4", "5"), ("attention", "mlp.dense_h_to_4h")), "any"),
-            (("model.lm_head.*",), "any"),
-        ),
+        layers("model.gpt_neox.layers", ("3", "4", "5"), ("attention", "mlp.dense_h_to_4h")),
+        heads=("model.lm_head.*",),
     ),
 }
 

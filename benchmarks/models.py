@@ -18,15 +18,14 @@ from benchmarks import held_out
 from benchmarks.definitions import (
     CLASSES,
     DEEP_RATE,
-    IMAGE_RATE,
     LAST_HALF_OF_12,
     TEXT,
     Model,
     Workload,
     image_net,
-    images,
+    image_transformer,
     layers,
-    tokens,
+    text_model,
 )  # fmt: skip
 from tests import vision
 from tests.models import Logits, mobilenet_v2, randomize_norms, resnet50
@@ -126,93 +125,40 @@ def convnext() -> nn.Module:
 LLAMA_TOKENS, GPT2_TOKENS, BERT_TOKENS = 8000, 50257, 30522
 
 MODELS: Mapping[str, Model] = {
-    "mobilenet_v2": image_net(lambda: mobilenet_v2(1.0, CLASSES), 224, "blocks.1[0-6]", "expand.0"),
-    "mobilenet_v2_035": image_net(lambda: mobilenet_v2(0.35, CLASSES), 128, "blocks.1[0-6]", "expand.0"),
-    "resnet50": Model(
-        lambda: resnet50(64, CLASSES),
-        images(224),
-        (),
-        CLASSES,
-        (
-            (("layers.[89].*", "layers.1[0-5].*"), "bias"),
-            (("layers.[89].body.0.weight", "layers.1[0-5].body.0.weight"), "weight"),
-            (("fc.*",), "any"),
-        ),
-        is_image=True,
-        learning_rate=DEEP_RATE,
+    "mobilenet_v2": image_net(lambda: mobilenet_v2(1.0, CLASSES), 224, ("blocks.1[0-6]",), "expand.0"),
+    "mobilenet_v2_035": image_net(lambda: mobilenet_v2(0.35, CLASSES), 128, ("blocks.1[0-6]",), "expand.0"),
+    "resnet50": image_net(
+        lambda: resnet50(64, CLASSES), 224, ("layers.[89]", "layers.1[0-5]"), "body.0", "fc", DEEP_RATE
     ),
-    "distilbert": Model(
+    "distilbert": text_model(
         distilbert,
-        tokens(128, BERT_TOKENS),
-        (),
-        2,
-        (
-            (layers("model.distilbert.transformer.layer", ("3", "4", "5"), ("attention", "ffn.lin1")), "any"),
-            (("model.pre_classifier.*", "model.classifier.*"), "any"),
-        ),
+        BERT_TOKENS,
+        layers("model.distilbert.transformer.layer", ("3", "4", "5"), ("attention", "ffn.lin1")),
+        classes=2,
+        heads=("model.pre_classifier.*", "model.classifier.*"),
     ),
-    "bert": Model(
+    "bert": text_model(
         bert,
-        tokens(128, BERT_TOKENS),
-        (),
-        2,
-        (
-            (
-                layers(
-                    "model.bert.encoder.layer",
-                    LAST_HALF_OF_12,
-                    ("attention.self", "attention.output.dense", "intermediate.dense"),
-                ),
-                "any",
-            ),
-            (("model.classifier.*",), "any"),
+        BERT_TOKENS,
+        layers(
+            "model.bert.encoder.layer",
+            LAST_HALF_OF_12,
+            ("attention.self", "attention.output.dense", "intermediate.dense"),
         ),
+        classes=2,
     ),
-    "llama": Model(
+    "llama": text_model(
         llama,
-        tokens(256, LLAMA_TOKENS),
-        (256,),
         LLAMA_TOKENS,
-        (
-            (
-                layers("model.model.layers", ("4", "5", "6", "7"), ("self_attn", "mlp.gate_proj", "mlp.up_proj")),
-                "any",
-            ),
-            (("model.lm_head.*",), "any"),
-        ),
+        layers("model.model.layers", ("4", "5", "6", "7"), ("self_attn", "mlp.gate_proj", "mlp.up_proj")),
+        positions=256,
+        heads=("model.lm_head.*",),
     ),
-    "convnext": Model(
-        convnext,
-        images(224),
-        (),
-        CLASSES,
-        (
-            (("features.5.[5-8].*", "features.7.*"), "bias"),
-            (("features.5.[5-8].block.3.weight", "features.7.*.block.3.weight"), "weight"),
-            (("classifier.*",), "any"),
-        ),
-        is_image=True,
-        learning_rate=IMAGE_RATE,
-    ),
-    "vit_tiny": Model(
-        vit_tiny,
-        images(224, "pixel_values"),
-        (),
-        CLASSES,
-        (
-            (layers("model.vit.layers", LAST_HALF_OF_12, ("attention", "mlp.fc1")), "any"),
-            (("model.classifier.*",), "any"),
-        ),
-        is_image=True,
-        learning_rate=IMAGE_RATE,
-    ),
+    "convnext": image_net(convnext, 224, ("features.5.[5-8]", "features.7.*"), "block.3"),
+    "vit_tiny": image_transformer(vit_tiny, "model.vit.layers"),
     # The output layer is the embedding table: training it would send the gradient through every block.
-    "gpt2": Model(
-        gpt2,
-        tokens(128, GPT2_TOKENS),
-        (128,),
-        GPT2_TOKENS,
-        ((layers("model.transformer.h", LAST_HALF_OF_12, ("attn", "mlp.c_fc")), "any"),),
+    "gpt2": text_model(
+        gpt2, GPT2_TOKENS, layers("model.transformer.h", LAST_HALF_OF_12, ("attn", "mlp.c_fc")), heads=()
     ),
     **held_out.MODELS,
 }

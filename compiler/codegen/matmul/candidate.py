@@ -26,6 +26,16 @@ class Candidate:
     copies_a: bool = False
 
     @property
+    def sums_wait(self) -> bool:
+        """Whether the sums of many tiles wait in the second-level cache while the reduction goes on."""
+        return self.strategy == "split" or self.order == "parts"
+
+    @property
+    def goes_by_columns(self) -> bool:
+        """Whether each column tile goes through a block of rows before the next one does."""
+        return self.strategy != "split" and self.order == "columns"
+
+    @property
     def choice(self) -> Choice:
         """As it is stored."""
         return choose(

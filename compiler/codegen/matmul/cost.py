@@ -140,7 +140,7 @@ def _variants(spec: MatmulSpec, core: Core, slots: int, first: Candidate) -> Ite
 
 
 def _may_copy(spec: MatmulSpec, candidate: Candidate) -> bool:
-    return candidate.order == "columns" and candidate.strategy != "split" and not spec.products
+    return candidate.goes_by_columns and not spec.products
 
 
 def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
@@ -232,7 +232,7 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     rows, wide = _largest_share(spec, slots, candidate, cut)
     batch = -(-spec.batch // slots) if candidate.strategy == "batch" else spec.batch
     far = core.item_bytes * spec.m * spec.n > core.l2_bytes
-    streams = _WRITE_STREAMS if far and candidate.strategy != "split" and candidate.order != "parts" else 0.0
+    streams = _WRITE_STREAMS if far and not candidate.sums_wait else 0.0
     work = sum(
         row_tiles
         * column_tiles
@@ -247,7 +247,7 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     row_tiles = sum(rows.values())
     vectors = sum(width * count for width, count in wide.items())
     height = sum(size * count for size, count in rows.items())
-    if is_streamed(spec) and candidate.strategy != "split" and candidate.order != "parts":
+    if is_streamed(spec) and not candidate.sums_wait:
         work *= _UNFETCHED
     total = batch * (work + _panels(spec, core, slots, candidate, steps, row_tiles, vectors))
     total += batch * steps * _block_of_a(spec, core, candidate, height, row_tiles * sum(wide.values()))
@@ -308,7 +308,7 @@ def _block_of_a(spec: MatmulSpec, core: Core, candidate: Candidate, height: int,
     """Per step of the reduction: copying the block's rows, or finding them gone from a cache."""
     if candidate.copies_a:
         return _COPY * height / core.lanes
-    if not (spec.a_transposed and candidate.order == "columns" and candidate.strategy != "split"):
+    if not (spec.a_transposed and candidate.goes_by_columns):
         return 0.0
     steps, rows = min(candidate.k_block, spec.k), min(blocks_of(core, candidate, spec, 1)[0], spec.m)
     if crowded(core, steps, rows, spec.m):

@@ -175,9 +175,10 @@ class Gemm:
                 def row_tile(inner: Block, height: int, m: Value) -> None:
                     a = self.panels.block_rows(slot, batch, steps, part.first, m)
                     self.panels.fetch_next(inner, batch, steps, tile, number, part.first, m)
-                    ahead = self.ahead.next_tile(inner, batch, height, m, tile, number)
                     if self.plan.order == "parts":
                         ahead = self.ahead.next_of_part(steps, part, columns, m, number)
+                    else:
+                        ahead = self.ahead.next_tile(inner, batch, height, m, tile, number)
                     self._tile(inner, batch, (height, m), (tile, number), steps, a, panel, ahead)
 
                 self._each_row_tile(one, part, row_tile)

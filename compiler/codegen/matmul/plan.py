@@ -223,7 +223,7 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         n_block=n_block,
         waiting="registers" if one_pass or k_block == spec.k else _waiting(spec, precision),
         copies_a=chosen.copies_a and not one_pass,
-        streams_blocks=(chosen.strategy == "split" or by_parts)
+        streams_blocks=chosen.sums_wait
         and spec.a_transposed
         and not spec.b_transposed
         and not spec.products

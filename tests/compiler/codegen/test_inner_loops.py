@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from benchmarks.assembly import around, hottest_loop, innermost_loops
 from benchmarks.inner_loops import kernel_assembly
 from compiler.kernels.spec import MatmulSpec
-from compiler.program.halves import holding
 from compiler.targets import load
 from tests.compiler.codegen.contractions import Contraction, conv
+from tests.compiler.codegen.halves import multiplied
 
 PADS = (1, 1, 1, 1)
 SPECS: dict[str, Contraction] = {
@@ -40,9 +38,8 @@ def test_the_hottest_loop_is_multiply_adds_from_registers(name: str, target: str
 
 
 def test_products_of_float16_fill_their_vectors() -> None:
-    spec = holding(MatmulSpec(1, 196, 384, 640, dtype="f32"), ("f16", None, "f16"))
-    assert isinstance(spec, MatmulSpec)
-    loop = hottest_loop(kernel_assembly(replace(spec, products="f16"), load("raspberry-pi-5")))
+    spec = multiplied("f16", MatmulSpec(1, 196, 384, 640, dtype="f32"), ("f16", None, "f16"))
+    loop = hottest_loop(kernel_assembly(spec, load("raspberry-pi-5")))
     assert loop is not None
     assert loop.spills == 0, "\n".join(loop.instructions)
     assert loop.multiply_adds == 8 * loop.fma_instructions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal, get_args
 
 import ml_dtypes
@@ -22,6 +23,7 @@ from compiler.program.halves import Held, holding, may_be_half
 from compiler.program.operands import operand_types
 from compiler.targets import load
 from tests.compiler.codegen.emulation import run_emulated
+from tests.compiler.codegen.halves import multiplied
 
 Direction = Literal["forward", "backward"]
 X86, ARM = "x86-64-v4-bf16", "snapdragon-8-gen-2"
@@ -29,12 +31,7 @@ HALF: Held = ("bf16", None, "bf16")
 BOTH: Held = ("bf16", "bf16", None)
 
 
-def paired(spec: MatmulSpec, held: Held) -> MatmulSpec:
-    changed = holding(spec, held)
-    assert isinstance(changed, MatmulSpec)
-    return replace(changed, products="bf16")
-
-
+paired = partial(multiplied, "bf16")
 RESIDUAL = identity(TensorType("f32", (1, 45, 67)))
 PLAIN = MatmulSpec(1, 45, 67, 130, dtype="f32")
 SPECS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from compiler.graph import Array, TensorType
 from compiler.kernels.access import identity
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import MatmulSpec
-from compiler.program.halves import Held, holding
+from compiler.program.halves import Held
 from compiler.program.operands import operand_types
 from compiler.targets import load, names
 from tests.compiler.codegen.emulation import run_emulated
+from tests.compiler.codegen.halves import multiplied
 
 TARGET = "raspberry-pi-5"
 U = 2.0**-11
@@ -27,10 +29,7 @@ WEIGHTS: Held = ("f16", None, "f16")
 GRADIENT: Held = ("f16", "f16", None)
 
 
-def short(spec: MatmulSpec, held: Held) -> MatmulSpec:
-    changed = holding(spec, held)
-    assert isinstance(changed, MatmulSpec)
-    return replace(changed, products="f16")
+short = partial(multiplied, "f16")
 
 
 PLAIN = MatmulSpec(1, 45, 67, 130, dtype="f32")
