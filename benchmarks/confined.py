@@ -132,7 +132,7 @@ def built(folder: Path) -> Path:
     from benchmarks.prepare import prepare
 
     prepared = prepare("confined_mobilenet_v2_b1", Workload("mobilenet_v2", 1))
-    build(Path(), prepared, "sparse", folder)
+    build(Path(), prepared, "sparse", 2, folder)
     return folder / "step.pfb"
 
 

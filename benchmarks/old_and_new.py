@@ -1,6 +1,6 @@
 """Does a step become slower? Another checkout's builds and this one's take turns on the same data, in one run.
 
-    python -m benchmarks.old_and_new ../base --pairs 12 --steps 10
+    python -m benchmarks.old_and_new ../base --pairs 12 --steps 10 [--cases resnet50:4:full ...] [--threads 1]
 
 Each pair is one process of either side, the first alternating; the median of the pairs' ratios (new over old) is told
 with their quartiles. Both sides build the same model file with the same plan and spec, by their own `pockfarm build`.
@@ -22,15 +22,16 @@ from benchmarks.definitions import Workload
 from benchmarks.prepare import BENCH, Prepared, plan_of, prepare
 from benchmarks.sides import data_arguments, native_target
 
-CASES = (("mobilenet_v2", 8, "full"), ("mobilenet_v2", 8, "sparse"), ("bert", 2, "full"), ("bert", 2, "sparse"))
-SPEC = {"optimizer": {"kind": "sgd", "learning_rate": 1e-3, "momentum": 0.9}, "threads": 2}
+CASES = ("mobilenet_v2:8:full", "mobilenet_v2:8:sparse", "bert:2:full", "bert:2:sparse")
+"""Model, batch, plan."""
+SPEC = {"optimizer": {"kind": "sgd", "learning_rate": 1e-3, "momentum": 0.9}}
 
 
-def build(checkout: Path, prepared: Prepared, plan: str, folder: Path) -> list[str]:
+def build(checkout: Path, prepared: Prepared, plan: str, threads: int, folder: Path) -> list[str]:
     """Build a step by a checkout's own compiler; the start of its command line."""
     folder.mkdir(parents=True, exist_ok=True)
     recipe = {"plan.json": plan_of(prepared.workload.model, plan).canonical_json(),
-              "spec.json": json.dumps({**SPEC, "batch": prepared.workload.batch})}  # fmt: skip
+              "spec.json": json.dumps({**SPEC, "threads": threads, "batch": prepared.workload.batch})}  # fmt: skip
     for name, text in recipe.items():
         (folder / name).write_text(text)
     bundle = folder.absolute() / "step.pfb"
@@ -68,13 +69,15 @@ def main() -> None:
     parser.add_argument("before", type=Path, help="another checkout")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--steps", type=int, default=10, help="of each process")
+    parser.add_argument("--cases", nargs="+", default=CASES, metavar="MODEL:BATCH:PLAN")
+    parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
     print(f"{'step':26} {'old, ms':>9} {'new, ms':>9}   new / old (quartiles of {asked.pairs} pairs)")
-    for model, batch, plan in CASES:
-        prepared = prepare(f"old_and_new_{model}_b{batch}", Workload(model, batch))
+    for model, batch, plan in (case.split(":") for case in asked.cases):
+        prepared = prepare(f"old_and_new_{model}_b{batch}", Workload(model, int(batch)))
         folder = BENCH / "old_and_new" / f"{model}-{batch}-{plan}"
         sides = [
-            [*build(checkout, prepared, plan, folder / name), *data_arguments(prepared)]
+            [*build(checkout, prepared, plan, asked.threads, folder / name), *data_arguments(prepared)]
             for name, checkout in (("old", asked.before), ("new", Path()))
         ]
         found = list(pairs(sides[0], sides[1], asked.pairs, asked.steps))
