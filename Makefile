@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: pytorch client-platforms docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test up down check format golden bench screenshots pages test-224 soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: pytorch client-platforms docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -11,8 +11,11 @@ help:                ## list the targets
 demo: set-up         ## the whole story: farm up, compile, fine-tune on agents, report, farm down
 	@$(BIN)/python -m examples.demo
 
-test: set-up-test    ## all tests; the linter and the type checker are among them
+test: set-up-test    ## the tests; the linter and the type checker are among them
 	$(PYTEST)
+
+test-all: set-up-test  ## every case of every test: more models, boards, pages and seeds (over an hour)
+	$(PYTEST) -m "not resolution_224 and not soak"
 
 up: set-up           ## start the farm on this machine and leave it running
 	@$(BIN)/pockfarm up

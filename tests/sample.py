@@ -1,0 +1,28 @@
+"""Which of many cases `make test` runs: those a test names, each for what only it shows. `make test-all` runs all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import pytest
+
+Parameter = type(pytest.param())
+
+
+def sample(cases: Iterable[object], kept: Collection[str], named: Callable[[Any], str] = str) -> list[Any]:
+    """`cases` as parameters with their names as ids, marked `thorough` unless `kept` has the name.
+
+    A case is a value, which `named` names, or a `pytest.param` with an id.
+
+    Raises: ValueError where `kept` has a name that no case has, so that no list outlives what it names.
+    """
+    parameters = [case if isinstance(case, Parameter) else pytest.param(case, id=named(case)) for case in cases]
+    if unknown := sorted(set(kept) - {parameter.id for parameter in parameters}):
+        raise ValueError(f"no case is called {', '.join(unknown)}")
+    return [
+        parameter
+        if parameter.id in kept
+        else pytest.param(*parameter.values, marks=(*parameter.marks, pytest.mark.thorough), id=parameter.id)
+        for parameter in parameters
+    ]
