@@ -11,5 +11,8 @@ import pytest
 def sharing(what: str, cases: Iterable[Sequence[Any]]) -> list[Any]:
     """The cases for `parametrize`, as they are: those of one case make `what` of it once, in whichever test."""
     return [
-        pytest.param(*case, marks=pytest.mark.xdist_group(" ".join(map(str, (what, *case))))) for case in cases
-    ]  # fmt: skip
+        pytest.param(
+            *case, id="-".join(map(str, case)), marks=pytest.mark.xdist_group(" ".join(map(str, (what, *case))))
+        )
+        for case in cases
+    ]

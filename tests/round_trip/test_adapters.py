@@ -77,8 +77,10 @@ def tuned_cnn() -> FineTuned:
 
 @pytest.mark.parametrize(
     ("make", "train", "targets", "whole"),
-    [(gpt2, tuned_gpt2, ["c_attn", "c_fc"], ()), (cnn, tuned_cnn, ["stem", "body"], ("classifier",))],
-    ids=["gpt2-dora", "cnn-lora"],
+    [
+        pytest.param(gpt2, tuned_gpt2, ["c_attn", "c_fc"], (), id="gpt2-dora"),
+        pytest.param(cnn, tuned_cnn, ["stem", "body"], ("classifier",), id="cnn-lora", marks=pytest.mark.thorough),
+    ],
 )
 def test_merged_weights_and_peft_compute_the_same(
     make: Any, train: Any, targets: list[str], whole: tuple[str, ...], tmp_path: Path

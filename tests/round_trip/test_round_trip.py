@@ -6,6 +6,7 @@ import pytest
 
 from tests.round_trip.__main__ import all_models
 from tests.round_trip.check import travel
+from tests.sample import sample
 
 pytestmark = [
     # PyTorch's exporter, and what it calls
@@ -16,9 +17,11 @@ HERE = (
     "norms fold", "norms frozen", "norms train", "transposed fold", "nn.TransformerEncoder", "resnet18", "vit",
     "albert", "gpt2", "alibi", "edited_in_place",
 )  # fmt: skip
+KEPT = {"norms fold", "norms train", "transposed fold", "nn.TransformerEncoder", "gpt2", "edited_in_place"}
+"""Each way with norms, merged projections, a library's model, what an exporter must not see."""
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", sample(HERE, KEPT))
 def test_a_module_comes_home(name: str) -> None:
     trip = travel(all_models()[name]())[1]
     assert trip.problems == []

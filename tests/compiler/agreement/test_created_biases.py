@@ -21,6 +21,7 @@ from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target
 from tests.models import export, transformers_model
+from tests.sample import sample
 
 STEPS = 3
 LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
@@ -87,7 +88,7 @@ def llama() -> Case:
 CASES: dict[str, Callable[[], Case]] = {"cnn": cnn, "llama": llama}
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize("name", sample(sorted(CASES), {"cnn"}))
 def test_steps_agree_with_a_module_that_has_the_biases(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     built = build(CASES[name](), native_target(), tmp_path, kernel_cache)
     assert any(one.endswith("bias") for one in built.plan)

@@ -26,6 +26,7 @@ from tests.compiler.agreement.onnx_checks import onnx_problems
 from tests.compiler.agreement.onnx_step import OnnxStep
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.models import InvertedResidualNet, export, randomize_norms, transformers_model
+from tests.sample import sample
 
 QEMU = ("qemu-aarch64-static",)
 LEARNING_RATE, MOMENTUM, STEPS, BATCH = 0.05, 0.9, 4, 2
@@ -56,7 +57,7 @@ TRANSFORMERS = {
 }
 
 
-@pytest.mark.parametrize("name", list(NETS))
+@pytest.mark.parametrize("name", sample(NETS, {"mcunet"}))
 def test_a_convolutional_net_steps_as_in_float64(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     make, board = NETS[name]
     built = build(make(), board, tmp_path, kernel_cache, QEMU)
@@ -84,7 +85,7 @@ def pytorch_losses(module: nn.Module, inputs: tuple[torch.Tensor, ...], labels: 
     return losses
 
 
-@pytest.mark.parametrize("name", list(TRANSFORMERS))
+@pytest.mark.parametrize("name", sample(TRANSFORMERS, {"gpt2", "llama"}))
 def test_a_transformer_learns_as_in_float64(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     module, draw, names = transformers_model(name)
     inputs = draw(BATCH)

@@ -21,6 +21,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.models import export
+from tests.sample import sample
 
 QEMU = ("qemu-aarch64-static",)
 BATCH, SAMPLES, STEPS, KILLED_AFTER = 3, 20, 2000, 30
@@ -100,7 +101,7 @@ def check_goes_on(binary: StepBinary, folder: Path) -> None:
     assert parts.read_bytes() == whole.read_bytes()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", sample(OPTIMIZERS, {"adamw", "adafactor"}))
 def test_nothing_is_lost_of_an_optimizers_state(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     check_goes_on(built(tmp_path / "bundle", kernel_cache, native_target(), (), OPTIMIZERS[name]), tmp_path)
 

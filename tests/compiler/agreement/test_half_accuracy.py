@@ -19,6 +19,7 @@ from compiler.spec.precision import Compute
 from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary, native_target
+from tests.sample import sample
 
 SEEDS = 4
 POINTS = 0.5
@@ -71,7 +72,7 @@ def accuracies(task: Task, compute: Compute, folder: Path, cache: Path) -> Itera
         yield event["accuracy"]
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", sample(TASKS, {"digits"}))
 def test_what_is_learned_in_half_precision_answers_as_well(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     task = TASKS[name]()
     found = {one: np.array(list(accuracies(task, one, tmp_path, kernel_cache))) for one in get_args(Compute)}

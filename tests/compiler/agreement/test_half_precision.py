@@ -27,6 +27,7 @@ from tests.compiler.agreement.harness import (
     to_checkpoint,
 )
 from tests.compiler.agreement.step_binary import native_target
+from tests.sample import sample
 
 MODELS = (
     "mlp-full",
@@ -63,7 +64,16 @@ WAYS: tuple[tuple[str, str, Compute], ...] = (
 )
 
 
-@pytest.fixture(scope="module", params=WAYS, ids="-".join)
+KEPT = {
+    *(("-".join(("digits-cnn-full", target, "bf16"))) for target in TARGETS),
+    *(("-".join(("encoder-sparse", target, "bf16"))) for target in TARGETS),
+    *("-".join((name, native_target(), "f16")) for name in ("mlp-full", "mobilenet-ratio", "authored-fresh-encoder")),
+    f"encoder-full-adamw-{BOARD}-f16",
+}
+"""What `make test` runs: every kind of product in both, what a unit turned by rounding showed, a board."""
+
+
+@pytest.fixture(scope="module", params=sample(WAYS, KEPT, "-".join))
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
     name, target, compute = request.param
     runner = ("qemu-aarch64-static", "-cpu", "cortex-a76") if target == BOARD else ()

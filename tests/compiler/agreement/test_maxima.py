@@ -26,6 +26,7 @@ from tests.compiler.frontend.onnx_graphs import imported, model_of, node
 from tests.compiler.named import by_value
 from tests.compiler.passes.gradients import with_gradients
 from tests.models import export
+from tests.sample import sample
 
 FULL = SparsePlan.parse("full")
 BATCH, WIDTH = 64, 48
@@ -58,7 +59,7 @@ CHAINS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", sample(CHAINS, {"maximum of a row", "log of a sum of exponentials"}))
 def test_the_gradient_of_a_maximum_that_is_computed_twice(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     module, rng = Chain(CHAINS[name]).eval(), np.random.default_rng(0)
     x, labels = rng.normal(size=(BATCH, 16)).astype(np.float32), rng.integers(0, 5, BATCH)
@@ -127,9 +128,27 @@ POINTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 CASES = [(name, exporter) for name in POINTS for exporter in ("dynamo", "torchscript")]
 CASES.remove(("global max pool", "dynamo"))  # written as an amax, whose ties share
+KEPT = {
+    "amax-torchscript",
+    "amax of columns-dynamo",
+    "max of all-torchscript",
+    "maximum-torchscript",
+    "logsumexp-dynamo",
+    "norm-torchscript",
+    "normalize-torchscript",
+    "norm of one-dynamo",
+    "max pool-torchscript",
+    "global max pool-torchscript",
+    "celu-torchscript",
+    "prelu-dynamo",
+    "hardswish-torchscript",
+    "abs-torchscript",
+    "power of zero-torchscript",
+    "masked softmax-dynamo",
+}
 
 
-@pytest.mark.parametrize(("name", "exporter"), CASES)
+@pytest.mark.parametrize(("name", "exporter"), sample([pytest.param(*case, id="-".join(case)) for case in CASES], KEPT))
 def test_gradients_at_ties_and_ends(name: str, exporter: str) -> None:
     module = Shifted(POINTS[name]).eval()
     x = LEVELS - module.shift.detach()

@@ -60,7 +60,12 @@ def of_library(module: Logits, feeds: Arrays, labels: np.ndarray, ignored: int) 
 
 
 @pytest.mark.parametrize(
-    ("name", "loss"), [("gpt2", {"labels": IDS}), ("llama", {"labels": IDS, "ignore_index": 0}), ("llama", {})]
+    ("name", "loss"),
+    [
+        ("gpt2", {"labels": IDS}),
+        pytest.param("llama", {"labels": IDS, "ignore_index": 0}, marks=pytest.mark.thorough),
+        ("llama", {}),
+    ],
 )
 def test_the_loss_is_the_librarys(name: str, loss: dict[str, Any]) -> None:
     """Labels are the model's own input, or an array with padding; of the step and of its ONNX file."""
@@ -79,7 +84,7 @@ def labels_of(data: Arrays, own: bool) -> np.ndarray:
     return data[IDS] if own else np.where(data[MASK] == 1, data[IDS], -100)
 
 
-@pytest.mark.parametrize("loss", [{"labels": IDS, "ignore_index": 0}, {}])
+@pytest.mark.parametrize("loss", [{"labels": IDS, "ignore_index": 0}, pytest.param({}, marks=pytest.mark.thorough)])
 def test_the_binary_trains_and_scores(loss: dict[str, Any], tmp_path: Path, kernel_cache: Path) -> None:
     """A step, and a data set that ends amid a batch."""
     module, model = language_model("llama")
