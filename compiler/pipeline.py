@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from compiler.call_passes import fusion_passes, order_passes, run_call_passes
-from compiler.codegen.api import Worker, begun_worker, build_kernels
+from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import CompiledKernel
+from compiler.codegen.workers import Worker, begun_worker
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph

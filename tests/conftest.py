@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,15 @@ def kernel_cache() -> Path:
     folder = Path(os.environ.get("POCKFARM_TEST_CACHE", Path(__file__).parent.parent / ".cache" / "kernels"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _builders() -> Iterator[None]:
+    """Hundreds of tests build steps in this process: TVM is imported for the first only."""
+    from compiler.codegen.workers import kept_workers
+
+    with kept_workers(2):
+        yield
 
 
 @pytest.fixture

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import subprocess
-import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, BinaryIO, cast
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.cache import read_entry, write_entry
 from compiler.codegen.choice import DEFAULT, Choice, Variant
 from compiler.codegen.family import workspace_bytes_of
 from compiler.codegen.symbols import symbol_of
-from compiler.codegen.worker import Reply, Request, receive, send
-from compiler.errors import BuildError
+from compiler.codegen.worker import Request
+from compiler.codegen.workers import Worker, one_worker
 from compiler.identity import kernel_identity
 from compiler.kernels.spec import KernelSpec, canonical, signature
 from compiler.targets import Target
 
 Progress = Callable[[int, int], None]
 """(kernels done, kernels in all)."""
-
-_PACKAGE = Path(__file__).parent
 
 
 def workspace_bytes(spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT) -> int:
@@ -113,19 +106,6 @@ def build_variants(
     return {variant: built[symbol] for symbol, variant in wanted.items()}
 
 
-@contextlib.contextmanager
-def begun_worker(jobs: int) -> Iterator[Worker | None]:
-    """A worker process that starts now, beside the stages before kernels, and ends with the context; None for one job.
-
-    A start takes about a second, most of it TVM's import. Where no kernel is missing it was in vain.
-    """
-    if jobs < 2:
-        yield None
-        return
-    with Worker() as worker:
-        yield worker
-
-
 def _build_all(
     missing: Sequence[Request],
     jobs: int,
@@ -141,7 +121,7 @@ def _build_all(
 
     def drive(started: Worker | None) -> None:
         try:
-            with started or Worker() as worker:
+            with contextlib.nullcontext(started) if started else one_worker() as worker:
                 while not failures:
                     kernel = worker.build(todo.get_nowait())
                     with lock:
@@ -164,59 +144,3 @@ def _build_all(
             driver.join()
     if failures:
         raise failures[0]
-
-
-class Worker:
-    """A child process that builds kernels. Not `multiprocessing`, which Celery's own children may not use."""
-
-    def __init__(self) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
-        paths = [str(_PACKAGE.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "compiler.codegen.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        self._requests = cast(BinaryIO, self._process.stdin)
-        self._replies = cast(BinaryIO, self._process.stdout)
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._requests.close()
-        self._process.kill()
-        self._process.wait()
-        self._replies.close()
-        self._errors.close()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.poll() is None
-
-    def build(self, request: Request) -> CompiledKernel:
-        """One kernel. Raises: BuildError if it fails or the worker dies."""
-        symbol = symbol_of(request.spec, request.choice)
-        where = f"kernel {symbol} ({type(request.spec).__name__}) for {request.target.name}"
-        try:
-            send(self._requests, request)
-            reply = receive(self._replies)
-        except BrokenPipeError:
-            reply = None
-        if not isinstance(reply, Reply):
-            raise BuildError(f"the build process ended early: {self._last_words()}", where=where)
-        if reply.error:
-            raise BuildError(
-                reply.error.strip().splitlines()[-1], where=where, hint=f"{canonical(request.spec)}\n{reply.error}"
-            )
-        return CompiledKernel.called(symbol, reply.object_bytes, reply.workspace_bytes)
-
-    def _last_words(self) -> str:
-        code = self._process.wait()
-        self._errors.seek(0)
-        lines = self._errors.read()[-2000:].decode(errors="replace").strip().splitlines()
-        return f"exit code {code}" + (f", {lines[-1]}" if lines else "")

@@ -1,7 +1,7 @@
 """The process that builds kernels: imports TVM once, then answers requests until its input ends.
 
 Run as `python -m compiler.codegen.worker`. Both ways a message is a 4-byte big-endian length and a pickle:
-`Request` in, `Reply` out. The parent is `compiler.codegen.api`, which wrote the requests itself, so
+`Request` in, `Reply` out. The parent is `compiler.codegen.workers`, which wrote the requests itself, so
 pickle is safe here.
 """
 
@@ -88,12 +88,13 @@ def main() -> None:
 
 def _start_light() -> None:
     """TVM imports PyTorch where it is installed, to share tensors with it: three times the time and twice the memory;
-    and its compiler of whole models, of which kernels need nothing: a quarter of the time.
+    its compiler of whole models and its sessions on several machines, of which kernels need nothing: half the time.
 
     Nothing of what an import or a first kernel makes is garbage: it is not looked for then, and not among it later.
     """
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     sys.modules.setdefault("tvm.relax", ModuleType("tvm.relax"))
+    sys.modules.setdefault("tvm.runtime.disco", None)  # type: ignore[arg-type]
     gc.disable()
 
 

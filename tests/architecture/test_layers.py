@@ -91,6 +91,7 @@ LAYERS: dict[str, Layers] = {
         "depthwise",
         "family",  # which plan and which emitter
         "worker",
+        "workers",  # its processes, seen from here
         ("api", "linking"),
         "testing",
     ),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from compiler.codegen.api import begun_worker, build_kernels, cache_key, workspace_bytes
+from compiler.codegen.api import build_kernels, cache_key, workspace_bytes
 from compiler.codegen.artefacts import Artefact
 from compiler.codegen.testing import build_object
+from compiler.codegen.workers import begun_worker, kept_workers
 from compiler.errors import BuildError
 from compiler.kernels.expressions import Binary, Const, Ref, Unary
 from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, ReduceSpec, signature
@@ -36,6 +38,12 @@ SPECS: list[KernelSpec] = [
     column_sums(50_000, 8),
     GatherSpec("gather", 1, 50, 32, 7, dtype="f32"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _processes_of_ones_own() -> Iterator[None]:
+    with kept_workers(0):
+        yield
 
 
 def test_same_specs_same_bytes_in_any_number_of_processes() -> None:
@@ -79,6 +87,26 @@ def test_workspace_is_what_planning_says() -> None:
     for spec in SPECS:
         assert built[signature(spec)].workspace_bytes == workspace_bytes(spec, TARGET, 2)
     assert workspace_bytes(SPECS[2], TARGET, 2) > 0
+
+
+def test_a_kept_process_goes_on_with_the_next_build() -> None:
+    with kept_workers(1):
+        with begun_worker(jobs=2) as first:
+            built = build_kernels(SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, begun=first)
+        with begun_worker(jobs=2) as second, begun_worker(jobs=2) as another:
+            assert second is first
+            assert another is not first
+            assert built == build_kernels(SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, begun=second)
+        assert second is not None
+        assert another is not None
+        assert second.is_alive != another.is_alive
+        with begun_worker(jobs=2) as ended:
+            assert ended is not None
+            ended.end()
+        with begun_worker(jobs=2) as fresh:
+            assert fresh is not None
+            assert fresh.is_alive
+    assert not fresh.is_alive
 
 
 def test_a_warm_cache_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,144 @@
+"""The processes that build kernels, seen from the one that asks. Each runs `compiler.codegen.worker`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from compiler.codegen.artefacts import CompiledKernel
+from compiler.codegen.symbols import symbol_of
+from compiler.codegen.worker import Reply, Request, receive, send
+from compiler.errors import BuildError
+from compiler.kernels.spec import canonical
+
+MOST_KERNELS = 500
+"""That one process builds: TVM keeps something of each."""
+_PACKAGE = Path(__file__).parent
+_idle: list[Worker] = []
+_most_idle = 0
+_of_parents: list[Worker] = []
+
+
+def _leave_to_parent() -> None:
+    """A forked child has no part in its parent's conversations, and must not end them either."""
+    _of_parents.extend(_idle)
+    _idle.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+@contextlib.contextmanager
+def one_worker() -> Iterator[Worker]:
+    """A process of one's own: a kept one, or one that starts now; it ends with the context, unless it is kept."""
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = Worker()
+    try:
+        yield worker
+    finally:
+        if worker.is_fresh and len(_idle) < _most_idle:
+            _idle.append(worker)
+        else:
+            worker.end()
+
+
+@contextlib.contextmanager
+def kept_workers(most: int) -> Iterator[None]:
+    """Builds leave up to `most` processes to the next: for who builds often, since a start takes about a second."""
+    global _most_idle
+    before, _most_idle = _most_idle, most
+    try:
+        _end_idle()
+        yield
+    finally:
+        _most_idle = before
+        _end_idle()
+
+
+def _end_idle() -> None:
+    while len(_idle) > _most_idle:
+        _idle.pop().end()
+
+
+@contextlib.contextmanager
+def begun_worker(jobs: int) -> Iterator[Worker | None]:
+    """A worker process that starts now, beside the stages before kernels, and ends with the context; None for one job.
+
+    A start takes about a second, most of it TVM's import. Where no kernel is missing it was in vain.
+    """
+    if jobs < 2:
+        yield None
+        return
+    with one_worker() as worker:
+        yield worker
+
+
+class Worker:
+    """A child process that builds kernels. Not `multiprocessing`, which Celery's own children may not use."""
+
+    def __init__(self) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `end`)
+        paths = [str(_PACKAGE.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "compiler.codegen.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        self._requests = cast(BinaryIO, self._process.stdin)
+        self._replies = cast(BinaryIO, self._process.stdout)
+        self._asked = 0
+        self._answered = 0
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.close()
+        self._process.kill()
+        self._process.wait()
+        self._replies.close()
+        self._errors.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether another build may use it: it waits for a request, and has not grown by many."""
+        return self.is_alive and self._asked == self._answered < MOST_KERNELS
+
+    def build(self, request: Request) -> CompiledKernel:
+        """One kernel. Raises: BuildError if it fails or the worker dies."""
+        symbol = symbol_of(request.spec, request.choice)
+        where = f"kernel {symbol} ({type(request.spec).__name__}) for {request.target.name}"
+        self._asked += 1
+        try:
+            send(self._requests, request)
+            reply = receive(self._replies)
+        except BrokenPipeError:
+            reply = None
+        if not isinstance(reply, Reply):
+            raise BuildError(f"the build process ended early: {self._last_words()}", where=where)
+        self._answered += 1
+        if reply.error:
+            raise BuildError(
+                reply.error.strip().splitlines()[-1], where=where, hint=f"{canonical(request.spec)}\n{reply.error}"
+            )
+        return CompiledKernel.called(symbol, reply.object_bytes, reply.workspace_bytes)
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read()[-2000:].decode(errors="replace").strip().splitlines()
+        return f"exit code {code}" + (f", {lines[-1]}" if lines else "")
