@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from device_agents.wire.data_fit import LABELS, Seen
+if TYPE_CHECKING:
+    from device_agents.wire.data_fit import Seen
 
-__all__ = ["ITEM_BYTES", "LABELS", "ArrayInfo", "samples_of"]
+LABELS = "y"
+"""`device_agents.wire.data_fit.LABELS`. The child that reads an npz has no other use for the agents' protocol, which
+takes as long to import as NumPy."""
 ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2,
               "bool": 1}  # fmt: skip
 """Of the element types that a data set may have."""
@@ -33,6 +36,8 @@ class ArrayInfo:
     @property
     def seen(self) -> Seen:
         """What a bundle's wants are compared with."""
+        from device_agents.wire.data_fit import Seen  # not for the child
+
         return Seen(self.dtype, self.shape, self.low, self.high, self.is_whole)
 
     def to_json(self) -> dict[str, Any]:

@@ -21,6 +21,26 @@ HOME_ROW = {"id": HOME, "name": "home"}
 """What the migrations put in."""
 
 
+ON_EITHER = frozenset(("test_interleavings.py", "test_lanes.py", "test_log_check.py", "test_read_by_index.py"))
+"""Whose cases show what the database does."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with several cases `make test` runs one on PostgreSQL, and all on SQLite: one request or report that is
+    not as it should be shows no more of the database than another."""
+    seen: set[str] = set()
+    for item in items:
+        values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if values.get("database_url") != "postgresql" or item.path.name in ON_EITHER:
+            continue
+        function = item.nodeid.partition("[")[0]
+        if function in seen:
+            item.add_marker("thorough")
+        elif not item.get_closest_marker("thorough"):
+            seen.add(function)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     with running_postgres() as server:

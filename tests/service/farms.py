@@ -24,8 +24,11 @@ from service.jobs import claims
 from service.keys.service import create_key
 from service.settings import Settings
 from service.sweeper import sweep
+from tests.service import one_compilation
 from tests.service.board import Board
 from tests.service.bundles import make_bundle, make_manifest
+
+one_compilation.install()
 
 
 @dataclass

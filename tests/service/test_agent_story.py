@@ -12,10 +12,12 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.agents.fake_step import bundle
 from tests.agents.live_farm import live_farm
+from tests.sample import sample
 from tests.service.agent_story import ALL_ACTS, MISHAPS, AgentStory
 
 EXAMPLES, STEPS = 5, 8
 NEVER_S = 3600.0
+DATABASES = ("sqlite", "postgresql")
 CHOSEN = settings(
     max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, derandomize=True, database=None,
     suppress_health_check=list(HealthCheck), phases=(Phase.generate,),
@@ -34,6 +36,7 @@ def story(database_url: str, tmp_path: Path, loopback: None) -> Iterator[type[Ag
         yield type("Story", (AgentStory,), {"farm": farm, "built": built, "folder": tmp_path, "seen": Counter()})
 
 
+@pytest.mark.parametrize("database_url", sample(DATABASES, {"sqlite"}), indirect=True)
 def test_agents_and_farm_lose_nothing_between_them(story: type[AgentStory]) -> None:
     run_state_machine_as_test(story, settings=CHOSEN)
     print(dict(sorted(story.seen.items())))
@@ -41,6 +44,7 @@ def test_agents_and_farm_lose_nothing_between_them(story: type[AgentStory]) -> N
         assert story.seen[what], (what, story.seen)
 
 
+@pytest.mark.parametrize("database_url", sample(DATABASES, {"postgresql"}), indirect=True)
 def test_each_mishap_once(story: type[AgentStory]) -> None:
     telling = story()
     telling.begin()

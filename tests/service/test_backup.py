@@ -23,6 +23,7 @@ from service.database.models import Job
 from service.database.schema import check_schema, migrate
 from service.settings import Settings
 from service.storage import open_storage
+from tests.sample import sample
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.rows import Snapshot, fill, snapshot
 
@@ -152,7 +153,7 @@ DAMAGES: dict[str, tuple[Callable[[str, bytes], bytes | None], str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", sample(DAMAGES, {"cut off", "a row changed", "a file changed", "newer"}))
 def test_a_damaged_backup_restores_nothing(small_farm: TestFarm, tmp_path: Path, damage: str) -> None:
     small_farm.compile()
     write_backup(small_farm.farm.settings, tmp_path / "b", passphrase=None, say=said)

@@ -31,6 +31,7 @@ from service.database.schema import (
     migrate,
 )
 from service.settings import Settings
+from tests.sample import sample
 from tests.service.beginnings import Beginnings
 from tests.service.postgres import PostgresServer
 from tests.service.rows import Snapshot, describe, fill, snapshot
@@ -39,6 +40,15 @@ REVISIONS = [script.revision for script in reversed(list(ScriptDirectory(str(MIG
 """Every revision there is, the oldest first."""
 PAIRS = sorted({*itertools.pairwise(REVISIONS), (REVISIONS[0], REVISIONS[-1])})
 """Each step by itself, and the whole way: what goes up to today from any revision goes down to it again, too."""
+WAYS = sample(REVISIONS, {REVISIONS[0], "0009", "0019", *REVISIONS[-2:]})
+"""From the first, from before there were organisations and checkpoints of runs, and from the newest, which may still
+change."""
+STEPS = sample(
+    (pytest.param(older, newer, id=f"{older}-{newer}") for older, newer in PAIRS),
+    {"0001-0002", "0003-0004", f"{REVISIONS[0]}-{REVISIONS[-1]}",
+     *(f"{older}-{newer}" for older, newer in itertools.pairwise(REVISIONS[-3:]))},
+)  # fmt: skip
+"""What sets work aside, what moves settings, the whole way, and the newest."""
 
 
 def add_rows(database: Database) -> None:
@@ -133,7 +143,7 @@ def of_the_models(beginnings: Beginnings) -> dict[str, object]:
     return content(url)[0]
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("revision", WAYS)
 def test_a_filled_database_goes_up_and_down_again(
     beginnings: Beginnings, revision: str, of_the_models: dict[str, object]
 ) -> None:
@@ -149,7 +159,7 @@ def test_a_filled_database_goes_up_and_down_again(
     assert content(url) == (schema, before)
 
 
-@pytest.mark.parametrize(("older", "newer"), PAIRS)
+@pytest.mark.parametrize(("older", "newer"), STEPS)
 def test_a_filled_database_goes_down_and_up_again(beginnings: Beginnings, older: str, newer: str) -> None:
     url = beginnings.of(newer)
     before = filled(url)
@@ -219,13 +229,14 @@ def migrate_until(url: str, change: int) -> None:
         event.remove(Engine, "before_cursor_execute", count_or_fail)
 
 
-def test_a_migration_that_breaks_anywhere_changes_nothing(empty_url: str) -> None:
-    """At every fifth of its some two hundred changes: it is one transaction, whatever the revision."""
+@pytest.mark.parametrize("every", sample((5, 41), {"41"}))
+def test_a_migration_that_breaks_anywhere_changes_nothing(empty_url: str, every: int) -> None:
+    """At every so many-th of its some two hundred changes: it is one transaction, whatever the revision."""
     before = filled_database(empty_url, REVISIONS[0])
     schema, _ = content(empty_url)
     step = 0
     while True:
-        step += 5
+        step += every
         try:
             migrate_until(empty_url, step)
         except InterruptedError:

@@ -25,6 +25,7 @@ from service.canary.timed import SETTINGS
 from service.dashboard import queries
 from service.database.models import CanaryChange, CanaryTime, Device, Job, Run
 from service.runs.variation import variations
+from tests.sample import sample
 from tests.service.board import Board, leased
 from tests.service.canary_models import MODELS
 from tests.service.farms import TestFarm
@@ -290,7 +291,7 @@ def test_the_history_survives_a_run_of_another_release_that_knows_no_job(small_f
     assert count(farm, CanaryTime) == count(farm, CanaryChange) == 0
 
 
-@pytest.mark.parametrize("canary", TIMED, ids=lambda canary: canary.name)
+@pytest.mark.parametrize("canary", sample(TIMED, {"attention"}, lambda canary: canary.name))
 def test_the_file_is_what_the_script_makes_and_has_steps_that_are_finite(canary: Any, tmp_path: Any) -> None:
     model = onnx.load_from_string(canary.model)
     made = MODELS[canary.name]()

@@ -80,7 +80,6 @@ class LiveFarm:
             "--timeout-graceful-shutdown",
             "2",
         )
-        wait_until(self.is_ready)
 
     def is_ready(self) -> bool:
         try:
@@ -91,6 +90,8 @@ class LiveFarm:
     def start_worker(self) -> None:
         self.start("worker", sys.executable, "-m", "celery", "--app", "workers.app", "worker", "--concurrency", "1",
                    "--without-mingle", "--without-gossip", "--loglevel", "INFO")  # fmt: skip
+
+    def await_worker(self) -> None:
         wait_until((self.folder / f"worker-alive.{socket.gethostname()}").exists)
 
     def admin(self, *words: str) -> str:
@@ -149,6 +150,8 @@ def live_farm(database_url: str | None = None, **settings: str) -> Iterator[Live
             http.headers["Authorization"] = f"Bearer {farm.admin('create-key')}"
             farm.start_api()
             farm.start_worker()
+            wait_until(farm.is_ready)
+            farm.await_worker()
             yield farm
         finally:
             farm.stop_all()

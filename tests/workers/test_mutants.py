@@ -1,4 +1,4 @@
-"""Sixty models of which one field is changed, through a real child; `make fuzz-models` has a thousand."""
+"""Eighteen models of which one field is changed, through a real child; `make fuzz-models` has a thousand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.compiler.frontend.fields import Mutant
 from tests.workers.mutants import different, endings, models, shown
 
-COUNT = 60
+COUNT = 18
 FAKE = "tests.workers.fake_compiler:compile_training"
 
 
