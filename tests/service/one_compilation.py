@@ -4,7 +4,7 @@ time."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Engine
 from sqlalchemy.util import LRUCache
@@ -25,7 +25,7 @@ def _sharing(make: Callable[[str], Engine]) -> Callable[[str], Engine]:
             KEPT[make.__name__] = engine.dialect, LRUCache(4000)
             dialect, statements = KEPT[make.__name__]
         engine.dialect, engine._compiled_cache = dialect, statements
-        return engine  # type: ignore[no-any-return]
+        return cast("Engine", engine)
 
     return made
 
