@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import torch
@@ -296,6 +297,20 @@ def transformers_model(
 # ------------------------------------------------------------------------------------------------------------- export
 
 
+@cache
+def prepare_exporter_once() -> None:
+    """PyTorch's exporter reads its five hundred operators' sources anew in each export: most of a small one's time.
+
+    Their table and the one of decompositions are the same each time, so a process makes each once.
+    """
+    from torch.onnx._internal.exporter import _decomp, _registration
+
+    table = cache(_decomp.create_onnx_friendly_decomposition_table)
+    _registration.ONNXRegistry.from_torchlib = staticmethod(cache(_registration.ONNXRegistry.from_torchlib))
+    # The exporter takes entries out of what it is given.
+    _decomp.create_onnx_friendly_decomposition_table = lambda known: dict(table(frozenset(known)))
+
+
 def export(
     model: nn.Module,
     inputs: tuple[Tensor, ...],
@@ -307,6 +322,7 @@ def export(
     dynamic_batch: bool = True,
 ) -> bytes:
     """ONNX bytes of a module, with an open batch axis."""
+    prepare_exporter_once()
     buffer = io.BytesIO()
     names = {"input_names": list(input_names), "output_names": list(output_names)}
     with warnings.catch_warnings():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from compiler import targets
-from compiler.cache_folder import cache_folder
 from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import Artefact, CompiledKernel
-from compiler.codegen.linking.link import FLAGS, LINKERS, RUNTIME, link_binary, runtime_objects
+from compiler.codegen.linking.link import LINK_FLAGS, LINKERS, RUNTIME, link_binary, runtime_objects, zig_cc
 from compiler.codegen.linking.tables import table_source
 from compiler.errors import BuildError, CompileError, InternalError, SpecError
 from compiler.graph import TensorType
@@ -217,10 +215,9 @@ def test_a_program_embeds_steps_through_their_header(tmp_path: Path) -> None:
     shutil.copy(RUNTIME / "pockfarm_step.h", tmp_path)
     runtime = [str(path) for path in runtime_objects(triple) if path.stem != "main"]
     objects = [f"{kernel.symbol}.o" for kernel in kernels.values()]
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", triple, *FLAGS, "-static", "-I", str(RUNTIME),
-               str(EMBEDDING), "tables.c", *runtime, *objects, "-Wl,--gc-sections", "-o", "app"]  # fmt: skip
-    environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(tmp_path / "zig")}
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    # With a step's own flags: with others, zig first builds a C library of its own for them.
+    sources = ["-I", str(RUNTIME), str(EMBEDDING), "tables.c", *runtime, *objects]
+    zig_cc(triple, [*LINK_FLAGS, *sources, "-o", "app"], tmp_path)
     weights = write_weights(tmp_path / "w.safetensors", classifier_state())
     done = subprocess.run(
         [tmp_path / "app", weights, tmp_path / "out.safetensors"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
+from functools import cache
 
 import pytest
 
@@ -43,23 +44,26 @@ def test_figures_hang_together(name: str) -> None:
     assert all(len(source) > 10 for source in target.sources.values())
 
 
-def llvm_features(name: str) -> set[str]:
-    """What LLVM switches on for the target, asked in a process of its own (TVM is heavy)."""
+@cache
+def llvm_features() -> dict[str, set[str]]:
+    """What LLVM switches on for each target, asked in a process of its own (TVM is heavy)."""
     program = (
         "import sys, tvm; from compiler import targets; from compiler.codegen.tir.compile import llvm_target\n"
-        "features = tvm.get_global_func('target.llvm_get_cpu_features')(llvm_target(targets.load(sys.argv[1])))\n"
-        "print(*sorted(map(str, features)))"
+        "for name in sys.argv[1:]:\n"
+        "    features = tvm.get_global_func('target.llvm_get_cpu_features')(llvm_target(targets.load(name)))\n"
+        "    print(*sorted(map(str, features)))"
     )
-    done = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    done = subprocess.run([sys.executable, "-c", program, *NAMES], capture_output=True, text=True, check=True)
+    return {name: set(line.split()) for name, line in zip(NAMES, done.stdout.splitlines(), strict=True)}
 
 
+@pytest.mark.xdist_group("llvm features")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_device_must_report_what_the_code_may_use(name: str) -> None:
     required = set(targets.load(name).required_features)
     for feature in list(required):
         required |= IMPLIED.get(feature, set())
-    used = {LLVM_TO_CPUINFO[feature] for feature in llvm_features(name) if feature in LLVM_TO_CPUINFO}
+    used = {LLVM_TO_CPUINFO[feature] for feature in llvm_features()[name] if feature in LLVM_TO_CPUINFO}
     assert used, "the table above knows none of them"
     assert used <= required
 
