@@ -10,4 +10,4 @@ def read_once() -> None:
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     if not isinstance(vars(ONNXRegistry)["from_torchlib"], staticmethod):
-        ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
+        ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))

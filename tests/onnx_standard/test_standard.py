@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -20,29 +21,39 @@ from compiler.ops.record import NotDifferentiable
 from compiler.step import autodiff
 from compiler.values import Value
 from tests.onnx_standard import gradients
-from tests.onnx_standard.binaries import groups, problems, sample
-from tests.onnx_standard.cases import standard_cases
+from tests.onnx_standard.binaries import groups, problems
+from tests.onnx_standard.binaries import sample as cases_of_operators
+from tests.onnx_standard.cases import Standard, standard_cases
 from tests.onnx_standard.groups import OUTSIDE, shape_inputs
 from tests.onnx_standard.page import PAGE, page
 from tests.onnx_standard.run import MOST_LINES, Outcome, run
+from tests.sample import sample
 
 pytestmark = pytest.mark.xdist_group("onnx-standard")
 QUOTA = 0.9
-IN_BINARIES = 40
-OPSETS_IN_BINARIES = 3
+IN_BINARIES = 30
+OPSETS_IN_BINARIES = 2
+HERE = 4
+"""`make test` takes the first case of each operator, and one in so many of all."""
 OF_FLOATS = ("Dropout", "OneHot", "Range", "Resize", "Upsample")
 """A depth, a ratio, scales and ends may be floats."""
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
-    """Of all node cases and small models; whole networks are for `make onnx-standard`."""
-    return [run(case) for case in standard_cases() if case.op_type != "light"]
+def cases() -> list[Standard]:
+    """All node cases and small models; whole networks are for `make onnx-standard`."""
+    return [case for case in standard_cases() if case.op_type != "light"]
 
 
-def test_all_cases_of_the_package_are_there(outcomes: list[Outcome]) -> None:
-    counts = Counter(outcome.case.group for outcome in outcomes)
-    assert len(outcomes) >= 2000
+@pytest.fixture(scope="module", params=sample({"all": 1, "some": HERE}.items(), {"some"}, itemgetter(0)))
+def outcomes(request: pytest.FixtureRequest) -> list[Outcome]:
+    _, every = request.param
+    first = {case.op_type: case.name for case in reversed(cases())}
+    return [run(case) for number, case in enumerate(cases()) if number % every == 0 or case.name == first[case.op_type]]
+
+
+def test_all_cases_of_the_package_are_there() -> None:
+    counts = Counter(case.group for case in cases())
+    assert counts.total() >= 2000
     assert counts[""] >= 1300
     assert set(counts) - {"", "other element types"} <= set(OUTSIDE)
 
@@ -81,7 +92,7 @@ def test_gradients_are_the_slopes_of_the_cases(outcomes: list[Outcome]) -> None:
                 found[slope.kind] += 1
                 wrong += [f"{outcome.case.name}, {name}: {slope.message}"] if slope.kind == gradients.WRONG else []
     assert not wrong, "\n".join(wrong)
-    assert found[gradients.RIGHT] > 1500
+    assert found[gradients.RIGHT] > 0.74 * len(outcomes)
     assert found[gradients.UNDEFINED] < 60
 
 
@@ -103,7 +114,7 @@ def test_wrong_gradients_and_wrong_values_do_not_go_unnoticed(monkeypatch: pytes
 
 def test_cases_in_binaries(tmp_path: Path) -> None:
     """Of the opsets that most cases have: each takes a binary, and a process that builds its kernels."""
-    found = sorted(groups(sample(IN_BINARIES)), key=len)[-OPSETS_IN_BINARIES:]
+    found = sorted(groups(cases_of_operators(IN_BINARIES)), key=len)[-OPSETS_IN_BINARIES:]
     assert sum(map(len, found)) > IN_BINARIES // 2
     for number, group in enumerate(found):
         assert not problems(group, tmp_path / str(number), jobs=1)
