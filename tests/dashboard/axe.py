@@ -3,12 +3,17 @@ practice, also those that axe leaves off unless asked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
 
 WIDTHS = (1280, 768, 390)
 """Of windows, in CSS pixels: a desk, a tablet, a phone."""
 SCHEMES = ("light", "dark")
+EVERY_LOOK = tuple((width, scheme) for width in WIDTHS for scheme in SCHEMES)
+FEW_LOOKS = ((WIDTHS[0], "light"), (WIDTHS[-1], "dark"))
+"""The widest and the narrowest, and each scheme."""
 SHOWN_PLACES = 3
 RUN = """async () => {
   const isColour = (rule) => rule.tags.includes("cat.color");
@@ -40,13 +45,15 @@ def violations(page: Page, *, of_shape: bool = True, of_all_rows: bool = True) -
     return [f"{rule}: {demand} ({len(places)}: {', '.join(places[:SHOWN_PLACES])})" for rule, demand, places in found]
 
 
-def violations_by_look(page: Page) -> dict[str, list[str]]:
-    """Of the open page in every width and scheme, `390 dark` -> lines; it is loaded once and then only made to look
-    otherwise."""
+def violations_by_look(page: Page, looks: Sequence[tuple[int, str]] = EVERY_LOOK) -> dict[str, list[str]]:
+    """Of the open page in each width and scheme, `390 dark` -> lines; it is loaded once and then only made to look
+    otherwise. All rows of long tables count in the widest window if it is given every look."""
     found: dict[str, list[str]] = {}
-    for width in WIDTHS:
+    seen: set[int] = set()
+    for width, scheme in looks:
         page.set_viewport_size({"width": width, "height": 900})
-        for scheme in SCHEMES:
-            page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-            found[f"{width} {scheme}"] = violations(page, of_shape=scheme == SCHEMES[0], of_all_rows=width == WIDTHS[0])
+        page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        all_rows = width == WIDTHS[0] and looks == EVERY_LOOK
+        found[f"{width} {scheme}"] = violations(page, of_shape=width not in seen, of_all_rows=all_rows)
+        seen.add(width)
     return found

@@ -14,7 +14,7 @@ from sqlalchemy import delete
 from service.database.models import Event, Job, Run
 from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.screenshots import LOOKS, Look, open_page, pages_of, serving
-from tests.dashboard.test_pages import page_names
+from tests.dashboard.test_pages import pages_of_each_kind
 
 MEASURE = (Path(__file__).parent / "measure.js").read_text()
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
@@ -55,7 +55,7 @@ def window(
     page.context.close()
 
 
-@pytest.mark.parametrize("name", page_names())
+@pytest.mark.parametrize("name", pages_of_each_kind())
 def test_a_page_in_each_look(name: str, window: tuple[Look, Page], seeded: SeededFarm) -> None:
     _, page = window
     noise: list[str] = []

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import pages_of
-from tests.dashboard.test_pages import page_names
+from tests.dashboard.test_pages import pages_of_each_kind
 
 FILES = ("/bundles/", "/weights")
 """Of downloads whose bytes seeded rows lack: their addresses must be the API's, and are asked by tests of the API."""
@@ -22,7 +22,7 @@ def followed() -> dict[str, int]:
     return {}
 
 
-@pytest.mark.parametrize("name", page_names())
+@pytest.mark.parametrize("name", pages_of_each_kind())
 def test_every_link_of_a_page_leads_somewhere(
     name: str, seeded: SeededFarm, browser: TestClient, followed: dict[str, int]
 ) -> None:
