@@ -16,7 +16,7 @@ from tests.requests.campaign import MAX_GROWTH_BYTES, Campaign, Findings, shown
 from tests.requests.play import play
 
 pytestmark = pytest.mark.usefixtures("loopback")
-CASES = 110
+CASES = 300
 
 
 def test_nothing_breaks_the_api_and_it_answers_as_described() -> None:

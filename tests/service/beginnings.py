@@ -1,4 +1,4 @@
-"""Empty databases of any revision: each is made once, from the one before, and copied."""
+"""Empty databases of any revision: each is made once, from the newest before it, and copied."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ class Beginnings:
 
     def of(self, revision: str) -> str:
         """The URL of a database as the migrations up to `revision` make it."""
-        newest: str | None = None
-        for one in self._revisions[: self._revisions.index(revision) + 1]:
-            if one not in self._made:
-                url = self._copy(newest)
-                migrate(url, one)
-                self._made[one] = url
-            newest = self._made[one]
-        return self._copy(newest)
+        if revision not in self._made:
+            older = [one for one in self._revisions[: self._revisions.index(revision)] if one in self._made]
+            url = self._copy(self._made[older[-1]] if older else None)
+            migrate(url, revision)
+            self._made[revision] = url
+        return self._copy(self._made[revision])
 
     def _copy(self, url: str | None) -> str:
         if url is None:

@@ -1,10 +1,14 @@
-"""The rule-based test of states (`story_machine.py`), on both databases: a bounded, repeatable part of the campaign."""
+"""The rule-based test of states (`story_machine.py`): a bounded, repeatable part of the campaign, on PostgreSQL, and
+stories by hand on both databases."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from device_agents import wire as p
+from tests.sample import sample
 from tests.service.farms import TestFarm
 from tests.service.story_campaign import play, telling
 from tests.service.story_jobs import ATTEMPTS
@@ -14,6 +18,7 @@ EXAMPLES, STEPS = 8, 40
 DEATHS = (p.Outcome("failed", "device", "step.killed", "killed"),) * 2
 
 
+@pytest.mark.parametrize("database_url", sample(("sqlite", "postgresql"), {"postgresql"}), indirect=True)
 def test_whatever_happens_in_which_order_the_record_is_exact(farm: TestFarm) -> None:
     seen = play(farm, examples=EXAMPLES, steps=STEPS)
     for what in ("leased", "recorded", "leased -> queued", "leased -> failed"):
