@@ -16,7 +16,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tests.exporting import read_once
 from tests.vision import transformers
 
 Exporter = Literal["dynamo", "dynamo-unoptimized", "torchscript"]
@@ -335,7 +334,6 @@ def export(
                 torch.onnx.export(model, inputs, buffer, opset_version=opset, dynamo=False, dynamic_axes=axes, **names)
                 return buffer.getvalue()
             shapes = _dynamic_shapes(model, inputs) if dynamic_batch else None
-            read_once()
             program = torch.onnx.export(
                 model,
                 inputs,

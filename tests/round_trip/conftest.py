@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exporting import read_once
+from tests.models import prepare_exporter_once
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _exporter() -> None:
     """Most tests here export a small module."""
-    read_once()
+    prepare_exporter_once()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from compiler.spec.documents import SparsePlan
 from tests.compiler.agreement.module_reference import ModuleReference
-from tests.exporting import read_once
+from tests.models import prepare_exporter_once
 from tests.zoo.entry import Entry
 
 Exporter = Literal["unfolded", "dynamo", "torchscript"]
@@ -64,7 +64,7 @@ def export(module: nn.Module, entry: Entry, example: tuple[Tensor, ...], trial: 
                 # Without constant folding this exporter leaves batch norms and weights as they are.
                 torch.onnx.export(module, example, buffer, dynamo=False, do_constant_folding=False, **names)
             else:
-                read_once()
+                prepare_exporter_once()
                 optimize = trial.exporter == "dynamo"
                 program = torch.onnx.export(module, example, dynamo=True, optimize=optimize, verbose=False, **names)
                 program.save(buffer)

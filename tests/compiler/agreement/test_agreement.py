@@ -38,8 +38,7 @@ EMULATED = (
 )
 """AArch64 binaries under qemu: function only, so small models only."""
 KEPT = (
-    "exported-mobilenet-full",  # depth-wise weights, norms that an exporter folded
-    "mobilenet-ratio",  # parts of every kind of weight
+    "mobilenet-ratio",  # depth-wise layers, parts of every kind of weight
     "resnet18-full",
     "resnet18-frozen-norms",
     "resnet18-sparse",

@@ -67,7 +67,7 @@ WAYS: tuple[tuple[str, str, Compute], ...] = (
 KEPT = {
     *(("-".join(("digits-cnn-full", target, "bf16"))) for target in TARGETS),
     *(("-".join(("encoder-sparse", target, "bf16"))) for target in TARGETS),
-    *("-".join((name, native_target(), "f16")) for name in ("mlp-full", "mobilenet-ratio", "authored-fresh-encoder")),
+    *("-".join((name, native_target(), "f16")) for name in ("mlp-full", "mobilenet-ratio")),
     f"encoder-full-adamw-{BOARD}-f16",
 }
 """What `make test` runs: every kind of product in both, what a unit turned by rounding showed, a board."""
