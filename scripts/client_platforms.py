@@ -1,8 +1,8 @@
-"""Does the client's wheel hold where it is for? `python scripts/client_platforms.py [types|packages]`.
+"""Does the client's wheel hold where it is for? `python scripts/client_platforms.py [types|types-SYSTEM|packages]`.
 
-`types`: its files alone are checked by mypy for each system, as if it ran there. `packages`: everything that it depends
-on is looked for as a wheel, for each system and Python, by pip; this asks the package index. Python 3.11 runs it here
-(tests/release), and vermin finds what needs more than Python 3.9.
+`types`: its files alone are checked by mypy for each system, or one, as if it ran there. `packages`: everything that it
+depends on is looked for as a wheel, for each system and Python, by pip; this asks the package index. Python 3.11 runs
+it here (tests/release), and vermin finds what needs more than Python 3.9.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import client_wheel
@@ -33,15 +34,16 @@ FOUND = "Would install"
 ATTEMPTS = 3
 """To pip, an index that does not answer has no versions: what is not found is looked for again."""
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-TYPED = (("win32", "3.12"), ("darwin", "3.14"), ("linux", "3.10"))
+TYPED = {"win32": "3.12", "darwin": "3.14", "linux": "3.10"}
 """mypy knows no older one."""
 FARMS = ("pockfarm/parts.py", "pockfarm/supervisor.py")
 """What only runs where a farm does, on Linux; the command line loads it everywhere."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    checks = {"types": type_errors, "packages": missing_packages}
+    checks: dict[str, Callable[[], Iterator[str]]] = {"types": lambda: type_errors(TYPED), "packages": missing_packages}
     chosen = arguments or list(checks)
+    checks |= {f"types-{system}": partial(type_errors, {system: TYPED[system]}) for system in TYPED}
     if set(chosen) - set(checks):
         print(f"usage: client_platforms.py [{'|'.join(checks)}]", file=sys.stderr)
         return 2
@@ -50,14 +52,14 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if found else 0
 
 
-def type_errors() -> Iterator[str]:
-    """What mypy says of the client's files on each system."""
+def type_errors(typed: Mapping[str, str]) -> Iterator[str]:
+    """What mypy says of the client's files on each system, with a Python of its."""
     with tempfile.TemporaryDirectory(prefix="pockfarm-client-") as name:
         tree = Path(name)
         for file in client_wheel.client_files(ROOT) - client_wheel.DOORS:
             (tree / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / file, tree / file)
-        for system, python in TYPED:
+        for system, python in typed.items():
             print(f"types: {system}, Python {python}", file=sys.stderr)
             # NumPy's own stubs are for Python 3.12 and later: before, what it returns counts as `Any`.
             words = ["--platform", system, "--python-version", python, "--no-warn-return-any", "pockfarm"]

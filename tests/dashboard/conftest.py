@@ -77,7 +77,7 @@ def browser(seeded: SeededFarm) -> TestClient:
     return seeded.browser()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def web() -> Iterator[Browser]:
     """Headless Chromium."""
     from tests.dashboard.screenshots import chromium  # which makes its farm with what is above
@@ -97,7 +97,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SeededFar
     made.farm.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def address(seeded: SeededFarm) -> Iterator[str]:
     """The seeded farm on a loopback port."""
     from tests.dashboard.screenshots import serving

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
-from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+from tests.dashboard.screenshots import LOOKS, open_page
 
 DESCRIPTION = json.loads((Path(__file__).parents[2] / "openapi.json").read_text())
 
@@ -37,23 +37,24 @@ def test_every_endpoint_is_there_with_what_it_takes_and_a_line_to_copy(browser: 
 
 @pytest.mark.xdist_group("browser")
 @pytest.mark.usefixtures("loopback")
-def test_typing_narrows_the_list_and_an_address_opens_its_endpoint(seeded: SeededFarm) -> None:
-    with serving(seeded) as address, chromium() as web:
-        page = open_page(web, LOOKS[0], address, seeded.link())
-        page.goto("/dashboard/api#post-jobs-job-id-cancel")
-        expect(page.get_by_text("/jobs/$JOB_ID/cancel").first).to_be_visible()
-        page.get_by_label("Find an endpoint").fill("cancel run")
-        expect(page.locator("#post-runs-run-id-cancel")).to_be_visible()
-        expect(page.locator("#get-devices")).to_be_hidden()
-        expect(page.locator("#group-devices")).to_be_hidden()
-        expect(page.locator("#filter-count")).to_contain_text("of")
-        page.get_by_label("Find an endpoint").fill("")
-        expect(page.locator("#get-devices")).to_be_visible()
-        page.context.close()
-        plain = web.new_context(java_script_enabled=False, base_url=address).new_page()
-        plain.goto(seeded.link())
-        plain.goto("/dashboard/api")
-        expect(plain.get_by_label("Find an endpoint")).to_be_hidden()
-        plain.locator("#get-devices summary").click()
-        expect(plain.locator("#get-devices pre")).to_be_visible()
-        plain.context.close()
+def test_typing_narrows_the_list_and_an_address_opens_its_endpoint(
+    web: Browser, address: str, seeded: SeededFarm
+) -> None:  # fmt: skip
+    page = open_page(web, LOOKS[0], address, seeded.link())
+    page.goto("/dashboard/api#post-jobs-job-id-cancel")
+    expect(page.get_by_text("/jobs/$JOB_ID/cancel").first).to_be_visible()
+    page.get_by_label("Find an endpoint").fill("cancel run")
+    expect(page.locator("#post-runs-run-id-cancel")).to_be_visible()
+    expect(page.locator("#get-devices")).to_be_hidden()
+    expect(page.locator("#group-devices")).to_be_hidden()
+    expect(page.locator("#filter-count")).to_contain_text("of")
+    page.get_by_label("Find an endpoint").fill("")
+    expect(page.locator("#get-devices")).to_be_visible()
+    page.context.close()
+    plain = web.new_context(java_script_enabled=False, base_url=address).new_page()
+    plain.goto(seeded.link())
+    plain.goto("/dashboard/api")
+    expect(plain.get_by_label("Find an endpoint")).to_be_hidden()
+    plain.locator("#get-devices summary").click()
+    expect(plain.locator("#get-devices pre")).to_be_visible()
+    plain.context.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from service.bundles.manifest import precision
 from service.dashboard.charts.pareto import front_of
@@ -18,7 +18,7 @@ from service.database.models import Bundle, Holding, Run
 from service.problems import Invalid
 from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.markup import check_page
-from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+from tests.dashboard.screenshots import LOOKS, open_page, serving
 from tests.dashboard.seeder import digest
 from tests.dashboard.test_live_charts import chart
 
@@ -26,9 +26,10 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopb
 
 
 @pytest.fixture(scope="module")
-def window(seeded: SeededFarm) -> Iterator[Page]:
-    with serving(seeded) as address, chromium() as web:
-        yield open_page(web, LOOKS[0], address, seeded.link())
+def window(web: Browser, address: str, seeded: SeededFarm) -> Iterator[Page]:
+    page = open_page(web, LOOKS[0], address, seeded.link())
+    yield page
+    page.context.close()
 
 
 def rows(browser: TestClient, query: str) -> list[dict[str, object]]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from service.database.models import Job
 from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.markup import check_page
-from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+from tests.dashboard.screenshots import LOOKS, open_page, serving
 
 
 def test_stages_have_their_times_and_passes_say_what_they_did(seeded: SeededFarm, browser: TestClient) -> None:
@@ -30,10 +30,10 @@ def test_stages_have_their_times_and_passes_say_what_they_did(seeded: SeededFarm
 
 @pytest.mark.xdist_group("browser")
 @pytest.mark.usefixtures("loopback")
-def test_a_person_stops_a_compile_without_javascript(tmp_path: Path) -> None:
+def test_a_person_stops_a_compile_without_javascript(web: Browser, tmp_path: Path) -> None:
     own = make_farm(tmp_path)
     job_id = own.ids.compiling_job
-    with serving(own) as address, chromium() as web:
+    with serving(own) as address:
         context = web.new_context(java_script_enabled=False, base_url=address)
         page = context.new_page()
         page.goto(own.link())

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from service.dashboard.charts.lanes import lanes
 from service.dashboard.facts import BundleFacts
 from service.dashboard.layer_graph import MOST_GROUPS, layer_graph
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
-from tests.dashboard.screenshots import LOOKS, chromium, open_page, serving
+from tests.dashboard.screenshots import LOOKS, open_page
 from tests.dashboard.seeder import digest
 
 MODEL = f"/dashboard/models/{digest('mobilenet_v2')}"
@@ -81,17 +81,16 @@ def test_a_models_page_leads_to_its_plans_over_devices(browser: TestClient) -> N
 
 @pytest.mark.xdist_group("browser")
 @pytest.mark.usefixtures("loopback")
-def test_a_person_finds_where_gradients_stop(seeded: SeededFarm) -> None:
-    with serving(seeded) as address, chromium() as web:
-        page = open_page(web, LOOKS[0], address, seeded.link())
-        page.goto("/dashboard/models")
-        page.get_by_role("link", name="mobilenet_v2").click()
-        page.get_by_role("navigation", name="Bundles").get_by_role("link", name="bias-only for raspberry-pi-4").click()
-        picture = page.locator("#graph svg.graph-lanes:visible")
-        drawn = {phase: picture.locator(f"rect.phase-{phase}").count() for phase in ("forward", "backward", "update")}
-        assert drawn["forward"] > drawn["backward"] >= drawn["update"] > 0
-        page.locator("#graph summary").click()
-        expect(page.get_by_role("rowheader", name="blocks.3").first).to_be_visible()
-        page.get_by_role("table", name="Bundles").get_by_role("link", name="sparse").first.click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("mobilenet_v2, plan sparse")
-        page.context.close()
+def test_a_person_finds_where_gradients_stop(web: Browser, address: str, seeded: SeededFarm) -> None:
+    page = open_page(web, LOOKS[0], address, seeded.link())
+    page.goto("/dashboard/models")
+    page.get_by_role("link", name="mobilenet_v2").click()
+    page.get_by_role("navigation", name="Bundles").get_by_role("link", name="bias-only for raspberry-pi-4").click()
+    picture = page.locator("#graph svg.graph-lanes:visible")
+    drawn = {phase: picture.locator(f"rect.phase-{phase}").count() for phase in ("forward", "backward", "update")}
+    assert drawn["forward"] > drawn["backward"] >= drawn["update"] > 0
+    page.locator("#graph summary").click()
+    expect(page.get_by_role("rowheader", name="blocks.3").first).to_be_visible()
+    page.get_by_role("table", name="Bundles").get_by_role("link", name="sparse").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("mobilenet_v2, plan sparse")
+    page.context.close()

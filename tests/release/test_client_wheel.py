@@ -16,6 +16,7 @@ import pytest
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.architecture.sources import ROOT
 from tests.release.installed import Installed, Release, names_in
+from tests.sample import sample
 
 pytestmark = pytest.mark.xdist_group("release")
 POSIX = ("fcntl", "grp", "pwd", "resource", "syslog", "termios", "tty", "pty", "torch", "pandas", "matplotlib")
@@ -148,8 +149,10 @@ def test_an_index_that_does_not_answer_at_once_is_asked_again(monkeypatch: pytes
     assert list(platforms.missing_packages()) == [f"win32, Python 3.10: {none}"]
 
 
-def test_types_hold_on_windows_macos_and_linux() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "client_platforms.py"), "types"]
+@pytest.mark.parametrize("system", sample(["win32", "darwin", "linux"], ("win32",)))
+def test_types_hold_on_windows_macos_and_linux(system: str) -> None:
+    """The one least like ours; `make client-platforms` checks all three, as does `make test-all`."""
+    command = [sys.executable, str(ROOT / "scripts" / "client_platforms.py"), f"types-{system}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr.count("types:") == 3
+    assert done.stderr.count("types:") == 1
