@@ -16,6 +16,7 @@ import pytest
 from tests.agents.fake_farm import FakeFarm
 
 ROOT = Path(__file__).resolve().parents[2]
+MAIN = "import sys; from device_agents.agent import main; sys.exit(main())"
 
 
 class AgentProcess:
@@ -23,11 +24,13 @@ class AgentProcess:
 
     def __init__(
         self, url: str, token: str, state: Path, *options: str, python: str = sys.executable, cwd: Path = ROOT,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None, before: str = "",
     ) -> None:  # fmt: skip
+        """`before`: Python code that the process runs first."""
         self.state = state
         self.log = state.with_suffix(".log")
-        command = [python, "-m", "device_agents.agent", "--server", url, "--state", str(state)]
+        program = ["-c", f"{before}\n{MAIN}"] if before else ["-m", "device_agents.agent"]
+        command = [python, *program, "--server", url, "--state", str(state)]
         # The binaries of these tests are scripts, which need the whole system: tests/hostile/ tries the confinement.
         command += ["--run-as", str(os.geteuid()), "--isolation", "1", "--heartbeat-interval", "0.2"]
         command += ["--long-poll", "2", *options]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +68,23 @@ class LiveFarm:
         return next((one for one in self.http.get("/devices").json()["items"] if one["name"] == name), {})
 
 
+@cache
+def _migrated() -> bytes:
+    """The file of an empty database, made once per process."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "farm.db"
+        migrate(f"sqlite:///{path}")
+        return path.read_bytes()
+
+
 @contextmanager
 def live_farm(folder: Path, *, database_url: str = "", **settings: Any) -> Iterator[LiveFarm]:
     """A farm on a free port, swept by itself; on SQLite in the folder unless another database is named."""
-    url = database_url or f"sqlite:///{folder / 'farm.db'}"
+    own = folder / "farm.db"
+    if not database_url and not own.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        own.write_bytes(_migrated())
+    url = database_url or f"sqlite:///{own}"
     migrate(url)
     chosen = Settings(state=folder, database_url=url, **{"sweep_s": 0.2, "poll_s": 0.05, **settings})
     app = create_app(chosen, queue=RecordingQueue())

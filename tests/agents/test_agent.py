@@ -169,7 +169,7 @@ def test_misbehaving_binary(farm: FakeFarm, start_agent: Start, behaviour: str, 
 def test_the_least_time_limit_counts(
     farm: FakeFarm, start_agent: Start, signed_s: float, asked_s: float | None
 ) -> None:
-    farm.assign(bundle("slow"), steps=1000, limits=p.Limits(run_s=signed_s), time_limit_s=asked_s)
+    farm.assign(bundle("slow"), warmup=0, steps=1000, limits=p.Limits(run_s=signed_s), time_limit_s=asked_s)
     start_agent("--once").wait()
     report = farm.report()
     assert (report.outcome.cause, report.outcome.code) == ("limits", "limits.time")
@@ -177,7 +177,7 @@ def test_the_least_time_limit_counts(
 
 
 def test_cancellation_reaches_the_binary(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=10_000)
+    farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent("--once")
     farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
     farm.cancelled.add("lease-0001")
@@ -188,8 +188,8 @@ def test_cancellation_reaches_the_binary(farm: FakeFarm, start_agent: Start) -> 
 
 
 def test_binary_that_ignores_sigterm_is_killed(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("ignore-term"), steps=10_000)
-    agent = start_agent("--once")
+    farm.assign(bundle("ignore-term"), warmup=0, steps=10_000)
+    agent = start_agent("--once", before="import device_agents.job.step as step; step.GRACE_S = 1.0")
     farm.wait_for(lambda: bool(farm.events["lease-0001"]))
     until(lambda: bool(processes_of(agent.state)))
     farm.cancelled.add("lease-0001")
@@ -198,7 +198,7 @@ def test_binary_that_ignores_sigterm_is_killed(farm: FakeFarm, start_agent: Star
 
 
 def test_stale_lease_stops_the_run_and_keeps_the_result(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=10_000)
+    farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent("--once")
     farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
     farm.stale.add("lease-0001")
@@ -211,7 +211,7 @@ def test_stale_lease_stops_the_run_and_keeps_the_result(farm: FakeFarm, start_ag
 
 
 def test_killed_agent_leaves_nothing_running_and_goes_on(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=10_000)
+    farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent()
     farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
     assert processes_of(agent.state)
@@ -229,7 +229,7 @@ def test_killed_agent_leaves_nothing_running_and_goes_on(farm: FakeFarm, start_a
 
 
 def test_double_fork_does_not_outlive_the_job(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("escape"), steps=3)
+    farm.assign(bundle("escape"), warmup=0, steps=3)
     agent = start_agent("--once")
     report = farm.report()
     agent.wait()
@@ -238,7 +238,7 @@ def test_double_fork_does_not_outlive_the_job(farm: FakeFarm, start_agent: Start
 
 
 def test_sigterm_stops_the_job_and_reports_it(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=10_000)
+    farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent()
     farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
     agent.process.send_signal(signal.SIGTERM)
@@ -282,7 +282,7 @@ def test_busy_farm_and_expired_credential_are_got_over(farm: FakeFarm, start_age
 
 
 def test_heartbeats_come_from_a_process_of_their_own(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=12)
+    farm.assign(bundle("slow"), warmup=0, steps=12)
     agent = start_agent("--once")
     farm.wait_for(lambda: len(farm.heartbeats) >= 2)
     os.kill(agent.process.pid, signal.SIGSTOP)
@@ -361,7 +361,7 @@ def test_a_device_that_lost_its_key_says_so_and_makes_no_other(farm: FakeFarm, s
 
 
 def test_a_heartbeat_does_not_outlive_a_stopped_agent_for_long(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=12)
+    farm.assign(bundle("slow"), warmup=0, steps=12)
     agent = start_agent("--once")
     farm.wait_for(lambda: len(farm.heartbeats) >= 2)
     os.kill(agent.process.pid, signal.SIGSTOP)

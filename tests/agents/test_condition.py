@@ -94,7 +94,7 @@ def test_what_is_not_known_is_left_out_of_the_header() -> None:
 def test_a_real_agent_tells_it_with_requests_for_work_and_with_heartbeats(
     farm: FakeFarm, start_agent: Callable[..., AgentProcess]
 ) -> None:
-    farm.assign(bundle("slow"), steps=30)
+    farm.assign(bundle("slow"), warmup=0, steps=10)
     agent = start_agent("--once")
     assert farm.report(timeout_s=60).outcome.state == "succeeded"
     assert agent.wait() == 0

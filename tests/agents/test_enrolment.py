@@ -13,6 +13,7 @@ import pytest
 
 from tests.agents.conftest import ROOT
 from tests.agents.live_farm import LiveFarm, live_farm
+from tests.sample import sample
 
 RECOGNISED = """
 import device_agents.devices.raspberry_pi as pi, device_agents.devices as devices, dataclasses, sys
@@ -66,8 +67,15 @@ def enrol(farm: LiveFarm, document: str, board: str, token: str, state: Path, *m
     return "".join(lines), devices[0]["device_class"] if devices else ""
 
 
-@pytest.mark.parametrize("document", ["agent.md", "operations.md"])
-@pytest.mark.parametrize("board", ["raspberry-pi-4", "raspberry-pi-5"])
+BOARDS = [
+    pytest.param(document, board, id=f"{board}-{document}")
+    for board in ("raspberry-pi-4", "raspberry-pi-5") for document in ("agent.md", "operations.md")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("document", "board"), sample(BOARDS, ("raspberry-pi-4-operations.md", "raspberry-pi-5-agent.md"))
+)
 def test_the_documented_commands_enrol_each_board(farm: LiveFarm, tmp_path: Path, document: str, board: str) -> None:
     token = token_of(farm, *documented(document, "service.admin enrolment-token"))
     said, device_class = enrol(farm, document, board, token, tmp_path / "board")

@@ -120,9 +120,11 @@ def test_installed_as_documented_it_works_on_python_3_9(farm: FakeFarm, start_ag
         assert version == pins()["cryptography"]
 
 
+@pytest.mark.thorough
 def test_installed_as_documented_it_works_with_the_distributions_cryptography(
     farm: FakeFarm, start_agent: Start, tmp_path: Path
 ) -> None:
+    """The next test has that version too, without the commands."""
     python = distribution_python()
     if python is None:
         return  # the next test has the version that matters, from the package index

@@ -26,6 +26,8 @@ from tests.agents.test_protocol import REPORT
 
 Start = Callable[..., AgentProcess]
 LONG = 1_000_000
+SOON = "from device_agents.farm import retry; retry.UPLOAD = retry.Policy(5, 0.05, 0.2)"
+"""Tries to send a result that follow soon."""
 
 
 def has_stepped(farm: FakeFarm) -> bool:
@@ -39,7 +41,7 @@ def order(farm: FakeFarm, since: int, what: str) -> int:
 
 def test_the_spool_goes_before_new_work(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), mode="train", steps=6, dataset=npz())
-    agent = start_agent()
+    agent = start_agent(before=SOON)
     farm.wait_for(lambda: has_stepped(farm))
     farm.stop()
     until(lambda: agent.log.read_text().count("stays in the spool") >= 2, 60)
@@ -71,7 +73,7 @@ def test_so_it_does_after_the_agent_was_killed_too(farm: FakeFarm, start_agent: 
 
 def test_a_farm_that_answers_503_to_everything_is_waited_for(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), steps=4)
-    agent = start_agent()
+    agent = start_agent(before=SOON)
     farm.wait_for(lambda: has_stepped(farm))
     fault = Fault("/agent/", 503, LONG)
     farm.faults.append(fault)

@@ -14,6 +14,7 @@ from pockfarm.webhooks import verify_webhook
 from service.database.engine import Database
 from tests.chaos.links import until
 from tests.e2e.inputs import SPEC, accuracy_by_onnx_runtime, cnn, digits, npz
+from tests.sample import sample
 from tests.service.receiver import receiving
 from tests.topology.farm import Deployed, deployed
 from tests.topology.losses import LOSSES, Loss
@@ -84,7 +85,11 @@ def test_what_ends_is_told_to_webhooks_by_the_one_part_with_a_way_out(
     assert told[1]["data"]["id"] == run.id
 
 
-@pytest.mark.parametrize("what", LOSSES)
+KEPT = ("one API process", "the proxy", "the agent that trains", "the database, killed", "the storage")
+"""A killed worker and a killed broker are also in `tests/e2e/test_bad_days.py` and `make chaos`."""
+
+
+@pytest.mark.parametrize("what", sample(LOSSES, KEPT))
 def test_a_loss_in_the_middle(farm: Deployed, work: Work, what: str) -> None:
     """Whatever was under way ends well and once, with the weights of an undisturbed training."""
     loss = LOSSES[what]
