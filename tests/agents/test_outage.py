@@ -26,8 +26,12 @@ from tests.agents.test_protocol import REPORT
 
 Start = Callable[..., AgentProcess]
 LONG = 1_000_000
-SOON = "from device_agents.farm import retry; retry.UPLOAD = retry.Policy(5, 0.05, 0.2)"
-"""Tries to send a result that follow soon."""
+SOON = """
+from device_agents.farm import events, retry
+retry.UPLOAD, retry.LEASE = retry.Policy(5, 0.05, 0.2), retry.Policy(None, 0.1, 0.5)
+events.CLOSE_TIMEOUT_S = 1.0
+"""
+"""What is tried again is tried soon, and events are not waited for."""
 
 
 def has_stepped(farm: FakeFarm) -> bool:
