@@ -24,7 +24,7 @@ Start = Callable[..., AgentProcess]
 
 @pytest.fixture
 def live(tmp_path: Path, loopback: None) -> Iterator[LiveFarm]:
-    with live_farm(tmp_path / "farm", lease_s=6.0) as running:
+    with live_farm(tmp_path / "farm", lease_s=10.0) as running:
         yield running
 
 

@@ -1,6 +1,6 @@
-"""A minute of a campaign: faults in flight over some parts, and nothing lost, doubled, wrong or stuck.
+"""Three minutes of a campaign: faults in flight over most parts, and nothing lost, doubled, wrong or stuck.
 
-`make chaos` has the other faults, and the figures. This one mostly waits.
+`make chaos` has the figures. This one mostly waits.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ from tests.chaos.victims import Victim, Work
 from tests.service.lone_processes import sleeping_process
 
 pytestmark = pytest.mark.xdist_group("chaos")
-FAULTS, FEWEST_POINTS = 6, 3
 SECONDS = 120.0
-"""At most, and as long again where they are not done; the farm also starts, comes to rest and stops."""
+"""Of faults; the farm also starts, comes to rest and stops."""
+FEWEST_POINTS, FEWEST_FAULTS = 8, 20
+"""What a machine does that is busy with other tests; a quiet one, half as many again, a slow one takes longer."""
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("loopback")
 def test_a_short_campaign_loses_nothing(tmp_path: Path) -> None:
+    """`make chaos` in small, for `make test-all`: it takes minutes."""
     said: list[str] = []
     records, findings = play(
-        "sqlite", faults=FAULTS, seconds=SECONDS, rng=random.Random(1), say=said.append, log=tmp_path / "log",
-        is_long=False, boards=3, fewest=FAULTS,
+        "sqlite", faults=1000, seconds=SECONDS, rng=random.Random(1), say=said.append, log=tmp_path / "log",
+        is_long=False, boards=4, fewest=FEWEST_FAULTS,
     )  # fmt: skip
     table = shown(records, findings)
     print(table)
     assert findings.is_good, table
     confirmed = [one for one in records if one.evidence]
-    assert len(confirmed) >= FAULTS, said
+    assert len(confirmed) >= FEWEST_FAULTS, said
     assert len({one.point for one in confirmed}) >= FEWEST_POINTS, said
 
 
