@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -26,3 +27,8 @@ def sample(cases: Iterable[object], kept: Collection[str], named: Callable[[Any]
         else pytest.param(*parameter.values, marks=(*parameter.marks, pytest.mark.thorough), id=parameter.id)
         for parameter in parameters
     ]
+
+
+def crossed(*axes: Iterable[object]) -> list[Any]:
+    """Every combination of one value of each axis, as a case with the values' names as its id."""
+    return [pytest.param(*values, id="-".join(map(str, values))) for values in product(*axes)]

@@ -10,9 +10,12 @@ from device_agents.devices import Reading
 from device_agents.measure.sampler import EnergyMeter
 from tests.calibration import instruments
 from tests.calibration.instruments import RAILS, TRACES, Check, TextBoard, shown
+from tests.sample import sample
+
+KEPT = ("Jetson, clock alone", "Snapdragon, Android", "Raspberry Pi 4, vcgencmd", "Raspberry Pi 5, sysfs word")
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", sample(TRACES, KEPT))
 def test_throttles_are_found_and_clean_traces_are_not_called_throttled(name: str) -> None:
     for number in range(6):
         is_hurt, is_said = instruments._is_throttled(TRACES[name], random.Random(number), number)

@@ -25,6 +25,7 @@ from tests.compiler.codegen.contractions import (
     run_native,
 )
 from tests.compiler.codegen.reference import identity, picked
+from tests.sample import crossed, sample
 
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
 CASES: dict[str, tuple[Any, ...]] = {
@@ -59,8 +60,9 @@ def test_avx2(kind: Kind) -> None:
     check(depthwise(kind, (2, 12, 13, 20), (5, 5), (1, 1), (2, 2, 2, 2)), target="x86-64-v3")
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("kind", ["forward", "input_grad"])
+@pytest.mark.parametrize(
+    ("kind", "threads"), sample(crossed(["forward", "input_grad"], [1, 3]), ["forward-3", "input_grad-1"])
+)
 def test_rows_from_memory(kind: Kind, threads: int) -> None:
     """Several rows at a time, fetched ahead, give what one at a time does, whether or not they divide the image."""
     spec = depthwise(kind, (2, 45, 60, 72), (3, 3), (1, 1), (1, 1, 1, 1))
@@ -99,8 +101,9 @@ def test_bias_gradient(case: str, target: str) -> None:
     assert distance(d_bias, inputs[1].astype("float64").sum((0, 1, 2))) <= 6e-7
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "stride"), sample(crossed(KINDS, [1, 2]), ["forward-1", "input_grad-2", "weight_grad-1"])
+)
 def test_every_choice(kind: Kind, stride: int) -> None:
     spec = depthwise(kind, (2, 13, 15, 20), (3, 3), (stride, stride), (1, 1, 1, 1))
     target = load(native_target())

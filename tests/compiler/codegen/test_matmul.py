@@ -18,6 +18,7 @@ from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load
 from tests.compiler.codegen.contractions import RELU6, check, distance, expected, random_inputs, run_native
 from tests.compiler.codegen.reference import identity, picked
+from tests.sample import crossed, sample
 
 SHAPES = [(1, 1, 1), (1, 17, 9), (3, 5, 40), (14, 32, 64), (15, 33, 65), (50, 10, 7), (29, 100, 31), (64, 144, 24)]
 
@@ -57,8 +58,13 @@ BIG = {
 }
 
 
-@pytest.mark.parametrize("name", list(BIG))
-@pytest.mark.parametrize("threads", [1, 2])
+ALONE = ("columns", "split, uneven last block", "parts, copied")
+
+
+@pytest.mark.parametrize(
+    ("threads", "name"),
+    sample(crossed([1, 2], BIG), [*(f"1-{name}" for name in ALONE), *(f"2-{name}" for name in BIG)]),
+)
 def test_every_way_to_share_the_work(name: str, threads: int) -> None:
     check(BIG[name], threads=threads)
 

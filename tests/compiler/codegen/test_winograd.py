@@ -31,6 +31,7 @@ from tests.compiler.codegen.contractions import (
     run_native,
 )
 from tests.compiler.codegen.reference import identity, picked
+from tests.sample import crossed, sample
 
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
 TOLERANCE = {2: 6e-7, 4: 1.2e-6, 6: 6e-6}
@@ -56,27 +57,40 @@ def test_matrices_are_exact(outputs: int) -> None:
     assert all(Fraction(value).denominator <= 4096 for value in (*a.flat, *b.flat)), "not exact in float32"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("outputs", SIZES)
+@pytest.mark.parametrize(
+    ("outputs", "kind"),
+    sample(crossed(SIZES, KINDS), ["2-forward", "2-weight_grad", "4-input_grad", "6-forward", "6-weight_grad"]),
+)
 def test_kinds(kind: Kind, outputs: int) -> None:
     """Tiles that hang over every border, channels that leave a narrower last column tile."""
     check(layer(kind, 2, 15, 13, 48, 80), choice=choose(winograd=outputs), tolerance=TOLERANCE[outputs])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (2, 2, 2, 2), (0, 1, 2, 0)])
+@pytest.mark.parametrize(
+    ("pads", "kind"),
+    sample(
+        crossed([(0, 0, 0, 0), (2, 2, 2, 2), (0, 1, 2, 0)], KINDS),
+        ["(0, 0, 0, 0)-input_grad", "(2, 2, 2, 2)-weight_grad", "(0, 1, 2, 0)-forward", "(0, 1, 2, 0)-input_grad"],
+    ),
+)
 def test_pads(kind: Kind, pads: tuple[int, int, int, int]) -> None:
     check(layer(kind, 2, 9, 10, 32, 32, pads), choice=choose(winograd=4), tolerance=TOLERANCE[4])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 7), (5, 3, 3)])
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    sample(
+        crossed([(1, 1, 1), (3, 2, 7), (5, 3, 3)], KINDS),
+        ["(1, 1, 1)-forward", "(3, 2, 7)-weight_grad", "(5, 3, 3)-input_grad"],
+    ),
+)
 def test_images_smaller_than_a_tile(kind: Kind, shape: tuple[int, int, int]) -> None:
     check(layer(kind, *shape, 32, 48), choice=choose(winograd=4), tolerance=TOLERANCE[4])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    ("threads", "kind"), sample(crossed([1, 3], KINDS), ["1-weight_grad", "3-forward", "3-weight_grad"])
+)
 def test_threads(kind: Kind, threads: int) -> None:
     """One thread; threads with tiles of their own (many small tiles); the last has fewer."""
     spec = layer(kind, 5, 22, 22, 32, 64)
@@ -85,8 +99,13 @@ def test_threads(kind: Kind, threads: int) -> None:
     check(spec, choice=choose(winograd=2), tolerance=TOLERANCE[2], threads=threads)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("channels", [(64, 128), (256, 160)])
+@pytest.mark.parametrize(
+    ("channels", "kind"),
+    sample(
+        crossed([(64, 128), (256, 160)], KINDS),
+        ["(64, 128)-input_grad", "(256, 160)-forward", "(64, 128)-weight_grad"],
+    ),
+)
 def test_columns_are_shared_out(kind: Kind, channels: tuple[int, int]) -> None:
     """Few tiles, many channels: one panel of weights or several, added up."""
     spec = layer(kind, 2, 7, 7, *channels)
@@ -99,9 +118,13 @@ def small_cache() -> Target:
     return dataclasses.replace(load(native_target()), l2_bytes=1 << 17, l3_bytes=1 << 19)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("with_epilogue", [False, True])
+@pytest.mark.parametrize(
+    ("with_epilogue", "threads", "kind"),
+    sample(
+        crossed([False, True], [1, 2], KINDS),
+        ["False-2-weight_grad", "True-1-forward", "True-2-input_grad", "True-2-weight_grad"],
+    ),
+)
 def test_blocks(kind: Kind, threads: int, with_epilogue: bool) -> None:
     """Several blocks of tiles, of which the last is not full; a weight gradient adds them up."""
     spec = layer(kind, 3, 17, 18, 48, 64)
