@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
-from compiler.codegen.linking.link import FLAGS, LINK_FLAGS
-from compiler.codegen.testing import zig
+from compiler.codegen.linking.link import LINK_FLAGS, zig_cc
 from device_agents import wire as p
 from device_agents.job.users import JobUsers, processes
 from tests.agents.conftest import ROOT, npz
@@ -42,9 +41,10 @@ OUTSIDE = tuple(Path(folder) / "pockfarm-hostile" for folder in ("/tmp", "/var/t
 def compiled(folder: Path, architecture: str = "x86_64") -> bytes:
     """The hostile binary, static."""
     path = folder / f"hostile-{architecture}"
-    # As binaries are linked, so that the C library is there already.
-    options = (*FLAGS, *LINK_FLAGS, "-fno-sanitize=all", "-Wno-everything")
-    zig("cc", "-target", f"{architecture}-linux-musl", *options, "-o", str(path), str(SOURCE))
+    # Linked with the same words as steps: for any other, zig builds a C library anew.
+    triple, own_words = f"{architecture}-linux-musl", ("-fno-sanitize=all", "-Wno-everything")
+    zig_cc(triple, [*own_words, "-c", str(SOURCE), "-o", f"{path.name}.o"], folder)
+    zig_cc(triple, [*LINK_FLAGS, "-o", path.name, f"{path.name}.o"], folder)
     return path.read_bytes()
 
 
