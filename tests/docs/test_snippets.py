@@ -29,13 +29,11 @@ WRITTEN = {"THIRD_PARTY.md"}
 """Pages that programs write, from words of others."""
 RUN = sorted({one.page for one in exceptions.run() if one.mark == ""})
 SHOWN = (
-    "README.md", "docs/start.md", "docs/agent.md", "docs/guide/farm.md", "docs/guide/python.md",
-    "docs/how-to/backup.md", "docs/how-to/share.md", "docs/how-to/waiting.md", "docs/how-to/add-a-board.md",
-    "docs/measurement.md", "docs/operations.md", "docs/tenants.md", "docs/training-graph.md",
-    "docs/tutorials/raspberry-pi.md",
+    "README.md", "docs/start.md", "docs/agent.md", "docs/guide/farm.md", "docs/guide/python.md", "docs/how-to/share.md",
+    "docs/measurement.md", "docs/training-graph.md",
 )  # fmt: skip
-"""Where a reader begins, each command and call of the client, and what an operator does; the others train more nets,
-plans and targets by the same commands, and docs/on-device.md is run by tests/examples too."""
+"""Where a reader begins and the client's calls; the others train more nets, plans and targets by the same commands, an
+operator's are tested by themselves too, and docs/on-device.md is run by tests/examples."""
 NOTEBOOK = ROOT / "docs/tutorials/notebook.ipynb"
 
 
