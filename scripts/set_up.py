@@ -155,7 +155,8 @@ def missing_packages(level: str) -> list[SystemPackage]:
 
 
 def install_system_packages(level: str) -> None:
-    if not (missing := missing_packages(level)):
+    missing = missing_packages(level)
+    if not missing:
         return
     names = [package.name for package in missing]
     if os.geteuid() == 0 and shutil.which("apt-get"):
@@ -239,10 +240,9 @@ def make_venv() -> None:
 def install_python_packages(level: str) -> None:
     say("Python packages: the whole output goes to .venv/set-up.log")
     wanted = ["-e", f".[{level}]", *([TORCH] if level != "farm" else [])]
-    # Of 24,000 files a fraction is ever imported, and is compiled then: half of pip's time would go to the others.
-    pip("install", "--no-compile", "-c", "constraints.txt", *wanted, about=new_packages(level)[0])
+    pip("install", "-c", "constraints.txt", *wanted, about=new_packages(level)[0])
     if level == "dev":
-        pip("install", "--no-compile", "--no-deps", TORCHVISION)
+        pip("install", "--no-deps", TORCHVISION)
 
 
 def pip(*arguments: str, about: int = 1) -> None:
