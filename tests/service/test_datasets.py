@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_agents.wire import data_fit
 from service.database.models import Bundle, Dataset
 from service.datasets.archive import BadData
-from service.datasets.arrays import ArrayInfo, samples_of
+from service.datasets.arrays import LABELS, ArrayInfo, samples_of
 from service.datasets.inspection import InspectionLimits, inspect_confined
 from service.datasets.npz import inspect_npz
 from service.datasets.service import check_fit
@@ -323,3 +324,7 @@ def test_a_data_set_has_its_samples_first_wherever_the_model_has_them(change: di
     with pytest.raises(Invalid) as caught:
         check_fit(dataset, bundle, where="dataset")
     assert caught.value.code == code
+
+
+def test_labels_are_called_as_agents_call_them() -> None:
+    assert LABELS == data_fit.LABELS
