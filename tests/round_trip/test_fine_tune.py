@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.onnx._internal.exporter import _registration
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -205,6 +206,8 @@ def test_a_package_that_exports_need_is_named_where_it_is_missing(monkeypatch: p
     for name in [name for name in sys.modules if name.partition(".")[0] == "onnxscript"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Without("onnxscript"), *sys.meta_path])
+    read_once = _registration.ONNXRegistry.from_torchlib  # by `prepare_exporter_once`: it does without the package
+    monkeypatch.setattr(_registration.ONNXRegistry, "from_torchlib", staticmethod(read_once.__wrapped__))
     module, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.randint(0, 2, (4,))
     tuned = pockfarm.fine_tune(module, x, (x, y), spec=SPEC, steps=1)
     (told,) = [warning for warning in tuned.warnings if warning.code == "fine_tune.old_exporter"]
