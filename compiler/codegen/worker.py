@@ -88,7 +88,7 @@ def main() -> None:
 
 def _start_light() -> None:
     """TVM imports PyTorch where it is installed, to share tensors with it: three times the time and twice the memory;
-    its compiler of whole models and its sessions on several machines, of which kernels need nothing: half the time.
+    its compiler of whole models, a quarter of the time; and its sessions on several machines. Kernels need none of it.
 
     Nothing of what an import or a first kernel makes is garbage: it is not looked for then, and not among it later.
     """

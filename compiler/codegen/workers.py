@@ -37,10 +37,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 @contextlib.contextmanager
 def one_worker() -> Iterator[Worker]:
     """A process of one's own: a kept one, or one that starts now; it ends with the context, unless it is kept."""
-    try:
-        worker = _idle.pop()
-    except IndexError:
-        worker = Worker()
+    worker = _taken() or Worker()
     try:
         yield worker
     finally:
@@ -48,6 +45,16 @@ def one_worker() -> Iterator[Worker]:
             _idle.append(worker)
         else:
             worker.end()
+
+
+def _taken() -> Worker | None:
+    """A kept process that still runs; those that died meanwhile are ended."""
+    while _idle:
+        worker = _idle.pop()
+        if worker.is_alive:
+            return worker
+        worker.end()
+    return None
 
 
 @contextlib.contextmanager

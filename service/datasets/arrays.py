@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from device_agents.wire.data_fit import Seen
+from typing import Any
 
 LABELS = "y"
 """`device_agents.wire.data_fit.LABELS`. The child that reads an npz has no other use for the agents' protocol, which
@@ -32,13 +29,6 @@ class ArrayInfo:
     def size_bytes(self) -> int:
         """Unpacked."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
-
-    @property
-    def seen(self) -> Seen:
-        """What a bundle's wants are compared with."""
-        from device_agents.wire.data_fit import Seen  # not for the child
-
-        return Seen(self.dtype, self.shape, self.low, self.high, self.is_whole)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -94,7 +94,8 @@ def remarks(dataset: Dataset, bundle: Bundle | Built) -> tuple[data_fit.Remark, 
 
 def seen_of(dataset: Dataset) -> dict[str, data_fit.Seen]:
     """Its arrays as they were read; of those that an older release took, less is known."""
-    return {name: ArrayInfo.from_json(entry).seen for name, entry in dataset.arrays.items()}
+    arrays = {name: ArrayInfo.from_json(entry) for name, entry in dataset.arrays.items()}
+    return {name: data_fit.Seen(one.dtype, one.shape, one.low, one.high, one.is_whole) for name, one in arrays.items()}
 
 
 def check_scored(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:

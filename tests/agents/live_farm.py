@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from service.holdings import service as holdings
 from service.keys.service import create_key
 from service.settings import Settings
 from tests.agents.fake_step import bundle
-from tests.service.farms import RecordingQueue
+from tests.service.farms import RecordingQueue, empty_sqlite
 
 
 @dataclass(frozen=True)
@@ -68,22 +66,13 @@ class LiveFarm:
         return next((one for one in self.http.get("/devices").json()["items"] if one["name"] == name), {})
 
 
-@cache
-def _migrated() -> bytes:
-    """The file of an empty database, made once per process."""
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "farm.db"
-        migrate(f"sqlite:///{path}")
-        return path.read_bytes()
-
-
 @contextmanager
 def live_farm(folder: Path, *, database_url: str = "", **settings: Any) -> Iterator[LiveFarm]:
     """A farm on a free port, swept by itself; on SQLite in the folder unless another database is named."""
     own = folder / "farm.db"
     if not database_url and not own.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        own.write_bytes(_migrated())
+        own.write_bytes(empty_sqlite())
     url = database_url or f"sqlite:///{own}"
     migrate(url)
     chosen = Settings(state=folder, database_url=url, **{"sweep_s": 0.2, "poll_s": 0.05, **settings})

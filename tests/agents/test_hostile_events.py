@@ -193,7 +193,8 @@ def test_a_validation_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
     assert (outcome.state, outcome.code) == ("failed", "step.output")
 
 
-AGENT = ("us is NaN", "deep JSON", "not UTF-8", "kernel name is half a surrogate")
+AGENT = ("us is NaN", "us is negative", "kernel time is NaN", "arena larger than any memory", "deep JSON", "not UTF-8",
+         "kernel name is half a surrogate", "us is a huge integer")  # fmt: skip
 
 
 def test_the_agent_outlives_one_bad_run_after_another(farm: FakeFarm, start_agent: Start, tmp_path: Path) -> None:

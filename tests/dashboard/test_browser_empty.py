@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.dashboard.axe import FEW_LOOKS, violations_by_look
+from tests.dashboard.axe import violations_by_look
 from tests.dashboard.conftest import SeededFarm, make_app
 from tests.dashboard.screenshots import LOOKS, quiet_page, serving
 from tests.dashboard.test_browser import MEASURE
@@ -49,7 +49,7 @@ def test_an_empty_page_says_what_to_do(path: str, page: Page) -> None:
     expect(page.locator(".empty").filter(has_text=PAGES[path]).first).to_be_visible()
     step = page.locator(".empty :is(a, pre, code)").or_(page.locator("main form.form"))
     expect(step.first).to_be_visible()
-    assert {look: lines for look, lines in violations_by_look(page, FEW_LOOKS).items() if lines} == {}
+    assert {look: lines for look, lines in violations_by_look(page).items() if lines} == {}
     for width in (768, 390):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate(MEASURE)["overflow"] <= 0, f"scrolls sideways at {width} px"

@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, expect
 from sqlalchemy.exc import OperationalError
 
 from service.dashboard import routes
-from tests.dashboard.axe import FEW_LOOKS, violations_by_look
+from tests.dashboard.axe import violations_by_look
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.screenshots import LOOKS, open_page
 from tests.sample import sample
@@ -44,7 +44,7 @@ def test_a_problem_is_a_page_that_says_what_to_do(
     assert word in said
     assert "nobody's business" not in said
     assert "Traceback" not in said
-    assert {look: lines for look, lines in violations_by_look(page, FEW_LOOKS).items() if lines} == {}
+    assert {look: lines for look, lines in violations_by_look(page).items() if lines} == {}
     page.context.close()
 
 

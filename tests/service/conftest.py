@@ -14,7 +14,7 @@ from pockfarm import cli
 from service.database.models import HOME, Base, Organisation
 from service.database.schema import migrate
 from tests.agents.live_farm import LiveFarm, live_farm
-from tests.service.farms import TestFarm, open_test_farm
+from tests.service.farms import TestFarm, empty_sqlite, open_test_farm
 from tests.service.postgres import PostgresServer, running_postgres
 from tests.service.stores import s3_store
 
@@ -69,7 +69,7 @@ def migrated_postgres(postgres: PostgresServer) -> str:
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("migrated") / "farm.db"
-    migrate(f"sqlite:///{path}")
+    path.write_bytes(empty_sqlite())
     return path
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from sqlalchemy import update
 from service.app import create_app
 from service.bundles.archive import read_bundle
 from service.database.models import HOME, Attempt
+from service.database.schema import migrate
 from service.farm import Farm
 from service.health.signs import give_sign
 from service.jobs import claims
@@ -29,6 +32,15 @@ from tests.service.board import Board
 from tests.service.bundles import make_bundle, make_manifest
 
 one_compilation.install()
+
+
+@cache
+def empty_sqlite() -> bytes:
+    """The file of a database that all migrations have made, once per process."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "farm.db"
+        migrate(f"sqlite:///{path}")
+        return path.read_bytes()
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Eighteen models of which one field is changed, through a real child; `make fuzz-models` has a thousand."""
+"""Sixty models of which one field is changed, through a real child; `make fuzz-models` has a thousand."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import itertools
 import pytest
 
 from tests.compiler.frontend.fields import Mutant
+from tests.sample import sample
 from tests.workers.mutants import different, endings, models, shown
 
-COUNT = 18
 FAKE = "tests.workers.fake_compiler:compile_training"
 
 
-def test_a_changed_field_ends_with_a_bundle_or_a_typed_refusal() -> None:
+@pytest.mark.parametrize("count", sample((18, 60), {"18"}))
+def test_a_changed_field_ends_with_a_bundle_or_a_typed_refusal(count: int) -> None:
     chosen = {"mlp": models()["mlp"]}
-    found = list(endings(enumerate(itertools.islice(different(2, chosen), COUNT))))
+    found = list(endings(enumerate(itertools.islice(different(2, chosen), count))))
     told = shown(found, 0)
-    assert len(found) == COUNT
+    assert len(found) == count
     assert all(one.is_good for one in found), told
-    assert len({(one.message, one.field) for one in found}) == COUNT, "each of another field"
+    assert len({(one.message, one.field) for one in found}) == count, "each of another field"
     assert {one.state for one in found} == {"succeeded", "failed"}, told
 
 

@@ -25,7 +25,7 @@ from tests.compiler.agreement.reference import Reference, Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.agreement.yardstick import Yardstick, distance
 
-STEPS = 10
+STEPS = 20
 State = dict[str, np.ndarray]
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
 

@@ -85,7 +85,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def points(built: Built) -> list[Point]:
-    """The reference's steps."""
+    """Twenty steps of the reference."""
     return list(course(built, STEPS))
 
 
@@ -118,7 +118,7 @@ def test_a_left_out_update_is_noticed(built: Built, steps: list[StepResult]) -> 
 
 @pytest.fixture(scope="module")
 def curves(built: Built, points: list[Point]) -> dict[torch.dtype, np.ndarray]:
-    """Losses of as many steps without correction, by PyTorch in both precisions."""
+    """Losses of twenty steps without correction, by PyTorch in both precisions."""
     single = free_run(built, [at.batch for at in points], torch.float32)
     return {torch.float64: np.array([at.loss for at in points]), torch.float32: np.array(single)}
 
@@ -126,7 +126,7 @@ def curves(built: Built, points: list[Point]) -> dict[torch.dtype, np.ndarray]:
 def test_free_run_stays_as_close_as_pytorch(
     built: Built, steps: list[StepResult], curves: dict[torch.dtype, np.ndarray]
 ) -> None:
-    """Steps without correction deviate from float64 at most three times as far as PyTorch float32 does."""
+    """Twenty steps without correction deviate from float64 at most three times as far as PyTorch float32 does."""
     batches = [result.batch for result in steps]
     feeds = {name: np.concatenate([batch[0][name] for batch in batches]) for name in batches[0][0]}
     labels = np.concatenate([batch[1] for batch in batches])
@@ -134,15 +134,17 @@ def test_free_run_stays_as_close_as_pytorch(
     _is_as_close(losses, curves)
 
 
-def test_onnx_runtime_takes_the_steps(
+def test_onnx_runtime_takes_ten_of_the_steps(
     built: Built, steps: list[StepResult], curves: dict[torch.dtype, np.ndarray]
 ) -> None:
-    """The bundle's training graph: each step from the reference's state, and all fed back into one another."""
+    """The bundle's training graph: each step from the reference's state, and ten fed back into one another."""
     optimizer = Optimizer(built)
-    wrong = {t: found for t, result in enumerate(steps, 1) if (found := onnx_problems(built, optimizer, result, t))}
+    wrong = {
+        t: found for t, result in enumerate(steps[:10], 1) if (found := onnx_problems(built, optimizer, result, t))
+    }
     assert not wrong
     own = OnnxStep.of(built.binary.folder)
-    losses, _ = own.train(_start(built), [result.batch for result in steps])
+    losses, _ = own.train(_start(built), [result.batch for result in steps[:10]])
     _is_as_close(losses, curves)
 
 

@@ -103,6 +103,10 @@ def test_a_kept_process_goes_on_with_the_next_build() -> None:
         with begun_worker(jobs=2) as ended:
             assert ended is not None
             ended.end()
+        with begun_worker(jobs=2) as died:
+            assert died is not None
+        assert died.is_alive
+        died.end()
         with begun_worker(jobs=2) as fresh:
             assert fresh is not None
             assert fresh.is_alive

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from functools import cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,11 +33,6 @@ FAMILIES_KEPT = [
 ]  # fmt: skip
 TRANSFORMERS_KEPT = ["bert-dynamo", "gpt2-dynamo", "distilbert-torchscript", "llama-torchscript", "vit-torchscript"]
 BOTH_WAYS = list(product(TRANSFORMERS, ("dynamo", "torchscript")))
-
-
-def _sampled(cases: Iterable[tuple[str, str]], kept: Collection[str]) -> list[Any]:
-    shared = sharing("exported", cases)
-    return sample([pytest.param(*one.values, marks=one.marks, id="-".join(one.values)) for one in shared], kept)
 
 
 @cache
@@ -133,7 +126,7 @@ def test_training_mode_exports_lose_dropout_and_batch_statistics() -> None:
     _agrees(graph, model.eval(), ("input",), (images,))
 
 
-@pytest.mark.parametrize(("name", "exporter"), _sampled(BOTH_WAYS, TRANSFORMERS_KEPT))
+@pytest.mark.parametrize(("name", "exporter"), sample(sharing("exported", BOTH_WAYS), TRANSFORMERS_KEPT))
 def test_transformers_agree(name: str, exporter: Exporter) -> None:
     model, inputs, names = transformers_model(name)
     graph = imported(_exported(name, exporter), batch=3)
@@ -141,7 +134,8 @@ def test_transformers_agree(name: str, exporter: Exporter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "exporter"), _sampled(product(TRANSFORMERS, EXPORTERS), [*TRANSFORMERS_KEPT, "llama-dynamo-unoptimized"])
+    ("name", "exporter"),
+    sample(sharing("exported", product(TRANSFORMERS, EXPORTERS)), [*TRANSFORMERS_KEPT, "llama-dynamo-unoptimized"]),
 )
 def test_parameters_have_the_names_and_layouts_of_the_module(name: str, exporter: Exporter) -> None:
     """So that a plan can name them, and the module can load what was trained."""

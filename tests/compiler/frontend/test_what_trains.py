@@ -6,10 +6,9 @@ module in PyTorch float64.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -112,12 +111,7 @@ def _problems(case: Authored, found: Trained, *, frozen: Collection[str] = ()) -
     return update_problems(start, updates, exact)
 
 
-def _sampled(pairs: Sequence[tuple[str, str]], kept: Collection[str]) -> list[Any]:
-    shared = sharing("authored", pairs)
-    return sample([pytest.param(*one.values, marks=one.marks, id="-".join(one.values)) for one in shared], kept)
-
-
-@pytest.mark.parametrize(("name", "how"), _sampled(TRAINABLE, ["-".join(pair) for pair in RUN]))
+@pytest.mark.parametrize(("name", "how"), sample(sharing("authored", TRAINABLE), ["-".join(pair) for pair in RUN]))
 def test_parameters_have_the_names_and_layouts_of_the_module(name: str, how: str) -> None:
     case = CASES[name]
     module = case.module()
@@ -136,7 +130,7 @@ def test_parameters_have_the_names_and_layouts_of_the_module(name: str, how: str
         )
 
 
-@pytest.mark.parametrize(("name", "how"), _sampled(RUN, TRAINED))
+@pytest.mark.parametrize(("name", "how"), sample(sharing("authored", RUN), TRAINED))
 def test_full_trains_what_the_author_meant(name: str, how: str, tmp_path: Path, kernel_cache: Path) -> None:
     """All of the module's parameters and nothing else; a buffer that TorchScript does not tell is frozen by a rule."""
     case = CASES[name]
@@ -150,7 +144,8 @@ def test_full_trains_what_the_author_meant(name: str, how: str, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("name", "how"), _sampled(FOLDED, [f"{name}-dynamo-18" for name, how in FOLDED if how == "dynamo-18"])
+    ("name", "how"),
+    sample(sharing("authored", FOLDED), [f"{name}-{how}" for name, how in FOLDED if how == "dynamo-18"]),
 )
 def test_what_the_exporter_folded_is_refused(name: str, how: str) -> None:
     """By name and by a pattern: the message names it and says how to export. `full` leaves it out and says so."""
