@@ -87,7 +87,8 @@ def live_farm(folder: Path, *, database_url: str = "", **settings: Any) -> Itera
         assert thread.is_alive()
         time.sleep(0.02)
     address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {secret}"}, trust_env=False) as http:
+    headers = {"Authorization": f"Bearer {secret}"}
+    with httpx.Client(base_url=address, headers=headers, trust_env=False, timeout=60) as http:
         yield LiveFarm(farm, address, http)
     server.should_exit = True
     thread.join(timeout=20)

@@ -131,12 +131,12 @@ def test_an_emulated_board_trains_and_says_that_it_is_emulated(live: LiveFarm) -
 
 def test_the_dashboard_opens_once_by_its_link(live: LiveFarm) -> None:
     link = live.client.dashboard_link()
-    with httpx.Client(follow_redirects=True, trust_env=False) as browser:
+    with httpx.Client(follow_redirects=True, trust_env=False, timeout=60) as browser:
         page = browser.get(link)
         assert page.status_code == 200
         assert "text/html" in page.headers["content-type"]
         assert browser.get(live.client.url + "/runs", headers={"accept": "text/html"}).status_code == 200
-    with httpx.Client(trust_env=False) as stranger:
+    with httpx.Client(trust_env=False, timeout=60) as stranger:
         assert stranger.get(link).status_code == 403
         assert stranger.get(live.client.url + "/jobs").status_code == 401
 

@@ -135,7 +135,7 @@ def test_a_number_is_explained_by_digests(farm: TestFarm) -> None:
 def test_what_the_command_line_says(
     live: LiveFarm, said: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with httpx.Client(base_url=live.url) as http:
+    with httpx.Client(base_url=live.url, timeout=60) as http:
         board = Board(http).enrol(live.token())
         bundle = live.keep_bundle()
         runs = []

@@ -244,7 +244,7 @@ def test_two_agree_where_they_slow_down_by_as_much(farm: TestFarm) -> None:
 def test_what_the_command_line_says(
     live: LiveFarm, said: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with httpx.Client(base_url=live.url) as http:
+    with httpx.Client(base_url=live.url, timeout=60) as http:
         board = Board(http, modes=("sustained",)).enrol(live.token())
         run = said("run", live.keep_bundle(), "sustained", "--sustain-time", "600", "--no-wait").split()[-1]
         answer = told(board, leased(board), curve())
