@@ -1,4 +1,4 @@
-"""What are frozen weights in eight bits worth? LLaMA-class models with adapters, f32 and int8 taking turns in one run.
+"""What are frozen weights in few bits worth? LLaMA-class models with adapters; f32, int8, int4 take turns in one run.
 
     python -m benchmarks.frozen --shape 110M [--layers 12] [--tokens 256] [--threads 2] [--rounds 3]
 
@@ -47,7 +47,7 @@ class Shape:
 
 SHAPES = {"110M": Shape(768, 12, 12, 12, 2048), "1.1B": Shape(2048, 22, 32, 4, 5632)}
 PLAN = {"name": "lora", "lora": {"targets": ["q_proj", "v_proj"], "rank": 8, "alpha": 16}}
-KINDS: tuple[Frozen, ...] = ("f32", "int8")
+KINDS: tuple[Frozen, ...] = ("f32", "int8", "int4")
 STEPS = 4
 
 
@@ -131,7 +131,7 @@ def ran(command: Sequence[str]) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Both kinds of one shape."""
+    """Every kind of one shape."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frozen", description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="110M")
     parser.add_argument("--layers", type=int, default=0, help="0: as many as the shape has")
@@ -153,9 +153,10 @@ def main() -> None:
             f"  {kind:5} {step:9.1f} ms a step, {asked.tokens / step * 1e3:7.1f} tokens/s, "
             f"at most {resident:,.0f} MB resident, {own:,.0f} MB of it no file's"
         )
-    if {*KINDS} <= {*asked.kinds}:
-        ratios = sorted(one["f32"][0] / one["int8"][0] for one in rounds)
-        print(f"  f32 / int8: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    for kind in asked.kinds if "f32" in asked.kinds else ():
+        ratios = sorted(one["f32"][0] / one[kind][0] for one in rounds)
+        if kind != "f32":
+            print(f"  f32 / {kind}: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
 
 
 if __name__ == "__main__":

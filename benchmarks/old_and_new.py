@@ -67,6 +67,7 @@ def pairs(old: Sequence[str], new: Sequence[str], count: int, steps: int) -> Ite
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.old_and_new", description=__doc__)
     parser.add_argument("before", type=Path, help="another checkout")
+    parser.add_argument("--after", type=Path, default=Path(), help="in place of this checkout")
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--steps", type=int, default=10, help="of each process")
     parser.add_argument("--cases", nargs="+", default=CASES, metavar="MODEL:BATCH:PLAN")
@@ -78,7 +79,7 @@ def main() -> None:
         folder = BENCH / "old_and_new" / f"{model}-{batch}-{plan}"
         sides = [
             [*build(checkout, prepared, plan, asked.threads, folder / name), *data_arguments(prepared)]
-            for name, checkout in (("old", asked.before), ("new", Path()))
+            for name, checkout in (("old", asked.before), ("new", asked.after))
         ]
         found = list(pairs(sides[0], sides[1], asked.pairs, asked.steps))
         low, middle, high = statistics.quantiles([after / before for before, after in found], n=4)

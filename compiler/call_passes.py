@@ -23,6 +23,7 @@ from compiler.program.note_gradients import note_gradients
 from compiler.program.program import Program
 from compiler.program.schedule import schedule
 from compiler.program.verify import find_problem
+from compiler.recomputation.widened import widen_again
 from compiler.rewriting.passes import Passes, Trace, run, until_stable
 from compiler.targets import Target
 from compiler.values import Value
@@ -47,12 +48,17 @@ def order_passes(
     """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm; `activations`: the type
     in which they lie between calls; `held`: frozen weights in whole numbers."""
     return (
-        *((partial(hold_integers, held=held),) if held else ()),  # before products are made in sixteen bits
+        *_integers(held),  # before products are made in sixteen bits
         *_halves(target, activations),  # first: an order is chosen by bytes
         schedule,  # before all that asks what is alive together
         note_gradients,  # where each gradient is made is known now
         *((forbid_winograd,) if direct else ()),  # before schedules are chosen and workspaces planned
     )
+
+
+def _integers(held: Collection[Value]) -> Passes[Program]:
+    """What widens weights that are whole numbers, and then holds them as bytes."""
+    return (partial(widen_again, held=held), partial(hold_integers, held=held)) if held else ()
 
 
 def _halves(target: Target, activations: DType) -> Passes[Program]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -82,6 +83,11 @@ class Parameter:
     def shape(self) -> tuple[int, ...]:
         """The inside shape."""
         return tuple(self.view_shape[axis] for axis in self.perm)
+
+    @property
+    def size(self) -> int:
+        """How many elements it has, in whatever form a step holds them."""
+        return prod(self.file_shape)
 
     def to_inside(self, array: Array) -> Array:
         """File layout -> inside layout: a view where it can be, whose elements may lie in another order."""

@@ -78,7 +78,8 @@ def _frozen(step: CompiledStep) -> dict[str, object]:
     if told.kind == "f32":
         return {}
     errors = {name: float(f"{error:.3g}") for name, error in told.errors.items()}
-    return {"frozen": {"kind": told.kind, "errors": errors, "kept": dict(told.kept)}}
+    eight = {"in_eight_bits": dict(told.eight)} if told.kind == "int4" else {}
+    return {"frozen": {"kind": told.kind, "errors": errors, **eight, "kept": dict(told.kept)}}
 
 
 def _schedule(schedule: Schedule) -> dict[str, object]:
@@ -164,10 +165,9 @@ def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object
 
 def _total(step: CompiledStep, *, trained: bool) -> int:
     """Number of elements of all parameters, or of those (slices) that learn."""
-    types = step.forward.types
     if not trained:
-        return sum(types[value].size for value, own in step.forward.parameters.items() if own.may_learn)
-    total = 0
+        return sum(own.size for own in step.forward.parameters.values() if own.may_learn)
+    types, total = step.forward.types, 0
     for value, part in step.plan.items():
         size = types[value].size
         total += size if part.is_whole else size // types[value].shape[part.axis] * part.size

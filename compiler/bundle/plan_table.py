@@ -156,7 +156,7 @@ def _row(graph: Graph, layer: Layer | None, parameter: Parameter) -> Row:
 
 def _count_parameter(row: Row, step: Planned, value: Value) -> None:
     parameter, tensor = step.forward.parameters[value], step.forward.types[value]
-    row.all_elements += tensor.size
+    row.all_elements += parameter.size
     part = step.plan.get(value)
     if part is None:
         return
@@ -230,4 +230,4 @@ def _frozen(step: Planned) -> Iterator[Mapping[str, object]]:
 
 
 def _elements(graph: Graph, values: Iterable[Value]) -> int:
-    return sum(graph.types[value].size for value in values)
+    return sum(graph.parameters[value].size for value in values)

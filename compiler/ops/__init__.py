@@ -22,6 +22,7 @@ from compiler.ops.movement import MOVEMENT
 from compiler.ops.normalization import NORMALIZATION
 from compiler.ops.normalize import NORMALIZE_OPERATORS
 from compiler.ops.optimizer import OPTIMIZERS
+from compiler.ops.paired import DEQUANTIZE_INT4
 from compiler.ops.pool_places import POOL_PLACES
 from compiler.ops.pooling import POOLING
 from compiler.ops.random import RANDOM
@@ -52,6 +53,7 @@ FAMILIES = (
     RANDOM,
     DROPOUT,
     MASKS,
+    (DEQUANTIZE_INT4,),
     RECURRENCE,
     OPTIMIZERS,
 )

@@ -102,7 +102,8 @@ class Example:
 
     `values[i]`: "normal", "positive" (0.5 to 2), "unit" (0 to 1), "inner" (-0.9 to 0.9),
     "above one" (1.1 to 3), "apart" (all distinct, far from zero),
-    "bool", "index:N" (integers below N), or "bytes:N" (i32 words of bytes below N). Missing entries mean "normal".
+    "bool", "index:N" (integers below N), "whole:N" (whole numbers from -N to N), or "bytes:N" (i32 words of bytes
+    below N). Missing entries mean "normal".
     """
 
     inputs: Types

@@ -20,7 +20,7 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
     windows = _windows(training)
     names = CheckpointNames([parameter.name for parameter in forward.parameters.values()])
     tensors = [
-        _plain_state(value, names.constant(forward.arrays[value]), TensorType("i8", own.shape), "constant")
+        _in_whole_numbers(forward, names, value)
         if _in_bytes(forward, value)
         else StateTensor(
             value, own.name, forward.types[value], "parameter", own.file_shape, own.view_shape, own.perm,
@@ -60,6 +60,12 @@ def held_in_bytes(forward: Graph) -> frozenset[Value]:
 
 def _in_bytes(forward: Graph, value: Value) -> bool:
     return forward.arrays[value].dtype == ELEMENT_TYPES["i8"].numpy
+
+
+def _in_whole_numbers(forward: Graph, names: CheckpointNames, value: Value) -> StateTensor:
+    return _plain_state(
+        value, names.constant(forward.arrays[value]), replace(forward.types[value], dtype="i8"), "constant"
+    )
 
 
 def _orders_of(own: Parameter) -> tuple[ViewOrder, ...]:

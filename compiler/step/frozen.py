@@ -1,13 +1,17 @@
-"""Frozen weights as whole numbers of eight bits, with a scale for each output channel.
+"""Frozen weights as whole numbers of eight bits, with a scale for each output channel, or of four, for each group.
 
 Rewrites (on the forward graph, once adapters are attached): of each weight W that no step changes, and that only layers
 read, W' = q s, where q are whole numbers from -127 to 127 and s is the scale of an output channel
     y = x W          ->  y = (x q) s         products and convolutions, depth-wise ones too
     y = W[index]     ->  y = q[index] s[index]         look-ups, whose channels are rows
+In four bits q are from -7 to 7, s is the scale of a group of inputs of an output channel, and stands before the sum
+    y = x W          ->  y = x (q s)         products alone: W' is made of q and s wherever it is read
 Requires: a graph after the forward passes. Ensures: the step is that of the model whose frozen weights are W', in f32;
-|W - W'| <= s / 2. A weight that stays as it is is named, with the reason.
-Why: a quarter of the bytes in the bundle and in memory; scales ride in the kernels' ends (`compiler.fusion`).
-Source: symmetric quantization by channel: arXiv 1806.08342, section 3.1; frozen base weights: QLoRA (arXiv 2305.14314).
+|W - W'| <= s / 2. A weight that stays as it is, or in eight bits where four were asked for, is named, with the reason.
+Why: a quarter of the bytes in the bundle and in memory, or a seventh; a channel's scale rides in a kernel's end
+(`compiler.fusion`).
+Source: symmetric quantization by channel: arXiv 1806.08342, section 3.1; by group: arXiv 2210.17323; frozen base
+weights: QLoRA (arXiv 2305.14314).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from compiler.graph import Array, Graph, Node, Parameter
+from compiler.ops import paired
 from compiler.ops.record import integer
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.precision import Frozen
@@ -28,6 +33,8 @@ from compiler.warnings import CompileWarning, few_of
 
 LEVELS = 127
 """The largest whole number: the smallest is its opposite, so that nothing is shifted."""
+GROUP = 64
+"""Inputs of a channel that share a scale, in four bits: scales are an eighth of what the numbers take."""
 LEAST = 1 << 10
 """Elements of a weight for which a scale of its own and a name in the report are worth it."""
 _PRODUCTS = ("matmul", "conv2d", "depthwise_conv2d")
@@ -42,6 +49,8 @@ class FrozenWeights:
     """Of each that is held in whole numbers: the largest |W - W'| of a channel by the largest |W| there, as lengths."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """Each that stays as it is, and why."""
+    eight: Mapping[str, str] = field(default_factory=dict)
+    """Each that is held in eight bits though four were asked for, and why."""
 
 
 def hold_frozen(graph: Graph, learning: UpdatePlan, kind: Frozen) -> tuple[Graph, FrozenWeights]:
@@ -59,28 +68,38 @@ def hold_frozen(graph: Graph, learning: UpdatePlan, kind: Frozen) -> tuple[Graph
             axes[value] = found
         elif found:
             kept[parameter.name] = found
+    asked = axes if kind == "int4" else {}
+    eight = {value: why for value, axis in asked.items() if (why := _undivided(graph, value, axis, readers[value]))}
+    four = asked.keys() - eight.keys()
     b = GraphBuilder(graph, keep_nodes=False)
-    made = {value: _held(b, value, axis) for value, axis in axes.items()}
+    made = {value: (_held_in_groups if value in four else _held)(b, value, axis) for value, axis in axes.items()}
     for node in graph.nodes:
         b.stand_for(node)
         weight = next((value for value in node.inputs if value in made), None)
         if weight is None:
             b.nodes.append(node)
+        elif weight in four:
+            _emit_widened(b, node, weight, made[weight][0], graph.types[weight].shape)
         else:
             _emit(b, node, made[weight][0])
-    errors = {graph.parameters[value].name: error for value, (_, error) in made.items()}
-    told = FrozenWeights(kind, errors, kept)
+    names = {value: parameter.name for value, parameter in graph.parameters.items()}
+    told = FrozenWeights(
+        kind,
+        errors={names[value]: error for value, (_, error) in made.items()},
+        kept=kept,
+        eight={names[value]: why for value, why in eight.items()},
+    )
     whole = b.graph_of(graph)
     return replace(whole, warnings=(*whole.warnings, *_warnings(told, graph.parameters))), told
 
 
-def quantized(array: Array, axis: int) -> tuple[Array, Array]:
-    """(q, s): whole numbers of eight bits and, along `axis`, what they count; q s is nearest to the array."""
-    others = tuple(i for i in range(array.ndim) if i != axis)
-    largest = np.maximum(array.max(axis=others, keepdims=True), -array.min(axis=others, keepdims=True))
-    scales = np.where(largest > 0, largest / np.float32(LEVELS), np.float32(1.0)).astype(np.float32)
-    whole = np.clip(np.rint(array / scales), -LEVELS, LEVELS).astype(np.int8)
-    return np.ascontiguousarray(whole), scales.reshape(-1)
+def quantized(array: Array, over: tuple[int, ...], levels: int) -> tuple[Array, Array]:
+    """(q, s): whole numbers up to `levels`, and what they count, one for all along the axes `over`, which stay with
+    extent 1; q s is nearest to the array."""
+    largest = np.maximum(array.max(axis=over, keepdims=True), -array.min(axis=over, keepdims=True))
+    scales = np.where(largest > 0, largest / np.float32(levels), np.float32(1.0)).astype(np.float32)
+    whole = np.clip(np.rint(array / scales), -levels, levels).astype(np.int8)
+    return np.ascontiguousarray(whole), scales
 
 
 def _channels(graph: Graph, value: Value, learning: UpdatePlan, readers: list[Node]) -> int | str:
@@ -115,19 +134,46 @@ def _axis(graph: Graph, value: Value, node: Node) -> int | None:
 def _held(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
     """Puts whole numbers in the place of a weight; its scales, and by how much the weight changes."""
     array = b.arrays[value]
-    whole, scales = quantized(array, axis)
+    whole, scales = quantized(array, tuple(i for i in range(array.ndim) if i != axis), LEVELS)
     b.arrays[value] = whole
-    return b.held(scales), _error(array, whole, scales, axis)
+    return b.held(scales.reshape(-1)), _error(array, whole, scales, axis)
+
+
+def _held_in_groups(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
+    """Puts pairs of whole numbers in the place of a matrix; the rest as `_held`."""
+    seen = b.arrays[value].reshape(_grouped(b.shape(value), axis))
+    over = 1 if axis == 1 else 2
+    whole, scales = quantized(seen, (over,), paired.LEVELS)
+    b.arrays[value] = paired.paired(whole)
+    b.types[value] = replace(b.types[value], shape=b.arrays[value].shape)
+    error = _error(seen, whole, scales, 2 if axis == 1 else 0)
+    return b.held(scales.reshape(2, -1, *scales.shape[1:])), error
+
+
+def _grouped(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """A matrix with its inputs in groups: [inputs / 64, 64, channels], or [channels, inputs / 64, 64]."""
+    rows, columns = shape
+    return (rows // GROUP, GROUP, columns) if axis == 1 else (rows, columns // GROUP, GROUP)
+
+
+def _undivided(graph: Graph, value: Value, axis: int, readers: list[Node]) -> str:
+    """Why a weight is not held in four bits; nothing if it is."""
+    other = next((node for node in readers if node.op != "matmul"), None)
+    if other is not None:
+        return f"{other.op} ({other.layer}) reads it"
+    shape = graph.types[value].shape
+    if shape[1 - axis] % GROUP:
+        return f"its {shape[1 - axis]} inputs are no multiple of {GROUP}"
+    return "" if _grouped(shape, axis)[0] % 2 == 0 else "no two halves have as many groups"
 
 
 def _error(array: Array, whole: Array, scales: Array, axis: int) -> float:
-    """The largest over channels of |W - W'| / |W|, as lengths."""
+    """The largest over channels, which lie along `axis`, of |W - W'| / |W|, as lengths."""
     worst = 0.0
-    for channels in np.array_split(np.arange(len(scales)), -(-array.size // _PART)):
-        own = np.moveaxis(array.take(channels, axis), axis, 0).reshape(len(channels), -1)
-        held = np.moveaxis(whole.take(channels, axis), axis, 0).reshape(len(channels), -1)
-        lengths = np.linalg.norm(own, axis=1)
-        apart = np.linalg.norm(own - held * scales[channels, None], axis=1)
+    for channels in np.array_split(np.arange(array.shape[axis]), -(-array.size // _PART)):
+        own, held, steps = (np.moveaxis(one.take(channels, axis), axis, 0) for one in (array, whole, scales))
+        lengths = np.linalg.norm(own.reshape(len(own), -1), axis=1)
+        apart = np.linalg.norm((own - held * steps).reshape(len(own), -1), axis=1)
         worst = max(worst, float(np.max(apart / np.where(lengths > 0, lengths, 1.0), initial=0.0)))
     return worst
 
@@ -148,6 +194,12 @@ def _emit(b: GraphBuilder, node: Node, scales: Value) -> None:
     b.emit("mul", base, scales, output=node.output)
 
 
+def _emit_widened(b: GraphBuilder, node: Node, weight: Value, scales: Value, shape: tuple[int, ...]) -> None:
+    """The product, and before it its weight as it was but for the rounding."""
+    wide = b.emit("reshape", b.emit("dequantize_int4", weight, scales), shape=shape)
+    b.nodes.append(replace(node, inputs=tuple(wide if value == weight else value for value in node.inputs)))
+
+
 def _warnings(told: FrozenWeights, parameters: Mapping[Value, Parameter]) -> tuple[CompileWarning, ...]:
     """What was rounded, by how much, and what was not."""
     found: list[CompileWarning] = []
@@ -159,6 +211,10 @@ def _warnings(told: FrozenWeights, parameters: Mapping[Value, Parameter]) -> tup
             f"{worst!r} changes most, by {told.errors[worst]:.2%} of its length: what learns is trained against these"
         )
         found.append(CompileWarning("precision.rounded", where, message, "the bundle's manifest tells of each"))
+    if told.eight:
+        listed = few_of([f"{name} ({why})" for name, why in told.eight.items()])
+        message = f"{len(told.eight)} frozen weights are held in eight bits: {listed}"
+        found.append(CompileWarning("precision.in_eight_bits", where, message))
     if told.kept:
         listed = few_of([f"{name} ({why})" for name, why in told.kept.items()])
         message = f"{len(told.kept)} frozen weights stay f32: {listed}"

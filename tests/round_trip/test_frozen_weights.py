@@ -1,4 +1,4 @@
-"""Fine-tuning beside frozen weights in eight bits: what learns sees rounded ones, the author gets back his own."""
+"""Fine-tuning beside frozen weights in eight or four bits: what learns sees rounded ones, the author gets his own back."""
 
 from __future__ import annotations
 
@@ -67,3 +67,41 @@ def test_a_weight_with_a_folded_norm_comes_back_as_it_was() -> None:
     own = module.state_dict()
     changed = {name for name, after in tuned.items() if not torch.equal(own[name], after)}
     assert changed == {"norm1.bias", "norm2.bias", "norm3.bias", "classifier.bias"}
+
+
+class Widths(nn.Module):
+    """A table, a layer of two groups of inputs, and one whose inputs make no group; their biases learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.head = nn.Embedding(60, 128), nn.Linear(128, 80), nn.Linear(80, 60)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.mix(self.embed(tokens).mean(1))))
+
+
+def rounded_in_groups(weight: Tensor) -> Tensor:
+    """The nearest whole numbers of sevenths of the largest of 64 inputs, times those."""
+    rows = weight.detach().numpy().reshape(-1, 64)
+    step = np.abs(rows).max(1, keepdims=True) / np.float32(7)
+    return torch.from_numpy((np.rint(rows / step) * step).reshape(weight.shape))
+
+
+def test_linear_layers_have_four_bits_and_others_eight() -> None:
+    torch.manual_seed(2)
+    module, tokens, labels = Widths(), torch.randint(0, 60, (4, 6)), torch.randint(0, 60, (4,))
+    spec = SPEC | {"precision": {"frozen": "int4"}}
+    tuned = pockfarm.fine_tune(module, (tokens,), (tokens, labels), plan="bias-only", spec=spec, steps=1)
+    told = {one.code: one.message for one in tuned.warnings}
+    assert told.keys() == {"precision.rounded", "precision.in_eight_bits"}
+    assert "2 frozen weights" in told["precision.in_eight_bits"]
+    assert "head.weight (its 80 inputs are no multiple of 64)" in told["precision.in_eight_bits"]
+    own = copy.deepcopy(module).double()
+    own.embed.weight.data, own.head.weight.data = (rounded(one.weight).double() for one in (module.embed, module.head))
+    own.mix.weight.data = rounded_in_groups(module.mix.weight).double()
+    nn.functional.cross_entropy(own(tokens), labels).backward()
+    for name in ("mix.bias", "head.bias"):
+        wanted = -RATE * own.get_parameter(name).grad
+        moved = (tuned[name].detach() - module.get_parameter(name).detach()).double()
+        assert float((moved - wanted).norm()) < 1e-4 * float(wanted.norm()), name
+    assert torch.equal(tuned["mix.weight"], module.mix.weight), "the author's own weights come back"

@@ -12,29 +12,34 @@ import torch
 
 from compiler.api import BuildSettings, compile_training
 from compiler.frontend.importer import import_model
+from compiler.spec.precision import Frozen
 from compiler.targets import load
 from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.course import course
 from tests.compiler.agreement.harness import Built, Optimizer, gradients_of, to_checkpoint
 from tests.compiler.agreement.reference import what_learns
 from tests.compiler.agreement.step_binary import StepBinary, native_target
-from tests.sample import sample
+from tests.sample import crossed, sample
 
 MODELS = ("encoder-sparse", "mobilenet-bias-only")
 """Look-ups and products of every layout; convolutions, some depth-wise."""
 BESIDE = 1.2
-"""Memory for weights, scales and gaps of alignment among it, by a byte for each number held so and four for others."""
+"""Memory for weights, scales and gaps of alignment among it, by the bytes of each number: four in f32."""
+GROUP = 64
+"""Inputs of a channel that have one scale, where weights have four bits."""
 
 
-def rounded(model: bytes, name: str, array: np.ndarray) -> np.ndarray:
-    """The weight as whole numbers of a 127th of each output channel's largest, times that."""
+def rounded(model: bytes, name: str, array: np.ndarray, *, in_groups: bool) -> np.ndarray:
+    """The weight as whole numbers of a 127th of each output channel's largest, or a 7th of each group's, times that."""
     graph = onnx.ModelProto.FromString(model).graph
     node = next(node for node in graph.node if name in node.input)
     axis = array.ndim - 1 if node.op_type == "MatMul" else 0
-    others = tuple(i for i in range(array.ndim) if i != axis)
-    step = (np.abs(array).max(axis=others, keepdims=True) / np.float32(127)).astype(np.float32)
-    near = (np.rint(array / step) * step).astype(np.float32)
-    assert (np.abs(near - array) <= step * 0.5001).all()
+    channels_first = np.moveaxis(array, axis, 0)
+    rows = channels_first.reshape(-1, GROUP) if in_groups else channels_first.reshape(len(channels_first), -1)
+    step = (np.abs(rows).max(axis=1, keepdims=True) / np.float32(7 if in_groups else 127)).astype(np.float32)
+    held = (np.rint(rows / step) * step).astype(np.float32)
+    assert (np.abs(held - rows) <= step * 0.5001).all()
+    near = np.moveaxis(held.reshape(channels_first.shape), 0, axis)
     assert not np.array_equal(near, array)
     return near
 
@@ -46,9 +51,12 @@ def relative_errors(array: np.ndarray, near: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.norm(own - other, axis=1) / np.linalg.norm(own, axis=1))
 
 
-@pytest.mark.parametrize("name", sample(MODELS, {"encoder-sparse"}))
-def test_a_step_is_that_of_the_rounded_model(name: str, tmp_path: Path, kernel_cache: Path) -> None:
-    case = replace(CASES[name](), frozen="int8")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    sample(crossed(MODELS, ("int8", "int4")), {"encoder-sparse-int8", "encoder-sparse-int4"}),
+)
+def test_a_step_is_that_of_the_rounded_model(name: str, kind: Frozen, tmp_path: Path, kernel_cache: Path) -> None:
+    case = replace(CASES[name](), frozen=kind)
     settings = BuildSettings(case.plan, case.spec, load(native_target()), cache_dir=kernel_cache, jobs=1)
     bundle = compile_training(case.model, settings)
     layouts = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm="fold").named_parameters()
@@ -59,11 +67,16 @@ def test_a_step_is_that_of_the_rounded_model(name: str, tmp_path: Path, kernel_c
     learn = {own for own, window in built.plan.items() if own in whole and whole[own][window].size == whole[own].size}
     assert {*told["errors"], *told["kept"]} == whole.keys() - learn
     assert built.plan.keys().isdisjoint(told["errors"])
-    sizes = {own: array.size * (1 if own in told["errors"] else 4) for own, array in case.reference.initial().items()}
+    four = told["errors"].keys() - told["in_eight_bits"].keys() if kind == "int4" else set()
+    assert bool(four) == (kind == "int4")
+    counted = dict.fromkeys(told["errors"], 1.0) | dict.fromkeys(four, 0.5 + 4 / GROUP)
+    sizes = {own: array.size * counted.get(own, 4.0) for own, array in case.reference.initial().items()}
     assert memory["weights_bytes"] < BESIDE * sum(sizes.values())
 
     at = next(iter(course(built, 1)))
-    near = {own: rounded(case.model, own, whole[own].astype(np.float32)) for own in told["errors"]}
+    near = {
+        own: rounded(case.model, own, whole[own].astype(np.float32), in_groups=own in four) for own in told["errors"]
+    }
     convolved = [own for own in near if near[own].ndim == 4]  # channels first in every file
     assert all(relative_errors(whole[own], near[own]).max() == pytest.approx(told["errors"][own], rel=0.02)
                for own in convolved)  # fmt: skip

@@ -15,6 +15,8 @@ def draw(tensor: TensorType, kind: str, rng: np.random.Generator) -> Array:
     """An array of the given type, drawn as `Example.values` says."""
     if kind.startswith("index:"):
         return rng.integers(0, int(kind[6:]), tensor.shape).astype(ELEMENT_TYPES[tensor.dtype].numpy)
+    if kind.startswith("whole:"):
+        return rng.integers(-int(kind[6:]), int(kind[6:]) + 1, tensor.shape).astype(np.float64)
     if kind.startswith("bytes:"):
         return rng.integers(0, int(kind[6:]), (*tensor.shape, 4), np.uint8).view(np.int32).reshape(tensor.shape)
     if kind == "bool" or tensor.dtype == "bool":

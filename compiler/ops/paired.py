@@ -1,0 +1,86 @@
+"""Weights of four bits, two in a byte, widened where they are read.
+
+    dequantize_int4    W[0] = s[0] low(p), W[1] = s[1] high(p)        p = 16 high + low, both from -7 to 7
+
+A byte holds a number of the first half of a tensor and the one in the same place of the second half, so no two lanes of
+a vector share a byte, and arithmetic parts them: high is p / 16 to the nearest whole number, which no low one moves.
+Source: signed four-bit integers by groups, arXiv 2210.17323 (GPTQ), section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from compiler.errors import ModelShapeError
+from compiler.graph import Array, Attrs, TensorType
+from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Unary, add, mul, sub
+from compiler.kernels.spec import MapSpec
+from compiler.ops.broadcasting import pointwise
+from compiler.ops.record import (
+    Example,
+    NamedNode,
+    NotDifferentiable,
+    OnnxNode,
+    OnnxWriter,
+    Operator,
+    Types,
+    broadcast_shape,
+    elementwise_cost,
+)
+
+LEVELS = 7
+"""The largest number of four bits: the smallest is its opposite, so that nothing is shifted."""
+_BASE = 16.0
+"""How many times a high number is counted."""
+
+
+def paired(whole: Array) -> Array:
+    """Whole numbers from -7 to 7, [2 n, ...] -> bytes [n, ...]: each half's number in the same place."""
+    low, high = np.split(whole.astype(np.int8), 2)
+    return np.asarray(np.int8(_BASE) * high + low, np.int8)
+
+
+def _parted(pairs: Array) -> tuple[Array, Array]:
+    high = np.floor(pairs / np.float32(_BASE) + np.float32(0.5))
+    return pairs - np.float32(_BASE) * high, high
+
+
+def _infer(inputs: Types, attrs: Attrs) -> Types:
+    pairs, scales = inputs
+    shape = (2, *pairs.shape)
+    if broadcast_shape(shape, scales.shape) != shape:
+        raise ModelShapeError(f"scales {scales} do not broadcast to the numbers of {pairs}, two in each")
+    return (TensorType(pairs.dtype, shape),)
+
+
+def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
+    high = Unary("floor", add(mul(Ref(0), Const(1 / _BASE)), Const(0.5)))
+    low: Expr = sub(Ref(0), mul(Const(_BASE), high))
+    return pointwise(inputs, outputs[0], mul(Select(Binary("lt", Index(0), Const(1)), low, high), Ref(1)))
+
+
+def _onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
+    out, pairs = OnnxWriter(node.output), node.inputs[0]
+    high = out.add("Floor", out.add("Add", out.add("Mul", pairs, out.scalar(1 / _BASE)), out.scalar(0.5)))
+    low = out.add("Sub", pairs, out.add("Mul", high, out.scalar(_BASE)))
+    halves = [out.add("Unsqueeze", half, out.ints(0)) for half in (low, high)]
+    out.add("Mul", out.add("Concat", *halves, axis=0), node.inputs[1], output=node.output)
+    return out.nodes
+
+
+DEQUANTIZE_INT4 = Operator(
+    name="dequantize_int4",
+    attributes=(),
+    infer=_infer,
+    evaluate=lambda inputs, attrs: (np.stack(_parted(inputs[0])) * inputs[1],),
+    grad=NotDifferentiable("only weights that never learn are held in four bits"),
+    cost=elementwise_cost(6),
+    lower=_lower,
+    to_onnx=_onnx,
+    examples=(
+        Example((TensorType("f32", (3, 4, 5)), TensorType("f32", (2, 3, 1, 5))), {}, ("whole:119", "positive")),
+        Example((TensorType("f32", (6, 2, 8)), TensorType("f32", (2, 6, 2, 1))), {}, ("whole:119", "positive")),
+    ),
+)
