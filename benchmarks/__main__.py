@@ -6,7 +6,7 @@
     python -m benchmarks --only compare --models held-out --plans full
     python -m benchmarks --left                                   what is not measured yet, and measures nothing
 
-These machines drift: quote ratios of one run, never times of two. Results: `build/bench/`, and `docs/benchmarks.md`.
+These machines drift: quote ratios of one run, never times of two. Results: `docs/benchmarks.md` and `docs/benchmarks/`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def describe() -> dict[str, object]:
-    """Processor, cores, memory, system."""
+    """Processor, cores, memory, system, and of which commit's code figures taken now are."""
     cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     memory = Path("/proc/meminfo").read_text().splitlines()[0].split()
     return {
@@ -23,7 +23,15 @@ def describe() -> dict[str, object]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "bf16": has_bf16(),
+        "commit": commit(),
     }
+
+
+def commit() -> str:
+    """Of this checkout, with a plus sign where files are not as it has them; nothing where there is no Git."""
+    words = ["git", "describe", "--always", "--abbrev=10", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    return done.stdout.strip()
 
 
 def has_bf16() -> bool:

@@ -1,4 +1,4 @@
-"""Writes `docs/benchmarks.md` from the figures that lie in `build/bench`."""
+"""Writes `docs/benchmarks.md` from the figures that lie in `docs/benchmarks/figures`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from benchmarks.sides import NAMES, OPTIONAL, OURS
 
 WORST = 12
 READING = """\
-Made by `make bench` (`python -m benchmarks`); the raw figures are in `build/bench`. Every side trains the same exported
-weights on the same batch with the same plan, on the same cores, each in its own process; the processes take turns, and
-the ones that wait are stopped. A turn's median divided by ours of the same round is one pair; the tables show the
-median of the pairs with a 95% bootstrap interval. Absolute times drift: compare within a table only.
+Made by `make bench` (`python -m benchmarks`); the raw figures are in `docs/benchmarks/figures`. Every side trains the
+same exported weights on the same batch with the same plan, on the same cores, each in its own process; the processes
+take turns, and the ones that wait are stopped. A turn's median divided by ours of the same round is one pair; the
+tables show the median of the pairs with a 95% bootstrap interval. Absolute times drift: compare within a table only.
 
 - Norms are folded into convolutions on every side. The optimizer is SGD with momentum (fused in PyTorch, except in
   *plain*); ONNX Runtime's SGD has no momentum, so it does a little less.
@@ -90,14 +90,15 @@ def _machine(machine: Mapping[str, object]) -> str:
 def _details(comparisons: Sequence[Comparison]) -> list[str]:
     parts = ["## Every side"]
     for one in comparisons:
-        mine = one.side(OURS)
+        mine, commit = one.side(OURS), one.machine.get("commit")
+        when = f"{one.finished_at} at commit {commit}" if commit else one.finished_at
         head = ("", "median ms", "quartiles", "samples/s", "/ ours", "memory MB", "start s", "loss difference")
         rows = [_detail_row(one, side, mine) for side in one.sides if side.rounds_ms]
         rounds = max((len(side.rounds_ms) for side in one.sides), default=0)
         built = f", built in {mine.build_s:.0f} s" if mine else ""
         parts += [
             f"### {one.workload}, {one.plan}",
-            f"{rounds} rounds, {one.threads} threads{built}, {one.finished_at}.",
+            f"{rounds} rounds, {one.threads} threads{built}, {when}.",
         ]
         parts.append(table(head, rows))
         failed = [f"- {side.name} does not run: `{side.error}`" for side in one.sides if not side.rounds_ms]

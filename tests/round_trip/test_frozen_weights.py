@@ -1,4 +1,4 @@
-"""Fine-tuning beside frozen weights in eight or four bits: what learns sees rounded ones, the author gets his own back."""
+"""Fine-tuning beside frozen weights in eight or four bits: learning sees rounded ones, the author has his own back."""
 
 from __future__ import annotations
 
