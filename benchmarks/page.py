@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from benchmarks import compiling, roofline, scaling, summary
 from benchmarks.compare import Comparison, SideResult, load, ratio_of
 from benchmarks.markdown import ratio, table
+from benchmarks.models import WORKLOADS
+from benchmarks.prepare import PLANS
 from benchmarks.results import Results
 from benchmarks.roofline import GOAL, Position, Roofline, by_family
 from benchmarks.sides import NAMES, OPTIONAL, OURS
@@ -42,7 +44,7 @@ def write(results: Results) -> None:
     parts = ["# Benchmarks", READING]
     if comparisons:
         shares = {(one.workload, one.plan): one.share for one in rooflines}
-        parts += [_machine(comparisons[-1].machine), *_goals(comparisons, shares)]
+        parts += [_machine(comparisons[-1].machine), _how_many(len(comparisons)), *_goals(comparisons, shares)]
     if results.scaling.exists():
         parts += ["## Scaling of our step", _machine(json.loads(results.scaling.read_text())["machine"])]
         parts += summary.scaling(scaling.load(results.scaling))
@@ -85,6 +87,14 @@ def _goals(comparisons: Sequence[Comparison], shares: summary.Shares) -> list[st
 def _machine(machine: Mapping[str, object]) -> str:
     memory_gib = int(str(machine["memory_bytes"])) / 2**30
     return f"Machine: {machine['cpu']}, {machine['cores']} cores, {memory_gib:.0f} GiB, {machine['system']}."
+
+
+def _how_many(measured: int) -> str:
+    """What a reader misses below is not measured, and nothing else."""
+    return (
+        f"Measured so far: {measured} of the {len(WORKLOADS) * len(PLANS)} pairs of a workload and a plan; "
+        "`python -m benchmarks --left` lists the others."
+    )
 
 
 def _details(comparisons: Sequence[Comparison]) -> list[str]:
