@@ -23,6 +23,7 @@ from compiler.program.program import Program, StateTensor
 from compiler.program.text import parse_program, program_text
 from compiler.program.verify import find_problem as problem_of_program
 from compiler.recomputation.rewrite import repeat_forward
+from compiler.recomputation.widened import widen_again
 from compiler.rewriting.passes import Pass, PassResult, each_of, name_of
 from compiler.rewriting.text import graph_text, parse_graph
 from compiler.slicing.flow import Group
@@ -55,6 +56,7 @@ CALL_PASSES: Mapping[str, Pass[Any]] = {name_of(step): step for step in each_of(
     "hold_halves": partial(hold_halves, dtype="bf16"),
     "multiply_halves": multiply_halves,
     "hold_integers": lambda program: hold_integers(program, held=program.state[:1]),
+    "widen_again": lambda program: widen_again(program, held=program.state[:1]),
 }
 """Those that are bound to what was decided for all programs are bound here to what the golden shows."""
 
