@@ -108,6 +108,6 @@ def test_words_are_told_apart(problem: PockfarmError, code: str, where: str, mes
                                      "hint": hint}  # fmt: skip
 
 
-def test_without_json_it_is_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compile", str(tmp_path / "no.onnx"), "--target", "host"]) == 2
+def test_without_json_it_is_words(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compile", str(nowhere / "no.onnx"), "--target", "host"]) == 2
     assert capsys.readouterr().err.startswith("pockfarm: ")
