@@ -79,7 +79,7 @@ def hold_frozen(graph: Graph, learning: UpdatePlan, kind: Frozen) -> tuple[Graph
         if weight is None:
             b.nodes.append(node)
         elif weight in four:
-            _emit_widened(b, node, weight, made[weight][0], graph.types[weight].shape)
+            _emit_widened(b, node, weight, made[weight][0], graph.types[weight].shape, axes[weight])
         else:
             _emit(b, node, made[weight][0])
     names = {value: parameter.name for value, parameter in graph.parameters.items()}
@@ -139,21 +139,34 @@ def _held(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
     return b.held(scales.reshape(-1)), _error(array, whole, scales, axis)
 
 
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """A matrix with the inputs of its channels in groups, as an array of three axes."""
+
+    shape: tuple[int, ...]
+    inside: int
+    """The axis of a group's inputs."""
+    channels: int
+    """That of the output channels."""
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], axis: int) -> _Groups:
+        """`axis`: that of the output channels."""
+        rows, columns = shape
+        if axis == 1:
+            return cls((rows // GROUP, GROUP, columns), 1, 2)
+        return cls((rows, columns // GROUP, GROUP), 2, 0)
+
+
 def _held_in_groups(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
     """Puts pairs of whole numbers in the place of a matrix; the rest as `_held`."""
-    seen = b.arrays[value].reshape(_grouped(b.shape(value), axis))
-    over = 1 if axis == 1 else 2
-    whole, scales = quantized(seen, (over,), paired.LEVELS)
-    b.arrays[value] = paired.paired(whole)
+    groups = _Groups.of(b.shape(value), axis)
+    seen, along = b.arrays[value].reshape(groups.shape), groups.channels
+    whole, scales = quantized(seen, (groups.inside,), paired.LEVELS)
+    b.arrays[value] = paired.paired(whole, along)
     b.types[value] = replace(b.types[value], shape=b.arrays[value].shape)
-    error = _error(seen, whole, scales, 2 if axis == 1 else 0)
-    return b.held(scales.reshape(2, -1, *scales.shape[1:])), error
-
-
-def _grouped(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """A matrix with its inputs in groups: [inputs / 64, 64, channels], or [channels, inputs / 64, 64]."""
-    rows, columns = shape
-    return (rows // GROUP, GROUP, columns) if axis == 1 else (rows, columns // GROUP, GROUP)
+    halves = (*scales.shape[:along], 2, scales.shape[along] // 2, *scales.shape[along + 1 :])
+    return b.held(scales.reshape(halves)), _error(seen, whole, scales, along)
 
 
 def _undivided(graph: Graph, value: Value, axis: int, readers: list[Node]) -> str:
@@ -164,7 +177,7 @@ def _undivided(graph: Graph, value: Value, axis: int, readers: list[Node]) -> st
     shape = graph.types[value].shape
     if shape[1 - axis] % GROUP:
         return f"its {shape[1 - axis]} inputs are no multiple of {GROUP}"
-    return "" if _grouped(shape, axis)[0] % 2 == 0 else "no two halves have as many groups"
+    return f"its {shape[axis]} channels do not pair" if shape[axis] % 2 else ""
 
 
 def _error(array: Array, whole: Array, scales: Array, axis: int) -> float:
@@ -194,9 +207,10 @@ def _emit(b: GraphBuilder, node: Node, scales: Value) -> None:
     b.emit("mul", base, scales, output=node.output)
 
 
-def _emit_widened(b: GraphBuilder, node: Node, weight: Value, scales: Value, shape: tuple[int, ...]) -> None:
+def _emit_widened(b: GraphBuilder, node: Node, weight: Value, scales: Value, shape: tuple[int, ...], axis: int) -> None:
     """The product, and before it its weight as it was but for the rounding."""
-    wide = b.emit("reshape", b.emit("dequantize_int4", weight, scales), shape=shape)
+    wide = b.emit("dequantize_int4", weight, scales, axis=_Groups.of(shape, axis).channels)
+    wide = b.emit("reshape", wide, shape=shape)
     b.nodes.append(replace(node, inputs=tuple(wide if value == weight else value for value in node.inputs)))
 
 

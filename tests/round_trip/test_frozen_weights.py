@@ -70,14 +70,15 @@ def test_a_weight_with_a_folded_norm_comes_back_as_it_was() -> None:
 
 
 class Widths(nn.Module):
-    """A table, a layer of two groups of inputs, and one whose inputs make no group; their biases learn."""
+    """A table, a layer of three groups of inputs, one of an odd number of channels, one whose inputs make no group."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.mix, self.head = nn.Embedding(60, 128), nn.Linear(128, 80), nn.Linear(80, 60)
+        self.embed, self.mix = nn.Embedding(60, 192), nn.Linear(192, 128)
+        self.odd, self.head = nn.Linear(128, 61), nn.Linear(61, 60)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.mix(self.embed(tokens).mean(1))))
+        return self.head(torch.tanh(self.odd(torch.tanh(self.mix(self.embed(tokens).mean(1))))))
 
 
 def rounded_in_groups(weight: Tensor) -> Tensor:
@@ -94,13 +95,15 @@ def test_linear_layers_have_four_bits_and_others_eight() -> None:
     tuned = pockfarm.fine_tune(module, (tokens,), (tokens, labels), plan="bias-only", spec=spec, steps=1)
     told = {one.code: one.message for one in tuned.warnings}
     assert told.keys() == {"precision.rounded", "precision.in_eight_bits"}
-    assert "2 frozen weights" in told["precision.in_eight_bits"]
-    assert "head.weight (its 80 inputs are no multiple of 64)" in told["precision.in_eight_bits"]
+    assert "3 frozen weights" in told["precision.in_eight_bits"]
+    assert "head.weight (its 61 inputs are no multiple of 64)" in told["precision.in_eight_bits"]
+    assert "odd.weight (its 61 channels do not pair)" in told["precision.in_eight_bits"]
     own = copy.deepcopy(module).double()
-    own.embed.weight.data, own.head.weight.data = (rounded(one.weight).double() for one in (module.embed, module.head))
+    for name in ("embed.weight", "odd.weight", "head.weight"):
+        own.get_parameter(name).data = rounded(module.get_parameter(name)).double()
     own.mix.weight.data = rounded_in_groups(module.mix.weight).double()
     nn.functional.cross_entropy(own(tokens), labels).backward()
-    for name in ("mix.bias", "head.bias"):
+    for name in ("mix.bias", "odd.bias", "head.bias"):
         wanted = -RATE * own.get_parameter(name).grad
         moved = (tuned[name].detach() - module.get_parameter(name).detach()).double()
         assert float((moved - wanted).norm()) < 1e-4 * float(wanted.norm()), name
