@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks.environments import EnvironmentFailed
 from benchmarks.prepare import Prepared
 from benchmarks.processes import RunningSide, SideFailed, started, take_turns
+from benchmarks.results import keep
 from benchmarks.sides import COMPARED_LOSSES, OURS, OURS_BF16, VARIANTS, has_side, side_of
 from compiler.errors import CompileError
 
@@ -181,8 +182,7 @@ def _compare_losses(found: Comparison) -> None:
 
 def save(found: Comparison, path: Path) -> None:
     """Write a comparison as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(found), indent=1))
+    keep(asdict(found), path)
 
 
 def load(path: Path) -> Comparison:

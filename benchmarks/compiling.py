@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.machine import describe
 from benchmarks.models import WORKLOADS
 from benchmarks.prepare import plan_of, prepare
+from benchmarks.results import keep
 from benchmarks.sides import native_target, spec_of
 from compiler.cache_folder import LINKER, RUNTIMES, cache_folder
 from compiler.codegen.linking.link import warm_toolchain
@@ -106,8 +107,7 @@ def _processor_s() -> float:
 
 def save(found: Sequence[Compilation], path: Path) -> None:
     """Write as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"builds": [asdict(one) for one in found], "machine": describe()}, indent=1))
+    keep({"builds": [asdict(one) for one in found], "machine": describe()}, path)
 
 
 def load(path: Path) -> list[Compilation]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,3 +60,16 @@ class Results:
 
 PUBLISHED = Results(Path("docs/benchmarks/figures"), Path("docs/benchmarks.md"))
 """Kept with the page, so that another day's run goes on where this one ended, and readers have what it is made of."""
+
+
+def keep(figures: Mapping[str, object], path: Path) -> None:
+    """Write figures as JSON with a line for each side, kernel or build."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entries = [f"{json.dumps(name)}: {_entries(value)}" for name, value in figures.items()]
+    path.write_text("{\n" + ",\n".join(entries) + "\n}\n")
+
+
+def _entries(value: object) -> str:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, Mapping) for one in value):
+        return json.dumps(value)
+    return "[\n" + ",\n".join(f"  {json.dumps(one)}" for one in value) + "\n]"

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.machine import Limits, describe, measure_limits
 from benchmarks.prepare import Prepared, plan_of
+from benchmarks.results import keep
 from benchmarks.sides import build_step, data_arguments
 
 GOAL = 0.5
@@ -198,9 +199,7 @@ def by_family(positions: Iterable[Position]) -> list[FamilyTotal]:
 
 def save(found: Roofline, path: Path) -> None:
     """Write as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    body = {**asdict(found), "limits": found.limits.to_json(), "machine": describe()}
-    path.write_text(json.dumps(body, indent=1))
+    keep({**asdict(found), "limits": found.limits.to_json(), "machine": describe()}, path)
 
 
 def load(path: Path) -> Roofline:

@@ -15,6 +15,7 @@ from benchmarks.models import WORKLOADS
 from benchmarks.plot import Line, line_chart
 from benchmarks.prepare import Prepared, plan_of, prepare
 from benchmarks.processes import started, take_turns
+from benchmarks.results import keep
 from benchmarks.sides import Side, ours
 from compiler.spec.documents import SparsePlan
 
@@ -78,8 +79,7 @@ def _medians(what: str, prepared: Prepared, sides: Mapping[int, Side], rounds: i
 
 def save(found: Scaling, path: Path) -> None:
     """Write the figures as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**asdict(found), "machine": describe()}, indent=1))
+    keep({**asdict(found), "machine": describe()}, path)
 
 
 def load(path: Path) -> Scaling:
