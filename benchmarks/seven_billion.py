@@ -24,7 +24,9 @@ SHAPE = Shape(4096, 32, 32, 32, 11008)
 KINDS: dict[str, dict[str, Any]] = {
     "f32": {},
     "int8": {"frozen": "int8"},
+    "int4": {"frozen": "int4"},
     "int8, f16 between kernels": {"frozen": "int8", "compute": "f16"},
+    "int4, f16 between kernels": {"frozen": "int4", "compute": "f16"},
 }
 
 
