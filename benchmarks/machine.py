@@ -30,7 +30,10 @@ def describe() -> dict[str, object]:
 def commit() -> str:
     """Of this checkout, with a plus sign where files are not as it has them; nothing where there is no Git."""
     words = ["git", "describe", "--always", "--abbrev=10", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    except OSError:
+        return ""
     return done.stdout.strip()
 
 
