@@ -2,6 +2,7 @@
 
 A schedule replaces the default only if it is faster by more than noise. Times are compared round by round, since the
 schedules of a kernel take turns: half of the rounds must show `MIN_GAIN`, and three quarters of them any gain at all.
+And its median must be the smaller one, which few rounds on a busy board need not agree with: no winner looks slower.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ def winner(variants: Sequence[VariantTime]) -> str:
     default = next((variant for variant in variants if not variant.choice), None)
     if default is None or default.rounds < MIN_ROUNDS:
         return ""
-    better = [variant for variant in variants if variant.choice and _is_better(variant)]
+    better = [variant for variant in variants if variant.choice and _is_better(variant, default)]
     return min(better, key=lambda variant: (variant.ratio, variant.choice)).choice if better else ""
 
 
-def _is_better(variant: VariantTime) -> bool:
+def _is_better(variant: VariantTime, default: VariantTime) -> bool:
     return (
         variant.rounds >= MIN_ROUNDS
         and variant.difference is not None
         and variant.difference <= MAX_DIFFERENCE
         and variant.ratio <= 1 - MIN_GAIN
         and variant.ratio_high < 1
+        and variant.median_us < default.median_us
     )

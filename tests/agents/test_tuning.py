@@ -54,6 +54,15 @@ def test_the_default_stays(other: VariantTime) -> None:
     assert winner([DEFAULT, other]) == ""
 
 
+def test_no_winner_has_a_larger_median_than_the_default() -> None:
+    """A machine that slows down between the turns: the ratios of the rounds are better, the median is not."""
+    defaults, others = [100.0, 100.0, 100.0, 300.0, 320.0], [80.0, 80.0, 105.0, 240.0, 256.0]
+    default, other = timed("", defaults, defaults), timed("rows=6", others, defaults)
+    assert other.ratio_high < 1
+    assert other.median_us > default.median_us
+    assert winner([default, other]) == ""
+
+
 def test_no_default_no_winner() -> None:
     assert winner([around(80.0)]) == ""
     assert winner([]) == ""
