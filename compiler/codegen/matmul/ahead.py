@@ -35,11 +35,11 @@ class Ahead:
     epilogue: Epilogue
 
     def fetch_c(self, block: Block, place: Place, height: int, tile: ColumnTile) -> None:
-        """Ask for the lines that the tile is going to write."""
+        """Ask for the lines that the tile is going to write, or add to."""
         base = block.let(wide(place.base), "c")
         for row in range(height):
             for start in range(0, tile.valid, self.plan.precision.line):
-                prefetch(block, self.c, base + wide(row * place.row_stride + start), write=True)
+                prefetch(block, place.buffer, base + wide(row * place.row_stride + start), write=True)
 
     def _beside_c(self) -> list[tuple[Buffer, int]]:
         """What the epilogue reads in the layout of C: buffers, and how many elements further than in C."""

@@ -1,70 +1,68 @@
-"""Which schedule a matrix product gets: the one of least estimated cost, and the others that are worth measuring.
+"""What a schedule of a matrix product is estimated to cost.
 
-Cost is in cycles of the thread that has most to do, where a multiply-add of one vector takes one. The figures were
-fitted on one AVX-512 core; only their ratios matter, and a device may measure the choices instead.
+In multiply-adds of one vector, of the thread that has most to do. The figures were fitted on AVX-512 cores that do one
+of them in a cycle (Zen 4) and two (Cascade Lake: all that concerns caches and copies); only their ratios matter, and a
+device may measure the choices instead.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
-from compiler.codegen.matmul.candidate import Candidate, PanelPlace
+from compiler.codegen.matmul.candidate import Candidate
 from compiler.codegen.tile.precision import Precision
-from compiler.codegen.tile.tiling import Columns, columns, divisor_near, slots_of
+from compiler.codegen.tile.tiling import Columns, columns
 from compiler.element_types import DType
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
 
-LONG = 1024
-"""Steps of a reduction that is worth splitting."""
-BLOCK_STEPS = 256
-"""Most steps that all tiles do before the next block of the reduction."""
-_UNBLOCKED_STEPS = 384
 _STREAMED = 512
 """Longest reduction of a weight gradient that is not streamed: its sums stay in registers."""
-_STREAMED_STEPS = 64
-"""Most steps of a streamed block, beside which the panels of a tile stay in the first-level cache."""
 _UNFETCHED = 1.6
 """Work of a weight gradient whose operands are not fetched ahead, against that of a streamed one (measured)."""
-_FLAT_ROWS = 8
-_MOST_ROWS = 16
-_FAR_ROWS = 8
-"""Of rows that no load reaches from one address: with more, LLVM keeps vectors of A on the stack."""
-_MOST_VECTORS = 4
 _LATENCY = 8
 """Independent multiply-adds that keep the pipelines full."""
 _LOAD = 0.05
 _TILE = 10.0
 _STORE = 1.5
+_FAR_STORE = 10.0
 _WRITE_STREAMS = 0.6
-"""Per tile; per vector of a tile; and per pair of a tile's rows, if C is written to memory (rows are far apart)."""
+"""Per tile; per vector of a tile, and if it waits outside the second-level cache; and per pair of a tile's rows, if C
+is written to memory (rows are far apart)."""
 _PACK = 4.0
 _TRANSPOSE = 8.0
 """Packing of one vector of B."""
 _IN_PLACE = 0.1
 """Extra for one vector of B read where it lies."""
+_FAR_PANEL = 0.15
+"""Extra for one vector of a panel that the first-level cache does not hold."""
 _APART = 0.45
+_FAR_APART = 4.0
 _CONFLICT = 2.5
-"""Extra for a tile's part of one row of B where rows are far apart; and where they meet in few sets of the cache."""
+"""Extra for a tile's part of one row of B where rows are far apart; where they are and the first-level cache does not
+hold a tile's; and where they meet in few sets of the cache."""
 _FAR_LINES = 32
-"""Cache lines between rows that prefetching does not bridge."""
+_WIDE_LINES = 8
+"""Cache lines between rows that prefetching does not bridge; that are far more than a tile's own."""
 _CROWDED = 15.0
 """Extra for a tile's part of one step of A or B that other lines of the block drive out of the second-level cache."""
-_EVERY_STEP = 1.0
+_EVERY_STEP = 6.0
 """Extra for a tile's part of one step of a transposed A, whose line the first-level cache has given up."""
+_ROWS_MEET = 1.2
+_ROWS_CROWD = 7.0
+"""Extra for a tile's part of one step of an A whose rows meet in few sets of the cache; if those have too few ways."""
+_L1_WAYS = 8
 _L2_SETS = 1024
-_COPY = 4.0
-"""Copying of one vector of A."""
+_COPY = 20.0
+"""Copying of one cache line of A."""
 _LINE = 1.5
 """Getting a cache line from outside the second-level cache, as far as it is not hidden."""
 _REMOTE = 20.0
 """Getting a vector of sums from another slot's cache."""
 _PHASE = 5000.0
 """Meeting of the threads between two phases."""
-_MOST_CHOICES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +74,16 @@ class Core:
     l1_bytes: int
     l2_bytes: int
     spare_registers: int
-    """Registers that a tile leaves to the elements of A: NEON has no multiply-add that reads one from memory, and with
-    fewer LLVM moves and spills accumulators in some unrolled loops."""
+    """Registers that a tile leaves to the elements of A and of the next step: of 32, LLVM moves and spills accumulators
+    in some unrolled loops with fewer."""
     reach_bytes: int
     """Farthest row of A that a load reaches from the first one's address."""
 
     @staticmethod
     def of(target: Target, dtype: DType, products: str = "") -> Core:
         """One core of a target."""
-        spare, reach_bytes = (3, 65520) if target.architecture == "aarch64" else (1, 1 << 31)
+        spare = 3 if target.vector_registers >= 32 else 1
+        reach_bytes = 65520 if target.architecture == "aarch64" else 1 << 31
         precision = Precision.of("f16" if products == "f16" else dtype, target)
         return Core(precision, target.vector_registers, target.l1_bytes, target.l2_bytes, spare, reach_bytes)
 
@@ -99,128 +98,10 @@ class Core:
         return self.precision.item_bytes
 
 
-@lru_cache(maxsize=4096)
-def ranked(spec: MatmulSpec, core: Core, threads: int) -> tuple[Candidate, ...]:
-    """The best tile for each way to share and pack, best first, then near variants of the first."""
-    slots = slots_of(2.0 * spec.batch * spec.m * spec.n * spec.k, threads)
-    best: list[tuple[float, Candidate]] = []
-    for way in _ways(spec, core, slots):
-        tiles = (with_copies(spec, core, slots, tiled) for tiled in _tiled(spec, core, way))
-        priced = [(cost(spec, core, slots, tiled), tiled) for tiled in tiles]
-        best.append(min(priced, key=lambda entry: (entry[0], -entry[1].rows * entry[1].vectors)))
-    best.sort(key=lambda entry: entry[0])
-    first = best[0][1]
-    limit = 1.3 * best[0][0]
-    near = [candidate for price, candidate in best if price <= limit]
-    return tuple(dict.fromkeys([first, *near[1:5], *_variants(spec, core, slots, first)]))[:_MOST_CHOICES]
-
-
-def with_copies(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> Candidate:
-    """The candidate with A's rows copied, if a block of them would not stay in the cache where it lies."""
-    if candidate.order == "parts":
-        return candidate
-    copied = replace(candidate, copies_a=spec.a_transposed and _may_copy(spec, candidate))
-    if copied == candidate:
-        return candidate
-    return min(candidate, copied, key=lambda one: cost(spec, core, slots, one))
-
-
-def _variants(spec: MatmulSpec, core: Core, slots: int, first: Candidate) -> Iterator[Candidate]:
-    """Other tiles of the best way, and with A's rows copied, or not."""
-    priced = sorted(
-        ((cost(spec, core, slots, tiled), tiled) for tiled in _tiled(spec, core, first)), key=lambda e: e[0]
-    )
-    widths = {first.vectors}
-    for _, tiled in priced:
-        if tiled.vectors not in widths:
-            widths.add(tiled.vectors)
-            yield tiled
-    if _may_copy(spec, first):
-        yield replace(first, copies_a=not first.copies_a)
-
-
-def _may_copy(spec: MatmulSpec, candidate: Candidate) -> bool:
-    return candidate.goes_by_columns and not spec.products
-
-
-def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
-    """Every sensible way to share out and to pack, without a tile."""
-    in_place: tuple[PanelPlace, ...] = () if spec.b_transposed else ("direct",)
-    packed: tuple[PanelPlace, ...] = () if spec.b_panel else ("private",)
-    whole: tuple[PanelPlace, ...] = () if spec.b_panel else ("shared",)
-    if spec.products == "f16":  # in one pass: sums that wait would be rounded, or twice as large
-        yield Candidate(0, 0, "rows", "rows", "shared", spec.k)
-        yield Candidate(0, 0, "rows", "columns", "shared", spec.k)
-        yield Candidate(0, 0, "columns", "columns", "shared", spec.k)
-        return
-    if spec.products:
-        in_place, packed = (), whole
-    k_block = spec.k if spec.k <= _UNBLOCKED_STEPS else divisor_near(spec.k, BLOCK_STEPS // 2, BLOCK_STEPS)
-    if spec.batch >= 2 * slots and spec.batch > 1:
-        yield from (Candidate(0, 0, "batch", "columns", panels, k_block) for panels in (*in_place, *packed))
-        return
-    if is_streamed(spec):
-        steps, copies = _streamed_steps(spec, core), _few_sets(spec.m, core.precision.line)
-        for panels in (*in_place, *packed):
-            if _sums_stay(spec, core, slots):
-                yield Candidate(0, 0, "split", "columns", panels, steps)
-            else:
-                yield Candidate(0, 0, "columns", "parts", panels, steps, copies)
-                yield Candidate(0, 0, "rows", "parts", panels, steps, copies)
-    b_stays = core.item_bytes * spec.k * spec.n <= core.l2_bytes // 2
-    flat = spec.m <= _FLAT_ROWS and not spec.b_transposed and not b_stays
-    if spec.batch == 1 and (spec.k >= LONG or flat) and not is_streamed(spec):
-        # With one row tile B is used once, so it is read in the order in which it lies.
-        row_bytes = core.item_bytes * spec.n
-        fits = core.l1_bytes // row_bytes if flat else core.l2_bytes // (2 * core.item_bytes * (spec.m + spec.n))
-        most = max(16, min(BLOCK_STEPS, fits))
-        steps = divisor_near(spec.k, most // 2, most)
-        yield from (Candidate(0, 0, "split", "columns", panels, steps) for panels in (*in_place, *packed))
-        if flat:
-            return
-    if b_stays and not (spec.a_transposed and spec.k > _UNBLOCKED_STEPS):
-        yield from (Candidate(0, 0, "rows", "rows", panels, spec.k) for panels in (*in_place, *whole))
-    else:
-        yield from (Candidate(0, 0, "rows", "columns", panels, k_block) for panels in (*in_place, *packed))
-    yield from (Candidate(0, 0, "columns", "columns", panels, k_block) for panels in (*in_place, *packed))
-
-
-def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
-    registers = core.vector_registers - core.spare_registers
-    vectors = -(-spec.n // core.lanes)
-    widths = [spec.b_panel // core.lanes] if spec.b_panel else range(1, min(_MOST_VECTORS, vectors) + 1)
-    reached = _MOST_ROWS if spec.a_transposed else 1 + core.reach_bytes // (core.item_bytes * spec.k)
-    most_rows = min(_MOST_ROWS, spec.m, max(reached, _FAR_ROWS))
-    for width in widths:
-        for height in range(1, min(most_rows, (registers - width) // (width * core.precision.sum_size)) + 1):
-            yield replace(way, rows=height, vectors=width)
-
-
 def is_streamed(spec: MatmulSpec) -> bool:
     """Whether a product is a weight gradient whose operands are read in order, a few steps at a time, while all sums,
     or those of a part, wait in the second-level cache."""
     return spec.batch == 1 and spec.a_transposed and not spec.products and spec.k > _STREAMED
-
-
-def _sums_stay(spec: MatmulSpec, core: Core, slots: int) -> bool:
-    """Whether each slot's sums of all of C wait in half of a second-level cache, and all slots' in one."""
-    return max(2, slots) * core.precision.sum_bytes * spec.m * spec.n <= core.l2_bytes
-
-
-def _streamed_steps(spec: MatmulSpec, core: Core) -> int:
-    """Steps of a block: more where all of it is a small part of the first-level cache."""
-    fits = core.l1_bytes // (4 * core.item_bytes * (spec.m + spec.n))
-    most = min(max(fits, _STREAMED_STEPS), BLOCK_STEPS)
-    return divisor_near(spec.k, most // 2, most)
-
-
-def panel_widths(n: int, core: Core) -> list[int]:
-    """Columns that panels of a stored B may have: whole vectors, and n whole panels."""
-    sizes = (vectors * core.lanes for vectors in range(1, _MOST_VECTORS + 1))
-    return [width for width in sizes if n % width == 0]
-
-
-# ------------------------------------------------------------------------------------------------------------- cost
 
 
 def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> float:
@@ -233,12 +114,13 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     batch = -(-spec.batch // slots) if candidate.strategy == "batch" else spec.batch
     far = core.item_bytes * spec.m * spec.n > core.l2_bytes
     streams = _WRITE_STREAMS if far and not candidate.sums_wait else 0.0
+    store = _FAR_STORE if far and candidate.strategy == "split" else _STORE
     work = sum(
         row_tiles
         * column_tiles
         * (
             steps * _step(core, height, width)
-            + (blocks / shares) * (_TILE + _STORE * height * width)
+            + (blocks / shares) * (_TILE + store * height * width)
             + streams * height * height
         )
         for height, row_tiles in rows.items()
@@ -254,6 +136,8 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     total += _LINE * batch * steps * _lines_of_step(spec, core, slots, candidate, height, vectors)
     if candidate.strategy == "split":
         total += spec.m * vectors * (3 + _REMOTE * (slots - 1) / slots) + (_PHASE if slots > 1 else 0)
+    if not _panel_is_near(spec, core, candidate):
+        total += _FAR_PANEL * batch * steps * row_tiles * vectors
     return total + (_PHASE if candidate.panels == "shared" and slots > 1 else 0)
 
 
@@ -295,8 +179,10 @@ def _panels(
 def _in_place(spec: MatmulSpec, core: Core, candidate: Candidate, row_tiles: int) -> float:
     """Extra for one vector of B that all row tiles read where it lies."""
     line, extra = core.precision.line, 0.0
-    if _few_sets(spec.n, line):
+    if few_sets(spec.n, line):
         extra = _CONFLICT * row_tiles
+    elif not _panel_is_near(spec, core, candidate) and spec.n >= _WIDE_LINES * line:
+        extra = _FAR_APART * row_tiles
     elif spec.n >= _FAR_LINES * line:
         extra = _APART * row_tiles
     if crowded(core, min(candidate.k_block, spec.k), candidate.vectors * core.lanes, spec.n):
@@ -304,11 +190,21 @@ def _in_place(spec: MatmulSpec, core: Core, candidate: Candidate, row_tiles: int
     return extra / candidate.vectors if extra else _IN_PLACE * row_tiles
 
 
+def _panel_is_near(spec: MatmulSpec, core: Core, candidate: Candidate) -> bool:
+    """Whether a block's part of B for one tile takes at most half of the first-level cache."""
+    steps = spec.k if candidate.order == "rows" else min(candidate.k_block, spec.k)
+    return 2 * steps * candidate.vectors * core.precision.vector_bytes <= core.l1_bytes
+
+
 def _block_of_a(spec: MatmulSpec, core: Core, candidate: Candidate, height: int, tiles: int) -> float:
     """Per step of the reduction: copying the block's rows, or finding them gone from a cache."""
     if candidate.copies_a:
-        return _COPY * height / core.lanes
-    if not (spec.a_transposed and candidate.goes_by_columns):
+        return _COPY * height / core.precision.line
+    if not spec.a_transposed:
+        if candidate.rows == 1 or not few_sets(spec.k, core.precision.line):
+            return 0.0
+        return (_ROWS_MEET if candidate.rows <= _L1_WAYS else _ROWS_CROWD) * tiles
+    if not candidate.goes_by_columns:
         return 0.0
     steps, rows = min(candidate.k_block, spec.k), min(blocks_of(core, candidate, spec, 1)[0], spec.m)
     if crowded(core, steps, rows, spec.m):
@@ -327,7 +223,7 @@ def crowded(core: Core, runs: int, length: int, distance: int) -> bool:
     return 2 * runs * lines >= sets * ways
 
 
-def _few_sets(elements: int, line: int) -> bool:
+def few_sets(elements: int, line: int) -> bool:
     """Whether rows that far apart meet in one or two of a cache's (at least 64) sets."""
     lines, rest = divmod(elements, line)
     return rest == 0 and 64 // math.gcd(lines, 64) <= 2

@@ -282,19 +282,21 @@ class Gemm:
                 total.blocked_run(block, a, panel, self.plan.k, ahead)
             self.epilogue.tile(block, total, place)
             return
+        waiting = self._waiting_place(block, place)
         if self.plan.streams_c:
-            self.ahead.fetch_c(block, place, height, tile)
+            self.ahead.fetch_c(block, waiting, height, tile)
         total.run(block, a, panel, steps.count, ahead if self.plan.streams_blocks else ())
-        self._settle(block, total, place, steps)
+        self._settle(block, total, place, waiting, steps)
 
-    def _settle(self, block: Block, total: RegisterTile, place: Place, steps: Steps) -> None:
+    def _waiting_place(self, block: Block, place: Place) -> Place:
+        """Where the sums of a tile of C wait between blocks of the reduction."""
+        if self.plan.waiting == "output":
+            return place
+        base = block.let(place.base + self.panels.waiting_base, "waiting")
+        return replace(place, buffer=self.operands.workspace, base=base)
+
+    def _settle(self, block: Block, total: RegisterTile, place: Place, waiting: Place, steps: Steps) -> None:
         """Add to the sums that wait in memory, or finish them."""
-        waits = self.plan.waiting == "output"
-        waiting = Place(
-            self.c if waits else self.operands.workspace,
-            place.base if waits else block.let(place.base + self.panels.waiting_base, "waiting"),
-            place.row_stride, place.row_axis, place.axes,
-        )  # fmt: skip
         last = tirx.LE(index(self.plan.k - self.plan.k_block), steps.first)
 
         def later(body: Block) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from compiler.codegen.matmul.plan import MatmulPlan, word_steps
-from compiler.codegen.tile.packing import Matrix, copy_some, pack_panel
+from compiler.codegen.tile.packing import Matrix, copy_run, copy_some, pack_panel
 from compiler.codegen.tile.pairs import copy_pairs, join_rows, pack_pairs
 from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
 from compiler.codegen.tile.share import share_out
@@ -51,34 +51,49 @@ class Panels:
         """A from row m on in a block of the reduction: where it lies, or the copy of the block's rows."""
         if not self.plan.copies_a:
             return self.rows(batch, m, steps.first)
-        row, step = self._copy_strides
-        local = m - first_tile * self.plan.rows
-        return Scalars(self.workspace, self._copy_base(slot) + local * row, row, step)
+        local = tirx.truncdiv(m, index(self.plan.rows)) - first_tile
+        place = self._copy_base(slot) + local * self.plan.a_tile_elements
+        row, step = (1, self.plan.rows) if self.spec.a_transposed else (self._copied_row, 1)
+        return Scalars(self.workspace, place, row, step)
 
     def copy_rows(
         self, block: Block, slot: Value, batch: Value, steps: Steps, first_tile: Value, end_tile: Value
     ) -> None:
-        """Copy a block of A in the order in which it lies."""
-        first = block.let(first_tile * self.plan.rows, "first_row")
-        count = block.let(tirx.min(end_tile * self.plan.rows, index(self.plan.m)) - first, "rows")
-        source, base = self.rows(batch, first, steps.first), self._copy_base(slot)
-        row, step = self._copy_strides
-        lines, length = (steps.count, count) if self.spec.a_transposed else (count, steps.count)
-        far, copied = (source.step_stride, step) if self.spec.a_transposed else (source.row_stride, row)
-        block.loop(
-            lines,
-            lambda b, i: copy_some(
-                b, (self.a, source.base + i * far), (self.workspace, base + i * copied), length, self.lanes
-            ),
-            name="line",
-        )
+        """Copy a block of A, tile after tile, in the order in which it lies; a transposed one step after step in each
+        tile, as tiles read it."""
+        plan, base, distance = self.plan, self._copy_base(slot), self.plan.a_tile_elements
+        first = first_tile * plan.rows
+        source = self.rows(batch, first, steps.first)
+        if not self.spec.a_transposed:
+            count = block.let(tirx.min(end_tile * plan.rows, index(plan.m)) - first, "rows")
+            far = source.row_stride
+
+            def line(body: Block, i: Value) -> None:
+                place = base + i * self._copied_row
+                copy_some(body, (self.a, source.base + i * far), (self.workspace, place), steps.count, self.lanes)
+
+            block.loop(count, line, name="line")
+            return
+        full, rest = divmod(plan.m, plan.rows)
+        count = block.let(tirx.min(end_tile, index(full)) - first_tile, "tiles")
+
+        def part(body: Block, step: Value, tile: Value, rows: int) -> None:
+            start = source.base + step * source.step_stride + tile * plan.rows
+            place = base + tile * distance + step * plan.rows
+            copy_run(body, self.a, start, self.workspace, place, rows, self.lanes)
+
+        def one_step(body: Block, step: Value) -> None:
+            body.loop(count, lambda b, tile: part(b, step, tile, plan.rows), name="tile")
+            if rest:
+                last = tirx.LT(index(full), end_tile)
+                body.when(last, lambda b: part(b, step, index(full) - first_tile, rest))
+
+        block.loop(steps.count, one_step, name="step")
 
     @property
-    def _copy_strides(self) -> tuple[int, int]:
-        """(row, step) in the copy; an odd number of cache lines apart, so that neighbours fall into different sets."""
-        if self.spec.a_transposed:
-            return 1, self.plan.precision.odd_lines(min(self.plan.m_block, self.plan.m))
-        return self.plan.precision.odd_lines(self.plan.k_block), 1
+    def _copied_row(self) -> int:
+        """Distance of rows in a copy: an odd number of cache lines, so that neighbours fall into different sets."""
+        return self.plan.a_tile_elements // self.plan.rows
 
     def _copy_base(self, slot: Value) -> Value:
         return slot * self.plan.slot_elements + (self.slots_base + self.plan.private_panel_elements)

@@ -18,7 +18,8 @@ from typing import Literal
 
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.matmul.candidate import Candidate, Order, PanelPlace, Strategy, candidate_of
-from compiler.codegen.matmul.cost import BLOCK_STEPS, Core, blocks_of, cost, panel_widths, ranked, with_copies
+from compiler.codegen.matmul.cost import Core, blocks_of, cost
+from compiler.codegen.matmul.search import BLOCK_STEPS, panel_widths, ranked, with_copies
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
@@ -63,13 +64,16 @@ class MatmulPlan:
     n_block: int
     waiting: Waiting
     copies_a: bool
-    """Whether a block of A is copied to where its rows do not meet in one set of the cache."""
+    """Whether a block of A is copied: where it is stored step after step, into the order in which row tiles read it,
+    else to where its rows do not meet in one set of the cache."""
     streams_a: bool
     streams_b: bool
     streams_c: bool
     """Whether the next row tile's part of A and of C, and the next column tile's part of B, is fetched ahead."""
     streams_blocks: bool = False
     """Whether the next block of the reduction is fetched ahead, both of its operands, a part by each tile."""
+    a_transposed: bool = False
+    """Whether A is stored step after step."""
     packs_a: bool = False
     """Whether the whole of A is packed first, in pairs of steps."""
 
@@ -106,12 +110,18 @@ class MatmulPlan:
         return self.columns.tail.width if self.columns.tail else 0
 
     @property
+    def a_tile_elements(self) -> int:
+        """Distance of row tiles in a copied block of A, whose parts of a step must not meet in one set of a cache."""
+        if self.a_transposed:
+            return self.precision.odd_lines(self.rows * self.k_block)
+        return self.rows * self.precision.odd_lines(self.k_block)
+
+    @property
     def a_block_elements(self) -> int:
-        """One thread's copied block of A: each row (or, transposed, each step) a cache line longer than needed."""
+        """One thread's copied block of A."""
         if not self.copies_a:
             return 0
-        line = self.precision.line
-        return self.precision.aligned((min(self.m_block, self.m) + line) * (self.k_block + line))
+        return self.precision.aligned(-(-min(self.m_block, self.m) // self.rows) * self.a_tile_elements)
 
     @property
     def packed_a_elements(self) -> int:
@@ -229,6 +239,7 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         and not spec.products
         and spec.k % k_block == 0
         and precision.item_bytes * spec.k * (spec.m + spec.n) > target.l1_bytes,
+        a_transposed=spec.a_transposed,
         packs_a=spec.products == "bf16" and (spec.a_transposed or spec.stored[0] != spec.products),
         streams_a=short
         and not spec.products

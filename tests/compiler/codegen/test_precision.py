@@ -14,7 +14,8 @@ from compiler.codegen.depthwise import plan as depthwise_plan
 from compiler.codegen.family import choices_of, emit_kernel, workspace_bytes_of
 from compiler.codegen.matmul import plan as matmul_plan
 from compiler.codegen.matmul.candidate import candidate_of
-from compiler.codegen.matmul.cost import Core, cost, ranked
+from compiler.codegen.matmul.cost import Core, cost
+from compiler.codegen.matmul.search import ranked
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.winograd import plan as winograd_plan
 from compiler.codegen.winograd.plan import WinogradPlan
@@ -79,7 +80,7 @@ def test_a_vector_of_half_precision_costs_two_multiply_adds() -> None:
     assert 1.5 < cycles("f16", 64) / cycles("f32", 32) <= 2
 
 
-IN_PLACE = choose(rows=4, vectors=1, strategy="rows", order="columns", panels="direct", k_block=128)
+IN_PLACE = choose(rows=4, vectors=1, strategy="rows", order="columns", panels="direct", k_block=128, copies_a=False)
 """So few steps in a block that its lines of B all stay in the second-level cache, however far apart."""
 
 
@@ -135,8 +136,10 @@ def test_a_product_packs_what_it_stores_and_sums_what_it_accumulates() -> None:
     split = choose(rows=3, vectors=2, strategy="split", order="columns", panels="private", k_block=50)
     assert workspace_bytes_of(matmul(96, columns, 5000), V4, 2, split) == 2 * (2 * 50 * columns + 4 * 97 * columns)
     copied = choose(rows=3, vectors=2, strategy="rows", order="columns", panels="direct", k_block=600, copies_a=True)
-    plan = matmul_plan.plan(matmul(96, columns, 600), V4, 2, copied)
-    assert plan.a_block_elements == (plan.m_block + 32) * (600 + 32)
+    row, tile = 19 * 32, 57 * 32  # 600 steps, and three rows of them, in an odd number of lines of 32
+    assert matmul_plan.plan(matmul(96, columns, 600), V4, 2, copied).a_block_elements == 96 * row
+    by_steps = replace(matmul(96, columns, 600), a_transposed=True)
+    assert matmul_plan.plan(by_steps, V4, 2, copied).a_block_elements == 32 * tile
 
 
 def test_sums_do_not_wait_in_an_output_that_cannot_hold_them() -> None:
