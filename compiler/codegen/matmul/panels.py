@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from compiler.codegen.matmul.plan import MatmulPlan, word_steps
-from compiler.codegen.tile.packing import Matrix, copy_run, copy_some, pack_panel
+from compiler.codegen.tile.packing import Matrix, pack_panel
 from compiler.codegen.tile.pairs import copy_pairs, join_rows, pack_pairs
 from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
 from compiler.codegen.tile.share import share_out
-from compiler.codegen.tile.tiling import ColumnTile
+from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
 from compiler.codegen.tir.tir import Block, Operands, Value, index
 from compiler.kernels.spec import MatmulSpec
 
@@ -53,47 +53,34 @@ class Panels:
             return self.rows(batch, m, steps.first)
         local = tirx.truncdiv(m, index(self.plan.rows)) - first_tile
         place = self._copy_base(slot) + local * self.plan.a_tile_elements
-        row, step = (1, self.plan.rows) if self.spec.a_transposed else (self._copied_row, 1)
-        return Scalars(self.workspace, place, row, step)
+        return Scalars(self.workspace, place, 1, self.plan.rows)
 
     def copy_rows(
         self, block: Block, slot: Value, batch: Value, steps: Steps, first_tile: Value, end_tile: Value
     ) -> None:
-        """Copy a block of A, tile after tile, in the order in which it lies; a transposed one step after step in each
-        tile, as tiles read it."""
-        plan, base, distance = self.plan, self._copy_base(slot), self.plan.a_tile_elements
-        first = first_tile * plan.rows
-        source = self.rows(batch, first, steps.first)
-        if not self.spec.a_transposed:
-            count = block.let(tirx.min(end_tile * plan.rows, index(plan.m)) - first, "rows")
-            far = source.row_stride
-
-            def line(body: Block, i: Value) -> None:
-                place = base + i * self._copied_row
-                copy_some(body, (self.a, source.base + i * far), (self.workspace, place), steps.count, self.lanes)
-
-            block.loop(count, line, name="line")
-            return
+        """Copy a block of A as row tiles read it: tile after tile, each step after step."""
+        plan = self.plan
+        source, base = self.rows(batch, first_tile * plan.rows, steps.first), self._copy_base(slot)
         full, rest = divmod(plan.m, plan.rows)
         count = block.let(tirx.min(end_tile, index(full)) - first_tile, "tiles")
 
-        def part(body: Block, step: Value, tile: Value, rows: int) -> None:
-            start = source.base + step * source.step_stride + tile * plan.rows
-            place = base + tile * distance + step * plan.rows
-            copy_run(body, self.a, start, self.workspace, place, rows, self.lanes)
+        def part(body: Block, tile: Value, rows: int, step: Value | int, number: int | Value) -> None:
+            at = source.base + tile * (plan.rows * source.row_stride) + step * source.step_stride
+            matrix = Matrix(self.a, at, source.step_stride, source.row_stride)
+            place = base + tile * plan.a_tile_elements + step * plan.rows
+            wide = ColumnTile(tuple(width for _, width in vector_pieces(rows, self.lanes)), rows)
+            pack_panel(body, matrix, self.workspace, place, steps=number, tile=wide, lanes=self.lanes, apart=plan.rows)
 
-        def one_step(body: Block, step: Value) -> None:
-            body.loop(count, lambda b, tile: part(b, step, tile, plan.rows), name="tile")
+        def each_tile(body: Block, step: Value | int, number: int | Value) -> None:
+            body.loop(count, lambda b, tile: part(b, tile, plan.rows, step, number), name="tile")
             if rest:
-                last = tirx.LT(index(full), end_tile)
-                body.when(last, lambda b: part(b, step, index(full) - first_tile, rest))
+                last = index(full) - first_tile
+                body.when(tirx.LT(index(full), end_tile), lambda b: part(b, last, rest, step, number))
 
-        block.loop(steps.count, one_step, name="step")
-
-    @property
-    def _copied_row(self) -> int:
-        """Distance of rows in a copy: an odd number of cache lines, so that neighbours fall into different sets."""
-        return self.plan.a_tile_elements // self.plan.rows
+        if self.spec.a_transposed:  # in the order in which it lies
+            block.loop(steps.count, lambda b, step: each_tile(b, step, 1), name="step")
+        else:
+            each_tile(block, 0, steps.count)
 
     def _copy_base(self, slot: Value) -> Value:
         return slot * self.plan.slot_elements + (self.slots_base + self.plan.private_panel_elements)

@@ -64,16 +64,13 @@ class MatmulPlan:
     n_block: int
     waiting: Waiting
     copies_a: bool
-    """Whether a block of A is copied: where it is stored step after step, into the order in which row tiles read it,
-    else to where its rows do not meet in one set of the cache."""
+    """Whether a block of A is copied first into the order in which row tiles read it."""
     streams_a: bool
     streams_b: bool
     streams_c: bool
     """Whether the next row tile's part of A and of C, and the next column tile's part of B, is fetched ahead."""
     streams_blocks: bool = False
     """Whether the next block of the reduction is fetched ahead, both of its operands, a part by each tile."""
-    a_transposed: bool = False
-    """Whether A is stored step after step."""
     packs_a: bool = False
     """Whether the whole of A is packed first, in pairs of steps."""
 
@@ -112,9 +109,7 @@ class MatmulPlan:
     @property
     def a_tile_elements(self) -> int:
         """Distance of row tiles in a copied block of A, whose parts of a step must not meet in one set of a cache."""
-        if self.a_transposed:
-            return self.precision.odd_lines(self.rows * self.k_block)
-        return self.rows * self.precision.odd_lines(self.k_block)
+        return self.precision.odd_lines(self.rows * self.k_block)
 
     @property
     def a_block_elements(self) -> int:
@@ -239,7 +234,6 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         and not spec.products
         and spec.k % k_block == 0
         and precision.item_bytes * spec.k * (spec.m + spec.n) > target.l1_bytes,
-        a_transposed=spec.a_transposed,
         packs_a=spec.products == "bf16" and (spec.a_transposed or spec.stored[0] != spec.products),
         streams_a=short
         and not spec.products

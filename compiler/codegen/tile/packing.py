@@ -34,11 +34,21 @@ class Matrix:
 
 
 def pack_panel(
-    block: Block, source: Matrix, buffer: Buffer, base: Value, *, steps: int | Value, tile: ColumnTile, lanes: int
+    block: Block,
+    source: Matrix,
+    buffer: Buffer,
+    base: Value,
+    *,
+    steps: int | Value,
+    tile: ColumnTile,
+    lanes: int,
+    apart: int = 0,
 ) -> None:
-    """Copy `steps` steps of the columns of `tile` to a panel at `base`."""
+    """Copy `steps` steps of the columns of `tile` to a panel at `base`, where steps are as far `apart` as the tile is
+    wide if nothing else is said."""
+    apart = apart or tile.width
     if source.column_stride == 1:
-        block.loop(steps, lambda body, k: _copy_step(body, source.at(k, 0), buffer, base + k * tile.width, tile))
+        block.loop(steps, lambda body, k: _copy_step(body, source.at(k, 0), buffer, base + k * apart, tile))
         return
     turns = steps // lanes if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(lanes)), "turns")
 
@@ -46,13 +56,13 @@ def pack_panel(
         step = number * lanes
         for start in range(0, tile.width, lanes):
             at = source.at(step, start)
-            put_square(body, at.steps(lanes), buffer, base + step * tile.width + start, tile, start, lanes)
+            put_square(body, at.steps(lanes), buffer, base + step * apart + start, tile, start, lanes, apart)
 
     block.loop(turns, square, name="square")
     done = turns * lanes
     block.loop(
         steps - done,
-        lambda body, k: _gather_step(body, source.at(done + k, 0), buffer, base + (done + k) * tile.width, tile),
+        lambda body, k: _gather_step(body, source.at(done + k, 0), buffer, base + (done + k) * apart, tile),
     )
 
 
@@ -80,7 +90,14 @@ def _gather_step(block: Block, source: Matrix, buffer: Buffer, base: Value, tile
 
 
 def put_square(
-    block: Block, column: Callable[[int], Value], buffer: Buffer, base: Value, tile: ColumnTile, first: int, lanes: int
+    block: Block,
+    column: Callable[[int], Value],
+    buffer: Buffer,
+    base: Value,
+    tile: ColumnTile,
+    first: int,
+    lanes: int,
+    apart: int = 0,
 ) -> None:
     """A square of `lanes` steps by `lanes` columns, from columns that are read as vectors (`column`: of the square), by
     exchanges between registers; zeros where the tile has none."""
@@ -92,7 +109,7 @@ def put_square(
     for step, vector in enumerate(transposed(block, columns)):
         if height < lanes:
             vector = tirx.Shuffle([vector], [index(i) for i in range(height)])
-        block.store(buffer, base + step * tile.width, vector)
+        block.store(buffer, base + step * (apart or tile.width), vector)
 
 
 def transposed(block: Block, rows: list[Value]) -> list[Value]:

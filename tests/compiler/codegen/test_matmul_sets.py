@@ -7,11 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from compiler.codegen.choice import choose
 from compiler.codegen.matmul.cost import Core, crowded
 from compiler.codegen.matmul.plan import plan
+from compiler.codegen.testing import Kernel, native_target
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target, load
+from tests.compiler.codegen.contractions import distance, expected, random_inputs
+from tests.compiler.codegen.reference import identity
 from tests.compiler.codegen.test_matmul_updates import state
 
 V4, V3, PI5 = load("x86-64-v4"), load("x86-64-v3"), load("raspberry-pi-5")
@@ -51,3 +55,29 @@ def test_steps_that_outlast_the_first_level_cache_are_copied() -> None:
 def test_near_rows_are_read_where_they_lie() -> None:
     gradient = plan(MatmulSpec(1, 192, 192, 788, a_transposed=True, dtype="f32"), V4, 2)
     assert (gradient.panels, gradient.copies_a) == ("direct", False)
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["by rows", "by steps"])
+@pytest.mark.parametrize(("rows", "strategy"), [(8, "rows"), (13, "columns"), (5, "batch")])
+def test_copied_blocks_are_the_same_product(rows: int, strategy: str, transposed: bool, residual: bool) -> None:
+    """Several blocks of rows and of steps, the last ones short; with a residual the sums wait in the workspace."""
+    batch = 2 if strategy == "batch" else 1
+    spec = MatmulSpec(batch, 709, 210, 901, a_transposed=transposed, dtype="f32")
+    if residual:
+        spec = replace(spec, epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(identity(batch, 709, 210),))
+    way = choose(rows=rows, vectors=2, strategy=strategy, order="columns", panels="private", k_block=384, copies_a=True)
+    target = load(native_target())
+    found = plan(spec, target, 2, way)
+    assert found.copies_a
+    assert found.m_block < spec.m
+    assert found.waiting == ("workspace" if residual else "output")
+    inputs = random_inputs(spec)
+    assert distance(Kernel(spec, target, 2, way).run(*inputs)[0], expected(spec, inputs)) < 6e-7
+
+
+@pytest.mark.parametrize("k", [3072, 2048, 4096])
+def test_rows_that_meet_in_one_set_of_the_first_level_cache_are_copied(k: int) -> None:
+    product = MatmulSpec(1, 512, 768, k, dtype="f32")
+    assert plan(product, V4, 2).copies_a
+    assert not plan(replace(product, k=k + 16), V4, 2).copies_a
