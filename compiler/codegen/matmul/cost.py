@@ -36,8 +36,6 @@ _TRANSPOSE = 8.0
 """Packing of one vector of B."""
 _IN_PLACE = 0.1
 """Extra for one vector of B read where it lies."""
-_FAR_PANEL = 0.15
-"""Extra for one vector of a panel that the first-level cache does not hold."""
 _APART = 0.45
 _FAR_APART = 4.0
 _CONFLICT = 2.5
@@ -49,7 +47,7 @@ _WIDE_LINES = 8
 _CROWDED = 15.0
 """Extra for a tile's part of one step of A or B that other lines of the block drive out of the second-level cache."""
 _EVERY_STEP = 6.0
-"""Extra for a tile's part of one step of a transposed A, whose line the first-level cache has given up."""
+"""Extra for a tile's part of one step of a transposed A, as far as the first-level cache has given up its line."""
 _ROWS_MEET = 1.2
 _ROWS_CROWD = 7.0
 """Extra for a tile's part of one step of an A whose rows meet in few sets of the cache; if those have too few ways."""
@@ -136,8 +134,6 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
     total += _LINE * batch * steps * _lines_of_step(spec, core, slots, candidate, height, vectors)
     if candidate.strategy == "split":
         total += spec.m * vectors * (3 + _REMOTE * (slots - 1) / slots) + (_PHASE if slots > 1 else 0)
-    if not _panel_is_near(spec, core, candidate):
-        total += _FAR_PANEL * batch * steps * row_tiles * vectors
     return total + (_PHASE if candidate.panels == "shared" and slots > 1 else 0)
 
 
@@ -209,7 +205,7 @@ def _block_of_a(spec: MatmulSpec, core: Core, candidate: Candidate, height: int,
     steps, rows = min(candidate.k_block, spec.k), min(blocks_of(core, candidate, spec, 1)[0], spec.m)
     if crowded(core, steps, rows, spec.m):
         return _CROWDED * tiles
-    return _EVERY_STEP * tiles if 2 * steps * core.precision.line_bytes >= core.l1_bytes else 0.0
+    return _EVERY_STEP * tiles * min(1.0, 2 * steps * core.precision.line_bytes / core.l1_bytes)
 
 
 def crowded(core: Core, runs: int, length: int, distance: int) -> bool:
