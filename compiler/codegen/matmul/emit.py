@@ -167,13 +167,13 @@ class Gemm:
     def _block_by_block(self, block: Block, slot: Value, batch: Value, rows: Span, columns: Span) -> None:
         def row_block(body: Block, steps: Steps, part: Span) -> None:
             if self.plan.copies_a:
-                self.panels.copy_rows(body, slot, batch, steps, part.first, part.end)
+                self._copy_rows(body, slot, batch, steps, part)
 
             def column_tile(one: Block, tile: ColumnTile, number: Value) -> None:
                 panel = self.panels.columns(one, slot, batch, steps, tile, number)
 
                 def row_tile(inner: Block, height: int, m: Value) -> None:
-                    a = self.panels.block_rows(slot, batch, steps, part.first, m)
+                    a = self.panels.block_rows(slot, batch, steps, part.first, height, m)
                     self.panels.fetch_next(inner, batch, steps, tile, number, part.first, m)
                     if self.plan.order == "parts":
                         ahead = self.ahead.next_of_part(steps, part, columns, m, number)
@@ -192,6 +192,19 @@ class Gemm:
             self._each_row_block(block, rows, lambda b, p: each_steps(b, lambda c, k: row_block(c, k, p)))
         else:
             each_steps(block, lambda b, k: self._each_row_block(b, rows, lambda c, p: row_block(c, k, p)))
+
+    def _copy_rows(self, block: Block, slot: Value, batch: Value, steps: Steps, part: Span) -> None:
+        """Copy a block of A in the order in which row tiles read it; what is stored by steps is read so."""
+
+        def some(body: Block, of: Steps, done: Value) -> None:
+            self._each_row_tile(
+                body, part, lambda b, rows, m: self.panels.copy_tile(b, slot, batch, of, done, part.first, rows, m)
+            )
+
+        if self.spec.a_transposed:
+            block.loop(steps.count, lambda b, i: some(b, Steps(b.let(steps.first + i, "step"), 1), i), name="step")
+        else:
+            some(block, steps, index(0))
 
     def _each_steps(self, block: Block, first: Value, end: Value, body: Callable[[Block, Steps], None]) -> None:
         """Blocks [first, end) of the reduction."""

@@ -47,40 +47,33 @@ class Panels:
             return Scalars(self.workspace, place + self.packed_a_base, row, step)
         return Scalars(self.a, place, row, step)
 
-    def block_rows(self, slot: Value, batch: Value, steps: Steps, first_tile: Value, m: Value) -> Scalars:
-        """A from row m on in a block of the reduction: where it lies, or the copy of the block's rows."""
+    def block_rows(self, slot: Value, batch: Value, steps: Steps, first_tile: Value, height: int, m: Value) -> Scalars:
+        """A's `height` rows from m on in a block of the reduction: where they lie, or their tile of the copy."""
         if not self.plan.copies_a:
             return self.rows(batch, m, steps.first)
-        local = tirx.truncdiv(m, index(self.plan.rows)) - first_tile
-        place = self._copy_base(slot) + local * self.plan.a_tile_elements
-        return Scalars(self.workspace, place, 1, self.plan.rows)
+        return Scalars(self.workspace, self._copied_tile(slot, first_tile, m), 1, height)
 
-    def copy_rows(
-        self, block: Block, slot: Value, batch: Value, steps: Steps, first_tile: Value, end_tile: Value
+    def copy_tile(
+        self,
+        block: Block,
+        slot: Value,
+        batch: Value,
+        steps: Steps,
+        done: Value,
+        first_tile: Value,
+        height: int,
+        m: Value,
     ) -> None:
-        """Copy a block of A as row tiles read it: tile after tile, each step after step."""
-        plan = self.plan
-        source, base = self.rows(batch, first_tile * plan.rows, steps.first), self._copy_base(slot)
-        full, rest = divmod(plan.m, plan.rows)
-        count = block.let(tirx.min(end_tile, index(full)) - first_tile, "tiles")
+        """Copy some steps, before which `done` are, of the `height` rows from m on: step after step, as tiles read."""
+        there = self.rows(batch, m, steps.first)
+        source = Matrix(self.a, there.base, there.step_stride, there.row_stride)
+        place = block.let(self._copied_tile(slot, first_tile, m) + done * height, "copy")
+        tile = ColumnTile(tuple(width for _, width in vector_pieces(height, self.lanes)), height)
+        pack_panel(block, source, self.workspace, place, steps=steps.count, tile=tile, lanes=self.lanes)
 
-        def part(body: Block, tile: Value, rows: int, step: Value | int, number: int | Value) -> None:
-            at = source.base + tile * (plan.rows * source.row_stride) + step * source.step_stride
-            matrix = Matrix(self.a, at, source.step_stride, source.row_stride)
-            place = base + tile * plan.a_tile_elements + step * plan.rows
-            wide = ColumnTile(tuple(width for _, width in vector_pieces(rows, self.lanes)), rows)
-            pack_panel(body, matrix, self.workspace, place, steps=number, tile=wide, lanes=self.lanes, apart=plan.rows)
-
-        def each_tile(body: Block, step: Value | int, number: int | Value) -> None:
-            body.loop(count, lambda b, tile: part(b, tile, plan.rows, step, number), name="tile")
-            if rest:
-                last = index(full) - first_tile
-                body.when(tirx.LT(index(full), end_tile), lambda b: part(b, last, rest, step, number))
-
-        if self.spec.a_transposed:  # in the order in which it lies
-            block.loop(steps.count, lambda b, step: each_tile(b, step, 1), name="step")
-        else:
-            each_tile(block, 0, steps.count)
+    def _copied_tile(self, slot: Value, first_tile: Value, m: Value) -> Value:
+        number = tirx.truncdiv(m, index(self.plan.rows)) - first_tile
+        return self._copy_base(slot) + number * self.plan.a_tile_elements
 
     def _copy_base(self, slot: Value) -> Value:
         return slot * self.plan.slot_elements + (self.slots_base + self.plan.private_panel_elements)

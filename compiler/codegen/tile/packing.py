@@ -34,21 +34,11 @@ class Matrix:
 
 
 def pack_panel(
-    block: Block,
-    source: Matrix,
-    buffer: Buffer,
-    base: Value,
-    *,
-    steps: int | Value,
-    tile: ColumnTile,
-    lanes: int,
-    apart: int = 0,
+    block: Block, source: Matrix, buffer: Buffer, base: Value, *, steps: int | Value, tile: ColumnTile, lanes: int
 ) -> None:
-    """Copy `steps` steps of the columns of `tile` to a panel at `base`, where steps are as far `apart` as the tile is
-    wide if nothing else is said."""
-    apart = apart or tile.width
+    """Copy `steps` steps of the columns of `tile` to a panel at `base`."""
     if source.column_stride == 1:
-        block.loop(steps, lambda body, k: _copy_step(body, source.at(k, 0), buffer, base + k * apart, tile))
+        block.loop(steps, lambda body, k: _copy_step(body, source.at(k, 0), buffer, base + k * tile.width, tile))
         return
     turns = steps // lanes if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(lanes)), "turns")
 
@@ -56,13 +46,13 @@ def pack_panel(
         step = number * lanes
         for start in range(0, tile.width, lanes):
             at = source.at(step, start)
-            put_square(body, at.steps(lanes), buffer, base + step * apart + start, tile, start, lanes, apart)
+            put_square(body, at.steps(lanes), buffer, base + step * tile.width + start, tile, start, lanes)
 
     block.loop(turns, square, name="square")
     done = turns * lanes
     block.loop(
         steps - done,
-        lambda body, k: _gather_step(body, source.at(done + k, 0), buffer, base + (done + k) * apart, tile),
+        lambda body, k: _gather_step(body, source.at(done + k, 0), buffer, base + (done + k) * tile.width, tile),
     )
 
 
@@ -90,14 +80,7 @@ def _gather_step(block: Block, source: Matrix, buffer: Buffer, base: Value, tile
 
 
 def put_square(
-    block: Block,
-    column: Callable[[int], Value],
-    buffer: Buffer,
-    base: Value,
-    tile: ColumnTile,
-    first: int,
-    lanes: int,
-    apart: int = 0,
+    block: Block, column: Callable[[int], Value], buffer: Buffer, base: Value, tile: ColumnTile, first: int, lanes: int
 ) -> None:
     """A square of `lanes` steps by `lanes` columns, from columns that are read as vectors (`column`: of the square), by
     exchanges between registers; zeros where the tile has none."""
@@ -109,7 +92,7 @@ def put_square(
     for step, vector in enumerate(transposed(block, columns)):
         if height < lanes:
             vector = tirx.Shuffle([vector], [index(i) for i in range(height)])
-        block.store(buffer, base + step * (apart or tile.width), vector)
+        block.store(buffer, base + step * tile.width, vector)
 
 
 def transposed(block: Block, rows: list[Value]) -> list[Value]:
@@ -151,23 +134,6 @@ def copy_run(
     for start, width in vector_pieces(count - whole * lanes, lanes):
         done = whole * lanes + start
         block.store(buffer, base + done, load(source, source_base + done, width))
-
-
-def copy_some(
-    block: Block, source: tuple[Buffer, Value], target: tuple[Buffer, Value], count: int | Value, lanes: int
-) -> None:
-    """Copy consecutive elements, each side given as (buffer, first element); `count` need not be known beforehand."""
-    if isinstance(count, int):
-        copy_run(block, *source, *target, count, lanes)
-        return
-    whole = block.let(tirx.truncdiv(count, index(lanes)), "whole")
-
-    def piece(body: Block, i: Value, width: int) -> None:
-        body.store(target[0], target[1] + i, load(source[0], source[1] + i, width))
-
-    block.loop(whole, lambda body, i: piece(body, i * lanes, lanes), name="copy")
-    done = block.let(whole * lanes, "done")
-    block.loop(count - done, lambda body, i: piece(body, done + i, 1), name="rest")
 
 
 def zero_run(block: Block, buffer: Buffer, base: Value, count: int, lanes: int) -> None:
