@@ -33,8 +33,8 @@ TORCH = "torch==2.13.0"
 """For modules of one's own, and the tests; the farm and the demo do without."""
 TORCHVISION = "torchvision==0.28.0"
 """For its model definitions; has no build for this PyTorch without CUDA, so it comes alone (`tests/vision.py`)."""
-PYTHON_PACKAGES = {"farm": (77, 1040), "pytorch": (86, 1790), "dev": (221, 2680)}
-"""How many, and MB on the disk, at each level, with the versions of constraints.txt (a test measures again)."""
+PYTHON_PACKAGES = {"farm": (77, 1040), "pytorch": (86, 1790), "dev": (221, 2680), "gpu": (19, 4020)}
+"""How many, and MB, at each level, and more with PyTorch for GPUs, by constraints.txt (a test measures again)."""
 MINUTES = {"Debian packages": "1 to 3", "Python packages": "2 to 5", "linker": "1 to 5"}
 """On a machine of two to four cores and a line of 100 Mbit/s."""
 PROGRESS_INTERVAL_S = 9.0
@@ -133,7 +133,7 @@ def announce(level: str, missing: Sequence[SystemPackage], done: bool) -> None:
         count, size_mb = new_packages(level)
         say(f"  Python packages  about {count}, {size_mb:,} MB in .venv; {MINUTES['Python packages']} min")
         if level != "farm":
-            say("  PyTorch          among them; where pip's index only has it for GPUs, some 5,000 MB and minutes more")
+            say(f"  PyTorch          among them; {PYTHON_PACKAGES['gpu'][1]:,} MB more if pip only has it for GPUs")
     if not done and not done_below(level):
         say("  chart library    uPlot by npm, 1 MB; seconds" if shutil.which("npm") else f"  chart library    {NO_NPM}")
         say(f"  linker           its C library for each kind of machine; {MINUTES['linker']} min")

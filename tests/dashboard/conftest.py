@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from service.app import create_app
 from service.database.models import Base
@@ -18,6 +18,7 @@ from service.keys.service import Role, create_key, create_link
 from service.settings import Settings
 from tests.dashboard.seed import Seeded, seed
 
+PATIENCE_MS = 30_000
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
@@ -79,7 +80,8 @@ def browser(seeded: SeededFarm) -> TestClient:
 
 @pytest.fixture(scope="package")
 def web() -> Iterator[Browser]:
-    """Headless Chromium."""
+    """Headless Chromium, which is waited for as long as a busy machine needs."""
+    expect.set_options(timeout=PATIENCE_MS)
     from tests.dashboard.screenshots import chromium  # which makes its farm with what is above
 
     with chromium() as browser:

@@ -122,11 +122,11 @@ def test_a_bar_leads_to_its_row_and_a_head_sorts(web: Browser, address: str, see
     assert name
     assert name.rstrip("…") in page.evaluate("document.querySelector('tr:target').innerText")
     page.get_by_role("link", name="Share").click()
-    assert "sort=-share_percent" in page.url
+    page.wait_for_url("**sort=-share_percent**")
     assert page.locator("th[aria-sort=descending]").inner_text().startswith("Share")
     assert page.locator("#kernels th:has(.arrow)").all_inner_texts() == ["Share %"]
     page.get_by_role("link", name="Share").click()
-    assert "sort=share_percent" in page.url
+    page.wait_for_url("**sort=share_percent**")
     page.context.close()
 
 

@@ -71,6 +71,7 @@ def test_kernels_are_found_without_javascript(web: Browser, served: tuple[Seeded
     page.goto(f"/dashboard/runs/{served[0].ids.sparse_run}")
     page.get_by_label("Find a kernel").fill("depthwise")
     page.get_by_role("button", name="Find").click()
+    page.wait_for_url("**depthwise**")
     names = page.locator("#kernels tbody tr:visible th").all_inner_texts()
     assert names
     assert all("depthwise" in name for name in names)
