@@ -15,13 +15,16 @@ _FRAME = re.compile(r"^\s+(?:mov\s+x29, sp|add\s+x29, sp|movq\s+%rsp, %rbp)")
 _STACK = re.compile(r"\[sp\b|\(%rsp")
 _STACK_OR_FRAME = re.compile(r"\[sp\b|\[x29\b|\(%rsp|\(%rbp")
 _NEON_FMA = re.compile(r"^\s+fml[as]\s+v\d+\.(\d)[sh]")
+_NEON_BYTES = re.compile(r"^\s+sdot\s+v\d+\.(\d)s")
 _NEON_SCALAR = re.compile(r"^\s+fn?m(?:add|sub)\s+s")
 _X86_FMA = re.compile(r"^\s+vfn?m(?:add|sub)\w+ps\s.*%([xyz])mm")
+_X86_BYTES = re.compile(r"^\s+vpdpbusd\s.*%([xyz])mm")
 _X86_SCALAR = re.compile(r"^\s+vfn?m(?:add|sub)\w+ss\s")
 _MOVES_VECTOR = re.compile(r"\bq\d+|%[xyz]mm|\bv\d+\.")
-_LOADS = re.compile(r"^\s+(?:ld\w+|vmov[ua]p[sd]\s+[^%]*\(|vbroadcastss\s+[^%]*\()")
+_LOADS = re.compile(r"^\s+(?:ld\w+|vmov[ua]p[sd]\s+[^%]*\(|vmovdq[ua]\w*\s+[^%]*\(|v(?:p?)broadcast(?:ss|d)\s+[^%]*\()")
 PRODUCT_SHARE = 0.3
 """Least part of a product's inner loop that multiply-adds are."""
+_IN_A_WORD = 4
 _X86_LANES = {"x": 4, "y": 8, "z": 16}
 
 
@@ -68,9 +71,13 @@ class Loop:
 
 
 def multiply_adds(instruction: str) -> int:
-    """Multiply-adds of one instruction, in f32 or float16."""
+    """Multiply-adds of one instruction, in f32 or float16, or of bytes."""
     if match := _NEON_FMA.match(instruction):
         return int(match[1])
+    if match := _NEON_BYTES.match(instruction):
+        return _IN_A_WORD * int(match[1])
+    if match := _X86_BYTES.match(instruction):
+        return _IN_A_WORD * _X86_LANES[match[1]]
     if match := _X86_FMA.match(instruction):
         return _X86_LANES[match[1]]
     return int(bool(_NEON_SCALAR.match(instruction) or _X86_SCALAR.match(instruction)))

@@ -1,4 +1,5 @@
-"""What are frozen weights in few bits worth? LLaMA-class models with adapters; f32, int8, int4 take turns in one run.
+"""What are frozen weights in few bits worth? LLaMA-class models with adapters; f32, int8, int4, and int8
+multiplied as such take turns in one run.
 
     python -m benchmarks.frozen --shape 110M [--layers 12] [--tokens 256] [--threads 2] [--rounds 3] [--limit-mb 1200]
 
@@ -16,11 +17,11 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -28,10 +29,11 @@ from benchmarks.prepare import BENCH
 from benchmarks.sides import native_target
 from compiler.api import BuildSettings, compile_training
 from compiler.cache_folder import cache_folder
+from compiler.codegen.testing import runs
 from compiler.external import External
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Frozen
-from compiler.targets import load
+from compiler.targets import Target, load
 from device_agents.job import cgroup
 from tests.compiler.agreement.step_binary import StepBinary
 
@@ -52,7 +54,10 @@ class Shape:
 
 SHAPES = {"110M": Shape(768, 12, 12, 12, 2048), "1.1B": Shape(2048, 22, 32, 4, 5632)}
 PLAN = {"name": "lora", "lora": {"targets": ["q_proj", "v_proj"], "rank": 8, "alpha": 16}}
-KINDS: tuple[Frozen, ...] = ("f32", "int8", "int4")
+KINDS: Mapping[str, Mapping[str, str]] = {
+    **{kind: {"frozen": kind} for kind in get_args(Frozen)},
+    "int8-products": {"frozen": "int8", "frozen_products": "int8"},
+}
 STEPS = 4
 
 
@@ -92,21 +97,27 @@ def exported(shape: Shape, layers: int, tokens: int, vocabulary: int = VOCABULAR
     return Exported(file.read_bytes(), {DATA: np.memmap(folder / DATA, np.uint8, "r").data})
 
 
-def built(file: Exported, kind: Frozen, threads: int, tokens: int, name: str) -> list[str]:
+def target_of(kind: str) -> Target:
+    """This machine, with instructions for products of bytes where it has them and they are asked for."""
+    with_bytes = load("x86-64-v4-vnni")
+    return with_bytes if kind == "int8-products" and runs(with_bytes) else load(native_target())
+
+
+def built(file: Exported, kind: str, threads: int, tokens: int, name: str) -> list[str]:
     """Build a step and say what it takes; its command line."""
     spec = {
-        "batch": 1, "threads": threads, "precision": {"frozen": kind},
+        "batch": 1, "threads": threads, "precision": KINDS[kind],
         "optimizer": {"kind": "sgd", "learning_rate": 1e-3},
     }  # fmt: skip
     settings = BuildSettings(
-        SparsePlan.parse(PLAN), TrainingSpec.parse(spec), load(native_target()), cache_dir=cache_folder()
+        SparsePlan.parse(PLAN), TrainingSpec.parse(spec), target_of(kind), cache_dir=cache_folder()
     )
     bundle = compile_training(file.model, settings, file.external)
     folder = BENCH / "frozen" / f"{name}-{kind}"
     folder.mkdir(parents=True, exist_ok=True)
     memory = bundle.manifest["memory"]
     told = {"bundle": bundle.size_bytes, "weights": memory["weights_bytes"], "arena": memory["arena_bytes"]}
-    print(f"  {kind:5} " + ", ".join(f"{what} {size / 1e6:,.1f} MB" for what, size in told.items()), flush=True)
+    print(f"  {kind:13} " + ", ".join(f"{what} {size / 1e6:,.1f} MB" for what, size in told.items()), flush=True)
     for warning in bundle.warnings:
         print(f"        {warning}")
     binary = StepBinary.unpack(bundle, folder)
@@ -182,7 +193,7 @@ def main() -> None:
     for kind in asked.kinds:
         step, resident, own = (statistics.median(one[kind][i] for one in rounds) for i in range(3))
         print(
-            f"  {kind:5} {step:9.1f} ms a step, {asked.tokens / step * 1e3:7.1f} tokens/s, "
+            f"  {kind:13} {step:9.1f} ms a step, {asked.tokens / step * 1e3:7.1f} tokens/s, "
             f"at most {resident:,.0f} MB resident, {own:,.0f} MB of it no file's"
         )
     for kind in (one for one in asked.kinds if one != "f32" and "f32" in asked.kinds):

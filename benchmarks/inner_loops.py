@@ -1,7 +1,7 @@
 """What the inner loops of a model's contractions can reach on a board's core, by its scheduling model: no board needed.
 
     python -m benchmarks.inner_loops --target raspberry-pi-4 [--model mobilenet_v2 | FILE.onnx] [--batch 1]
-                                     [--variants] [--compute f16] [--json FILE]
+                                     [--variants] [--compute f16] [--frozen-products] [--json FILE]
 
 Every distinct matrix product, convolution, depth-wise convolution and attention of the full training step is compiled
 for the target. `llvm-mca` (Debian package llvm-19) runs the loop with most accumulators of each on its model of the
@@ -9,6 +9,7 @@ core, and tells the cycles of a turn and the unit that is busiest in it; the pea
 independent multiply-adds. Memory is taken to answer from the first-level cache: this is the bound of the instructions,
 not of the kernel. A loop without vectors on the stack has no spills. Of products that are summed in float16, a turn's
 share of what each block of sums costs at its end is counted too, as if nothing hid it; the peak is that of f32.
+`--frozen-products`: of a step that trains biases alone, beside weights in int8 that are multiplied as bytes.
 """
 
 from __future__ import annotations
@@ -23,20 +24,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from benchmarks.assembly import Loop, around, hottest_loop, multiply_adds
-from compiler.call_passes import fusion_passes, order_passes
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.family import choices_of, emit_kernel
-from compiler.frontend.file.limits import DEFAULT_LIMITS
-from compiler.frontend.importer import import_model
 from compiler.kernels.spec import AttentionSpec, ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec
-from compiler.passes import FORWARD_PASSES, run_passes
-from compiler.pipeline import derive_training_step, make_programs
+from compiler.pipeline import walk
+from compiler.program.program import Program
+from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Compute
-from compiler.step.plan import resolve_plan
 from compiler.targets import Target, load, names
 
 ANALYSED = (MatmulSpec, ConvSpec, DepthwiseSpec, AttentionSpec)
@@ -92,10 +90,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--variants", action="store_true", help="every schedule that a family offers, not its default")
     parser.add_argument("--compute", choices=get_args(Compute), default="f32")
+    parser.add_argument("--frozen-products", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     target = load(arguments.target)
-    wanted = contractions(model_bytes(arguments.model), arguments.batch, target, arguments.compute)
+    precision: dict[str, str] = {"compute": arguments.compute}
+    if arguments.frozen_products:
+        precision |= {"frozen": "int8", "frozen_products": "int8"}
+    plan = "bias-only" if arguments.frozen_products else "full"
+    wanted = contractions(model_bytes(arguments.model), arguments.batch, target, precision, plan)
     found = list(analyse(wanted, target, arguments.variants))
     _print_summary(target, found)
     if arguments.json:
@@ -111,16 +114,17 @@ def model_bytes(name: str) -> bytes:
     return MODELS[name]()
 
 
-def contractions(model: bytes, batch: int, target: Target, compute: Compute = "f32") -> dict[KernelSpec, int]:
-    """The contractions of a full training step and how often it calls each."""
+def contractions(
+    model: bytes, batch: int, target: Target, precision: Mapping[str, str] | None = None, plan: str = "full"
+) -> dict[KernelSpec, int]:
+    """The contractions of a training step and how often it calls each."""
     optimizer = {"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9}
-    spec = TrainingSpec.parse({"batch": batch, "optimizer": optimizer, "precision": {"compute": compute}})
-    graph = import_model(model, input_shapes={}, batch=batch, batch_norm=spec.batch_norm, limits=DEFAULT_LIMITS)
-    forward = run_passes(graph, FORWARD_PASSES)
-    training = derive_training_step(forward, resolve_plan(forward, SparsePlan.parse("full")), spec)
+    spec = TrainingSpec.parse({"batch": batch, "optimizer": optimizer, "precision": dict(precision or {})})
+    stages = walk(model, BuildSettings(SparsePlan.parse(plan), spec, target))
+    programs: Any = next(stage for stage in stages if stage.name == "schedule").made
+    train: Program = programs[0]
     counts: dict[KernelSpec, int] = {}
-    passes = (*fusion_passes(target), *order_passes(target, activations=compute))
-    for call in make_programs(forward, training, passes)[0][0].calls:
+    for call in train.calls:
         if isinstance(call.spec, ANALYSED):
             counts[call.spec] = counts.get(call.spec, 0) + 1
     return counts

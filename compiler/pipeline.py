@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from compiler.call_passes import fusion_passes, order_passes, run_call_passes
@@ -17,6 +17,7 @@ from compiler.passes.eliminate_dead import without_dead
 from compiler.placement.attempts import attempts
 from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
+from compiler.program.multiply_bytes import byte_warnings
 from compiler.program.multiply_halves import precision_warnings
 from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
 from compiler.program.state import held_in_bytes, state_tensors
@@ -37,6 +38,7 @@ from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, decide_plan
 from compiler.step.planning.reach import reached_by_loss
 from compiler.step.training import TrainingGraph
+from compiler.warnings import CompileWarning
 
 
 def compile_step(
@@ -83,7 +85,7 @@ def walk(
     adapted = attach_adapters(forward, decided.updates, settings.plan.lora)
     forward, plan = replace(adapted.graph, warnings=adapted.graph.warnings + decided.warnings), adapted.plan
     forward, plan = with_ranges(forward, plan, trace)
-    forward, frozen = hold_frozen(forward, plan, spec.precision.frozen)
+    forward, frozen = hold_frozen(forward, plan, spec.precision)
     yield Stage("plan", plan, forward.names)
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
@@ -102,6 +104,7 @@ def walk(
             direct=spec.convolutions == "direct",
             activations=spec.precision.compute,
             held=held_in_bytes(forward),
+            in_bytes=spec.precision.frozen_products == "int8",
         ),
         trace,
     )
@@ -134,11 +137,16 @@ def walk(
             measured=placed.measured,
             trace=trace,
             frozen=frozen,
-            warnings=tuple(
-                dict.fromkeys((*training.graph.warnings, *precision_warnings(target, spec.precision.compute)))
-            ),
+            warnings=tuple(dict.fromkeys((*training.graph.warnings, *_of_precision(settings, placed.programs)))),
         ),
     )
+
+
+def _of_precision(settings: BuildSettings, programs: Iterable[Program]) -> Iterator[CompileWarning]:
+    own, target = settings.spec.precision, settings.target
+    yield from precision_warnings(target, own.compute)
+    if own.frozen_products != "f32":
+        yield from byte_warnings(target, programs)
 
 
 def derive_training_step(

@@ -79,7 +79,10 @@ def _frozen(step: CompiledStep) -> dict[str, object]:
         return {}
     errors = {name: float(f"{error:.3g}") for name, error in told.errors.items()}
     eight = {"in_eight_bits": dict(told.eight)} if told.kind == "int4" else {}
-    return {"frozen": {"kind": told.kind, "errors": errors, **eight, "kept": dict(told.kept)}}
+    specs = (call.spec for program in step.programs.values() for call in program.calls)
+    rounds = any(getattr(spec, "products", "") == "i8" for spec in specs)
+    products = {"products": "int8"} if rounds else {}
+    return {"frozen": {"kind": told.kind, "errors": errors, **products, **eight, "kept": dict(told.kept)}}
 
 
 def _schedule(schedule: Schedule) -> dict[str, object]:

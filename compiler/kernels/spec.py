@@ -92,7 +92,9 @@ class MatmulSpec:
     `b_panel`: not 0 means that B (not batched, not transposed) is stored as panels of so many columns, a divisor of
     n, in the order in which register tiles read it: [n / b_panel, k, b_panel].
     `products`: A and B (not batched) are rounded to this type, if they are not of it, and multiplied in it. Of bf16 k
-    is even; of f16 A lies in it, and products are summed in it too, over short blocks of k, whose sums are f32.
+    is even; of f16 A lies in it, and products are summed in it too, over short blocks of k, whose sums are f32. Of i8
+    B lies in it and k is a multiple of 4; A (not transposed) is rounded to r q, where q are whole numbers and 127 r is
+    the largest |A| of a row; products are summed exactly.
     """
 
     batch: int
@@ -109,8 +111,13 @@ class MatmulSpec:
     extra_outputs: tuple[Expr, ...] = ()
     sums: bool = False
     b_panel: int = 0
-    products: Literal["", "bf16", "f16"] = field(default="", kw_only=True, metadata=LATER)
+    products: Literal["", "bf16", "f16", "i8"] = field(default="", kw_only=True, metadata=LATER)
     stored: Stored = field(default=(), kw_only=True, metadata=LATER)
+
+    @property
+    def steps_at_once(self) -> int:
+        """Of k, which is a multiple of it: those that an instruction multiplies and adds together, in a word."""
+        return {"bf16": 2, "i8": 4}.get(self.products, 1)
 
 
 @dataclass(frozen=True, slots=True)

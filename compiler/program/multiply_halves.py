@@ -29,11 +29,12 @@ def precision_warnings(target: Target, compute: DType) -> tuple[CompileWarning, 
         return ()
     named = ELEMENT_TYPES[compute].label
     said = f"{target.name} has no instructions for {named}: activations take half the memory, products are made in f32"
-    return (CompileWarning("precision.widened", "spec.precision.compute", said, _hint(target, compute)),)
+    return (CompileWarning("precision.widened", "spec.precision.compute", said, targets_like(target, compute)),)
 
 
-def _hint(target: Target, compute: DType) -> str:
-    able = [one for one in map(load, names()) if one.multiplies(compute)]
+def targets_like(target: Target, dtype: DType) -> str:
+    """A hint: which targets of the same architecture multiply in a type."""
+    able = [one for one in map(load, names()) if one.multiplies(dtype)]
     like = [one.name for one in able if one.architecture == target.architecture]
     return f"targets of its kind that have them: {', '.join(like)}" if like else ""
 

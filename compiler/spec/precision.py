@@ -11,6 +11,7 @@ from compiler.spec.records import member
 Compute = Literal["f32", "bf16", "f16"]
 State = Literal["f32"]
 Frozen = Literal["f32", "int8", "int4"]
+FrozenProducts = Literal["f32", "int8"]
 
 
 @dataclass(frozen=True)
@@ -38,5 +39,11 @@ class PrecisionSpec:
         OneOf(get_args(Frozen)),
         "of weights that nothing changes: int8, with an f32 scale for each output channel, is a quarter of their "
         "bytes; int4, with one for each 64 inputs of a channel, a seventh of a linear layer's, and int8 of others",
+        default="f32",
+    )
+    frozen_products: FrozenProducts = member(
+        OneOf(get_args(FrozenProducts)),
+        "how weights held in int8 are multiplied; int8: each row that they are multiplied with is rounded to eight "
+        "bits too, forward and backward, where the target has instructions for it",
         default="f32",
     )

@@ -63,6 +63,8 @@ def last_strip(spec: KernelSpec, channels: int, size: int, place: tuple[bool, bo
     """
     if not isinstance(spec, MatmulSpec) or spec.k != channels or spec.a_transposed or not _is_plain(spec):
         return None
+    if size % spec.steps_at_once:
+        return None
     is_first, is_last = place
     weight = Range(outer=spec.n) if spec.b_transposed else Range(inner=spec.n)
     epilogue, extra = (spec.epilogue, spec.epilogue_inputs) if is_last else (ACCUMULATED, ())

@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from compiler.errors import SpecError
 from compiler.graph import Array, Graph, Node, Parameter
 from compiler.ops import paired
 from compiler.ops.record import integer
 from compiler.rewriting.builder import GraphBuilder
-from compiler.spec.precision import Frozen
+from compiler.spec.precision import Frozen, PrecisionSpec
 from compiler.step.plan import UpdatePlan
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
@@ -53,8 +54,15 @@ class FrozenWeights:
     """Each that is held in eight bits though four were asked for, and why."""
 
 
-def hold_frozen(graph: Graph, learning: UpdatePlan, kind: Frozen) -> tuple[Graph, FrozenWeights]:
-    """The graph with frozen weights in whole numbers, each with its scale behind every layer that reads it."""
+def hold_frozen(graph: Graph, learning: UpdatePlan, precision: PrecisionSpec) -> tuple[Graph, FrozenWeights]:
+    """The graph with frozen weights in whole numbers, each with its scale behind every layer that reads it.
+
+    Raises: SpecError if they are to be multiplied in eight bits and not held so.
+    """
+    kind = precision.frozen
+    if precision.frozen_products != "f32" and kind != "int8":
+        raise SpecError(f"weights held in {kind} are not multiplied in int8", where="spec.precision.frozen_products",
+                        hint="say frozen: int8, or leave it out")  # fmt: skip
     if kind == "f32":
         return graph, FrozenWeights()
     readers = graph.consumers()

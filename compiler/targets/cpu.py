@@ -64,8 +64,9 @@ class CpuTarget:
         return not {"+avx512bf16", "+bf16"}.isdisjoint(self.features)
 
     def multiplies(self, dtype: str) -> bool:
-        """Whether products are made in a type of sixteen bits."""
-        return self.has_bf16 if dtype == "bf16" else dtype == "f16" and "asimdhp" in self.required_features
+        """Whether products are made in a type of sixteen bits, or of eight."""
+        needed = {"f16": {"asimdhp"}, "i8": {"asimddp", "avx512_vnni"}}
+        return self.has_bf16 if dtype == "bf16" else bool(needed.get(dtype, set()) & set(self.required_features))
 
     @property
     def library_triple(self) -> str:

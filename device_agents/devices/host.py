@@ -15,6 +15,7 @@ from device_agents.devices.kind import DeviceKind
 _CPU_ZONES = r"cpu|x86_pkg_temp|acpitz|soc|coretemp"
 _LEVEL_3 = frozenset(["avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"])
 _LEVEL_4 = frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+_BEYOND_4 = {"bf16": {"avx512_bf16", "avx512_vnni"}, "vnni": {"avx512_vnni"}}
 _ARM = frozenset(["asimd", "fp"])
 _ARM_V8_0 = _ARM | {"crc32"}
 _ARM_V8_2 = _ARM_V8_0 | {"asimddp", "asimdhp", "asimdrdm", "atomics", "fphp", "lrcpc"}
@@ -53,8 +54,8 @@ def x86_targets(features: tuple[str, ...]) -> tuple[str, ...]:
     levels = []
     if have >= _LEVEL_3 | _LEVEL_4:
         levels.append("x86-64-v4")
-        if "avx512_bf16" in have:
-            levels.append("x86-64-v4-bf16")  # the same machine, asked for by name where a step is in half precision
+        # The same machine, asked for by name where a step is in half precision, or multiplies bytes.
+        levels += [f"x86-64-v4-{name}" for name, features in _BEYOND_4.items() if have >= features]
     if have >= _LEVEL_3:
         levels.append("x86-64-v3")
     return tuple(levels)

@@ -54,7 +54,11 @@ def test_every_call_pass_runs() -> None:
     """In a build that takes all ways: no Winograd, halves, and so little memory that calls are repeated and cut."""
     trace = Trace()
     spec = TrainingSpec.parse(
-        {"batch": 4, "convolutions": "direct", "precision": {"compute": "bf16", "frozen": "int8"}}
+        {
+            "batch": 4,
+            "convolutions": "direct",
+            "precision": {"compute": "bf16", "frozen": "int8", "frozen_products": "int8"},
+        }
     )
     plan = SparsePlan.parse({"preset": "full", "frozen": ["classifier.weight"]})
     settings = BuildSettings(plan=plan, spec=spec, target=load("x86-64-v4-bf16"))

@@ -93,7 +93,7 @@ def test_a_kind_that_nothing_describes_is_refused() -> None:
 
 def test_x86_64_costs_what_was_measured_on_zen_4() -> None:
     """In bytes of memory traffic, the model's unit: programs of these targets are chosen by these ratios."""
-    for name in ("x86-64-v3", "x86-64-v4", "x86-64-v4-bf16"):
+    for name in ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16"):
         costs = targets.load(name).costs
         ratios = (costs.cache_speed, costs.product_flop_per_byte, costs.other_flop_per_byte, costs.launch_bytes)
         assert ratios == (4.0, 8.0, 3.0, 125_000.0)

@@ -76,6 +76,8 @@ class Core:
     in some unrolled loops with fewer."""
     reach_bytes: int
     """Farthest row of A that a load reaches from the first one's address."""
+    vectors_of_a: int = 0
+    """Registers that hold each row's part of A, where several steps of it are read at once."""
 
     @staticmethod
     def of(target: Target, dtype: DType, products: str = "") -> Core:
@@ -83,7 +85,8 @@ class Core:
         spare = 3 if target.vector_registers >= 32 else 1
         reach_bytes = 65520 if target.architecture == "aarch64" else 1 << 31
         precision = Precision.of("f16" if products == "f16" else dtype, target)
-        return Core(precision, target.vector_registers, target.l1_bytes, target.l2_bytes, spare, reach_bytes)
+        own = int(products == "i8" and target.architecture == "aarch64")
+        return Core(precision, target.vector_registers, target.l1_bytes, target.l2_bytes, spare - own, reach_bytes, own)
 
     @property
     def lanes(self) -> int:

@@ -10,9 +10,10 @@ from tvm import tirx
 from compiler.codegen.choice import Choice
 from compiler.codegen.matmul.ahead import Ahead, Span
 from compiler.codegen.matmul.panels import Panels, Steps
-from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, word_steps, workspace_bytes
+from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, workspace_bytes
 from compiler.codegen.matmul.sums import SplitSums
 from compiler.codegen.tile.epilogue import Epilogue
+from compiler.codegen.tile.quads import QuadTile
 from compiler.codegen.tile.register_tile import Place, RegisterTile, Scalars, Stream, Vectors
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.short_sums import run_in_halves
@@ -43,7 +44,7 @@ class Gemm:
         self.c = operands.outputs[0]
         extra = tuple(zip(spec.extra_outputs, operands.outputs[1:], strict=False))
         self.epilogue = Epilogue.of(spec.epilogue, operands.inputs[2:], spec.epilogue_inputs, 3, extra)
-        self.pairs = spec.products if word_steps(spec) > 1 else ""
+        self.pairs = spec.products if spec.steps_at_once > 1 else ""
         self.panels = Panels(spec, plan, operands)
         self.ahead = Ahead(spec, plan, self.panels, self.c, self.epilogue)
         self.all_rows = Span(index(0), index(plan.row_tiles), whole=True)
@@ -282,7 +283,7 @@ class Gemm:
     ) -> None:
         """One tile of C over one block of the reduction."""
         (height, m), (tile, number) = row_part, column_part
-        total = RegisterTile(block, height, tile, self.pairs)
+        total = self._zeros(block, height, tile)
         n = block.let(number * self.plan.columns.tile.width, "n")
         base = block.let((batch * self.plan.m + m) * self.plan.n + n, "place")
         place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))
@@ -293,13 +294,33 @@ class Gemm:
                 run_in_halves(block, total, a, panel, self.plan.k, ahead)
             else:
                 total.blocked_run(block, a, panel, self.plan.k, ahead)
+            self._make_reals(block, total, (batch, m), (tile, number), steps, panel)
             self.epilogue.tile(block, total, place)
             return
         waiting = self._waiting_place(block, place)
         if self.plan.streams_c:
             self.ahead.fetch_c(block, waiting, height, tile)
         total.run(block, a, panel, steps.count, ahead if self.plan.streams_blocks else ())
+        self._make_reals(block, total, (batch, m), (tile, number), steps, panel)
         self._settle(block, total, place, waiting, steps)
+
+    def _zeros(self, block: Block, height: int, tile: ColumnTile) -> RegisterTile:
+        if self.plan.rounds_a:
+            return QuadTile(block, height, tile, self.plan.shift)
+        return RegisterTile(block, height, tile, self.pairs)
+
+    def _make_reals(
+        self,
+        block: Block,
+        total: RegisterTile,
+        rows: tuple[Value, Value],
+        column_part: tuple[ColumnTile, Value],
+        steps: Steps,
+        panel: Vectors,
+    ) -> None:
+        """Of sums that are whole numbers, over a block of the reduction."""
+        if isinstance(total, QuadTile):
+            total.settle(block, self.panels.scales(*rows), self.panels.shifts(panel, steps, *column_part))
 
     def _waiting_place(self, block: Block, place: Place) -> Place:
         """Where the sums of a tile of C wait between blocks of the reduction."""

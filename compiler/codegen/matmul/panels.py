@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from compiler.codegen.matmul.plan import MatmulPlan, word_steps
+from compiler.codegen.matmul.plan import MatmulPlan
 from compiler.codegen.tile.packing import Matrix, pack_panel
 from compiler.codegen.tile.pairs import copy_pairs, join_rows, pack_pairs
+from compiler.codegen.tile.quads import QuadTile, pack_quads, round_row
 from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
@@ -31,10 +32,12 @@ class Panels:
         self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
         self.a, self.b, self.workspace = operands.inputs[0], operands.inputs[1], operands.workspace
         self.a_strides = (1, spec.m) if spec.a_transposed else (spec.k, 1)
-        self.b_strides = (1, spec.k * word_steps(spec)) if spec.b_transposed else (spec.n, 1)
+        self.b_strides = (1, spec.k * spec.steps_at_once) if spec.b_transposed else (spec.n, 1)
         self.slots_base = plan.shared_panel_elements * (spec.batch if spec.b_batched else 1)
         self.waiting_base = self.slots_base + plan.slots * plan.slot_elements
         self.packed_a_base = self.waiting_base + plan.waiting_elements
+        self.scales_base = self.packed_a_base + (spec.batch if spec.a_batched else 1) * spec.m * spec.k
+        self.steps = spec.steps_at_once
 
     # ------------------------------------------------------------------------------------------------------------ A
 
@@ -85,11 +88,11 @@ class Panels:
         if self.spec.b_panel:
             return Matrix(self.b, n * self.spec.k + k * self.spec.b_panel, self.spec.b_panel, 1)
         base = batch * (self.spec.k * self.spec.n) if self.spec.b_batched else index(0)
-        return Matrix(self.b, base, *self.b_strides).at(k, n)
+        return Matrix(self.b, base, *self.b_strides).at(k * self.steps, n)
 
     def every_step(self, n: Value) -> tuple[Matrix, int]:
         """B from column n on, and how many steps it has."""
-        return self.b_at(index(0), index(0), n), self.spec.k * word_steps(self.spec)
+        return self.b_at(index(0), index(0), n), self.spec.k * self.steps
 
     def columns(
         self, block: Block, slot: Value, batch: Value, steps: Steps, tile: ColumnTile, number: Value
@@ -101,12 +104,14 @@ class Panels:
             return Vectors(self.b, block.let(source.base, "panel"), source.step_stride)
         if self.plan.panels == "shared":
             whole = batch * self.plan.shared_panel_elements if self.spec.b_batched else index(0)
-            place = whole + n * self.plan.k + steps.first * tile.width
+            place = whole + n * self.plan.panel_steps + steps.first * tile.width
             return Vectors(self.workspace, block.let(place, "panel"), tile.width)
         place = block.let(self._private_base(slot), "panel")
         source = self.b_at(batch, steps.first, n)
-        pack_panel(block, source, self.workspace, place, steps=steps.count, tile=tile, lanes=self.lanes)
-        return Vectors(self.workspace, place, tile.width)
+        self._pack(block, source, place, steps.count, tile)
+        panel = Vectors(self.workspace, place, tile.width)
+        self._put_shifts(block, panel, steps.count, tile, place + self.plan.k_block * tile.width)
+        return panel
 
     def split_columns(self, block: Block, slot: Value, steps: Steps, tile: ColumnTile, number: Value) -> Vectors:
         """Where the columns of a tile are read in a split reduction, whose blocks are packed beforehand."""
@@ -142,6 +147,46 @@ class Panels:
 
     # ------------------------------------------------------------------------------------------------------ packing
 
+    def _pack(self, block: Block, source: Matrix, place: Value, steps: int | Value, tile: ColumnTile) -> None:
+        pack = {"bf16": pack_pairs, "i8": pack_quads}.get(self.spec.products, pack_panel)
+        pack(block, source, self.workspace, place, steps=steps, tile=tile, lanes=self.lanes)
+
+    def _put_shifts(self, block: Block, panel: Vectors, steps: int | Value, tile: ColumnTile, place: Value) -> None:
+        """The sums of a panel's columns, as often as A is shifted by."""
+        if self.plan.shift:
+            sums = QuadTile(block, 1, tile, self.plan.shift)
+            sums.add_columns(block, panel, steps)
+            sums.store_words(block, self.workspace, place)
+
+    def _put_all_shifts(self, block: Block, place: Value, tile: ColumnTile) -> None:
+        each, width = self.plan.k_block, tile.width
+        whole, rest = divmod(self.plan.k, each)
+        panel, behind = Vectors(self.workspace, place, width), place + self.plan.k * width
+
+        def one(body: Block, number: Value, steps: int) -> None:
+            self._put_shifts(body, panel.at(number * (each * width)), steps, tile, behind + number * width)
+
+        block.loop(whole, lambda body, number: one(body, number, each), name="shifts")
+        if rest:
+            one(block, index(whole), rest)
+
+    def shifts(self, panel: Vectors, steps: Steps, tile: ColumnTile, number: Value) -> Vectors | None:
+        """By how much too large a tile's sums over a block are, where A is shifted."""
+        plan = self.plan
+        if not plan.shift:
+            return None
+        if plan.panels == "private":
+            return Vectors(self.workspace, panel.base + plan.k_block * tile.width, tile.width)
+        block_number = tirx.truncdiv(steps.first, index(plan.k_block)) if plan.blocks > 1 else index(0)
+        step = block_number + plan.k
+        place = number * (plan.columns.tile.width * plan.panel_steps) + step * tile.width
+        return Vectors(self.workspace, place, tile.width)
+
+    def scales(self, batch: Value, m: Value) -> Scalars:
+        """What a whole number of A's rows from m on counts."""
+        row = batch * self.spec.m + m if self.spec.a_batched else m
+        return Scalars(self.workspace, row + self.scales_base, 1, 0)
+
     def pack_block(self, block: Block, slot: Value, steps: Steps) -> None:
         """Pack all columns of one block. B's rows are copied whole, one after the other: memory is read in order."""
         cut = self.plan.columns
@@ -169,10 +214,9 @@ class Panels:
 
         def panel(body: Block, batch: Value, tile: ColumnTile, number: Value) -> None:
             n = number * cut.tile.width
-            place = body.let(batch * self.plan.shared_panel_elements + n * self.plan.k, "panel")
-            source = self.b_at(batch, index(0), n)
-            pack = pack_pairs if self.spec.products == "bf16" else pack_panel
-            pack(body, source, self.workspace, place, steps=self.plan.k, tile=tile, lanes=self.lanes)
+            place = body.let(batch * self.plan.shared_panel_elements + n * self.plan.panel_steps, "panel")
+            self._pack(body, self.b_at(batch, index(0), n), place, self.plan.k, tile)
+            self._put_all_shifts(body, place, tile)
 
         def unit(body: Block, number: Value) -> None:
             batch = body.let(tirx.truncdiv(number, index(tiles)), "batch")
@@ -195,8 +239,11 @@ class Panels:
         share_out(block, self.plan.slots, tiles * products, slot_body)
 
     def pack_a(self, block: Block) -> None:
-        """All of A in pairs, by all threads: two rows of a transposed one side by side, else neighbours of a row."""
+        """All of A in words, by all threads: rows of a transposed one side by side, else neighbours of a row."""
         spec = self.spec
+        if self.plan.rounds_a:
+            self._round_a(block)
+            return
         lines = (spec.k if spec.a_transposed else spec.m) * (spec.batch if spec.a_batched else 1)
         length = spec.m if spec.a_transposed else spec.k
 
@@ -211,3 +258,19 @@ class Panels:
             body.loop(end - first, lambda b, i: line(b, b.let(first + i, "line")), name="line")
 
         share_out(block, self.plan.slots, lines, slot_body)
+
+    def _round_a(self, block: Block) -> None:
+        """All of A in whole numbers, four in a word, by all threads."""
+        spec = self.spec
+
+        def line(body: Block, number: Value) -> None:
+            first, place = number * (spec.k * self.steps), number * spec.k + self.packed_a_base
+            round_row(
+                body, self.a, first, spec.k * self.steps, self.workspace, place, number + self.scales_base,
+                lanes=self.lanes, shift=self.plan.shift,
+            )  # fmt: skip
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: line(b, b.let(first + i, "line")), name="line")
+
+        share_out(block, self.plan.slots, spec.m * (spec.batch if spec.a_batched else 1), slot_body)

@@ -22,6 +22,7 @@ from compiler.codegen.matmul.cost import Core, blocks_of, cost
 from compiler.codegen.matmul.search import BLOCK_STEPS, panel_widths, ranked, with_copies
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
+from compiler.codegen.tir import quads
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
 from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.expressions import Expr, Ref
@@ -72,7 +73,11 @@ class MatmulPlan:
     streams_blocks: bool = False
     """Whether the next block of the reduction is fetched ahead, both of its operands, a part by each tile."""
     packs_a: bool = False
-    """Whether the whole of A is packed first, in pairs of steps."""
+    """Whether the whole of A is packed first, several steps in a word."""
+    rounds_a: bool = False
+    """Whether its rows are rounded to whole numbers then, each with a scale behind them all."""
+    shift: int = 0
+    """What is added to those: then each block of a panel ends in a step of sums, for what that adds to products."""
 
     @property
     def row_tiles(self) -> int:
@@ -90,9 +95,14 @@ class MatmulPlan:
         return -(-self.k // self.k_block)
 
     @property
+    def panel_steps(self) -> int:
+        """Steps of a whole panel, and for each block one of sums behind them, if there are such."""
+        return self.k + (self.blocks if self.shift else 0)
+
+    @property
     def shared_panel_elements(self) -> int:
         """One product's B, packed whole."""
-        return self.k * self.columns.padded if self.panels == "shared" else 0
+        return self.panel_steps * self.columns.padded if self.panels == "shared" else 0
 
     @property
     def private_panel_elements(self) -> int:
@@ -100,7 +110,8 @@ class MatmulPlan:
         if self.panels != "private":
             return 0
         widest = max(self.columns.tile.width if self.columns.full else 0, self._tail_width)
-        return self.k_block * (self.columns.padded if self.strategy == "split" else widest)
+        steps = self.k_block + (1 if self.shift else 0)
+        return steps * (self.columns.padded if self.strategy == "split" else widest)
 
     @property
     def _tail_width(self) -> int:
@@ -120,8 +131,8 @@ class MatmulPlan:
 
     @property
     def packed_a_elements(self) -> int:
-        """A in pairs."""
-        return self.batch * self.m * self.k if self.packs_a else 0
+        """A in words, and the scales of its rows."""
+        return self.batch * self.m * (self.k + (1 if self.rounds_a else 0)) if self.packs_a else 0
 
     @property
     def sums_elements(self) -> int:
@@ -148,13 +159,8 @@ def choices(spec: MatmulSpec, target: Target, threads: int) -> tuple[Choice, ...
 
 def folded(spec: MatmulSpec) -> MatmulSpec:
     """The spec with a batch over a shared B made rows of A, where layout and epilogue allow it; steps that are
-    multiplied in pairs count as one."""
-    return replace(_folded(spec), k=spec.k // word_steps(spec))
-
-
-def word_steps(spec: MatmulSpec) -> int:
-    """Steps of a reduction that are one word of a panel."""
-    return 2 if spec.products == "bf16" else 1
+    multiplied at once count as one."""
+    return replace(_folded(spec), k=spec.k // spec.steps_at_once)
 
 
 def _folded(spec: MatmulSpec) -> MatmulSpec:
@@ -234,7 +240,10 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         and not spec.products
         and spec.k % k_block == 0
         and precision.item_bytes * spec.k * (spec.m + spec.n) > target.l1_bytes,
-        packs_a=spec.products == "bf16" and (spec.a_transposed or spec.stored[0] != spec.products),
+        packs_a=spec.products == "i8"
+        or (spec.products == "bf16" and (spec.a_transposed or spec.stored[0] != spec.products)),
+        rounds_a=spec.products == "i8",
+        shift=quads.shift_of(target) if spec.products == "i8" else 0,
         streams_a=short
         and not spec.products
         and not spec.a_transposed

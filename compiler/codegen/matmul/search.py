@@ -84,9 +84,12 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
         yield Candidate(0, 0, "rows", "columns", "shared", spec.k)
         yield Candidate(0, 0, "columns", "columns", "shared", spec.k)
         return
+    k_block = spec.k if spec.k <= _UNBLOCKED_STEPS else _even_block(spec, core)
+    if spec.products == "i8":
+        yield from _ways_of_bytes(spec, core, k_block)
+        return
     if spec.products:
         in_place, packed = (), whole
-    k_block = spec.k if spec.k <= _UNBLOCKED_STEPS else _even_block(spec, core)
     if spec.batch >= 2 * slots and spec.batch > 1:
         yield from (Candidate(0, 0, "batch", "columns", panels, k_block) for panels in (*in_place, *packed))
         return
@@ -116,6 +119,16 @@ def _ways(spec: MatmulSpec, core: Core, slots: int) -> Iterator[Candidate]:
     yield from (Candidate(0, 0, "columns", "columns", panels, k_block) for panels in (*in_place, *packed))
 
 
+def _ways_of_bytes(spec: MatmulSpec, core: Core, k_block: int) -> Iterator[Candidate]:
+    """Those of a product whose A is packed first, by its nature, and B always."""
+    yield Candidate(0, 0, "columns", "columns", "private", k_block)  # a panel is packed where it is hot
+    if core.item_bytes * spec.k * spec.n <= core.l2_bytes // 2:
+        yield Candidate(0, 0, "rows", "rows", "shared", spec.k)
+    else:
+        yield Candidate(0, 0, "rows", "columns", "shared", k_block)
+    yield Candidate(0, 0, "columns", "columns", "shared", k_block)
+
+
 def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
     registers = core.vector_registers - core.spare_registers
     vectors = -(-spec.n // core.lanes)
@@ -123,7 +136,8 @@ def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
     reached = _MOST_ROWS if spec.a_transposed else 1 + core.reach_bytes // (core.item_bytes * spec.k)
     most_rows = min(_MOST_ROWS, spec.m, max(reached, _FAR_ROWS))
     for width in widths:
-        for height in range(1, min(most_rows, (registers - width) // (width * core.precision.sum_size)) + 1):
+        each = width * core.precision.sum_size + core.vectors_of_a
+        for height in range(1, min(most_rows, (registers - width) // each) + 1):
             yield replace(way, rows=height, vectors=width)
 
 

@@ -1,38 +1,15 @@
-"""Operands whose steps lie in pairs, as instructions read them that add two products of bfloat16 at once.
-
-A pair of elements is one word, so a product over k steps is one over k / 2 words: it has the loops, tiles and panels of
-any other, and only what packs its operands, and what multiplies them, knows better.
-"""
+"""Operands whose steps lie in pairs, as instructions read them that add two products of bfloat16 at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from tvm import tirx
 
-from compiler.codegen.tile.packing import Matrix, put_square, put_zeros
-from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
+from compiler.codegen.tile.tiling import vector_pieces
+from compiler.codegen.tile.words import Words, pack_words
 from compiler.codegen.tir import halves
-from compiler.codegen.tir.tir import Block, Buffer, Value, dtype, element_of, index, literal, load
-
-
-def pack_pairs(
-    block: Block, source: Matrix, buffer: Buffer, base: Value, *, steps: int, tile: ColumnTile, lanes: int
-) -> None:
-    """Copy `steps` pairs of steps of the columns of `tile` to a panel at `base`; `source` counts in elements."""
-    if source.column_stride == 1:
-        block.loop(steps, lambda body, k: _join(body, source.at(k * 2, 0), buffer, base + k * tile.width, tile))
-        return
-
-    def square(body: Block, number: Value) -> None:
-        for start in range(0, tile.width, lanes):
-            columns = _columns(source.at(number * (2 * lanes), start), lanes)
-            put_square(body, columns, buffer, base + number * (lanes * tile.width) + start, tile, start, lanes)
-
-    done = steps // lanes * lanes
-    block.loop(steps // lanes, square, name="square")
-    block.loop(steps - done, lambda body, k: _gather(body, source.at((done + k) * 2, 0), buffer,
-                                                     base + (done + k) * tile.width, tile))  # fmt: skip
+from compiler.codegen.tir.tir import Block, Buffer, Value, dtype, element_of, index, load
 
 
 def copy_pairs(block: Block, source: Buffer, first: Value, buffer: Buffer, base: Value, count: int, lanes: int) -> None:
@@ -60,29 +37,6 @@ def join_rows(
     block.loop(whole, lambda body, i: piece(body, i * lanes, lanes), name="join")
     for start, width in vector_pieces(count - whole * lanes, lanes):
         piece(block, index(whole * lanes + start), width)
-
-
-def _join(block: Block, source: Matrix, buffer: Buffer, base: Value, tile: ColumnTile) -> None:
-    start = 0
-    for width in tile.widths:
-        valid = max(min(width, tile.valid - start), 0)
-        for piece, lanes in vector_pieces(valid, width):
-            at = start + piece
-            block.store(buffer, base + at, _joined(source.buffer, source.base + at, source.step_stride, lanes))
-        put_zeros(block, buffer, base + start, valid, width)
-        start += width
-
-
-def _gather(block: Block, source: Matrix, buffer: Buffer, base: Value, tile: ColumnTile) -> None:
-    for column in range(tile.width):
-        at = source.base + column * source.column_stride
-        value = _along(source.buffer, at, 1) if column < tile.valid else literal(0.0, "float32")
-        block.store(buffer, base + column, value)
-
-
-def _columns(source: Matrix, lanes: int) -> Callable[[int], Value]:
-    """What reads `lanes` pairs of a column, which lie side by side."""
-    return lambda column: _along(source.buffer, source.base + column * source.column_stride, lanes)
 
 
 def _along(buffer: Buffer, first: Value, pairs: int) -> Value:
@@ -114,3 +68,8 @@ def _bits(buffer: Buffer, first: Value, lanes: int) -> Value:
 
 def _one(like: Value) -> Value:
     return tirx.IntImm(str(like.ty.dtype), 1)
+
+
+PAIRS = Words(2, _along, _joined)
+pack_pairs = partial(pack_words, words=PAIRS)
+"""Copy steps in pairs to a panel (see `pack_words`)."""

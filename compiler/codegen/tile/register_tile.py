@@ -179,6 +179,11 @@ class RegisterTile:
                 add = halves.dot if self.products else fma
                 self.put(block, row, start, add(spread[width], vector, self.get(row, start, width), width))
 
+    def steps(self, block: Block, a: Scalars, b: Vectors, first: Value, count: int) -> None:
+        """Add the products of `count` steps, written out one after the other; `first` is an int64."""
+        for one in range(count):
+            self.step(block, a, b, first + wide(one))
+
     def gather(self, block: Block, b: Vectors, steps: int | Value) -> None:
         """Add the vectors of `steps` steps themselves, without an A (a tile of one row).
 
@@ -229,8 +234,7 @@ class RegisterTile:
         def turn(body: Block, number: Value) -> None:
             for stream in streams:
                 stream.fetch(body, before + number, turns * parts)
-            for one in range(unroll):
-                self.step(body, a, b, number * wide(unroll) + wide(one))
+            self.steps(body, a, b, number * wide(unroll), unroll)
 
         _wide_loop(block, turns, turn)
         if isinstance(steps, int):

@@ -252,8 +252,9 @@ def _argument(name: str, tensor: TensorType) -> Buffer:
 def finish(spec: KernelSpec, operands: Operands, body: Block) -> PrimFunc:
     """The complete function of a kernel. Operands may share storage: nothing is declared free of aliases."""
     function = tirx.PrimFunc(list(operands.all), body.statement()).with_attr("global_symbol", symbol_of(spec))
-    has_halves = any(element_of(buffer) in (halves.BF16, halves.F16) for buffer in operands.all)
-    return function.with_attr(halves.HELPED, 1) if has_halves else function
+    is_helped = any(element_of(buffer) in (halves.BF16, halves.F16) for buffer in operands.all)
+    is_helped |= getattr(spec, "products", "") == "i8"
+    return function.with_attr(halves.HELPED, 1) if is_helped else function
 
 
 # ---------------------------------------------------------------------------------------------------------- accesses

@@ -18,6 +18,7 @@ from compiler.passes import find_problem as problem_of_graph
 from compiler.placement.packed_weights import pack_weights, plan_packing
 from compiler.program.hold_halves import hold_halves
 from compiler.program.hold_integers import hold_integers
+from compiler.program.multiply_bytes import multiply_bytes
 from compiler.program.multiply_halves import multiply_halves
 from compiler.program.program import Program, StateTensor
 from compiler.program.text import parse_program, program_text
@@ -55,6 +56,7 @@ CALL_PASSES: Mapping[str, Pass[Any]] = {name_of(step): step for step in each_of(
     "pack_weights": pack_frozen,
     "hold_halves": partial(hold_halves, dtype="bf16"),
     "multiply_halves": multiply_halves,
+    "multiply_bytes": multiply_bytes,
     "hold_integers": lambda program: hold_integers(program, held=program.state[:1]),
     "widen_again": lambda program: widen_again(program, held=program.state[:1]),
 }
