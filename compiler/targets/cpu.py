@@ -69,6 +69,11 @@ class CpuTarget:
         return self.has_bf16 if dtype == "bf16" else bool(needed.get(dtype, set()) & set(self.required_features))
 
     @property
+    def byte_shift(self) -> int:
+        """What is added to the bytes of a product's left side, where its instruction takes numbers from 0 to 255."""
+        return 128 if self.architecture == "x86_64" else 0
+
+    @property
     def library_triple(self) -> str:
         """The linker's, for a shared library: an app's C library is glibc, as on every board's own Linux."""
         return f"{self.architecture}-linux-gnu.{OLDEST_GLIBC}"

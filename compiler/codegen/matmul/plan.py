@@ -22,7 +22,6 @@ from compiler.codegen.matmul.cost import Core, blocks_of, cost
 from compiler.codegen.matmul.search import BLOCK_STEPS, panel_widths, ranked, with_copies
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_can_hold
-from compiler.codegen.tir import quads
 from compiler.codegen.tir.iteration import flatten_access, indexed_axes
 from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.expressions import Expr, Ref
@@ -243,7 +242,7 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         packs_a=spec.products == "i8"
         or (spec.products == "bf16" and (spec.a_transposed or spec.stored[0] != spec.products)),
         rounds_a=spec.products == "i8",
-        shift=quads.shift_of(target) if spec.products == "i8" else 0,
+        shift=target.byte_shift if spec.products == "i8" else 0,
         streams_a=short
         and not spec.products
         and not spec.a_transposed

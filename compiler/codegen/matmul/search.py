@@ -124,9 +124,6 @@ def _ways_of_bytes(spec: MatmulSpec, core: Core, k_block: int) -> Iterator[Candi
     yield Candidate(0, 0, "columns", "columns", "private", k_block)  # a panel is packed where it is hot
     if core.item_bytes * spec.k * spec.n <= core.l2_bytes // 2:
         yield Candidate(0, 0, "rows", "rows", "shared", spec.k)
-    else:
-        yield Candidate(0, 0, "rows", "columns", "shared", k_block)
-    yield Candidate(0, 0, "columns", "columns", "shared", k_block)
 
 
 def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:

@@ -1,7 +1,7 @@
 """Four products of bytes added to a sum of 32 bits, as instructions for neural networks do (`vpdpbusd`, `sdot`).
 
 A word holds the bytes of four steps. TIR sees words and sums as f32, in whose buffers and registers they lie. x86
-multiplies bytes from 0 to 255 by bytes from -128 to 127, so there one side is shifted (`shift_of`).
+multiplies bytes from 0 to 255 by bytes from -128 to 127, so there one side is shifted (`Target.byte_shift`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ define <{lanes} x float> @pf_quad_{lanes}(<{lanes} x float> %z, <{lanes} x i32> 
   ret <{lanes} x float> %bits
 }}
 """
-
-
-def shift_of(target: Target) -> int:
-    """What is added to the bytes of the left side, which its instruction takes as numbers from 0 on."""
-    return 128 if target.architecture == "x86_64" else 0
 
 
 def dot(x: Any, y: Any, z: Any, lanes: int) -> Any:
