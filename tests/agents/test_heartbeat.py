@@ -26,8 +26,15 @@ def heartbeat_process(agent: AgentProcess) -> int:
     """The agent's heartbeat process of the moment; 0 if there is none."""
     children = Path(f"/proc/{agent.process.pid}/task").glob("*/children")
     pids = [int(word) for path in children for word in path.read_text().split()]
-    words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
-    return next((pid for pid, command in words.items() if b"device_agents.farm.heartbeat" in command), 0)
+    return next((pid for pid in pids if b"device_agents.farm.heartbeat" in command_of(pid)), 0)
+
+
+def command_of(pid: int) -> bytes:
+    """Nothing of a process that has ended since it was seen."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def test_a_heartbeat_process_that_is_killed_is_started_again(farm: FakeFarm, start_agent: Start) -> None:
