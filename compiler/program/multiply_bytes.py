@@ -17,11 +17,9 @@ from compiler.rewriting.passes import Declined, PassResult, Reason
 from compiler.targets import Target
 from compiler.warnings import CompileWarning
 
-WORD = 4
-"""Steps that are multiplied at once."""
 MOST_STEPS = 1 << 16
 """Of sums that stay in 32 bits: 255 x 127 times as much."""
-PARTED = Reason("bytes.parted", f"a multiple of {WORD} steps, since so many are multiplied at once")
+PARTED = Reason("bytes.parted", "a multiple of 4 steps, since so many are multiplied at once")
 LONG = Reason("bytes.long", f"at most {MOST_STEPS:,} steps, whose sum stays in 32 bits")
 TURNED = Reason("bytes.turned", "rows of activations, each with a scale of its own, as the left side")
 
@@ -37,17 +35,17 @@ def _in_bytes(call: KernelCall, declined: list[Declined]) -> KernelCall:
     spec = call.spec
     if not isinstance(spec, MatmulSpec) or "i8" not in spec.stored[:2]:
         return call
-    reason = None
+    made, reason = replace(spec, products="i8"), None
     if spec.a_transposed or spec.stored[1] != "i8" or (spec.b_batched and spec.batch > 1):
         reason = TURNED
-    elif spec.k % WORD:
+    elif spec.k % made.steps_at_once:
         reason = PARTED
     elif spec.k > MOST_STEPS:
         reason = LONG
     if reason is not None:
         declined.append(reason.at(call.layer))
         return call
-    return replace(call, spec=replace(spec, products="i8"))
+    return replace(call, spec=made)
 
 
 def byte_warnings(target: Target, programs: Iterable[Program]) -> tuple[CompileWarning, ...]:

@@ -10,7 +10,7 @@ its column of B; panels hold those behind their words, and a tile's sums lose th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tvm import tirx
@@ -36,9 +36,9 @@ class QuadTile(RegisterTile):
 
     def __init__(self, block: Block, rows: int, columns: ColumnTile, shift: int) -> None:
         self.shift = shift
-        super().__init__(block, rows, columns, "i8")
+        super().__init__(block, rows, columns)
 
-    def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int, ahead: tuple[Stream, ...] = ()) -> None:  # type: ignore[override]
+    def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream] = ()) -> None:
         """Whole numbers need no blocks."""
         self.run(block, a, b, steps, ahead)
 
