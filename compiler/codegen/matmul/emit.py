@@ -283,7 +283,11 @@ class Gemm:
     ) -> None:
         """One tile of C over one block of the reduction."""
         (height, m), (tile, number) = row_part, column_part
-        total = self._zeros(block, height, tile)
+        if self.plan.rounds_a:
+            counted = self.panels.counted(batch, m, steps, panel, tile, number)
+            total: RegisterTile = QuadTile(block, height, tile, counted)
+        else:
+            total = RegisterTile(block, height, tile, self.pairs)
         n = block.let(number * self.plan.columns.tile.width, "n")
         base = block.let((batch * self.plan.m + m) * self.plan.n + n, "place")
         place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))
@@ -294,33 +298,15 @@ class Gemm:
                 run_in_halves(block, total, a, panel, self.plan.k, ahead)
             else:
                 total.blocked_run(block, a, panel, self.plan.k, ahead)
-            self._make_reals(block, total, (batch, m), (tile, number), steps, panel)
+            total.settle(block)
             self.epilogue.tile(block, total, place)
             return
         waiting = self._waiting_place(block, place)
         if self.plan.streams_c:
             self.ahead.fetch_c(block, waiting, height, tile)
         total.run(block, a, panel, steps.count, ahead if self.plan.streams_blocks else ())
-        self._make_reals(block, total, (batch, m), (tile, number), steps, panel)
+        total.settle(block)
         self._settle(block, total, place, waiting, steps)
-
-    def _zeros(self, block: Block, height: int, tile: ColumnTile) -> RegisterTile:
-        if self.plan.rounds_a:
-            return QuadTile(block, height, tile, self.plan.shift)
-        return RegisterTile(block, height, tile, self.pairs)
-
-    def _make_reals(
-        self,
-        block: Block,
-        total: RegisterTile,
-        rows: tuple[Value, Value],
-        column_part: tuple[ColumnTile, Value],
-        steps: Steps,
-        panel: Vectors,
-    ) -> None:
-        """Of sums that are whole numbers, over a block of the reduction."""
-        if isinstance(total, QuadTile):
-            total.settle(block, self.panels.scales(*rows), self.panels.shifts(panel, steps, *column_part))
 
     def _waiting_place(self, block: Block, place: Place) -> Place:
         """Where the sums of a tile of C wait between blocks of the reduction."""

@@ -9,7 +9,7 @@ from tvm import tirx
 from compiler.codegen.matmul.plan import MatmulPlan
 from compiler.codegen.tile.packing import Matrix, pack_panel
 from compiler.codegen.tile.pairs import copy_pairs, join_rows, pack_pairs
-from compiler.codegen.tile.quads import QuadTile, pack_quads, round_row
+from compiler.codegen.tile.quads import Counted, pack_quads, put_column_sums, round_row
 from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
@@ -154,9 +154,7 @@ class Panels:
     def _put_shifts(self, block: Block, panel: Vectors, steps: int | Value, tile: ColumnTile, place: Value) -> None:
         """The sums of a panel's columns, as often as A is shifted by."""
         if self.plan.shift:
-            sums = QuadTile(block, 1, tile, self.plan.shift)
-            sums.add_columns(block, panel, steps)
-            sums.store_words(block, self.workspace, place)
+            put_column_sums(block, panel, steps, tile, self.plan.shift, self.workspace, place)
 
     def _put_all_shifts(self, block: Block, place: Value, tile: ColumnTile) -> None:
         each, width = self.plan.k_block, tile.width
@@ -170,7 +168,13 @@ class Panels:
         if rest:
             one(block, index(whole), rest)
 
-    def shifts(self, panel: Vectors, steps: Steps, tile: ColumnTile, number: Value) -> Vectors | None:
+    def counted(self, batch: Value, m: Value, steps: Steps, panel: Vectors, tile: ColumnTile, number: Value) -> Counted:
+        """What the sums over a block of a tile from row m on count, of an A that is rounded."""
+        row = batch * self.spec.m + m if self.spec.a_batched else m
+        scales = Scalars(self.workspace, row + self.scales_base, 1, 0)
+        return Counted(scales, self._shifts(panel, steps, tile, number))
+
+    def _shifts(self, panel: Vectors, steps: Steps, tile: ColumnTile, number: Value) -> Vectors | None:
         """By how much too large a tile's sums over a block are, where A is shifted."""
         plan = self.plan
         if not plan.shift:
@@ -181,11 +185,6 @@ class Panels:
         step = block_number + plan.k
         place = number * (plan.columns.tile.width * plan.panel_steps) + step * tile.width
         return Vectors(self.workspace, place, tile.width)
-
-    def scales(self, batch: Value, m: Value) -> Scalars:
-        """What a whole number of A's rows from m on counts."""
-        row = batch * self.spec.m + m if self.spec.a_batched else m
-        return Scalars(self.workspace, row + self.scales_base, 1, 0)
 
     def pack_block(self, block: Block, slot: Value, steps: Steps) -> None:
         """Pack all columns of one block. B's rows are copied whole, one after the other: memory is read in order."""

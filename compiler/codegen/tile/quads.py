@@ -10,7 +10,8 @@ its column of B; panels hold those behind their words, and a tile's sums lose th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from tvm import tirx
@@ -18,7 +19,7 @@ from tvm import tirx
 from compiler.codegen.tile.register_tile import RegisterTile, Scalars, Stream, Vectors, load_wide, slots, wide
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
 from compiler.codegen.tile.words import Words, pack_words
-from compiler.codegen.tir import halves, quads
+from compiler.codegen.tir import quads
 from compiler.codegen.tir.tir import Block, Buffer, Value, broadcast, dtype, index, literal, load
 
 LEVELS = 127
@@ -31,29 +32,32 @@ _LANES = 4
 """Words of a vector of ARM's."""
 
 
-class QuadTile(RegisterTile):
-    """Accumulators that are whole numbers until `settle`."""
+@dataclass(frozen=True)
+class Counted:
+    """What the whole numbers of a tile's rows count; and by how much its sums are too large, where A is shifted."""
 
-    def __init__(self, block: Block, rows: int, columns: ColumnTile, shift: int) -> None:
-        self.shift = shift
-        super().__init__(block, rows, columns)
+    scales: Scalars
+    shifts: Vectors | None
+
+
+class QuadTile(RegisterTile):
+    """Accumulators that are whole numbers until they are settled as `counted` says."""
+
+    def __init__(self, block: Block, rows: int, columns: ColumnTile, counted: Counted) -> None:
+        self.counted = counted
+        super().__init__(block, rows, columns, "i8")
 
     def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream] = ()) -> None:
         """Whole numbers need no blocks."""
         self.run(block, a, b, steps, ahead)
 
-    def step(self, block: Block, a: Scalars, b: Vectors, position: Value) -> None:
-        """Add the products of the four steps of a word."""
-        place = a.base + position * wide(a.step_stride)
-        words = [halves.pair_at(a.buffer, place + wide(row * a.row_stride)) for row in range(self.rows)]
-        self._add(block, lambda row, width: broadcast(words[row], width), b, position)
-
     def steps(self, block: Block, a: Scalars, b: Vectors, first: Value, count: int) -> None:
         """Add the products of `count` words; where an instruction takes a word from any place of a vector, as ARM's do,
         rows are read four words at a time."""
-        if self.shift or a.step_stride != 1 or count % _LANES:
+        if self.counted.shifts is not None or a.step_stride != 1 or count % _LANES or len(set(self.columns.widths)) > 1:
             super().steps(block, a, b, first, count)
             return
+        width = self.columns.widths[0]
         for start in range(0, count, _LANES):
             place = a.base + first + wide(start)
             rows = [
@@ -61,39 +65,12 @@ class QuadTile(RegisterTile):
                 for row in range(self.rows)
             ]
             for lane in range(_LANES):
-                spread = partial(_in_every_lane, rows, lane)
-                self._add(block, spread, b, first + wide(start + lane))
+                left = partial(_in_every_lane, rows, lane, width)
+                self.multiply(block, left, b, first + wide(start + lane))
 
-    def add_columns(self, block: Block, b: Vectors, steps: int | Value) -> None:
-        """Add the elements of each column, times the shift (a tile of one row)."""
-        word = tirx.IntImm("int32", int.from_bytes(bytes([self.shift] * quads.STEPS), "little", signed=True))
-        first = block.let(wide(b.base), "b_base")
-        columns = Vectors(b.buffer, first, b.step_stride)
-        block.loop(
-            steps,
-            lambda body, step: self._add(body, lambda _, width: broadcast(word, width), columns, wide(step)),
-            name="step",
-        )
-
-    def _add(self, block: Block, spread: Callable[[int, int], Value], b: Vectors, position: Value) -> None:
-        """`spread(row, width)`: a row's word in every lane."""
-        first = b.base + position * wide(b.step_stride)
-        vectors = [
-            block.let(load_wide(b.buffer, first + wide(start), width), "b")
-            for start, width in zip(self.starts, self.columns.widths, strict=True)
-        ]
-        for row in range(self.rows):
-            words = {width: block.let(spread(row, width), "a") for width in dict.fromkeys(self.columns.widths)}
-            for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
-                self.put(block, row, start, quads.dot(words[width], vector, self.get(row, start, width), width))
-
-    def store_words(self, block: Block, buffer: Buffer, base: Value) -> None:
-        """Write the sums of the first row as they are."""
-        for start, width in zip(self.starts, self.columns.widths, strict=True):
-            block.store(buffer, base + start, self.get(0, start, width))
-
-    def settle(self, block: Block, scales: Scalars, shifts: Vectors | None) -> None:
-        """Make reals of the sums: less `shifts`, if there are any, times the scale of the row."""
+    def settle(self, block: Block) -> None:
+        """Make reals of the sums: less what is too much, times the scale of the row."""
+        scales, shifts = self.counted.scales, self.counted.shifts
         taken = {
             start: block.let(_whole(load(shifts.buffer, shifts.base + start, width), width), "shift")
             for start, width in zip(self.starts, self.columns.widths, strict=True)
@@ -104,6 +81,18 @@ class QuadTile(RegisterTile):
             sums = sums - taken[start] if taken else sums
             scale = load(scales.buffer, scales.base + row * scales.row_stride)
             self.put(block, row, start, tirx.Cast(dtype("float32", width), sums) * broadcast(scale, width))
+
+
+def put_column_sums(
+    block: Block, b: Vectors, steps: int | Value, tile: ColumnTile, shift: int, buffer: Buffer, base: Value
+) -> None:
+    """Write the sums of the columns of a panel, times the shift, as whole numbers."""
+    word = tirx.IntImm("int32", int.from_bytes(bytes([shift] * quads.STEPS), "little", signed=True))
+    sums = RegisterTile(block, 1, tile, "i8")
+    columns = Vectors(b.buffer, block.let(wide(b.base), "b_base"), b.step_stride)
+    block.loop(steps, lambda body, step: sums.multiply(body, lambda _: word, columns, wide(step)), name="step")
+    for start, width in zip(sums.starts, tile.widths, strict=True):
+        block.store(buffer, base + start, sums.get(0, start, width))
 
 
 def round_row(
@@ -166,7 +155,7 @@ def _whole(value: Value, lanes: int) -> Value:
     return tirx.reinterpret(dtype("int32", lanes), value)
 
 
-def _in_every_lane(rows: list[Value], lane: int, row: int, width: int) -> Value:
+def _in_every_lane(rows: list[Value], lane: int, width: int, row: int) -> Value:
     return tirx.Shuffle([rows[row]], [index(lane)] * width)
 
 

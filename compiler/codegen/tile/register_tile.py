@@ -7,14 +7,15 @@ accumulators in registers, since every index into them is constant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm import tirx
 
 from compiler.codegen.tile.precision import LINE_BYTES
 from compiler.codegen.tile.tiling import ColumnTile, unroll_of, vector_pieces
-from compiler.codegen.tir import halves
+from compiler.codegen.tir import halves, quads
 from compiler.codegen.tir.tir import Block, Buffer, Value, base, broadcast, dtype, index, literal, load, load_at
 
 SUM_BLOCK = 256
@@ -165,19 +166,26 @@ class RegisterTile:
 
     def step(self, block: Block, a: Scalars, b: Vectors, position: Value) -> None:
         """Add the products of one step of the reduction; `position` is an int64."""
+        place = a.base + position * wide(a.step_stride)
+        read = halves.pair_at if self.products else partial(load_wide, lanes=1)
+        self.multiply(block, lambda row: read(a.buffer, place + wide(row * a.row_stride)), b, position)
+
+    def multiply(self, block: Block, left: Callable[[int], Value], b: Vectors, position: Value) -> None:
+        """Add the products of one step, given A's part of each row, for every lane or of all of them."""
         first = b.base + position * wide(b.step_stride)
         vectors = [
             block.let(load_wide(b.buffer, first + wide(start), width), "b")
             for start, width in zip(self.starts, self.columns.widths, strict=True)
         ]
-        place = a.base + position * wide(a.step_stride)
         for row in range(self.rows):
-            at = place + wide(row * a.row_stride)
-            scalar = halves.pair_at(a.buffer, at) if self.products else load_wide(a.buffer, at, 1)
-            spread = {width: block.let(broadcast(scalar, width), "a") for width in dict.fromkeys(self.columns.widths)}
+            one = left(row)
+            spread = {width: block.let(broadcast(one, width), "a") for width in dict.fromkeys(self.columns.widths)}
             for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
-                add = halves.dot if self.products else fma
-                self.put(block, row, start, add(spread[width], vector, self.get(row, start, width), width))
+                added = _ADDED[self.products](spread[width], vector, self.get(row, start, width), width)
+                self.put(block, row, start, added)
+
+    def settle(self, block: Block) -> None:
+        """Make reals of the sums, as which they are: they may leave the registers now."""
 
     def steps(self, block: Block, a: Scalars, b: Vectors, first: Value, count: int) -> None:
         """Add the products of `count` steps, written out one after the other; `first` is an int64."""
@@ -288,6 +296,10 @@ class RegisterTile:
             for piece, lanes in vector_pieces(max(valid, 0), width):
                 found.append((start + piece, lanes, self.get(row, start, lanes, piece)))
         return found
+
+
+_ADDED: Mapping[str, Callable[[Value, Value, Value, int], Value]] = {"": fma, "bf16": halves.dot, "i8": quads.dot}
+"""What adds a step's products to sums, by what is multiplied."""
 
 
 def _shifted(a: Scalars, b: Vectors, position: Value) -> tuple[Scalars, Vectors]:
