@@ -19,6 +19,11 @@ PRECISIONS: Mapping[str, str] = {
     "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8"
 }  # fmt: skip
 """What numbers a step computes with, as people call it, by the manifest's word."""
+_FROZEN: Mapping[tuple[str, str], str] = {
+    ("int8", ""): ", frozen int8", ("int4", ""): ", frozen int4", ("int8", "int8"): ", frozen int8 multiplied as such",
+}  # fmt: skip
+"""What is said beside, by the kind of frozen weights and of products with them."""
+EVERY_PRECISION = tuple(base + beside for base in PRECISIONS.values() for beside in ("", *_FROZEN.values()))
 
 
 def precision(manifest: Mapping[str, Any]) -> str:
@@ -26,7 +31,9 @@ def precision(manifest: Mapping[str, Any]) -> str:
     outputs = manifest.get("outputs")
     first = outputs[0] if isinstance(outputs, list) and outputs and isinstance(outputs[0], dict) else {}
     said = str(manifest.get("precision") or first.get("dtype") or "")
-    return PRECISIONS.get(said, said)
+    frozen = manifest.get("frozen")
+    told = frozen if isinstance(frozen, dict) else {}
+    return PRECISIONS.get(said, said) + _FROZEN.get((str(told.get("kind", "")), str(told.get("products", ""))), "")
 
 
 def required_features(manifest: Mapping[str, Any]) -> frozenset[str]:

@@ -13,7 +13,7 @@ from device_agents.wire import MODES, MeasurementClass, VerdictKind
 from service.access import FarmDep
 from service.audit.endpoints import AuditFilterDep
 from service.audit.service import AuditFilter
-from service.bundles.manifest import PRECISIONS
+from service.bundles.manifest import EVERY_PRECISION
 from service.dashboard import queries
 from service.dashboard.asked import Among, Name, OfRow, check_names, name_in, sorts
 from service.dashboard.pages.benchmark_filter import AGES, SYNTHETIC, BenchmarkFilter
@@ -47,7 +47,7 @@ Mode = Annotated[str, Query(max_length=200), Among("mode", MODES)]
 Class = Annotated[str, Query(alias="class", max_length=200), Among("class", get_args(MeasurementClass))]
 Verdict = Annotated[str, Query(max_length=200), Among("verdict", get_args(VerdictKind))]
 Health = Annotated[str, Query(max_length=200), Among("health", HEALTHS)]
-Precision = Annotated[str, Query(max_length=200), Among("precision", tuple(PRECISIONS.values()))]
+Precision = Annotated[str, Query(max_length=200), Among("precision", EVERY_PRECISION)]
 Days = Annotated[str, Query(max_length=200), Among("days", tuple(days for days, _ in AGES))]
 Verdicts = Annotated[str, Query(max_length=200), Among("verdicts", ("all",))]
 XAxis = Annotated[str, Query(max_length=200), Among("x", tuple(name for name, _ in LABELS))]

@@ -63,6 +63,13 @@ def test_filters_of_what_explains_a_number(browser: TestClient) -> None:
         ({"precision": "bf16", "outputs": [{"dtype": "f32"}]}, "bfloat16"),
         ({"precision": "i8", "outputs": []}, "int8"),
         ({"outputs": [{"dtype": "fp4"}]}, "fp4"),
+        ({"outputs": [{"dtype": "f32"}], "frozen": {"kind": "int4"}}, "float32, frozen int4"),
+        ({"precision": "bf16", "frozen": {"kind": "int8"}}, "bfloat16, frozen int8"),
+        (
+            {"precision": "f16", "frozen": {"kind": "int8", "products": "int8"}},
+            "float16, frozen int8 multiplied as such",
+        ),
+        ({"precision": "f16", "frozen": "int8"}, "float16"),
         ({"outputs": []}, ""),
         ({}, ""),
     ],
