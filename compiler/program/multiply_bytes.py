@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from compiler.kernels.spec import MatmulSpec
+from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
 from compiler.program.multiply_halves import targets_like
 from compiler.program.program import KernelCall, Program
 from compiler.rewriting.passes import Declined, PassResult, Reason
@@ -55,7 +55,7 @@ def byte_warnings(target: Target, programs: Iterable[Program]) -> tuple[CompileW
         said = f"{target.name} has no instructions for products of bytes: those with frozen weights are made in f32"
         return (CompileWarning("precision.widened", where, said, targets_like(target, "i8")),)
     specs = [call.spec for program in programs if program.name == "train" for call in program.calls]
-    held = [spec for spec in specs if "i8" in getattr(spec, "stored", ())[:2]]
+    held = [spec for spec in specs if isinstance(spec, MatmulSpec | ConvSpec | DepthwiseSpec) and "i8" in spec.stored]
     rounded = sum(isinstance(spec, MatmulSpec) and spec.products == "i8" for spec in held)
     said = (
         f"{rounded} of {len(held)} products with frozen weights, forward and backward, round each row that they "

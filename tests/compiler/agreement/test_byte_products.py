@@ -158,6 +158,26 @@ def test_a_target_without_instructions_rounds_nothing_and_says_so() -> None:
     assert "products" not in bundle.manifest["frozen"]
 
 
+class LookedUp(nn.Module):
+    """A table, what learns, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.mix, self.head = nn.Embedding(60, 32), nn.Linear(32, 32), nn.Linear(32, 60)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.mix(self.table(tokens))).mean(1))
+
+
+def test_a_look_up_counts_as_no_product() -> None:
+    torch.manual_seed(0)
+    settings = BuildSettings(SparsePlan.parse(PLAN), TrainingSpec.parse(SPEC), load(BOARD))
+    bundle = compile_training(export(LookedUp(), (torch.zeros(2, 6, dtype=torch.int64),)), settings)
+    told = {one.code: one.message for one in bundle.warnings}
+    assert told["precision.rounded"].startswith("2 of 5 parameters"), "the table too"
+    assert told["precision.rows_rounded"].startswith("2 of 2 products"), "the head's, both ways"
+
+
 @pytest.mark.parametrize("frozen", ["f32", "int4"])
 def test_other_weights_are_not_multiplied_in_bytes(frozen: str) -> None:
     spec = SPEC | {"precision": {"frozen": frozen, "frozen_products": "int8"}}
