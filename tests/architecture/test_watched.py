@@ -15,8 +15,10 @@ import pytest
 from tests.architecture.sources import ROOT
 from tests.chaos.links import until
 from tests.chaos.processes import descendants
+from tests.service.lone_processes import wait_for_state
 
 TOUCHES = "import pathlib, sys, time\nwhile True: pathlib.Path(sys.argv[1]).touch(); time.sleep(0.2)"
+IS_UP_AND_SLEEPS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 SAYS_SIGNALS = """
 import os, pathlib, signal, sys, time
 def say(number, _):
@@ -116,9 +118,13 @@ def test_the_first_sign_may_be_long_in_coming_and_an_older_file_is_none(
     """Else a part that takes longer than 15 s to come up after a container of before would never do so."""
     monkeypatch.syspath_prepend(str(ROOT / "docker"))
     watched, clock = importlib.import_module("watched"), [1000.0]
-    monkeypatch.setattr(watched.time, "monotonic", lambda: clock[0])
     (tmp_path / "alive").touch()
-    command = watched.Command([sys.executable, "-S", "-c", "import time; time.sleep(600)"], tmp_path / "alive")
+    words = [sys.executable, "-S", "-c", IS_UP_AND_SLEEPS, str(tmp_path / "up")]
+    command = watched.Command(words, tmp_path / "alive")
+    # The clock below runs by looks alone: those at a Python that is still being read from the disk count for nothing.
+    assert until((tmp_path / "up").exists, within_s=60)
+    wait_for_state(command.pid, "S")
+    monkeypatch.setattr(watched.time, "monotonic", lambda: clock[0])
 
     def hung_after_s() -> float:
         began = clock[0]
