@@ -88,13 +88,15 @@ def main() -> None:
 
 def _start_light() -> None:
     """TVM imports PyTorch where it is installed, to share tensors with it: three times the time and twice the memory;
-    its compiler of whole models, a quarter of the time; and its sessions on several machines. Kernels need none of it.
+    its compiler of whole models, a quarter of the time; its sessions on several machines; and the words for every
+    GPU, half of what is left then. Kernels need none of it.
 
     Nothing of what an import or a first kernel makes is garbage: it is not looked for then, and not among it later.
     """
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     sys.modules.setdefault("tvm.relax", ModuleType("tvm.relax"))
     sys.modules.setdefault("tvm.runtime.disco", None)  # type: ignore[arg-type]
+    os.environ["TVM_DEVICE_BACKEND_AUTOLOAD"] = "0"
     gc.disable()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
@@ -14,7 +14,7 @@ from compiler.codegen.family import choices_of, frugal_choice, stored_panel_widt
 from compiler.errors import DoesNotFit, InternalError, TuningError
 from compiler.identity import compiler_identity
 from compiler.kernels.alignment import aligned
-from compiler.kernels.spec import signature
+from compiler.kernels.spec import KernelSpec, MatmulSpec, signature
 from compiler.placement.attempts import Attempt
 from compiler.placement.packed_weights import pack_weights, plan_packing
 from compiler.program.lower_peak import live_bytes
@@ -65,6 +65,23 @@ class Placed:
         return {**self.measured, **self.frugal}
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """What families say of kernels on a target; all ways to run a step have most of them in common."""
+
+    scratch_bytes: Callable[[KernelSpec, Choice], int]
+    panel_width: Callable[[MatmulSpec], int]
+    """Columns of the panels in which a frozen B is stored best."""
+
+    @classmethod
+    def of(cls, target: Target, threads: int) -> _Kernels:
+        """Each is asked once."""
+        return cls(
+            cache(lambda spec, choice: workspace_bytes(spec, target, threads, choice)),
+            cache(partial(stored_panel_width, target=target, threads=threads)),
+        )
+
+
 def place_programs(
     programs: Sequence[Program],
     state: Sequence[StateTensor],
@@ -79,17 +96,18 @@ def place_programs(
 
     Raises: DoesNotFit, of the attempt that needs least, if none fits; TuningError as `measured_choices`.
     """
+    kernels = _Kernels.of(settings.target, settings.threads)
     ways: list[Way] = []
     refusals: list[tuple[DoesNotFit, str]] = []
     left = iter(attempts)
     for first in left:
         for attempt in chain((first,), first.finer()):
-            placed = _placed(programs, state, attempt, settings, trace)
+            placed = _placed(programs, state, attempt, settings, kernels, trace)
             ways.append(_way(placed))
             refusal = _refusal(placed.memory, settings)
             if refusal is None:
                 _check(placed.programs)
-                return replace(placed, ways=cache(lambda: (*ways, *_others(programs, state, left, settings))))
+                return replace(placed, ways=cache(partial(_curve, ways, programs, state, left, settings, kernels)))
             refusals.append((refusal, attempt.name))
     if not refusals:
         raise InternalError("there are no programs to place", where="memory")
@@ -99,12 +117,17 @@ def place_programs(
     raise DoesNotFit(least.needed_bytes, least.limit_bytes, advice, least.where)
 
 
-def _others(
-    programs: Sequence[Program], state: Sequence[StateTensor], left: Iterable[Attempt], settings: BuildSettings
-) -> Iterator[Way]:
-    """The ways that were not needed, without finer slices: the rest of the curve."""
-    for attempt in left:
-        yield _way(_placed(programs, state, attempt, settings, None))
+def _curve(
+    tried: Sequence[Way],
+    programs: Sequence[Program],
+    state: Sequence[StateTensor],
+    left: Iterable[Attempt],
+    settings: BuildSettings,
+    kernels: _Kernels,
+) -> tuple[Way, ...]:
+    """The ways that were tried, then those that were not needed, without finer slices."""
+    others = (_way(_placed(programs, state, attempt, settings, kernels, None)) for attempt in left)
+    return (*tried, *others)
 
 
 def _refusal(memory: MemoryPlan, settings: BuildSettings) -> DoesNotFit | None:
@@ -125,13 +148,13 @@ def _placed(
     state: Sequence[StateTensor],
     attempt: Attempt,
     settings: BuildSettings,
+    kernels: _Kernels,
     trace: Trace | None,
 ) -> Placed:
     """The programs run one way, whatever memory that takes."""
     target, threads, may_copy = settings.target, settings.threads, settings.spec.memory_limit_bytes is None
-    panel_width = partial(stored_panel_width, target=target, threads=threads)
     tried = [run_call_passes(program, attempt.passes, trace, at_end=False) for program in programs]
-    packing = plan_packing(tried, state, panel_width, may_copy=may_copy)
+    packing = plan_packing(tried, state, kernels.panel_width, may_copy=may_copy)
     pack = (partial(pack_weights, packing=packing),)  # last: what a product reads in parts, it reads packed in each
     packed = [run_call_passes(program, pack, trace, at_end=False) for program in tried]
     measured = measured_choices(packed, settings.tuning, target, threads)
@@ -140,7 +163,7 @@ def _placed(
 
     def scratch_bytes(call: KernelCall) -> int:
         choice = choices.get(signature(call.spec), DEFAULT) if choices else DEFAULT  # a signature takes its time
-        return workspace_bytes(call.spec, target, threads, choice)
+        return kernels.scratch_bytes(call.spec, choice)
 
     placed, memory = plan_memory(packed, packing.state, scratch_bytes, None)
     return Placed(attempt.name, placed, packing.state, memory, measured, frugal)

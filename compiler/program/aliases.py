@@ -31,4 +31,6 @@ def storage_of(aliases: Aliases, value: Value) -> Alias:
 
 def root_of(aliases: Aliases, value: Value) -> Value:
     """The value that owns the storage of `value`."""
-    return storage_of(aliases, value).value
+    while (alias := aliases.get(value)) is not None:
+        value = alias.value
+    return value

@@ -9,6 +9,7 @@ A family, or a form of one, that has no rule here runs whole.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from compiler.element_types import DType
 from compiler.fusion.epilogues import output_extents
@@ -46,8 +47,30 @@ class Part:
     sums: tuple[MapSpec, ...] = ()
 
 
+class _Same:
+    """A spec by what it is, not by what it equals: 0.0 equals -0.0, and a part holds one or the other."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: KernelSpec) -> None:
+        self.spec = spec
+
+    def __hash__(self) -> int:
+        return id(self.spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.spec is self.spec
+
+
 def part_of(spec: KernelSpec, parts: int) -> Part | None:
     """The part of `spec` for an equal share of the batch; None if it cannot be cut into that many."""
+    return _part_of(_Same(spec), parts)
+
+
+@lru_cache(maxsize=4096)
+def _part_of(same: _Same, parts: int) -> Part | None:
+    """The ways to run a step have most of their calls in common: each is asked about over and over."""
+    spec = same.spec
     match spec:
         case MapSpec():
             return _map(spec, parts)

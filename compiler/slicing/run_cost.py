@@ -44,4 +44,4 @@ class RunCost:
 
     def total(self) -> float:
         """The cost if the run ends here: what later calls read must have been written."""
-        return self.parts * (self.part_cost + max(0.0, self.cache.changed_bytes() - self.idle)) + self.sums_cost
+        return self.parts * (self.part_cost + max(0.0, self.cache.changed_bytes - self.idle)) + self.sums_cost

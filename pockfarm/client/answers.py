@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import httpx
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from pockfarm.errors import NotFound, Refused, Unauthorized, Unreachable
 from pockfarm.values import Json, text
+
+if TYPE_CHECKING:
+    import httpx
 
 ATTEMPTS = 3
 RETRY_PAUSE_S = 1.0
@@ -22,7 +26,7 @@ def silent(url: str, problem: Exception) -> str:
 
 def checked(answer: httpx.Response) -> httpx.Response:
     """The answer, if it is no refusal. Raises: Unauthorized, NotFound, Refused."""
-    if answer.is_success or answer.status_code == httpx.codes.NOT_MODIFIED:
+    if answer.is_success or answer.status_code == HTTPStatus.NOT_MODIFIED:
         return answer
     try:
         body = answer.json()

@@ -6,12 +6,12 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pockfarm
 from device_agents.wire import MODES, RunSettings
 from device_agents.wire.disk import is_full
 from pockfarm.cited import cited
-from pockfarm.client import Client
 from pockfarm.client.wanted import target_named
 from pockfarm.commands.deltas import load_deltas
 from pockfarm.commands.filters import add_state_options
@@ -33,6 +33,9 @@ from pockfarm.state import StateFolder
 from pockfarm.summary import comparison_text, is_diverged, names_of, report_text, warnings_text
 from pockfarm.values import Json, Run, part, parts, text, warnings_of
 from pockfarm.written import write_whole
+
+if TYPE_CHECKING:
+    from pockfarm.client import Client
 
 ONE_BUNDLE = tuple(mode for mode in MODES if mode != "compare")
 """Modes of one bundle; `pockfarm compare` takes several."""
@@ -105,7 +108,7 @@ def connect(options: argparse.Namespace) -> Client:
 
 def farm_of(options: argparse.Namespace) -> Client:
     """The farm alone."""
-    return Client(state=StateFolder(Path(options.state)) if options.state else None, profile=options.profile)
+    return pockfarm.Client(state=StateFolder(Path(options.state)) if options.state else None, profile=options.profile)
 
 
 def farm_command(

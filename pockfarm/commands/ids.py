@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pockfarm.client import Client
 from pockfarm.errors import UsageError
 from pockfarm.near import meant
+
+if TYPE_CHECKING:
+    from pockfarm.client import Client
 
 LISTED_BY: Mapping[str, str] = {"run": "pockfarm runs", "job": "pockfarm jobs", "dev": "pockfarm devices"}
 

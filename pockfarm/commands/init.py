@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pockfarm.client import Client
+import pockfarm
 from pockfarm.commands.shown import show
 from pockfarm.errors import NotFound, Refused, Unauthorized, UsageError
 from pockfarm.profiles import DEFAULT, Profile, write_profile
@@ -80,7 +80,7 @@ def checked(url: str, key: str) -> str:
 
     Raises: UsageError, Unreachable: what does not work is not kept.
     """
-    with Client(url, key) as farm:
+    with pockfarm.Client(url, key) as farm:
         try:
             organisation = farm.organisation()
         except Unauthorized as problem:

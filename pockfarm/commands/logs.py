@@ -6,14 +6,16 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pockfarm.client import Client
 from pockfarm.commands.farm import connect
 from pockfarm.commands.ids import kind_of
 from pockfarm.commands.shown import shown_command
 from pockfarm.commands.watch import lines
 from pockfarm.values import Json, number, part, text
+
+if TYPE_CHECKING:
+    from pockfarm.client import Client
 
 
 def add_logs(subparsers: argparse._SubParsersAction[Any]) -> None:

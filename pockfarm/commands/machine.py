@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pockfarm
 from pockfarm import up
-from pockfarm.client import Client
 from pockfarm.commands.output import facts_text, show
 from pockfarm.state import StateFolder, default_state, farm_here
 
@@ -92,7 +92,7 @@ def _copy(act: str) -> Callable[[argparse.Namespace], int]:
 def _up(options: argparse.Namespace) -> int:
     state = _new_state(options)
     status = up.up(state, say=say, port=options.port)
-    with Client(state=state) as farm:
+    with pockfarm.Client(state=state) as farm:
         link = farm.dashboard_link()
     told = {"url": status.url, "dashboard": link, "api_key_file": str(state.api_key_file), "logs": str(state.logs)}
     facts = [
@@ -118,6 +118,6 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _link(options: argparse.Namespace) -> int:
-    with Client(state=StateFolder(Path(options.state)) if options.state else None) as farm:
+    with pockfarm.Client(state=StateFolder(Path(options.state)) if options.state else None) as farm:
         link = farm.dashboard_link()
     return show(options, {"url": link}, lambda: link)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pockfarm.client import Client
 from pockfarm.commands.farm import connect, wait_for
 from pockfarm.commands.ids import kind_of
 from pockfarm.commands.shown import show, shown_command
@@ -14,6 +13,9 @@ from pockfarm.errors import Failed, UsageError
 from pockfarm.screen.progress import Waiting
 from pockfarm.summary import is_diverged, report_text
 from pockfarm.values import OPEN_STATES, Job, Json, Run, text
+
+if TYPE_CHECKING:
+    from pockfarm.client import Client
 
 
 def add_cancel(subparsers: argparse._SubParsersAction[Any]) -> None:

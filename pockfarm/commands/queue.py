@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pockfarm.client import Client
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import count_of
 from pockfarm.commands.shown import show, shown_command
 from pockfarm.table import NONE, moment, text_table
 from pockfarm.values import Job, Json, Run, part, text
+
+if TYPE_CHECKING:
+    from pockfarm.client import Client
 
 HEADER = ("what", "state", "model", "target", "position", "may start", "sure", "why")
 MOST = 1000

@@ -5,14 +5,17 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from device_agents.figures.digits import step_time
-from pockfarm.client import Client
 from pockfarm.errors import PockfarmError
 from pockfarm.screen import errors
 from pockfarm.screen.progress import Waiting
 from pockfarm.table import loss_text
 from pockfarm.values import Job, Json, Run, number, optional_number, part, text
+
+if TYPE_CHECKING:
+    from pockfarm.client import Client
 
 LATEST = 32
 """Steps of which the latency is the median."""

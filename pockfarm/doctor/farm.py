@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
 
-from pockfarm.client import Client
+import pockfarm
 from pockfarm.client.answers import json_of
 from pockfarm.doctor.finding import OK, WARNING, WRONG, Finding
 from pockfarm.errors import PockfarmError, Unreachable, UsageError
 from pockfarm.state import StateFolder
 from pockfarm.values import Device, Json, part, text
+
+if TYPE_CHECKING:
+    from pockfarm.client import Client
 
 SCOPES = {
     "read": "/jobs?limit=1",
@@ -37,7 +41,7 @@ MENDS: Mapping[str, str] = {
 def reach(state: StateFolder | None) -> tuple[Client | None, Finding]:
     """The farm that environment or folder names, and whether it answers; None where there is none."""
     try:
-        farm = Client(state=state)
+        farm = pockfarm.Client(state=state)
     except UsageError as problem:
         mend = "pockfarm up, or set POCKFARM_URL and POCKFARM_API_KEY"
         return None, Finding("farm", WARNING, str(problem).partition(":")[0] + " is named here", mend)

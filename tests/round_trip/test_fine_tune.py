@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.abc
 import io
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -306,13 +307,11 @@ def test_an_output_that_is_not_there() -> None:
         pockfarm.fine_tune(Several(), x, (x, y), output="third")
 
 
-def test_importing_the_client_loads_neither_numpy_nor_the_compiler() -> None:
-    import subprocess
-    import sys
-
-    script = "import sys, pockfarm, pockfarm.client; print(*sys.modules)"
+@pytest.mark.parametrize("names", ["pockfarm, pockfarm.client", "pockfarm.cli"])
+def test_the_client_and_the_command_load_nothing_heavy(names: str) -> None:
+    script = f"import sys, {names}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"numpy", "onnx", "torch", "compiler.trained", "safetensors"} & set(loaded)
+    assert not {"httpx", "numpy", "onnx", "torch", "compiler.trained", "safetensors"} & set(loaded)
 
 
 def test_lists_arrays_and_pairs_mean_what_tensors_do() -> None:
