@@ -91,9 +91,14 @@ def native_target(compute: Compute = "f32") -> str:
 
 
 def has_side(prepared: Prepared, plan: str, name: str) -> bool:
-    """False for our own side a second time, and for half precision under plans that say nothing new of it."""
-    if name == OURS_BF16 or (name in VARIANTS and VARIANTS[name].compute != "f32"):
+    """False for our own side a second time, and for half precision under plans that say nothing new of it.
+
+    Autocast has no turn either on a machine without instructions for it: nobody would choose what it takes there.
+    """
+    if name == OURS_BF16:
         return plan in HALF_PLANS
+    if name in VARIANTS and VARIANTS[name].compute != "f32":
+        return plan in HALF_PLANS and has_bf16()
     if name == OURS_FULL:
         return plan != "full"
     if name == OURS_TUNED:
