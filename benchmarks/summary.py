@@ -106,8 +106,8 @@ def halves(comparisons: Sequence[Comparison]) -> list[str]:
     if not able:
         text += (
             " **This machine has no instructions for bfloat16, so that no goal applies**: numbers are widened, "
-            "multiplied in f32 and rounded again, and what is saved is memory. Autocast, many times as slow as f32 there, "
-            "takes turns in some of the comparisons only."
+            "multiplied in f32 and rounded again, and what is saved is memory. Autocast, many times as slow as f32 "
+            "there, takes turns in some of the comparisons only."
         )
     head = ("", "plan", "ours f32 ms", "ours bf16 ms", "f32 / bf16", "", "autocast", "ms", "/ ours bf16", "", "MB f32",
             "MB bf16", "MB autocast")  # fmt: skip
