@@ -6,7 +6,8 @@
     python -m benchmarks --only compare --models held-out --plans full
     python -m benchmarks --left                                   what is not measured yet, and measures nothing
 
-These machines drift: quote ratios of one run, never times of two. Results: `docs/benchmarks.md` and `docs/benchmarks/`.
+These machines drift: quote ratios of one run, never times of two. Results: `docs/benchmarks.md`, which has a page for
+each kind of machine, and `docs/benchmarks/`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.compare import compare, save, table
 from benchmarks.held_out import WORKLOADS as HELD_OUT
 from benchmarks.models import WORKLOADS
 from benchmarks.prepare import PLANS, prepare
-from benchmarks.results import PUBLISHED, Results
+from benchmarks.results import Results, machines
 from benchmarks.sides import NAMES, tune_step
 
 PROFILED_STEPS = 12
@@ -41,7 +42,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     if arguments.quick:
         arguments.rounds, arguments.steps = 2, 3
-    results = Results.apart(arguments.results) if arguments.results else PUBLISHED
+    results = Results.apart(arguments.results) if arguments.results else Results.published(machine.kind())
     arguments.models = [name for chosen in arguments.models for name in GROUPS.get(chosen, (chosen,))]
     if arguments.left:
         return print_left(arguments, results)
@@ -56,7 +57,10 @@ def main() -> int:
         scaling.save(found, results.scaling)
     if "compiling" in arguments.only:
         compiling.save(compiling.measure(arguments.threads), results.compiling)
-    page.write(results)
+    if arguments.results:
+        page.write(results)
+    else:
+        page.write_all(machines())
     return 0 if good else 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,8 +24,26 @@ def describe() -> dict[str, object]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "bf16": has_bf16(),
+        "instructions": instructions(),
         "commit": commit(),
     }
+
+
+def instructions() -> str:
+    """The instruction set, as the widest of our targets names it; elsewhere the architecture alone."""
+    if platform.machine() != "x86_64":
+        return platform.machine()
+    flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
+    wider = {"avx512_bf16": "x86-64-v4-bf16", "avx512_vnni": "x86-64-v4-vnni", "avx512vl": "x86-64-v4"}
+    return next((name for flag, name in wider.items() if flag in flags), "x86-64-v3")
+
+
+def kind() -> str:
+    """This kind of machine as a name for files: processor, instruction set (hosts call many the same), cores."""
+    about = describe()
+    words = re.sub(r"\((?:R|TM)\)|\b(?:processor|CPU)\b|@", " ", str(about["cpu"]), flags=re.IGNORECASE)
+    name = f"{words} {about['instructions']} {about['cores']} cores"
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
 def commit() -> str:

@@ -1,4 +1,4 @@
-"""Writes `docs/benchmarks.md` from the figures that lie in `docs/benchmarks/figures`."""
+"""Writes `docs/benchmarks.md` and the page of each kind of machine from the figures in `docs/benchmarks/figures`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.compare import Comparison, SideResult, load, ratio_of
 from benchmarks.markdown import ratio, table
 from benchmarks.models import WORKLOADS
 from benchmarks.prepare import PLANS
-from benchmarks.results import Results
+from benchmarks.results import INDEX, PAGES, Results
 from benchmarks.roofline import GOAL, Position, Roofline, by_family
 from benchmarks.sides import NAMES, OPTIONAL, OURS
 
@@ -37,25 +37,52 @@ tables show the median of the pairs with a 95% bootstrap interval. Absolute time
   classifier."""
 
 
-def write(results: Results) -> None:
-    """Write the page, its plots and its lists. Parts that were not measured are left out."""
+INDEX_TEXT = """\
+Our training step beside every framework, same weights, data, plan and cores, in turns of one run: `make bench`. Times
+of two machines tell nothing of each other, so that each kind of machine has a page of its own with what was measured
+there: every framework, memory, start, compiling, and our kernels against the machine's roofline. Below, what each holds
+against the goals."""
+
+
+def write_all(kinds: Sequence[str]) -> None:
+    """The pages of all kinds of machines, and the index with their goals."""
+    parts = ["# Benchmarks", INDEX_TEXT]
+    for kind in kinds:
+        results = Results.published(kind)
+        comparisons, rooflines = write(results)
+        parts.append(f"## [{kind}]({PAGES.name}/{results.page.name})")
+        if comparisons:
+            parts += [_machine(comparisons[-1].machine), _how_many(len(comparisons))]
+            parts += summary.speed(comparisons, _shares(rooflines))[1:]  # under the machine's heading
+        else:
+            parts.append("Only compiling, or our own kernels, were measured there.")
+    INDEX.write_text("\n\n".join(parts) + "\n")
+
+
+def write(results: Results) -> tuple[list[Comparison], list[Roofline]]:
+    """Write a page, its plots and its lists, and return what they are of. What was not measured is left out."""
     comparisons = [load(path) for path in results.comparisons()]
     rooflines = [roofline.load(path) for path in results.rooflines()]
-    parts = ["# Benchmarks", READING]
+    parts = [f"# {results.title}", READING]
     if comparisons:
-        shares = {(one.workload, one.plan): one.share for one in rooflines}
-        parts += [_machine(comparisons[-1].machine), _how_many(len(comparisons)), *_goals(comparisons, shares)]
+        parts += [_machine(comparisons[-1].machine), _how_many(len(comparisons))]
+        parts += _goals(comparisons, _shares(rooflines))
     if results.scaling.exists():
         parts += ["## Scaling of our step", _machine(json.loads(results.scaling.read_text())["machine"])]
-        parts += summary.scaling(scaling.load(results.scaling))
+        parts += summary.scaling(scaling.load(results.scaling), results.beside_page.name)
     if results.compiling.exists():
         parts += summary.compiling(compiling.load(results.compiling))
-    parts += _roofline_parts(rooflines) if rooflines else []
+    parts += _roofline_parts(rooflines, results.beside_page.name) if rooflines else []
     parts += _details(comparisons) if comparisons else []
     results.page.parent.mkdir(parents=True, exist_ok=True)
     results.page.write_text("\n\n".join(parts) + "\n")
     _write_beside(results, rooflines)
     print(f"{results.page}: {len(comparisons)} comparisons, {len(rooflines)} rooflines", flush=True)
+    return comparisons, rooflines
+
+
+def _shares(rooflines: Sequence[Roofline]) -> summary.Shares:
+    return {(one.workload, one.plan): one.share for one in rooflines}
 
 
 def _write_beside(results: Results, rooflines: Sequence[Roofline]) -> None:
@@ -86,7 +113,8 @@ def _goals(comparisons: Sequence[Comparison], shares: summary.Shares) -> list[st
 
 def _machine(machine: Mapping[str, object]) -> str:
     memory_gib = int(str(machine["memory_bytes"])) / 2**30
-    return f"Machine: {machine['cpu']}, {machine['cores']} cores, {memory_gib:.0f} GiB, {machine['system']}."
+    able = f" ({machine['instructions']})" if "instructions" in machine else ""
+    return f"Machine: {machine['cpu']}{able}, {machine['cores']} cores, {memory_gib:.0f} GiB, {machine['system']}."
 
 
 def _how_many(measured: int) -> str:
@@ -134,7 +162,7 @@ def _detail_row(one: Comparison, side: SideResult, mine: SideResult | None) -> S
     )
 
 
-def _roofline_parts(rooflines: Sequence[Roofline]) -> list[str]:
+def _roofline_parts(rooflines: Sequence[Roofline], folder: str) -> list[str]:
     """Limits, totals of families, and every kernel below half of its bound."""
     parts = [
         "## Roofline of our kernels",
@@ -155,11 +183,11 @@ def _roofline_parts(rooflines: Sequence[Roofline]) -> list[str]:
             (f.family, f.phase, f"{f.calls}", f"{f.ms:.2f}", f"{f.gflop_s:.1f}", f"{f.gb_s:.1f}", f"{f.fraction:.0%}")
             for f in by_family(one.positions)
         ]
-        parts += [table(head, rows), _below(one)]
+        parts += [table(head, rows), _below(one, folder)]
     return parts
 
 
-def _below(one: Roofline) -> str:
+def _below(one: Roofline, folder: str) -> str:
     """Kernels below the goal: by class of reason, then the worst by name."""
     below = one.below_goal()
     if not below:
@@ -169,7 +197,7 @@ def _below(one: Roofline) -> str:
         classes[position.reason.partition(":")[0]].append(position)
     lines = [
         f"{len(below)} of {len(one.positions)} kernels are below {GOAL:.0%} of their bound "
-        "([each with its reason](benchmarks/kernels.md)):",
+        f"([each with its reason]({folder}/kernels.md)):",
         "",
     ]
     for name, members in sorted(classes.items(), key=lambda item: -sum(p.lost_us for p in item[1])):

@@ -10,6 +10,14 @@ from pathlib import Path
 from benchmarks.models import WORKLOADS
 from benchmarks.prepare import PLANS
 
+INDEX = Path("docs/benchmarks.md")
+FIGURES, PAGES = Path("docs/benchmarks/figures"), Path("docs/benchmarks")
+
+
+def machines() -> list[str]:
+    """Kinds of machines that have figures."""
+    return sorted(folder.name for folder in FIGURES.iterdir() if folder.is_dir())
+
 
 @dataclass(frozen=True)
 class Results:
@@ -17,6 +25,15 @@ class Results:
 
     folder: Path
     page: Path
+    title: str = "Benchmarks"
+
+    @classmethod
+    def published(cls, kind: str) -> Results:
+        """Of one kind of machine: kept, so that another day's run goes on, and readers have what the page is made of.
+
+        Times of two machines tell nothing of each other, so that each has figures and a page of its own.
+        """
+        return cls(FIGURES / kind, PAGES / f"{kind}.md", f"Benchmarks: {kind}")
 
     @classmethod
     def apart(cls, folder: Path) -> Results:
@@ -56,10 +73,6 @@ class Results:
 
     def _each(self, path_of: Callable[[str, str], Path]) -> Iterator[Path]:
         return (path_of(workload, plan) for workload in WORKLOADS for plan in PLANS)
-
-
-PUBLISHED = Results(Path("docs/benchmarks/figures"), Path("docs/benchmarks.md"))
-"""Kept with the page, so that another day's run goes on where this one ended, and readers have what it is made of."""
 
 
 def keep(figures: Mapping[str, object], path: Path) -> None:

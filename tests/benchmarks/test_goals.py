@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compiling, page
+from benchmarks import compiling, machine, page
 from benchmarks.compare import Comparison, SideResult, measure, save
 from benchmarks.compiling import Compilation
 from benchmarks.goals import FASTER, memory_ratios, plan_ratios, speed_verdict
 from benchmarks.held_out import WORKLOADS as HELD_OUT
 from benchmarks.models import WORKLOADS
 from benchmarks.processes import started
-from benchmarks.results import Results
+from benchmarks.results import INDEX, Results, machines
 from benchmarks.sides import AUTOCAST, OURS, OURS_BF16, OURS_FULL, Side
 
 MACHINE = {"cpu": "any", "cores": 2, "memory_bytes": 1 << 30, "system": "any"}
@@ -129,3 +129,38 @@ def test_a_slow_side_takes_one_turn(tmp_path: Path) -> None:
         measure([(a, quick), (b, slow)], rounds=3, steps=2)
     assert [len(quick.rounds_ms), len(slow.rounds_ms)] == [3, 1]
     assert slow.peak_rss_bytes > 0
+
+
+def test_each_kind_of_machine_has_a_page_and_the_index_has_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind, ms in (("one", 130.0), ("other", 170.0)):
+        found = _comparison("vit_tiny_b4", "full", _ours(100), SideResult("JAX", [[ms]]))
+        save(found, Results.published(kind).comparison("vit_tiny_b4", "full"))
+    page.write_all(machines())
+    index = INDEX.read_text()
+    first, _, second = index.partition("## [other](benchmarks/other.md)")
+    assert "## [one](benchmarks/one.md)" in first
+    row = "| vit_tiny_b4 | 100.0 | JAX | {} | 1.25x |  |  | met |"
+    assert row.format("130.0 | 1.30x") in first
+    assert row.format("170.0 | 1.70x") in second
+    page_of_one = Results.published("one").page.read_text()
+    assert page_of_one.startswith("# Benchmarks: one\n")
+    assert "130.0" in page_of_one
+    assert "170.0" not in page_of_one
+
+
+@pytest.mark.parametrize(
+    ("cpu", "instructions", "name"),
+    [
+        ("Intel(R) Xeon(R) Processor @ 2.50GHz", "x86-64-v4-vnni", "intel-xeon-2.50ghz-x86-64-v4-vnni-2-cores"),
+        ("AMD EPYC", "x86-64-v3", "amd-epyc-x86-64-v3-2-cores"),
+        ("AMD EPYC", "x86-64-v4-bf16", "amd-epyc-x86-64-v4-bf16-2-cores"),
+    ],
+)
+def test_machines_that_a_host_calls_the_same_are_told_apart_by_what_they_can(
+    cpu: str, instructions: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "describe", lambda: {"cpu": cpu, "cores": 2, "instructions": instructions})
+    assert machine.kind() == name
