@@ -6,8 +6,8 @@
     python -m benchmarks --only compare --models held-out --plans full
     python -m benchmarks --left                                   what is not measured yet, and measures nothing
 
-These machines drift: quote ratios of one run, never times of two. Results: `docs/benchmarks.md`, which has a page for
-each kind of machine, and `docs/benchmarks/`.
+These machines drift: quote ratios of one run, never times of two. Results: `docs/benchmarks`, a page for each kind of
+machine, and `docs/benchmarks/README.md`, an index of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes `docs/benchmarks.md` and the page of each kind of machine from the figures in `docs/benchmarks/figures`."""
+"""Writes `docs/benchmarks`: a page for each kind of machine, of the figures in its folder, and an index of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from benchmarks.compare import Comparison, SideResult, load, ratio_of
 from benchmarks.markdown import ratio, table
 from benchmarks.models import WORKLOADS
 from benchmarks.prepare import PLANS
-from benchmarks.results import INDEX, PAGES, Results
+from benchmarks.results import INDEX, Results
 from benchmarks.roofline import GOAL, Position, Roofline, by_family
 from benchmarks.sides import NAMES, OPTIONAL, OURS
 
 WORST = 12
+PLOTS = {"batch.svg": scaling.batch_plot, "depth.svg": scaling.depth_plot}
+KERNELS = "kernels.md"
 READING = """\
 Made by `make bench` (`python -m benchmarks`); the raw figures are in `docs/benchmarks/figures`. Every side trains the
 same exported weights on the same batch with the same plan, on the same cores, each in its own process; the processes
@@ -50,7 +52,7 @@ def write_all(kinds: Sequence[str]) -> None:
     for kind in kinds:
         results = Results.published(kind)
         comparisons, rooflines = write(results)
-        parts.append(f"## [{kind}]({PAGES.name}/{results.page.name})")
+        parts.append(f"## [{kind}]({results.page.name})")
         if comparisons:
             parts += [_machine(comparisons[-1].machine), _how_many(len(comparisons))]
             parts += summary.speed(comparisons, _shares(rooflines))[1:]  # under the machine's heading
@@ -69,10 +71,10 @@ def write(results: Results) -> tuple[list[Comparison], list[Roofline]]:
         parts += _goals(comparisons, _shares(rooflines))
     if results.scaling.exists():
         parts += ["## Scaling of our step", _machine(json.loads(results.scaling.read_text())["machine"])]
-        parts += summary.scaling(scaling.load(results.scaling), results.beside_page.name)
+        parts += summary.scaling(scaling.load(results.scaling), *(results.beside(name).name for name in PLOTS))
     if results.compiling.exists():
         parts += summary.compiling(compiling.load(results.compiling))
-    parts += _roofline_parts(rooflines, results.beside_page.name) if rooflines else []
+    parts += _roofline_parts(rooflines, results.beside(KERNELS).name) if rooflines else []
     parts += _details(comparisons) if comparisons else []
     results.page.parent.mkdir(parents=True, exist_ok=True)
     results.page.write_text("\n\n".join(parts) + "\n")
@@ -87,16 +89,13 @@ def _shares(rooflines: Sequence[Roofline]) -> summary.Shares:
 
 def _write_beside(results: Results, rooflines: Sequence[Roofline]) -> None:
     """Plots, and every kernel below its goal."""
-    folder = results.beside_page
-    folder.mkdir(parents=True, exist_ok=True)
     if results.scaling.exists():
         found = scaling.load(results.scaling)
-        (folder / "batch.svg").write_text(scaling.batch_plot(found))
-        (folder / "depth.svg").write_text(scaling.depth_plot(found))
+        for name, plot in PLOTS.items():
+            results.beside(name).write_text(plot(found))
     if rooflines:
-        (folder / "kernels.md").write_text(
-            "\n\n".join(["# Kernels below their goal", *map(_kernels, rooflines)]) + "\n"
-        )
+        text = "\n\n".join([f"# Kernels below their goal: {results.page.stem}", *map(_kernels, rooflines)])
+        results.beside(KERNELS).write_text(f"{text}\n")
 
 
 def _goals(comparisons: Sequence[Comparison], shares: summary.Shares) -> list[str]:
@@ -162,7 +161,7 @@ def _detail_row(one: Comparison, side: SideResult, mine: SideResult | None) -> S
     )
 
 
-def _roofline_parts(rooflines: Sequence[Roofline], folder: str) -> list[str]:
+def _roofline_parts(rooflines: Sequence[Roofline], kernels: str) -> list[str]:
     """Limits, totals of families, and every kernel below half of its bound."""
     parts = [
         "## Roofline of our kernels",
@@ -183,11 +182,11 @@ def _roofline_parts(rooflines: Sequence[Roofline], folder: str) -> list[str]:
             (f.family, f.phase, f"{f.calls}", f"{f.ms:.2f}", f"{f.gflop_s:.1f}", f"{f.gb_s:.1f}", f"{f.fraction:.0%}")
             for f in by_family(one.positions)
         ]
-        parts += [table(head, rows), _below(one, folder)]
+        parts += [table(head, rows), _below(one, kernels)]
     return parts
 
 
-def _below(one: Roofline, folder: str) -> str:
+def _below(one: Roofline, kernels: str) -> str:
     """Kernels below the goal: by class of reason, then the worst by name."""
     below = one.below_goal()
     if not below:
@@ -197,7 +196,7 @@ def _below(one: Roofline, folder: str) -> str:
         classes[position.reason.partition(":")[0]].append(position)
     lines = [
         f"{len(below)} of {len(one.positions)} kernels are below {GOAL:.0%} of their bound "
-        f"([each with its reason]({folder}/kernels.md)):",
+        f"([each with its reason]({kernels})):",
         "",
     ]
     for name, members in sorted(classes.items(), key=lambda item: -sum(p.lost_us for p in item[1])):

@@ -10,8 +10,8 @@ from pathlib import Path
 from benchmarks.models import WORKLOADS
 from benchmarks.prepare import PLANS
 
-INDEX = Path("docs/benchmarks.md")
-FIGURES, PAGES = Path("docs/benchmarks/figures"), Path("docs/benchmarks")
+PAGES = Path("docs/benchmarks")
+INDEX, FIGURES = PAGES / "README.md", PAGES / "figures"
 
 
 def machines() -> list[str]:
@@ -21,7 +21,7 @@ def machines() -> list[str]:
 
 @dataclass(frozen=True)
 class Results:
-    """`folder` holds the figures as JSON; `page` is made of them, and its plots lie in a folder beside it."""
+    """`folder` holds the figures as JSON; `page` is made of them."""
 
     folder: Path
     page: Path
@@ -58,10 +58,9 @@ class Results:
         """Times of compiling."""
         return self.folder / "compiling.json"
 
-    @property
-    def beside_page(self) -> Path:
-        """Plots and long lists."""
-        return self.page.with_suffix("")
+    def beside(self, name: str) -> Path:
+        """A plot or a long list of the page, which links it."""
+        return self.page.with_name(f"{self.page.stem}-{name}")
 
     def comparisons(self) -> Iterator[Path]:
         """The comparisons that are there, in the order of workloads and plans."""

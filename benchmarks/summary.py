@@ -243,8 +243,8 @@ def compiling(found: Sequence[Compilation]) -> list[str]:
     return ["## Compiling", text, table(("", "plan", "kernels", "s", "processor s", "goal s", ""), rows)]
 
 
-def scaling(found: Scaling, folder: str) -> list[str]:
-    """Threads as a table, batch and depth as plots, which lie in a folder beside the page."""
+def scaling(found: Scaling, batch_plot: str, depth_plot: str) -> list[str]:
+    """Threads as a table, batch and depth as plots, files beside the page."""
     rows = []
     for name, values in found.threads.items():
         most, goal = max(values), goals.THREAD_RATIO.get(name)
@@ -254,6 +254,6 @@ def scaling(found: Scaling, folder: str) -> list[str]:
     most = max(max(values) for values in found.threads.values())
     return [
         table(("", "1 thread ms", f"{most} threads ms", "speed-up", "goal", ""), rows),
-        f"![Cost per sample against the batch]({folder}/batch.svg)",
-        f"![Cost of a step against the depth that trains]({folder}/depth.svg)",
+        f"![Cost per sample against the batch]({batch_plot})",
+        f"![Cost of a step against the depth that trains]({depth_plot})",
     ]

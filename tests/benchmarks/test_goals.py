@@ -140,8 +140,8 @@ def test_each_kind_of_machine_has_a_page_and_the_index_has_all_of_them(
         save(found, Results.published(kind).comparison("vit_tiny_b4", "full"))
     page.write_all(machines())
     index = INDEX.read_text()
-    first, _, second = index.partition("## [other](benchmarks/other.md)")
-    assert "## [one](benchmarks/one.md)" in first
+    first, _, second = index.partition("## [other](other.md)")
+    assert "## [one](one.md)" in first
     row = "| vit_tiny_b4 | 100.0 | JAX | {} | 1.25x |  |  | met |"
     assert row.format("130.0 | 1.30x") in first
     assert row.format("170.0 | 1.70x") in second
