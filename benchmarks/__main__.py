@@ -57,10 +57,7 @@ def main() -> int:
         scaling.save(found, results.scaling)
     if "compiling" in arguments.only:
         compiling.save(compiling.measure(arguments.threads), results.compiling)
-    if arguments.results:
-        page.write(results)
-    else:
-        page.write_all(machines())
+    renew(results)
     return 0 if good else 1
 
 
@@ -81,6 +78,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="first measure schedules, so long a workload")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="figures and page go here, not to docs/")
     return parser
+
+
+def renew(results: Results) -> None:
+    """The page of these figures; where they are published, the index of pages too."""
+    if results.is_published:
+        page.write_all(machines())
+    else:
+        page.write(results)
 
 
 def print_left(arguments: argparse.Namespace, results: Results) -> int:
@@ -116,7 +121,7 @@ def compare_all(arguments: argparse.Namespace, results: Results) -> bool:
                 machine=machine.describe(),
             )
             save(found, path)
-            page.write(results)
+            renew(results)
             print(f"\n{table(found)}\n", flush=True)
             good = good and not found.differing()
     return good

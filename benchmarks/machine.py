@@ -58,7 +58,7 @@ def commit() -> str:
 
 def has_bf16() -> bool:
     """Whether this machine multiplies bfloat16: only there are steps in it meant to be faster."""
-    return "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+    return instructions() == "x86-64-v4-bf16"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,11 @@ class Results:
     page: Path
     title: str = "Benchmarks"
 
+    @property
+    def is_published(self) -> bool:
+        """Whether the index of pages has this one."""
+        return self.page.parent == PAGES
+
     @classmethod
     def published(cls, kind: str) -> Results:
         """Of one kind of machine: kept, so that another day's run goes on, and readers have what the page is made of.

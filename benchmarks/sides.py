@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.environments import python_of
 from benchmarks.frameworks.steps import MANY_STEPS, MOMENTUM
-from benchmarks.machine import has_bf16
+from benchmarks.machine import has_bf16, instructions
 from benchmarks.prepare import BENCH, Prepared, plan_of
 from compiler.api import NO_TUNING, BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
@@ -87,7 +87,7 @@ def native_target(compute: Compute = "f32") -> str:
     """The widest x86-64 target that this machine runs, with products of `compute` where it has them."""
     if compute == "bf16" and has_bf16():
         return "x86-64-v4-bf16"
-    return "x86-64-v4" if "avx512vl" in Path("/proc/cpuinfo").read_text() else "x86-64-v3"
+    return "x86-64-v4" if instructions().startswith("x86-64-v4") else "x86-64-v3"
 
 
 def has_side(prepared: Prepared, plan: str, name: str) -> bool:

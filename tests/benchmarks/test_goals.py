@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compiling, machine, page
+from benchmarks import compiling, machine, page, sides
 from benchmarks.compare import Comparison, SideResult, measure, save
 from benchmarks.compiling import Compilation
 from benchmarks.goals import FASTER, memory_ratios, plan_ratios, speed_verdict
 from benchmarks.held_out import WORKLOADS as HELD_OUT
 from benchmarks.models import WORKLOADS
+from benchmarks.prepare import Prepared
 from benchmarks.processes import started
 from benchmarks.results import INDEX, Results, machines
 from benchmarks.sides import AUTOCAST, OURS, OURS_BF16, OURS_FULL, Side
@@ -164,3 +165,13 @@ def test_machines_that_a_host_calls_the_same_are_told_apart_by_what_they_can(
 ) -> None:
     monkeypatch.setattr(machine, "describe", lambda: {"cpu": cpu, "cores": 2, "instructions": instructions})
     assert machine.kind() == name
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_autocast_takes_turns_where_bfloat16_is_multiplied(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sides, "has_bf16", lambda: able)
+    prepared = Prepared("vit_tiny_b4", WORKLOADS["vit_tiny_b4"], *[Path()] * 3)
+    assert {plan: sides.has_side(prepared, plan, AUTOCAST) for plan in ("full", "sparse", "bias-only")} == {
+        "full": able, "sparse": able, "bias-only": False,
+    }  # fmt: skip
+    assert sides.has_side(prepared, "full", OURS_BF16), "ours saves memory everywhere"

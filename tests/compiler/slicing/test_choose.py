@@ -18,13 +18,14 @@ from compiler.frontend.importer import import_model
 from compiler.kernels.spec import DepthwiseSpec
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.program.cost import Machine
+from compiler.program.cost import Cache, Machine, Operand
 from compiler.program.program import Program
 from compiler.slicing.choose import choose_groups
 from compiler.slicing.flow import parts_of
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
 from compiler.targets import load
+from compiler.values import Value
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 
@@ -93,3 +94,19 @@ def test_a_budget_too_small_for_any_slicing_is_refused_with_the_least_need() -> 
     with pytest.raises(DoesNotFit) as refused:
         compile_training(MODELS["small_cnn"](), BuildSettings(plan=FULL, spec=spec, target=load(native_target())))
     assert refused.value.needed_bytes > 1000
+
+
+def test_a_cache_holds_of_a_value_what_was_read_last() -> None:
+    """A value that was read whole and then in part took the bytes of the whole for ever, so that others left for it."""
+    cache = Cache(100)
+    first, second = (Operand(Value(number), 80) for number in (1, 2))
+    assert cache.read(first, 80) == 80
+    assert cache.read(first, 20) == 0
+    assert (cache.used_bytes, cache.changed_bytes) == (20, 0)
+    assert cache.write(second, 80) == 0, "both fit"
+    assert cache.read(first, 20) == 0, "it is still there"
+    assert (cache.used_bytes, cache.changed_bytes) == (100, 80)
+    assert cache.read(Operand(Value(3), 50), 50) == 50 + 50, "what is changed is written when it leaves"
+    assert (cache.used_bytes, cache.changed_bytes) == (100, 30)
+    cache.drop(second.root)
+    assert (cache.used_bytes, cache.changed_bytes) == (70, 0)
