@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.frameworks.portable import Operator, feeds_of, load_graph
-from benchmarks.inner_loops import Turn, pressure_in
+from benchmarks.inner_loops import Turn, new_enough, pressure_in
 from benchmarks.machine import Limits
 from benchmarks.plot import Line, line_chart
 from benchmarks.prepare import PLAIN_PASSES, write_portable
@@ -124,3 +124,10 @@ Resource pressure per iteration:
     assert pressure == {"B": 1.0, "I": 0.75, "L": 4.0, "dispatch": 2.0}
     assert Turn(4.1, pressure).limit == "L 98%"
     assert Turn(8.0, pressure).limit == "latency (L 50%)"
+
+
+def test_an_older_model_of_a_core_gives_no_figures() -> None:
+    assert new_enough("Debian LLVM version 19.1.7\n  Optimized build.\n")
+    assert new_enough("LLVM (http://llvm.org/):\n  LLVM version 21.0.0\n")
+    assert not new_enough("Debian LLVM version 14.0.6\n  Optimized build.\n")
+    assert not new_enough("")
