@@ -34,7 +34,10 @@ def instructions() -> str:
     if platform.machine() != "x86_64":
         return platform.machine()
     flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
-    wider = {"avx512_bf16": "x86-64-v4-bf16", "avx512_vnni": "x86-64-v4-vnni", "avx512vl": "x86-64-v4"}
+    wider = {
+        "amx_bf16": "x86-64-v4-amx", "avx512_bf16": "x86-64-v4-bf16", "avx512_vnni": "x86-64-v4-vnni",
+        "avx512vl": "x86-64-v4",
+    }  # fmt: skip
     return next((name for flag, name in wider.items() if flag in flags), "x86-64-v3")
 
 
@@ -58,7 +61,7 @@ def commit() -> str:
 
 def has_bf16() -> bool:
     """Whether this machine multiplies bfloat16: only there are steps in it meant to be faster."""
-    return instructions() == "x86-64-v4-bf16"
+    return instructions() in ("x86-64-v4-bf16", "x86-64-v4-amx")
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ NAMES = (OURS, OURS_FULL, OURS_TUNED, OURS_BF16, *VARIANTS)
 def native_target(compute: Compute = "f32") -> str:
     """The widest x86-64 target that this machine runs, with products of `compute` where it has them."""
     if compute == "bf16" and has_bf16():
-        return "x86-64-v4-bf16"
+        return instructions()
     return "x86-64-v4" if instructions().startswith("x86-64-v4") else "x86-64-v3"
 
 

@@ -92,15 +92,18 @@ class Storage:
 class Kernel:
     """A compiled kernel in this process.
 
-    `run(*inputs)` returns the outputs; `call(storages)` is the bare call, for benchmarks and in-place checks.
+    `run(*inputs)` returns the outputs; `call(storages)` is the bare call, for benchmarks and in-place checks. `beside`:
+    objects with functions that the kernel calls.
     """
 
-    def __init__(self, spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT) -> None:
+    def __init__(
+        self, spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT, beside: Sequence[Path] = ()
+    ) -> None:
         reply = build_object(spec, target, threads, choice)
         self.spec = spec
         self.types = operand_types(spec)
         self.workspace_bytes = reply.workspace_bytes
-        self._library = _load(reply.object_bytes)
+        self._library = _load(reply.object_bytes, beside)
         self.set_threads(threads)
         self._function = getattr(self._library, f"__tvm_ffi_{symbol_of(spec, choice)}")
 
@@ -185,8 +188,8 @@ def runs(target: Target) -> bool:
     return target.architecture == platform.machine() and set(target.required_features) <= set(flags)
 
 
-def _load(object_bytes: bytes) -> ctypes.CDLL:
-    """The kernel and the launcher as a library in this process, which has the C library that both call.
+def _load(object_bytes: bytes, beside: Sequence[Path]) -> ctypes.CDLL:
+    """The kernel, the launcher and what is beside them as a library in this process, which has the C library they call.
 
     The linker is called directly: zig's compiler driver takes ten times as long to start it.
     """
@@ -194,7 +197,8 @@ def _load(object_bytes: bytes) -> ctypes.CDLL:
         path = Path(folder) / "kernel.o"
         path.write_bytes(object_bytes)
         library = Path(folder) / "kernel.so"
-        zig("ld.lld", "-shared", "--gc-sections", "-o", str(library), str(path), str(_launcher_object()))
+        objects = [str(one) for one in (path, _launcher_object(), *beside)]
+        zig("ld.lld", "-shared", "--gc-sections", "-o", str(library), *objects)
         return ctypes.CDLL(str(library), mode=os.RTLD_NOW)
 
 

@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "denormals.h"
 #include "failure.h"
+#include "tiles.h"
 
 /* Kernels follow each other within microseconds, so a waiter spins about that long before it sleeps. */
 #ifndef PF_SPIN_US
@@ -163,6 +164,9 @@ pf_status pf_threads_start(pf_pool **made, const pf_placement *placement) {
     pthread_attr_t attributes;
     int threads = placement->threads, failed = 0;
     if (threads > MAX_THREADS) return pf_fail(PF_LIMITS, "limits.threads", "at most %d threads, not %d", MAX_THREADS, threads);
+    if (!pf_tiles_ask())
+        return pf_fail(PF_LIMITS, "limits.tiles", "the system gives no tile registers (AMX) to this process: %s; they need Linux "
+                       "5.16 or newer; build for x86-64-v4-bf16 to do without", strerror(errno));
     pf_pool *pool = make_pool(placement);
     if (!pool) return pf_fail(PF_LIMITS, "limits.memory", "no memory for a pool of threads");
     pf_cores_settle(placement, 0);

@@ -63,6 +63,11 @@ class CpuTarget:
         """Whether instructions round f32 to bfloat16, and multiply pairs of them into f32."""
         return not {"+avx512bf16", "+bf16"}.isdisjoint(self.features)
 
+    @property
+    def has_tiles(self) -> bool:
+        """Whether products of bfloat16 are made in tile registers (x86's AMX)."""
+        return "+amx-bf16" in self.features
+
     def multiplies(self, dtype: str) -> bool:
         """Whether products are made in a type of sixteen bits, or of eight."""
         needed = {"f16": {"asimdhp"}, "i8": {"asimddp", "avx512_vnni"}}

@@ -15,7 +15,9 @@ from device_agents.devices.kind import DeviceKind
 _CPU_ZONES = r"cpu|x86_pkg_temp|acpitz|soc|coretemp"
 _LEVEL_3 = frozenset(["avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"])
 _LEVEL_4 = frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
-_BEYOND_4 = {"bf16": {"avx512_bf16", "avx512_vnni"}, "vnni": {"avx512_vnni"}}
+_VNNI = {"avx512_vnni"}
+_BF16 = _VNNI | {"avx512_bf16"}
+_BEYOND_4 = {"amx": _BF16 | {"amx_tile", "amx_bf16"}, "bf16": _BF16, "vnni": _VNNI}
 _ARM = frozenset(["asimd", "fp"])
 _ARM_V8_0 = _ARM | {"crc32"}
 _ARM_V8_2 = _ARM_V8_0 | {"asimddp", "asimdhp", "asimdrdm", "atomics", "fphp", "lrcpc"}

@@ -248,7 +248,7 @@ def test_targets_named_by_the_agent_exist_and_fit() -> None:
         assert targets.load(board.targets[0]).device_class == device_class
         for name in board.targets:
             assert set(targets.load(name).required_features) <= set(board.features)
-    for name in ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16"):
+    for name in ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx"):
         needed = targets.load(name).required_features
         assert name in host.x86_targets(tuple(needed) + targets.load("x86-64-v3").required_features)
     pi_5 = targets.load("raspberry-pi-5").required_features

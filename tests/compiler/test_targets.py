@@ -21,7 +21,8 @@ LLVM_TO_CPUINFO = {
     "lse": "atomics", "crc": "crc32", "rcpc": "lrcpc", "bf16": "bf16", "i8mm": "i8mm", "sve": "sve", "sve2": "sve2",
     "avx": "avx", "avx2": "avx2", "fma": "fma", "bmi": "bmi1", "bmi2": "bmi2", "f16c": "f16c", "movbe": "movbe",
     "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd", "avx512dq": "avx512dq",
-    "avx512vl": "avx512vl",
+    "avx512vl": "avx512vl", "avx512bf16": "avx512_bf16", "avx512vnni": "avx512_vnni", "amx-tile": "amx_tile",
+    "amx-bf16": "amx_bf16",
 }  # fmt: skip
 """LLVM's names of instruction sets that code for dense arithmetic may use, and the kernel's names of them."""
 
@@ -93,7 +94,7 @@ def test_a_kind_that_nothing_describes_is_refused() -> None:
 
 def test_x86_64_costs_what_was_measured_on_zen_4() -> None:
     """In bytes of memory traffic, the model's unit: programs of these targets are chosen by these ratios."""
-    for name in ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16"):
+    for name in ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx"):
         costs = targets.load(name).costs
         ratios = (costs.cache_speed, costs.product_flop_per_byte, costs.other_flop_per_byte, costs.launch_bytes)
         assert ratios == (4.0, 8.0, 3.0, 125_000.0)

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from compiler.codegen.matmul.candidate import Candidate
 from compiler.codegen.tile.precision import Precision
-from compiler.codegen.tile.tiling import Columns, columns
+from compiler.codegen.tile.tiling import BAND_ROWS, Columns, columns
 from compiler.element_types import DType
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
@@ -26,11 +26,12 @@ _LATENCY = 8
 """Independent multiply-adds that keep the pipelines full."""
 _LOAD = 0.05
 _TILE = 10.0
+_MATRIX_TILE = 60.0
 _STORE = 1.5
 _FAR_STORE = 10.0
 _WRITE_STREAMS = 0.6
-"""Per tile; per vector of a tile, and if it waits outside the second-level cache; and per pair of a tile's rows, if C
-is written to memory (rows are far apart)."""
+"""Per tile, and if its sums are in tile registers, which are configured for it; per vector of a tile, and if it waits
+outside the second-level cache; and per pair of a tile's rows, if C is written to memory (rows are far apart)."""
 _PACK = 4.0
 _TRANSPOSE = 8.0
 """Packing of one vector of B."""
@@ -78,6 +79,8 @@ class Core:
     """Farthest row of A that a load reaches from the first one's address."""
     vectors_of_a: int = 0
     """Registers that hold each row's part of A, where several steps of it are read at once."""
+    tiles: bool = False
+    """Whether tile registers multiply, 16 rows in the time of one."""
 
     @staticmethod
     def of(target: Target, dtype: DType, products: str = "") -> Core:
@@ -86,7 +89,10 @@ class Core:
         reach_bytes = 65520 if target.architecture == "aarch64" else 1 << 31
         precision = Precision.of("f16" if products == "f16" else dtype, target)
         own = int(products == "i8" and target.architecture == "aarch64")
-        return Core(precision, target.vector_registers, target.l1_bytes, target.l2_bytes, spare - own, reach_bytes, own)
+        return Core(
+            precision, target.vector_registers, target.l1_bytes, target.l2_bytes, spare - own, reach_bytes, own,
+            tiles=products == "bf16" and target.has_tiles,
+        )  # fmt: skip
 
     @property
     def lanes(self) -> int:
@@ -121,7 +127,7 @@ def cost(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) -> floa
         * column_tiles
         * (
             steps * _step(core, height, width)
-            + (blocks / shares) * (_TILE + store * height * width)
+            + (blocks / shares) * ((_MATRIX_TILE if core.tiles else _TILE) + store * height * width)
             + streams * height * height
         )
         for height, row_tiles in rows.items()
@@ -156,6 +162,9 @@ def _lines_of_step(spec: MatmulSpec, core: Core, slots: int, candidate: Candidat
 
 def _step(core: Core, height: int, width: int) -> float:
     """Cycles of one step of a tile."""
+    if core.tiles:  # a register of 16 steps is multiplied in 16 cycles, and loaded in 8
+        bands = -(-height // BAND_ROWS)
+        return max(bands * width, 0.5 * (bands + width)) + _LOAD * (bands + width)
     return max(height * width * core.precision.sum_size, _LATENCY, 0.5 * height + width) + _LOAD * (height + width)
 
 

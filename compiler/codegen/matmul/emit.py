@@ -13,6 +13,7 @@ from compiler.codegen.matmul.panels import Panels, Steps
 from compiler.codegen.matmul.plan import MatmulPlan, folded, plan, workspace_bytes
 from compiler.codegen.matmul.sums import SplitSums
 from compiler.codegen.tile.epilogue import Epilogue
+from compiler.codegen.tile.matrix_tile import MatrixTile
 from compiler.codegen.tile.quads import QuadTile
 from compiler.codegen.tile.register_tile import Place, RegisterTile, Scalars, Stream, Vectors
 from compiler.codegen.tile.share import share_out
@@ -100,7 +101,7 @@ class Gemm:
                     sums.add_columns(b, slot, tile, number, panel, steps.count)
 
                     def row_tile(c: Block, height: int, m: Value) -> None:
-                        total = RegisterTile(c, height, tile, self.pairs)
+                        total = self._sums(c, height, tile)
                         a = self.panels.rows(index(0), m, steps.first)
                         total.run(c, a, panel, steps.count, self.ahead.next_block(steps, m, number))
                         sums.add_tile(c, slot, m, number, total)
@@ -287,7 +288,7 @@ class Gemm:
             counted = self.panels.counted(batch, m, steps, panel, tile, number)
             total: RegisterTile = QuadTile(block, height, tile, counted)
         else:
-            total = RegisterTile(block, height, tile, self.pairs)
+            total = self._sums(block, height, tile)
         n = block.let(number * self.plan.columns.tile.width, "n")
         base = block.let((batch * self.plan.m + m) * self.plan.n + n, "place")
         place = Place(self.c, base, self.plan.n, 1, lambda row, column: (batch, m + row, n + column))
@@ -307,6 +308,10 @@ class Gemm:
         total.run(block, a, panel, steps.count, ahead if self.plan.streams_blocks else ())
         total.settle(block)
         self._settle(block, total, place, waiting, steps)
+
+    def _sums(self, block: Block, height: int, tile: ColumnTile) -> RegisterTile:
+        """Sums of a tile, in whatever registers multiply."""
+        return MatrixTile(block, height, tile) if self.plan.tiles else RegisterTile(block, height, tile, self.pairs)
 
     def _waiting_place(self, block: Block, place: Place) -> Place:
         """Where the sums of a tile of C wait between blocks of the reduction."""

@@ -8,12 +8,12 @@ from tvm import tirx
 
 from compiler.codegen.matmul.plan import MatmulPlan
 from compiler.codegen.tile.packing import Matrix, pack_panel
-from compiler.codegen.tile.pairs import copy_pairs, join_rows, pack_pairs
+from compiler.codegen.tile.pairs import copy_pairs, join_rows, pack_pairs, turn_rows
 from compiler.codegen.tile.quads import Counted, pack_quads, put_column_sums, round_row
 from compiler.codegen.tile.register_tile import Scalars, Vectors, prefetch
 from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile, vector_pieces
-from compiler.codegen.tir.tir import Block, Operands, Value, index
+from compiler.codegen.tir.tir import Block, Operands, Value, divide, index
 from compiler.kernels.spec import MatmulSpec
 
 
@@ -31,7 +31,7 @@ class Panels:
     def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands) -> None:
         self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
         self.a, self.b, self.workspace = operands.inputs[0], operands.inputs[1], operands.workspace
-        self.a_strides = (1, spec.m) if spec.a_transposed else (spec.k, 1)
+        self.a_strides = (1, spec.m) if spec.a_transposed and not plan.tiles else (spec.k, 1)
         self.b_strides = (1, spec.k * spec.steps_at_once) if spec.b_transposed else (spec.n, 1)
         self.slots_base = plan.shared_panel_elements * (spec.batch if spec.b_batched else 1)
         self.waiting_base = self.slots_base + plan.slots * plan.slot_elements
@@ -243,6 +243,9 @@ class Panels:
         if self.plan.rounds_a:
             self._round_a(block)
             return
+        if self.plan.tiles and spec.a_transposed:
+            self._turn_a(block)
+            return
         lines = (spec.k if spec.a_transposed else spec.m) * (spec.batch if spec.a_batched else 1)
         length = spec.m if spec.a_transposed else spec.k
 
@@ -257,6 +260,35 @@ class Panels:
             body.loop(end - first, lambda b, i: line(b, b.let(first + i, "line")), name="line")
 
         share_out(block, self.plan.slots, lines, slot_body)
+
+    def _turn_a(self, block: Block) -> None:
+        """All of a transposed A in words, by all threads, each row's side by side."""
+        spec, lanes = self.spec, self.lanes
+        parts, rest = -(-spec.k // lanes), spec.k % lanes
+
+        def part(body: Block, batch: Value, number: Value, steps: int) -> None:
+            first = body.let(batch * (2 * spec.k * spec.m) + number * (2 * lanes * spec.m), "first")
+            place = body.let(batch * (spec.m * spec.k) + number * lanes + self.packed_a_base, "place")
+            turn_rows(
+                body, self.a, first, spec.m, self.workspace, place, spec.k, steps=steps, count=spec.m, lanes=lanes
+            )
+
+        def unit(body: Block, number: Value) -> None:
+            batch, of_product = divide(body, number, parts)
+            if not rest:
+                part(body, batch, of_product, lanes)
+                return
+            is_last = tirx.EQ(of_product, index(parts - 1))
+            body.when(
+                is_last,
+                lambda b: part(b, batch, of_product, rest),
+                (lambda b: part(b, batch, of_product, lanes)) if parts > 1 else None,
+            )
+
+        def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
+            body.loop(end - first, lambda b, i: unit(b, b.let(first + i, "unit")), name="unit")
+
+        share_out(block, self.plan.slots, parts * (spec.batch if spec.a_batched else 1), slot_body)
 
     def _round_a(self, block: Block) -> None:
         """All of A in whole numbers, four in a word, by all threads."""

@@ -75,6 +75,8 @@ class MatmulPlan:
     """Whether the whole of A is packed first, several steps in a word."""
     rounds_a: bool = False
     """Whether its rows are rounded to whole numbers then, each with a scale behind them all."""
+    tiles: bool = False
+    """Whether tile registers multiply: then steps of a row of A lie side by side, packed so if they do not."""
     shift: int = 0
     """What is added to those: then each block of a panel ends in a step of sums, for what that adds to products."""
 
@@ -242,6 +244,7 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
         packs_a=spec.products == "i8"
         or (spec.products == "bf16" and (spec.a_transposed or spec.stored[0] != spec.products)),
         rounds_a=spec.products == "i8",
+        tiles=core.tiles,
         shift=target.byte_shift if spec.products == "i8" else 0,
         streams_a=short
         and not spec.products

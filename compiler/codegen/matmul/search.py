@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from compiler.codegen.matmul.candidate import Candidate, PanelPlace
 from compiler.codegen.matmul.cost import Core, cost, few_sets, is_streamed
-from compiler.codegen.tile.tiling import divisor_near, slots_of
+from compiler.codegen.tile.tiling import BAND_ROWS, BANDS, divisor_near, slots_of
 from compiler.kernels.spec import MatmulSpec
 
 LONG = 1024
@@ -127,6 +127,11 @@ def _ways_of_bytes(spec: MatmulSpec, core: Core, k_block: int) -> Iterator[Candi
 
 
 def _tiled(spec: MatmulSpec, core: Core, way: Candidate) -> Iterator[Candidate]:
+    if core.tiles:
+        for bands in range(1, min(BANDS, -(-spec.m // BAND_ROWS)) + 1):
+            for width in range(1, min(BANDS, -(-spec.n // core.lanes)) + 1):
+                yield replace(way, rows=bands * BAND_ROWS, vectors=width)
+        return
     registers = core.vector_registers - core.spare_registers
     vectors = -(-spec.n // core.lanes)
     widths = [spec.b_panel // core.lanes] if spec.b_panel else range(1, min(_MOST_VECTORS, vectors) + 1)

@@ -6,6 +6,7 @@ from functools import partial
 
 from tvm import tirx
 
+from compiler.codegen.tile.packing import transposed
 from compiler.codegen.tile.tiling import vector_pieces
 from compiler.codegen.tile.words import Words, pack_words
 from compiler.codegen.tir import halves
@@ -37,6 +38,30 @@ def join_rows(
     block.loop(whole, lambda body, i: piece(body, i * lanes, lanes), name="join")
     for start, width in vector_pieces(count - whole * lanes, lanes):
         piece(block, index(whole * lanes + start), width)
+
+
+def turn_rows(
+    block: Block, source: Buffer, first: Value, stride: int, buffer: Buffer, base: Value, distance: int, *, steps: int,
+    count: int, lanes: int,
+) -> None:  # fmt: skip
+    """Pair the rows of `count` elements from `first` on, a stride apart, and write each column's `steps` pairs side by
+    side, those of the next one `distance` further."""
+    whole = count // lanes if steps == lanes else 0
+
+    def square(body: Block, i: Value) -> None:
+        at = first + i * lanes
+        rows = [body.let(_joined(source, at + 2 * step * stride, stride, lanes), "pairs") for step in range(steps)]
+        for column, pairs in enumerate(transposed(body, rows)):
+            body.store(buffer, base + (i * lanes + column) * distance, pairs)
+
+    def single(body: Block, i: Value) -> None:
+        column = whole * lanes + i
+        for step in range(steps):
+            pair = _joined(source, first + (2 * step * stride + column), stride, 1)
+            body.store(buffer, base + (column * distance + step), pair)
+
+    block.loop(whole, square, name="square")
+    block.loop(count - whole * lanes, single, name="column")
 
 
 def _along(buffer: Buffer, first: Value, pairs: int) -> Value:

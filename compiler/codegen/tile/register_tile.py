@@ -146,10 +146,17 @@ class RegisterTile:
     def __init__(self, block: Block, rows: int, columns: ColumnTile, products: str = "") -> None:
         self.rows, self.columns, self.products = rows, columns, products
         self.starts = tuple(sum(columns.widths[:i]) for i in range(len(columns.widths)))
-        # One array per accumulator: LLVM does not take a large one apart.
-        places = slots(rows, columns)
-        self._locals = {(row, at): block.local(width, self.element, "acc") for row, at, width in places}
+        self.allocate(block)
         self.clear(block)
+
+    def allocate(self, block: Block) -> None:
+        """Make room for the sums: one array per accumulator, as LLVM does not take a large one apart."""
+        places = slots(self.rows, self.columns)
+        self._locals = {(row, at): block.local(width, self.element, "acc") for row, at, width in places}
+
+    def fresh(self, block: Block) -> RegisterTile:
+        """Another one of this shape, zero at first."""
+        return RegisterTile(block, self.rows, self.columns, self.products)
 
     def clear(self, block: Block) -> None:
         """Set every accumulator to zero."""
@@ -260,13 +267,13 @@ class RegisterTile:
         whole = steps // SUM_BLOCK
 
         def part(body: Block, number: Value) -> None:
-            inner = RegisterTile(body, self.rows, self.columns, self.products)
+            inner = self.fresh(body)
             inner.run(body, *_shifted(a, b, number * SUM_BLOCK), SUM_BLOCK, ahead, (number, whole))
             self.add(body, inner)
 
         block.loop(whole, part, name="block")
         if steps % SUM_BLOCK:
-            inner = RegisterTile(block, self.rows, self.columns, self.products)
+            inner = self.fresh(block)
             inner.run(block, *_shifted(a, b, index(whole * SUM_BLOCK)), steps % SUM_BLOCK)
             self.add(block, inner)
 

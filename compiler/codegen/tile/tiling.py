@@ -19,6 +19,8 @@ _MOST_VECTORS = 4
 _MOST_VECTORS_OF_A_ROW = 6
 _SHORT_REDUCTION = 48
 """A product with fewer steps is bound by writing its output: whole rows at a time are twice to three times as fast."""
+BAND_ROWS, BANDS = 16, 2
+"""Rows of a tile register; and how many of them a tile of such registers has, beside each other and below."""
 _LATENCY = 8
 """Independent multiply-adds that keep the pipelines full."""
 

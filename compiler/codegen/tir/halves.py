@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from compiler.codegen.tir import quads
+from compiler.codegen.tir import quads, tiles
 from compiler.element_types import ELEMENT_TYPES
 from compiler.targets import Target
 
@@ -140,7 +140,7 @@ def with_helpers(function: Any, target: Target) -> Any:
     text += "".join(
         _DOT.format(lanes=lanes, pairs=2 * lanes, intrinsic=intrinsic) for lanes, intrinsic in _dots(target).items()
     )
-    name, source = tvm.ir.StringImm("rounding"), tvm.ir.StringImm(text + quads.helpers(target))
+    name, source = tvm.ir.StringImm("rounding"), tvm.ir.StringImm(text + quads.helpers(target) + tiles.helpers(target))
     return function.with_body(tirx.AttrStmt(name, "pragma_import_llvm", source, function.body))
 
 

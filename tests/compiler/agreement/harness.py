@@ -20,7 +20,7 @@ from compiler.frontend.importer import import_model
 from compiler.graph import Parameter
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Compute, Frozen
-from compiler.targets import load
+from compiler.targets import Target, load
 from tests.compiler.agreement.reference import Reference, Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.agreement.yardstick import Yardstick, distance
@@ -99,13 +99,14 @@ class Built:
         return self.case.reference
 
 
-def build(case: Case, target: str, folder: Path, cache: Path, runner: tuple[str, ...] = ()) -> Built:
+def build(case: Case, target: str | Target, folder: Path, cache: Path, runner: tuple[str, ...] = ()) -> Built:
     """Compile the case's step for a target and unpack it; its first checkpoint holds the author's parameters."""
     graph = import_model(
         case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm, create_biases=case.plan.create_biases
     )
+    board = load(target) if isinstance(target, str) else target
     bundle = compile_training(
-        case.model, BuildSettings(plan=case.plan, spec=case.spec, target=load(target), cache_dir=cache, jobs=1)
+        case.model, BuildSettings(plan=case.plan, spec=case.spec, target=board, cache_dir=cache, jobs=1)
     )
     binary = StepBinary.unpack(bundle, folder, runner)
     learns = what_learns(case.plan, case.reference, case.last_layer)

@@ -27,6 +27,7 @@ from tests.compiler.agreement.harness import (
     to_checkpoint,
 )
 from tests.compiler.agreement.step_binary import native_target
+from tests.compiler.codegen.tile_emulation import EMULATED, emulated_builds
 from tests.sample import sample
 
 MODELS = (
@@ -57,10 +58,13 @@ TARGETS = (native_target(), *((PAIRS,) if runs(load(PAIRS)) else ()))
 
 BOARD = "raspberry-pi-5"
 """Products of float16, emulated."""
+TILES = EMULATED.name
+"""Products of bfloat16 in tile registers, which are emulated too."""
 WAYS: tuple[tuple[str, str, Compute], ...] = (
     *((name, target, "bf16") for name in MODELS for target in TARGETS),
     *((name, native_target(), "f16") for name in MODELS),
     ("encoder-full-adamw", BOARD, "f16"),
+    ("encoder-full-adamw", TILES, "bf16"),
 )
 
 
@@ -69,6 +73,7 @@ KEPT = {
     *(("-".join(("encoder-sparse", target, "bf16"))) for target in TARGETS),
     *("-".join((name, native_target(), "f16")) for name in ("mlp-full", "mobilenet-ratio")),
     f"encoder-full-adamw-{BOARD}-f16",
+    f"encoder-full-adamw-{TILES}-bf16",
 }
 """What `make test` runs: every kind of product in both, what a unit turned by rounding showed, a board."""
 
@@ -78,6 +83,9 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     name, target, compute = request.param
     runner = ("qemu-aarch64-static", "-cpu", "cortex-a76") if target == BOARD else ()
     case = replace(CASES[name](), compute=compute)
+    if target == TILES:
+        with emulated_builds() as board:
+            return build(case, board, tmp_path_factory.mktemp("step"), tmp_path_factory.mktemp("cache"))
     return build(case, target, tmp_path_factory.mktemp("step"), kernel_cache, runner)
 
 

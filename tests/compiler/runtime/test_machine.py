@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from compiler.codegen.linking import link
 from compiler.codegen.linking.link import RUNTIME
+from compiler.codegen.testing import runs
 from compiler.graph import TensorType
 from compiler.program.program import BinaryImage, Placement, StateTensor, ViewOrder
+from compiler.targets import load
 from compiler.values import Value
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
@@ -37,6 +40,28 @@ THREADS = 8
 @pytest.fixture(scope="module")
 def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_images.build(tiny_images.classifier(threads=THREADS), tmp_path_factory.mktemp("machine") / "step")
+
+
+# ------------------------------------------------------------------------------------------------------------- tiles
+
+
+def test_a_step_asks_for_tile_registers_where_a_kernel_uses_them(
+    binary: Path, weights: Path, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked = link.LINKERS["cpu"]
+    kernel = "const int pf_uses_tiles = 1;\n"
+    monkeypatch.setattr(
+        link, "LINKERS", {"cpu": lambda sources, *others: linked({**sources, "kernel": kernel}, *others)}
+    )
+    using = tiny_images.build(tiny_images.classifier(threads=THREADS), tmp_path / "step")
+    arguments = ("train", "--weights", weights, *data.arguments, "--steps", 1, "--threads", 1)
+    done = run(using, *arguments)
+    if runs(load("x86-64-v4-amx")):
+        assert done.losses == run(binary, *arguments).losses
+        return
+    assert refused(done) == (4, "limits", "limits.tiles")
+    assert "build for x86-64-v4-bf16" in done.one("error")["message"]
+    assert run(binary, *arguments).losses, "no other step asks"
 
 
 # ------------------------------------------------------------------------------------------------------------- cores

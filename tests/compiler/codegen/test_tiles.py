@@ -1,0 +1,58 @@
+"""Products in tile registers (AMX), emulated by C functions that check every configuration and every shape, and on a
+machine that has them by its own instructions."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.codegen.choice import DEFAULT
+from compiler.codegen.family import choices_of, emit_kernel, frugal_choice
+from compiler.codegen.testing import Kernel, build_object, runs
+from compiler.codegen.tir.compile import assembly
+from compiler.kernels.spec import MatmulSpec
+from compiler.targets import load
+from tests.compiler.codegen.paired import BOTH, HALF, SPECS, check, drawn, paired
+from tests.compiler.codegen.tile_emulation import EMULATED, X86, emulated_kernels
+
+MORE = {
+    "one band": paired(MatmulSpec(1, 7, 16, 64, dtype="f32"), HALF),
+    "fewer steps than a register": paired(MatmulSpec(1, 20, 33, 18, dtype="f32"), HALF),
+    "whole tiles": paired(MatmulSpec(1, 64, 64, 128, dtype="f32"), HALF),
+    "whole tiles of a weight gradient": paired(MatmulSpec(1, 64, 48, 64, dtype="f32", a_transposed=True), BOTH),
+    "products over one B": paired(MatmulSpec(3, 40, 24, 70, dtype="f32", a_transposed=True, b_batched=False), BOTH),
+}
+ALL = SPECS | MORE
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_products_in_tiles(name: str) -> None:
+    spec = ALL[name]
+    given, meant = drawn(spec)
+    every = choices_of(spec, EMULATED, 2) if name.startswith("long") else ()
+    with emulated_kernels() as functions:
+        for choice in dict.fromkeys((DEFAULT, *every, frugal_choice(spec, EMULATED, 2))):
+            check(spec, Kernel(spec, EMULATED, 2, choice, beside=[functions]).run(*given), meant)
+
+
+@pytest.mark.parametrize("name", ALL if runs(load(X86)) else ())
+def test_products_by_instructions(name: str) -> None:
+    spec = ALL[name]
+    given, meant = drawn(spec)
+    check(spec, Kernel(spec, load(X86), 2).run(*given), meant)
+
+
+def test_tiles_are_multiplied_by_instructions() -> None:
+    """Four products for two loads of each side; nothing is left to vectors but what rounds and packs."""
+    text = assembly(emit_kernel(MORE["whole tiles"], load(X86), 1, DEFAULT), load(X86))
+    assert text.count("tdpbf16ps") == text.count("tileloadd") == 4 * 4, "four turns, written out"
+    assert text.count("tilestored") == 4
+    assert text.count("ldtilecfg") == text.count("tilerelease") == 1
+    assert "vdpbf16ps" not in text
+    assert "fmadd" not in text
+
+
+def test_an_object_says_that_it_uses_them() -> None:
+    """By a symbol, which tells the runtime to ask Linux for them."""
+    with_tiles, without = (build_object(MORE["whole tiles"], load(name)) for name in (X86, "x86-64-v4-bf16"))
+    assert b"pf_uses_tiles" in with_tiles.object_bytes
+    assert b"pf_uses_tiles" not in without.object_bytes
