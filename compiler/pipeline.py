@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from compiler.call_passes import fusion_passes, order_passes, run_call_passes
 from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.workers import Worker, begun_worker
+from compiler.codegen.workers import Worker, begun_workers
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
@@ -50,7 +50,7 @@ def compile_step(
 
     Raises: CompileError; every kind says who must act (see `compiler.errors`).
     """
-    with begun_worker(settings.jobs) as begun:
+    with begun_workers(settings.jobs) as begun:
         *_, last = walk(model, settings, external=external, begun=begun, reported=reported)
     assert isinstance(last.made, CompiledStep)
     return last.made
@@ -62,12 +62,12 @@ def walk(
     trace: Trace | None = None,
     *,
     external: External = NO_EXTERNAL,
-    begun: Worker | None = None,
+    begun: Sequence[Worker] = (),
     reported: bool = False,
 ) -> Iterator[Stage]:
     """The stages of a compile in the order of `STAGES`, each done when it is taken; `trace` hears of every pass.
 
-    Kernels are built by `begun` too, if it was. `reported`: as for `compile_step`.
+    Kernels are built by those that are `begun`, too. `reported`: as for `compile_step`.
 
     Raises: as `compile_step`.
     """
@@ -220,7 +220,7 @@ def _run_on_each(
 
 
 def _built(
-    placed: Placed, settings: BuildSettings, clock: Clock, begun: Worker | None, meanwhile: Callable[[], object]
+    placed: Placed, settings: BuildSettings, clock: Clock, begun: Sequence[Worker], meanwhile: Callable[[], object]
 ) -> dict[str, CompiledKernel]:
     built = build_kernels(
         [call.spec for program in placed.programs for call in program.calls],

@@ -48,13 +48,13 @@ def build_kernels(
     jobs: int = 2,
     progress: Progress | None = None,
     choices: Mapping[str, Choice] | None = None,
-    begun: Worker | None = None,
+    begun: Sequence[Worker] = (),
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Mapping[str, CompiledKernel]:
     """Compile each distinct spec for `target`, keyed by `signature(spec)`, scheduled by `choices[signature(spec)]`.
 
     `threads` is the most threads the kernels will run on. Kernels that `cache_dir` holds are read from there, the
-    others are built in up to `jobs` worker processes and stored, the first of them the one that was begun before;
+    others are built in up to `jobs` worker processes and stored, the first of them those that were begun before;
     `meanwhile` is called while any are built. The same arguments give the same bytes.
 
     Raises: BuildError, naming the kernel, if one cannot be built.
@@ -76,7 +76,7 @@ def build_variants(
     cache_dir: Path | None,
     jobs: int = 2,
     progress: Progress | None = None,
-    begun: Worker | None = None,
+    begun: Sequence[Worker] = (),
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Mapping[Variant, CompiledKernel]:
     """As `build_kernels`, for specs that may each be wanted in several schedules. Raises: BuildError."""
@@ -110,7 +110,7 @@ def _build_all(
     missing: Sequence[Request],
     jobs: int,
     keep: Callable[[CompiledKernel], None],
-    begun: Worker | None,
+    begun: Sequence[Worker],
     meanwhile: Callable[[], object],
 ) -> None:
     todo: SimpleQueue[Request] = SimpleQueue()
@@ -132,7 +132,8 @@ def _build_all(
             failures.append(error)
 
     drivers = [
-        threading.Thread(target=drive, name=f"kernel-build-{i}", args=(None if i else begun,)) for i in range(jobs)
+        threading.Thread(target=drive, name=f"kernel-build-{i}", args=(begun[i] if i < len(begun) else None,))
+        for i in range(jobs)
     ]
     for driver in drivers:
         driver.start()

@@ -19,6 +19,8 @@ from compiler.kernels.spec import canonical
 
 MOST_KERNELS = 500
 """That one process builds: TVM keeps something of each."""
+MOST_BEGUN = 2
+"""Of a build: those stages run on one processor, so that about two starts fit beside them."""
 _PACKAGE = Path(__file__).parent
 _idle: list[Worker] = []
 _most_idle = 0
@@ -76,16 +78,14 @@ def _end_idle() -> None:
 
 
 @contextlib.contextmanager
-def begun_worker(jobs: int) -> Iterator[Worker | None]:
-    """A worker process that starts now, beside the stages before kernels, and ends with the context; None for one job.
+def begun_workers(jobs: int) -> Iterator[tuple[Worker, ...]]:
+    """Worker processes that start now, beside the stages before kernels, and end with the context; none for one job.
 
-    A start takes about a second, most of it TVM's import. Where no kernel is missing it was in vain.
+    A start takes about a second, most of it TVM's import. Where no kernel is missing they were in vain.
     """
-    if jobs < 2:
-        yield None
-        return
-    with one_worker() as worker:
-        yield worker
+    with contextlib.ExitStack() as stack:
+        count = min(jobs, MOST_BEGUN) if jobs > 1 else 0
+        yield tuple(stack.enter_context(one_worker()) for _ in range(count))
 
 
 class Worker:

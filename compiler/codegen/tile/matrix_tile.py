@@ -1,7 +1,7 @@
 """A tile whose sums are in tile registers, where a machine multiplies whole matrices at once.
 
-Two blocks of 16 rows of A and two of 16 columns of B are four products at once, which read each block twice. Sums leave
-the registers for memory at the end of a run, from where an epilogue takes them as those of any other tile.
+Two blocks of 16 rows of A and two of 16 columns of B make four products, each block loaded once for two. Sums leave the
+registers for memory at the end of a run, from where epilogues take them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MatrixTile(RegisterTile):
     ) -> None:
         """Add the products of `steps` steps, as many at once as a register has words, then those that are left.
 
-        Nothing is fetched ahead: two loads of a register ask for as many lines as memory can bring.
+        Nothing is fetched `ahead`: a load of a register asks for 16 lines itself.
         """
         a = replace(a, base=block.let(wide(a.base), "a_base"))
         b = replace(b, base=block.let(wide(b.base), "b_base"))

@@ -13,7 +13,7 @@ import pytest
 from compiler.codegen.api import build_kernels, cache_key, workspace_bytes
 from compiler.codegen.artefacts import Artefact
 from compiler.codegen.testing import build_object
-from compiler.codegen.workers import begun_worker, kept_workers
+from compiler.codegen.workers import begun_workers, kept_workers, one_worker
 from compiler.errors import BuildError
 from compiler.kernels.expressions import Binary, Const, Ref, Unary
 from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, ReduceSpec, signature
@@ -40,6 +40,10 @@ SPECS: list[KernelSpec] = [
 ]
 
 
+def refuse(*arguments: object, **options: object) -> None:
+    raise AssertionError("a process was started")
+
+
 @pytest.fixture(autouse=True)
 def _processes_of_ones_own() -> Iterator[None]:
     with kept_workers(0):
@@ -54,22 +58,23 @@ def test_same_specs_same_bytes_in_any_number_of_processes() -> None:
     assert list(first) == [signature(spec) for spec in SPECS]
 
 
-def test_a_worker_begun_before_builds_too_and_ends_with_the_context() -> None:
+def test_workers_begun_before_build_and_end_with_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
-    with begun_worker(jobs=2) as begun:
-        assert begun is not None
-        built = build_kernels(
-            SPECS[:2], TARGET, threads=2, cache_dir=None, jobs=1, begun=begun, meanwhile=lambda: called.append("ways")
-        )
+    with begun_workers(jobs=8) as begun:
+        assert len(begun) == 2
+        with monkeypatch.context() as patched:
+            patched.setattr(subprocess, "Popen", refuse)
+            built = build_kernels(
+                SPECS[:2], TARGET, threads=2, cache_dir=None, begun=begun, meanwhile=lambda: called.append("ways")
+            )
     assert built == build_kernels(SPECS[:2], TARGET, threads=2, cache_dir=None, jobs=1)
     assert called == ["ways"]
-    with begun_worker(jobs=2) as in_vain:
-        assert in_vain is not None
-        assert in_vain.is_alive
-    assert not begun.is_alive
-    assert not in_vain.is_alive
-    with begun_worker(jobs=1) as none:
-        assert none is None
+    assert not any(worker.is_alive for worker in begun)
+    with begun_workers(jobs=2) as in_vain:
+        assert all(worker.is_alive for worker in in_vain)
+    assert not any(worker.is_alive for worker in in_vain)
+    with begun_workers(jobs=1) as none:
+        assert none == ()
 
 
 def test_equal_specs_are_built_once_and_progress_counts_to_the_end() -> None:
@@ -91,34 +96,26 @@ def test_workspace_is_what_planning_says() -> None:
 
 def test_a_kept_process_goes_on_with_the_next_build() -> None:
     with kept_workers(1):
-        with begun_worker(jobs=2) as first:
-            built = build_kernels(SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, begun=first)
-        with begun_worker(jobs=2) as second, begun_worker(jobs=2) as another:
+        with one_worker() as first:
+            built = build_kernels(SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, begun=(first,))
+        with begun_workers(jobs=2) as (second, another):
             assert second is first
             assert another is not first
-            assert built == build_kernels(SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, begun=second)
-        assert second is not None
-        assert another is not None
+            assert built == build_kernels(SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, begun=(second,))
         assert second.is_alive != another.is_alive
-        with begun_worker(jobs=2) as ended:
-            assert ended is not None
+        with one_worker() as ended:
             ended.end()
-        with begun_worker(jobs=2) as died:
-            assert died is not None
+        with one_worker() as died:
+            pass
         assert died.is_alive
         died.end()
-        with begun_worker(jobs=2) as fresh:
-            assert fresh is not None
+        with one_worker() as fresh:
             assert fresh.is_alive
     assert not fresh.is_alive
 
 
 def test_a_warm_cache_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cold = build_kernels(SPECS, TARGET, threads=2, cache_dir=tmp_path)
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise AssertionError("a process was started")
-
     monkeypatch.setattr(subprocess, "Popen", refuse)
     assert build_kernels(SPECS, TARGET, threads=2, cache_dir=tmp_path) == cold
 
