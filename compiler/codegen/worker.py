@@ -78,12 +78,19 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _start_light()
+    _import_all()
     while (request := receive(sys.stdin.buffer)) is not None:
         assert isinstance(request, Request)
         send(replies, build(request))
         if not gc.isenabled():
             gc.freeze()
             gc.enable()
+
+
+def _import_all() -> None:
+    """What builds kernels, before the first is asked for: whoever starts a worker early has other things to do."""
+    from compiler.codegen import family  # noqa: F401
+    from compiler.codegen.tir import compile  # noqa: F401
 
 
 def _start_light() -> None:
