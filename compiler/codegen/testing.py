@@ -17,6 +17,7 @@ import ziglang
 
 from compiler.cache_folder import LINKER, cache_folder
 from compiler.codegen.choice import DEFAULT, Choice
+from compiler.codegen.linking.link import RUNTIME
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, build
 from compiler.element_types import ELEMENT_TYPES
@@ -46,6 +47,7 @@ static int launch(Lambda lambda, void *cdata, int num_task) {
 }
 int (*__TVMBackendParallelLaunch)(Lambda, void *, int) = launch;
 void set_threads(int n) { threads = n < 1 ? 1 : n > 64 ? 64 : n; }
+__attribute__((constructor)) static void ask(void) { if (!pf_tiles_ask()) abort(); }
 """
 
 _GUARD_BYTES = 64
@@ -205,7 +207,7 @@ def _load(object_bytes: bytes, beside: Sequence[Path]) -> ctypes.CDLL:
 @cache
 def _launcher_object() -> Path:
     """The launcher, compiled once per content into the user's temporary folder."""
-    return object_of("launcher", _LAUNCHER, "-O2", "-fPIC")
+    return object_of("launcher", (RUNTIME / "tiles.h").read_text() + _LAUNCHER, "-O2", "-fPIC")
 
 
 def object_of(name: str, source: str, *options: str) -> Path:
