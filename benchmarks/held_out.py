@@ -60,11 +60,15 @@ def efficientnet_lite0() -> nn.Module:
 
 
 def deit_tiny() -> nn.Module:
-    """DeiT tiny, 16 px patches."""
+    """DeiT tiny, 16 px patches. Its two tokens are zeros at first, and of equal parameters exporters make one: they begin
+    apart here, as after any training."""
     t = transformers()
     config = t.DeiTConfig(hidden_size=192, num_hidden_layers=12, num_attention_heads=3, intermediate_size=768)
     config.num_labels = CLASSES
-    return Logits(t.DeiTForImageClassification(config), PIXELS)
+    net = t.DeiTForImageClassification(config)
+    for token in (net.deit.embeddings.cls_token, net.deit.embeddings.distillation_token):
+        nn.init.trunc_normal_(token, std=config.initializer_range)
+    return Logits(net, PIXELS)
 
 
 def mobilevit_xs() -> nn.Module:
