@@ -60,8 +60,10 @@ def efficientnet_lite0() -> nn.Module:
 
 
 def deit_tiny() -> nn.Module:
-    """DeiT tiny, 16 px patches. Its two tokens are zeros at first, and of equal parameters exporters make one: they begin
-    apart here, as after any training."""
+    """DeiT tiny, 16 px patches.
+
+    Its two tokens are zeros at first, and of equal parameters exporters make one: here they begin apart.
+    """
     t = transformers()
     config = t.DeiTConfig(hidden_size=192, num_hidden_layers=12, num_attention_heads=3, intermediate_size=768)
     config.num_labels = CLASSES
