@@ -7,8 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Defined by kernels that use them. */
-extern const int pf_uses_tiles __attribute__((weak));
+/* Defined by kernels that use them; of this binary or library alone. */
+extern const int pf_uses_tiles __attribute__((weak, visibility("hidden")));
 
 enum { PF_ASK_FOR_STATE = 0x1023, PF_TILE_DATA = 18 };
 

@@ -21,7 +21,7 @@ CONFIGURATION_WORDS = 16
 """Of 32 bits, in memory."""
 _PALETTE = 1
 _DECLARED = """
-@pf_uses_tiles = weak_odr constant i32 1
+@pf_uses_tiles = weak_odr hidden constant i32 1
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tileloadd64(i8, ptr, i64)
