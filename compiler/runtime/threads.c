@@ -166,7 +166,7 @@ pf_status pf_threads_start(pf_pool **made, const pf_placement *placement) {
     if (threads > MAX_THREADS) return pf_fail(PF_LIMITS, "limits.threads", "at most %d threads, not %d", MAX_THREADS, threads);
     if (!pf_tiles_ask())
         return pf_fail(PF_LIMITS, "limits.tiles", "the system gives no tile registers (AMX) to this process: %s; they need Linux "
-                       "5.16 or newer; build for x86-64-v4-bf16 to do without", strerror(errno));
+                       "5.16 or newer and room for them on signal stacks; build for x86-64-v4-bf16 to do without", strerror(errno));
     pf_pool *pool = make_pool(placement);
     if (!pool) return pf_fail(PF_LIMITS, "limits.memory", "no memory for a pool of threads");
     pf_cores_settle(placement, 0);

@@ -71,7 +71,9 @@ class CpuTarget:
     def multiplies(self, dtype: str) -> bool:
         """Whether products are made in a type of sixteen bits, or of eight."""
         needed = {"f16": {"asimdhp"}, "i8": {"asimddp", "avx512_vnni"}}
-        return self.has_bf16 if dtype == "bf16" else bool(needed.get(dtype, set()) & set(self.required_features))
+        if dtype == "bf16":
+            return self.has_bf16 or self.has_tiles
+        return bool(needed.get(dtype, set()) & set(self.required_features))
 
     @property
     def byte_shift(self) -> int:

@@ -20,6 +20,7 @@ from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.short_sums import run_in_halves
 from compiler.codegen.tile.sums import sum_columns
 from compiler.codegen.tile.tiling import ColumnTile
+from compiler.codegen.tir import tiles
 from compiler.codegen.tir.tir import Block, Operands, PrimFunc, Value, declare, finish, index
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import Target
@@ -33,8 +34,10 @@ def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
     seen = operands
     if spec.products == "f16":  # whose panels are all that the workspace holds
         seen = replace(operands, workspace=body.in_halves(operands.workspace))
-    Gemm(shape, plan(shape, target, threads, choice), seen).emit(body)
-    return finish(spec, operands, body)
+    chosen = plan(shape, target, threads, choice)
+    Gemm(shape, chosen, seen).emit(body)
+    function = finish(spec, operands, body)
+    return function.with_attr(tiles.USED, 1) if chosen.tiles else function
 
 
 class Gemm:

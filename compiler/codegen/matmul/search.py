@@ -147,6 +147,8 @@ def _even_block(spec: MatmulSpec, core: Core) -> int:
     """Steps of a block of a reduction that is longer."""
     long = core.l2_bytes // (2 * core.item_bytes * _LONG_BLOCK_STEPS) >= _HIGH_BLOCK_ROWS
     most = _LONG_BLOCK_STEPS if long else BLOCK_STEPS
+    if core.tiles:  # whole registers of steps, but for the last block
+        return most
     return divisor_near(spec.k, most // 2, most)
 
 

@@ -140,7 +140,8 @@ def with_helpers(function: Any, target: Target) -> Any:
     text += "".join(
         _DOT.format(lanes=lanes, pairs=2 * lanes, intrinsic=intrinsic) for lanes, intrinsic in _dots(target).items()
     )
-    name, source = tvm.ir.StringImm("rounding"), tvm.ir.StringImm(text + quads.helpers(target) + tiles.helpers(target))
+    text += quads.helpers(target) + (tiles.helpers(target) if tiles.USED in function.attrs else "")
+    name, source = tvm.ir.StringImm("rounding"), tvm.ir.StringImm(text)
     return function.with_body(tirx.AttrStmt(name, "pragma_import_llvm", source, function.body))
 
 

@@ -19,6 +19,8 @@ WORDS = 16
 REGISTERS = 8
 CONFIGURATION_WORDS = 16
 """Of 32 bits, in memory."""
+USED = "tiles"
+"""Attribute of a function that calls what is here."""
 _PALETTE = 1
 _DECLARED = """
 @pf_uses_tiles = weak_odr hidden constant i32 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +77,15 @@ def test_workers_begun_before_build_and_end_with_the_context(monkeypatch: pytest
     assert not any(worker.is_alive for worker in in_vain)
     with begun_workers(jobs=1) as none:
         assert none == ()
+
+
+def test_a_worker_is_ready_before_it_is_asked() -> None:
+    with one_worker():
+        children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+        mapped, deadline_s = Path(f"/proc/{children[-1]}/maps"), time.monotonic() + 60
+        while "libtvm" not in mapped.read_text():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
 
 
 def test_equal_specs_are_built_once_and_progress_counts_to_the_end() -> None:

@@ -3,6 +3,10 @@ machine that has them by its own instructions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from compiler.codegen.choice import DEFAULT
@@ -10,7 +14,7 @@ from compiler.codegen.family import choices_of, emit_kernel, frugal_choice
 from compiler.codegen.testing import Kernel, build_object, runs
 from compiler.codegen.tir.compile import assembly
 from compiler.kernels.spec import MatmulSpec
-from compiler.targets import load
+from compiler.targets import Target, load
 from tests.compiler.codegen.paired import BOTH, HALF, SPECS, check, drawn, paired
 from tests.compiler.codegen.tile_emulation import EMULATED, X86, emulated_kernels
 
@@ -19,26 +23,29 @@ MORE = {
     "fewer steps than a register": paired(MatmulSpec(1, 20, 33, 18, dtype="f32"), HALF),
     "whole tiles": paired(MatmulSpec(1, 64, 64, 128, dtype="f32"), HALF),
     "whole tiles of a weight gradient": paired(MatmulSpec(1, 64, 48, 64, dtype="f32", a_transposed=True), BOTH),
+    "long, in one pass": paired(MatmulSpec(1, 40, 40, 1000, dtype="f32"), HALF),
     "products over one B": paired(MatmulSpec(3, 40, 24, 70, dtype="f32", a_transposed=True, b_batched=False), BOTH),
 }
 ALL = SPECS | MORE
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_products_in_tiles(name: str) -> None:
+def check_products(name: str, target: Target, beside: Sequence[Path] = ()) -> None:
     spec = ALL[name]
     given, meant = drawn(spec)
-    every = choices_of(spec, EMULATED, 2) if name.startswith("long") else ()
+    every = choices_of(spec, target, 2) if name.startswith("long") else ()
+    for choice in dict.fromkeys((DEFAULT, *every, frugal_choice(spec, target, 2))):
+        check(spec, Kernel(spec, target, 2, choice, beside).run(*given), meant)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_products_in_tiles(name: str) -> None:
     with emulated_kernels() as functions:
-        for choice in dict.fromkeys((DEFAULT, *every, frugal_choice(spec, EMULATED, 2))):
-            check(spec, Kernel(spec, EMULATED, 2, choice, beside=[functions]).run(*given), meant)
+        check_products(name, EMULATED, [functions])
 
 
 @pytest.mark.parametrize("name", ALL if runs(load(X86)) else ())
 def test_products_by_instructions(name: str) -> None:
-    spec = ALL[name]
-    given, meant = drawn(spec)
-    check(spec, Kernel(spec, load(X86), 2).run(*given), meant)
+    check_products(name, load(X86))
 
 
 def test_tiles_are_multiplied_by_instructions() -> None:
@@ -52,7 +59,8 @@ def test_tiles_are_multiplied_by_instructions() -> None:
 
 
 def test_an_object_says_that_it_uses_them() -> None:
-    """By a symbol, which tells the runtime to ask Linux for them."""
-    with_tiles, without = (build_object(MORE["whole tiles"], load(name)) for name in (X86, "x86-64-v4-bf16"))
-    assert b"pf_uses_tiles" in with_tiles.object_bytes
-    assert b"pf_uses_tiles" not in without.object_bytes
+    """By a symbol, which tells the runtime to ask Linux for them; others of the same target have none of it."""
+    product = MORE["whole tiles"]
+    assert b"pf_uses_tiles" in build_object(product, load(X86)).object_bytes
+    for spec, name in ((product, "x86-64-v4-bf16"), (replace(product, products=""), X86)):
+        assert b"pf_uses_tiles" not in build_object(spec, load(name)).object_bytes

@@ -14,7 +14,7 @@ from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.linking import link
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.testing import build_object, object_of
-from compiler.codegen.tir import tiles
+from compiler.codegen.tir import quads, tiles
 from compiler.codegen.worker import Request
 from compiler.codegen.workers import Worker
 from compiler.targets import CpuTarget, Target, load
@@ -28,7 +28,7 @@ SOURCE = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-typedef struct { int rows, bytes; unsigned char data[16][64]; } tile;
+typedef struct { int rows, bytes, loaded; unsigned char data[16][64]; } tile;
 static _Thread_local tile registers[8];
 static _Thread_local int configured;
 static void want(int holds, const char *what) {
@@ -54,6 +54,7 @@ static tile *used(int number) {
 }
 static int move(int number, unsigned char *first, int64_t stride, int writes) {
   tile *one = used(number);
+  one->loaded = 1;
   for (int row = 0; row < one->rows; row++) {
     if (writes) memcpy(first + row * stride, one->data[row], one->bytes);
     else memset(one->data[row], 0, 64), memcpy(one->data[row], first + row * stride, one->bytes);
@@ -69,6 +70,7 @@ static float half(const unsigned char *at) {
 static int dot(int c, int a, int b) {
   tile *sums = used(c), *left = used(a), *right = used(b);
   want(sums->rows == left->rows && sums->bytes == right->bytes && left->bytes == 4 * right->rows, "shapes fit");
+  want(left->loaded && right->loaded, "factors are loaded first");
   for (int m = 0; m < sums->rows; m++)
     for (int k = 0; k < right->rows; k++)
       for (int n = 0; n < sums->bytes / 4; n++) {
@@ -88,12 +90,39 @@ MOVES(0) MOVES(1) MOVES(2) MOVES(3) MOVES(4) MOVES(5) MOVES(6) MOVES(7)
 DOT(0, 4, 6) DOT(1, 4, 7) DOT(2, 5, 6) DOT(3, 5, 7)
 """
 
+_PAIR = """
+declare <{lanes} x float> @llvm.fma.v{lanes}f32(<{lanes} x float>, <{lanes} x float>, <{lanes} x float>)
+define <{lanes} x float> @pf_dot_{lanes}(<{lanes} x float> %z, <{lanes} x i32> %x, <{lanes} x i32> %y) {{
+  %a = shl <{lanes} x i32> %x, {sixteen}
+  %b = shl <{lanes} x i32> %y, {sixteen}
+  %c = and <{lanes} x i32> %x, {upper}
+  %d = and <{lanes} x i32> %y, {upper}
+  %e = bitcast <{lanes} x i32> %a to <{lanes} x float>
+  %f = bitcast <{lanes} x i32> %b to <{lanes} x float>
+  %g = bitcast <{lanes} x i32> %c to <{lanes} x float>
+  %h = bitcast <{lanes} x i32> %d to <{lanes} x float>
+  %i = call <{lanes} x float> @llvm.fma.v{lanes}f32(<{lanes} x float> %e, <{lanes} x float> %f, <{lanes} x float> %z)
+  %j = call <{lanes} x float> @llvm.fma.v{lanes}f32(<{lanes} x float> %g, <{lanes} x float> %h, <{lanes} x float> %i)
+  ret <{lanes} x float> %j
+}}
+"""
+
+
+def _pair(lanes: int) -> str:
+    sixteen, upper = ("<" + ", ".join([f"i32 {number}"] * lanes) + ">" for number in (16, -65536))
+    return _PAIR.format(lanes=lanes, sixteen=sixteen, upper=upper)
+
+
+PAIRS = "".join(map(_pair, (4, 8, 16)))
+"""What attention multiplies pairs with, in instructions that every machine has."""
+
 
 @contextlib.contextmanager
 def emulated_kernels() -> Iterator[Path]:
     """While it lasts kernels call functions that are in the object."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tiles, "helpers", lambda target: "")
+        patched.setattr(quads, "helpers", lambda target: PAIRS)
         yield object_of("tiles", SOURCE, "-O2", "-fPIC", "-march=x86_64_v3")
 
 
