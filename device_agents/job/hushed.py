@@ -32,6 +32,7 @@ _KINDS = {
         "disk",
         "memory",
         "threads",
+        "tiles",
     ),
     "train": ("diverged",),
     "user": (

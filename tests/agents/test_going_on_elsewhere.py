@@ -59,6 +59,10 @@ def stands_at(live: LiveFarm, run_id: str) -> int:
         return session.scalar(select(Checkpoint.step).where(Checkpoint.run_id == run_id)) or 0
 
 
+def attempts(live: LiveFarm, run_id: str) -> int:
+    return int(live.http.get(f"/runs/{run_id}").json()["attempts"])
+
+
 def ended(live: LiveFarm, run_id: str, timeout_s: float = 90.0) -> dict[str, Any]:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -77,8 +81,10 @@ def test_killed_agents_lose_nothing_of_what_was_learned(
 ) -> None:
     body = sent(live, tmp_path)
     run_id, before = begun(live, body), 0
-    for name in ("first", "second"):
+    for number, name in enumerate(("first", "second"), 1):
         agent = start(name)
+        # What the first one sent last may be kept after it was killed: that is no work of the second.
+        until(lambda number=number: attempts(live, run_id) == number, 60)  # type: ignore[misc]
         until(lambda before=before: stands_at(live, run_id) > before, 60)  # type: ignore[misc]
         agent.process.kill()
         before = stands_at(live, run_id)
