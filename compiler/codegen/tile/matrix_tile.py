@@ -7,7 +7,6 @@ registers for memory at the end of a run, from where epilogues take them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tvm import tirx
 
@@ -54,21 +53,13 @@ class MatrixTile(RegisterTile):
             self._in_memory = True
         super().blocked_run(block, a, b, steps, ahead)
 
-    def run(
-        self,
-        block: Block,
-        a: Scalars,
-        b: Vectors,
-        steps: int | Value,
-        ahead: Sequence[Stream] = (),
-        part: tuple[Value, int] | None = None,
+    def run_from(
+        self, block: Block, a: Scalars, b: Vectors, steps: int | Value, ahead: Sequence[Stream], part: tuple[Value, int]
     ) -> None:
         """Add the products of `steps` steps, as many at once as a register has words, then those that are left.
 
         Nothing is fetched `ahead`: a load of a register asks for 16 lines itself.
         """
-        a = replace(a, base=block.let(wide(a.base), "a_base"))
-        b = replace(b, base=block.let(wide(b.base), "b_base"))
         depth = tiles.WORDS
         if isinstance(steps, int):
             turns, rest = divmod(steps, depth)

@@ -239,12 +239,18 @@ class RegisterTile:
         """
         a = replace(a, base=block.let(wide(a.base), "a_base"))
         b = replace(b, base=block.let(wide(b.base), "b_base"))
+        self.run_from(block, a, b, steps, ahead, part or (index(0), 1))
+
+    def run_from(
+        self, block: Block, a: Scalars, b: Vectors, steps: int | Value, ahead: Sequence[Stream], part: tuple[Value, int]
+    ) -> None:
+        """What `run` does, from places that are computed already."""
         unroll = unroll_of(steps) if isinstance(steps, int) else 4
         turns = steps // unroll if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(unroll)), "turns")
 
         streams = [replace(stream, base=block.let(wide(stream.base), "ahead")) for stream in ahead]
-        which, parts = part or (index(0), 1)
-        before = block.let(wide(which * turns), "before") if part and ahead else wide(0)
+        which, parts = part
+        before = block.let(wide(which * turns), "before") if parts > 1 and ahead else wide(0)
 
         def turn(body: Block, number: Value) -> None:
             for stream in streams:
