@@ -31,11 +31,8 @@ def workspace_bytes(spec: KernelSpec, target: Target, threads: int, choice: Choi
 
 def cache_key(spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT) -> str:
     """What a kernel's object depends on, as one digest."""
-    machine = (
-        target.triple, target.cpu, target.features, target.vector_bits, target.vector_registers,
-        target.l1_bytes, target.l2_bytes, target.l3_bytes, target.cores,
-    )  # fmt: skip
-    text = "\0".join((kernel_identity(), signature(spec), canonical(machine), str(threads), choice.text))
+    parts = (kernel_identity(), signature(spec), canonical(target.code_key), str(threads), choice.text)
+    text = "\0".join(parts)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

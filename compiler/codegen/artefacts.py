@@ -1,12 +1,12 @@
-"""What building a kernel gives: the files that hold it, and how it is started."""
+"""What building a kernel gives: the files that hold it, how it is started, and what that takes of the device."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-Form = Literal["object"]
-"""`object`: a relocatable object file of the target's triple. A GPU's will be of another form."""
+Form = Literal["object", "opencl"]
+"""`object`: a relocatable object file of the target's triple. `opencl`: OpenCL C, which the driver compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,36 +18,57 @@ class Artefact:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """How a kernel is started.
+class Resources:
+    """What one start of a function takes of a device with groups of items; None: its driver alone knows."""
 
-    `call`: the runtime calls the packed function `__tvm_ffi_<symbol>`, which shares its work among the threads itself
-    (see `compiler.codegen`); its last operand is `workspace_bytes` of scratch, if that is not 0.
+    shared_bytes: int = 0
+    """Of memory that a group's items share."""
+    registers: int | None = None
+    """Of each item."""
+    spill_bytes: int | None = None
+    """Of each item: what its registers did not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of a function of a kernel.
+
+    `call`: the runtime calls the packed function `__tvm_ffi_<entry>` with all operands; it shares its work among the
+    threads itself (see `compiler.codegen`). `grid`: `groups` groups of `items` items each run the function `entry`,
+    which takes the operands of the kernel whose numbers `operands` holds; a launch begins when the one before is done.
     """
 
-    symbol: str
-    workspace_bytes: int
-    by: Literal["call"] = "call"
+    entry: str
+    by: Literal["call", "grid"] = "call"
+    groups: int = 1
+    items: int = 1
+    operands: tuple[int, ...] = ()
+    resources: Resources = Resources()
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """One kernel: its artefacts, and its launch record."""
+    """One kernel: its name among all of a binary, its artefacts, and its launches in order.
 
-    launch: Launch
+    Its last operand is `workspace_bytes` of scratch, if that is not 0.
+    """
+
+    symbol: str
+    workspace_bytes: int
+    launches: tuple[Launch, ...]
     artefacts: tuple[Artefact, ...]
 
     @classmethod
     def called(cls, symbol: str, object_bytes: bytes, workspace_bytes: int) -> CompiledKernel:
         """A CPU's kernel: one object that exports `__tvm_ffi_<symbol>`."""
-        return cls(Launch(symbol, workspace_bytes), (Artefact("object", object_bytes),))
+        return cls(symbol, workspace_bytes, (Launch(symbol),), (Artefact("object", object_bytes),))
 
     @property
-    def symbol(self) -> str:
-        """Its name among all kernels of a binary."""
-        return self.launch.symbol
+    def is_called(self) -> bool:
+        """Whether it is one object with one packed function, as a CPU's."""
+        return [one.by for one in self.launches] == ["call"] and [one.form for one in self.artefacts] == ["object"]
 
     @property
-    def workspace_bytes(self) -> int:
-        """Scratch that its launch needs."""
-        return self.launch.workspace_bytes
+    def object_bytes(self) -> bytes:
+        """The object of a kernel that `is_called`."""
+        return self.artefacts[0].content

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from compiler.cache_folder import KERNELS
-from compiler.codegen.artefacts import Artefact, CompiledKernel, Launch
+from compiler.codegen.artefacts import Artefact, CompiledKernel, Launch, Resources
 
-_MAGIC = b"PFK2"
+_MAGIC = b"PFK3"
 _PREFIX = struct.Struct(">4s32sI")
-"""Magic, SHA-256 of what follows the prefix, bytes of the head; then the head (JSON: launch record, form and size of
+"""Magic, SHA-256 of what follows the prefix, bytes of the head; then the head (JSON: launch records, form and size of
 each artefact), then the artefacts."""
 
 
@@ -54,7 +54,9 @@ def write_entry(folder: Path, key: str, kernel: CompiledKernel) -> None:
 
 def _packed(kernel: CompiledKernel) -> bytes:
     parts = [[artefact.form, len(artefact.content)] for artefact in kernel.artefacts]
-    head = json.dumps({"launch": asdict(kernel.launch), "artefacts": parts}).encode()
+    known = {"symbol": kernel.symbol, "workspace_bytes": kernel.workspace_bytes}
+    launches = [asdict(launch) for launch in kernel.launches]
+    head = json.dumps({**known, "launches": launches, "artefacts": parts}).encode()
     body = head + b"".join(artefact.content for artefact in kernel.artefacts)
     return _PREFIX.pack(_MAGIC, hashlib.sha256(body).digest(), len(head)) + body
 
@@ -64,7 +66,13 @@ def _unpacked(head: dict[str, Any], content: bytes) -> CompiledKernel:
     for form, size_bytes in head["artefacts"]:
         artefacts.append(Artefact(form, content[start : start + size_bytes]))
         start += size_bytes
-    return CompiledKernel(Launch(**head["launch"]), tuple(artefacts))
+    launches = tuple(map(_launch, head["launches"]))
+    return CompiledKernel(head["symbol"], head["workspace_bytes"], launches, tuple(artefacts))
+
+
+def _launch(row: dict[str, Any]) -> Launch:
+    own = {"operands": tuple(row["operands"]), "resources": Resources(**row["resources"])}
+    return Launch(**{**row, **own})
 
 
 def _path(folder: Path, key: str) -> Path:

@@ -18,6 +18,7 @@ from compiler.codegen.conv import plan as conv
 from compiler.codegen.depthwise import plan as depthwise
 from compiler.codegen.elements import plan as elements
 from compiler.codegen.gather import plan as gather
+from compiler.codegen.grid import no_scratch
 from compiler.codegen.map import plan as maps
 from compiler.codegen.matmul import plan as matmul
 from compiler.codegen.norm_grad import plan as norm_grad
@@ -107,7 +108,7 @@ class Family:
     emitter: str
 
 
-FAMILIES: Mapping[type, Family] = {
+VECTORS: Mapping[type, Family] = {
     MapSpec: Family(maps, "compiler.codegen.map.emit"),
     ReduceSpec: Family(reduce, "compiler.codegen.reduce.emit"),
     RowSpec: Family(row, "compiler.codegen.row.emit"),
@@ -124,11 +125,20 @@ FAMILIES: Mapping[type, Family] = {
     ScanSpec: Family(scan, "compiler.codegen.scan.emit"),
     SelectSpec: Family(select, "compiler.codegen.select.emit"),
 }
+"""For a CPU: TIR over vectors, whose loops threads share."""
+
+GRID: Mapping[type, Family] = {
+    MapSpec: Family(no_scratch, "compiler.codegen.grid.map"),
+}
+"""For devices that run groups of items: TIR of one item."""
+
+FAMILIES: Mapping[str, Mapping[type, Family]] = {"cpu": VECTORS, "opencl": GRID}
+"""By the kind of the target."""
 
 
 def choices_of(spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, ...]:
     """The ways to schedule `spec` that are worth measuring, `DEFAULT` first, each once."""
-    plan = _family(spec).plan
+    plan = _family(spec, target).plan
     if not isinstance(plan, TunablePlan):
         return (DEFAULT,)
     return tuple(dict.fromkeys((DEFAULT, *plan.choices(spec, target, threads)[1:])))
@@ -136,13 +146,13 @@ def choices_of(spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, 
 
 def frugal_choice(spec: KernelSpec, target: Target, threads: int) -> Choice:
     """The schedule of `spec` that takes least scratch; `DEFAULT` if no other takes less."""
-    plan = _family(spec).plan
+    plan = _family(spec, target).plan
     return plan.frugal(spec, target, threads) if isinstance(plan, FrugalPlan) else DEFAULT
 
 
 def workspace_bytes_of(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> int:
     """Scratch bytes of `spec` scheduled by `choice`. Raises: InternalError if its family offers no choice."""
-    plan = _family(spec).plan
+    plan = _family(spec, target).plan
     if choice == DEFAULT:
         return plan.workspace_bytes(spec, target, threads)
     return _tunable(spec, plan).workspace_bytes(spec, target, threads, choice)
@@ -155,13 +165,13 @@ def stored_panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
 
 def can_hold(spec: KernelSpec, expr: Expr, target: Target) -> bool:
     """Whether a kernel that takes epilogues may also apply `expr` to what it writes today, without being slower."""
-    plan = _family(spec).plan
+    plan = _family(spec, target).plan
     return plan.can_hold(spec, expr, target) if isinstance(plan, TiledPlan) else True
 
 
 def can_update(spec: KernelSpec, target: Target) -> bool:
     """Whether the kernel that makes a gradient may apply an optimizer's update to it and write the weight instead."""
-    plan = _family(spec).plan
+    plan = _family(spec, target).plan
     return plan.can_update(spec, target) if isinstance(plan, UpdatingPlan) else False
 
 
@@ -171,7 +181,7 @@ def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) 
     Raises: InternalError if its family offers no choice; BuildError if it would compute in a type that no kernel
     computes in.
     """
-    family = _family(spec)
+    family = _family(spec, target)
     dtype = getattr(spec, "dtype", None)
     if dtype is not None and (ELEMENT_TYPES[dtype].is_half or (isinstance(spec, CONTRACTIONS) and dtype not in REAL)):
         raise BuildError(f"{type(spec).__name__} computes in {', '.join(REAL)}, not in {dtype}", where=str(spec))
@@ -188,9 +198,9 @@ def _tunable(spec: KernelSpec, plan: Plan) -> TunablePlan:
     return plan
 
 
-def _family(spec: KernelSpec) -> Family:
+def _family(spec: KernelSpec, target: Target) -> Family:
     """The row of a spec. Raises: InternalError for an unknown family."""
-    family = FAMILIES.get(type(spec))
+    family = FAMILIES[target.kind].get(type(spec))
     if family is None:
-        raise InternalError(f"no kernel family for {type(spec).__name__}")
+        raise InternalError(f"no kernel family for {type(spec).__name__} on a target of kind {target.kind}")
     return family

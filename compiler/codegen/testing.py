@@ -16,16 +16,18 @@ import numpy as np
 import ziglang
 
 from compiler.cache_folder import LINKER, cache_folder
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.linking.link import RUNTIME
+from compiler.codegen.opencl_testing import run_on_device
 from compiler.codegen.symbols import symbol_of
-from compiler.codegen.worker import Reply, Request, build
+from compiler.codegen.worker import Request, build
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import BuildError
 from compiler.graph import Array, TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
-from compiler.targets import Target, load
+from compiler.targets import CpuTarget, Target, load
 
 _LAUNCHER = r"""
 #include <pthread.h>
@@ -167,15 +169,24 @@ def run_kernel(
     choice: Choice = DEFAULT,
 ) -> tuple[Array, ...]:
     """Build `spec` for this machine and run it once (see `Kernel.run`)."""
-    return Kernel(spec, load(target or native_target()), threads, choice).run(*inputs, initial=initial)
+    wanted = load(target or default_target())
+    if isinstance(wanted, CpuTarget):
+        return Kernel(spec, wanted, threads, choice).run(*inputs, initial=initial)
+    types = operand_types(spec)
+    return run_on_device(build_object(spec, wanted), (types.inputs, types.outputs), inputs, initial)
 
 
-def build_object(spec: KernelSpec, target: Target, threads: int = 2, choice: Choice = DEFAULT) -> Reply:
+def build_object(spec: KernelSpec, target: Target, threads: int = 2, choice: Choice = DEFAULT) -> CompiledKernel:
     """Build one kernel in this process. Raises: BuildError with the traceback."""
     reply = build(Request(spec, target, threads, choice))
-    if reply.error:
+    if reply.kernel is None:
         raise BuildError(reply.error, where=symbol_of(spec))
-    return reply
+    return reply.kernel
+
+
+def default_target() -> str:
+    """Where `run_kernel` runs what no test says otherwise of: this machine, or what the environment names."""
+    return os.environ.get("POCKFARM_KERNELS_ON") or native_target()
 
 
 @cache
@@ -184,7 +195,7 @@ def native_target() -> str:
     return "x86-64-v4" if runs(load("x86-64-v4")) else "x86-64-v3"
 
 
-def runs(target: Target) -> bool:
+def runs(target: CpuTarget) -> bool:
     """Whether this machine has all instructions of a target."""
     flags = Path("/proc/cpuinfo").read_text().split()
     return target.architecture == platform.machine() and set(target.required_features) <= set(flags)

@@ -8,15 +8,18 @@ pickle is safe here.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import pickle
 import struct
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import BinaryIO
+from typing import Any, BinaryIO, Protocol, cast
 
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.symbols import symbol_of
 from compiler.kernels.spec import KernelSpec
@@ -35,11 +38,21 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The object file and the workspace size, or what went wrong."""
+    """The kernel, or what went wrong."""
 
-    object_bytes: bytes = b""
-    workspace_bytes: int = 0
+    kernel: CompiledKernel | None = None
     error: str = ""
+
+
+class Compiler(Protocol):
+    """What every module offers that makes artefacts of what a family emits."""
+
+    def compile_kernel(self, emitted: Any, target: Any, *, symbol: str, workspace_bytes: int) -> CompiledKernel:
+        """The kernel under its own symbol; the same arguments give the same bytes."""
+
+
+COMPILERS: Mapping[str, str] = {"cpu": "compiler.codegen.tir.compile", "opencl": "compiler.codegen.grid.opencl"}
+"""By the kind of the target: the module that compiles. It imports TVM."""
 
 
 def send(stream: BinaryIO, message: object) -> None:
@@ -61,13 +74,13 @@ def receive(stream: BinaryIO) -> object | None:
 def build(request: Request) -> Reply:
     """Build one kernel in this process (imports TVM)."""
     from compiler.codegen.family import emit_kernel, workspace_bytes_of
-    from compiler.codegen.tir.compile import compile_function
 
     asked = (request.spec, request.target, request.threads, request.choice)
     try:
-        function = emit_kernel(*asked)
-        symbol = symbol_of(request.spec, request.choice)
-        return Reply(compile_function(function, request.target, symbol=symbol), workspace_bytes_of(*asked))
+        compiler = cast(Compiler, importlib.import_module(COMPILERS[request.target.kind]))
+        symbol, size_bytes = symbol_of(request.spec, request.choice), workspace_bytes_of(*asked)
+        emitted = emit_kernel(*asked)
+        return Reply(compiler.compile_kernel(emitted, request.target, symbol=symbol, workspace_bytes=size_bytes))
     except Exception:
         # Any failure is the parent's to report, with the kernel's name; the worker lives on for the next one.
         return Reply(error=traceback.format_exc(limit=-6))

@@ -138,11 +138,11 @@ class Worker:
         if not isinstance(reply, Reply):
             raise BuildError(f"the build process ended early: {self._last_words()}", where=where)
         self._answered += 1
-        if reply.error:
+        if reply.kernel is None:
             raise BuildError(
                 reply.error.strip().splitlines()[-1], where=where, hint=f"{canonical(request.spec)}\n{reply.error}"
             )
-        return CompiledKernel.called(symbol, reply.object_bytes, reply.workspace_bytes)
+        return reply.kernel
 
     def _last_words(self) -> str:
         code = self._process.wait()

@@ -28,7 +28,7 @@ class Machine:
     @classmethod
     def of(cls, target: Target) -> Machine:
         """The model of a target."""
-        return cls(int(target.costs.cache_share * (target.l3_bytes or target.l2_bytes)), target.costs)
+        return cls(int(target.costs.cache_share * target.cache_bytes), target.costs)
 
     def with_cache_over(self, divisor: int) -> Machine:
         """The same with a cache that many times smaller."""

@@ -1,6 +1,7 @@
 """Targets are data: one TOML per board beside this file, read into the description of its kind.
 
-`kind` in the TOML is the tag: the one table below says what each kind's description is, so a GPU, a DSP or a
+A board's name means its CPU; `<board>/<engine>` is another engine of it, in a folder of the board's name.
+`kind` in the TOML is the tag: the one table below says what each kind's description is, so a DSP or a
 micro-controller is a dataclass of its own and a row. Adding a target of a known kind is one file.
 """
 
@@ -15,18 +16,36 @@ from compiler.errors import TargetError
 from compiler.naming import near_names
 from compiler.targets.costs import MachineCosts
 from compiler.targets.cpu import CpuTarget
+from compiler.targets.grid import GridTarget
 
 FOLDER = Path(__file__).parent
 
-Target = CpuTarget
+Target = CpuTarget | GridTarget
 """A target of any kind: the union of the table's descriptions."""
 
-KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], Target]] = {"cpu": CpuTarget.of}
+
+def _host(name: str) -> CpuTarget:
+    target = load(name)
+    if not isinstance(target, CpuTarget):
+        raise TargetError(f"{name!r} is no CPU", where="target host")
+    return target
 
 
-def names() -> tuple[str, ...]:
-    """Every known target, sorted."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], Target]] = {
+    "cpu": CpuTarget.of,
+    "opencl": GridTarget.reader(_host),
+}
+
+
+def names(*kinds: str) -> tuple[str, ...]:
+    """Every known target, or those of these kinds, sorted."""
+    found = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("**/*.toml"))
+    return tuple(name for name in found if not kinds or load(name).kind in kinds)
+
+
+def cpus() -> tuple[CpuTarget, ...]:
+    """Every target that is a CPU, by name."""
+    return tuple(target for target in map(load, names()) if isinstance(target, CpuTarget))
 
 
 def load(name: str) -> Target:
@@ -58,4 +77,4 @@ def parse(name: str, text: str) -> Target:
         raise TargetError(f"its fields are not those of kind {kind!r}: {problem}", where=where) from None
 
 
-__all__ = ["FOLDER", "KINDS", "CpuTarget", "MachineCosts", "Target", "load", "names", "parse"]
+__all__ = ["FOLDER", "KINDS", "CpuTarget", "GridTarget", "MachineCosts", "Target", "cpus", "load", "names", "parse"]

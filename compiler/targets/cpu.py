@@ -54,6 +54,24 @@ class CpuTarget:
         return cls(**{**table, **lists, "name": name, "costs": MachineCosts(**table.get("costs", {}))})
 
     @property
+    def engine(self) -> str:
+        """What runs the kernels."""
+        return self.kind
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the last cache."""
+        return self.l3_bytes or self.l2_bytes
+
+    @property
+    def code_key(self) -> tuple[object, ...]:
+        """What the object of a kernel depends on."""
+        return (
+            self.triple, self.cpu, self.features, self.vector_bits, self.vector_registers,
+            self.l1_bytes, self.l2_bytes, self.l3_bytes, self.cores,
+        )  # fmt: skip
+
+    @property
     def architecture(self) -> str:
         """`x86_64` or `aarch64`."""
         return self.triple.split("-", 1)[0]

@@ -7,10 +7,10 @@ from compiler.codegen.attention.forward import Forward
 from compiler.codegen.attention.plan import layout, plan, workspace_bytes
 from compiler.codegen.tir.tir import Block, PrimFunc, declare, finish
 from compiler.kernels.spec import AttentionSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: AttentionSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: AttentionSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of attention or of its gradient."""
     operands = declare(spec, workspace_bytes(spec, target, threads))
     chosen = plan(spec, target, threads)

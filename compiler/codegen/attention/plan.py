@@ -8,7 +8,7 @@ from compiler.codegen.tile.precision import LINE_BYTES, Precision
 from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_shape
 from compiler.element_types import SCRATCH
 from compiler.kernels.spec import AttentionSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _MOST_ROWS = 64
 """Queries of a block: enough that reading the keys from the second-level cache does not show."""
@@ -109,7 +109,7 @@ def _laid_out(copies: dict[str, int], sums: dict[str, int], precision: Precision
     return Layout(starts, total)
 
 
-def plan(spec: AttentionSpec, target: Target, threads: int) -> AttentionPlan:
+def plan(spec: AttentionSpec, target: CpuTarget, threads: int) -> AttentionPlan:
     """The plan from the target's figures."""
     products = 2 if spec.kind == "forward" else 5
     flops = 2.0 * products * spec.batch * spec.heads * spec.queries * spec.keys * spec.width
@@ -135,7 +135,7 @@ def plan(spec: AttentionSpec, target: Target, threads: int) -> AttentionPlan:
     )
 
 
-def workspace_bytes(spec: AttentionSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: AttentionSpec, target: CpuTarget, threads: int) -> int:
     """Scratch of every thread."""
     chosen = plan(spec, target, threads)
     return SCRATCH.item_bytes * chosen.slots * layout(spec, chosen).total

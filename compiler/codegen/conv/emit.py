@@ -11,10 +11,10 @@ from compiler.codegen.winograd import plan as winograd
 from compiler.codegen.winograd.data import WinogradData
 from compiler.codegen.winograd.weights import WinogradWeights
 from compiler.kernels.spec import ConvSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:
+def emit(spec: ConvSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> PrimFunc:
     """TIR of a convolution."""
     operands = declare(spec, workspace_bytes(spec, target, threads, choice))
     body = Block()

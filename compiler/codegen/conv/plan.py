@@ -19,7 +19,7 @@ from compiler.codegen.winograd import plan as winograd
 from compiler.codegen.winograd.points import SIZES
 from compiler.kernels.expressions import Expr, Ref
 from compiler.kernels.spec import ConvSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _SUM_STEPS = 512
 """Steps of a weight gradient's reduction that one visit of a tile should sum."""
@@ -111,12 +111,12 @@ def _band(spec: ConvSpec, budget: int, slots: int, rows: tuple[AxisPhase, ...], 
     return Band(images, most, rows_in(most), width, top, left, step, copied, group, group if copied else channels)
 
 
-def _band_budget(target: Target, precision: Precision) -> int:
+def _band_budget(target: CpuTarget, precision: Precision) -> int:
     """Elements in half of the second-level cache."""
     return target.l2_bytes // (2 * precision.item_bytes)
 
 
-def plan(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> ConvPlan:
+def plan(spec: ConvSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> ConvPlan:
     """The plan from the target's figures; `choice` may say how many rows of outputs a band serves at most."""
     flops = 2.0 * spec.n * spec.oh * spec.ow * weight_elements(spec)
     slots = slots_of(flops, threads)
@@ -143,7 +143,7 @@ def weight_rows(spec: ConvSpec) -> int:
     return spec.kernel[1] * channels if spec.dilations[1] == 1 else channels
 
 
-def _weights_plan(spec: ConvSpec, target: Target, slots: int) -> ConvPlan:
+def _weights_plan(spec: ConvSpec, target: CpuTarget, slots: int) -> ConvPlan:
     precision = Precision.of(spec.dtype, target)
     rows, cols = (forward_axis(spec, 0),), (forward_axis(spec, 1),)
     height, vectors = tile_shape(
@@ -173,28 +173,28 @@ def panel_elements(spec: ConvSpec, chosen: ConvPlan) -> int:
     return spec.groups * spec.kernel[0] * spec.kernel[1] * chosen.band.channels * chosen.columns.padded
 
 
-def method_of(spec: ConvSpec, target: Target, choice: Choice | None) -> int:
+def method_of(spec: ConvSpec, target: CpuTarget, choice: Choice | None) -> int:
     """Outputs of a Winograd tile along one axis; 0: direct."""
     if choice is not None and choice.parameters:
         return choice.integer("winograd", 0)
     return winograd.default_outputs(spec, Precision.of(spec.dtype, target))
 
 
-def choices(spec: ConvSpec, target: Target, threads: int) -> tuple[Choice, ...]:
+def choices(spec: ConvSpec, target: CpuTarget, threads: int) -> tuple[Choice, ...]:
     """Direct and Winograd with each size of tile, where the latter applies."""
     if not winograd.applies(spec, Precision.of(spec.dtype, target)):
         return (DEFAULT,)
     return (DEFAULT, *(choose(winograd=size) for size in (0, *SIZES)))
 
 
-def frugal(spec: ConvSpec, target: Target, threads: int) -> Choice:
+def frugal(spec: ConvSpec, target: CpuTarget, threads: int) -> Choice:
     """Direct, in bands of few rows, if that takes less scratch."""
     chosen = DEFAULT if spec.kind == "weight_grad" else choose(band=_FRUGAL_ROWS, winograd=0)
     sizes = [workspace_bytes(spec, target, threads, one) for one in (DEFAULT, chosen)]
     return chosen if sizes[1] < sizes[0] else DEFAULT
 
 
-def workspace_bytes(spec: ConvSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
+def workspace_bytes(spec: ConvSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> int:
     """Packed weights, partial sums, and one band for each thread."""
     outputs = method_of(spec, target, choice)
     if outputs:
@@ -204,6 +204,6 @@ def workspace_bytes(spec: ConvSpec, target: Target, threads: int, choice: Choice
     return chosen.precision.item_bytes * copies + chosen.precision.sum_bytes * chosen.sums * chosen.sum_count
 
 
-def can_hold(spec: ConvSpec, expr: Expr, target: Target) -> bool:
+def can_hold(spec: ConvSpec, expr: Expr, target: CpuTarget) -> bool:
     """Whether the kernel may also apply `expr` to what it writes today."""
     return tile_can_hold(expr)

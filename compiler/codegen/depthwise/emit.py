@@ -8,10 +8,10 @@ from compiler.codegen.depthwise.rows import DepthwiseRows
 from compiler.codegen.depthwise.weights import DepthwiseWeights
 from compiler.codegen.tir.tir import Block, PrimFunc, declare, finish
 from compiler.kernels.spec import DepthwiseSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: DepthwiseSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:
+def emit(spec: DepthwiseSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> PrimFunc:
     """TIR of a depth-wise convolution."""
     operands = declare(spec, workspace_bytes(spec, target, threads, choice))
     body = Block()

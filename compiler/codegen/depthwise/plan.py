@@ -10,7 +10,7 @@ from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import slots_of, tile_can_hold
 from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import DepthwiseSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 Taps = tuple[tuple[int, int], ...]
 _MOST_COLUMNS = 8
@@ -48,7 +48,7 @@ class DepthwisePlan:
         return self.precision.lanes
 
 
-def default_plan(spec: DepthwiseSpec, target: Target, threads: int) -> DepthwisePlan:
+def default_plan(spec: DepthwiseSpec, target: CpuTarget, threads: int) -> DepthwisePlan:
     """The schedule from the target's figures alone."""
     taps, precision = spec.kernel[0] * spec.kernel[1], Precision.of(spec.dtype, target)
     # A multiply-add here costs several times one of a matrix product: it is bound by loads and by memory.
@@ -59,7 +59,7 @@ def default_plan(spec: DepthwiseSpec, target: Target, threads: int) -> Depthwise
     return DepthwisePlan(precision, slots, _columns(spec, target, precision, rows), rows, ahead, all_taps)
 
 
-def plan_of(spec: DepthwiseSpec, target: Target, threads: int, choice: Choice | None) -> DepthwisePlan:
+def plan_of(spec: DepthwiseSpec, target: CpuTarget, threads: int, choice: Choice | None) -> DepthwisePlan:
     """The schedule that a choice names; what it does not name is as by default."""
     plan, choice = default_plan(spec, target, threads), choice or DEFAULT
     rows = choice.integer("rows", plan.rows)
@@ -67,7 +67,7 @@ def plan_of(spec: DepthwiseSpec, target: Target, threads: int, choice: Choice | 
     return replace(plan, rows=rows, columns=choice.integer("columns", columns), ahead=choice.flag("ahead", plan.ahead))
 
 
-def choices(spec: DepthwiseSpec, target: Target, threads: int) -> tuple[Choice, ...]:
+def choices(spec: DepthwiseSpec, target: CpuTarget, threads: int) -> tuple[Choice, ...]:
     """Other numbers of columns and of rows, and rows fetched ahead or not."""
     plan = default_plan(spec, target, threads)
     extent = spec.ow if spec.kind != "input_grad" else -(-spec.w // spec.strides[1])
@@ -78,7 +78,7 @@ def choices(spec: DepthwiseSpec, target: Target, threads: int) -> tuple[Choice, 
     return (DEFAULT, *wider, choose(ahead=not plan.ahead))
 
 
-def workspace_bytes(spec: DepthwiseSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
+def workspace_bytes(spec: DepthwiseSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> int:
     """Partial sums of the weight gradient, one set per thread."""
     if spec.kind != "weight_grad":
         return 0
@@ -87,12 +87,12 @@ def workspace_bytes(spec: DepthwiseSpec, target: Target, threads: int, choice: C
     return plan.precision.sum_bytes * plan.slots * sums * spec.c
 
 
-def can_hold(spec: DepthwiseSpec, expr: Expr, target: Target) -> bool:
+def can_hold(spec: DepthwiseSpec, expr: Expr, target: CpuTarget) -> bool:
     """Whether the kernel may also apply `expr` to what it writes today."""
     return tile_can_hold(expr)
 
 
-def _rows(spec: DepthwiseSpec, target: Target, precision: Precision) -> int:
+def _rows(spec: DepthwiseSpec, target: CpuTarget, precision: Precision) -> int:
     """Output rows in registers at a time: as many as it takes to load least for an output.
 
     Not of strided ones, whose rows share little, nor of small images: what a tile touches lies far apart there, and
@@ -112,7 +112,7 @@ def _loads(spec: DepthwiseSpec, columns: int, rows: int) -> float:
     return ((rows + height - 1) * (columns + width - 1) + height * width) / (rows * columns)
 
 
-def _columns(spec: DepthwiseSpec, target: Target, precision: Precision, several_rows: int) -> int:
+def _columns(spec: DepthwiseSpec, target: CpuTarget, precision: Precision, several_rows: int) -> int:
     """As many columns as registers hold beside the weights of one input row."""
     if spec.kind == "weight_grad":
         return _MOST_COLUMNS_OF_WEIGHTS
@@ -131,7 +131,7 @@ def input_rows(rows: tuple[AxisPhase, ...]) -> dict[int, Taps]:
     }
 
 
-def _from_memory(spec: DepthwiseSpec, target: Target, precision: Precision) -> bool:
+def _from_memory(spec: DepthwiseSpec, target: CpuTarget, precision: Precision) -> bool:
     """Whether the images, in and out, do not fit in the second-level cache together.
 
     Then the next rows are fetched ahead (up to a third faster on x86-64; a little slower where the cache has it all).

@@ -14,10 +14,10 @@ from compiler.codegen.tir.expressions import extreme
 from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value
 from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.movement import ElementsSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: ElementsSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: ElementsSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of a kernel that picks or puts elements."""
     operands = tir.declare(spec)
     body = tir.Block()

@@ -14,10 +14,10 @@ from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value
 from compiler.element_types import ELEMENT_TYPES, SCRATCH
 from compiler.errors import InternalError
 from compiler.kernels.spec import GatherSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: GatherSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: GatherSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of a gather or scatter-add."""
     operands = tir.declare(spec, workspace_bytes(spec, target, threads))
     body = tir.Block()

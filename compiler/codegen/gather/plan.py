@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from compiler.codegen.tile.precision import loop_precision
 from compiler.element_types import ELEMENT_TYPES, SCRATCH
 from compiler.kernels.spec import GatherSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 MOST_POSITIONS = 1 << 24
 """Most indices that an update counts: it does so in f32."""
@@ -30,7 +30,7 @@ class GatherPlan:
     slots: int
 
 
-def plan(spec: GatherSpec, target: Target, threads: int) -> GatherPlan:
+def plan(spec: GatherSpec, target: CpuTarget, threads: int) -> GatherPlan:
     """The schedule from the target's figures."""
     lanes = loop_precision((spec.dtype,), target).lanes
     vectors = spec.inner // lanes
@@ -46,12 +46,12 @@ def plan(spec: GatherSpec, target: Target, threads: int) -> GatherPlan:
     )
 
 
-def workspace_bytes(spec: GatherSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: GatherSpec, target: CpuTarget, threads: int) -> int:
     """Positions sorted by row, and where each row's end, for an update."""
     return SCRATCH.item_bytes * (spec.rows + spec.count) if spec.epilogue_inputs else 0
 
 
-def can_update(spec: GatherSpec, target: Target) -> bool:
+def can_update(spec: GatherSpec, target: CpuTarget) -> bool:
     """Whether the gradient of a table may become the table's update itself."""
     is_real = ELEMENT_TYPES[spec.dtype].is_real
     plain = spec.kind == "scatter_add" and spec.outer == 1 and is_real and not spec.epilogue_inputs

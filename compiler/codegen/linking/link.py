@@ -123,12 +123,12 @@ def write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:
 
 def _object_of(kernel: CompiledKernel) -> bytes:
     """Raises: InternalError for a kernel that a static executable cannot hold or call."""
-    forms = [artefact.form for artefact in kernel.artefacts]
-    if forms != ["object"] or kernel.launch.by != "call":
+    if not kernel.is_called:
+        forms, ways = ([one.form for one in kernel.artefacts], [one.by for one in kernel.launches])
         raise InternalError(
-            f"an executable takes one object that is called, not {forms} by {kernel.launch.by}", where=kernel.symbol
+            f"a static executable takes one object that is called, not {forms} by {ways}", where=kernel.symbol
         )
-    return kernel.artefacts[0].content
+    return kernel.object_bytes
 
 
 def _runtime_digest(zig_triple: str, sources: Sequence[Path], flags: Sequence[str]) -> str:

@@ -10,10 +10,10 @@ from compiler.codegen.tir.expressions import Evaluator, spec_point
 from compiler.codegen.tir.iteration import chunks
 from compiler.codegen.tir.tir import Block, Operands, Point, PrimFunc, Value
 from compiler.kernels.spec import MapSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: MapSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: MapSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of an element-wise kernel."""
     operands = tir.declare(spec)
     body = tir.Block()

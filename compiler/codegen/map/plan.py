@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from compiler.codegen.tile.precision import LINE_BYTES, loop_precision
 from compiler.codegen.tir.iteration import Space, indexed_axes, merge, regions, reorder, space_of, split, subspace
 from compiler.kernels.spec import MapSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 PARALLEL_ELEMENTS = 16384
 """Fewer points than this are not worth waking other threads for."""
@@ -32,7 +32,7 @@ class MapPlan:
     pieces: tuple[Piece, ...]
 
 
-def plan(spec: MapSpec, target: Target, threads: int) -> MapPlan:
+def plan(spec: MapSpec, target: CpuTarget, threads: int) -> MapPlan:
     """The schedule from the target's figures."""
     accesses = spec.inputs + spec.outputs
     precision = loop_precision((access.type.dtype for access in accesses), target)
@@ -43,7 +43,7 @@ def plan(spec: MapSpec, target: Target, threads: int) -> MapPlan:
     return MapPlan(precision.lanes, threads, tuple(pieces))
 
 
-def workspace_bytes(spec: MapSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: MapSpec, target: CpuTarget, threads: int) -> int:
     """None is needed."""
     return 0
 

@@ -16,7 +16,7 @@ from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tile.tiling import BAND_ROWS, Columns, columns
 from compiler.element_types import DType
 from compiler.kernels.spec import MatmulSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _STREAMED = 512
 """Longest reduction of a weight gradient that is not streamed: its sums stay in registers."""
@@ -83,7 +83,7 @@ class Core:
     """Whether tile registers multiply, 16 rows in the time of one."""
 
     @staticmethod
-    def of(target: Target, dtype: DType, products: str = "") -> Core:
+    def of(target: CpuTarget, dtype: DType, products: str = "") -> Core:
         """One core of a target."""
         spare = 3 if target.vector_registers >= 32 else 1
         reach_bytes = 65520 if target.architecture == "aarch64" else 1 << 31

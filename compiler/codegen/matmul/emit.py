@@ -23,10 +23,10 @@ from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir import tiles
 from compiler.codegen.tir.tir import Block, Operands, PrimFunc, Value, declare, finish, index
 from compiler.kernels.spec import MatmulSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> PrimFunc:
+def emit(spec: MatmulSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> PrimFunc:
     """TIR of a matrix product."""
     operands = declare(spec, workspace_bytes(spec, target, threads, choice))
     body = Block()

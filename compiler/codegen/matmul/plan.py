@@ -26,7 +26,7 @@ from compiler.codegen.tir.iteration import flatten_access, indexed_axes
 from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.expressions import Expr, Ref
 from compiler.kernels.spec import MatmulSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 Waiting = Literal["registers", "output", "workspace"]
 WHOLE_STEPS = 512
@@ -153,7 +153,7 @@ class MatmulPlan:
         return self.batch * self.m * self.n * self.precision.sum_size if self.waiting == "workspace" else 0
 
 
-def choices(spec: MatmulSpec, target: Target, threads: int) -> tuple[Choice, ...]:
+def choices(spec: MatmulSpec, target: CpuTarget, threads: int) -> tuple[Choice, ...]:
     """The schedules that are worth measuring; the first is the default."""
     return tuple(candidate.choice for candidate in _ranked(folded(spec), target, threads))
 
@@ -176,7 +176,7 @@ def _folded(spec: MatmulSpec) -> MatmulSpec:
     return replace(spec, batch=1, m=spec.batch * spec.m)
 
 
-def _ranked(spec: MatmulSpec, target: Target, threads: int) -> tuple[Candidate, ...]:
+def _ranked(spec: MatmulSpec, target: CpuTarget, threads: int) -> tuple[Candidate, ...]:
     """Candidates depend on the product alone: one search for all its epilogues.
 
     Sums that cannot wait in C stay in registers where the reduction is short: waiting elsewhere costs memory traffic.
@@ -191,7 +191,7 @@ def _ranked(spec: MatmulSpec, target: Target, threads: int) -> tuple[Candidate, 
     return tuple(dict.fromkeys(with_copies(product, core, slots, one) for one in whole))
 
 
-def frugal(spec: MatmulSpec, target: Target, threads: int) -> Choice:
+def frugal(spec: MatmulSpec, target: CpuTarget, threads: int) -> Choice:
     """The schedule of least scratch; of those, the fastest by estimate."""
     shape = folded(spec)
     found = _ranked(shape, target, threads)
@@ -204,7 +204,7 @@ def frugal(spec: MatmulSpec, target: Target, threads: int) -> Choice:
     return found[best].choice if best else DEFAULT
 
 
-def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> MatmulPlan:
+def plan(spec: MatmulSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> MatmulPlan:
     """The plan for a (folded) spec: the analytic default, or what `choice` says. Raises: ValueError for nonsense."""
     default, core = _ranked(spec, target, threads)[0], Core.of(target, spec.dtype, spec.products)
     precision = core.precision
@@ -258,7 +258,7 @@ def plan(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None =
     )
 
 
-def panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
+def panel_width(spec: MatmulSpec, target: CpuTarget, threads: int) -> int:
     """Columns of the panels in which a B that never changes is stored best; 0: as it is."""
     core = Core.of(target, spec.dtype)
     product = replace(folded(spec), epilogue=Ref(0), epilogue_inputs=(), extra_outputs=(), sums=False)
@@ -281,7 +281,7 @@ def _waiting(spec: MatmulSpec, precision: Precision) -> Waiting:
     return "workspace" if any(access.type.size >= own for access in spec.epilogue_inputs) else "output"
 
 
-def workspace_bytes(spec: MatmulSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
+def workspace_bytes(spec: MatmulSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> int:
     """Scratch for packed panels, copies and partial sums."""
     spec = folded(spec)
     chosen = plan(spec, target, threads, choice)
@@ -291,12 +291,12 @@ def workspace_bytes(spec: MatmulSpec, target: Target, threads: int, choice: Choi
     )
 
 
-def can_hold(spec: MatmulSpec, expr: Expr, target: Target) -> bool:
+def can_hold(spec: MatmulSpec, expr: Expr, target: CpuTarget) -> bool:
     """Whether the kernel may also apply `expr` to what it writes today."""
     return tile_can_hold(expr)
 
 
-def can_update(spec: MatmulSpec, target: Target) -> bool:
+def can_update(spec: MatmulSpec, target: CpuTarget) -> bool:
     """Whether a weight gradient may become the update itself: its sums stay in registers.
 
     The sums of longer reductions would wait in memory, as the gradient does, and their arithmetic outweighs the update.

@@ -19,12 +19,12 @@ from compiler.codegen.tir.accumulate import fold_lanes
 from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, PrimFunc, Value, broadcast, index, literal, load
 from compiler.element_types import SCRATCH
 from compiler.kernels.spec import NormGradSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _ROWS = 4
 
 
-def emit(spec: NormGradSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: NormGradSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of the gradient."""
     operands = tir.declare(spec, workspace_bytes(spec, target, threads))
     body = tir.Block()

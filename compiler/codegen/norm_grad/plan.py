@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.tile.precision import LINE_BYTES, Precision
 from compiler.kernels.spec import NormGradSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _PARALLEL_ELEMENTS = 8192
 
@@ -23,7 +23,7 @@ class NormGradPlan:
     line_of_sums: int
 
 
-def plan(spec: NormGradSpec, target: Target, threads: int) -> NormGradPlan:
+def plan(spec: NormGradSpec, target: CpuTarget, threads: int) -> NormGradPlan:
     """The schedule from the target's figures."""
     precision = Precision.of(spec.dtype, target)
     line = LINE_BYTES // precision.sum_bytes
@@ -31,7 +31,7 @@ def plan(spec: NormGradSpec, target: Target, threads: int) -> NormGradPlan:
     return NormGradPlan(precision, slots, -(-spec.width // line) * line)
 
 
-def workspace_bytes(spec: NormGradSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: NormGradSpec, target: CpuTarget, threads: int) -> int:
     """Every thread's sums over its rows."""
     chosen = plan(spec, target, threads)
     sums = 2 * chosen.slots * chosen.line_of_sums

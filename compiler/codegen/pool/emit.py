@@ -16,10 +16,10 @@ from compiler.codegen.tir.tir import Block, PrimFunc, Value
 from compiler.errors import InternalError
 from compiler.kernels.expressions import Ref
 from compiler.kernels.spec import PoolSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: PoolSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: PoolSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of a pooling kernel."""
     operands = with_bytes(spec, tir.declare(spec))
     body = tir.Block()

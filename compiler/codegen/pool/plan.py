@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.tile.precision import Precision
 from compiler.kernels.spec import PoolSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _PARALLEL_ELEMENTS = 16384
 _TASKS_PER_THREAD = 2
@@ -21,7 +21,7 @@ class PoolPlan:
     parts: int
 
 
-def plan(spec: PoolSpec, target: Target, threads: int) -> PoolPlan:
+def plan(spec: PoolSpec, target: CpuTarget, threads: int) -> PoolPlan:
     """The schedule from the target's figures."""
     precision = Precision.of(spec.dtype, target)
     elements = spec.n * spec.c * max(spec.h * spec.w, spec.oh * spec.ow)
@@ -31,6 +31,6 @@ def plan(spec: PoolSpec, target: Target, threads: int) -> PoolPlan:
     return PoolPlan(precision, threads > 1 and elements >= _PARALLEL_ELEMENTS, parts)
 
 
-def workspace_bytes(spec: PoolSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: PoolSpec, target: CpuTarget, threads: int) -> int:
     """None is needed."""
     return 0

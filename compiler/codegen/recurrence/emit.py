@@ -16,10 +16,10 @@ from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value, d
 from compiler.element_types import SCRATCH
 from compiler.kernels.cells import CELLS
 from compiler.kernels.spec import RecurrenceSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: RecurrenceSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: RecurrenceSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of a layer or of its gradient."""
     operands = declare(spec, workspace_bytes(spec, target, threads))
     body = Block()
@@ -31,7 +31,7 @@ def emit(spec: RecurrenceSpec, target: Target, threads: int) -> PrimFunc:
 class _Recurrence:
     """What both directions share: panels, threads, products, walks along rows."""
 
-    def __init__(self, spec: RecurrenceSpec, target: Target, threads: int, operands: Operands) -> None:
+    def __init__(self, spec: RecurrenceSpec, target: CpuTarget, threads: int, operands: Operands) -> None:
         self.spec, self.cell, self.plan = spec, CELLS[spec.cell], plan(spec, target, threads)
         self.workspace: Buffer = operands.workspace
         self.gates, self.states = self.cell.gates * spec.width, self.cell.states * spec.width
@@ -118,7 +118,7 @@ class _Recurrence:
 
 
 class _Forward(_Recurrence):
-    def __init__(self, spec: RecurrenceSpec, target: Target, threads: int, operands: Operands) -> None:
+    def __init__(self, spec: RecurrenceSpec, target: CpuTarget, threads: int, operands: Operands) -> None:
         super().__init__(spec, target, threads, operands)
         self.x, self.r, self.start, *bias = operands.inputs
         self.bias = bias[0] if bias else None
@@ -178,7 +178,7 @@ class _Forward(_Recurrence):
 
 
 class _Backward(_Recurrence):
-    def __init__(self, spec: RecurrenceSpec, target: Target, threads: int, operands: Operands) -> None:
+    def __init__(self, spec: RecurrenceSpec, target: CpuTarget, threads: int, operands: Operands) -> None:
         super().__init__(spec, target, threads, operands)
         self.r, self.start, self.y, *saved, self.d_y = operands.inputs
         self.saved = saved[0] if saved else None

@@ -12,7 +12,7 @@ from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_shape
 from compiler.element_types import SCRATCH
 from compiler.kernels.cells import CELLS
 from compiler.kernels.spec import RecurrenceSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _LATENCY = 8
 """Independent multiply-adds that keep the pipelines full."""
@@ -44,7 +44,7 @@ class RecurrencePlan:
         return self.precision.lanes
 
 
-def plan(spec: RecurrenceSpec, target: Target, threads: int) -> RecurrencePlan:
+def plan(spec: RecurrenceSpec, target: CpuTarget, threads: int) -> RecurrencePlan:
     """The schedule from the target's figures."""
     cell, precision = CELLS[spec.cell], Precision.of(spec.dtype, target)
     gates, forward = cell.gates * spec.width, spec.kind == "forward"
@@ -75,6 +75,6 @@ def _lines(elements: int) -> int:
     return -(-elements // line) * line
 
 
-def workspace_bytes(spec: RecurrenceSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: RecurrenceSpec, target: CpuTarget, threads: int) -> int:
     """Panels, products and states."""
     return SCRATCH.item_bytes * plan(spec, target, threads).total

@@ -19,13 +19,13 @@ from compiler.codegen.tir.iteration import chunks
 from compiler.codegen.tir.tir import Block, Operands, Point, PrimFunc, Value
 from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.spec import ReduceSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _ACCUMULATORS = 4
 """Independent additions in flight, to hide their latency."""
 
 
-def emit(spec: ReduceSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: ReduceSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of a reduction."""
     body = tir.Block()
     operands = tir.declare(spec, workspace_bytes(spec, target, threads))

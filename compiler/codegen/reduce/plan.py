@@ -9,7 +9,7 @@ from compiler.codegen.tile.precision import loop_precision
 from compiler.codegen.tir.iteration import FlatAccess, Space, expression_dtype, indexed_axes, merge, reorder, space_of
 from compiler.element_types import ELEMENT_TYPES, SCRATCH, DType
 from compiler.kernels.spec import ReduceSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _PARALLEL_ELEMENTS = 16384
 COLUMN_VECTORS = 4
@@ -61,7 +61,7 @@ class ReducePlan:
         return math.prod(self.space.extents[axis] for axis in self.outer)
 
 
-def plan(spec: ReduceSpec, target: Target, threads: int) -> ReducePlan:
+def plan(spec: ReduceSpec, target: CpuTarget, threads: int) -> ReducePlan:
     """Arrange the axes and decide along which to vectorise and how many parts to sum apart."""
     space, kept = _arrange(spec)
     vector = _vector_axis(space, kept, _largest(space, spec))
@@ -120,7 +120,7 @@ def element_dtype(spec: ReduceSpec) -> DType:
     return expression_dtype(spec.expr, [access.type.dtype for access in spec.inputs]) or "f32"
 
 
-def workspace_bytes(spec: ReduceSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: ReduceSpec, target: CpuTarget, threads: int) -> int:
     """Partial results of all parts; 0 if the reduction is not split."""
     arranged = plan(spec, target, threads)
     results = arranged.rows() * arranged.width

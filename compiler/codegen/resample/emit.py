@@ -8,10 +8,10 @@ from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Operands, PrimFunc, Value
 from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.movement import ResampleSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: ResampleSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: ResampleSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of a resampling kernel."""
     operands = tir.declare(spec)
     body = tir.Block()

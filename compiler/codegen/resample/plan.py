@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.tile.axis_tasks import AxisPlan, axis_plan
 from compiler.kernels.movement import ResampleSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 MOST_UNROLLED = 8
 """Most taps whose rows and weights are kept at hand for a whole row of results."""
@@ -20,13 +20,13 @@ class ResamplePlan:
     along_rows: bool
 
 
-def plan(spec: ResampleSpec, target: Target, threads: int) -> ResamplePlan:
+def plan(spec: ResampleSpec, target: CpuTarget, threads: int) -> ResamplePlan:
     """The schedule from the target's figures."""
     moved = spec.outer * max(spec.count, spec.rows) * spec.inner
     axis = axis_plan(spec.dtype, target, threads, outer=spec.outer, inner=spec.inner, elements=moved)
     return ResamplePlan(axis, spec.inner < axis.lanes)
 
 
-def workspace_bytes(spec: ResampleSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: ResampleSpec, target: CpuTarget, threads: int) -> int:
     """None is needed."""
     return 0

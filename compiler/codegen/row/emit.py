@@ -14,12 +14,12 @@ from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, PrimFunc, V
 from compiler.element_types import ELEMENT_TYPES, SCRATCH
 from compiler.kernels.expressions import Expr
 from compiler.kernels.spec import RowSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _ACCUMULATORS = 4
 
 
-def emit(spec: RowSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: RowSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of a row-wise kernel."""
     operands = tir.declare(spec)
     body = tir.Block()

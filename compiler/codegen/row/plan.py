@@ -11,7 +11,7 @@ from compiler.element_types import ELEMENT_TYPES, DType
 from compiler.kernels.access import Affine
 from compiler.kernels.expressions import Binary, Expr, Ref, Select, Unary
 from compiler.kernels.spec import RowSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _PARALLEL_ELEMENTS = 8192
 """Lower than for maps: a row's stages do more work per element."""
@@ -29,7 +29,7 @@ class RowPlan:
     kept: Mapping[Expr, int]
 
 
-def plan(spec: RowSpec, target: Target, threads: int) -> RowPlan:
+def plan(spec: RowSpec, target: CpuTarget, threads: int) -> RowPlan:
     """The schedule from the target's figures."""
     precision = loop_precision((access.type.dtype for access in spec.inputs + spec.outputs), target)
     is_narrow = spec.width * precision.sum_bytes <= _KEPT_BYTES
@@ -37,7 +37,7 @@ def plan(spec: RowSpec, target: Target, threads: int) -> RowPlan:
     return RowPlan(precision, parallel, _worth_keeping(spec) if is_narrow else {})
 
 
-def workspace_bytes(spec: RowSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: RowSpec, target: CpuTarget, threads: int) -> int:
     """None is needed."""
     return 0
 

@@ -8,10 +8,10 @@ from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Operands, PrimFunc, Value
 from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.movement import ScanSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: ScanSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: ScanSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of a running sum or a linear recurrence."""
     operands = tir.declare(spec)
     body = tir.Block()

@@ -14,10 +14,10 @@ from compiler.codegen.tir.scalar_math import is_nan
 from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value
 from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.movement import SelectSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def emit(spec: SelectSpec, target: Target, threads: int) -> PrimFunc:
+def emit(spec: SelectSpec, target: CpuTarget, threads: int) -> PrimFunc:
     """TIR of a selection."""
     operands = tir.declare(spec)
     body = tir.Block()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.kernels.movement import SelectSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _PARALLEL_ELEMENTS = 4096
 
@@ -17,11 +17,11 @@ class SelectPlan:
     parallel: bool
 
 
-def plan(spec: SelectSpec, target: Target, threads: int) -> SelectPlan:
+def plan(spec: SelectSpec, target: CpuTarget, threads: int) -> SelectPlan:
     """The schedule from the target's figures."""
     return SelectPlan(threads > 1 and spec.outer * spec.rows * spec.inner >= _PARALLEL_ELEMENTS)
 
 
-def workspace_bytes(spec: SelectSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: SelectSpec, target: CpuTarget, threads: int) -> int:
     """None is needed: the heap is where the result will be."""
     return 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.tile.precision import loop_precision
 from compiler.element_types import DType
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 _PARALLEL_ELEMENTS = 16384
 
@@ -23,7 +23,7 @@ class AxisPlan:
     parts: int
 
 
-def axis_plan(dtype: DType, target: Target, threads: int, *, outer: int, inner: int, elements: int) -> AxisPlan:
+def axis_plan(dtype: DType, target: CpuTarget, threads: int, *, outer: int, inner: int, elements: int) -> AxisPlan:
     """The schedule from the target's figures; `elements` are those that the kernel touches."""
     lanes = loop_precision((dtype,), target).lanes
     parallel = threads > 1 and elements >= _PARALLEL_ELEMENTS

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.element_types import ELEMENT_TYPES, DType
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 LINE_BYTES = 64
 
@@ -25,7 +25,7 @@ class Precision:
     line_bytes: int
 
     @staticmethod
-    def of(dtype: DType, target: Target) -> Precision:
+    def of(dtype: DType, target: CpuTarget) -> Precision:
         """Of tensors of `dtype` on a target."""
         row = ELEMENT_TYPES[dtype]
         sum_bytes = ELEMENT_TYPES[row.sums_in].item_bytes
@@ -60,7 +60,7 @@ class Precision:
         return -(-count // self.sum_size) * self.sum_size
 
 
-def loop_precision(dtypes: Iterable[DType], target: Target) -> Precision:
+def loop_precision(dtypes: Iterable[DType], target: CpuTarget) -> Precision:
     """How a loop without reuse holds its operands: as the widest real type computed in among them, else as f32.
 
     Whole numbers and bools come along, as many at a time.

@@ -4,7 +4,7 @@ With the largest |A| of a row as 127 r, its whole numbers are within 1 / 2 of A 
 exactly in 32 bits, and r times the sum is within (r / 2) sum|b| of the exact product, for each column b of B, but for
 the rounding of r, of the sum and of what becomes of it in f32. A row that holds NaN or Inf gives no finite number; one
 whose largest is under `LEAST` counts as zeros.
-Where bytes of A are shifted (`Target.byte_shift`), each sum is too large by so many times the sum of
+Where bytes of A are shifted (`CpuTarget.byte_shift`), each sum is too large by so many times the sum of
 its column of B; panels hold those behind their words, and a tile's sums lose them before they become reals.
 """
 

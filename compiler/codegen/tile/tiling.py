@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.tir.iteration import chunks
 from compiler.kernels.expressions import Expr, work
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 PARALLEL_FLOPS = 500_000
 """Less arithmetic than this is not worth waking other threads for."""
@@ -78,7 +78,7 @@ def columns(count: int, vectors: int, lanes: int, *, padded: bool) -> Columns:
     return Columns(count, full, tile, ColumnTile(widths, rest))
 
 
-def tile_shape(target: Target, precision: Precision, *, rows: int, count: int, steps: int) -> tuple[int, int]:
+def tile_shape(target: CpuTarget, precision: Precision, *, rows: int, count: int, steps: int) -> tuple[int, int]:
     """(rows, vectors) of the register tile for a product of `rows` x `count` over `steps`: the least cost over both.
 
     The accumulators, one row of B and one element of A must fit in the registers. Cost of a tile for each step of the

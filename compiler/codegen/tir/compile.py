@@ -10,12 +10,13 @@ import tvm
 from tvm import tirx
 from tvm.tirx.build import codegen_build
 
+from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.tir.halves import with_helpers
 from compiler.codegen.tir.tir import PrimFunc
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 
-def llvm_target(target: Target) -> Any:
+def llvm_target(target: CpuTarget) -> Any:
     """TVM's description of a target."""
     options: dict[str, object] = {"kind": "llvm", "mtriple": target.triple, "mcpu": target.cpu}
     if target.features:
@@ -47,7 +48,7 @@ def lower(function: PrimFunc, llvm: Any) -> Any:
     return tvm.ir.transform.Sequential(passes)(module)
 
 
-def compile_function(function: PrimFunc, target: Target, *, symbol: str = "") -> bytes:
+def compile_function(function: PrimFunc, target: CpuTarget, *, symbol: str = "") -> bytes:
     """The object file of one kernel for `target`, under its own symbol or the one given.
 
     The same function gives the same bytes.
@@ -62,7 +63,12 @@ def compile_function(function: PrimFunc, target: Target, *, symbol: str = "") ->
         return path.read_bytes()
 
 
-def assembly(function: PrimFunc, target: Target) -> str:
+def compile_kernel(emitted: PrimFunc, target: CpuTarget, *, symbol: str, workspace_bytes: int) -> CompiledKernel:
+    """One object with one packed function."""
+    return CompiledKernel.called(symbol, compile_function(emitted, target, symbol=symbol), workspace_bytes)
+
+
+def assembly(function: PrimFunc, target: CpuTarget) -> str:
     """The assembly text of one kernel, for tests and for people."""
     llvm = llvm_target(target)
     return str(codegen_build(lower(with_helpers(function, target), llvm), llvm).inspect_source("asm"))

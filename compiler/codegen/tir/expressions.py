@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from tvm import tirx
 
@@ -35,6 +37,22 @@ _ARITHMETIC: Mapping[str, Callable[[Value, Value], Value]] = {"add": tirx.Add, "
 _LOGIC: Mapping[str, Callable[[Value, Value], Value]] = {"and": tirx.And, "or": tirx.Or}
 
 
+@dataclass(frozen=True)
+class Functions:
+    """How a kind of target computes what is not an operation of TIR's on f32, and how it writes a number."""
+
+    unary: Mapping[str, Callable[[Block, Value], Value]]
+    power: Callable[[Block, Value, Value], Value]
+    rest: Callable[[Block, Value, Value], Value]
+    """x - y trunc(x / y)."""
+    literal: Callable[[float, str, int], Value]
+    """A constant of an element type, in so many lanes."""
+
+
+VECTORS = Functions(scalar_math.UNARY_F32, scalar_math.power, remainders.real_rest, literal)
+"""A CPU's: polynomials that vectorise."""
+
+
 class Evaluator:
     """Evaluates expressions at one point, each distinct operation once.
 
@@ -43,8 +61,15 @@ class Evaluator:
     """
 
     def __init__(
-        self, block: Block, refs: Sequence[Value], *, stats: Sequence[Value] = (), point: Point | None = None
+        self,
+        block: Block,
+        refs: Sequence[Value],
+        *,
+        stats: Sequence[Value] = (),
+        point: Point | None = None,
+        functions: Functions = VECTORS,
     ) -> None:
+        self._functions = functions
         self._block = block
         self._refs = refs
         self._stats = stats
@@ -61,7 +86,7 @@ class Evaluator:
         return self._typed(self._visit(expr), element)
 
     def _typed(self, value: Value | Const, element: str) -> Value:
-        return literal(value.value, element) if isinstance(value, Const) else value
+        return self._functions.literal(value.value, element, 1) if isinstance(value, Const) else value
 
     def _visit(self, expr: Expr) -> Value | Const:
         # Keyed by identity: an expression that fusion shares is a graph, and as a tree it may be very large.
@@ -99,11 +124,12 @@ class Evaluator:
 
     def _unary(self, op: str, x: Value | Const) -> Value:
         value = self._typed(x, "float32")
-        return self._block.once((op, value), lambda: _apply_unary(self._block, op, value))
+        return self._block.once((op, value), lambda: _apply_unary(self._block, op, value, self._functions))
 
     def _binary(self, op: str, x: Value | Const, y: Value | Const) -> Value:
         left, right = self._matched(x, y)
-        return self._block.once((op, left, right), lambda: _apply_binary(self._block, op, left, right))
+        made = partial(_apply_binary, self._block, op, left, right, self._functions)
+        return self._block.once((op, left, right), made)
 
     def _select(self, cond: Value | Const, then: Value | Const, other: Value | Const) -> Value:
         condition = self._typed(cond, "bool")
@@ -115,7 +141,7 @@ class Evaluator:
     def _matched(self, x: Value | Const, y: Value | Const) -> tuple[Value, Value]:
         """Both operands with one element type (the higher of the two) and one width."""
         if isinstance(x, Const) and isinstance(y, Const):
-            return literal(x.value, "float32"), literal(y.value, "float32")
+            return self._typed(x, "float32"), self._typed(y, "float32")
         if isinstance(x, Const):
             return self._constant(x, y), y
         if isinstance(y, Const):
@@ -126,7 +152,7 @@ class Evaluator:
 
     def _constant(self, constant: Const, like: Value) -> Value:
         key = ("const", float(constant.value).hex(), base(like), lanes_of(like))
-        return self._block.once(key, lambda: literal(constant.value, base(like), lanes_of(like)))
+        return self._block.once(key, lambda: self._functions.literal(constant.value, base(like), lanes_of(like)))
 
     def _widened(self, value: Value, element: str, lanes: int) -> Value:
         if base(value) != element:
@@ -147,7 +173,7 @@ def cast(value: Value, element: str) -> Value:
     return tirx.Cast(dtype(element, lanes_of(value)), value)
 
 
-def _apply_unary(block: Block, op: str, x: Value) -> Value:
+def _apply_unary(block: Block, op: str, x: Value, functions: Functions) -> Value:
     kind, lanes = base(x), lanes_of(x)
     zero = literal(0, kind, lanes) if kind != "bool" else None
     if op in _CASTS:
@@ -166,7 +192,7 @@ def _apply_unary(block: Block, op: str, x: Value) -> Value:
         return _sign(x, zero)
     if kind not in _REAL:
         raise InternalError(f"{op} of a value of type {kind}")
-    return scalar_math.UNARY_F32[op](block, x)
+    return functions.unary[op](block, x)
 
 
 def _sign(x: Value, zero: Value) -> Value:
@@ -175,7 +201,7 @@ def _sign(x: Value, zero: Value) -> Value:
     return tirx.Select(tirx.LT(zero, x), one, tirx.Select(tirx.LT(x, zero), minus, x))
 
 
-def _apply_binary(block: Block, op: str, x: Value, y: Value) -> Value:
+def _apply_binary(block: Block, op: str, x: Value, y: Value, functions: Functions) -> Value:
     if op in _LOGIC:
         return _LOGIC[op](cast(x, "bool"), cast(y, "bool"))
     if op in _COMPARISONS:
@@ -188,10 +214,13 @@ def _apply_binary(block: Block, op: str, x: Value, y: Value) -> Value:
         return extreme(op, x, y)
     if op.startswith("philox"):
         return philox(block, op, x, y)
-    if op in remainders.REMAINDERS:
-        return remainders.REMAINDERS[op](block, x, y)
+    if op in remainders.BITS:
+        return remainders.BITS[op](x, y)
+    if op in ("mod", "fmod"):
+        rest = (functions.rest if base(x) in _REAL else remainders.whole_rest)(block, x, y)
+        return rest if op == "fmod" else remainders.with_sign_of_divisor(block, rest, x, y)
     if base(x) in _REAL:
-        return scalar_math.quotient(x, y) if op == "div" else scalar_math.power(block, x, y)
+        return scalar_math.quotient(x, y) if op == "div" else functions.power(block, x, y)
     if op == "div":
         return remainders.quotient(block, x, y)
     raise InternalError(f"{op} of integers")
@@ -222,6 +251,7 @@ def epilogue(
     accumulated: Value,
     inputs: Sequence[tuple[Buffer, Access]],
     point: Point,
+    functions: Functions = VECTORS,
 ) -> Value:
     """`expr` with `Ref(0)` = `accumulated` and `Ref(k)` = epilogue input k - 1 at the output point.
 
@@ -234,4 +264,4 @@ def epilogue(
         if access.fill is not None:
             raise InternalError("an epilogue input must be in bounds everywhere")
         refs.append(read(block, buffer, flatten_access(access, (1,) * len(point.axes)), point))
-    return broadcast(Evaluator(block, refs, point=point).value(expr), point.lanes)
+    return broadcast(Evaluator(block, refs, point=point, functions=functions).value(expr), point.lanes)

@@ -15,7 +15,7 @@ from tvm import tirx
 
 from compiler.codegen.tir import quads, tiles
 from compiler.element_types import ELEMENT_TYPES
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 BF16, F16, I8 = (ELEMENT_TYPES[name].tir for name in ("bf16", "f16", "i8"))
 HELPED = "halves"
@@ -128,7 +128,7 @@ def dot(x: Any, y: Any, z: Any, lanes: int) -> Any:
     return tirx.call_extern(_type("float32", str(lanes)), f"pf_dot_{lanes}", z, x, words)
 
 
-def with_helpers(function: Any, target: Target) -> Any:
+def with_helpers(function: Any, target: CpuTarget) -> Any:
     """A kernel, beside what rounds and multiplies for it on a target, of which LLVM keeps what is used."""
     if HELPED not in (function.attrs or {}):
         return function
@@ -145,7 +145,7 @@ def with_helpers(function: Any, target: Target) -> Any:
     return function.with_body(tirx.AttrStmt(name, "pragma_import_llvm", source, function.body))
 
 
-def _dots(target: Target) -> dict[int, str]:
+def _dots(target: CpuTarget) -> dict[int, str]:
     """The intrinsics that multiply pairs, by the words that they take."""
     if not target.has_bf16:
         return {}

@@ -1,7 +1,7 @@
 """Four products of bytes added to a sum of 32 bits, as instructions for neural networks do (`vpdpbusd`, `sdot`).
 
 A word holds the bytes of four steps. TIR sees words and sums as f32, in whose buffers and registers they lie. x86
-multiplies bytes from 0 to 255 by bytes from -128 to 127, so there one side is shifted (`Target.byte_shift`).
+multiplies bytes from 0 to 255 by bytes from -128 to 127, so there one side is shifted (`CpuTarget.byte_shift`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import tirx
 
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 STEPS = 4
 """Of a word."""
@@ -33,7 +33,7 @@ def dot(x: Any, y: Any, z: Any, lanes: int) -> Any:
     return tirx.call_extern(f"float32x{lanes}", f"pf_quad_{lanes}", z, x, words)
 
 
-def helpers(target: Target) -> str:
+def helpers(target: CpuTarget) -> str:
     """The functions behind `dot`, in LLVM's language; none where the target has no such instruction."""
     if not target.multiplies("i8"):
         return ""

@@ -37,14 +37,12 @@ def _safe(y: Value) -> Value:
     return tirx.Select(odd, _like(1, y), y)
 
 
-def _rest(block: Block, x: Value, y: Value) -> Value:
-    """x - y trunc(x / y), 0 for y = 0."""
-    if base(x).startswith("float"):
-        return _real_rest(block, x, y)
+def whole_rest(block: Block, x: Value, y: Value) -> Value:
+    """x - y trunc(x / y) of integers, 0 for y = 0."""
     return tirx.truncmod(x, y) if _is_plain(y) else tirx.truncmod(x, block.let(_safe(y), "divisor"))
 
 
-def _real_rest(block: Block, x: Value, y: Value) -> Value:
+def real_rest(block: Block, x: Value, y: Value) -> Value:
     """C's `fmod`, in f64: exact for |x / y| < 2**29, where the product of divisor and quotient has 53 bits."""
     wide = dtype("float64", lanes_of(x))
     size, step = (block.let(tirx.abs(tirx.Cast(wide, part)), "a") for part in (x, y))
@@ -58,9 +56,9 @@ def _real_rest(block: Block, x: Value, y: Value) -> Value:
     return tirx.Cast(dtype("float32", lanes_of(x)), block.let(signed, "r"))
 
 
-def _with_sign_of_divisor(block: Block, x: Value, y: Value) -> Value:
-    """x - y floor(x / y), 0 for integers over 0."""
-    rest = block.let(_rest(block, x, y), "rest")
+def with_sign_of_divisor(block: Block, rest: Value, x: Value, y: Value) -> Value:
+    """x - y floor(x / y), 0 for integers over 0; `rest` is x - y trunc(x / y)."""
+    rest = block.let(rest, "rest")
     zero = _like(0, x)
     below, beneath = tirx.LT(rest, zero), tirx.LT(y, zero)
     apart = tirx.Or(tirx.And(below, tirx.Not(beneath)), tirx.And(beneath, tirx.Not(below)))
@@ -70,12 +68,10 @@ def _with_sign_of_divisor(block: Block, x: Value, y: Value) -> Value:
     return tirx.Select(moved, tirx.Add(rest, y), rest)
 
 
-REMAINDERS: Mapping[str, Callable[[Block, Value, Value], Value]] = {
-    "fmod": _rest,
-    "mod": _with_sign_of_divisor,
-    "bit_and": lambda block, x, y: tirx.bitwise_and(x, y),
-    "bit_or": lambda block, x, y: tirx.bitwise_or(x, y),
-    "bit_xor": lambda block, x, y: tirx.bitwise_xor(x, y),
-    "shift_left": lambda block, x, y: tirx.shift_left(x, y),
+BITS: Mapping[str, Callable[[Value, Value], Value]] = {
+    "bit_and": tirx.bitwise_and,
+    "bit_or": tirx.bitwise_or,
+    "bit_xor": tirx.bitwise_xor,
+    "shift_left": tirx.shift_left,
 }
-"""(block, x, y) -> value, both of one type: f32 or integers (bits: integers alone)."""
+"""(x, y) -> value, integers of one type."""

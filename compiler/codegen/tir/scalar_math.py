@@ -263,11 +263,17 @@ def quotient(x: Value, y: Value) -> Value:
     return tirx.Mul(x, _like(1.0 / known, x))
 
 
+def short_power(block: Block, x: Value, y: Value) -> Value | None:
+    """x**y of a small constant exponent; None: it is another."""
+    known = _constant(y)
+    return _POWERS[known](block, x) if known in _POWERS else None
+
+
 def power(block: Block, x: Value, y: Value) -> Value:
     """x**y as C's `powf`; small constant exponents become products, square roots and reciprocals."""
-    known = _constant(y)
-    if known in _POWERS:
-        return _POWERS[known](block, x)
+    short = short_power(block, x, y)
+    if short is not None:
+        return short
     size = _general_power(block, x, y)
     half = block.let(tirx.Mul(y, _like(0.5, y)), "half")
     fraction = block.let(tirx.NE(tirx.floor(y), y), "fraction")

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm import tirx
 
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 WORDS = 16
 """Of a row: the steps of A's that are multiplied at once, and as many rows of B's."""
@@ -106,7 +106,7 @@ def dot(row: int, column: int) -> Any:
     return _call(f"dot_{sums_in(row, column)}_{a_in(row)}_{b_in(column)}")
 
 
-def helpers(target: Target) -> str:
+def helpers(target: CpuTarget) -> str:
     """The functions behind these, in LLVM's language; none where the target has no such registers."""
     if not target.has_tiles:
         return ""

@@ -18,7 +18,7 @@ from compiler.codegen.tile.tiling import Columns, columns, slots_of, tile_shape
 from compiler.codegen.winograd.points import TAPS, Winograd, winograd
 from compiler.kernels.expressions import Ref
 from compiler.kernels.spec import ConvSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 CHANNELS = 16
 """Channel counts must be multiples of this, and of a vector."""
@@ -133,7 +133,7 @@ def geometry_of(spec: ConvSpec) -> Geometry:
     return Geometry(spec.n, spec.h, spec.w, spec.c, spec.oh, spec.ow, spec.pads[0], spec.pads[1])
 
 
-def plan(spec: ConvSpec, target: Target, threads: int, outputs: int) -> WinogradPlan:
+def plan(spec: ConvSpec, target: CpuTarget, threads: int, outputs: int) -> WinogradPlan:
     """The plan from the target's figures, for tiles of `outputs` x `outputs`."""
     flops = 2.0 * spec.n * spec.oh * spec.ow * spec.c * spec.k * TAPS**2 / outputs
     slots, precision = slots_of(flops, threads), Precision.of(spec.dtype, target)
@@ -163,7 +163,9 @@ def plan(spec: ConvSpec, target: Target, threads: int, outputs: int) -> Winograd
     return WinogradPlan(precision, slots, outputs, geometry, down, across, blocks, block, split, part, steps, rows, cut)
 
 
-def _split(spec: ConvSpec, target: Target, precision: Precision, tiles: int, slots: int) -> Literal["tiles", "columns"]:
+def _split(
+    spec: ConvSpec, target: CpuTarget, precision: Precision, tiles: int, slots: int
+) -> Literal["tiles", "columns"]:
     """Threads that share nothing transform the same weights; that pays where each has many tiles."""
     many = slots > 1 and 2 * tiles >= _TILES * slots
     sums_bytes = precision.sum_bytes * TAPS**2 * spec.c * spec.k if spec.kind == "weight_grad" else 0
