@@ -118,7 +118,7 @@ def run_on_device(
     inputs: Sequence[Array],
     initial: Sequence[Array | None] = (),
 ) -> tuple[Array, ...]:
-    """The outputs for these inputs. Outputs start as `initial[i]` if given, else as garbage. Raises: as `OpenCl.run`."""
+    """The outputs for these inputs, which start as `initial[i]` if given, else as garbage. Raises: as `OpenCl.run`."""
     took, made = types
     operands = [
         bytearray(np.ascontiguousarray(np.broadcast_to(np.asarray(a), t.shape), _kind(t)).tobytes())
