@@ -20,8 +20,7 @@ from benchmarks.sides import native_target, spec_of
 from compiler.cache_folder import LINKER, RUNTIMES, cache_folder
 from compiler.codegen.linking.link import warm_toolchain
 from compiler.spec.precision import Compute
-from compiler.targets import CpuTarget
-from compiler.targets import load as load_target
+from compiler.targets import CpuTarget, load_cpu
 
 CASES: tuple[tuple[str, str, str, Compute, float | None], ...] = (
     ("mobilenet_v2_b8", "full", "cold", "f32", 30.0),
@@ -55,7 +54,7 @@ class Compilation:
 def measure(threads: int) -> list[Compilation]:
     """Build every case in order. Raises: BuildFailed."""
     found = []
-    warm_toolchain([_board(native_target()).zig_triple])
+    warm_toolchain([_board(native_target())])
     with tempfile.TemporaryDirectory(prefix="pockfarm-bench-compiling-") as name:
         for workload, plan, what, compute, goal_s in CASES:
             cache = _cache(Path(name), f"{workload}-{compute}")
@@ -66,7 +65,7 @@ def measure(threads: int) -> list[Compilation]:
 
 
 def _board(name: str) -> CpuTarget:
-    return load_target(name)
+    return load_cpu(name)
 
 
 def _cache(folder: Path, name: str) -> Path:

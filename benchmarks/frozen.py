@@ -33,7 +33,7 @@ from compiler.codegen.testing import runs
 from compiler.external import External
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Frozen
-from compiler.targets import Target, load
+from compiler.targets import CpuTarget, load_cpu
 from device_agents.job import cgroup
 from tests.compiler.agreement.step_binary import StepBinary
 
@@ -97,10 +97,10 @@ def exported(shape: Shape, layers: int, tokens: int, vocabulary: int = VOCABULAR
     return Exported(file.read_bytes(), {DATA: np.memmap(folder / DATA, np.uint8, "r").data})
 
 
-def target_of(kind: str) -> Target:
+def target_of(kind: str) -> CpuTarget:
     """This machine, with instructions for products of bytes where it has them and they are asked for."""
-    with_bytes = load("x86-64-v4-vnni")
-    return with_bytes if kind == "int8-products" and runs(with_bytes) else load(native_target())
+    with_bytes = load_cpu("x86-64-v4-vnni")
+    return with_bytes if kind == "int8-products" and runs(with_bytes) else load_cpu(native_target())
 
 
 def built(file: Exported, kind: str, threads: int, tokens: int, name: str) -> list[str]:

@@ -31,7 +31,7 @@ from compiler.kernels.spec import MatmulSpec
 from compiler.program.halves import Held, holding
 from compiler.spec.documents import TrainingSpec
 from compiler.spec.precision import Compute
-from compiler.targets import Target, load, names
+from compiler.targets import CpuTarget, load_cpu, names
 from tests.compiler.agreement.step_binary import StepBinary
 
 FORWARD: Held = ("bf16", None, "bf16")
@@ -63,7 +63,7 @@ def product_ms(kernel: Kernel) -> list[float]:
     return found
 
 
-def products(target: Target) -> None:
+def products(target: CpuTarget) -> None:
     """A line for each product."""
     print(f"{'product, one thread':42} {'f32 ms':>8} {'held':>8} {'pairs':>8}   f32 / held  f32 / pairs")
     for name, (spec, held) in PRODUCTS.items():
@@ -76,7 +76,7 @@ def products(target: Target) -> None:
         print(f"{name:42} {plain:8.3f} {stored:8.3f} {pairs:8.3f}   {next(ratios):10.2f}  {next(ratios):11.2f}")
 
 
-def ours(prepared: Prepared, compute: Compute, target: Target, threads: int) -> list[str]:
+def ours(prepared: Prepared, compute: Compute, target: CpuTarget, threads: int) -> list[str]:
     """Build a step; its command line."""
     spec = {
         "batch": prepared.workload.batch, "threads": threads, "precision": {"compute": compute},
@@ -124,7 +124,7 @@ def torch_side(model: str, folder: str, threads: int, *, autocast: bool) -> None
     print(statistics.median(found[2:]))
 
 
-def steps(name: str, target: Target, threads: int, rounds: int) -> None:
+def steps(name: str, target: CpuTarget, threads: int, rounds: int) -> None:
     """A workload's lines."""
     print(f"\n{name}, full plan, {threads} thread(s)")
     prepared = prepare(name, WORKLOADS[name])
@@ -144,7 +144,7 @@ def steps(name: str, target: Target, threads: int, rounds: int) -> None:
 
 def main() -> None:
     """Products, then the workloads that were asked for."""
-    able = [name for name in names() if load(name).has_bf16 and runs(load(name))]
+    able = [name for name in names() if load_cpu(name).has_bf16 and runs(load_cpu(name))]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.halves", description=__doc__)
     parser.add_argument("--models", nargs="*", choices=WORKLOADS, default=["vit_tiny_b4"])
     parser.add_argument("--target", choices=able, default=able[0] if able else None)
@@ -157,7 +157,7 @@ def main() -> None:
         return
     if asked.target is None:
         parser.error("this machine has no instructions for bfloat16 (avx512_bf16 in /proc/cpuinfo)")
-    target = load(asked.target)
+    target = load_cpu(asked.target)
     products(target)
     for name in asked.models:
         steps(name, target, asked.threads, asked.rounds)

@@ -36,7 +36,7 @@ from compiler.program.program import Program
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Compute
-from compiler.targets import Target, load, names
+from compiler.targets import CpuTarget, load_cpu, names
 
 ANALYSED = (MatmulSpec, ConvSpec, DepthwiseSpec, AttentionSpec)
 GOAL = 0.8
@@ -79,7 +79,7 @@ class Finding:
     limit: str
 
 
-def core_of(target: Target) -> str:
+def core_of(target: CpuTarget) -> str:
     """The core whose scheduling model stands for the target's."""
     return MODELLED_AS.get(target.cpu, target.cpu)
 
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--frozen-products", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    target = load(arguments.target)
+    target = load_cpu(arguments.target)
     precision: dict[str, str] = {"compute": arguments.compute}
     if arguments.frozen_products:
         precision |= {"frozen": "int8", "frozen_products": "int8"}
@@ -117,7 +117,7 @@ def model_bytes(name: str) -> bytes:
 
 
 def contractions(
-    model: bytes, batch: int, target: Target, precision: Mapping[str, str] | None = None, plan: str = "full"
+    model: bytes, batch: int, target: CpuTarget, precision: Mapping[str, str] | None = None, plan: str = "full"
 ) -> dict[KernelSpec, int]:
     """The contractions of a training step and how often it calls each."""
     optimizer = {"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9}
@@ -132,7 +132,7 @@ def contractions(
     return counts
 
 
-def analyse(specs: Mapping[KernelSpec, int], target: Target, variants: bool = False) -> Iterator[Finding]:
+def analyse(specs: Mapping[KernelSpec, int], target: CpuTarget, variants: bool = False) -> Iterator[Finding]:
     """A finding per kernel (and schedule), printed as it comes."""
     print(f"{target.name}: {core_of(target)} model, {peak(target):.1f} multiply-adds a cycle at most", flush=True)
     for spec, calls in specs.items():
@@ -143,7 +143,7 @@ def analyse(specs: Mapping[KernelSpec, int], target: Target, variants: bool = Fa
                 yield finding
 
 
-def examine(spec: KernelSpec, calls: int, target: Target, choice: Choice) -> Finding | None:
+def examine(spec: KernelSpec, calls: int, target: CpuTarget, choice: Choice) -> Finding | None:
     """The hottest loop of one kernel on the target's core; None if it has no loop that multiplies."""
     text = kernel_assembly(spec, target, choice)
     loop = hottest_loop(text)
@@ -159,7 +159,7 @@ def examine(spec: KernelSpec, calls: int, target: Target, choice: Choice) -> Fin
     )  # fmt: skip
 
 
-def _end_of_block(text: str, loop: Loop, target: Target) -> float:
+def _end_of_block(text: str, loop: Loop, target: CpuTarget) -> float:
     """Cycles beside the loop over the steps of a block, for each of its turns; a sum is two accumulators."""
     from compiler.codegen.tile.short_sums import SHORT
 
@@ -170,21 +170,21 @@ def _end_of_block(text: str, loop: Loop, target: Target) -> float:
     return simulate(end, core_of(target), target.triple).cycles * steps / SHORT
 
 
-def kernel_assembly(spec: KernelSpec, target: Target, choice: Choice = DEFAULT) -> str:
+def kernel_assembly(spec: KernelSpec, target: CpuTarget, choice: Choice = DEFAULT) -> str:
     """The kernel's assembly, as LLVM writes it for the target."""
     from compiler.codegen.tir.compile import assembly
 
     return assembly(emit_kernel(spec, target, target.cores, choice), target)
 
 
-def peak(target: Target) -> float:
+def peak(target: CpuTarget) -> float:
     """f32 multiply-adds per cycle of independent vector instructions, by the core's model."""
     return _peak(target.name)
 
 
 @cache
 def _peak(name: str) -> float:
-    target = load(name)
+    target = load_cpu(name)
     form = _INDEPENDENT[target.architecture, target.vector_bits]
     # More accumulators than latency times pipes, fewer than registers.
     lines = tuple("\t" + form.format(register) for register in range(min(24, target.vector_registers - 2)))
@@ -286,7 +286,7 @@ def _print(one: Finding) -> None:
     )
 
 
-def _print_summary(target: Target, found: list[Finding]) -> None:
+def _print_summary(target: CpuTarget, found: list[Finding]) -> None:
     print(f"\n{target.name} ({core_of(target)})   lowest   median   loops   below {GOAL:.0%}   with spills")
     for family in sorted({one.family for one in found}):
         own = sorted((one for one in found if one.family == family), key=lambda one: one.peak_fraction)

@@ -22,7 +22,7 @@ from compiler.program.multiply_halves import precision_warnings
 from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
 from compiler.program.state import held_in_bytes, state_tensors
 from compiler.rewriting.passes import Passes, Trace
-from compiler.settings import BuildSettings
+from compiler.settings import BuildSettings, engine_warnings, require_engine
 from compiler.spec.documents import TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.accumulation import accumulate, beside
@@ -72,6 +72,7 @@ def walk(
     Raises: as `compile_step`.
     """
     spec, target = settings.spec, settings.target
+    require_engine(spec, target)
     clock, trace = Clock(settings.progress), trace if trace is not None else Trace()
     clock.enter("import", 0.0)
     imported = _imported(model, settings, external)
@@ -137,13 +138,14 @@ def walk(
             measured=placed.measured,
             trace=trace,
             frozen=frozen,
-            warnings=tuple(dict.fromkeys((*training.graph.warnings, *_of_precision(settings, placed.programs)))),
+            warnings=tuple(dict.fromkeys((*training.graph.warnings, *_of_target(settings, placed.programs)))),
         ),
     )
 
 
-def _of_precision(settings: BuildSettings, programs: Iterable[Program]) -> Iterator[CompileWarning]:
+def _of_target(settings: BuildSettings, programs: Iterable[Program]) -> Iterator[CompileWarning]:
     own, target = settings.spec.precision, settings.target
+    yield from engine_warnings(settings.spec, target)
     yield from precision_warnings(target, own.compute)
     if own.frozen_products != "f32":
         yield from byte_warnings(target, programs)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler.errors import SpecError
 from compiler.frontend.file.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.spec.documents import SparsePlan, TrainingSpec
-from compiler.targets import Target
+from compiler.targets import CpuTarget, Target
 from compiler.tuning.table import NO_TUNING, TuningTable
+from compiler.warnings import CompileWarning
 
 Progress = Callable[[str, float], None]
 """(stage, fraction of the whole compile done, 0 to 1)."""
@@ -17,6 +19,28 @@ Progress = Callable[[str, float], None]
 
 def silent(stage: str, fraction: float) -> None:
     """Progress that nobody hears."""
+
+
+def require_engine(spec: TrainingSpec, target: Target) -> None:
+    """What a target's engine cannot do is refused before anything is built. Raises: SpecError, naming the field."""
+    if isinstance(target, CpuTarget):
+        return
+    own = spec.precision
+    for field, value in (("compute", own.compute), ("frozen", own.frozen), ("frozen_products", own.frozen_products)):
+        if value != "f32":
+            raise SpecError(
+                f"{target.name} holds and multiplies f32 only, not {value}",
+                where=f"spec.precision.{field}",
+                hint=f"leave it out, or build for {target.host.name}",
+            )
+
+
+def engine_warnings(spec: TrainingSpec, target: Target) -> tuple[CompileWarning, ...]:
+    """What a target's engine has no use for."""
+    if isinstance(target, CpuTarget) or not spec.threads:
+        return ()
+    said = f"{target.name} runs its kernels on an accelerator, which one thread of the host starts: threads is ignored"
+    return (CompileWarning("engine.threads", "spec.threads", said),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,5 +61,5 @@ class BuildSettings:
 
     @property
     def threads(self) -> int:
-        """The most threads that the step will run on."""
-        return self.spec.threads or self.target.cores
+        """The most threads of the host that the step will run on: an accelerator's kernels are started by one."""
+        return (self.spec.threads or self.target.cores) if isinstance(self.target, CpuTarget) else 1

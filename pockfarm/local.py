@@ -196,7 +196,7 @@ def resolve_target(name: str) -> str:
     have = cpu_features()
     fitting = [
         target
-        for target in (targets.load(one) for one in targets.names())
+        for target in targets.cpus()
         if target.architecture == platform.machine() and set(target.required_features) <= have
     ]
     if not fitting:
@@ -204,7 +204,7 @@ def resolve_target(name: str) -> str:
     return best_target(fitting, device_class()).name
 
 
-def best_target(fitting: Sequence[targets.Target], board: str) -> targets.Target:
+def best_target(fitting: Sequence[targets.CpuTarget], board: str) -> targets.CpuTarget:
     """The one that uses most of the CPU; of those that use the same, the board's own."""
     return max(
         fitting,
@@ -240,10 +240,14 @@ def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset()
 
 
-def target_rows() -> Sequence[tuple[str, str, str, str, str]]:
-    """Every target: name, title, architecture, cores, vector bits."""
+def target_rows() -> Sequence[tuple[str, str, str, str, str, str]]:
+    """Every target: name, title, engine, architecture, cores, vector bits (of a CPU)."""
     known = (targets.load(name) for name in targets.names())
-    return [(one.name, one.title, one.architecture, str(one.cores), str(one.vector_bits)) for one in known]
+    return [(one.name, one.title, one.engine, one.architecture, *_core_columns(one)) for one in known]
+
+
+def _core_columns(target: targets.Target) -> tuple[str, str]:
+    return (str(target.cores), str(target.vector_bits)) if isinstance(target, targets.CpuTarget) else ("-", "-")
 
 
 def tuning_file() -> Path:

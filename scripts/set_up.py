@@ -65,6 +65,9 @@ class SystemPackage:
 
 SYSTEM_PACKAGES = (
     SystemPackage("qemu-user-static", ("qemu-aarch64-static",), "runs AArch64 binaries", ("dev",)),
+    SystemPackage(
+        "pocl-opencl-icd", ("/etc/OpenCL/vendors/pocl*.icd",), "runs OpenCL kernels on this machine's CPU", ("dev",)
+    ),
     SystemPackage("chromium", ("chromium",), "opens the dashboard in the tests", ("dev",)),
     SystemPackage("postgresql", ("/usr/lib/postgresql/*/bin/initdb",), "the tests run on it as on SQLite", ("dev",)),
     *(

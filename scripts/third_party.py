@@ -79,6 +79,7 @@ class Program:
 SWIFT = Program("Apache-2.0", "tests: a real S3 server")
 PROGRAMS = {
     "qemu-user-static": Program("GPL-2.0-only", "one machine: runs AArch64 binaries"),
+    "pocl-opencl-icd": Program("MIT", "tests, and the demo where it is there: runs OpenCL kernels on the CPU"),
     "libc6-arm64-cross": Program("LGPL-2.1-or-later and others", "tests: glibc for emulated AArch64"),
     "gcc": Program("GPL-3.0-or-later with the runtime library exception", "tests: compiles an app"),
     "libc6-dev": Program("LGPL-2.1-or-later and others", "tests: headers"),

@@ -81,7 +81,7 @@ def build_tuning(
     source = read_source(bundle)
     target, threads = targets.load(str(source.manifest["target"])), source.catalogue.threads
     trials = choose_trials(source.catalogue, target)
-    if not trials:
+    if not trials or not isinstance(target, targets.CpuTarget):
         raise TuningError("no kernel of this bundle can be scheduled in more than one way", where="bundle")
     tell("kernels", 0.05)
     variants = tuple(variant for trial in trials for variant in trial.variants)

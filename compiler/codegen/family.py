@@ -18,7 +18,14 @@ from compiler.codegen.conv import plan as conv
 from compiler.codegen.depthwise import plan as depthwise
 from compiler.codegen.elements import plan as elements
 from compiler.codegen.gather import plan as gather
+from compiler.codegen.grid import elements_plan as grid_elements
+from compiler.codegen.grid import gather_plan as grid_gather
 from compiler.codegen.grid import no_scratch
+from compiler.codegen.grid.contraction import plan as grid_contraction
+from compiler.codegen.grid import resample_plan as grid_resample
+from compiler.codegen.grid.attention import plan as grid_attention
+from compiler.codegen.grid import pool_plan as grid_pool
+from compiler.codegen.grid import reduce_plan as grid_reduce
 from compiler.codegen.map import plan as maps
 from compiler.codegen.matmul import plan as matmul
 from compiler.codegen.norm_grad import plan as norm_grad
@@ -48,13 +55,13 @@ from compiler.kernels.spec import (
     ReduceSpec,
     RowSpec,
 )
-from compiler.targets import Target
+from compiler.targets import CpuTarget, Target
 
 
 class Plan(Protocol):
     """What every plan module offers (`spec`: of its own family)."""
 
-    def workspace_bytes(self, spec: Any, target: Target, threads: int) -> int:
+    def workspace_bytes(self, spec: Any, target: Any, threads: int) -> int:
         """Bytes of scratch that the kernel takes as its last operand; 0 if it takes none."""
 
 
@@ -62,10 +69,10 @@ class Plan(Protocol):
 class TunablePlan(Protocol):
     """What a plan module offers whose kernels can be scheduled in several ways."""
 
-    def choices(self, spec: Any, target: Target, threads: int) -> tuple[Choice, ...]:
+    def choices(self, spec: Any, target: Any, threads: int) -> tuple[Choice, ...]:
         """The ways worth measuring; the first is the default."""
 
-    def workspace_bytes(self, spec: Any, target: Target, threads: int, choice: Choice | None = None) -> int:
+    def workspace_bytes(self, spec: Any, target: Any, threads: int, choice: Choice | None = None) -> int:
         """Bytes of scratch of the kernel scheduled by `choice`."""
 
 
@@ -73,7 +80,7 @@ class TunablePlan(Protocol):
 class FrugalPlan(Protocol):
     """What a plan module offers whose kernels can do with less scratch, and be slower."""
 
-    def frugal(self, spec: Any, target: Target, threads: int) -> Choice:
+    def frugal(self, spec: Any, target: Any, threads: int) -> Choice:
         """The schedule of least scratch; the default if no other takes less."""
 
 
@@ -81,7 +88,7 @@ class FrugalPlan(Protocol):
 class TiledPlan(Protocol):
     """What a plan module offers whose epilogues are unrolled, so that not every expression is worth having there."""
 
-    def can_hold(self, spec: Any, expr: Expr, target: Target) -> bool:
+    def can_hold(self, spec: Any, expr: Expr, target: Any) -> bool:
         """Whether `expr`, applied to what the kernel writes today, may be done in it."""
 
 
@@ -89,15 +96,15 @@ class TiledPlan(Protocol):
 class UpdatingPlan(Protocol):
     """What a plan module offers whose kernels, if they make a gradient, can apply an optimizer's update to it."""
 
-    def can_update(self, spec: Any, target: Target) -> bool:
+    def can_update(self, spec: Any, target: Any) -> bool:
         """Whether the kernel of a gradient may read and write the weight and its state instead."""
 
 
 class Emitter(Protocol):
     """What every emitting module offers. `choice` is given where the family's plan offers several."""
 
-    def emit(self, spec: Any, target: Target, threads: int, choice: Choice | None = None) -> object:
-        """The kernel as a TIR `PrimFunc`."""
+    def emit(self, spec: Any, target: Any, threads: int, choice: Choice | None = None) -> object:
+        """The kernel as what the target's compiler takes: a TIR `PrimFunc`, or a `Grid` of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,17 @@ VECTORS: Mapping[type, Family] = {
 
 GRID: Mapping[type, Family] = {
     MapSpec: Family(no_scratch, "compiler.codegen.grid.map"),
+    MatmulSpec: Family(grid_contraction, "compiler.codegen.grid.contraction.emit"),
+    ConvSpec: Family(grid_contraction, "compiler.codegen.grid.contraction.emit"),
+    GatherSpec: Family(grid_gather, "compiler.codegen.grid.gather"),
+    ElementsSpec: Family(grid_elements, "compiler.codegen.grid.elements"),
+    ResampleSpec: Family(grid_resample, "compiler.codegen.grid.resample"),
+    ScanSpec: Family(no_scratch, "compiler.codegen.grid.scan"),
+    SelectSpec: Family(no_scratch, "compiler.codegen.grid.select"),
+    AttentionSpec: Family(grid_attention, "compiler.codegen.grid.attention.emit"),
+    ReduceSpec: Family(grid_reduce, "compiler.codegen.grid.reduce"),
+    RowSpec: Family(no_scratch, "compiler.codegen.grid.row"),
+    PoolSpec: Family(grid_pool, "compiler.codegen.grid.pool"),
 }
 """For devices that run groups of items: TIR of one item."""
 
@@ -160,7 +178,7 @@ def workspace_bytes_of(spec: KernelSpec, target: Target, threads: int, choice: C
 
 def stored_panel_width(spec: MatmulSpec, target: Target, threads: int) -> int:
     """Columns of the panels in which a B that never changes is stored best; 0: as it is."""
-    return matmul.panel_width(spec, target, threads)
+    return matmul.panel_width(spec, target, threads) if isinstance(target, CpuTarget) else 0
 
 
 def can_hold(spec: KernelSpec, expr: Expr, target: Target) -> bool:
@@ -176,7 +194,7 @@ def can_update(spec: KernelSpec, target: Target) -> bool:
 
 
 def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) -> object:
-    """The TIR `PrimFunc` of `spec` scheduled by `choice`; the one place that loads TVM.
+    """The TIR of `spec` scheduled by `choice` (see `Emitter`); the one place that loads TVM.
 
     Raises: InternalError if its family offers no choice; BuildError if it would compute in a type that no kernel
     computes in.

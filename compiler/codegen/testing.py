@@ -27,7 +27,7 @@ from compiler.errors import BuildError
 from compiler.graph import Array, TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
-from compiler.targets import CpuTarget, Target, load
+from compiler.targets import CpuTarget, Target, load, load_cpu
 
 _LAUNCHER = r"""
 #include <pthread.h>
@@ -192,7 +192,7 @@ def default_target() -> str:
 @cache
 def native_target() -> str:
     """The best x86-64 target that this machine runs; of those that differ in half precision alone, the plain one."""
-    return "x86-64-v4" if runs(load("x86-64-v4")) else "x86-64-v3"
+    return "x86-64-v4" if runs(load_cpu("x86-64-v4")) else "x86-64-v3"
 
 
 def runs(target: CpuTarget) -> bool:

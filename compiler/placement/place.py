@@ -166,7 +166,7 @@ def _placed(
         return kernels.scratch_bytes(call.spec, choice)
 
     placed, memory = plan_memory(packed, packing.state, scratch_bytes, None)
-    return Placed(attempt.name, placed, packing.state, memory, measured, frugal)
+    return Placed(attempt.name, placed, packing.state, memory.moved(target.space), measured, frugal)
 
 
 def _way(placed: Placed) -> Way:

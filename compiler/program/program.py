@@ -15,8 +15,9 @@ from compiler.step.training import Term
 from compiler.values import Names, Value, name_of
 
 Region = Literal["weights", "optimizer", "arena"]
-Space = Literal["ram"]
-"""Memories that kernels reach by different addresses: one, on a CPU. Each has regions of its own."""
+Space = Literal["host", "device", "unified"]
+"""Which memory: a CPU's own; an accelerator's own, which the host reaches by copies; or one that both reach. A binary's
+kernels run in one of them."""
 ProgramName = Literal["train", "forward", "accumulate"]
 """accumulate: a micro-batch of a step before its last one, whose gradients are kept for that one."""
 
@@ -170,7 +171,7 @@ class Placement:
     region: Region
     offset_bytes: int
     size_bytes: int
-    space: Space = "ram"
+    space: Space = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,19 @@ class MemoryPlan:
     arena_bytes: int
     bound_bytes: int
     """The most bytes of the arena alive at one call, in the chosen order of calls: no packing of them is smaller."""
+    space: Space = "host"
+    """Where all of it lies."""
+
+    def moved(self, space: Space) -> MemoryPlan:
+        """The same plan in another memory."""
+        if space == self.space:
+            return self
+        return replace(
+            self,
+            placements={key: replace(place, space=space) for key, place in self.placements.items()},
+            workspaces={key: replace(place, space=space) for key, place in self.workspaces.items()},
+            space=space,
+        )
 
     @property
     def gap(self) -> float:

@@ -77,11 +77,12 @@ static uint32_t first_row(const pf_program *program) {
 /* One micro-batch; `times` of the step at hand. */
 static pf_status time_micro_batch(pf_step *step, float *times) {
     const pf_program *program = pf_next_program(step);
-    pf_prepare(step);
+    PF_TRY(pf_prepare(step));
     uint64_t mode = pf_denormals_flush();
     for (uint32_t i = 0; i < program->call_count; i++) {
         double start = pf_now_us();
         PF_TRY(pf_run_call(step, program, i));
+        PF_TRY(pf_device_finish(step->device));
         times[(int64_t)(first_row(program) + i) * MAX_KERNEL_STEPS] += (float)(pf_now_us() - start);
     }
     pf_denormals_restore(mode);
@@ -119,22 +120,14 @@ static int nothing(int task, pf_parallel_env *env, void *closure) {
     return 0;
 }
 
-static int empty_kernel(void *self, const pf_ffi_any *args, int32_t count, pf_ffi_any *result) {
-    (void)self, (void)args, (void)count, (void)result;
-    return 0;
-}
-
-/* Microseconds of a call that computes nothing, with the operands of the step's first kernel. */
+/* Microseconds of a call that computes nothing. */
 static double call_us(pf_step *step) {
-    const pf_program *train = &pf_image_data.train;
-    pf_call call = train->calls[0];
-    pf_program empty = {.calls = &call, .call_count = 1, .operands = train->operands};
     double best = INFINITY;
-    call.kernel = empty_kernel;
     for (int round = 0; round < OVERHEAD_ROUNDS; round++) {
         double start = pf_now_us();
         for (int turn = 0; turn < OVERHEAD_TURNS; turn++)
-            if (pf_run_call(step, &empty, 0) != PF_OK) return NAN;
+            if (pf_device_enqueue_nothing(step->device) != PF_OK) return NAN;
+        if (pf_device_finish(step->device) != PF_OK) return NAN;
         best = fmin(best, (pf_now_us() - start) / OVERHEAD_TURNS);
     }
     return best;

@@ -25,12 +25,29 @@ typedef struct {
     pf_dtype dtype;
 } pf_operand;
 
+/* One start of a function on a device that runs groups of items. */
+typedef struct {
+    const char *entry;
+    uint32_t code;           /* which of the image's texts holds it */
+    uint64_t groups, items;  /* of a group */
+    uint64_t shared_bytes;
+    uint32_t first_argument, argument_count; /* in `arguments` of the program: numbers of the call's operands */
+} pf_launch;
+
+/* `kernel` is called, or is NULL and launches are made one after the other. */
 typedef struct {
     const char *name, *phase;
     pf_kernel_fn *kernel;
     uint32_t first_operand, operand_count;
     uint64_t flops, bytes_read, bytes_written;
+    uint32_t first_launch, launch_count;
 } pf_call;
+
+/* What a device's driver compiles. */
+typedef struct {
+    const char *text;
+    uint64_t bytes;
+} pf_code;
 
 /* An axis of the file, and how far apart in memory, in elements, what lies along it is: `offsets[i]` from its first, or
  * `stride` from one to the next. */
@@ -67,6 +84,8 @@ typedef struct {
     const pf_call *calls;
     uint32_t call_count;
     const pf_operand *operands;
+    const pf_launch *launches;
+    const uint8_t *arguments;
     uint64_t inputs[PF_MAX_INPUTS];
     uint64_t labels[PF_MAX_LABELS], loss, logits;
     const pf_hyper *hyper;
@@ -125,6 +144,8 @@ typedef struct {
     uint64_t optimizer_offset, arena_offset, total_bytes;
     const pf_identity *identity;
     uint32_t identity_count;
+    const pf_code *codes;
+    uint32_t code_count;
 } pf_image;
 
 extern const pf_image pf_image_data;

@@ -42,7 +42,8 @@ static double pointwise(const pf_term *term, int64_t class_index, double x, doub
 }
 
 static const float *answer(const pf_step *step, const pf_term *term) {
-    return (const float *)(const void *)(step->memory + term->offset);
+    uint64_t bytes = (uint64_t)term->output.count * sizeof(float);
+    return pf_reach(step->memory, term->offset, bytes, PF_READ);
 }
 
 void pf_score_labels(const pf_step *step, int term_index, int64_t sample, int64_t first, int64_t count, const void *labels,

@@ -1,20 +1,15 @@
 #include "session.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "backend.h"
 #include "checkpoint.h"
 #include "denormals.h"
 #include "failure.h"
 #include "threads.h"
-
-enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 const pf_program *pf_next_program(const pf_step *step) {
     return step->micro_batch + 1 < pf_image_data.micro_batches ? &pf_image_data.accumulate : &pf_image_data.train;
@@ -53,25 +48,16 @@ static pf_status check_program(const pf_program *program) {
     return PF_OK;
 }
 
-/* Aligned to huge pages, which the system gives to whole ones only: fewer page faults, fewer TLB misses. */
-static pf_status map_memory(pf_step *step) {
-    size_t bytes = pf_image_data.total_bytes ? pf_image_data.total_bytes : 1;
-    size_t slack = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
-    void *mapping = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping == MAP_FAILED)
-        return pf_fail(PF_LIMITS, "limits.memory", "this step needs %zu bytes (weights, optimizer state and arena), the system "
-                       "refused: %s; free memory or use a sparser plan or a smaller batch", bytes, strerror(errno));
-    step->mapping = mapping;
-    step->mapped_bytes = bytes + slack;
-    step->memory = (unsigned char *)mapping + (slack ? -(uintptr_t)mapping % HUGE_PAGE_BYTES : 0);
-    madvise(step->memory, bytes, MADV_HUGEPAGE); /* a hint; nothing outside the plan is ever touched */
-    return PF_OK;
-}
-
 static pf_status set_up(pf_step *step, pf_settings settings) {
     PF_TRY(pf_cores_choose(&step->placement, "/sys/devices/system/cpu", settings.pin ? settings.pin : "off", settings.threads,
                            pf_image_data.threads, settings.spare_core != 0));
-    PF_TRY(map_memory(step));
+    step->memory = calloc(1, sizeof *step->memory);
+    if (!step->memory) return pf_fail(PF_LIMITS, "limits.memory", "no memory for a step");
+    PF_TRY(pf_device_open(&step->device));
+    PF_TRY(pf_device_allocate(step->device, pf_image_data.total_bytes));
+    PF_TRY(pf_device_load(step->device));
+    step->memory->device = step->device;
+    step->memory->memory = pf_device_memory(step->device);
     return pf_threads_start(&step->pool, &step->placement);
 }
 
@@ -94,7 +80,8 @@ pf_status pf_create(pf_settings settings, pf_step **step) {
 void pf_destroy(pf_step *step) {
     if (!step) return;
     pf_threads_stop(step->pool);
-    if (step->mapping) munmap(step->mapping, step->mapped_bytes);
+    pf_device_close(step->device);
+    free(step->memory);
     free(step);
 }
 
@@ -115,19 +102,28 @@ static int64_t optimizer_start(const pf_progress *progress) {
     return !counts ? 0 : progress->optimizer_start >= 0 ? progress->optimizer_start : progress->steps;
 }
 
+/* Weights and optimizer state, until they are let go; NULL where the device fails. */
+static unsigned char *state_of(const pf_step *step, pf_access access) {
+    return pf_reach(step->memory, 0, pf_image_data.arena_offset, access);
+}
+
 pf_status pf_load(pf_step *step, const char *const *paths, int count) {
     bool *found = calloc(pf_image_data.state_count + 1, sizeof *found);
     pf_status status = PF_OK;
     pf_threads_use(step->pool);
     if (!found) return pf_fail(PF_LIMITS, "limits.memory", "no memory to load checkpoints");
     if (count > PF_MAX_WEIGHTS) status = pf_fail(PF_USER, "user.weights", "%d checkpoints; at most %d", count, PF_MAX_WEIGHTS);
-    /* A new mapping is zero: writing zeros there would only take its page faults on one thread, before any work. */
-    if (step->loaded) memset(step->memory + pf_image_data.optimizer_offset, 0, pf_image_data.sizes.optimizer_bytes);
+    /* New memory is zero: writing zeros there would only take its page faults on one thread, before any work. */
+    if (step->loaded && status == PF_OK)
+        status = pf_clear(step->memory, pf_image_data.optimizer_offset, pf_image_data.sizes.optimizer_bytes);
     step->loaded = true;
     step->micro_batch = 0;
     pf_progress progress = {step->steps_done, -1};
-    for (int i = 0; i < count && status == PF_OK; i++)
-        status = pf_checkpoint_read(step->memory, paths[i], found, &progress, &step->matches[i], &step->unfinished);
+    unsigned char *memory = state_of(step, PF_READ_WRITE);
+    for (int i = 0; i < count && memory && status == PF_OK; i++)
+        status = pf_checkpoint_read(memory, paths[i], found, &progress, &step->matches[i], &step->unfinished);
+    pf_status handed_over = pf_let_go(step->memory);
+    if (status == PF_OK) status = handed_over;
     step->steps_done = progress.steps;
     step->optimizer_start = optimizer_start(&progress);
     if (status == PF_OK) status = check_found(found);
@@ -139,21 +135,30 @@ pf_status pf_load(pf_step *step, const char *const *paths, int count) {
 const pf_match *pf_loaded(const pf_step *step, int file) { return &step->matches[file]; }
 
 pf_status pf_save(pf_step *step, const char *path, pf_save_set what) {
-    return pf_checkpoint_write(step->memory, path, what, (pf_progress){step->steps_done, step->optimizer_start});
+    const unsigned char *memory = state_of(step, PF_READ);
+    pf_progress progress = {step->steps_done, step->optimizer_start};
+    pf_status status = memory ? pf_checkpoint_write(memory, path, what, progress) : PF_OK;
+    pf_status let_go = pf_let_go(step->memory);
+    return status == PF_OK ? let_go : status;
 }
 
 pf_status pf_save_unfinished(pf_step *step, const char *path, const pf_unfinished *unfinished, const char *best) {
+    const unsigned char *memory = state_of(step, PF_READ);
     pf_progress progress = {step->steps_done, step->optimizer_start};
-    return pf_checkpoint_write_unfinished(step->memory, path, progress, unfinished, best);
+    pf_status status = memory ? pf_checkpoint_write_unfinished(memory, path, progress, unfinished, best) : PF_OK;
+    pf_status let_go = pf_let_go(step->memory);
+    return status == PF_OK ? let_go : status;
 }
 
-static void *at(const pf_step *step, uint64_t offset) { return offset == PF_NOWHERE ? NULL : step->memory + offset; }
+static uint64_t bytes_of(const pf_tensor *tensor) { return (uint64_t)tensor->count * pf_item_bytes(tensor->dtype); }
 
 void *pf_input_buffer(pf_step *step, pf_program_kind program, int input) {
-    return at(step, program_of(step, program)->inputs[input]);
+    return pf_reach(step->memory, program_of(step, program)->inputs[input], bytes_of(pf_input(input)), PF_WRITE);
 }
 
-void *pf_label_buffer(pf_step *step, int label) { return at(step, pf_next_program(step)->labels[label]); }
+void *pf_label_buffer(pf_step *step, int label) {
+    return pf_reach(step->memory, pf_next_program(step)->labels[label], bytes_of(pf_label(label)), PF_WRITE);
+}
 
 static pf_status bind(void *buffer, const pf_tensor *tensor, const void *data, size_t bytes) {
     size_t needed = (size_t)tensor->count * pf_item_bytes(tensor->dtype);
@@ -182,19 +187,16 @@ static double power(double base, int64_t exponent) {
     return result;
 }
 
-static void put_scalar(pf_step *step, uint64_t offset, double value) {
+static pf_status put_scalar(pf_step *step, uint64_t offset, double value) {
     float narrow = (float)value;
-    if (offset != PF_NOWHERE) memcpy(step->memory + offset, &narrow, sizeof narrow);
-}
-
-static void put_integer(pf_step *step, uint64_t offset, int64_t value) {
-    if (offset != PF_NOWHERE) memcpy(step->memory + offset, &value, sizeof value);
+    return pf_put(step->memory, offset, &narrow, sizeof narrow);
 }
 
 /* Micro-batches count from 1, over checkpoints too; 0 stands for a pass that trains nothing. */
-static void put_random(pf_step *step, const pf_program *program, int64_t number) {
-    put_integer(step, program->random_seed, (int64_t)step->seed);
-    put_integer(step, program->random_step, number);
+static pf_status put_random(pf_step *step, const pf_program *program, int64_t number) {
+    int64_t seed = (int64_t)step->seed;
+    PF_TRY(pf_put(step->memory, program->random_seed, &seed, sizeof seed));
+    return pf_put(step->memory, program->random_step, &number, sizeof number);
 }
 
 static double hyper(const pf_step *step, const pf_hyper *hyper) {
@@ -208,13 +210,15 @@ static double hyper(const pf_step *step, const pf_hyper *hyper) {
     return 0.0;
 }
 
-void pf_prepare(pf_step *step) {
+pf_status pf_prepare(pf_step *step) {
     const pf_image *image = &pf_image_data;
     const pf_program *program = pf_next_program(step);
-    if (step->micro_batch == 0) memset(step->memory + image->accumulator_offset, 0, image->accumulator_bytes);
-    put_random(step, program, step->steps_done * image->micro_batches + step->micro_batch + 1);
+    PF_TRY(pf_let_go(step->memory));
+    if (step->micro_batch == 0) PF_TRY(pf_clear(step->memory, image->accumulator_offset, image->accumulator_bytes));
+    PF_TRY(put_random(step, program, step->steps_done * image->micro_batches + step->micro_batch + 1));
     for (uint32_t i = 0; i < program->hyper_count; i++)
-        put_scalar(step, program->hyper[i].offset, hyper(step, &program->hyper[i]));
+        PF_TRY(put_scalar(step, program->hyper[i].offset, hyper(step, &program->hyper[i])));
+    return PF_OK;
 }
 
 void pf_advance(pf_step *step) {
@@ -224,30 +228,9 @@ void pf_advance(pf_step *step) {
     step->steps_done++;
 }
 
-static void fill_tensor(pf_dl_tensor *tensor, const pf_step *step, const pf_operand *operand) {
-    static const pf_dl_dtype dtypes[] = {
-        {PF_DL_FLOAT, 32, 1}, {PF_DL_INT, 64, 1}, {PF_DL_INT, 32, 1}, {PF_DL_BOOL, 8, 1},
-        {PF_DL_FLOAT, 16, 1}, {PF_DL_FLOAT, 16, 1}, {PF_DL_INT, 8, 1}};
-    static const int64_t stride = 1;
-    *tensor = (pf_dl_tensor){.data = step->memory + operand->offset, .device = {PF_DL_CPU, 0}, .ndim = 1,
-                             .dtype = dtypes[operand->dtype], .shape = &operand->count, .strides = &stride};
-}
-
 pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index) {
-    const pf_call *call = &program->calls[index];
-    pf_dl_tensor tensors[PF_MAX_OPERANDS];
-    pf_ffi_any arguments[PF_MAX_OPERANDS], result = {.type_index = PF_FFI_NONE};
-    for (uint32_t k = 0; k < call->operand_count; k++) {
-        fill_tensor(&tensors[k], step, &program->operands[call->first_operand + k]);
-        arguments[k] = (pf_ffi_any){.type_index = PF_FFI_DL_TENSOR, .v_ptr = &tensors[k]};
-    }
     pf_threads_use(step->pool);
-    int failed = call->kernel(NULL, arguments, (int32_t)call->operand_count, &result);
-    if (failed == 0) return PF_OK;
-    pf_status status = pf_fail(PF_INTERNAL, "internal.kernel", "kernel %" PRIu32 " (%s, %s) failed with %d: %s", index, call->name,
-                               call->phase, failed, pf_kernel_message());
-    pf_kernel_message_clear();
-    return status;
+    return pf_device_enqueue(step->device, program, index);
 }
 
 static pf_status run(pf_step *step, const pf_program *program) {
@@ -255,14 +238,14 @@ static pf_status run(pf_step *step, const pf_program *program) {
     uint64_t mode = pf_denormals_flush();
     for (uint32_t i = 0; i < program->call_count && status == PF_OK; i++) status = pf_run_call(step, program, i);
     pf_denormals_restore(mode);
-    return status;
+    return status == PF_OK ? pf_device_finish(step->device) : status;
 }
 
 pf_status pf_run_train(pf_step *step, float *loss) {
     const pf_program *program = pf_next_program(step);
-    pf_prepare(step);
+    PF_TRY(pf_prepare(step));
     PF_TRY(run(step, program));
-    memcpy(loss, step->memory + program->loss, sizeof *loss);
+    PF_TRY(pf_device_download(step->device, program->loss, loss, sizeof *loss));
     pf_advance(step);
     return PF_OK;
 }
@@ -275,8 +258,11 @@ pf_status pf_train_step(pf_step *step, float *loss) {
 }
 
 pf_status pf_forward(pf_step *step) {
-    put_random(step, &pf_image_data.forward, 0);
+    PF_TRY(pf_let_go(step->memory));
+    PF_TRY(put_random(step, &pf_image_data.forward, 0));
     return run(step, &pf_image_data.forward);
 }
 
-const float *pf_logits(const pf_step *step) { return at(step, pf_image_data.forward.logits); }
+const float *pf_logits(const pf_step *step) {
+    return pf_reach(step->memory, pf_image_data.forward.logits, bytes_of(pf_logits_tensor()), PF_READ);
+}

@@ -5,12 +5,12 @@
 #include "checkpoint.h"
 #include "cores.h"
 #include "image.h"
+#include "reach.h"
 #include "threads.h"
 
 struct pf_step {
-    unsigned char *memory; /* weights, optimizer state, arena */
-    void *mapping;         /* what `memory` lies in, from its first huge page on */
-    size_t mapped_bytes;
+    pf_device *device;
+    pf_reachable *memory; /* weights, optimizer state, arena */
     pf_placement placement; /* of the threads on cores */
     pf_pool *pool;
     bool loaded; /* a checkpoint was, whose optimizer state the next one replaces */
@@ -26,9 +26,9 @@ struct pf_step {
 /* The program that trains on the next micro-batch. */
 const pf_program *pf_next_program(const pf_step *step);
 
-/* Before a run of `pf_next_program`: write into the arena the hyper-parameters of the step to come and what its random
- * generators draw by, and clear what gradients are added to. */
-void pf_prepare(pf_step *step);
+/* Before a run of `pf_next_program`: what the host wrote is handed over; the hyper-parameters of the step to come and what its
+ * random generators draw by are written into the arena, and what gradients are added to is cleared. */
+pf_status pf_prepare(pf_step *step);
 
 /* After it: the next micro-batch's turn, or the next step's. */
 void pf_advance(pf_step *step);

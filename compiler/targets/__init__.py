@@ -24,16 +24,17 @@ Target = CpuTarget | GridTarget
 """A target of any kind: the union of the table's descriptions."""
 
 
-def _host(name: str) -> CpuTarget:
+def load_cpu(name: str) -> CpuTarget:
+    """The target called `name`, which is a CPU. Raises: TargetError if there is none, or it is another engine."""
     target = load(name)
     if not isinstance(target, CpuTarget):
-        raise TargetError(f"{name!r} is no CPU", where="target host")
+        raise TargetError(f"{name!r} is a target of kind {target.kind}, no CPU", where="target")
     return target
 
 
 KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], Target]] = {
     "cpu": CpuTarget.of,
-    "opencl": GridTarget.reader(_host),
+    "opencl": GridTarget.reader(load_cpu),
 }
 
 
@@ -45,7 +46,7 @@ def names(*kinds: str) -> tuple[str, ...]:
 
 def cpus() -> tuple[CpuTarget, ...]:
     """Every target that is a CPU, by name."""
-    return tuple(target for target in map(load, names()) if isinstance(target, CpuTarget))
+    return tuple(map(load_cpu, names("cpu")))
 
 
 def load(name: str) -> Target:
@@ -77,4 +78,16 @@ def parse(name: str, text: str) -> Target:
         raise TargetError(f"its fields are not those of kind {kind!r}: {problem}", where=where) from None
 
 
-__all__ = ["FOLDER", "KINDS", "CpuTarget", "GridTarget", "MachineCosts", "Target", "cpus", "load", "names", "parse"]
+__all__ = [
+    "FOLDER",
+    "KINDS",
+    "CpuTarget",
+    "GridTarget",
+    "MachineCosts",
+    "Target",
+    "cpus",
+    "load",
+    "load_cpu",
+    "names",
+    "parse",
+]

@@ -54,6 +54,11 @@ class CpuTarget:
         return cls(**{**table, **lists, "name": name, "costs": MachineCosts(**table.get("costs", {}))})
 
     @property
+    def space(self) -> Literal["host"]:
+        """Which memory its kernels run in."""
+        return "host"
+
+    @property
     def engine(self) -> str:
         """What runs the kernels."""
         return self.kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.codegen.family import FAMILIES
+from compiler.codegen.family import VECTORS
 from compiler.errors import TuningError
 from compiler.kernels.spec import KernelSpec, canonical
 from compiler.kernels.text import read
@@ -15,7 +15,7 @@ def parse_spec(text: str) -> KernelSpec:
     """The spec whose canonical text this is. Raises: TuningError if there is none."""
     try:
         spec = read(text[: MAX_CHARACTERS + 1])
-        is_spec = type(spec) in FAMILIES and len(text) <= MAX_CHARACTERS and canonical(spec) == text
+        is_spec = type(spec) in VECTORS and len(text) <= MAX_CHARACTERS and canonical(spec) == text
     except (ValueError, TypeError, KeyError, StopIteration, RecursionError) as problem:
         raise TuningError(f"not a kernel's text: {text[:_SHOWN]!r} ({problem})", where="kernels") from None
     if not is_spec:

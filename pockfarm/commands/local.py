@@ -218,9 +218,9 @@ def _exec(options: argparse.Namespace) -> int:
 def _targets(options: argparse.Namespace) -> int:
     local = load_local()
     rows = local.target_rows()
-    names = ("name", "title", "architecture", "cores", "vector_bits")
+    names = ("name", "title", "engine", "architecture", "cores", "vector_bits")
     found = [dict(zip(names, row)) for row in rows]
-    header = ("target", "what it is", "architecture", "cores", "vector bits")
+    header = ("target", "what it is", "engine", "architecture", "cores", "vector bits")
     return show(options, found, lambda: f"{text_table(header, rows, least=('cores', 'vector bits'))}\n\n"
                 f"host is {local.resolve_target('host')} here")  # fmt: skip
 

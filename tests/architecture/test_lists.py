@@ -12,6 +12,7 @@ from pathlib import Path
 from fastapi import APIRouter
 
 from compiler.codegen.family import FAMILIES as KERNEL_FAMILIES
+from compiler.codegen.worker import COMPILERS
 from compiler.frontend.rows import ROWS
 from compiler.kernels import spec as kernel_spec
 from compiler.ops import FAMILIES, OPERATORS
@@ -21,7 +22,7 @@ from compiler.pipeline import walk
 from compiler.rewriting.passes import Trace, each_of, name_of
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
-from compiler.targets import load
+from compiler.targets import KINDS, load
 from device_agents.devices import DEVICE_KINDS, DeviceKind
 from device_agents.job.step_events import EVENTS
 from examples.models import MODELS
@@ -70,10 +71,13 @@ def test_every_call_pass_runs() -> None:
 
 
 def test_every_kernel_spec_has_a_plan_and_an_emitter() -> None:
-    assert set(KERNEL_FAMILIES) == set(typing.get_args(kernel_spec.KernelSpec))
-    for family in KERNEL_FAMILIES.values():
-        assert callable(family.plan.workspace_bytes)
-        assert callable(importlib.import_module(family.emitter).emit)
+    assert set(KERNEL_FAMILIES) == set(KINDS) == set(COMPILERS)
+    for table in KERNEL_FAMILIES.values():
+        assert set(table) == set(typing.get_args(kernel_spec.KernelSpec))
+        for family in table.values():
+            assert callable(family.plan.workspace_bytes)
+            assert callable(importlib.import_module(family.emitter).emit)
+    assert all(callable(importlib.import_module(name).compile_kernel) for name in COMPILERS.values())
 
 
 def test_every_import_row_is_in_the_table() -> None:

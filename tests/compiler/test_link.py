@@ -65,12 +65,12 @@ def test_the_executable_is_static_stripped_and_small(linked: tuple[targets.Targe
     assert not {loader, dynamic} & set(program_header_types(elf))
     assert b".symtab" not in elf
     assert b".debug" not in elf
-    assert len(elf) < 160 * 1024, "the runtime and libc; kernels and tables come on top"
+    assert len(elf) < 168 * 1024, "the runtime and libc; kernels and tables come on top"
 
 
-def test_our_part_of_the_runtime_is_under_72_kb() -> None:
+def test_our_part_of_the_runtime_is_under_76_kb() -> None:
     code = 0
-    for path in runtime_objects("x86_64-linux-musl"):
+    for path in runtime_objects("x86_64-linux-musl", "cpu"):
         elf = path.read_bytes()
         (offset,) = struct.unpack_from("<Q", elf, 40)
         entry_bytes, count = struct.unpack_from("<HH", elf, 58)
@@ -79,7 +79,7 @@ def test_our_part_of_the_runtime_is_under_72_kb() -> None:
             allocated, has_bytes = flags & 2, kind == 1
             if allocated and has_bytes:
                 code += struct.unpack_from("<Q", elf, offset + i * entry_bytes + 32)[0]
-    assert 0 < code < 72 * 1024
+    assert 0 < code < 76 * 1024
 
 
 def test_runtime_files_are_short() -> None:
@@ -213,7 +213,7 @@ def test_a_program_embeds_steps_through_their_header(tmp_path: Path) -> None:
     for kernel in kernels.values():
         (tmp_path / f"{kernel.symbol}.o").write_bytes(kernel.artefacts[0].content)
     shutil.copy(RUNTIME / "pockfarm_step.h", tmp_path)
-    runtime = [str(path) for path in runtime_objects(triple) if path.stem != "main"]
+    runtime = [str(path) for path in runtime_objects(triple, "cpu") if path.stem != "main"]
     objects = [f"{kernel.symbol}.o" for kernel in kernels.values()]
     # With a step's own flags: with others, zig first builds a C library of its own for them.
     sources = ["-I", str(RUNTIME), str(EMBEDDING), "tables.c", *runtime, *objects]
@@ -241,7 +241,7 @@ def _with_text(one: CompiledKernel) -> CompiledKernel:
 
 
 def _launched_by_a_queue(one: CompiledKernel) -> CompiledKernel:
-    return replace(one, launch=replace(one.launch, by="queue"))  # type: ignore[arg-type]
+    return replace(one, launches=tuple(replace(launch, by="queue") for launch in one.launches))  # type: ignore[arg-type]
 
 
 def _of_two_objects(one: CompiledKernel) -> CompiledKernel:
@@ -254,14 +254,14 @@ def test_what_a_static_executable_cannot_hold_or_call_is_refused(
 ) -> None:
     image, target = tiny_images.classifier(), targets.load("x86-64-v3")
     changed = {key: odd(one) for key, one in tiny_images.kernels(image, target.zig_triple).items()}
-    with pytest.raises(InternalError, match="takes one object that is called"):
+    with pytest.raises(InternalError, match="takes one object that is called|a driver compiles one text"):
         link_binary(image, changed, target, work_dir=tmp_path)
 
 
 def test_a_place_in_another_memory_is_refused() -> None:
     image = tiny_images.classifier()
     key, place = next(iter(image.plan.placements.items()))
-    elsewhere = {**image.plan.placements, key: replace(place, space="device")}  # type: ignore[arg-type]
+    elsewhere = {**image.plan.placements, key: replace(place, space="device")}
     odd = replace(image, plan=replace(image.plan, placements=elsewhere))
-    with pytest.raises(InternalError, match="not in the memory of a static executable"):
+    with pytest.raises(InternalError, match="not in the memory of this step"):
         table_source(odd, tiny_images.kernels(image, targets.load("x86-64-v3").zig_triple))

@@ -14,7 +14,8 @@ from compiler.errors import TargetError
 from compiler.program.cost import Machine
 from compiler.targets import FOLDER, KINDS, MachineCosts
 
-NAMES = targets.names()
+NAMES = targets.names("cpu")
+ENGINES = tuple(name for name in targets.names() if name not in NAMES)
 
 LLVM_TO_CPUINFO = {
     "neon": "asimd", "fp-armv8": "fp", "dotprod": "asimddp", "fullfp16": "asimdhp", "rdm": "asimdrdm",
@@ -32,7 +33,7 @@ IMPLIED = {"avx512f": {"avx", "bmi1", "bmi2", "f16c", "movbe"}}
 
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_hang_together(name: str) -> None:
-    target = targets.load(name)
+    target = targets.load_cpu(name)
     assert target.vector_bits in (128, 256, 512)
     assert target.l1_bytes < target.l2_bytes <= target.l3_bytes < target.memory_bytes
     assert target.zig_triple == f"{target.architecture}-linux-musl"
@@ -43,6 +44,28 @@ def test_figures_hang_together(name: str) -> None:
     assert target.costs.cache_gb_per_s > target.costs.memory_gb_per_s
     assert target.costs.product_gflop_per_s > target.costs.other_gflop_per_s
     assert all(len(source) > 10 for source in target.sources.values())
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_figures_of_an_engine_hang_together(name: str) -> None:
+    target = targets.load(name)
+    assert isinstance(target, targets.GridTarget)
+    board, engine = name.split("/")
+    assert (target.host.name, target.engine) == (board, engine)
+    assert target.items & (target.items - 1) == 0
+    assert target.zig_triple == target.library_triple == f"{target.architecture}-linux-gnu.2.31"
+    assert set(target.host.required_features) < set(target.required_features)
+    assert {"items", "shared", "caches", "memory", "reserved"} <= set(target.sources)
+    assert {field.name for field in fields(MachineCosts)} <= set(target.sources)
+    assert target.shared_bytes < target.cache_bytes < target.budget_bytes < target.memory_bytes
+    assert all(len(source) > 10 for source in target.sources.values())
+
+
+def test_a_boards_name_means_its_cpu() -> None:
+    assert targets.load("x86-64-v3").engine == "cpu"
+    assert targets.load("x86-64-v3/opencl").engine == "opencl"
+    with pytest.raises(TargetError, match="is a target of kind opencl, no CPU"):
+        targets.load_cpu("x86-64-v3/opencl")
 
 
 @cache

@@ -8,10 +8,10 @@ from compiler import targets
 from pockfarm import local
 
 
-def fitting(like: str) -> list[targets.Target]:
+def fitting(like: str) -> list[targets.CpuTarget]:
     """All targets that run on a board with the features of another target."""
     board = targets.load(like)
-    known = map(targets.load, targets.names())
+    known = targets.cpus()
     have = set(board.required_features)
     return [one for one in known if one.architecture == board.architecture and set(one.required_features) <= have]
 
@@ -27,7 +27,7 @@ def test_a_board_with_a_target_of_its_own_gets_it(board: str) -> None:
 def test_an_unknown_machine_gets_what_uses_most_of_it() -> None:
     assert local.best_target(fitting("aarch64"), "aarch64").name == "aarch64"
     assert local.best_target(fitting("raspberry-pi-5"), "aarch64").name == "raspberry-pi-5"
-    both = [targets.load("x86-64-v3"), targets.load("x86-64-v4")]
+    both = [targets.load_cpu("x86-64-v3"), targets.load_cpu("x86-64-v4")]
     assert local.best_target(both, "x86-64").name == "x86-64-v4"
 
 

@@ -59,7 +59,7 @@ class Here:
 
         Every item must come by here equally often: never inside a branch or loop that items take differently.
         """
-        block.add(tirx.Evaluate(tirx.tvm_storage_sync(SHARED)))
+        block.add(tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", SHARED)))
 
     @property
     def number(self) -> Value:

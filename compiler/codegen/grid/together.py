@@ -35,7 +35,7 @@ def combine_items(
 
         def halve(inner: Block, step: int = step) -> None:
             for buffer in shared:
-                own, other = (inner.let(tir.load(buffer, here.item + far), "half") for far in (0, step))
+                own, other = (inner.let(tir.load(buffer, here.item + far), "one") for far in (0, step))
                 inner.store(buffer, here.item, combined(combine, own, other))
 
         block.when(tirx.LT(lane, tir.index(step)), halve)

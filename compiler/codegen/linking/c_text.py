@@ -32,3 +32,9 @@ def c_string(value: str) -> str:
     encoded = value.encode("utf-8", "replace")
     plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in encoded)
     return f'"{"".join(plain)}"'
+
+
+def c_bytes(content: bytes) -> str:
+    """Text of many lines as a C string literal, a line of it on each."""
+    lines = content.decode("ascii").splitlines(keepends=True)
+    return "\n".join(c_string(line) for line in lines) or '""'

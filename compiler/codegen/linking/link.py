@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from compiler import targets
 from compiler.cache_folder import LINKER, RUNTIMES, cache_folder
@@ -25,12 +26,15 @@ from compiler.codegen.linking.tables import table_source
 from compiler.codegen.linking.trials import Trial, pool_bytes, trial_source
 from compiler.errors import BuildError, InternalError
 from compiler.program.program import BinaryImage
-from compiler.targets import CpuTarget, Target
+from compiler.targets import CpuTarget, GridTarget, Target
 
 RUNTIME = Path(__file__).parents[2] / "runtime"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-ffunction-sections", "-fdata-sections", "-fno-unwind-tables",
          "-fno-asynchronous-unwind-tables")  # fmt: skip
 LINK_FLAGS = ("-static", "-s", "-Wl,--gc-sections")
+LOADING_LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none")
+DRIVER_LIBRARIES = ("-lm", "-lpthread", "-ldl")
+"""Of glibc 2.31, which has the last two apart."""
 TIMEOUT_S = 600
 """The first call for a triple builds a C library, on a slow machine for minutes."""
 
@@ -46,7 +50,12 @@ def link_binary(image: BinaryImage, kernels: Mapping[str, CompiledKernel], targe
 
 
 def link_tuner(
-    trials: Sequence[Trial], kernels: Mapping[Variant, CompiledKernel], target: Target, *, threads: int, work_dir: Path
+    trials: Sequence[Trial],
+    kernels: Mapping[Variant, CompiledKernel],
+    target: CpuTarget,
+    *,
+    threads: int,
+    work_dir: Path,
 ) -> bytes:
     """The executable that times the variants of each trial: same trials and kernels, same bytes. Raises: BuildError."""
     sources = {
@@ -64,31 +73,65 @@ def _static_executable(
     work_dir: Path,
 ) -> bytes:
     """Compile the sources and link them with the kernels and the runtime's objects, some of these left out."""
-    triple, include = target.zig_triple, ["-I", str(RUNTIME), "-I", str(RUNTIME / "tuner")]
-    runtime = [path for path in runtime_objects(triple) if path.stem not in left_out]
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
         folder = Path(name)
-        objects = write_kernels(folder, kernels)
-        for stem, source in sources.items():
-            (folder / f"{stem}.c").write_text(source)
-            zig_cc(triple, [*include, "-c", f"{stem}.c", "-o", f"{stem}.o"], folder)
-        own = [f"{stem}.o" for stem in sources]
-        zig_cc(triple, [*LINK_FLAGS, "-o", "step", *map(str, runtime), *own, *objects], folder)
-        return (folder / "step").read_bytes()
+        objects = [*write_kernels(folder, kernels), *_compiled(sources, target.zig_triple, folder)]
+        runtime = [path for path in runtime_objects(target.zig_triple, target.kind) if path.stem not in left_out]
+        return _linked([*LINK_FLAGS, *map(str, runtime), *objects], target.zig_triple, folder)
 
 
-LINKERS: Mapping[str, Callable[[Mapping[str, str], Collection[str], Iterable[CompiledKernel], Target, Path], bytes]] = {
+def _loading_executable(
+    sources: Mapping[str, str],
+    left_out: Collection[str],
+    kernels: Iterable[CompiledKernel],
+    target: GridTarget,
+    work_dir: Path,
+) -> bytes:
+    """The same for a program that loads a driver; the kernels are among the sources."""
+    with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
+        folder = Path(name)
+        objects = _compiled(sources, target.zig_triple, folder)
+        runtime = [path for path in runtime_objects(target.zig_triple, target.kind) if path.stem not in left_out]
+        return _linked(
+            [*LOADING_LINK_FLAGS, *map(str, runtime), *objects, *DRIVER_LIBRARIES], target.zig_triple, folder
+        )
+
+
+def _compiled(sources: Mapping[str, str], triple: str, folder: Path) -> list[str]:
+    """An object beside each source."""
+    include = ["-I", str(RUNTIME), "-I", str(RUNTIME / "tuner")]
+    for stem, source in sources.items():
+        (folder / f"{stem}.c").write_text(source)
+        zig_cc(triple, [*include, "-c", f"{stem}.c", "-o", f"{stem}.o"], folder)
+    return [f"{stem}.o" for stem in sources]
+
+
+def _linked(arguments: Sequence[str], triple: str, folder: Path) -> bytes:
+    zig_cc(triple, ["-o", "step", *arguments], folder)
+    return (folder / "step").read_bytes()
+
+
+LINKERS: Mapping[str, Callable[[Mapping[str, str], Collection[str], Iterable[CompiledKernel], Any, Path], bytes]] = {
     "cpu": _static_executable,
+    "opencl": _loading_executable,
 }
-"""How a target's kind is linked. A CPU's step is a static executable (decision 0006)."""
+"""How a target's kind is linked. A CPU's step is a static executable (decision 0006); one with a driver cannot be."""
 
 
-def runtime_objects(zig_triple: str) -> tuple[Path, ...]:
-    """The runtime's object files for a triple, built on first use and then taken from the cache folder.
+def runtime_objects(zig_triple: str, kind: str) -> tuple[Path, ...]:
+    """The runtime's object files for a triple and a kind of device, built on first use and then taken from the cache.
 
     Raises: BuildError if the compiler fails.
     """
-    return objects_of(zig_triple, sorted(RUNTIME.glob("*.c")), ())
+    return (
+        *objects_of(zig_triple, sorted(RUNTIME.glob("*.c")), ()),
+        *objects_of(zig_triple, [device_source(kind)], ()),
+    )
+
+
+def device_source(kind: str) -> Path:
+    """The runtime's part that runs kernels on this kind of target."""
+    return RUNTIME / "devices" / f"{kind}.c"
 
 
 def objects_of(triple: str, sources: Sequence[Path], flags: Sequence[str]) -> tuple[Path, ...]:
@@ -99,18 +142,19 @@ def objects_of(triple: str, sources: Sequence[Path], flags: Sequence[str]) -> tu
     return tuple(folder / f"{source.stem}.o" for source in sources)
 
 
-def warm_toolchain(zig_triples: Iterable[str] | None = None) -> None:
-    """Build the runtime and zig's C library for each triple (default: those of all targets), so that no compile waits.
+def warm_toolchain(known: Iterable[Target] | None = None) -> None:
+    """Build the runtime and zig's C library for each target (default: all that there are), so that no compile waits.
 
     Raises: BuildError if the compiler or linker fails.
     """
-    wanted = {targets.load(name).zig_triple for name in targets.names()} if zig_triples is None else set(zig_triples)
-    for triple in sorted(wanted):
-        runtime_objects(triple)
+    every = [targets.load(name) for name in targets.names()] if known is None else known
+    for triple, kind in sorted({(target.zig_triple, target.kind) for target in every}):
+        runtime_objects(triple, kind)
+        flags = LINK_FLAGS if kind == "cpu" else (*LOADING_LINK_FLAGS, *DRIVER_LIBRARIES)
         with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:
             folder = Path(name)
             (folder / "warm.c").write_text("int main(void) { return 0; }\n")
-            zig_cc(triple, [*LINK_FLAGS, "-o", "warm", "warm.c"], folder)
+            zig_cc(triple, [*flags, "-o", "warm", "warm.c"], folder)
 
 
 def write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:

@@ -11,7 +11,15 @@ from pathlib import Path
 
 from compiler import targets
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.linking.link import RUNTIME, objects_of, warm_toolchain, write_kernels, zig_cc
+from compiler.codegen.linking.link import (
+    DRIVER_LIBRARIES,
+    RUNTIME,
+    device_source,
+    objects_of,
+    warm_toolchain,
+    write_kernels,
+    zig_cc,
+)
 from compiler.codegen.linking.tables import table_source
 from compiler.program.program import BinaryImage
 from compiler.targets import Target
@@ -30,7 +38,7 @@ SYSTEM_LIBRARIES = ("-lm", "-lpthread")
 EXPORTS = "{ global: pockfarm_*; local: *; };\n"
 """Kernels' names are everybody's: an app may have several such libraries."""
 SHARED_SOURCES = ("backend", "checkpoint_load", "checkpoint_read", "checkpoint_write", "clock", "cores", "events",
-                  "failure", "files", "layout", "scan", "score", "session", "threads")  # fmt: skip
+                  "failure", "files", "layout", "reach", "scan", "score", "session", "threads")  # fmt: skip
 """Of the runtime's sources those that a library has too; the others are the command's."""
 
 
@@ -42,19 +50,21 @@ def link_library(image: BinaryImage, kernels: Mapping[str, CompiledKernel], targ
     triple, include = target.library_triple, ["-I", str(RUNTIME)]
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="link-") as name:
         folder = Path(name)
-        objects = write_kernels(folder, kernels.values())
+        called = [kernel for kernel in kernels.values() if kernel.is_called]
+        objects = write_kernels(folder, called)
         (folder / "exports").write_text(EXPORTS)
         (folder / "tables.c").write_text(table_source(image, kernels))
         zig_cc(triple, [*include, *SHARED_FLAGS, "-c", "tables.c", "-o", "tables.o"], folder)
-        objects = [*map(str, library_objects(triple)), "tables.o", *objects]
-        zig_cc(triple, [*SHARED_LINK_FLAGS, "-o", "library", *objects, *SYSTEM_LIBRARIES], folder)
+        objects = [*map(str, library_objects(triple, target.kind)), "tables.o", *objects]
+        zig_cc(triple, [*SHARED_LINK_FLAGS, "-o", "library", *objects, *_system_libraries(target.kind)], folder)
         return (folder / "library").read_bytes()
 
 
-def library_objects(library_triple: str) -> tuple[Path, ...]:
+def library_objects(library_triple: str, kind: str) -> tuple[Path, ...]:
     """The runtime for a shared library: position-independent, and without what is the command's."""
     shared = (RUNTIME / f"{stem}.c" for stem in SHARED_SOURCES)
-    return objects_of(library_triple, [*shared, *sorted(LIBRARY.glob("*.c"))], SHARED_FLAGS)
+    own = [*shared, *sorted(LIBRARY.glob("*.c")), device_source(kind)]
+    return objects_of(library_triple, own, SHARED_FLAGS)
 
 
 def warm_everything() -> Iterator[str]:
@@ -65,17 +75,22 @@ def warm_everything() -> Iterator[str]:
     known = [targets.load(name) for name in targets.names()]
     for triple in sorted({target.zig_triple for target in known}):
         yield triple
-        warm_toolchain([triple])
+        warm_toolchain(target for target in known if target.zig_triple == triple)
     for triple in sorted({target.library_triple for target in known}):
         yield triple
-        _warm(triple)
+        for kind in sorted({target.kind for target in known if target.library_triple == triple}):
+            _warm(triple, kind)
 
 
-def _warm(triple: str) -> None:
+def _system_libraries(kind: str) -> tuple[str, ...]:
+    return SYSTEM_LIBRARIES if kind == "cpu" else DRIVER_LIBRARIES
+
+
+def _warm(triple: str, kind: str) -> None:
     """Link one function with all that a library takes from glibc."""
-    library_objects(triple)
+    library_objects(triple, kind)
     with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:
         folder = Path(name)
         (folder / "exports").write_text(EXPORTS)
         (folder / "warm.c").write_text("int pockfarm_warm(void) { return 0; }\n")
-        zig_cc(triple, [*SHARED_LINK_FLAGS, *SHARED_FLAGS, "-o", "warm", "warm.c", *SYSTEM_LIBRARIES], folder)
+        zig_cc(triple, [*SHARED_LINK_FLAGS, *SHARED_FLAGS, "-o", "warm", "warm.c", *_system_libraries(kind)], folder)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.linking.c_text import c_array, c_list, c_string, c_struct
 from compiler.codegen.linking.hyper import hyper_rows, schedule_fields, setting_rows
+from compiler.codegen.linking.launches import CodeTables, LaunchTables
 from compiler.codegen.linking.losses import check_losses, classes_of, ignored_by, label_name, term_fields
 from compiler.codegen.linking.orders import OrderTables
 from compiler.element_types import SCRATCH
@@ -47,12 +48,18 @@ class _Tables:
     image: BinaryImage
     kernels: Mapping[str, CompiledKernel]
 
+    @cached_property
+    def _codes(self) -> CodeTables:
+        return CodeTables(self._kernel(call) for program in self._programs() for call in program.calls)
+
     def source(self) -> str:
-        symbols = sorted({self._kernel(call).symbol for program in self._programs() for call in program.calls})
+        used = [self._kernel(call) for program in self._programs() for call in program.calls]
+        symbols = sorted({kernel.symbol for kernel in used if kernel.is_called})
         parts = [
             '#include "image.h"\n',
             SAME_ALIGNMENT,
             *(f"extern pf_kernel_fn __tvm_ffi_{symbol};\n" for symbol in symbols),
+            self._codes.source(),
             *(self._program_tables(program) for program in self._programs()),
             self._states(),
             c_array("pf_setting", "settings", setting_rows(self.image.optimizer)),
@@ -83,8 +90,8 @@ class _Tables:
 
     def _absolute(self, place: Placement, needed_bytes: int, where: str) -> int:
         """Offset in the one mapping. Raises: InternalError if the place is not inside its region or too small."""
-        if place.space != "ram":
-            raise InternalError(f"{place} is not in the memory of a static executable", where=where)
+        if place.space != self.image.plan.space:
+            raise InternalError(f"{place} is not in the memory of this step, {self.image.plan.space}", where=where)
         plan = self.image.plan
         region_bytes = {"weights": plan.weights_bytes, "optimizer": plan.optimizer_bytes, "arena": plan.arena_bytes}
         end = place.offset_bytes + place.size_bytes
@@ -123,17 +130,22 @@ class _Tables:
     def _program_tables(self, program: Program) -> str:
         operands: list[str] = []
         calls: list[str] = []
+        launches = LaunchTables(self._codes)
         for index, call in enumerate(program.calls):
             label, own = label_of(call), self._operands(program, index, call)
             if len(own) > MAX_OPERANDS:
                 raise InternalError(f"{len(own)} operands, the limit is {MAX_OPERANDS}", where=label)
+            kernel = self._kernel(call)
+            function = f"__tvm_ffi_{kernel.symbol}" if kernel.is_called else "NULL"
+            first, count = launches.add(kernel)
             calls.append(
-                f"{{{c_string(label)}, {c_string(call.phase)}, __tvm_ffi_{self._kernel(call).symbol}, {len(operands)}, "
-                f"{len(own)}, {call.flops}u, {call.bytes_read}u, {call.bytes_written}u}}"
+                f"{{{c_string(label)}, {c_string(call.phase)}, {function}, {len(operands)}, {len(own)}, {call.flops}u, "
+                f"{call.bytes_read}u, {call.bytes_written}u, {first}, {count}}}"
             )
             operands += own
         return (
             c_array("pf_operand", f"{program.name}_operands", operands)
+            + launches.source(program.name)
             + c_array("pf_call", f"{program.name}_calls", calls)
             + c_array("pf_hyper", f"{program.name}_hyper", self._hyper(program))
         )
@@ -168,6 +180,8 @@ class _Tables:
             "calls": f"{program.name}_calls",
             "call_count": str(len(program.calls)),
             "operands": f"{program.name}_operands",
+            "launches": f"{program.name}_launches",
+            "arguments": f"{program.name}_arguments",
             "inputs": f"{{{inputs}}}",
             "labels": f"{{{', '.join(self._place_or_nowhere(program, name) for name in labels) or NOWHERE}}}",
             "loss": str(self._place(program, self.image.loss)) if is_train else NOWHERE,
@@ -353,6 +367,7 @@ class _Tables:
             "total_bytes": str(self._total_bytes()),
             "identity": "identity",
             "identity_count": str(len(image.identity)),
+            **self._codes.fields,
         }
         return f"const pf_image pf_image_data = {c_struct(fields)};\n"
 

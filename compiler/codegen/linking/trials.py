@@ -11,7 +11,7 @@ from compiler.codegen.linking.tables import SAME_ALIGNMENT
 from compiler.graph import TensorType
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
-from compiler.targets import Target
+from compiler.targets import CpuTarget
 
 MAX_VARIANTS = 64
 """Of one kernel; the tuner's own limit."""
@@ -32,7 +32,7 @@ class Trial:
         return tuple(Variant(self.spec, choice) for choice in self.choices)
 
 
-def pool_bytes(target: Target) -> int:
+def pool_bytes(target: CpuTarget) -> int:
     """Operands move about in this much memory: well beyond a core's own cache, as a training step's do."""
     return _POOL_L2S * target.l2_bytes
 

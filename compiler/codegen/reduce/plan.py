@@ -63,8 +63,8 @@ class ReducePlan:
 
 def plan(spec: ReduceSpec, target: CpuTarget, threads: int) -> ReducePlan:
     """Arrange the axes and decide along which to vectorise and how many parts to sum apart."""
-    space, kept = _arrange(spec)
-    vector = _vector_axis(space, kept, _largest(space, spec))
+    space, kept = arrange(spec)
+    vector = vector_axis(space, kept, largest(space, spec))
     reduced = range(kept, len(space.extents))
     main = vector if vector >= kept else max(reduced, key=lambda axis: (space.extents[axis], axis))
     lanes = loop_precision((element_dtype(spec),), target).sum_lanes
@@ -72,12 +72,12 @@ def plan(spec: ReduceSpec, target: CpuTarget, threads: int) -> ReducePlan:
     return replace(arranged, parts=_parts(spec, arranged, threads))
 
 
-def _arrange(spec: ReduceSpec) -> tuple[Space, int]:
+def arrange(spec: ReduceSpec) -> tuple[Space, int]:
     """Axes sorted (kept ones as the output lies, reduced ones as the largest input does) and merged; the kept count."""
     space = space_of(spec.extents, (*spec.inputs, spec.output, *spec.epilogue_inputs))
     pinned = indexed_axes(spec.expr, spec.epilogue)
     output = space.accesses[len(spec.inputs)].strides
-    reading = _largest(space, spec).strides
+    reading = largest(space, spec).strides
     live = [axis for axis in range(len(spec.extents)) if spec.extents[axis] > 1 or axis in pinned]
     kept = sorted((axis for axis in live if output[axis]), key=lambda axis: -abs(output[axis]))
     reduced = sorted((axis for axis in live if not output[axis]), key=lambda axis: -abs(reading[axis]))
@@ -87,12 +87,12 @@ def _arrange(spec: ReduceSpec) -> tuple[Space, int]:
     return merged, sum(1 for stride in merged.accesses[len(spec.inputs)].strides if stride)
 
 
-def _largest(space: Space, spec: ReduceSpec) -> FlatAccess:
+def largest(space: Space, spec: ReduceSpec) -> FlatAccess:
     """The input with most elements: its layout decides."""
     return max(space.accesses[: len(spec.inputs)] or space.accesses, key=lambda access: access.type.size)
 
 
-def _vector_axis(space: Space, kept: int, reading: FlatAccess) -> int:
+def vector_axis(space: Space, kept: int, reading: FlatAccess) -> int:
     """The axis along which the largest input is contiguous; else the longest kept one, else the longest of all."""
     axes = range(len(space.extents))
     for axis in axes:

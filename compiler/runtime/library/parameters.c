@@ -40,13 +40,11 @@ pf_status pf_parameter_read(const pf_step *step, const char *name, void *data, s
     const pf_state *state;
     pf_walk walk;
     PF_TRY(find(name, bytes, &state));
-    if (!state->permuted) {
-        memcpy(data, step->memory + state->offset, bytes);
-        return PF_OK;
-    }
+    if (!state->permuted) return pf_device_download(step->device, state->offset, data, bytes);
+    const void *memory = pf_reach(step->memory, state->offset, bytes, PF_READ);
     pf_walk_start(&walk, state);
-    pf_walk_gather(&walk, pf_item_bytes(state->dtype), step->memory + state->offset, data, state->count);
-    return PF_OK;
+    if (memory) pf_walk_gather(&walk, pf_item_bytes(state->dtype), memory, data, state->count);
+    return pf_let_go(step->memory);
 }
 
 static void put(unsigned char *memory, const pf_state *state, const char *data) {
@@ -69,7 +67,9 @@ pf_status pf_parameter_write(pf_step *step, const char *name, const void *data, 
     /* Where a parameter lies in memory twice, both are written. */
     for (uint32_t i = 0; i < pf_image_data.state_count; i++) {
         const pf_state *other = &pf_image_data.states[i];
-        if (strcmp(other->file_name, state->file_name) == 0) put(step->memory + other->offset, other, data);
+        if (strcmp(other->file_name, state->file_name) != 0) continue;
+        void *memory = pf_reach(step->memory, other->offset, bytes, PF_WRITE);
+        if (memory) put(memory, other, data);
     }
-    return PF_OK;
+    return pf_let_go(step->memory);
 }

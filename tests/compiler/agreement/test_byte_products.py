@@ -16,7 +16,7 @@ from compiler.api import BuildSettings, compile_training
 from compiler.codegen.testing import runs
 from compiler.errors import SpecError
 from compiler.spec.documents import SparsePlan, TrainingSpec
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.models import export
 
@@ -119,14 +119,14 @@ def gradients(module: nn.Module, x: Tensor, y: Tensor) -> tuple[float, dict[str,
 
 
 @pytest.mark.parametrize(
-    ("target", "runner"), [(BOARD, ("qemu-aarch64-static",)), *([(X86, ())] if runs(load(X86)) else [])]
+    ("target", "runner"), [(BOARD, ("qemu-aarch64-static",)), *([(X86, ())] if runs(load_cpu(X86)) else [])]
 )
 def test_a_step_is_that_of_a_module_which_rounds_rows(
     target: str, runner: tuple[str, ...], tmp_path: Path, kernel_cache: Path
 ) -> None:
     torch.manual_seed(0)
     module, x, y = Deep(), torch.randn(BATCH, 48), torch.randint(0, 20, (BATCH,))
-    settings = BuildSettings(SparsePlan.parse(PLAN), TrainingSpec.parse(SPEC), load(target), cache_dir=kernel_cache)
+    settings = BuildSettings(SparsePlan.parse(PLAN), TrainingSpec.parse(SPEC), load_cpu(target), cache_dir=kernel_cache)
     bundle = compile_training(export(module, (x[:2],)), settings)
     told = {one.code: one.message for one in bundle.warnings}
     assert told["precision.rows_rounded"].startswith("5 of 7 products")
@@ -149,7 +149,7 @@ def test_a_step_is_that_of_a_module_which_rounds_rows(
 
 def test_a_target_without_instructions_rounds_nothing_and_says_so() -> None:
     torch.manual_seed(0)
-    settings = BuildSettings(SparsePlan.parse(PLAN), TrainingSpec.parse(SPEC), load("raspberry-pi-4"))
+    settings = BuildSettings(SparsePlan.parse(PLAN), TrainingSpec.parse(SPEC), load_cpu("raspberry-pi-4"))
     bundle = compile_training(export(Deep(), (torch.randn(2, 48),)), settings)
     told = {one.code: one for one in bundle.warnings}
     assert "precision.rows_rounded" not in told
@@ -171,7 +171,7 @@ class LookedUp(nn.Module):
 
 def test_a_look_up_counts_as_no_product() -> None:
     torch.manual_seed(0)
-    settings = BuildSettings(SparsePlan.parse(PLAN), TrainingSpec.parse(SPEC), load(BOARD))
+    settings = BuildSettings(SparsePlan.parse(PLAN), TrainingSpec.parse(SPEC), load_cpu(BOARD))
     bundle = compile_training(export(LookedUp(), (torch.zeros(2, 6, dtype=torch.int64),)), settings)
     told = {one.code: one.message for one in bundle.warnings}
     assert told["precision.rounded"].startswith("2 of 5 parameters"), "the table too"
@@ -181,7 +181,7 @@ def test_a_look_up_counts_as_no_product() -> None:
 @pytest.mark.parametrize("frozen", ["f32", "int4"])
 def test_other_weights_are_not_multiplied_in_bytes(frozen: str) -> None:
     spec = SPEC | {"precision": {"frozen": frozen, "frozen_products": "int8"}}
-    settings = BuildSettings(SparsePlan.parse(PLAN), TrainingSpec.parse(spec), load(BOARD))
+    settings = BuildSettings(SparsePlan.parse(PLAN), TrainingSpec.parse(spec), load_cpu(BOARD))
     with pytest.raises(SpecError, match=f"weights held in {frozen} are not multiplied in int8") as problem:
         compile_training(export(Deep(), (torch.randn(2, 48),)), settings)
     assert "say frozen: int8" in str(problem.value.hint)
@@ -222,7 +222,7 @@ def read_before(x: Tensor, y: Tensor, seed: int) -> Reader:
 
 def test_what_learns_beside_products_of_bytes_answers_as_well(tmp_path: Path, kernel_cache: Path) -> None:
     """Readers of digits learn to read negatives, by their biases and second layer."""
-    target, runner = (X86, ()) if runs(load(X86)) else (BOARD, ("qemu-aarch64-static",))
+    target, runner = (X86, ()) if runs(load_cpu(X86)) else (BOARD, ("qemu-aarch64-static",))
     found = load_digits()
     x, y = (found.data / 16).astype(np.float32), found.target.astype(np.int64)
     order = np.random.default_rng(0).permutation(len(y))
@@ -243,7 +243,9 @@ def test_what_learns_beside_products_of_bytes_answers_as_well(tmp_path: Path, ke
             precision = {"frozen": kind, "frozen_products": kind}
             optimizer = {"kind": "sgd", "learning_rate": 0.02, "momentum": 0.9}
             spec = TrainingSpec.parse({"batch": 32, "precision": precision, "optimizer": optimizer})
-            bundle = compile_training(model, BuildSettings(plan, spec, load(target), cache_dir=kernel_cache, jobs=1))
+            bundle = compile_training(
+                model, BuildSettings(plan, spec, load_cpu(target), cache_dir=kernel_cache, jobs=1)
+            )
             binary = StepBinary.unpack(bundle, tmp_path / f"{kind}{seed}", runner)
             learned = tmp_path / f"{kind}{seed}.safetensors"
             binary.run("train", "--weights", binary.weights, *data["train"], "--steps", STEPS, "--save", learned)

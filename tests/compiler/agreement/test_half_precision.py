@@ -13,7 +13,7 @@ import torch
 
 from compiler.codegen.testing import runs
 from compiler.spec.precision import Compute
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.course import course
 from tests.compiler.agreement.harness import (
@@ -52,7 +52,7 @@ LOSS = {"bf16": 1e-2, "f16": 2e-3}
 SCALE = 2.0**16
 """PyTorch's own first one."""
 PAIRS = "x86-64-v4-bf16"
-TARGETS = (native_target(), *((PAIRS,) if runs(load(PAIRS)) else ()))
+TARGETS = (native_target(), *((PAIRS,) if runs(load_cpu(PAIRS)) else ()))
 """Products in f32, and of pairs of bfloat16 where this machine has instructions for them."""
 
 
@@ -83,7 +83,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     name, target, compute = request.param
     runner = ("qemu-aarch64-static", "-cpu", "cortex-a76") if target == BOARD else ()
     case = replace(CASES[name](), compute=compute)
-    if target == TILES and not runs(load(TILES)):
+    if target == TILES and not runs(load_cpu(TILES)):
         with emulated_builds() as board:
             return build(case, board, tmp_path_factory.mktemp("step"), tmp_path_factory.mktemp("cache"))
     return build(case, target, tmp_path_factory.mktemp("step"), kernel_cache, runner)

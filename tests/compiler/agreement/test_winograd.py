@@ -26,7 +26,7 @@ from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
 from compiler.spec.documents import SparsePlan
 from compiler.step.plan import resolve_plan
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.agreement.cases import classes, images
 from tests.compiler.agreement.course import smooth_batch
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step
@@ -69,9 +69,9 @@ def winograd_kinds(case: Case, target: str) -> list[str]:
     graph = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm)
     forward = run_passes(graph, FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, case.plan), case.spec)
-    train = make_programs(forward, training, call_passes(load(target)))[0][0]
+    train = make_programs(forward, training, call_passes(load_cpu(target)))[0][0]
     specs = [call.spec for call in train.calls if isinstance(call.spec, ConvSpec)]
-    return [spec.kind for spec in specs if method_of(spec, load(target), None)]
+    return [spec.kind for spec in specs if method_of(spec, load_cpu(target), None)]
 
 
 @pytest.mark.parametrize("target", sample([native_target(), *BOARDS], {native_target(), "raspberry-pi-5"}))
@@ -89,7 +89,7 @@ def test_a_spec_can_forbid_it(case: Case, convolutions: Literal["fast", "direct"
     """There is one way only to schedule a direct convolution, so that tuning is not offered any."""
     spec = replace(case, convolutions=convolutions).spec
     bundle = compile_training(
-        case.model, BuildSettings(plan=case.plan, spec=spec, target=load(native_target()), cache_dir=kernel_cache)
+        case.model, BuildSettings(plan=case.plan, spec=spec, target=load_cpu(native_target()), cache_dir=kernel_cache)
     )
     with tarfile.open(fileobj=io.BytesIO(bundle.data)) as archive:
         member = archive.extractfile("kernels.json")

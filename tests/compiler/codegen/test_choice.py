@@ -20,10 +20,10 @@ from compiler.codegen.testing import Kernel
 from compiler.errors import InternalError
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import KernelSpec, MapSpec
-from compiler.targets import Target, load
+from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.reference import identity
 
-TARGET = load("x86-64-v3")
+TARGET = load_cpu("x86-64-v3")
 SPEC = MapSpec((100,), (identity(100),), (identity(100),), (Binary("mul", Ref(0), Ref(0)),))
 values = st.one_of(st.booleans(), st.integers(-(10**9), 10**9), st.sampled_from(["split", "rows", "8x3", "a.b,c-d"]))
 names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
@@ -70,20 +70,20 @@ def two_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps become a family with two schedules; the second asks for scratch that it does not use."""
     module = ModuleType("compiler.codegen.two_ways")
 
-    def choices(spec: KernelSpec, target: Target, threads: int) -> tuple[Choice, ...]:
+    def choices(spec: KernelSpec, target: CpuTarget, threads: int) -> tuple[Choice, ...]:
         return (choose(scratch=0), choose(scratch=64), choose(scratch=64))
 
-    def scratch_bytes(spec: KernelSpec, target: Target, threads: int, choice: Choice | None = None) -> int:
+    def scratch_bytes(spec: KernelSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> int:
         return (choice or DEFAULT).integer("scratch", 0)
 
-    def emit(spec: MapSpec, target: Target, threads: int, choice: Choice | None = None) -> object:
+    def emit(spec: MapSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> object:
         return map_kernels.emit(spec, target, 1 if choice else threads)
 
     for name, function in (("choices", choices), ("workspace_bytes", scratch_bytes), ("emit", emit)):
         setattr(module, name, function)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    table = {**family.FAMILIES, MapSpec: family.Family(module, module.__name__)}
-    monkeypatch.setattr(family, "FAMILIES", table)
+    table = {**family.VECTORS, MapSpec: family.Family(module, module.__name__)}
+    monkeypatch.setattr(family, "FAMILIES", {"cpu": table})
 
 
 @pytest.mark.usefixtures("two_ways")

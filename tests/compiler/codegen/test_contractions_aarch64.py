@@ -11,7 +11,7 @@ from compiler.codegen.conv.plan import method_of
 from compiler.codegen.family import emit_kernel
 from compiler.codegen.tir.compile import assembly
 from compiler.kernels.spec import MatmulSpec
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import Contraction, Kind, conv, depthwise, distance, expected, random_inputs
 from tests.compiler.codegen.emulation import run_emulated
 
@@ -49,7 +49,7 @@ def test_emulated(name: str) -> None:
 def test_winograd_emulated(kind: Kind, board: str) -> None:
     """On Cortex-A72 and A76, by default."""
     spec = conv(kind, (2, 15, 13, 48), 80, (3, 3), (1, 1), PADS)
-    assert method_of(spec, load(board), None) == 4
+    assert method_of(spec, load_cpu(board), None) == 4
     inputs = random_inputs(spec)
     assert distance(run_emulated(spec, inputs, target=board)[0], expected(spec, inputs)) < 1.2e-6
 
@@ -67,7 +67,7 @@ def test_every_winograd_tile_emulated(size: int) -> None:
 def test_no_calls_and_vector_arithmetic(name: str, target: str) -> None:
     """Nothing falls back to library calls (other than clearing memory) or to scalar multiply-adds
     (other than for the last odd column)."""
-    board = load(target)
+    board = load_cpu(target)
     code = assembly(emit_kernel(KERNELS[name], board, 4, DEFAULT), board)
     called = set(re.findall(r"(?<!%)\b(?:bl|callq)\s+([\w@]+)", code))
     assert not called - {"memset", "memset@PLT", "memcpy", "memcpy@PLT"}

@@ -14,7 +14,7 @@ from compiler.codegen.conv.plan import plan
 from compiler.codegen.testing import native_target
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import ConvSpec
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import (
     RELU6,
     Kind,
@@ -70,7 +70,7 @@ def test_avx2(kind: Kind) -> None:
 def test_bands_of_rows_and_groups_of_images(kind: Kind) -> None:
     """A cache so small that an image is cut, and so large that images are grouped."""
     spec = conv(kind, (4, 30, 30, 32), 64, (3, 3), (1, 1), (1, 1, 1, 1))
-    target = load(native_target())
+    target = load_cpu(native_target())
     bands = [plan(spec, dataclasses.replace(target, l2_bytes=size), 2).band for size in (1 << 16, 1 << 23)]
     assert bands[0].images == 1
     assert bands[0].out_rows < 30
@@ -84,7 +84,7 @@ def test_large_weights_are_shared_out_by_row(identity_epilogue: bool) -> None:
     if not identity_epilogue:
         access = identity(3, 3, 130, 140)
         spec = dataclasses.replace(spec, epilogue=Binary("sub", Ref(1), Ref(0)), epilogue_inputs=(access,))
-    assert plan(spec, load(native_target()), 2).split == "weights"
+    assert plan(spec, load_cpu(native_target()), 2).split == "weights"
     checked(spec)
 
 
@@ -93,16 +93,16 @@ def test_large_weights_are_shared_out_by_row(identity_epilogue: bool) -> None:
 def test_bias_gradient(case: str, threads: int) -> None:
     """Summed beside the weight gradient, by threads that share out images."""
     spec = conv("weight_grad", *CASES[case])
-    assert plan(spec, load(native_target()), threads).split == "units"
-    check_sums(spec, load(native_target()), choice=DIRECT, threads=threads)
+    assert plan(spec, load_cpu(native_target()), threads).split == "units"
+    check_sums(spec, load_cpu(native_target()), choice=DIRECT, threads=threads)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_bias_gradient_by_channels(threads: int) -> None:
     """Threads that share out weights."""
     spec = conv("weight_grad", (2, 6, 6, 130), 140, (3, 3), (1, 1), (1, 1, 1, 1))
-    assert plan(spec, load(native_target()), threads).split == "weights"
-    check_sums(spec, load(native_target()), choice=DIRECT, threads=threads)
+    assert plan(spec, load_cpu(native_target()), threads).split == "weights"
+    check_sums(spec, load_cpu(native_target()), choice=DIRECT, threads=threads)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,7 @@ from compiler.codegen.depthwise.plan import default_plan
 from compiler.codegen.family import choices_of
 from compiler.codegen.testing import Kernel, native_target
 from compiler.kernels.expressions import Binary, Ref
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import (
     RELU6,
     Kind,
@@ -66,7 +66,7 @@ def test_avx2(kind: Kind) -> None:
 def test_rows_from_memory(kind: Kind, threads: int) -> None:
     """Several rows at a time, fetched ahead, give what one at a time does, whether or not they divide the image."""
     spec = depthwise(kind, (2, 45, 60, 72), (3, 3), (1, 1), (1, 1, 1, 1))
-    target = load(native_target())
+    target = load_cpu(native_target())
     plan = default_plan(spec, target, threads)
     assert plan.ahead
     inputs = random_inputs(spec)
@@ -96,7 +96,7 @@ def test_bias_gradient(case: str, target: str) -> None:
     """The sums of d_y beside the weight gradient, with and without registers for all taps."""
     spec = dataclasses.replace(depthwise("weight_grad", *CASES[case]), sums=True)
     inputs = random_inputs(spec)
-    d_w, d_bias = Kernel(spec, load(target), 2).run(*inputs)
+    d_w, d_bias = Kernel(spec, load_cpu(target), 2).run(*inputs)
     assert distance(d_w, expected(spec, inputs)) <= 6e-7
     assert distance(d_bias, inputs[1].astype("float64").sum((0, 1, 2))) <= 6e-7
 
@@ -106,7 +106,7 @@ def test_bias_gradient(case: str, target: str) -> None:
 )
 def test_every_choice(kind: Kind, stride: int) -> None:
     spec = depthwise(kind, (2, 13, 15, 20), (3, 3), (stride, stride), (1, 1, 1, 1))
-    target = load(native_target())
+    target = load_cpu(native_target())
     inputs = random_inputs(spec)
     offered = choices_of(spec, target, 2)
     assert len(offered) > 2

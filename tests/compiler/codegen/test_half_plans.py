@@ -33,14 +33,14 @@ from compiler.kernels.spec import (
     RowSpec,
 )
 from compiler.program.operands import operand_types
-from compiler.targets import Target, load
+from compiler.targets import CpuTarget, load_cpu
 
-V4, A72 = load("x86-64-v4"), load("raspberry-pi-4")
+V4, A72 = load_cpu("x86-64-v4"), load_cpu("raspberry-pi-4")
 TARGETS = [(V4, 16), (A72, 4)]
 """With the f32 elements that fill a vector."""
 
 
-def workspace(spec: KernelSpec, target: Target = V4, threads: int = 4) -> int:
+def workspace(spec: KernelSpec, target: CpuTarget = V4, threads: int = 4) -> int:
     return workspace_bytes_of(spec, target, threads, DEFAULT)
 
 
@@ -69,7 +69,7 @@ def column_sums(dtype: DType) -> ReduceSpec:
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(("target", "lanes"), TARGETS)
-def test_vectors_of_operands_hold_twice_as_many(target: Target, lanes: int, dtype: DType) -> None:
+def test_vectors_of_operands_hold_twice_as_many(target: CpuTarget, lanes: int, dtype: DType) -> None:
     image = PoolSpec("max", 1, 8, 8, 256, 4, 4, (2, 2), (2, 2), (0, 0, 0, 0), dtype=dtype)
     table = GatherSpec("scatter_add", 1, 100, 256, 32, dtype=dtype)
     for half in (
@@ -86,7 +86,7 @@ def test_vectors_of_operands_hold_twice_as_many(target: Target, lanes: int, dtyp
 
 
 @pytest.mark.parametrize(("target", "lanes"), TARGETS)
-def test_vectors_of_sums_hold_as_many_as_ever(target: Target, lanes: int) -> None:
+def test_vectors_of_sums_hold_as_many_as_ever(target: CpuTarget, lanes: int) -> None:
     assert reduce.plan(column_sums("f16"), target, 4) == replace(
         reduce.plan(column_sums("f32"), target, 4), space=reduce.plan(column_sums("f16"), target, 4).space
     )

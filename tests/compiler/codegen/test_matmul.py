@@ -15,7 +15,7 @@ from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Index, Ref, Unary
 from compiler.kernels.spec import MatmulSpec
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import RELU6, check, distance, expected, random_inputs, run_native
 from tests.compiler.codegen.reference import identity, picked
 from tests.sample import crossed, sample
@@ -79,7 +79,7 @@ def test_every_strategy_and_panel_is_reached() -> None:
 
 
 def plan_of(spec: MatmulSpec) -> MatmulPlan:
-    return plan(folded(spec), load(native_target()), 2)
+    return plan(folded(spec), load_cpu(native_target()), 2)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def plan_of(spec: MatmulSpec) -> MatmulPlan:
     ],
 )
 def test_every_choice_is_the_same_product(spec: MatmulSpec) -> None:
-    target, inputs = load(native_target()), random_inputs(spec)
+    target, inputs = load_cpu(native_target()), random_inputs(spec)
     offered = choices(spec, target, 2)
     assert len(offered) > 1
     for choice in offered:
@@ -105,7 +105,7 @@ def test_every_choice_is_the_same_product(spec: MatmulSpec) -> None:
 
 def test_a_choice_that_names_no_schedule() -> None:
     with pytest.raises(ValueError, match="strategy"):
-        plan(MatmulSpec(1, 8, 8, 8, dtype="f32"), load(native_target()), 2, choose(strategy="sideways"))
+        plan(MatmulSpec(1, 8, 8, 8, dtype="f32"), load_cpu(native_target()), 2, choose(strategy="sideways"))
 
 
 SUMS = {
@@ -124,7 +124,7 @@ def test_column_sums_of_b(name: str, threads: int) -> None:
     """The bias gradient comes with the weight gradient; an epilogue touches only the latter."""
     spec = dataclasses.replace(SUMS[name], epilogue=RELU6)
     inputs = random_inputs(spec)
-    d_w, d_b = Kernel(spec, load(native_target()), threads).run(*inputs)
+    d_w, d_b = Kernel(spec, load_cpu(native_target()), threads).run(*inputs)
     assert distance(d_w, expected(spec, inputs)) < 3e-6
     assert distance(d_b, inputs[1].astype(np.float64).sum(axis=(0, 1))) < 1e-6
 
@@ -183,7 +183,7 @@ def test_output_may_be_a_residual_input(spec: MatmulSpec) -> None:
     """The epilogue's operand and the output share storage, as an in-place update does."""
     access = identity(1, spec.m, spec.n)
     spec = dataclasses.replace(spec, epilogue=Binary("sub", Ref(1), Ref(0)), epilogue_inputs=(access,))
-    kernel = Kernel(spec, load(native_target()), 2)
+    kernel = Kernel(spec, load_cpu(native_target()), 2)
     inputs, storages = random_inputs(spec), kernel.storages()
     for storage, tensor, array in zip(storages, kernel.types.inputs, inputs, strict=False):
         storage.view(tensor)[...] = array

@@ -13,12 +13,12 @@ from compiler.codegen.matmul.plan import plan
 from compiler.codegen.testing import Kernel, native_target
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import MatmulSpec
-from compiler.targets import Target, load
+from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.contractions import distance, expected, random_inputs
 from tests.compiler.codegen.reference import identity
 from tests.compiler.codegen.test_matmul_updates import state
 
-V4, V3, PI5 = load("x86-64-v4"), load("x86-64-v3"), load("raspberry-pi-5")
+V4, V3, PI5 = load_cpu("x86-64-v4"), load_cpu("x86-64-v3"), load_cpu("raspberry-pi-5")
 SETS, LINE_BYTES = 1024, 64
 
 
@@ -39,7 +39,7 @@ def test_a_block_is_crowded_if_half_of_a_set_is_taken(runs: int, lines: int, dis
 
 
 @pytest.mark.parametrize("target", [V4, V3, PI5], ids=lambda target: target.name)
-def test_far_rows_in_few_sets_are_not_read_where_they_lie(target: Target) -> None:
+def test_far_rows_in_few_sets_are_not_read_where_they_lie(target: CpuTarget) -> None:
     gradient = MatmulSpec(1, 4096, 768, 512, a_transposed=True, dtype="f32")
     assert plan(gradient, target, 2).copies_a
     update = replace(gradient, epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=state(gradient, 1)[:1])
@@ -67,7 +67,7 @@ def test_copied_blocks_are_the_same_product(rows: int, strategy: str, transposed
     if residual:
         spec = replace(spec, epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(identity(batch, 709, 210),))
     way = choose(rows=rows, vectors=2, strategy=strategy, order="columns", panels="private", k_block=384, copies_a=True)
-    target = load(native_target())
+    target = load_cpu(native_target())
     found = plan(spec, target, 2, way)
     assert found.copies_a
     assert found.m_block < spec.m

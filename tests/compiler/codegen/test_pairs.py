@@ -16,7 +16,7 @@ from compiler.codegen.tir.compile import assembly
 from compiler.kernels.spec import AttentionSpec
 from compiler.program.halves import holding, may_be_half
 from compiler.program.operands import operand_types
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.codegen.emulation import run_emulated
 from tests.compiler.codegen.paired import SPECS, check, drawn
 
@@ -24,10 +24,10 @@ Direction = Literal["forward", "backward"]
 X86, ARM = "x86-64-v4-bf16", "snapdragon-8-gen-2"
 
 
-@pytest.mark.parametrize("name", SPECS if runs(load(X86)) else ())
+@pytest.mark.parametrize("name", SPECS if runs(load_cpu(X86)) else ())
 def test_products_of_pairs(name: str) -> None:
     """Where this machine has the instructions; the phone below has its own everywhere."""
-    spec, target = SPECS[name], load(X86)
+    spec, target = SPECS[name], load_cpu(X86)
     given, meant = drawn(spec)
     every = choices_of(spec, target, 2) if name.startswith("long") else ()
     for choice in dict.fromkeys((DEFAULT, *every, frugal_choice(spec, target, 2))):
@@ -44,7 +44,7 @@ def test_products_of_pairs_on_a_phone(name: str) -> None:
 
 @pytest.mark.parametrize(("target", "instruction"), [(X86, "vdpbf16ps"), (ARM, "bfdot")])
 def test_pairs_are_multiplied_by_instructions(target: str, instruction: str) -> None:
-    text = assembly(emit_kernel(SPECS["forward"], load(target), 1, DEFAULT), load(target))
+    text = assembly(emit_kernel(SPECS["forward"], load_cpu(target), 1, DEFAULT), load_cpu(target))
     assert text.count(instruction) > 4
     assert "fmadd" not in text
     assert "fmla" not in text
@@ -63,10 +63,10 @@ def scores_in_halves(spec: AttentionSpec) -> AttentionSpec:
     return replace(changed, products="bf16")
 
 
-@pytest.mark.parametrize("name", ATTENTION if runs(load(X86)) else ())
+@pytest.mark.parametrize("name", ATTENTION if runs(load_cpu(X86)) else ())
 def test_scores_of_pairs(name: str) -> None:
     """Products of halves are exact in f32: beside the f32 kernel on the same numbers only the order of sums differs."""
-    spec, target, rng = ATTENTION[name], load(X86), np.random.default_rng(5)
+    spec, target, rng = ATTENTION[name], load_cpu(X86), np.random.default_rng(5)
     half = scores_in_halves(spec)
     types = operand_types(half)
     plain = [rng.standard_normal(tensor.shape, np.float32) for tensor in types.inputs]
@@ -88,4 +88,4 @@ def test_scores_of_pairs(name: str) -> None:
 def test_scores_are_multiplied_by_instructions() -> None:
     spec = scores_in_halves(ATTENTION["forward"])
     for name, instruction in ((X86, "vdpbf16ps"), (ARM, "bfdot")):
-        assert instruction in assembly(emit_kernel(spec, load(name), 1, DEFAULT), load(name))
+        assert instruction in assembly(emit_kernel(spec, load_cpu(name), 1, DEFAULT), load_cpu(name))

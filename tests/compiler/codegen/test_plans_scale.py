@@ -24,10 +24,10 @@ from compiler.codegen.tile.precision import Precision
 from compiler.codegen.winograd import plan as winograd_plan
 from compiler.codegen.winograd.plan import WinogradPlan
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
-from compiler.targets import Target, load
+from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.contractions import Kind, conv, depthwise
 
-V4, V3, A72 = load("x86-64-v4"), load("x86-64-v3"), load("raspberry-pi-4")
+V4, V3, A72 = load_cpu("x86-64-v4"), load_cpu("x86-64-v3"), load_cpu("raspberry-pi-4")
 PADS = (1, 1, 1, 1)
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
 NO_PRECISION = Precision(1, 1, 1, 1)
@@ -69,7 +69,7 @@ IMAGES: list[Image] = [
 """([n, h, w, c], k)."""
 
 
-def doubled(target: Target) -> Target:
+def doubled(target: CpuTarget) -> CpuTarget:
     """A machine that holds as many numbers of twice the size."""
     sizes = ("vector_bits", "l1_bytes", "l2_bytes", "l3_bytes")
     return replace(target, **{name: 2 * getattr(target, name) for name in sizes})
@@ -78,7 +78,7 @@ def doubled(target: Target) -> Target:
 @pytest.mark.parametrize("target", [V4, V3])
 @pytest.mark.parametrize("spec", PRODUCTS, ids=str)
 def test_a_products_plan_depends_on_numbers_not_on_bytes(
-    spec: MatmulSpec, target: Target, monkeypatch: pytest.MonkeyPatch
+    spec: MatmulSpec, target: CpuTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice the bytes of everything: the same choices and sizes in elements. `i64` takes eight, its sums too."""
     twin = replace(spec, dtype="i64")
@@ -93,7 +93,7 @@ def test_a_products_plan_depends_on_numbers_not_on_bytes(
     assert (matmul_plan.panel_width(twin, wide, 2), cycles_of(twin, wide)) == (width, cycles)
 
 
-def cycles_of(spec: MatmulSpec, target: Target) -> list[float]:
+def cycles_of(spec: MatmulSpec, target: CpuTarget) -> list[float]:
     """The estimate of every schedule worth measuring, and of those that read B where it lies."""
     core = Core.of(target, spec.dtype)
     found = ranked(spec, core, 2)
@@ -105,7 +105,7 @@ def cycles_of(spec: MatmulSpec, target: Target) -> list[float]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("image", IMAGES, ids=str)
 def test_a_convolutions_plan_depends_on_numbers_not_on_bytes(
-    kind: Kind, image: Image, target: Target, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, image: Image, target: CpuTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     specs: list[ConvSpec | DepthwiseSpec] = [conv(kind, *image, (3, 3), (1, 1), PADS)]
     specs.append(depthwise(kind, image[0], (3, 3), (1, 1), PADS))
@@ -115,7 +115,7 @@ def test_a_convolutions_plan_depends_on_numbers_not_on_bytes(
     assert [facts(twin, doubled(target), shrink=2) for twin in twins] == before
 
 
-def facts(spec: ConvSpec | DepthwiseSpec, target: Target, shrink: int = 1) -> list[object]:
+def facts(spec: ConvSpec | DepthwiseSpec, target: CpuTarget, shrink: int = 1) -> list[object]:
     """All that a plan says, its precision left out, and its scratch bytes over `shrink`, of every choice."""
     found: list[object] = []
     for choice in choices_of(spec, target, 2):

@@ -22,12 +22,12 @@ from compiler.codegen.winograd.plan import WinogradPlan
 from compiler.element_types import DType
 from compiler.errors import BuildError
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
-from compiler.targets import Target, load
+from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.contractions import Contraction, Kind, conv, depthwise
 from tests.compiler.codegen.test_plans_scale import IMAGES, Image
 
 Spec = TypeVar("Spec", MatmulSpec, ConvSpec, DepthwiseSpec)
-V4, V3, A72 = load("x86-64-v4"), load("x86-64-v3"), load("raspberry-pi-4")
+V4, V3, A72 = load_cpu("x86-64-v4"), load_cpu("x86-64-v3"), load_cpu("raspberry-pi-4")
 PADS = (1, 1, 1, 1)
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
 
@@ -46,7 +46,7 @@ def half_conv(kind: Kind, image: tuple[int, int, int, int], k: int, *, sums: boo
 
 @pytest.mark.parametrize(("target", "lanes"), [(V4, 32), (V3, 16), (A72, 8)])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_a_vector_holds_twice_as_many_and_is_summed_in_two(target: Target, lanes: int, dtype: DType) -> None:
+def test_a_vector_holds_twice_as_many_and_is_summed_in_two(target: CpuTarget, lanes: int, dtype: DType) -> None:
     precision = Precision.of(dtype, target)
     assert (precision.item_bytes, precision.sum_bytes, precision.lanes) == (2, 4, lanes)
     assert (precision.sum_size, precision.line, precision.odd_lines(33)) == (2, 32, 96)
@@ -55,7 +55,7 @@ def test_a_vector_holds_twice_as_many_and_is_summed_in_two(target: Target, lanes
 
 @pytest.mark.parametrize("target", [V4, V3, A72])
 @pytest.mark.parametrize("spec", [matmul(200, 120, 90), matmul(1280, 320, 900), matmul(24, 40, 12544)], ids=str)
-def test_a_products_tile_fits_in_the_registers(target: Target, spec: MatmulSpec) -> None:
+def test_a_products_tile_fits_in_the_registers(target: CpuTarget, spec: MatmulSpec) -> None:
     lanes = target.vector_bits // 16
     for choice in choices_of(spec, target, 2):
         plan = matmul_plan.plan(spec, target, 2, choice)
@@ -119,7 +119,7 @@ def test_a_row_that_a_load_reaches_is_counted_in_bytes() -> None:
 @pytest.mark.parametrize("target", [V4, V3, A72])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("image", IMAGES, ids=str)
-def test_a_convolutions_tile_fits_in_the_registers(kind: Kind, image: Image, target: Target) -> None:
+def test_a_convolutions_tile_fits_in_the_registers(kind: Kind, image: Image, target: CpuTarget) -> None:
     spec = half(conv(kind, *image, (3, 3), (1, 1), PADS))
     plans: list[ConvPlan | WinogradPlan] = [conv_plan.plan(spec, target, 2)]
     if winograd_plan.applies(spec, plans[0].precision):
@@ -165,7 +165,7 @@ def test_stored_panels_are_whole_vectors() -> None:
 
 @pytest.mark.parametrize("kind", ["forward", "input_grad"])
 @pytest.mark.parametrize("target", [V4, V3, A72])
-def test_a_convolution_packs_weights_and_copies_rows_as_they_are_stored(kind: Kind, target: Target) -> None:
+def test_a_convolution_packs_weights_and_copies_rows_as_they_are_stored(kind: Kind, target: CpuTarget) -> None:
     spec = half_conv(kind, (2, 20, 20, 24), 80)
     plan = conv_plan.plan(spec, target, 2)
     channels, outputs = (24, 80) if kind == "forward" else (80, 24)
@@ -203,7 +203,7 @@ def test_large_weight_gradients_are_not_added_up_in_an_output_that_cannot_hold_t
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("target", [V4, V3, A72])
-def test_winograd_transforms_what_is_stored_and_keeps_results_as_sums(kind: Kind, target: Target) -> None:
+def test_winograd_transforms_what_is_stored_and_keeps_results_as_sums(kind: Kind, target: CpuTarget) -> None:
     spec = half_conv(kind, (4, 28, 28, 64), 96, sums=kind == "weight_grad")
     plan = winograd_plan.plan(spec, target, 2, 4)
     at = winograd_plan.layout(spec, plan)
@@ -238,7 +238,7 @@ def test_winograd_takes_channels_in_whole_vectors() -> None:
 
 
 @pytest.mark.parametrize("target", [V4, V3, A72])
-def test_a_depthwise_convolution_has_wider_vectors_and_two_registers_for_a_sum(target: Target) -> None:
+def test_a_depthwise_convolution_has_wider_vectors_and_two_registers_for_a_sum(target: CpuTarget) -> None:
     spec = half(depthwise("forward", (2, 28, 28, 96), (3, 3), (1, 1), PADS))
     plan = depthwise_plan.default_plan(spec, target, 2)
     assert plan.lanes == target.vector_bits // 16

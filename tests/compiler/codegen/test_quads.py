@@ -19,7 +19,7 @@ from compiler.kernels.spec import MatmulSpec
 from compiler.program.halves import Held
 from compiler.program.multiply_bytes import MOST_STEPS
 from compiler.program.operands import operand_types
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.codegen.emulation import run_emulated
 from tests.compiler.codegen.halves import multiplied
 
@@ -84,10 +84,10 @@ def check(spec: MatmulSpec, given: list[Array], found: Array) -> None:
     assert (np.abs(answer - exact) <= bound + (2.0**-8 if half else 1e-6) * size).all()
 
 
-@pytest.mark.parametrize("name", SPECS if runs(load(X86)) else ())
+@pytest.mark.parametrize("name", SPECS if runs(load_cpu(X86)) else ())
 def test_products_of_bytes(name: str) -> None:
     """Where this machine has the instructions; the board below has its own everywhere."""
-    spec, target = SPECS[name], load(X86)
+    spec, target = SPECS[name], load_cpu(X86)
     given = drawn(spec)
     for choice in dict.fromkeys((DEFAULT, *choices_of(spec, target, 2), frugal_choice(spec, target, 2))):
         check(spec, given, Kernel(spec, target, 2, choice).run(*given)[0])
@@ -104,7 +104,7 @@ def test_products_of_bytes_on_a_board(name: str) -> None:
 def outcomes(spec: MatmulSpec, given: list[Array]) -> list[Array]:
     """Of a board under emulation, and of this machine if it can."""
     found = [run_emulated(spec, given, target=ARM)[0]]
-    return found + ([Kernel(spec, load(X86), 2).run(*given)[0]] if runs(load(X86)) else [])
+    return found + ([Kernel(spec, load_cpu(X86), 2).run(*given)[0]] if runs(load_cpu(X86)) else [])
 
 
 def test_the_longest_sums_of_the_largest_numbers_fit() -> None:
@@ -131,5 +131,5 @@ def test_rows_that_are_no_numbers_stay_so_and_change_no_other() -> None:
 
 @pytest.mark.parametrize(("target", "instruction"), [(X86, "vpdpbusd"), ("x86-64-v4-bf16", "vpdpbusd"), (ARM, "sdot")])
 def test_bytes_are_multiplied_by_instructions(target: str, instruction: str) -> None:
-    text = assembly(emit_kernel(SPECS["forward"], load(target), 1, DEFAULT), load(target))
+    text = assembly(emit_kernel(SPECS["forward"], load_cpu(target), 1, DEFAULT), load_cpu(target))
     assert text.count(instruction) > 4

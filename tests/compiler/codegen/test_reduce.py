@@ -13,7 +13,7 @@ from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Unary
 from compiler.kernels.spec import ReduceSpec
-from compiler.targets import load
+from compiler.targets import load_cpu
 from tests.compiler.codegen.reference import identity, picked, run_reduce
 
 
@@ -142,7 +142,7 @@ def test_thread_count_at_run_time_does_not_change_a_bit() -> None:
     from compiler.codegen.testing import Kernel
 
     spec = reduction((50_000, 24), (0,))
-    kernel = Kernel(spec, load(native_target()), 4)
+    kernel = Kernel(spec, load_cpu(native_target()), 4)
     x = np.random.default_rng(8).normal(size=(50_000, 24)).astype(np.float32)
     results = []
     for threads in (1, 2, 3, 4):
@@ -152,7 +152,7 @@ def test_thread_count_at_run_time_does_not_change_a_bit() -> None:
 
 
 def test_tall_column_sums_are_split_and_wide_ones_are_not() -> None:
-    target = load("x86-64-v4")
+    target = load_cpu("x86-64-v4")
     assert plan(reduction((100_352, 32), (0,)), target, 2).parts > 1
     assert plan(reduction((392, 1280), (0,)), target, 2).parts == 1
     assert plan(reduction((1_000_000,), (0,)), target, 2).parts > 1
@@ -161,4 +161,4 @@ def test_tall_column_sums_are_split_and_wide_ones_are_not() -> None:
 @pytest.mark.parametrize("target", ["x86-64-v3", "raspberry-pi-4"])
 def test_other_targets_build(target: str) -> None:
     for extents, reduced in CASES[5:12]:
-        assert build_object(reduction(extents, reduced), load(target)).object_bytes
+        assert build_object(reduction(extents, reduced), load_cpu(target)).object_bytes

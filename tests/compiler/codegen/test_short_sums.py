@@ -18,7 +18,7 @@ from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import MatmulSpec
 from compiler.program.halves import Held
 from compiler.program.operands import operand_types
-from compiler.targets import load, names
+from compiler.targets import load_cpu, names
 from tests.compiler.codegen.emulation import run_emulated
 from tests.compiler.codegen.halves import multiplied
 
@@ -84,7 +84,7 @@ def test_short_sums_are_within_their_bound(name: str) -> None:
 def test_every_schedule_is_within_the_bound() -> None:
     spec = SPECS["forward"]
     given, meant = drawn(spec)
-    for choice in choices_of(spec, load(TARGET), 2):
+    for choice in choices_of(spec, load_cpu(TARGET), 2):
         check(spec, run_emulated(spec, given, target=TARGET, threads=2, choice=choice), meant)
 
 
@@ -101,7 +101,7 @@ def test_sums_that_float16_cannot_hold_are_made_in_f32() -> None:
     np.testing.assert_array_less(np.abs(found[0, others] - exact[0, others]), 2.0**-20 * scale)
 
 
-@pytest.mark.parametrize("target", [name for name in names() if load(name).multiplies("f16")])
+@pytest.mark.parametrize("target", [name for name in names() if load_cpu(name).multiplies("f16")])
 def test_eight_products_are_one_instruction(target: str) -> None:
-    text = assembly(emit_kernel(SPECS["forward"], load(target), 1, DEFAULT), load(target))
+    text = assembly(emit_kernel(SPECS["forward"], load_cpu(target), 1, DEFAULT), load_cpu(target))
     assert text.count(".8h, v") > 100

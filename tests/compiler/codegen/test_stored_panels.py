@@ -11,14 +11,14 @@ from compiler.codegen.matmul.plan import panel_width, workspace_bytes
 from compiler.codegen.testing import native_target, run_kernel
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import MatmulSpec
-from compiler.targets import load
+from compiler.targets import load_cpu
 
 
 def product(m: int, n: int, k: int, *, transposed: bool = False, panel: int = 0) -> MatmulSpec:
     return MatmulSpec(1, m, n, k, b_transposed=transposed, a_batched=False, b_batched=False, b_panel=panel, dtype="f32")
 
 
-LANES = load(native_target()).vector_bits // 32
+LANES = load_cpu(native_target()).vector_bits // 32
 """Panels are whole vectors of this machine, up to four of them (`panel_widths`)."""
 PRODUCTS = {
     "rows": product(200, 96, 90, panel=3 * LANES),
@@ -46,7 +46,7 @@ def test_the_product_is_that_of_the_matrix_in_the_panels(name: str, threads: int
 
 
 def test_panels_divide_the_columns_and_save_the_packing() -> None:
-    target = load(native_target())
+    target = load_cpu(native_target())
     for m, n, k in ((392, 1280, 320), (196, 512, 2048), (64, 48, 640), (50, 24, 64), (50, 40, 64)):
         spec = product(m, n, k, transposed=True)
         width = panel_width(spec, target, 2)

@@ -14,7 +14,7 @@ from compiler.codegen.family import choices_of, emit_kernel, frugal_choice
 from compiler.codegen.testing import Kernel, build_object, runs
 from compiler.codegen.tir.compile import assembly
 from compiler.kernels.spec import MatmulSpec
-from compiler.targets import Target, load
+from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.paired import BOTH, HALF, SPECS, check, drawn, paired
 from tests.compiler.codegen.tile_emulation import EMULATED, X86, emulated_kernels
 
@@ -29,7 +29,7 @@ MORE = {
 ALL = SPECS | MORE
 
 
-def check_products(name: str, target: Target, beside: Sequence[Path] = ()) -> None:
+def check_products(name: str, target: CpuTarget, beside: Sequence[Path] = ()) -> None:
     spec = ALL[name]
     given, meant = drawn(spec)
     every = choices_of(spec, target, 2) if name.startswith("long") else ()
@@ -43,14 +43,14 @@ def test_products_in_tiles(name: str) -> None:
         check_products(name, EMULATED, [functions])
 
 
-@pytest.mark.parametrize("name", ALL if runs(load(X86)) else ())
+@pytest.mark.parametrize("name", ALL if runs(load_cpu(X86)) else ())
 def test_products_by_instructions(name: str) -> None:
-    check_products(name, load(X86))
+    check_products(name, load_cpu(X86))
 
 
 def test_tiles_are_multiplied_by_instructions() -> None:
     """Four products for two loads of each side; nothing is left to vectors but what rounds and packs."""
-    text = assembly(emit_kernel(MORE["whole tiles"], load(X86), 1, DEFAULT), load(X86))
+    text = assembly(emit_kernel(MORE["whole tiles"], load_cpu(X86), 1, DEFAULT), load_cpu(X86))
     assert text.count("tdpbf16ps") == text.count("tileloadd") == 4 * 4, "four turns, written out"
     assert text.count("tilestored") == 4
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
@@ -61,6 +61,6 @@ def test_tiles_are_multiplied_by_instructions() -> None:
 def test_an_object_says_that_it_uses_them() -> None:
     """By a symbol, which tells the runtime to ask Linux for them; others of the same target have none of it."""
     product = MORE["whole tiles"]
-    assert b"pf_uses_tiles" in build_object(product, load(X86)).object_bytes
+    assert b"pf_uses_tiles" in build_object(product, load_cpu(X86)).object_bytes
     for spec, name in ((product, "x86-64-v4-bf16"), (replace(product, products=""), X86)):
-        assert b"pf_uses_tiles" not in build_object(spec, load(name)).object_bytes
+        assert b"pf_uses_tiles" not in build_object(spec, load_cpu(name)).object_bytes

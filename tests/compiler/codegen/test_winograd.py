@@ -18,7 +18,7 @@ from compiler.codegen.winograd.points import SIZES
 from compiler.codegen.winograd.points import winograd as matrices
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import ConvSpec
-from compiler.targets import Target, load
+from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.contractions import (
     RELU6,
     Kind,
@@ -113,9 +113,9 @@ def test_columns_are_shared_out(kind: Kind, channels: tuple[int, int]) -> None:
     check(spec, choice=choose(winograd=4), tolerance=TOLERANCE[4])
 
 
-def small_cache() -> Target:
+def small_cache() -> CpuTarget:
     """This machine with caches so small that a few tiles fill them."""
-    return dataclasses.replace(load(native_target()), l2_bytes=1 << 17, l3_bytes=1 << 19)
+    return dataclasses.replace(load_cpu(native_target()), l2_bytes=1 << 17, l3_bytes=1 << 19)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,10 @@ def test_blocks(kind: Kind, threads: int, with_epilogue: bool) -> None:
 
 @pytest.mark.parametrize("outputs", [2, 4])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("target", [load(native_target()), load("x86-64-v3"), small_cache()], ids=["", "avx2", "small"])
-def test_bias_gradient(outputs: int, threads: int, target: Target) -> None:
+@pytest.mark.parametrize(
+    "target", [load_cpu(native_target()), load_cpu("x86-64-v3"), small_cache()], ids=["", "avx2", "small"]
+)
+def test_bias_gradient(outputs: int, threads: int, target: CpuTarget) -> None:
     """Summed beside the weight gradient, over tiles at the border, threads and blocks."""
     spec = layer("weight_grad", 3, 17, 18, 48, 64)
     check_sums(spec, target, tolerance=TOLERANCE[outputs], choice=choose(winograd=outputs), threads=threads)
@@ -158,7 +160,7 @@ def output(spec: ConvSpec) -> tuple[int, int, int, int]:
 
 def cut(spec: ConvSpec, outputs: int, threads: int) -> winograd.WinogradPlan:
     """How a kernel is cut on this machine."""
-    return winograd.plan(spec, load(native_target()), threads, outputs)
+    return winograd.plan(spec, load_cpu(native_target()), threads, outputs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,7 +182,7 @@ def test_avx2(kind: Kind) -> None:
 def test_default_is_nearly_as_accurate_as_direct(kind: Kind) -> None:
     """The error stated in the decisions: three times that of direct convolution, less with many channels."""
     spec = layer(kind, 2, 28, 28, 64, 64)
-    assert direct.method_of(spec, load(native_target()), None) == 4
+    assert direct.method_of(spec, load_cpu(native_target()), None) == 4
     inputs = random_inputs(spec)
     want = expected(spec, inputs)
     errors = [distance(run_native(spec, inputs, 2, choice=choice), want) for choice in (DEFAULT, choose(winograd=0))]
@@ -188,7 +190,7 @@ def test_default_is_nearly_as_accurate_as_direct(kind: Kind) -> None:
 
 
 def test_choices() -> None:
-    target = load(native_target())
+    target = load_cpu(native_target())
     assert choices_of(layer("forward", 1, 8, 8, 32, 32), target, 2) == (
         DEFAULT, *(choose(winograd=size) for size in (0, 2, 4, 6))
     )  # fmt: skip
@@ -197,7 +199,7 @@ def test_choices() -> None:
 
 
 def test_direct_specs_have_one_schedule() -> None:
-    target = load(native_target())
+    target = load_cpu(native_target())
     spec = layer("forward", 2, 28, 28, 64, 64)
     assert direct.method_of(spec, target, None) == 4
     forbidden = dataclasses.replace(spec, direct=True)
@@ -206,7 +208,7 @@ def test_direct_specs_have_one_schedule() -> None:
 
 
 def test_default_is_direct_where_winograd_does_not_pay() -> None:
-    precision = Precision.of("f32", load(native_target()))
+    precision = Precision.of("f32", load_cpu(native_target()))
     assert winograd.default_outputs(layer("forward", 4, 14, 14, 256, 256), precision) == 4
     assert winograd.default_outputs(layer("forward", 1, 3, 3, 512, 512), precision) == 0
     assert winograd.default_outputs(layer("forward", 8, 56, 56, 16, 16), precision) == 0

@@ -17,10 +17,10 @@ from compiler.codegen.testing import build_object, object_of
 from compiler.codegen.tir import quads, tiles
 from compiler.codegen.worker import Request
 from compiler.codegen.workers import Worker
-from compiler.targets import CpuTarget, Target, load
+from compiler.targets import CpuTarget, load_cpu
 
 X86 = "x86-64-v4-amx"
-EMULATED = replace(load(X86), cpu="x86-64-v3", features=("+amx-tile", "+amx-bf16"))
+EMULATED = replace(load_cpu(X86), cpu="x86-64-v3", features=("+amx-tile", "+amx-bf16"))
 """The same schedules, in instructions that every machine of ours has; its vectors are halved by LLVM."""
 SOURCE = r"""
 #include <math.h>
@@ -127,7 +127,7 @@ def emulated_kernels() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def emulated_builds() -> Iterator[Target]:
+def emulated_builds() -> Iterator[CpuTarget]:
     """While it lasts builds for the target have their kernels made here, and hold those functions."""
     linked = link.LINKERS["cpu"]
     calls: list[bool] = []

@@ -20,7 +20,7 @@ from compiler.codegen.linking.link import RUNTIME
 from compiler.codegen.testing import runs
 from compiler.graph import TensorType
 from compiler.program.program import BinaryImage, Placement, StateTensor, ViewOrder
-from compiler.targets import load
+from compiler.targets import load_cpu
 from compiler.values import Value
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (
@@ -56,7 +56,7 @@ def test_a_step_asks_for_tile_registers_where_a_kernel_uses_them(
     using = tiny_images.build(tiny_images.classifier(threads=THREADS), tmp_path / "step")
     arguments = ("train", "--weights", weights, *data.arguments, "--steps", 1, "--threads", 1)
     done = run(using, *arguments)
-    if runs(load("x86-64-v4-amx")):
+    if runs(load_cpu("x86-64-v4-amx")):
         assert done.losses == run(binary, *arguments).losses
         return
     assert refused(done) == (4, "limits", "limits.tiles")

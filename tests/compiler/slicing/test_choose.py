@@ -24,17 +24,17 @@ from compiler.slicing.choose import choose_groups
 from compiler.slicing.flow import parts_of
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
-from compiler.targets import load
+from compiler.targets import load_cpu
 from compiler.values import Value
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 
-PASSES = call_passes(load("x86-64-v4"))
+PASSES = call_passes(load_cpu("x86-64-v4"))
 BATCH = 4
 SPEC = TrainingSpec.parse({"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}, "threads": 2})
 FULL = SparsePlan.of_preset("full")
-NATIVE = load(native_target())
-COSTS = load("x86-64-v4").costs
+NATIVE = load_cpu(native_target())
+COSTS = load_cpu("x86-64-v4").costs
 
 
 def _train_program(resolution: int) -> Program:
@@ -92,7 +92,7 @@ def test_a_budget_too_small_for_any_slicing_is_refused_with_the_least_need() -> 
     limited = {"batch": BATCH, "optimizer": {"kind": "sgd"}, "memory_limit_bytes": 1000, "threads": 2}
     spec = TrainingSpec.parse(limited)
     with pytest.raises(DoesNotFit) as refused:
-        compile_training(MODELS["small_cnn"](), BuildSettings(plan=FULL, spec=spec, target=load(native_target())))
+        compile_training(MODELS["small_cnn"](), BuildSettings(plan=FULL, spec=spec, target=load_cpu(native_target())))
     assert refused.value.needed_bytes > 1000
 
 

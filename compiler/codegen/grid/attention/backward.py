@@ -1,0 +1,198 @@
+"""Attention's gradient: the weights once more, block by block, then the products of the chain.
+
+p = exp(s - highest) share, d_s = scale p (d_y v' - delta), delta = rowsum(d_y y); d_q = d_s k, d_k = d_s' q,
+d_v = p' d_y. A group owns a block of queries of one head (d_q), or a block of keys of one key head (d_k, d_v), so
+each sum is formed by one item, always in the same order.
+Source: FlashAttention-2 (arXiv 2307.08691), algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from compiler.codegen.grid.attention.head import Head, Scores, key_blocks, keys_of, owned
+from compiler.codegen.grid.attention.plan import Cut
+from compiler.codegen.grid.attention.tile import Matrix, Tile, guarded
+from compiler.codegen.grid.functions import number
+from compiler.codegen.grid.grid import Here
+from compiler.codegen.grid.together import combine_items
+from compiler.codegen.tir import tir
+from compiler.codegen.tir.tir import Block, Buffer, Value
+from compiler.kernels.spec import AttentionSpec
+
+_SIDE_BY_SIDE, _ROWS = 16, 4
+"""Items that form one sum of d_y y, and sums of a group."""
+
+
+def launch_deltas(spec: AttentionSpec) -> tuple[int, int]:
+    """Groups and items of `write_deltas`."""
+    return -(-spec.batch * spec.queries * spec.heads // _ROWS), _ROWS * _SIDE_BY_SIDE
+
+
+def write_deltas(spec: AttentionSpec, here: Here) -> None:
+    """The sums of d_y y over the last axis to the workspace, [B, T, H]."""
+    block, count = here.block, spec.batch * spec.queries * spec.heads
+    y, d_y = here.operands.inputs[3], here.operands.inputs[5]
+    own, lane = tir.divide(block, here.item, _SIDE_BY_SIDE)
+    row = block.let(here.group * tir.index(_ROWS) + own, "row")
+    base = block.let(tirx.min(row, tir.index(count - 1)) * tir.index(spec.value_width) + lane, "base")
+    total = block.local(1, name="total")
+    block.store(total, 0, number(0.0))
+
+    def step(inner: Block, i: Value) -> None:
+        column = inner.let(i * tir.index(_SIDE_BY_SIDE), "column")
+        inside = tirx.LT(column + lane, tir.index(spec.value_width))
+        checks = [inside] if spec.value_width % _SIDE_BY_SIDE else []
+        one, other = (guarded(inner, checks, tir.load(buffer, base + column)) for buffer in (y, d_y))
+        inner.store(total, 0, tir.load(total, 0) + one * other)
+
+    block.loop(-(-spec.value_width // _SIDE_BY_SIDE), step, name="i")
+    shared = [here.shared(here.items, name="folded")]
+    (delta,) = combine_items(here, block, "sum", [tir.load(total, 0)], shared, _SIDE_BY_SIDE)
+    is_mine = tirx.And(tirx.EQ(lane, tir.index(0)), tirx.LT(row, tir.index(count)))
+    block.when(is_mine, lambda inner: inner.store(here.operands.workspace, row, delta))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What the gradient needs to know of a query."""
+
+    highest: Value
+    share: Value
+    delta: Value
+
+
+class _Chain:
+    """Weights and gradients of scores of one head, as an item's registers."""
+
+    def __init__(self, spec: AttentionSpec, here: Here, tile: Tile, head: Head, block: Block) -> None:
+        self.spec, self.here, self.tile, self.head = spec, here, tile, head
+        q, k, v, _, _, d_y, *mask = here.operands.inputs
+        self.q = head.of_queries(block, q, spec.width)
+        self.k = head.of_keys(block, k, spec.width)
+        self.v = head.of_keys(block, v, spec.value_width)
+        self.d_y = head.of_queries(block, d_y, spec.value_width)
+        self.scores = Scores(tile, head, mask[0] if mask else None)
+
+    def rows(self, block: Block, first_query: Value) -> list[_Row]:
+        """An item's queries of a block."""
+        stats, workspace, found = self.here.operands.inputs[4], self.here.operands.workspace, []
+        for r in range(self.tile.cut.rows):
+            query = block.let(first_query + self.tile.row(r), "query")
+            at = block.let(self.head.stat(query), "stat")
+            checks = self.tile.there(self.q, query)
+            highest = guarded(block, checks, tir.load(stats, at))
+            share = guarded(block, checks, tir.load(stats, at + tir.index(self.spec.queries)))
+            delta = None if workspace is None else guarded(block, checks, tir.load(workspace, self._delta(query)))
+            found.append(_Row(highest, share, delta))
+        return found
+
+    def _delta(self, query: Value) -> Value:
+        spec = self.spec
+        row = self.head.batch * tir.index(spec.queries) + query
+        return row * tir.index(spec.heads) + self.head.head
+
+    def weights(self, block: Block, rows: Sequence[_Row], first_query: Value, first_key: Value) -> Buffer:
+        """p; zero where a query does not see the key."""
+        held = self.tile.across(block, self.q, first_query, self.k, first_key)
+        seen = self.scores.finish(block, held, first_query, first_key)
+        columns = self.tile.cut.columns
+        for r, row in enumerate(rows):
+            for c, condition in enumerate(seen[r]):
+                weight = tirx.exp(tir.load(held, r * columns + c) - row.highest) * row.share
+                shown = weight if condition is None else tirx.Select(condition, weight, number(0.0))
+                block.store(held, r * columns + c, shown)
+        return held
+
+    def through_scores(
+        self, block: Block, rows: Sequence[_Row], weights: Buffer, first_query: Value, first_key: Value
+    ) -> Buffer:
+        """d_s."""
+        held = self.tile.across(block, self.d_y, first_query, self.v, first_key)
+        columns = self.tile.cut.columns
+        for r, row in enumerate(rows):
+            for place in range(r * columns, (r + 1) * columns):
+                scaled = tir.load(weights, place) * number(self.spec.scale)
+                block.store(held, place, scaled * (tir.load(held, place) - row.delta))
+        return held
+
+
+def write_d_q(spec: AttentionSpec, cut: Cut, here: Here, d_q: Buffer) -> None:
+    """A block of queries over all blocks of keys that it sees."""
+    block, tile = here.block, Tile(here, cut)
+    batch, head, first = owned(here, spec.queries, spec.heads, cut)
+    own = Head(spec, batch, head)
+    chain = _Chain(spec, here, tile, own, block)
+    rows = chain.rows(block, first)
+    totals = tile.zeros(block, cut.rows * cut.sums(spec.width), "totals")
+
+    def one(inner: Block, i: Value) -> None:
+        first_key = inner.let(i * tir.index(cut.block), "first_key")
+        weights = chain.weights(inner, rows, first, first_key)
+        d_scores = chain.through_scores(inner, rows, weights, first, first_key)
+        tile.keep(inner, d_scores, by_query=False)
+        tile.add_weighted(inner, chain.k, first_key, totals)
+
+    block.loop(key_blocks(spec, cut, block, first), one, name="block")
+    tile.write(block, own.of_queries(block, d_q, spec.width), first, totals)
+
+
+class KeyGradients:
+    """A block of keys over the query heads that share its head, and their blocks of queries that see it."""
+
+    def __init__(self, spec: AttentionSpec, cut: Cut, here: Here, d_k: Buffer | None, d_v: Buffer | None) -> None:
+        self.spec, self.cut, self.here, self.tile = spec, cut, here, Tile(here, cut)
+        self.batch, self.group, self.first = owned(here, spec.keys, spec.groups, cut)
+        self.d_k = None if d_k is None else self._output(d_k, spec.width)
+        self.d_v = None if d_v is None else self._output(d_v, spec.value_width)
+
+    def _output(self, buffer: Buffer, width: int) -> tuple[Matrix, Buffer]:
+        """Where a gradient goes, and an item's sums of it."""
+        block, cut = self.here.block, self.cut
+        totals = self.tile.zeros(block, cut.rows * cut.sums(width), "totals")
+        return keys_of(self.spec, block, buffer, self.batch, self.group, width), totals
+
+    def write(self) -> None:
+        """All heads, then the results."""
+        block, shared = self.here.block, self.spec.heads // self.spec.groups
+        block.loop(shared, self._head, name="r")
+        for output in (self.d_k, self.d_v):
+            if output is not None:
+                matrix, totals = output
+                self.tile.write(block, matrix, self.first, totals)
+
+    def _head(self, block: Block, r: Value) -> None:
+        spec, cut = self.spec, self.cut
+        shared = spec.heads // spec.groups
+        head = Head(spec, self.batch, block.let(self.group * tir.index(shared) + r, "head"))
+        chain = _Chain(spec, self.here, self.tile, head, block)
+        blocks, before = -(-spec.queries // cut.block), self._before(block)
+
+        def one(inner: Block, i: Value) -> None:
+            number = i if before is None else before + i
+            self._block(inner, chain, inner.let(number * tir.index(cut.block), "first_query"))
+
+        block.loop(blocks if before is None else block.let(tir.index(blocks) - before, "blocks"), one, name="block")
+
+    def _before(self, block: Block) -> Value | None:
+        """Blocks of queries that see none of the keys."""
+        spec, cut = self.spec, self.cut
+        if not spec.causal:
+            return None
+        query = tirx.max(tir.index(0), self.first - tir.index(spec.keys - spec.queries))
+        return block.let(tirx.truncdiv(query, tir.index(cut.block)), "before")
+
+    def _block(self, block: Block, chain: _Chain, first_query: Value) -> None:
+        """One block of queries."""
+        rows = chain.rows(block, first_query)
+        weights = chain.weights(block, rows, first_query, self.first)
+        if self.d_v is not None:
+            self.tile.keep(block, weights, by_query=True)
+            self.tile.add_weighted(block, chain.d_y, first_query, self.d_v[1])
+        if self.d_k is not None:
+            d_scores = chain.through_scores(block, rows, weights, first_query, self.first)
+            self.tile.keep(block, d_scores, by_query=True)
+            self.tile.add_weighted(block, chain.q, first_query, self.d_k[1])

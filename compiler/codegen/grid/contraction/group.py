@@ -1,0 +1,103 @@
+"""What a group of items does: one tile of one product, over one part of the steps."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from compiler.codegen.grid.contraction.ending import Ending, at_point
+from compiler.codegen.grid.contraction.loader import Filler, Loader, Ones, Shelf, all_of
+from compiler.codegen.grid.contraction.operand import Operand, left, right
+from compiler.codegen.grid.contraction.plan import Plan
+from compiler.codegen.grid.contraction.product import Product
+from compiler.codegen.grid.contraction.register_tile import RegisterTile
+from compiler.codegen.grid.grid import Here
+from compiler.codegen.grid.points import place_of
+from compiler.codegen.tir import tir
+from compiler.codegen.tir.tir import Block, Value
+
+
+class Group:
+    """The statements of a contraction's first launch."""
+
+    def __init__(self, here: Here, product: Product, plan: Plan) -> None:
+        self._here, self._product, self._plan, self._tile = here, product, plan, plan.tile
+        self._shared = here.shared(plan.tile.elements)
+        a, b = left(product), right(product)
+        self._a = self._shelf(0, self._tile.m, a)
+        self._b = self._shelf(self._tile.k * (self._a.width + self._a.pad), self._tile.n, b)
+        self._fillers = (self._filler(0, a, self._a, product.m), self._filler(1, b, self._b, product.n))
+
+    def _shelf(self, start: int, width: int, operand: Operand | None) -> Shelf:
+        pad = self._tile.pad if operand is not None and operand.is_along_steps else 0
+        return Shelf(self._shared, start, self._tile.k, width, pad)
+
+    def _filler(self, number: int, operand: Operand | None, shelf: Shelf, extent: int) -> Filler:
+        if operand is None:
+            return Ones(self._here, shelf)
+        last = self._product.k if self._plan.parts * self._plan.part_steps > self._product.k else None
+        return Loader(self._here, self._here.operands.inputs[number], operand, shelf, extent=extent, last=last)
+
+    def write(self, ending: Ending) -> None:
+        """The whole launch: `ending` gets the sums, or the workspace does if they are of parts."""
+        block, tile = self._here.block, self._tile
+        part, product, row, column = place_of(block, self._here.group, self._plan.groups(self._product))
+        firsts = (block.let(row * tile.m, "row"), block.let(column * tile.n, "column"))
+        for filler, first in zip(self._fillers, firsts, strict=True):
+            filler.begin(block, product, first)
+        sums = RegisterTile(self._here, block, tile, in_blocks=self._plan.blocks > 1)
+        self._reduce(block, block.let(part * self._plan.part_steps, "start"), sums)
+        sums.store(block, self._shared)
+        self._here.barrier(block)
+        block.loop(
+            tile.m * tile.n // self._here.items,
+            lambda inner, slot: self._end(inner, slot, (part, product, *firsts), ending),
+            name="slot",
+        )
+
+    def _reduce(self, block: Block, first: Value, sums: RegisterTile) -> None:
+        """All steps of the part, which begins at step `first`."""
+        plan = self._plan
+
+        def one_block(outer: Block, number: Value) -> None:
+            sums.begin_block(outer)
+
+            def one_tile(inner: Block, tile: Value) -> None:
+                start = first + (number * tir.index(plan.tiles) + tile) * tir.index(self._tile.k)
+                self._multiply(inner, inner.let(start, "start"), sums)
+
+            outer.loop(plan.tiles, one_tile, name="tile")
+            sums.end_block(outer)
+
+        block.loop(plan.blocks, one_block, name="block")
+
+    def _multiply(self, block: Block, start: Value, sums: RegisterTile) -> None:
+        fetched = [element for filler in self._fillers for element in filler.fetch(block, start)]
+        for place, value in fetched:
+            block.store(self._shared, place, value)
+        self._here.barrier(block)
+        sums.multiply(block, self._a, self._b)
+        self._here.barrier(block)
+
+    def _end(self, block: Block, slot: Value, at: tuple[Value, Value, Value, Value], ending: Ending) -> None:
+        """One of the tile's sums, out of shared memory to where it goes."""
+        part, product, first_row, first_column = at
+        number = block.let(slot * tir.index(self._here.items) + self._here.item, "number")
+        down, across = tir.divide(block, number, self._tile.n)
+        row, column = block.let(first_row + down, "m"), block.let(first_column + across, "n")
+        sides = ((row, self._product.m, self._tile.m), (column, self._product.n, self._tile.n))
+        conditions = [tirx.LT(place, tir.index(extent)) for place, extent, side in sides if extent % side]
+
+        def write(inner: Block) -> None:
+            total = inner.let(tir.load(self._shared, number), "total")
+            if self._plan.parts == 1:
+                place = (product, row, column)
+                at_point(inner, self._product, place, lambda b, point: ending(b, self._here.operands, point, total))
+                return
+            m, n = tir.index(self._product.m), tir.index(self._product.n)
+            flat = ((part * self._product.products + product) * m + row) * n + column
+            inner.store(self._here.operands.workspace, flat, total)
+
+        if conditions:
+            block.when(all_of(conditions), write)
+        else:
+            write(block)

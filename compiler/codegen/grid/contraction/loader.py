@@ -1,0 +1,193 @@
+"""Bringing tiles of an operand to shared memory: each step's elements side by side, 0 where there are none.
+
+Neighbouring items fetch what are neighbours in memory, along the operand's own side (its rows or columns) or along the
+steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tvm import tirx
+
+from compiler.codegen.grid.contraction.operand import Operand, Side
+from compiler.codegen.grid.grid import Here
+from compiler.codegen.grid.points import place_of
+from compiler.codegen.tir import tir
+from compiler.codegen.tir.tir import Block, Buffer, Value
+
+_MOST_UNROLLED = 8
+"""Elements of a tile that an item fetches, up to which it keeps where each is on its own side."""
+Terms = tuple[Value, ...]
+"""A term of each of an operand's forms."""
+Fetched = list[tuple[Value, Value]]
+"""Elements on their way to shared memory: where to, and what."""
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """An operand's part of shared memory, from element `start`: for each of `steps`, `width` elements and a pad."""
+
+    shared: Buffer
+    start: int
+    steps: int
+    width: int
+    pad: int
+
+    def at(self, step: Value, place: Value) -> Value:
+        """Where the element of a step at a place of the width is."""
+        return step * tir.index(self.width + self.pad) + place + tir.index(self.start)
+
+    @property
+    def elements(self) -> int:
+        """That hold a tile."""
+        return self.steps * self.width
+
+
+class Filler(Protocol):
+    """What brings an operand's tiles to shared memory; all items of a group come by together."""
+
+    def begin(self, block: Block, product: Value, first: Value) -> None:
+        """What all tiles of a product have in common, which begin at row or column `first`."""
+
+    def fetch(self, block: Block, start: Value) -> Fetched:
+        """Read the tile that begins at step `start`, a multiple of a tile's steps. What it does not return is stored.
+
+        Few elements are returned, so that all of them, of both operands, are on their way before the first is waited
+        for; many go to shared memory one by one.
+        """
+
+
+class Ones:
+    """In the place of an operand that is all ones."""
+
+    def __init__(self, here: Here, shelf: Shelf) -> None:
+        self._here, self._shelf = here, shelf
+
+    def begin(self, block: Block, product: Value, first: Value) -> None:
+        """They are the same for all tiles."""
+        near, far = _shares(self._here, block, self._shelf.width)
+
+        def one(inner: Block, slot: Value) -> None:
+            step = far + slot * tir.index(self._here.items // self._shelf.width)
+            inner.store(self._shelf.shared, self._shelf.at(step, near), tir.literal(1.0, "float32"))
+
+        block.loop(self._shelf.elements // self._here.items, one, name="slot")
+
+    def fetch(self, block: Block, start: Value) -> Fetched:
+        """They are there."""
+        return []
+
+
+class Loader:
+    """An operand's tiles, out of memory.
+
+    `extent`: of its own side; what a tile has beyond is a copy of the last. `last`: the step from which on there are
+    none, if tiles go that far.
+    """
+
+    def __init__(
+        self, here: Here, buffer: Buffer, operand: Operand, shelf: Shelf, *, extent: int, last: int | None
+    ) -> None:
+        self._here, self._buffer, self._operand, self._shelf = here, buffer, operand, shelf
+        self._extent, self._last = extent, last
+        self._slots = shelf.elements // here.items
+        self._near: Value = None
+        self._far: Value = None
+        self._first: Value = None
+        self._base: Terms = ()
+        self._places: list[Terms] = []
+
+    def begin(self, block: Block, product: Value, first: Value) -> None:
+        """As `Filler` says."""
+        operand, along = self._operand, self._operand.is_along_steps
+        self._first = first
+        self._near, self._far = _shares(self._here, block, self._shelf.steps if along else self._shelf.width)
+        batch = place_of(block, product, operand.batch.extents)
+        offsets = tuple(tir.index(offset) for offset in operand.offsets)
+        self._base = _sums(block, offsets, _terms(operand.batch, batch))
+        if not along:
+            self._places = [self._place(block, self._near)]
+        elif self._slots <= _MOST_UNROLLED:
+            self._places = [self._place(block, self._across(slot)) for slot in range(self._slots)]
+
+    def fetch(self, block: Block, start: Value) -> Fetched:
+        """As `Filler` says."""
+        whole = place_of(block, start, self._operand.steps.extents) if self._is_even else ()
+        along = self._operand.is_along_steps
+        fixed = self._step(block, start, whole, self._near) if along else self._places[0]
+
+        def one(inner: Block, slot: int | Value) -> tuple[Value, Value]:
+            across = inner.let(self._across(slot), "across")
+            if along:
+                own = self._places[slot] if isinstance(slot, int) else self._place(inner, across)
+                return self._shelf.at(self._near, across), self._read(inner, own, fixed, start + self._near)
+            step = self._step(inner, start, whole, across)
+            return self._shelf.at(across, self._near), self._read(inner, fixed, step, start + across)
+
+        if self._slots <= _MOST_UNROLLED:
+            return [one(block, slot) for slot in range(self._slots)]
+        block.loop(self._slots, lambda inner, slot: inner.store(self._shelf.shared, *one(inner, slot)), name="slot")
+        return []
+
+    @property
+    def _is_even(self) -> bool:
+        """Whether a tile's steps differ along the last axis only."""
+        extents = self._operand.steps.extents
+        return len(extents) > 1 and extents[-1] % self._shelf.steps == 0
+
+    def _across(self, slot: int | Value) -> Value:
+        """Where an item's element number `slot` is, along the side on which neighbouring items are not."""
+        width = self._shelf.steps if self._operand.is_along_steps else self._shelf.width
+        return self._far + tir.index(slot) * tir.index(self._here.items // width)
+
+    def _place(self, block: Block, place: Value) -> Terms:
+        """All but the steps' terms at a place of the tile."""
+        side = self._operand.own
+        number = self._first + place
+        if self._extent % self._shelf.width:
+            number = tirx.Min(number, tir.index(self._extent - 1))
+        axes = place_of(block, block.let(number, "own"), side.extents)
+        return _sums(block, self._base, _terms(side, axes))
+
+    def _step(self, block: Block, start: Value, whole: tuple[Value, ...], step: Value) -> Terms:
+        """The steps' terms at a step of the tile; `whole` are the axes of its start, if only the last one moves."""
+        side = self._operand.steps
+        axes = (*whole[:-1], whole[-1] + step) if whole else None
+        return _terms(side, axes or place_of(block, block.let(start + step, "k"), side.extents))
+
+    def _read(self, block: Block, own: Terms, step: Terms, number: Value) -> Value:
+        """The element of step `number`, whose forms these are the terms of."""
+        zero = tir.literal(0.0, "float32")
+        if self._operand.never:
+            return zero
+        place, *positions = (mine + theirs for mine, theirs in zip(own, step, strict=True))
+        conditions = [] if self._last is None else [tirx.LT(number, tir.index(self._last))]
+        for position, bound in zip(positions, self._operand.bounds, strict=True):
+            bounded = block.let(position, "at")
+            conditions += [tirx.LE(tir.index(0), bounded), tirx.LT(bounded, tir.index(bound))]
+        value = tir.load(self._buffer, place)
+        return block.let(tirx.if_then_else(all_of(conditions), value, zero) if conditions else value, "x")
+
+
+def all_of(conditions: list[Value]) -> Value:
+    """One condition that holds where all (one or more) do; the first that does not ends the check."""
+    whole = conditions[0]
+    for condition in conditions[1:]:
+        whole = tirx.And(whole, condition)
+    return whole
+
+
+def _shares(here: Here, block: Block, width: int) -> tuple[Value, Value]:
+    """An item's number in a run of `width` neighbours, and that of the run."""
+    far, near = tir.divide(block, here.item, width)
+    return near, far
+
+
+def _terms(side: Side, axes: tuple[Value, ...]) -> Terms:
+    return tuple(tir.linear(0, form, axes if side.extents else ()) for form in side.forms)
+
+
+def _sums(block: Block, first: Terms, second: Terms) -> Terms:
+    return tuple(block.let(x + y, "place") for x, y in zip(first, second, strict=True))

@@ -1,0 +1,160 @@
+"""In which tiles and parts a contraction is computed, and what that takes. Loads no TVM.
+
+A group makes one tile of one product, over one part of the steps: it brings `tile.k` steps of both operands to shared
+memory at a time, and each item multiplies them into `own_m` x `own_n` sums in registers. Sums over more than a few
+steps are sums of such blocks, so that rounding errors stay small. Where there are too few tiles for a device, several
+groups take a part of the steps each; a second launch adds up the parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product as crossed
+
+from compiler.codegen.grid.contraction.product import Product, product_of, sums_of
+from compiler.element_types import SCRATCH
+from compiler.kernels.spec import ConvSpec, MatmulSpec
+from compiler.targets import GridTarget
+
+_SIDE = 64
+"""Of the largest tile: with 4 x 4 sums an item, that many items and registers suit every device."""
+_OWN = 4
+_FEWEST_ITEMS = 64
+"""Of a group: devices run 16 to 64 items in step."""
+_STEPS = 16
+"""Brought to shared memory at a time, if the tile is not so narrow that this leaves items without work."""
+_BLOCK_STEPS = 128
+"""Most steps that one sum adds up, one after the other."""
+_BANKS = 32
+"""Of shared memory, in elements: items that write so far apart wait for each other."""
+_MOST_PARTS = 128
+
+_FETCH = 8
+"""Work of bringing an element to shared memory, in multiplications; reading it from there counts as one."""
+_PART = 16
+"""Work of writing and reading a sum of a part."""
+_LAUNCH = 1 << 20
+_BUSY = 1 << 15
+"""Sums in progress that keep a device busy, of which an item's count as one side of its tile: they wait together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile of a product: its rows, columns and steps, and the rows and columns of an item."""
+
+    m: int
+    n: int
+    k: int
+    own_m: int
+    own_n: int
+
+    @property
+    def items(self) -> int:
+        """That make it."""
+        return self.m * self.n // (self.own_m * self.own_n)
+
+    @property
+    def pad(self) -> int:
+        """Elements after each step in shared memory, so that the steps of a row or column lie in different banks."""
+        return max(_BANKS // self.k, 1)
+
+    @property
+    def elements(self) -> int:
+        """Of shared memory: both operands', then, in the same place, the sums."""
+        return max(self.k * (self.m + self.n + 2 * self.pad), self.m * self.n)
+
+    @property
+    def work(self) -> int:
+        """Of a step of the reduction."""
+        return self.m * self.n + self.items * (self.own_m + self.own_n) + _FETCH * (self.m + self.n)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A tile, and `parts` of the steps, each of so many blocks of so many tiles' steps."""
+
+    tile: Tile
+    parts: int
+    blocks: int
+    tiles: int
+
+    @property
+    def part_steps(self) -> int:
+        """Of each part, some of the last one's perhaps after the end."""
+        return self.blocks * self.tiles * self.tile.k
+
+    def groups(self, product: Product) -> tuple[int, int, int, int]:
+        """Of the first launch: parts, products, tiles of rows, tiles of columns."""
+        return (self.parts, product.products, -(-product.m // self.tile.m), -(-product.n // self.tile.n))
+
+
+def plan(product: Product, target: GridTarget) -> Plan:
+    """The way that costs least."""
+    return _best(product, target.items, target.shared_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _best(product: Product, most_items: int, shared_bytes: int) -> Plan:
+    found = [
+        _plan(product, tile, 1 << parts)
+        for tile in _tiles(product, most_items, shared_bytes)
+        for parts in range(_MOST_PARTS.bit_length())
+        if parts == 0 or product.k >= _BLOCK_STEPS << parts
+    ]
+    return min(found, key=lambda one: cost(product, one))
+
+
+def cost(product: Product, plan: Plan) -> float:
+    """Work of a product on a whole device."""
+    parts, products, rows, columns = plan.groups(product)
+    groups = parts * products * rows * columns
+    in_progress = groups * plan.tile.items * max(plan.tile.own_m, plan.tile.own_n)
+    idle = max(1.0, _BUSY / in_progress)
+    added = 0 if parts == 1 else _LAUNCH + _PART * parts * product.sums
+    return idle * groups * plan.part_steps * plan.tile.work + added
+
+
+def _tiles(product: Product, most_items: int, shared_bytes: int) -> list[Tile]:
+    """Those worth comparing: not much wider than the product, and as the device can run them."""
+    tiles = [tile_of(m, n) for m, n in crossed(_sides(product.m), _sides(product.n))]
+    most = shared_bytes // SCRATCH.item_bytes
+    fit = [one for one in tiles if one.items <= most_items and one.elements <= most]
+    return fit or [tile_of(8, 8)]
+
+
+def _sides(extent: int) -> list[int]:
+    """Of tiles over so many rows or columns, the largest first."""
+    most = min(_SIDE, 1 << (extent - 1).bit_length())
+    return [most] + [side for side in (32, 16) if side < most]
+
+
+def tile_of(m: int, n: int) -> Tile:
+    """The tile of these sides, powers of two; a wider one if a group would have too few items."""
+    n = max(n, _FEWEST_ITEMS // m)
+    own_m, own_n = min(_OWN, m), min(_OWN, n)
+    while m * n < _FEWEST_ITEMS * own_m * own_n:
+        own_m, own_n = (own_m // 2, own_n) if own_m >= own_n else (own_m, own_n // 2)
+    items = m * n // (own_m * own_n)
+    return Tile(m, n, max(_STEPS, items // min(m, n)), own_m, own_n)
+
+
+def _plan(product: Product, tile: Tile, parts: int) -> Plan:
+    """The same number of steps for each part and block, with few after the end."""
+    tiles = max(-(-product.k // tile.k), 1)
+    of_part = -(-tiles // parts)
+    blocks = -(-of_part * tile.k // max(_BLOCK_STEPS, tile.k))
+    of_block = -(-of_part // blocks)
+    return Plan(tile, -(-tiles // (blocks * of_block)), blocks, of_block)
+
+
+def workspace_bytes(spec: MatmulSpec | ConvSpec, target: GridTarget, threads: int) -> int:
+    """For the sums of parts, where there are any."""
+    products = [product_of(spec), *([sums_of(spec)] if spec.sums else [])]
+    parts = [(plan(product, target).parts, product.sums) for product in products]
+    return max(count * sums if count > 1 else 0 for count, sums in parts) * SCRATCH.item_bytes
+
+
+def can_update(spec: MatmulSpec | ConvSpec, target: GridTarget) -> bool:
+    """Whether a weight gradient may become the update itself: one item has the whole sum of a point in the end."""
+    return isinstance(spec, MatmulSpec) and spec.batch == 1 and spec.a_transposed and not spec.extra_outputs

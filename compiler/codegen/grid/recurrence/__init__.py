@@ -1,0 +1,1 @@
+"""Recurrent layers for a grid, all steps in one launch, forward and backward."""
