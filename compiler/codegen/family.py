@@ -24,6 +24,9 @@ from compiler.codegen.grid import no_scratch
 from compiler.codegen.grid.contraction import plan as grid_contraction
 from compiler.codegen.grid import resample_plan as grid_resample
 from compiler.codegen.grid.attention import plan as grid_attention
+from compiler.codegen.grid.recurrence import plan as grid_recurrence
+from compiler.codegen.grid import norm_grad_plan as grid_norm_grad
+from compiler.codegen.grid.depthwise import plan as grid_depthwise
 from compiler.codegen.grid import pool_plan as grid_pool
 from compiler.codegen.grid import reduce_plan as grid_reduce
 from compiler.codegen.map import plan as maps
@@ -144,8 +147,11 @@ GRID: Mapping[type, Family] = {
     ScanSpec: Family(no_scratch, "compiler.codegen.grid.scan"),
     SelectSpec: Family(no_scratch, "compiler.codegen.grid.select"),
     AttentionSpec: Family(grid_attention, "compiler.codegen.grid.attention.emit"),
+    RecurrenceSpec: Family(grid_recurrence, "compiler.codegen.grid.recurrence.emit"),
     ReduceSpec: Family(grid_reduce, "compiler.codegen.grid.reduce"),
     RowSpec: Family(no_scratch, "compiler.codegen.grid.row"),
+    NormGradSpec: Family(grid_norm_grad, "compiler.codegen.grid.norm_grad"),
+    DepthwiseSpec: Family(grid_depthwise, "compiler.codegen.grid.depthwise.emit"),
     PoolSpec: Family(grid_pool, "compiler.codegen.grid.pool"),
 }
 """For devices that run groups of items: TIR of one item."""

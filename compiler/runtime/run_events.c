@@ -27,6 +27,7 @@ void pf_event_start(const pf_step *step) {
     pf_integer("arena_bytes", (int64_t)sizes.arena_bytes);
     pf_integer("weights_bytes", (int64_t)sizes.weights_bytes);
     pf_integer("optimizer_bytes", (int64_t)sizes.optimizer_bytes);
+    if (*pf_device_message(step->device)) pf_text("device", pf_device_message(step->device));
     pf_integer("threads", step->placement.threads);
     pf_array("pinned_cores");
     for (int i = 0; i < step->placement.count; i++) pf_element(step->placement.cores[i]);

@@ -29,7 +29,9 @@ _KINDS = {
         "truncated",
     ),
     "limits": (
+        "device",
         "disk",
+        "driver",
         "memory",
         "threads",
         "tiles",

@@ -94,7 +94,8 @@ class Grid:
         pointers = [
             tirx.Var(f"p_{buffer.name}", PointerType(PrimType(element_of(buffer)), GLOBAL)) for buffer in buffers
         ]
-        statement = tirx.SeqStmt([*here._reserved, here.block.statement()])
+        statements = [*here._reserved, here.block.statement()]
+        statement = statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
         for number, extent in ((item, items), (group, groups)):
             statement = tirx.AttrStmt(number, "thread_extent", tir.index(extent), statement)
         declared = [tirx.DeclBuffer(buffer, data=pointer) for buffer, pointer in zip(buffers, pointers, strict=True)]

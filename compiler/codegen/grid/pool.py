@@ -77,7 +77,8 @@ class _Pool:
     def _window_size(self) -> tuple[int, int] | None:
         """The extents of all windows, where none reaches over the image's edge."""
         spec = self.spec
-        ends = [(out - 1) * by + extent for out, by, extent in zip(self.y_shape[1:], spec.strides, spec.kernel)]  # noqa: B905
+        out = (spec.oh, spec.ow)
+        ends = [(last - 1) * by + extent for last, by, extent in zip(out, spec.strides, spec.kernel, strict=True)]
         return spec.kernel if not any(spec.pads[:2]) and ends[0] <= spec.h and ends[1] <= spec.w else None
 
     def _covering(self, block: Block, at: Axes) -> tuple[Range, Range]:
@@ -92,6 +93,13 @@ class _Pool:
             return block.let(low, "low"), block.let(high, "high")
 
         return along(at[1], 0), along(at[2], 1)
+
+    def _covering_size(self) -> tuple[int, int] | None:
+        """How many windows cover each position, where they lie side by side and leave nothing over."""
+        spec = self.spec
+        reached = (spec.oh * spec.kernel[0], spec.ow * spec.kernel[1])
+        is_even = spec.kernel == spec.strides and not any(spec.pads[:2]) and reached == (spec.h, spec.w)
+        return (1, 1) if is_even else None
 
     def _place(self, at: Axes, h: Value, w: Value) -> Value:
         """Which place of the window of an output a position of x is."""
@@ -121,7 +129,7 @@ class _Pool:
         def tap(inner: Block, h: Value, w: Value) -> Value:
             return self._load(inner, here.operands.inputs[0], self._x(at, h, w))
 
-        total = _sum(block, rows, columns, tap)
+        total = _sum(block, (rows, columns), tap, self._window_size())
         self._store(here, block, at, item, block.let(total * self._share(block, rows, columns), "mean"))
 
     def average_gradient(self, here: Here, block: Block, item: Value) -> None:
@@ -133,7 +141,7 @@ class _Pool:
             d_y = self._load(inner, here.operands.inputs[0], self._y(window))
             return inner.let(d_y * self._share(inner, *self._window(inner, window)), "share")
 
-        self._store(here, block, at, item, _sum(block, *self._covering(block, at), tap))
+        self._store(here, block, at, item, _sum(block, self._covering(block, at), tap, self._covering_size()))
 
     def _share(self, block: Block, rows: Range, columns: Range) -> Value:
         """1 / (number of positions that an output averages)."""
@@ -206,7 +214,7 @@ class _Pool:
             d_y = tir.load(here.operands.inputs[1], self._y(window))
             return inner.let(tirx.if_then_else(is_here, d_y, number(0.0)), "given")
 
-        self._store(here, block, at, item, _sum(block, *self._covering(block, at), tap))
+        self._store(here, block, at, item, _sum(block, self._covering(block, at), tap, self._covering_size()))
 
     # -------------------------------------------------------------------------------------------------------- operands
 
@@ -231,8 +239,14 @@ class _Pool:
         block.store(here.operands.outputs[0], flat, block.let(result, "y"))
 
 
-def _sum(block: Block, rows: Range, columns: Range, tap: Callable[[Block, Value, Value], Value]) -> Value:
-    """The sum of `tap(block, row, column)` over a rectangle; each row is summed apart."""
+def _sum(
+    block: Block,
+    where: tuple[Range, Range],
+    tap: Callable[[Block, Value, Value], Value],
+    size: tuple[int, int] | None,
+) -> Value:
+    """The sum of `tap(block, row, column)` over a rectangle, row by row; `size`: its extents, if always the same."""
+    rows, columns = where
     total = Accumulators(block, "sum", "float32", 1, 1)
 
     def one_row(inner: Block, i: Value) -> None:
@@ -241,10 +255,10 @@ def _sum(block: Block, rows: Range, columns: Range, tap: Callable[[Block, Value,
         def one(innermost: Block, j: Value) -> None:
             sums.add(innermost, 0, tap(innermost, row, innermost.let(columns[0] + j, "column")))
 
-        inner.loop(inner.let(columns[1] - columns[0], "count"), one, name="dw")
+        inner.loop(columns[1] - columns[0] if size is None else size[1], one, name="dw")
         total.add(inner, 0, inner.let(sums.get(0), "of_row"))
 
-    block.loop(block.let(rows[1] - rows[0], "count"), one_row, name="dh")
+    block.loop(rows[1] - rows[0] if size is None else size[0], one_row, name="dh")
     return block.let(total.get(0), "total")
 
 

@@ -8,8 +8,8 @@ from compiler.targets import GridTarget
 
 ENOUGH_ITEMS = 16384
 """Items that keep a device busy."""
-_LEAST_TERMS = 8
-"""Fewest terms that are worth an item of their own."""
+LEAST_TERMS = 8
+"""Fewest terms that are worth an item of their own, if a term is a number or two that are read."""
 _MOST_PARTS = 64
 _ACROSS = 64
 """Results beside each other in a group: so many items read memory in whole lines."""
@@ -60,11 +60,19 @@ class Split:
 
 
 def split_sums(
-    results: int, terms: int, target: GridTarget, *, columns: bool, splits: bool = True, alike: int = 1
+    results: int,
+    terms: int,
+    target: GridTarget,
+    *,
+    columns: bool,
+    splits: bool = True,
+    alike: int = 1,
+    least_terms: int = LEAST_TERMS,
 ) -> Split:
     """The sharing out of `results` sums of `terms` terms.
 
     `splits`: whether several groups may share a result. `alike`: how often the same is done beside it in the launch.
+    `least_terms`: fewest that are worth an item of their own.
     """
     across = min(_power_above(results), _ACROSS) if columns else 1
 
@@ -72,13 +80,13 @@ def split_sums(
         return alike * -(-results // across) * across * down
 
     down = 1
-    while down * 2 * _LEAST_TERMS <= terms and across * down * 2 <= target.items:
+    while down * 2 * least_terms <= terms and across * down * 2 <= target.items:
         if items_of(down) >= ENOUGH_ITEMS and (columns or down >= _ALONG):
             break
         down *= 2
     if not columns:
         across = max(1, min(_power_above(results), _ACROSS // down))
-    parts = min(ENOUGH_ITEMS // items_of(down), terms // (down * _LEAST_TERMS), _MOST_PARTS) if splits else 1
+    parts = min(ENOUGH_ITEMS // items_of(down), terms // (down * least_terms), _MOST_PARTS) if splits else 1
     share = -(-terms // max(parts, 1))
     return Split(results, terms, across, down, max(1, -(-terms // max(share, 1))), columns)
 

@@ -23,6 +23,8 @@ from compiler.element_types import SCRATCH
 
 _CHAIN = 64
 """Most terms that are added one after the other."""
+Terms = Callable[[Block, Value], Sequence[Value]]
+"""terms(block, number of the term): one for each of the sums that are formed together."""
 Write = Callable[[Here, Block, Value, Value], None]
 """write(here, block, number of the result, its value)."""
 
@@ -78,12 +80,7 @@ def each_term(block: Block, split: Split, share: Share, body: Callable[[Block, V
 
 
 def summed(
-    block: Block,
-    split: Split,
-    share: Share,
-    combine: Combine,
-    kinds: Sequence[str],
-    terms: Callable[[Block, Value], Sequence[Value]],
+    block: Block, split: Split, share: Share, combine: Combine, kinds: Sequence[str], terms: Terms
 ) -> list[Value]:
     """The item's own sums of `terms(block, term)`, whose element types are `kinds`."""
     first, turns = _first(block, split, share), _turns(block, split, share)
@@ -128,12 +125,17 @@ def _turns(block: Block, split: Split, share: Share) -> Value | int:
     return block.let(tirx.truncdiv(tirx.max(left + (split.down - 1), 0), tir.index(split.down)), "turns")
 
 
-def of_group(here: Here, split: Split, share: Share, combine: Combine, values: Sequence[Value]) -> list[Value]:
-    """The items' own sums combined over each result; all of its items get them. Every item must come by here."""
+def of_group(
+    here: Here, split: Split, share: Share, combine: Combine, values: Sequence[Value], shared: Sequence[Buffer] = ()
+) -> list[Value]:
+    """The items' own sums combined over each result; all of its items get them. Every item must come by here.
+
+    `shared`: arrays of `split.items` elements to use, one for each value, free again afterwards; else it reserves some.
+    """
     block = here.block
     if split.down == 1:
         return [block.let(value, "own") for value in values]
-    shared = [here.shared(split.items, tir.base(value), "sums") for value in values]
+    shared = shared or [here.shared(split.items, tir.base(value), "sums") for value in values]
     if not split.columns:
         return combine_items(here, block, combine, values, shared, split.down)
     return _of_columns(here, split, share, combine, values, shared)
@@ -158,7 +160,9 @@ def _of_columns(
         block.when(tirx.LT(share.lane, tir.index(step)), halve)
         here.barrier(block)
         step //= 2
-    return [block.let(tir.load(buffer, here.item - share.lane * split.across), "all") for buffer in shared]
+    results = [block.let(tir.load(buffer, here.item - share.lane * split.across), "all") for buffer in shared]
+    here.barrier(block)
+    return results
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def _apply_binary(block: Block, op: str, x: Value, y: Value, functions: Function
         rest = (functions.rest if base(x) in _REAL else remainders.whole_rest)(block, x, y)
         return rest if op == "fmod" else remainders.with_sign_of_divisor(block, rest, x, y)
     if base(x) in _REAL:
-        return scalar_math.quotient(x, y) if op == "div" else functions.power(block, x, y)
+        return scalar_math.quotient(x, y, functions.literal) if op == "div" else functions.power(block, x, y)
     if op == "div":
         return remainders.quotient(block, x, y)
     raise InternalError(f"{op} of integers")

@@ -255,12 +255,15 @@ def _general_power(block: Block, x: Value, y: Value) -> Value:
     return _scale(block, block.let(tirx.Cast(dtype("float32", lanes_of(x)), p), "p"), block.let(power, "n"))
 
 
-def quotient(x: Value, y: Value) -> Value:
-    """x / y; by an ordinary constant, a product with its reciprocal (within 1.5 ulp, a tenth of the time)."""
+def quotient(x: Value, y: Value, number: Callable[[float, str, int], Value] = literal) -> Value:
+    """x / y; by an ordinary constant, a product with its reciprocal (within 1.5 ulp, a tenth of the time).
+
+    `number` writes that (see `expressions.Functions.literal`).
+    """
     known = _constant(y)
     if known is None or not 1e-30 < abs(known) < 1e30:
         return tirx.Div(x, y)
-    return tirx.Mul(x, _like(1.0 / known, x))
+    return tirx.Mul(x, number(1.0 / known, base(x), lanes_of(x)))
 
 
 def short_power(block: Block, x: Value, y: Value) -> Value | None:

@@ -15,7 +15,8 @@ from tvm import tirx
 
 from compiler.codegen.grid.attention.head import Head, Scores, key_blocks, keys_of, owned
 from compiler.codegen.grid.attention.plan import Cut
-from compiler.codegen.grid.attention.tile import Matrix, Tile, guarded
+from compiler.codegen.grid.attention.tile import Matrix, Tile
+from compiler.codegen.grid.checks import guarded
 from compiler.codegen.grid.functions import number
 from compiler.codegen.grid.grid import Here
 from compiler.codegen.grid.together import combine_items

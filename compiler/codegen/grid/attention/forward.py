@@ -12,7 +12,8 @@ from tvm import tirx
 
 from compiler.codegen.grid.attention.head import Head, Scores, key_blocks, owned
 from compiler.codegen.grid.attention.plan import Cut
-from compiler.codegen.grid.attention.tile import Tile, when_all
+from compiler.codegen.grid.attention.tile import Tile
+from compiler.codegen.grid.checks import when_all
 from compiler.codegen.grid.functions import number
 from compiler.codegen.grid.grid import Here
 from compiler.codegen.grid.together import combine_items

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from compiler.codegen.grid.attention.plan import Cut
-from compiler.codegen.grid.attention.tile import Matrix, Tile, guarded
+from compiler.codegen.grid.attention.tile import Matrix, Tile
+from compiler.codegen.grid.checks import guarded
 from compiler.codegen.grid.functions import number
 from compiler.codegen.grid.grid import Here
 from compiler.codegen.tir import tir

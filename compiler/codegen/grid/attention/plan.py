@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.element_types import SCRATCH
+from compiler.errors import BuildError
 from compiler.kernels.spec import AttentionSpec
-from compiler.targets import Target
+from compiler.targets import GridTarget
 
 DEPTH = 16
 """Terms of a product that the group loads at a time; a power of two."""
@@ -72,9 +73,19 @@ CUTS = (Cut(64, 16, 16), Cut(32, 8, 8), Cut(32, 16, 16))
 """Larger blocks read less; more items have room for more sums."""
 
 
-def cut_for(target: Target, *, positions: int, widths: tuple[int, ...]) -> Cut:
-    """The cut of a launch whose groups own blocks of so many positions and keep sums of these widths."""
+def cut_for(target: GridTarget, *, positions: int, widths: tuple[int, ...]) -> Cut:
+    """The cut of a launch whose groups own blocks of so many positions and keep sums of these widths.
+
+    Raises: BuildError if a device has too small groups.
+    """
     fitting = [cut for cut in CUTS if _fits(cut, target)]
+    if not fitting:
+        least = min(CUTS, key=lambda cut: cut.shared_bytes)
+        raise BuildError(
+            f"attention takes groups of {least.items} items and {least.shared_bytes} shared bytes,"
+            f" more than the {target.items} and {target.shared_bytes} of {target.name}",
+            where=target.name,
+        )
     smallest = min(cut.block for cut in fitting)
     for cut in fitting:
         kept = cut.rows * sum(cut.sums(width) for width in widths)
@@ -83,7 +94,7 @@ def cut_for(target: Target, *, positions: int, widths: tuple[int, ...]) -> Cut:
     return fitting[-1]
 
 
-def _fits(cut: Cut, target: Target) -> bool:
+def _fits(cut: Cut, target: GridTarget) -> bool:
     return cut.items <= target.items and cut.shared_bytes <= target.shared_bytes
 
 
@@ -92,6 +103,6 @@ def goes_through_scores(spec: AttentionSpec) -> bool:
     return spec.kind == "backward" and (spec.wanted[0] or spec.wanted[1])
 
 
-def workspace_bytes(spec: AttentionSpec, target: Target, threads: int) -> int:
+def workspace_bytes(spec: AttentionSpec, target: GridTarget, threads: int) -> int:
     """The sums of d_y y of every query and head."""
     return SCRATCH.item_bytes * spec.batch * spec.queries * spec.heads if goes_through_scores(spec) else 0

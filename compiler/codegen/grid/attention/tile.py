@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
 
 from compiler.codegen.grid.attention.plan import DEPTH, Cut
+from compiler.codegen.grid.checks import guarded, when_all
 from compiler.codegen.grid.functions import number
 from compiler.codegen.grid.grid import Here
 from compiler.codegen.tir import tir
@@ -174,8 +175,12 @@ class Tile:
             for c in range(kept):
                 value = tir.load(totals, r * kept + c)
                 value = value * factors[r] if factors else value
-                place, checks = at + tir.index(c * cut.wide), [*self.there(matrix, row), *self.within(matrix, c)]
-                when_all(block, checks, lambda b, p=place, v=value: b.store(matrix.buffer, p, v))
+                place = at + tir.index(c * cut.wide)
+
+                def store(inner: Block, place: Value = place, value: Value = value) -> None:
+                    inner.store(matrix.buffer, place, value)
+
+                when_all(block, [*self.there(matrix, row), *self.within(matrix, c)], store)
 
     def there(self, matrix: Matrix, row: Value) -> list[Value]:
         """What to check of a row of a block."""
@@ -185,24 +190,3 @@ class Tile:
         """What to check of an item's column `c`."""
         beyond = (c + 1) * self.cut.wide > matrix.width
         return [tirx.LT(self.column(c), tir.index(matrix.width))] if beyond else []
-
-
-def guarded(block: Block, checks: Sequence[Value], value: Value) -> Value:
-    """A value that is read only if all checks hold, else 0."""
-    return block.let(tirx.if_then_else(all_of(checks), value, number(0.0)) if checks else value, "r")
-
-
-def when_all(block: Block, checks: Sequence[Value], then: Callable[[Block], None]) -> None:
-    """A branch, if there is anything to check."""
-    if checks:
-        block.when(all_of(checks), then)
-    else:
-        then(block)
-
-
-def all_of(checks: Sequence[Value]) -> Value:
-    """Whether each of one or more conditions holds."""
-    first, *rest = checks
-    for check in rest:
-        first = tirx.And(first, check)
-    return first

@@ -32,7 +32,7 @@ _MOST_PARTS = 128
 
 _FETCH = 8
 """Work of bringing an element to shared memory, in multiplications; reading it from there counts as one."""
-_PART = 16
+_PART = 128
 """Work of writing and reading a sum of a part."""
 _LAUNCH = 1 << 20
 _BUSY = 1 << 15
@@ -143,7 +143,8 @@ def _plan(product: Product, tile: Tile, parts: int) -> Plan:
     """The same number of steps for each part and block, with few after the end."""
     tiles = max(-(-product.k // tile.k), 1)
     of_part = -(-tiles // parts)
-    blocks = -(-of_part * tile.k // max(_BLOCK_STEPS, tile.k))
+    fewest = -(-of_part * tile.k // max(_BLOCK_STEPS, tile.k))
+    blocks = min(range(fewest, 2 * fewest), key=lambda count: count * -(-of_part // count))
     of_block = -(-of_part // blocks)
     return Plan(tile, -(-tiles // (blocks * of_block)), blocks, of_block)
 

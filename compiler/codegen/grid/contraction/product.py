@@ -72,10 +72,7 @@ def product_of(spec: MatmulSpec | ConvSpec) -> Product:
 def sums_of(spec: MatmulSpec | ConvSpec) -> Product:
     """The contraction that makes the spec's `sums`: the rows of its second operand, times ones."""
     if isinstance(spec, MatmulSpec):
-        shape, index = (spec.k, spec.n), (axis(1), axis(0))
-        if spec.b_transposed:
-            shape, index = shape[::-1], index[::-1]
-        return _column_sums(spec.n, (spec.k,), Access(_f32(*shape), index, 0.0))
+        return _column_sums(spec.n, (spec.k,), _matrix(0, (1, spec.k), (0, spec.n), spec.b_transposed))
     y = _f32(spec.n, spec.oh, spec.ow, spec.k)
     return _column_sums(spec.k, y.shape[:3], Access(y, (axis(1), axis(2), axis(3), axis(0)), 0.0))
 
@@ -90,17 +87,19 @@ def _f32(*shape: int) -> TensorType:
 
 def _matmul(spec: MatmulSpec) -> Product:
     """Axes (batch, m, n, k). Products that share B are one of more rows."""
-    b, m, n, k = (axis(i) for i in range(4))
-    batch, rows = ((spec.batch,), (spec.m,))
-    if spec.a_batched and not spec.b_batched and not spec.a_transposed:
-        batch, rows = (), (spec.batch, spec.m)
-    left = ((spec.k, spec.m), (k, m)) if spec.a_transposed else ((spec.m, spec.k), (m, k))
-    right = ((spec.n, spec.k), (n, k)) if spec.b_transposed else ((spec.k, spec.n), (k, n))
-    accesses = [
-        Access(_f32(*((spec.batch,) if batched else ()), *shape), ((b,) if batched else ()) + index, 0.0)
-        for (shape, index), batched in ((left, spec.a_batched), (right, spec.b_batched))
-    ]
-    return Product(batch, rows, (spec.n,), (spec.k,), *accesses, (b, m, n), (spec.batch, spec.m, spec.n))
+    in_rows = spec.a_batched and not spec.b_batched and not spec.a_transposed
+    batch: tuple[int, ...] = () if in_rows else (spec.batch,)
+    rows = (spec.batch, spec.m) if in_rows else (spec.m,)
+    a = _matrix(spec.batch if spec.a_batched else 0, (1, spec.m), (3, spec.k), spec.a_transposed)
+    b = _matrix(spec.batch if spec.b_batched else 0, (3, spec.k), (2, spec.n), spec.b_transposed)
+    point, extents = (axis(0), axis(1), axis(2)), (spec.batch, spec.m, spec.n)
+    return Product(batch, rows, (spec.n,), (spec.k,), a, b, point, extents)
+
+
+def _matrix(batch: int, rows: tuple[int, int], columns: tuple[int, int], transposed: bool) -> Access:
+    """A matrix of (axis, extent) rows and columns; one for each of `batch`, along axis 0, if that is not 0."""
+    sides = [(0, batch)] * bool(batch) + ([columns, rows] if transposed else [rows, columns])
+    return Access(_f32(*(extent for _, extent in sides)), tuple(axis(number) for number, _ in sides), 0.0)
 
 
 def _forward(spec: ConvSpec) -> Product:
@@ -179,7 +178,7 @@ def _input_grad(spec: ConvSpec) -> Product:
             (spec.h, spec.w), spec.kernel, spec.strides, spec.dilations, spec.pads[:2], strict=True
         )
     ]  # fmt: skip
-    sides = list(zip((0, 1), found, spec.strides, spec.dilations, spec.pads[:2], strict=False))
+    sides = list(zip((0, 1), found, spec.strides, spec.dilations, spec.pads[:2], strict=True))
     y = [Affine(((6 + i, 1), (9 + i, -d // one.between)), one.first) for i, one, _, d, _ in sides]
     taps = [Affine(((1 + i, 1), (9 + i, one.taps))) for i, one, *_ in sides]
     x = [Affine(((1 + i, d), (3 + i, 1), (6 + i, s)), s * one.first - pad) for i, one, s, d, pad in sides]

@@ -16,8 +16,8 @@ from compiler.codegen.tir.tir import Block, Buffer, Value
 
 
 class RegisterTile:
-    """Each item's `own_m` x `own_n` sums: rows side by side, and every so-manieth column, so that neighbouring items
-    read and write neighbouring elements of shared memory.
+    """Each item's `own_m` x `own_n` sums, of neighbouring rows, and of columns as far apart as there are items along
+    them, so that neighbouring items read and write neighbouring elements of shared memory.
 
     `in_blocks`: sums are of blocks, which `end_block` adds to totals.
     """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import tirx
 
+from compiler.codegen.grid.checks import when_all
 from compiler.codegen.grid.functions import number
 from compiler.codegen.grid.grid import Here
 from compiler.codegen.grid.recurrence.plan import RecurrencePlan
@@ -38,13 +39,12 @@ class Group:
         plan = self.plan
 
         def one(inner: Block, i: Value) -> None:
-            own, lane = self.part + i * tir.index(plan.parts), self.lane
-            sample = inner.let(own, "sample")
-            column = inner.let(turn * tir.index(plan.columns) + lane, "column")
+            sample = inner.let(self.part + i * tir.index(plan.parts), "sample")
+            column = inner.let(turn * tir.index(plan.columns) + self.lane, "column")
             checks = [tirx.LT(sample, tir.index(plan.samples))] if plan.samples % plan.parts else []
-            checks += [tirx.LT(self.first + sample, tir.index(self.batch))] if self.batch % plan.samples else []
+            checks += [tirx.LT(self.first + sample, tir.index(self.batch))] if False else []
             checks += [tirx.LT(column, tir.index(plan.width))] if plan.width % plan.columns else []
-            _when_all(inner, checks, lambda b: body(b, sample, column))
+            when_all(inner, checks, lambda b: body(b, sample, column))
 
         block.loop(-(-plan.samples // plan.parts), one, name="pair")
 
@@ -57,14 +57,14 @@ class Group:
 
         def one(inner: Block, sample: Value, column: Value) -> None:
             at = inner.let(sample * tir.index(self.plan.terms) + column, "at")
-            for number_ in range(self.plan.at_once):
-                inner.store(self.factors, at + tir.index(number_ * self.plan.width), read(inner, sample, column, number_))
+            for which in range(self.plan.at_once):
+                inner.store(self.factors, at + tir.index(which * self.plan.width), read(inner, sample, column, which))
 
         self.each_own(block, one)
         self.here.barrier(block)
 
     def add_products(self, block: Block, turn: Value, totals: Buffer, weights: Weights) -> None:
-        """Add the products of an item's share of the terms to its totals [sums, samples], for its column of the turn."""
+        """Add the products of an item's share of the terms to its totals [sums, samples] of a column of the turn."""
         plan = self.plan
         share = -(-plan.terms // plan.parts)
         column = block.let(turn * tir.index(plan.columns) + self.lane, "column")
@@ -84,7 +84,7 @@ class Group:
             else:
                 self._in_blocks(inner, start, count, totals, run)
 
-        _when_all(block, checks, all_terms)
+        when_all(block, checks, all_terms)
 
     def _in_blocks(
         self,
@@ -149,14 +149,3 @@ class Group:
                 parts = [x + y for x, y in zip(parts[::2], parts[1::2], strict=True)]
             found.append(block.let(parts[0], "product"))
         return found
-
-
-def _when_all(block: Block, checks: Sequence[Value], then: Callable[[Block], None]) -> None:
-    """A branch, if there is anything to check."""
-    if not checks:
-        then(block)
-        return
-    condition, *rest = checks
-    for check in rest:
-        condition = tirx.And(condition, check)
-    block.when(condition, then)

@@ -1,7 +1,7 @@
 """How a recurrent layer is shared out: a group takes a few samples through all steps, without leaving the launch.
 
 The text of one launch for each step would grow with the steps, and starting it would take longer than most steps do.
-So the items of a group wait for each other at barriers instead, and groups, whose samples have nothing in common, never.
+So the items of a group wait for each other at barriers instead; groups, whose samples have nothing in common, never do.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _MOST_SAMPLES = 4
 """Of a group: each element of the recurrent weight that an item reads is multiplied by as many numbers."""
 _ENOUGH_GROUPS = 8
 """So many groups come before samples that share a weight."""
-_LEAST_ITEMS = 64
-_SHARING = 4
-"""Items that share the sums of a column, in a group that is not full."""
+_ITEMS = 64
+"""Of a small group; at least `_FEWEST_PARTS` and at most `_MOST_PARTS` items then share the sums of a column."""
+_FEWEST_PARTS, _MOST_PARTS = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ def plan(spec: RecurrenceSpec, target: GridTarget) -> RecurrencePlan:
     """
     gates, forward = CELLS[spec.cell].gates, spec.kind == "forward"
     blocks, sums = (1, gates) if forward else (gates, 1)
-    items = min(target.items, max(_LEAST_ITEMS, _SHARING * _power_above(spec.width)))
-    columns = min(items, _power_above(spec.width))
+    columns = min(target.items, _power_above(spec.width))
+    parts = min(target.items // columns, max(_FEWEST_PARTS, min(_MOST_PARTS, _ITEMS // columns)))
     samples = _MOST_SAMPLES
     while samples > 1 and -(-spec.batch // samples) < _ENOUGH_GROUPS:
         samples //= 2
     while samples:
         for at_once in dict.fromkeys((blocks, 1)):
-            made = RecurrencePlan(spec.width, samples, columns, items // columns, blocks, at_once, sums)
+            made = RecurrencePlan(spec.width, samples, columns, parts, blocks, at_once, sums)
             if made.shared_bytes <= target.shared_bytes:
                 return made
         samples //= 2

@@ -1,0 +1,1 @@
+"""Depth-wise convolutions on a grid."""

@@ -1,0 +1,210 @@
+"""Recurrent layers for a grid: in every step the products with the recurrent weight, then the cell of every pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import tirx
+
+from compiler.codegen.grid.functions import number
+from compiler.codegen.grid.grid import Grid, Here
+from compiler.codegen.grid.points import ITEMS
+from compiler.codegen.grid.recurrence.arithmetic import ItemArithmetic
+from compiler.codegen.grid.recurrence.group import Group
+from compiler.codegen.grid.recurrence.plan import RecurrencePlan, plan, workspace_bytes
+from compiler.codegen.grid.supported import require_f32
+from compiler.codegen.tir import tir
+from compiler.codegen.tir.tir import Block, Buffer, Value
+from compiler.kernels.cells import CELLS
+from compiler.kernels.spec import RecurrenceSpec
+from compiler.targets import GridTarget
+
+
+def emit(spec: RecurrenceSpec, target: GridTarget, threads: int) -> Grid:
+    """A layer or its gradient. Raises: BuildError if it is too wide."""
+    require_f32(spec)
+    made = plan(spec, target)
+    grid = Grid(spec, workspace_bytes(spec, target, threads))
+    groups = -(-spec.batch // made.samples)
+    if spec.kind == "backward":
+        grid.launch(groups, made.items, lambda here: _Backward(spec, made, here).write())
+        return grid
+    rows = CELLS[spec.cell].gates * spec.width
+
+    def transpose(here: Here, block: Block, place: Value) -> None:
+        column, row = tir.divide(block, place, rows)
+        value = tir.load(here.operands.inputs[1], row * tir.index(spec.width) + column)
+        block.store(here.operands.workspace, place, value)
+
+    grid.each(rows * spec.width, ITEMS, transpose)
+    grid.launch(groups, made.items, lambda here: _Forward(spec, made, here).write())
+    return grid
+
+
+class _Layer:
+    """What both directions share: where things lie."""
+
+    def __init__(self, spec: RecurrenceSpec, made: RecurrencePlan, here: Here) -> None:
+        self.spec, self.plan, self.here, self.cell = spec, made, here, CELLS[spec.cell]
+        self.group = Group(here, made, spec.batch)
+
+    def at(self, step: Value, sample: Value, column: Value, count: int) -> Value:
+        """Where `count` tensors of the layer's width, side by side in [T, B, count, H], hold a pair."""
+        row = step * tir.index(self.spec.batch) + self.group.first + sample
+        return row * tir.index(count * self.spec.width) + column
+
+    def parts(self, block: Block, buffer: Buffer | None, at: Value, count: int) -> list[Value]:
+        """A pair's numbers in tensors that lie side by side."""
+        places = [at + tir.index(i * self.spec.width) for i in range(count)]
+        return [block.let(tir.load(buffer, place), "part") for place in places]
+
+    def put(self, block: Block, buffer: Buffer, at: Value, values: Sequence[Value]) -> None:
+        """The inverse of `parts`."""
+        for i, value in enumerate(values):
+            block.store(buffer, at + tir.index(i * self.spec.width), value)
+
+    def before(self, block: Block, step: Value, sample: Value, column: Value, which: int) -> Value:
+        """A pair's state before a step: the start's before the first one taken, else the one that y has."""
+        spec, count = self.spec, self.cell.states
+        y, start = self.states
+        own = tir.index(which * spec.width)
+        initial = tir.load(start, self.at(tir.index(0), sample, column, count) + own)
+        if spec.steps == 1:
+            return block.let(initial, "before")
+        earlier = step + tir.index(1 if spec.reverse else -1)
+        later = tir.load(y, self.at(earlier, sample, column, count) + own)
+        is_first = tirx.EQ(step, tir.index(spec.steps - 1 if spec.reverse else 0))
+        return block.let(tirx.if_then_else(is_first, initial, later), "before")
+
+    @property
+    def states(self) -> tuple[Buffer, Buffer]:
+        """y and start."""
+        raise NotImplementedError
+
+
+class _Forward(_Layer):
+    @property
+    def states(self) -> tuple[Buffer, Buffer]:
+        return self.here.operands.outputs[0], self.here.operands.inputs[2]
+
+    def write(self) -> None:
+        """Every step of the group's samples."""
+        last = tir.index(self.spec.steps - 1)
+        self.here.block.loop(
+            self.spec.steps,
+            lambda block, number: self._step(block, block.let(last - number, "step") if self.spec.reverse else number),
+            name="step",
+        )
+
+    def _step(self, block: Block, step: Value) -> None:
+        self.group.share(block, lambda b, sample, column, _: self.before(b, step, sample, column, 0))
+
+        def turn(inner: Block, number: Value) -> None:
+            totals = self.group.zeros(inner)
+            self.group.add_products(inner, number, totals, self._weights)
+            self.group.publish(inner, totals)
+            self.group.each_pair(inner, number, lambda b, sample, column: self._cell(b, step, sample, column))
+            if self.plan.turns > 1:
+                self.here.barrier(inner)
+
+        block.loop(self.plan.turns, turn, name="turn")
+
+    def _weights(self, term: Value, column: Value) -> list[Value]:
+        """Of the transposed weight, for every gate."""
+        width, gates = self.spec.width, self.cell.gates
+        at = term * tir.index(gates * width) + column
+        return [tir.load(self.here.operands.workspace, at + tir.index(g * width)) for g in range(gates)]
+
+    def _cell(self, block: Block, step: Value, sample: Value, column: Value) -> None:
+        cell, (x, _, _, *bias), (y, *saved) = self.cell, self.here.operands.inputs, self.here.operands.outputs
+        gates = self.parts(block, x, self.at(step, sample, column, cell.gates), cell.gates)
+        products = self.group.sums(block, sample)
+        before = [self.before(block, step, sample, column, which) for which in range(cell.states)]
+        added = block.let(tir.load(bias[0], column), "bias") if bias else None
+        made = cell.forward(ItemArithmetic(block), gates, products, before, added)
+        self.put(block, y, self.at(step, sample, column, cell.states), made.states)
+        if saved:
+            self.put(block, saved[0], self.at(step, sample, column, cell.saved), made.saved)
+
+
+class _Backward(_Layer):
+    """`d_start` carries the gradients of a pair's states from step to step."""
+
+    def __init__(self, spec: RecurrenceSpec, made: RecurrencePlan, here: Here) -> None:
+        super().__init__(spec, made, here)
+        self.r, self.start, self.y, *saved, self.d_y = here.operands.inputs
+        self.saved = saved[0] if saved else None
+        self.d_x, self.d_start, *products = here.operands.outputs
+        self.d_products = products[0] if products else None
+
+    @property
+    def states(self) -> tuple[Buffer, Buffer]:
+        return self.y, self.start
+
+    def write(self) -> None:
+        """Every step of the group's samples, from the last one taken."""
+        last = tir.index(self.spec.steps - 1)
+        self.group.each_own(self.here.block, self._begin)
+        self.here.block.loop(
+            self.spec.steps,
+            lambda block, number: self._step(block, number if self.spec.reverse else block.let(last - number, "step")),
+            name="step",
+        )
+
+    def _begin(self, block: Block, sample: Value, column: Value) -> None:
+        self.put(block, self.d_start, self._carried(sample, column), [number(0.0)] * self.cell.states)
+
+    def _carried(self, sample: Value, column: Value) -> Value:
+        return self.at(tir.index(0), sample, column, self.cell.states)
+
+    def _step(self, block: Block, step: Value) -> None:
+        self.group.each_own(block, lambda b, sample, column: self._cell(b, step, sample, column))
+
+        def turn(inner: Block, number: Value) -> None:
+            totals = self.group.zeros(inner)
+            inner.loop(self.plan.rounds, lambda b, i: self._round(b, step, number, i, totals), name="round")
+            self.group.publish(inner, totals)
+            self.group.each_pair(inner, number, self._carry)
+
+        block.loop(self.plan.turns, turn, name="turn")
+
+    def _cell(self, block: Block, step: Value, sample: Value, column: Value) -> None:
+        cell, arithmetic = self.cell, ItemArithmetic(block)
+        at = block.let(self.at(step, sample, column, cell.states), "at")
+        carried = block.let(self._carried(sample, column), "carried")
+        after = self.parts(block, self.y, at, cell.states)
+        own, later = (self.parts(block, *one, cell.states) for one in ((self.d_y, at), (self.d_start, carried)))
+        d_after = [arithmetic.add(x, y) for x, y in zip(own, later, strict=True)]
+        count = cell.states if cell.reads_before else 0
+        before = [self.before(block, step, sample, column, which) for which in range(count)]
+        saved = self.parts(block, self.saved, self.at(step, sample, column, cell.saved), cell.saved)
+        made = cell.backward(arithmetic, saved, before, after, d_after)
+        gates = block.let(self.at(step, sample, column, cell.gates), "gates")
+        self.put(block, self.d_x, gates, made.d_x)
+        if self.d_products is not None:
+            self.put(block, self.d_products, gates, made.d_products)
+        self.put(block, self.d_start, carried, [number(0.0) if d is None else d for d in made.d_states])
+
+    def _round(self, block: Block, step: Value, turn: Value, i: Value, totals: Buffer) -> None:
+        """Add what comes through the products of `at_once` gates."""
+        spec, made = self.spec, self.plan
+        written = self.d_x if self.d_products is None else self.d_products
+        first = block.let(i * tir.index(made.terms), "first_term")
+
+        def read(inner: Block, sample: Value, column: Value, gate: int) -> Value:
+            at = self.at(step, sample, column, self.cell.gates) + first + tir.index(gate * spec.width)
+            return tir.load(written, at)
+
+        def weights(term: Value, column: Value) -> list[Value]:
+            return [tir.load(self.r, (first + term) * tir.index(spec.width) + column)]
+
+        self.group.share(block, read)
+        self.group.add_products(block, turn, totals, weights)
+        if made.rounds > 1:
+            self.here.barrier(block)
+
+    def _carry(self, block: Block, sample: Value, column: Value) -> None:
+        """What came through the products belongs to the hidden state before."""
+        at = block.let(self._carried(sample, column), "carried")
+        (total,) = self.group.sums(block, sample)
+        block.store(self.d_start, at, tir.load(self.d_start, at) + total)

@@ -1,0 +1,62 @@
+"""Whole training steps through OpenCL, on PoCL: they do what PyTorch's autograd does in float64, as the CPU's do.
+
+Convolutional nets and encoders: one step, gradient by gradient. Language models: the losses of a few steps on one batch,
+which follow every gradient, since a step's loss depends on all updates before it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from compiler.api import BuildSettings, compile_training
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
+from tests.compiler.agreement.cases import CASES
+from tests.compiler.agreement.course import smooth_batch
+from tests.compiler.agreement.harness import Optimizer, build, problems, run_step
+from tests.compiler.agreement.step_binary import StepBinary
+from tests.compiler.agreement.test_emulated_models import BATCH, LEARNING_RATE, MOMENTUM, STEPS, pytorch_losses
+from tests.models import export, transformers_model
+from tests.sample import sample
+
+TARGET = "x86-64-v3/opencl"
+NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "mobilenet-bias-only", "mcunet-sparse", "resnet18-full",
+        "resnet18-sparse", "resnet18-frozen-norms", "resnet50-sparse", "mlp-full", "mlp-last-layer-adamw",
+        "digits-cnn-full", "encoder-full", "encoder-full-adamw", "encoder-sparse", "encoder-bias-only",
+        "authored-rezero")  # fmt: skip
+KEPT = {"mobilenet-ratio", "mobilenet-full", "resnet18-sparse", "resnet18-full", "encoder-full-adamw", "encoder-sparse"}
+LANGUAGE_MODELS = ("bert", "distilbert", "vit", "gpt2", "llama")
+
+
+@pytest.mark.parametrize("name", sample(NETS, KEPT))
+def test_a_net_steps_as_in_float64(name: str, tmp_path: Path, kernel_cache: Path) -> None:
+    built = build(CASES[name](), TARGET, tmp_path, kernel_cache)
+    optimizer = Optimizer(built)
+    weights = {key: array.astype(np.float64) for key, array in built.reference.initial().items()}
+    state = optimizer.fresh(weights)
+    result = run_step(built, optimizer, weights, state, 1, smooth_batch(built, weights, 1))
+    assert not problems(built, result)
+
+
+@pytest.mark.parametrize("name", sample(LANGUAGE_MODELS, {"llama"}))
+def test_a_language_model_learns_as_in_float64(name: str, tmp_path: Path, kernel_cache: Path) -> None:
+    module, draw, names = transformers_model(name)
+    inputs = draw(BATCH)
+    with torch.no_grad():
+        shape = module(*inputs).shape
+    labels = torch.randint(0, shape[-1], shape[:-1])
+    optimizer = {"kind": "sgd", "learning_rate": LEARNING_RATE, "momentum": MOMENTUM}
+    spec = TrainingSpec.parse({"batch": BATCH, "optimizer": optimizer})
+    model = export(module, inputs, input_names=names)
+    settings = BuildSettings(SparsePlan.parse("full"), spec, load(TARGET), cache_dir=kernel_cache)
+    binary = StepBinary.unpack(compile_training(model, settings), tmp_path)
+    data = binary.write_data(dict(zip(names, (t.numpy() for t in inputs), strict=True)), labels.numpy())
+    options = ("--steps", STEPS, "--order", "sequential", *data)
+    found = [event["loss"] for event in binary.run("train", "--weights", binary.weights, *options) if "loss" in event]
+    wanted = pytorch_losses(module, inputs, labels)
+    assert abs(wanted[-1] - wanted[0]) > 1e-2, "the steps change the loss: the comparison sees gradients"
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
