@@ -156,7 +156,7 @@ GRID: Mapping[type, Family] = {
 }
 """For devices that run groups of items: TIR of one item."""
 
-FAMILIES: Mapping[str, Mapping[type, Family]] = {"cpu": VECTORS, "opencl": GRID}
+FAMILIES: Mapping[str, Mapping[type, Family]] = {"cpu": VECTORS, "opencl": GRID, "cuda": GRID}
 """By the kind of the target."""
 
 

@@ -51,7 +51,11 @@ class Compiler(Protocol):
         """The kernel under its own symbol; the same arguments give the same bytes."""
 
 
-COMPILERS: Mapping[str, str] = {"cpu": "compiler.codegen.tir.compile", "opencl": "compiler.codegen.grid.opencl"}
+COMPILERS: Mapping[str, str] = {
+    "cpu": "compiler.codegen.tir.compile",
+    "opencl": "compiler.codegen.grid.opencl",
+    "cuda": "compiler.codegen.grid.cuda",
+}
 """By the kind of the target: the module that compiles. It imports TVM."""
 
 

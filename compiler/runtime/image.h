@@ -43,10 +43,12 @@ typedef struct {
     uint32_t first_launch, launch_count;
 } pf_call;
 
-/* What a device's driver compiles. */
+/* What a device's driver takes of a kernel, and what it takes where it refuses that (NULL: nothing). Zeros follow both. */
 typedef struct {
-    const char *text;
+    const char *code;
     uint64_t bytes;
+    const char *other;
+    uint64_t other_bytes;
 } pf_code;
 
 /* An axis of the file, and how far apart in memory, in elements, what lies along it is: `offsets[i]` from its first, or

@@ -35,6 +35,7 @@ def load_cpu(name: str) -> CpuTarget:
 KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], Target]] = {
     "cpu": CpuTarget.of,
     "opencl": GridTarget.reader(load_cpu),
+    "cuda": GridTarget.reader(load_cpu),
 }
 
 

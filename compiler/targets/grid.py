@@ -1,4 +1,4 @@
-"""A target of kind `opencl`: an accelerator that runs groups of items, and the host whose program drives it."""
+"""A target of kind `opencl` or `cuda`: an accelerator that runs groups of items, and the host whose program drives it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GridTarget:
     """
 
     name: str
-    kind: Literal["opencl"]
+    kind: Literal["opencl", "cuda"]
     title: str
     device_class: str
     host: CpuTarget
@@ -37,6 +37,8 @@ class GridTarget:
     reserved_bytes: int
     costs: MachineCosts
     sources: Mapping[str, str]
+    capability: str = ""
+    """Of kind `cuda`: the generation that code is made for, as `sm_87`."""
 
     @classmethod
     def reader(cls, host_of: Callable[[str], CpuTarget]) -> Callable[[str, Mapping[str, Any]], GridTarget]:
@@ -94,4 +96,4 @@ class GridTarget:
     @property
     def code_key(self) -> tuple[object, ...]:
         """What the text of a kernel depends on: no vendor, only what every device of this kind must offer."""
-        return (self.kind, self.items, self.shared_bytes)
+        return (self.kind, self.capability, self.items, self.shared_bytes)

@@ -29,12 +29,15 @@ def c_array(kind: str, name: str, rows: Iterable[str]) -> str:
 
 def c_string(value: str) -> str:
     """A C string literal: plain ASCII stays, every other UTF-8 byte becomes three octal digits."""
-    encoded = value.encode("utf-8", "replace")
-    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in encoded)
-    return f'"{"".join(plain)}"'
+    return f'"{_spelled(value.encode("utf-8", "replace"))}"'
 
 
 def c_bytes(content: bytes) -> str:
-    """Text of many lines as a C string literal, a line of it on each."""
-    lines = content.decode("ascii").splitlines(keepends=True)
-    return "\n".join(c_string(line) for line in lines) or '""'
+    """Any bytes as a C string literal, which ends a line where they do."""
+    lines = content.splitlines(keepends=True)
+    return "\n".join(f'"{_spelled(line)}"' for line in lines) or '""'
+
+
+def _spelled(content: bytes) -> str:
+    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in content)
+    return "".join(plain)

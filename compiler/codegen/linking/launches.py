@@ -1,4 +1,4 @@
-"""Kernels that a device starts by launches, as C tables: their texts, and every call's launches."""
+"""Kernels that a device starts by launches, as C tables: their codes, and every call's launches."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from compiler.codegen.linking.c_text import c_array, c_bytes, c_string
 from compiler.errors import InternalError
 
 
+FORMS = (("opencl",), ("cubin", "ptx"))
+"""What a driver may be given of a kernel: its code, and what it takes where it does not take that."""
+
+
 class CodeTables:
-    """The texts of a binary, each once, in the order of their symbols."""
+    """The codes of a binary, each once, in the order of their symbols."""
 
     def __init__(self, kernels: Iterable[CompiledKernel]) -> None:
-        """Raises: InternalError for a kernel of which a driver cannot compile anything."""
-        self._texts = {kernel.symbol: _text(kernel) for kernel in kernels if not kernel.is_called}
-        self._numbers = {symbol: number for number, symbol in enumerate(sorted(self._texts))}
+        """Raises: InternalError for a kernel of which a driver takes nothing."""
+        self._codes = {kernel.symbol: _codes(kernel) for kernel in kernels if not kernel.is_called}
+        self._numbers = {symbol: number for number, symbol in enumerate(sorted(self._codes))}
 
     def number(self, kernel: CompiledKernel) -> int:
-        """Which text holds a kernel."""
+        """Which code holds a kernel."""
         return self._numbers[kernel.symbol]
 
     def source(self) -> str:
         """The C table `codes`."""
-        rows = [f"{{{c_bytes(self._texts[symbol])}, {len(self._texts[symbol])}u}}" for symbol in self._numbers]
+        rows = [f"{{{', '.join(map(_row, self._codes[symbol]))}}}" for symbol in self._numbers]
         return c_array("pf_code", "codes", rows)
 
     @property
@@ -33,11 +37,16 @@ class CodeTables:
         return {"codes": "codes", "code_count": str(len(self._numbers))}
 
 
-def _text(kernel: CompiledKernel) -> bytes:
-    forms = [artefact.form for artefact in kernel.artefacts]
-    if forms != ["opencl"] or any(launch.by != "grid" for launch in kernel.launches):
-        raise InternalError(f"a driver compiles one text and starts it by grids, not {forms}", where=kernel.symbol)
-    return kernel.artefacts[0].content
+def _codes(kernel: CompiledKernel) -> tuple[bytes, ...]:
+    forms = tuple(artefact.form for artefact in kernel.artefacts)
+    if forms not in FORMS or any(launch.by != "grid" for launch in kernel.launches):
+        raise InternalError(f"a driver takes one code and starts it by grids, not {forms}", where=kernel.symbol)
+    return tuple(artefact.content for artefact in kernel.artefacts)
+
+
+def _row(content: bytes) -> str:
+    """A C string of the content, whose closing zero a driver may need, and its size without that."""
+    return f"{c_bytes(content)}, {len(content)}u"
 
 
 @dataclass

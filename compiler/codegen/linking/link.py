@@ -114,6 +114,7 @@ def _linked(arguments: Sequence[str], triple: str, folder: Path) -> bytes:
 LINKERS: Mapping[str, Callable[[Mapping[str, str], Collection[str], Iterable[CompiledKernel], Any, Path], bytes]] = {
     "cpu": _static_executable,
     "opencl": _loading_executable,
+    "cuda": _loading_executable,
 }
 """How a target's kind is linked. A CPU's step is a static executable (decision 0006); one with a driver cannot be."""
 

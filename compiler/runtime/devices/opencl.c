@@ -234,7 +234,7 @@ pf_status pf_device_load(pf_device *device) {
     device->codes = calloc(image->code_count + 1, sizeof *device->codes);
     if (!device->codes) return pf_fail(PF_LIMITS, "limits.memory", "no memory for the table of kernels");
     for (uint32_t i = 0; i < image->code_count; i++)
-        PF_TRY(build(device, image->codes[i].text, image->codes[i].bytes, &device->codes[i]));
+        PF_TRY(build(device, image->codes[i].code, image->codes[i].bytes, &device->codes[i]));
     for (int number = 0; number < PROGRAMS; number++) PF_TRY(prepare_all(device, number));
     return load_empty(device);
 }
