@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from device_agents.attempt import Attempt, Station
+from device_agents.devices.accelerator import accelerator_of
 from device_agents.devices.condition import ConditionReader
 from device_agents.devices.describe import describe_device
 from device_agents.errors import EnrolmentError, FarmError, Stale, Unreachable
@@ -292,7 +293,7 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     rows = matrix(sandbox)
     device = describe_device(
         name=options.name, device_class=options.device_class, runner=options.runner, isolation_level=sandbox.level,
-        facts=described(rows),
+        facts=described(rows), accelerator=accelerator_of(options.engine) if options.engine else None,
     )  # fmt: skip
     log.info("%s, isolation level %d", device.description.device_class, sandbox.level)
     for row in rows:

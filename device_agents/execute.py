@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_agents.devices.describe import describe_device
-from device_agents.errors import AttemptError, BadData
+from device_agents.devices.accelerator import accelerator_of
+from device_agents.devices.describe import Device, describe_device
+from device_agents.errors import AttemptError, BadBundle, BadData, EnrolmentError
 from device_agents.job.asked import Job
 from device_agents.job.bundle import make_executable, unpack
 from device_agents.job.checkpoints import hand_to, take_apart
@@ -19,7 +20,7 @@ from device_agents.job.execution import EXPORTED, TRAINED, Execution
 from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput
 from device_agents.job.processes import LOGITS, Notify, StopCheck
-from device_agents.job.sandbox import probe
+from device_agents.job.sandbox import Sandbox, probe
 from device_agents.job.scratch import temporary_folder
 from device_agents.job.users import DEFAULT
 from device_agents.measure.tuning import Trial
@@ -83,6 +84,8 @@ def run_bundle(
         try:
             bundle = unpack(path, folder / "bundle", max_total_bytes=limits.disk_bytes)
             trials = bundle.trials
+            if bundle.engine:
+                sandbox, device = _for_engine(bundle.engine, device_class)
             those = tuple(
                 unpack(other, folder / f"bundle-{place}", max_total_bytes=limits.disk_bytes)
                 for place, other in enumerate(others, 1)
@@ -118,6 +121,19 @@ def run_bundle(
             trials=trials, others=[file_digest(other) for other in others],
         )  # fmt: skip
     return LocalResult(report, error)
+
+
+def _for_engine(name: str, device_class: str | None) -> tuple[Sandbox, Device]:
+    """The same machine by another engine. Raises: `AttemptError` where there is none."""
+    try:
+        accelerator = accelerator_of(name)
+        sandbox = probe(
+            users=DEFAULT, with_cgroup=False, shown=accelerator.engine.shown(), nodes=accelerator.engine.devices()
+        )
+        device = describe_device(device_class=device_class, isolation_level=sandbox.level, accelerator=accelerator)
+    except EnrolmentError as error:
+        raise BadBundle("bundle.engine", str(error).removeprefix(f"--engine {name}: "), cause="user") from None
+    return sandbox, device
 
 
 def file_digest(path: Path) -> str:

@@ -8,6 +8,7 @@ import pwd
 import sys
 from pathlib import Path
 
+from device_agents.devices.accelerator import ENGINES
 from device_agents.errors import EnrolmentError
 from device_agents.job.sandbox import Sandbox, probe
 from device_agents.job.users import DEFAULT, parse
@@ -35,9 +36,11 @@ def confinement(options: argparse.Namespace, hide: Path | None) -> Sandbox:
             f"owns what you own. Start it as root, or, if whoever may submit to this farm may act as that user, say "
             f"--run-as {os.geteuid()}"
         )
+    engine = ENGINES.get(options.engine or "")
     return probe(
-        hide=hide, users=None if options.run_as is not None else users, uid=uid, shown=options.show,
-        runner=options.runner.split() if options.runner else (), most=options.isolation,
+        hide=hide, users=None if options.run_as is not None else users, uid=uid,
+        shown=(*options.show, *(engine.shown() if engine else ())), most=options.isolation,
+        runner=options.runner.split() if options.runner else (), nodes=engine.devices() if engine else None,
     )  # fmt: skip
 
 
@@ -79,6 +82,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--name", help="the device's name on the dashboard")
     found.add_argument("--class", dest="device_class", help="device class; found out when left away")
     found.add_argument("--runner", help="emulator in front of the binary, such as qemu-aarch64-static")
+    found.add_argument(
+        "--engine", choices=tuple(ENGINES), help="serve this engine of the machine in place of its CPU (--exclusive)"
+    )
     found.add_argument("--run-as", help="one user for all jobs, in place of one each; the agent's own: not as root")
     found.add_argument("--job-users", metavar="FIRST-LAST", help=f"numbers of jobs' own users (default: {DEFAULT})")
     found.add_argument("--show", action="append", default=[], help="read-only in a job's view (an emulator's files)")

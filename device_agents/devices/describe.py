@@ -6,10 +6,11 @@ import platform
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_agents import AGENT_VERSION
 from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading
+from device_agents.devices.accelerator import Accelerator, engine_targets
 from device_agents.devices.emulated import EMULATED_BOARDS
 from device_agents.devices.host import (
     arm_targets,
@@ -49,13 +50,14 @@ class Device:
 
 def describe_device(
     *, name: str | None = None, device_class: str | None = None, runner: str | None = None, board: Board | None = None,
-    isolation_level: int = 0, facts: Mapping[str, str] = NO_FACTS,
+    isolation_level: int = 0, facts: Mapping[str, str] = NO_FACTS, accelerator: Accelerator | None = None,
 ) -> Device:  # fmt: skip
-    """Recognise this machine; with `runner`, an emulated board of class `device_class` on this machine.
+    """Recognise this machine; with `runner`, an emulated board of class `device_class` on this machine; with an
+    `accelerator`, that engine of this machine and nothing else of it.
 
     `facts`: more that stands beside its numbers.
 
-    Raises: `EnrolmentError` when the class or the runner is unknown.
+    Raises: `EnrolmentError` when the class or the runner is unknown, or no build for the engine runs here.
     """
     board = board or Board()
     if runner:
@@ -81,7 +83,26 @@ def describe_device(
         environment={**_system_facts(), **max_frequency(board), **kind.facts(board), **facts},
         modes=TIMED_MODES,
     )
-    return Device(kind, board, description)
+    return Device(kind, board, description if accelerator is None else _engine_of(description, accelerator))
+
+
+def _engine_of(machine: DeviceDescription, found: Accelerator) -> DeviceDescription:
+    """What an agent for one engine says: an accelerator that a CPU plays proves function, as an emulator does."""
+    targets = engine_targets(found.engine, machine.targets)
+    if not targets:
+        raise EnrolmentError(f"--engine {found.engine.name}: there is no target of it for {', '.join(machine.targets)}")
+    name = f"emulated-{found.engine.name}" if found.is_played else f"{machine.name} {found.engine.name}"
+    return replace(
+        machine,
+        name=machine.name if machine.name != _default_name(machine.device_class) else name,
+        measurement_class="emulated" if found.is_played else machine.measurement_class,
+        targets=targets,
+        features=tuple(sorted({*machine.features, *found.features})),
+        memory_bytes=machine.memory_bytes if found.unified else found.memory_bytes,
+        sensors=() if found.is_played else machine.sensors,
+        environment={**machine.environment, **found.facts()},
+        modes=() if found.is_played else machine.modes,
+    )
 
 
 def _emulated(

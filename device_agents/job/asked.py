@@ -78,7 +78,7 @@ def _check_bundle(bundle: UnpackedBundle, mode: str, device: Device) -> None:
         raise BadBundle("bundle.target", f"built for {bundle.target}; this device runs {known}", cause="user")
     missing = sorted(set(bundle.required_features) - set(description.features))
     if missing:
-        message = f"the binary needs CPU features that this device lacks: {', '.join(missing)}"
+        message = f"the binary needs features that this device lacks: {', '.join(missing)}"
         raise BadBundle("bundle.features", message, cause="user")
     if (bundle.trials is not None) != (mode == "tune"):
         kind = "trains" if bundle.trials is None else "measures schedules"

@@ -60,6 +60,11 @@ class UnpackedBundle:
     """Kernel calls of a training step; when the manifest does not say, the most there may be."""
 
     @property
+    def engine(self) -> str:
+        """What runs its kernels, if that is not the CPU: what its target's name ends with."""
+        return self.target.partition("/")[2]
+
+    @property
     def step(self) -> Path:
         return self.folder / STEP
 

@@ -68,6 +68,9 @@ LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = 1, 2, 4, 8, 1 << 5, 1 << 8, 1 << 14
 SHOWN_ALWAYS = ("/sys/devices/system/cpu",)
 """Where a binary reads how fast each core is."""
+WORK, WORK_OPTIONS = "/tmp", b"mode=1777,size=512m"
+"""Where a driver keeps what it compiles while a job runs, in memory."""
+IOCTL_DEVICE = 1 << 15
 
 libc = ctypes.CDLL(None, use_errno=True)
 say_to = 1
@@ -105,7 +108,7 @@ def main() -> None:
     if plan["probe"]:
         _say({"event": "launch", "monotonic_s": time.monotonic(), "facts": _facts(plan, abi)})
         os._exit(0)
-    _become(plan["argv"], plan["filter"], plan["tells"])
+    _become(plan)
 
 
 def _enter_namespaces(plan: dict) -> None:  # type: ignore[type-arg]
@@ -123,7 +126,7 @@ def _enter_namespaces(plan: dict) -> None:  # type: ignore[type-arg]
     if child:
         _wait_like(child, first)
     _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-    _empty_root(plan["shown"])
+    _empty_root(plan)
 
 
 def _stand_first() -> None:
@@ -136,7 +139,7 @@ def _stand_first() -> None:
         signal.pause()
 
 
-def _empty_root(shown: "list[str]") -> None:
+def _empty_root(plan: dict) -> None:  # type: ignore[type-arg]
     """A file system of nothing but the job's folder, in place of all others."""
     _call("mount private", libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
     here, job = os.getcwd(), os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -146,8 +149,13 @@ def _empty_root(shown: "list[str]") -> None:
     if os.path.isdir(f"{here}/job/out"):
         _show(f"/proc/self/fd/{job}/out", f"{here}/job/out", MS_NOEXEC)
     os.close(job)
-    for path in (*SHOWN_ALWAYS, *shown):
+    for path in (*SHOWN_ALWAYS, *plan["shown"]):
         _show_as_it_is(path, here + path)
+    for path in plan["nodes"]:
+        _show(path, here + path, 0, kept_out=MS_NOSUID)
+    if plan["drives"]:
+        os.makedirs(here + WORK)
+        _call("mount work", libc.mount(b"tmpfs", (here + WORK).encode(), b"tmpfs", MS_NOSUID | MS_NODEV, WORK_OPTIONS))
     _own_proc(f"{here}/proc")
     os.chdir(here)
     if libc.syscall(ctypes.c_long(SYS["pivot_root"]), b".", b".") == 0:
@@ -169,8 +177,8 @@ def _show_as_it_is(path: str, at: str) -> None:
         _show(path, at, MS_RDONLY)
 
 
-def _show(path: str, at: str, flags: int) -> None:
-    """Bind `path` at the new place `at`, without devices and set-user-id bits."""
+def _show(path: str, at: str, flags: int, kept_out: int = MS_NOSUID | MS_NODEV) -> None:
+    """Bind `path` at the new place `at`, without devices (but where one is shown) and set-user-id bits."""
     is_folder = os.path.isdir(path)
     os.makedirs(at if is_folder else os.path.dirname(at), exist_ok=True)
     if not is_folder:
@@ -180,7 +188,7 @@ def _show(path: str, at: str, flags: int) -> None:
         _call(f"show {path}", libc.mount(path.encode(), at.encode(), None, MS_BIND | MS_REC, None))
     now = os.statvfs(at).f_flag
     kept = (now & KEPT_FLAGS) | (MS_RELATIME if now & ST_RELATIME else 0)
-    how = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | flags | kept
+    how = MS_REMOUNT | MS_BIND | kept_out | flags | kept
     _call(f"restrict {path}", libc.mount(b"none", at.encode(), None, how, None))
 
 
@@ -254,6 +262,10 @@ def _landlock(plan: dict) -> int:  # type: ignore[type-arg]
     _allow(rules, "/proc" if plan["namespaces"] else "/proc/self", READ_FILE | READ_DIR)
     for path in (*SHOWN_ALWAYS, *plan["shown"]):
         _allow(rules, path, read)
+    for path in plan["nodes"]:
+        _allow(rules, path, (READ_FILE | WRITE_FILE | IOCTL_DEVICE) & files)
+    if plan["drives"]:
+        _allow(rules, WORK if plan["namespaces"] else "out", files)
     _call("landlock", libc.syscall(ctypes.c_long(LANDLOCK_RESTRICT), rules, 0))
     os.close(rules)
     return int(abi)
@@ -265,7 +277,7 @@ def _allow(rules: int, path: str, access: int) -> None:
     except OSError:
         return  # what is not there needs no rule
     if not stat.S_ISDIR(os.fstat(found).st_mode):
-        access &= EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE
+        access &= EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEVICE
     rule = struct.pack("<Qi", access, found)
     _call(f"landlock {path}", libc.syscall(ctypes.c_long(LANDLOCK_ADD), rules, 1, rule, 0))
     os.close(found)
@@ -297,8 +309,18 @@ def _install_and_tell(text: str) -> None:
         raise OSError(ctypes.get_errno(), "hand the listener over")
 
 
-def _become(argv: "list[str]", text: "str | None", tells: bool) -> None:
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", "TMPDIR": "."}
+def _environment(plan: dict) -> "dict[str, str]":  # type: ignore[type-arg]
+    found = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", "TMPDIR": "."}
+    if plan["drives"]:
+        work = WORK if plan["namespaces"] else os.path.abspath("out")
+        found.update(
+            {"HOME": work, "TMPDIR": work, "POCL_CACHE_DIR": f"{work}/pocl", "CUDA_CACHE_PATH": f"{work}/cuda"}
+        )
+    return found
+
+
+def _become(plan: dict) -> None:  # type: ignore[type-arg]
+    argv, text, tells, environment = plan["argv"], plan["filter"], plan["tells"], _environment(plan)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:

@@ -38,7 +38,8 @@ def matrix(sandbox: Sandbox, *, command_line: str | None = None, cgroups: str | 
     def row(level: int, name: str, fact: object, tried: str, missing: str) -> Row:
         return Row(level, name, bool(fact), tried if fact else missing)
 
-    lowered = "the operator wants none" if sandbox.syscalls == "any" else "refused by the kernel"
+    unlisted = "nobody has a list of what drivers call" if sandbox.drives else "the operator wants none"
+    lowered = unlisted if sandbox.syscalls == "any" else "refused by the kernel"
     privileges = why.get("privileges", "")
     return [
         row(1, "no privileges", has("no_capabilities"), "capget and the bounding set are empty", privileges),

@@ -17,8 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -28,6 +27,7 @@ from typing import Any
 from device_agents.job import cgroup, seccomp
 from device_agents.job.forbidden import received
 from device_agents.job.users import JobUsers, borrowed, is_mapped
+from device_agents.own_file import own_file
 
 NOBODY = 65534
 PROBE_TIMEOUT_S = 20.0
@@ -58,7 +58,11 @@ class Sandbox:
     uid: int | None = None
     """User (and group) of this job; None: the agent's own."""
     shown: tuple[str, ...] = ()
-    """Files and folders that a job may read besides its own: the emulator's."""
+    """Files and folders that a job may read besides its own: the emulator's, a driver's."""
+    nodes: tuple[str, ...] = ()
+    """Device nodes that a job may open: an accelerator's."""
+    drives: bool = False
+    """Whether jobs load a driver: it maps more address space than it uses, and compiles into a folder of its own."""
     cgroup_parent: cgroup.Parent | None = None
     tells: bool = False
     """A forbidden call waits until the agent has read which one it is, and then dies with the job."""
@@ -83,6 +87,8 @@ class Sandbox:
             "filter": base64.b64encode(program).decode() if program else None,
             "uid": self.uid,
             "shown": list(self.shown),
+            "nodes": list(self.nodes),
+            "drives": self.drives,
             "cgroups": group.joined_by if group else [],
             "parent": os.getpid(),
             "rlimits": dict(rlimits),
@@ -90,7 +96,7 @@ class Sandbox:
             "probe": probe,
             "hidden": hidden,
         }
-        return [sys.executable, "-I", "-S", _launcher(), json.dumps(plan)]
+        return [sys.executable, "-I", "-S", own_file("job/launch.py"), json.dumps(plan)]
 
     @contextmanager
     def of_one_job(self) -> Iterator[Sandbox]:
@@ -108,18 +114,20 @@ class Sandbox:
 
     def job_rlimits(self, *, memory_bytes: int, disk_bytes: int, cpu_s: float, emulated: bool) -> dict[str, int]:
         """The limits of one process of a job, and of the job where the filter keeps it to one process."""
-        limits = job_rlimits(memory_bytes=memory_bytes, disk_bytes=disk_bytes, cpu_s=cpu_s, emulated=emulated)
+        sparse = emulated or self.drives
+        limits = job_rlimits(memory_bytes=memory_bytes, disk_bytes=disk_bytes, cpu_s=cpu_s, sparse=sparse)
         if self.users is not None:
             limits["RLIMIT_NPROC"] = MAX_THREADS
         return limits
 
 
-def job_rlimits(*, memory_bytes: int, disk_bytes: int, cpu_s: float, emulated: bool) -> dict[str, int]:
+def job_rlimits(*, memory_bytes: int, disk_bytes: int, cpu_s: float, sparse: bool) -> dict[str, int]:
     """The resource limits of one process of a job.
 
-    Under emulation the emulator's own mappings would break a limit on address space, so private memory is limited.
+    `sparse`: the mappings of an emulator or a driver would break a limit on address space, so private memory is
+    limited.
     """
-    memory = "RLIMIT_DATA" if emulated else "RLIMIT_AS"
+    memory = "RLIMIT_DATA" if sparse else "RLIMIT_AS"
     return {
         memory: memory_bytes + ADDRESS_SLACK_BYTES,
         "RLIMIT_CPU": max(1, int(cpu_s)),
@@ -133,15 +141,17 @@ def job_rlimits(*, memory_bytes: int, disk_bytes: int, cpu_s: float, emulated: b
 
 def probe(
     *, hide: Path | None = None, users: JobUsers | None = None, uid: int | None = None, runner: Sequence[str] = (),
-    with_cgroup: bool = True, shown: Sequence[str] = (), most: int = 4,
+    with_cgroup: bool = True, shown: Sequence[str] = (), most: int = 4, nodes: Sequence[str] | None = None,
 ) -> Sandbox:  # fmt: skip
     """The strongest sandbox that works here, found by trying it: each part is left out only if it fails.
 
     `hide`: a folder that jobs must not see (the agent's state); `users`: to give each job one, or `uid`, the user of
     all jobs, where the agent is root; `runner`: the emulator in front of binaries;
-    `shown`: more that jobs may read; `most`: the highest level that is wanted.
+    `shown`: more that jobs may read; `most`: the highest level that is wanted. `nodes`: device nodes that jobs may
+    open, of those that load a driver, for which there is no list of system calls: such a job has level 1 at most.
     """
-    kind = "any" if most < 2 else "emulator" if runner else "binary"
+    drives = nodes is not None
+    kind = "any" if most < 2 or drives else "emulator" if runner else "binary"
     shown = (*shown, *(_needed_by(runner[0]) if runner else ()))
     users, uid = (users, uid) if os.geteuid() == 0 else (None, None)
     if users is not None and not is_mapped(users, Path("/proc/self/uid_map").read_text()):
@@ -149,7 +159,9 @@ def probe(
     parent = cgroup.prepare() if with_cgroup and most >= 4 else None
     why: dict[str, str] = {}
     best = Sandbox(0, facts={"why": why})
-    whole = Sandbox(0, most >= 3, kind, most >= 2, users, None if users else uid, shown)
+    whole = Sandbox(
+        0, most >= 3, kind, most >= 2, users, None if users else uid, shown, tuple(nodes or ()), drives=drives
+    )
     for candidate in _weaker_and_weaker(whole):
         facts = _try(candidate, hide, why)
         if facts is not None:
@@ -268,26 +280,6 @@ def _kills_processes() -> bool:
     number = {"x86_64": 317, "aarch64": 277}.get(platform.machine(), -1)
     libc = ctypes.CDLL(None, use_errno=True)
     return bool(libc.syscall(ctypes.c_long(number), 2, 0, ctypes.byref(action)) == 0)
-
-
-@lru_cache(maxsize=1)
-def _launcher() -> str:
-    """The launcher's file; out of an agent that is one archive it is unpacked first."""
-    path = Path(__file__).with_name("launch.py")
-    if path.exists():
-        return str(path)
-    folder = tempfile.mkdtemp(prefix="pockfarm-launch-")
-    archive = next(parent for parent in path.parents if zipfile.is_zipfile(parent))
-    with zipfile.ZipFile(archive) as agent, open(f"{folder}/launch.py", "wb") as file:
-        file.write(agent.read(str(path.relative_to(archive))))
-    _at_exit(lambda: shutil.rmtree(folder, ignore_errors=True))
-    return file.name
-
-
-def _at_exit(act: Callable[[], None]) -> None:
-    import atexit
-
-    atexit.register(act)
 
 
 def _needed_by(program: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ LAYERS: dict[str, Layers] = {
         "figures",  # what times come to
         "wire",  # what both ends say
         "slots",  # which of the agent's files runs
-        ("unpack", "errors"),  # the start of the one-file agent
+        ("unpack", "errors", "own_file"),  # the start of the one-file agent
         "devices",  # what this machine is
         "measure",  # what the numbers mean
         ("farm", "job"),  # a job knows no farm, and the farm's client no job

@@ -136,7 +136,7 @@ class _Gradient:
             rest = rest - means[1]
         inputs = list(zip(operands.inputs[3:], self.spec.epilogue_inputs, strict=True))
         value = epilogue(block, self.spec.epilogue, block.let(rest * row.scale, "d_x"), inputs, point, DEVICE)
-        block.store(operands.outputs[0], row.base + column, block.let(value, "y"))
+        block.store(operands.outputs[0], row.base + column, value)
 
     # --------------------------------------------------------------------------------------------------------- columns
 

@@ -236,7 +236,7 @@ class _Pool:
         own = len(here.operands.inputs) - len(self.spec.epilogue_inputs)
         inputs = list(zip(here.operands.inputs[own:], self.spec.epilogue_inputs, strict=True))
         result = epilogue(block, self.spec.epilogue, value, inputs, Point(at), DEVICE)
-        block.store(here.operands.outputs[0], flat, block.let(result, "y"))
+        block.store(here.operands.outputs[0], flat, result)
 
 
 def _sum(

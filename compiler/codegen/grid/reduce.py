@@ -59,7 +59,7 @@ class _Reduction:
         for buffer, access in zip(here.operands.inputs[count:], accesses[count + 1 :], strict=True):
             refs.append(tir.read(block, buffer, access, point))
         result = self._value(block, refs, point).value(self.spec.epilogue, accesses[count].type.element.tir_value)
-        tir.write(block, here.operands.outputs[0], accesses[count], point, block.let(result, "y"))
+        tir.write(block, here.operands.outputs[0], accesses[count], point, result)
 
     def _term(self, here: Here, block: Block, point: Point) -> Value:
         accesses = self.space.accesses[: len(self.spec.inputs)]

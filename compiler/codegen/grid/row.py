@@ -103,7 +103,6 @@ class _Row:
         spec, accesses = self.kernel.spec, self.kernel.outputs
         kinds = [accesses[n].type.element.tir_value for n in numbers]
         values = self.values(block, point, [spec.exprs[n] for n in numbers], kinds)
-        values = [block.let(value, "y") for value in values]
         for n, value in zip(numbers, values, strict=True):
             tir.write(block, self.operands.outputs[n], accesses[n], point, value)
 

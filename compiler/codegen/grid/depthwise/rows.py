@@ -133,4 +133,4 @@ class DepthwiseRows:
         flat = ((image * self.out_shape[0] + row) * self.out_shape[1] + column) * self.spec.c + channel
         inputs = list(zip(here.operands.inputs[2:], self.spec.epilogue_inputs, strict=True))
         result = epilogue(block, self.spec.epilogue, value, inputs, Point(tuple(axes)), DEVICE)
-        block.store(here.operands.outputs[0], flat, block.let(result, "y"))
+        block.store(here.operands.outputs[0], flat, result)

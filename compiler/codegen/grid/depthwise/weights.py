@@ -86,7 +86,7 @@ class DepthwiseWeights:
             point = Point(place_of(inner, inner.let(number, "number"), shape))
             inputs = list(zip(here.operands.inputs[2:], self.spec.epilogue_inputs, strict=True))
             value = epilogue(inner, self.spec.epilogue, total, inputs, point, DEVICE)
-            inner.store(here.operands.outputs[0], number, inner.let(value, "y"))
+            inner.store(here.operands.outputs[0], number, value)
 
         if not self.spec.sums:
             weight(block)

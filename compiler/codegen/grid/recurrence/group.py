@@ -42,7 +42,7 @@ class Group:
             sample = inner.let(self.part + i * tir.index(plan.parts), "sample")
             column = inner.let(turn * tir.index(plan.columns) + self.lane, "column")
             checks = [tirx.LT(sample, tir.index(plan.samples))] if plan.samples % plan.parts else []
-            checks += [tirx.LT(self.first + sample, tir.index(self.batch))] if False else []
+            checks += [tirx.LT(self.first + sample, tir.index(self.batch))] if self.batch % plan.samples else []
             checks += [tirx.LT(column, tir.index(plan.width))] if plan.width % plan.columns else []
             when_all(inner, checks, lambda b: body(b, sample, column))
 

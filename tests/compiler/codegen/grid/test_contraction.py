@@ -185,6 +185,13 @@ def test_what_is_no_number_stays_in_its_row_and_column(transposed: tuple[bool, b
     assert not np.isfinite(got[0, :, n - 1]).any()
 
 
+@pytest.mark.parametrize(("m", "reads_on"), [(64, False), (65, True)])
+def test_no_operand_is_read_beyond_its_end(m: int, reads_on: bool) -> None:
+    """Which no result shows: what a tile has beyond an operand's rows is its last row again."""
+    text = build_object(MatmulSpec(1, m, 64, 64, dtype="f32"), TARGET).artefacts[0].content.decode()
+    assert (f", (int){m - 1})" in text) == reads_on
+
+
 @pytest.mark.parametrize("spec", [MatmulSpec(1, 260, 280, 4000, dtype="f32"), MatmulSpec(1, 1, 2, 50000, dtype="f32")])
 def test_long_sums_are_sums_of_short_ones(spec: MatmulSpec) -> None:
     inputs = [np.abs(array) for array in random_inputs(spec)]

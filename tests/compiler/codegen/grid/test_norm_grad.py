@@ -11,6 +11,7 @@ import pytest
 from compiler.codegen.grid.norm_grad_plan import plan, workspace_bytes
 from compiler.codegen.testing import build_object, run_kernel
 from compiler.errors import BuildError
+from compiler.graph import AttrValue
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import NormGradSpec
 from compiler.ops import OPERATORS
@@ -47,7 +48,7 @@ def test_d_x_takes_the_place_of_a_residual(centred: bool) -> None:
     x, weight, d_y, residual = (rng.normal(size=s).astype(np.float32) for s in (shape, shape[1:], shape, shape))
     spec = NormGradSpec(*shape, 1e-5, centred, dtype="f32")
     spec = replace(spec, epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(identity(*shape),))
-    attrs = {"epsilon": 1e-5, "centred": centred, "wanted": ALL}
+    attrs: dict[str, AttrValue] = {"epsilon": 1e-5, "centred": centred, "wanted": ALL}
     want = list(OPERATORS["layer_norm_grad"].evaluate([a.astype(np.float64) for a in (x, weight, d_y)], attrs))
     want[0] = want[0] + residual
     for got, expected in zip(run_in_place(spec, [x, weight, d_y, residual], [3]), want, strict=True):
@@ -59,7 +60,7 @@ def test_a_large_mean_leaves_the_variance() -> None:
     rng = np.random.default_rng(1)
     x = (1000 + rng.normal(size=(20, 300))).astype(np.float32)
     weight, d_y = rng.normal(size=300).astype(np.float32), rng.normal(size=(20, 300)).astype(np.float32)
-    attrs = {"epsilon": 1e-5, "centred": True, "wanted": ALL}
+    attrs: dict[str, AttrValue] = {"epsilon": 1e-5, "centred": True, "wanted": ALL}
     want = OPERATORS["layer_norm_grad"].evaluate([a.astype(np.float64) for a in (x, weight, d_y)], attrs)
     got = run_kernel(NormGradSpec(20, 300, 1e-5, True, dtype="f32"), [x, weight, d_y], target=OPENCL)
     for one, expected in zip(got, want, strict=True):

@@ -1,0 +1,107 @@
+"""What accelerators the drivers of this machine know: prints one JSON object for each.
+
+Run as a script by `accelerator.py` (`python -I -S ask_accelerator.py ENGINE`), standard library only: a driver may
+crash whoever asks it, or never answer.
+
+Sources: OpenCL 1.2 specification, table 4.3 (`clGetDeviceInfo`); CUDA Driver API (`cuDeviceGetAttribute`: 75 and 76 are
+the compute capability, 18 is `INTEGRATED`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+OPENCL = ("libOpenCL.so.1", "libOpenCL.so", "/vendor/lib64/libOpenCL.so")
+CUDA = ("libcuda.so.1", "/usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1")
+MOST = 16
+TEXT_BYTES = 1 << 16
+ALL_TYPES = 0xFFFFFFFF
+TYPE, MEMORY, UNIFIED, NAME, DRIVER, VERSION, EXTENSIONS = 0x1000, 0x101F, 0x1035, 0x102B, 0x102D, 0x102F, 0x1030
+TYPES = {2: "cpu", 4: "gpu", 8: "accelerator"}
+MAJOR, MINOR, INTEGRATED = 75, 76, 18
+
+
+def main() -> None:
+    found = {"opencl": opencl, "cuda": cuda}[sys.argv[1]]()
+    for row in found:
+        print(json.dumps(row))
+
+
+def _library(names: Sequence[str]) -> Any:
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def opencl() -> Iterator[dict[str, object]]:
+    cl = _library(OPENCL)
+    platforms, count = (ctypes.c_void_p * MOST)(), ctypes.c_uint(0)
+    if cl is None or cl.clGetPlatformIDs(MOST, platforms, ctypes.byref(count)):
+        return
+    for platform in platforms[: min(count.value, MOST)]:
+        devices, known = (ctypes.c_void_p * MOST)(), ctypes.c_uint(0)
+        kinds = ctypes.c_uint64(ALL_TYPES)
+        if cl.clGetDeviceIDs(ctypes.c_void_p(platform), kinds, MOST, devices, ctypes.byref(known)):
+            continue
+        for device in devices[: min(known.value, MOST)]:
+            yield _opencl_device(cl, ctypes.c_void_p(device))
+
+
+def _opencl_device(cl: Any, device: ctypes.c_void_p) -> dict[str, object]:
+    def number(what: int) -> int:
+        value = ctypes.c_uint64(0)
+        cl.clGetDeviceInfo(device, what, ctypes.c_size_t(8), ctypes.byref(value), None)
+        return value.value
+
+    def text(what: int) -> str:
+        value = ctypes.create_string_buffer(TEXT_BYTES)
+        cl.clGetDeviceInfo(device, what, ctypes.c_size_t(TEXT_BYTES), value, None)
+        return value.value.decode("utf-8", "replace").strip()
+
+    kind = next((word for bit, word in TYPES.items() if number(TYPE) & bit), "other")
+    return {
+        "kind": kind, "name": text(NAME), "version": text(VERSION), "driver": text(DRIVER),
+        "memory_bytes": number(MEMORY), "unified": bool(number(UNIFIED) & 1), "capability": "",
+        "extensions": text(EXTENSIONS),
+    }  # fmt: skip
+
+
+def cuda() -> Iterator[dict[str, object]]:
+    driver = _library(CUDA)
+    count, version = ctypes.c_int(0), ctypes.c_int(0)
+    if driver is None or driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    said = f"{version.value // 1000}.{version.value % 1000 // 10}"
+    for number in range(min(count.value, MOST)):
+        yield _cuda_device(driver, number, said)
+
+
+def _cuda_device(driver: Any, number: int, version: str) -> dict[str, object]:
+    device, memory = ctypes.c_int(0), ctypes.c_size_t(0)
+    name = ctypes.create_string_buffer(256)
+
+    def attribute(what: int) -> int:
+        value = ctypes.c_int(0)
+        driver.cuDeviceGetAttribute(ctypes.byref(value), what, device)
+        return value.value
+
+    driver.cuDeviceGet(ctypes.byref(device), number)
+    driver.cuDeviceGetName(name, len(name), device)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    return {
+        "kind": "gpu", "name": name.value.decode("utf-8", "replace"), "version": f"CUDA {version}", "driver": version,
+        "memory_bytes": memory.value, "unified": bool(attribute(INTEGRATED)),
+        "capability": f"sm_{attribute(MAJOR)}{attribute(MINOR)}", "extensions": "",
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
