@@ -2,8 +2,8 @@
 
 A farm comes up on this machine. MobileNetV2 is compiled with three plans and profiled on this machine's agent. A small
 CNN learns handwritten digits, first fully on one half, then sparsely on the other half from the first run's weights.
-MobileNetV2 is compiled for a Raspberry Pi 4 and runs under emulation. Then a table, and the farm goes down unless it
-was up before.
+MobileNetV2 is compiled for a Raspberry Pi 4 and runs under emulation; where there is an OpenCL driver, the CNN trains
+through it. Then a table, and the farm goes down unless it was up before.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ MOBILENET_PLANS = ("full", "sparse", "bias-only")
 MOBILENET = "mobilenet_v2"
 HOST_BATCH, HOST_STEPS = 8, 20
 EMULATED_BATCH, EMULATED_STEPS = 1, 2
+OPENCL_STEPS = 4
+NO_BOARD = "no emulated AArch64 agent here (it needs qemu-aarch64-static), so no Raspberry Pi rows"
+NO_OPENCL = "no OpenCL device here (pocl-opencl-icd plays one), so no OpenCL row"
 DIGITS_BATCH, DIGITS_STEPS = 32, 280
 """Ten epochs over one half of the digits."""
 DIGITS_SPEC = f"""
@@ -96,8 +99,7 @@ def main() -> int:
 
 def tell(story: Story) -> None:
     """All acts in order, then the tables."""
-    host = device_of_class(story, "host")
-    assert host is not None
+    host = host_device(story)
     model = MODELS[MOBILENET]()
     story.say(f"{MOBILENET}: {len(model):,} bytes of ONNX, 224x224, seeded weights")
     for plan in MOBILENET_PLANS:
@@ -106,7 +108,13 @@ def tell(story: Story) -> None:
         )
         story.add(MOBILENET, host, job, run_on_farm(story, job, host, mode="profile", steps=HOST_STEPS))
     learned = learn_digits(story, host)
-    board = device_of_class(story, "emulated")
+    opencl = emulated_device(story, "/opencl", NO_OPENCL)
+    if opencl is not None:
+        small = MODELS["small_cnn"]()
+        job = compile_on_farm(story, "small_cnn", small, "full", DIGITS_SPEC, opencl.targets[0])
+        report = run_on_farm(story, job, opencl, mode="profile", steps=OPENCL_STEPS, warmup=0)
+        story.add("small_cnn", opencl, job, report)
+    board = emulated_device(story, "", NO_BOARD)
     if board is not None:
         for plan in MOBILENET_PLANS:
             job = compile_on_farm(
@@ -161,19 +169,29 @@ def plan_file(plan: str) -> str:
     return (PLANS / f"{MOBILENET}-{plan}.yaml").read_text()
 
 
-def device_of_class(story: Story, measurement_class: str) -> Device | None:
-    """The farm's device of that measurement class; waits for the host's agent, which is always there."""
+def host_device(story: Story) -> Device:
+    """This machine's own device, whose agent is always there: it may have to be waited for."""
     deadline = time.monotonic() + AGENTS_WITHIN_S
     while True:
-        for device in story.farm.devices():
-            if device.measurement_class == measurement_class and device.state == "active":
+        for device in active_devices(story):
+            if device.measurement_class == "host":
                 return device
-        if measurement_class != "host":
-            story.say("no emulated AArch64 agent here (it needs qemu-aarch64-static), so no Raspberry Pi rows")
-            return None
         if time.monotonic() > deadline:
             raise PockfarmError("this machine's agent has not enrolled; see agent-host.log in the logs")
         time.sleep(0.5)
+
+
+def emulated_device(story: Story, engine: str, missing: str) -> Device | None:
+    """The one that plays a board, or (`/opencl`) an accelerator; `missing` is said where there is none."""
+    for device in active_devices(story):
+        if device.measurement_class == "emulated" and device.targets[0].partition("/")[1:] == engine.partition("/")[1:]:
+            return device
+    story.say(missing)
+    return None
+
+
+def active_devices(story: Story) -> list[Device]:
+    return [device for device in story.farm.devices() if device.state == "active"]
 
 
 def compile_on_farm(story: Story, name: str, model: bytes, plan: str, spec: str, target: str) -> Job:

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from device_agents.wire.watchdog import Beat
@@ -23,6 +24,7 @@ from pockfarm.state import StateFolder
 
 EMULATOR = "qemu-aarch64-static"
 EMULATED_CLASS = "raspberry-pi-4"
+OPENCL_DRIVERS = "/etc/OpenCL/vendors/*.icd"
 HOST = "127.0.0.1"
 ADMIN_TIMEOUT_S = 120.0
 
@@ -52,6 +54,7 @@ class FarmPlan:
     state: StateFolder
     port: int
     with_emulation: bool
+    with_opencl: bool = False
     compiles: int = 1
 
     @property
@@ -74,6 +77,8 @@ def farm_parts(plan: FarmPlan) -> tuple[Part, ...]:
     parts = [broker(plan), api(plan), worker(plan), host_agent(plan)]
     if plan.with_emulation:
         parts.append(emulated_agent(plan))
+    if plan.with_opencl:
+        parts.append(opencl_agent(plan))
     return tuple(parts)
 
 
@@ -150,6 +155,11 @@ def emulated_agent(plan: FarmPlan) -> Part:
     return agent(plan, "emulated", f"emulated {EMULATED_CLASS}", EMULATED_CLASS, options)
 
 
+def opencl_agent(plan: FarmPlan) -> Part:
+    """What runs OpenCL here: a GPU, or a CPU that plays one, which proves function, never speed."""
+    return agent(plan, "opencl", "OpenCL device of this machine", "x86-64", ("--engine", "opencl"))
+
+
 def agent(plan: FarmPlan, name: str, title: str, device_class: str, options: Sequence[str]) -> Part:
     """An agent with its own state folder; it enrols by a one-time token at its first start."""
     folder = plan.state.agents / name
@@ -178,6 +188,11 @@ def agent(plan: FarmPlan, name: str, title: str, device_class: str, options: Seq
         environment=environment,
         is_alive=Beat(folder / "alive"),
     )
+
+
+def opencl_is_there() -> bool:
+    """Whether a driver for OpenCL is installed: loaders look for its name there."""
+    return any(glob(OPENCL_DRIVERS))
 
 
 def emulation_is_there() -> bool:

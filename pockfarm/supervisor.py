@@ -21,7 +21,7 @@ from pathlib import Path
 
 from device_agents.wire.watchdog import Watch
 from pockfarm.errors import FarmDown, PockfarmError
-from pockfarm.parts import FarmPlan, Part, admin, emulation_is_there, farm_parts
+from pockfarm.parts import FarmPlan, Part, admin, emulation_is_there, farm_parts, opencl_is_there
 from pockfarm.state import FarmStatus, PartStatus, StateFolder
 
 POLL_INTERVAL_S = 0.2
@@ -249,7 +249,9 @@ def main(arguments: list[str]) -> int:
     if lock is None:
         print(f"supervisor: a farm is already up on {state.path}", flush=True)
         return 1
-    plan = FarmPlan(state, int(arguments[1]), with_emulation=emulation_is_there())
+    plan = FarmPlan(
+        state, int(arguments[1]), with_emulation=emulation_is_there(), with_opencl=opencl_is_there()
+    )
     supervisor = Supervisor(plan)
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
     signal.signal(signal.SIGINT, supervisor.ask_to_stop)
