@@ -243,11 +243,7 @@ def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 def target_rows() -> Sequence[tuple[str, str, str, str, str, str]]:
     """Every target: name, title, engine, architecture, cores, vector bits (of a CPU)."""
     known = (targets.load(name) for name in targets.names())
-    return [(one.name, one.title, one.engine, one.architecture, *_core_columns(one)) for one in known]
-
-
-def _core_columns(target: targets.Target) -> tuple[str, str]:
-    return (str(target.cores), str(target.vector_bits)) if isinstance(target, targets.CpuTarget) else ("-", "-")
+    return [(one.name, one.title, one.engine, one.architecture, *one.core_columns) for one in known]
 
 
 def tuning_file() -> Path:

@@ -37,8 +37,7 @@ PYTHON_PACKAGES = {"farm": (77, 1040), "pytorch": (86, 1790), "dev": (221, 2680)
 """How many, and MB, at each level, and more with PyTorch for GPUs, by constraints.txt (a test measures again)."""
 MINUTES = {"Debian packages": "1 to 3", "Python packages": "2 to 5", "linker": "1 to 5"}
 """On a machine of two to four cores and a line of 100 Mbit/s."""
-PROGRESS_INTERVAL_S = 9.0
-TERMINAL_INTERVAL_S = 0.5
+PROGRESS_INTERVAL_S, TERMINAL_INTERVAL_S = 9.0, 0.5
 LOCK_TIMEOUT_S = 600.0
 """A machine that has just started may update itself for minutes."""
 LOCK_PAUSE_S = 2.0
@@ -65,9 +64,6 @@ class SystemPackage:
 
 SYSTEM_PACKAGES = (
     SystemPackage("qemu-user-static", ("qemu-aarch64-static",), "runs AArch64 binaries", ("dev",)),
-    SystemPackage(
-        "pocl-opencl-icd", ("/etc/OpenCL/vendors/pocl*.icd",), "runs OpenCL kernels on this machine's CPU", ("dev",)
-    ),
     SystemPackage("chromium", ("chromium",), "opens the dashboard in the tests", ("dev",)),
     SystemPackage("postgresql", ("/usr/lib/postgresql/*/bin/initdb",), "the tests run on it as on SQLite", ("dev",)),
     *(
@@ -84,6 +80,7 @@ SYSTEM_PACKAGES = (
     ),
     SystemPackage("memcached", ("memcached",), "what that S3 server needs", ()),
     SystemPackage("npm", ("npm",), "installs the dashboard's chart library, which the tests zoom with", ("dev",)),
+    SystemPackage("pocl-opencl-icd", ("/etc/OpenCL/vendors/pocl*.icd",), "runs OpenCL on the CPU", ("dev",)),
     SystemPackage("pypy3-venv", ("pypy3",), "a Python 3.9 on Debian 12, for the agent's tests", ()),
     *(SystemPackage(name, (name,), "completes our commands in the tests", ()) for name in ("zsh", "fish")),
     SystemPackage("python3-cryptography", ("/usr/lib/python3/dist-packages/cryptography",), "what boards have", ()),

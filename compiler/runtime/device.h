@@ -1,5 +1,5 @@
 /* device.h: what runs a step's kernels, and where the memory of the step lies. A binary has one kind of it, which its target
- * decides: devices/cpu.c, devices/opencl.c. All of it is called by one thread at a time. */
+ * decides: devices/cpu.c, devices/opencl.c, devices/cuda.c. All of it is called by one thread at a time. */
 #ifndef POCKFARM_DEVICE_H
 #define POCKFARM_DEVICE_H
 
@@ -7,7 +7,7 @@
 
 typedef struct pf_device pf_device;
 
-/* What the host does with bytes that it maps. Written bytes reach the device with the unmapping. */
+/* What the host does with bytes that it maps; PF_WRITE: it writes all of them. They reach the device with the unmapping. */
 typedef enum { PF_READ = 1, PF_WRITE = 2, PF_READ_WRITE = 3 } pf_access;
 
 /* The driver, if there is one, and what it drives. `*device` is for `pf_device_close`, also where this fails. */
@@ -32,6 +32,9 @@ pf_status pf_device_unmap(pf_device *device, void *address);
 
 /* Start call `index` of a program of the image, after all that was enqueued before. */
 pf_status pf_device_enqueue(pf_device *device, const pf_program *program, uint32_t index);
+
+/* Start all calls of a program in order, as call by call would or as one. */
+pf_status pf_device_enqueue_all(pf_device *device, const pf_program *program);
 
 /* Start what computes nothing, as a call is started. */
 pf_status pf_device_enqueue_nothing(pf_device *device);

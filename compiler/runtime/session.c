@@ -234,9 +234,9 @@ pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index) 
 }
 
 static pf_status run(pf_step *step, const pf_program *program) {
-    pf_status status = PF_OK;
     uint64_t mode = pf_denormals_flush();
-    for (uint32_t i = 0; i < program->call_count && status == PF_OK; i++) status = pf_run_call(step, program, i);
+    pf_threads_use(step->pool);
+    pf_status status = pf_device_enqueue_all(step->device, program);
     pf_denormals_restore(mode);
     return status == PF_OK ? pf_device_finish(step->device) : status;
 }

@@ -64,6 +64,11 @@ class CpuTarget:
         return self.kind
 
     @property
+    def core_columns(self) -> tuple[str, str]:
+        """Cores, and bits of a vector, for a table of targets."""
+        return str(self.cores), str(self.vector_bits)
+
+    @property
     def cache_bytes(self) -> int:
         """Of the last cache."""
         return self.l3_bytes or self.l2_bytes

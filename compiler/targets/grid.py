@@ -65,6 +65,11 @@ class GridTarget:
         return self.host.architecture
 
     @property
+    def core_columns(self) -> tuple[str, str]:
+        """Cores, and bits of a vector, for a table of targets: a CPU's."""
+        return "-", "-"
+
+    @property
     def cores(self) -> int:
         """Threads of the host that a step uses: one, which starts kernels."""
         return 1

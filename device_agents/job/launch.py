@@ -20,11 +20,11 @@ import base64
 import contextlib
 import ctypes
 import fcntl
-import itertools
 import json
 import os
 import platform
 import resource
+import runpy
 import signal
 import stat
 import struct
@@ -32,14 +32,8 @@ import sys
 import time
 
 UNNAMED_LIMITS = {"RLIMIT_MSGQUEUE": 12}  # the kernel's number, on every architecture here; PyPy lacks the name
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS = (
-    1,
-    4,
-    22,
-    23,
-    24,
-    28,
-)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
+PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS = 23, 24, 28
 PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 38, 39, 47, 4
 SECUREBITS = 0x01 | 0x02 | 0x20 | 0x40 | 0x80
 """Root has no powers by its number, none are kept over a change of user, none can be handed on; all of it locked."""
@@ -82,6 +76,7 @@ def main() -> None:
     say_to = plan["say"]
     if say_to > 2:
         os.set_inheritable(say_to, False)
+    found = runpy.run_path(plan["facts"]) if plan["probe"] else {}  # while its file is in view
     doing = "die with the agent"
     try:
         _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
@@ -106,7 +101,7 @@ def main() -> None:
         _install_and_tell(plan["filter"])
         libc.socket(AF_UNIX, SOCK_STREAM, 0)
     if plan["probe"]:
-        _say({"event": "launch", "monotonic_s": time.monotonic(), "facts": _facts(plan, abi)})
+        _say({"event": "launch", "monotonic_s": time.monotonic(), "facts": found["facts"](plan, abi)})
         os._exit(0)
     _become(plan)
 
@@ -238,12 +233,12 @@ def _drop(uid: "int | None") -> None:
         os.setuid(uid)
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     nothing = ctypes.create_string_buffer(24)
-    _call("capset", libc.syscall(ctypes.c_long(SYS["capset"]), _cap_header(), nothing))
+    _call("capset", libc.syscall(ctypes.c_long(SYS["capset"]), cap_header(), nothing))
     _call("no_new_privs", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))  # changing the user has cleared it
 
 
-def _cap_header() -> "ctypes.Array[ctypes.c_char]":
+def cap_header() -> "ctypes.Array[ctypes.c_char]":
     return ctypes.create_string_buffer(struct.pack("Ii", CAP_VERSION_3, 0), 8)
 
 
@@ -283,7 +278,7 @@ def _allow(rules: int, path: str, access: int) -> None:
     os.close(found)
 
 
-def _install(text: str, flags: int = SPEC_ALLOW) -> int:
+def install(text: str, flags: int = SPEC_ALLOW) -> int:
     """The list of system calls, of this thread, which is the only one. Returns the listener, if flags ask for one."""
     program = base64.b64decode(text).replace(struct.pack("<I", THIS_PROCESS), struct.pack("<I", os.getpid()))
     code = ctypes.create_string_buffer(program, len(program))
@@ -303,7 +298,7 @@ def _install_and_tell(text: str) -> None:
     parts = ctypes.create_string_buffer(struct.pack("PN", ctypes.addressof(data), len(data)))
     control = ctypes.create_string_buffer(struct.calcsize(CONTROL))
     message = struct.pack(MESSAGE, 0, 0, ctypes.addressof(parts), 1, ctypes.addressof(control), len(control), 0)
-    listener = _install(text, SPEC_ALLOW | NEW_LISTENER)
+    listener = install(text, SPEC_ALLOW | NEW_LISTENER)
     struct.pack_into(CONTROL, control, 0, struct.calcsize("Niii"), SOL_SOCKET, SCM_RIGHTS, listener)
     if libc.sendmsg(FD_OF_AGENT, message, 0) != len(data):
         raise OSError(ctypes.get_errno(), "hand the listener over")
@@ -336,7 +331,7 @@ def _become(plan: dict) -> None:  # type: ignore[type-arg]
         if tells:
             _install_and_tell(text)
         else:
-            _install(text)
+            install(text)
         libc.syscall(ctypes.c_long(SYS["execveat"]), *arguments)
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     except OSError as error:
@@ -351,55 +346,6 @@ def _above_the_limit(descriptor: int, number: int) -> int:
 
 def _strings(words: "list[str]") -> "ctypes.Array[ctypes.c_char_p]":
     return (ctypes.c_char_p * (len(words) + 1))(*(os.fsencode(word) for word in words), None)
-
-
-def _facts(plan: dict, abi: int) -> dict:  # type: ignore[type-arg]
-    """What is really so, tried out here: the probe matrix is made of it."""
-    held = ctypes.create_string_buffer(24)
-    libc.syscall(ctypes.c_long(SYS["capget"]), _cap_header(), held)
-    bounding = [number for number in range(41) if libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) == 1]
-    return {
-        "uid": os.getuid(),
-        "no_capabilities": not any(held.raw) and (not bounding or plan["uid"] is None),
-        "no_new_privileges": libc.prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1,
-        "own_processes": os.getppid() == 0,
-        "no_network": _interfaces() <= {b"lo"},
-        "empty_root": not os.path.exists(plan["hidden"]) and not os.path.exists("/etc/passwd"),
-        "read_only": not _works(lambda: os.close(os.open("x", os.O_CREAT | os.O_WRONLY))),
-        "writes_out": _works(lambda: os.close(os.open("out/x", os.O_CREAT | os.O_WRONLY))),
-        "landlock": abi if abi and not _works(lambda: os.mkfifo("out/f")) else 0,
-        "proc": os.path.exists("/proc/self/status"),
-        "filter": _ends(plan["filter"], lambda: libc.socket(AF_UNIX, SOCK_STREAM, 0)) == signal.SIGSYS,
-        "one_process": _ends(plan["filter"], os.fork) == signal.SIGSYS,
-    }
-
-
-def _interfaces() -> "set[bytes]":
-    """Names of network interfaces, of `struct if_nameindex`: PyPy's `socket` does not list them."""
-    libc.if_nameindex.restype = ctypes.POINTER(ctypes.c_char_p * 2)
-    return {one[1] for one in itertools.takewhile(lambda one: one[1] is not None, libc.if_nameindex())}
-
-
-def _works(act) -> bool:  # type: ignore[no-untyped-def]
-    try:
-        act()
-    except OSError:
-        return False
-    return True
-
-
-def _ends(text: "str | None", act) -> int:  # type: ignore[no-untyped-def]
-    """The signal that ends a process which does `act` under the filter; 0: none."""
-    if text is None:
-        return 0
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1] & 0x7F
-    try:
-        _install(text)
-        act()
-    finally:
-        os._exit(0)
 
 
 def _call(what: str, result: int) -> int:

@@ -94,6 +94,7 @@ class Sandbox:
             "rlimits": dict(rlimits),
             "say": say,
             "probe": probe,
+            "facts": own_file("job/launch_facts.py") if probe else "",
             "hidden": hidden,
         }
         return [sys.executable, "-I", "-S", own_file("job/launch.py"), json.dumps(plan)]

@@ -89,10 +89,12 @@ LAYERS: dict[str, Layers] = {
         ),
         "conv",  # also by Winograd's algorithm
         "depthwise",
+        "grid",  # the same families for devices that run groups of items
         "family",  # which plan and which emitter
         "worker",
         "workers",  # its processes, seen from here
         ("api", "linking"),
+        ("opencl_testing", "cuda_testing"),
         "testing",
     ),
 }

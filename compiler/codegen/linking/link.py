@@ -126,13 +126,14 @@ def runtime_objects(zig_triple: str, kind: str) -> tuple[Path, ...]:
     """
     return (
         *objects_of(zig_triple, sorted(RUNTIME.glob("*.c")), ()),
-        *objects_of(zig_triple, [device_source(kind)], ()),
+        *objects_of(zig_triple, device_sources(kind), ()),
     )
 
 
-def device_source(kind: str) -> Path:
-    """The runtime's part that runs kernels on this kind of target."""
-    return RUNTIME / "devices" / f"{kind}.c"
+def device_sources(kind: str) -> list[Path]:
+    """The runtime's part that runs kernels on this kind of target: `<kind>.c`, and `<kind>_<part>.c` of a long one."""
+    folder = RUNTIME / "devices"
+    return [folder / f"{kind}.c", *sorted(folder.glob(f"{kind}_*.c"))]
 
 
 def objects_of(triple: str, sources: Sequence[Path], flags: Sequence[str]) -> tuple[Path, ...]:
@@ -177,8 +178,9 @@ def _object_of(kernel: CompiledKernel) -> bytes:
 
 
 def _runtime_digest(zig_triple: str, sources: Sequence[Path], flags: Sequence[str]) -> str:
-    """Digest of everything that decides the objects: flags, tools, and the folders that the sources are in."""
-    digest = hashlib.sha256(repr((zig_triple, FLAGS, *flags, importlib.metadata.version("ziglang"))).encode())
+    """Digest of everything that decides the objects: which they are, flags, tools, and the folders of the sources."""
+    names = sorted(source.name for source in sources)
+    digest = hashlib.sha256(repr((zig_triple, names, FLAGS, *flags, importlib.metadata.version("ziglang"))).encode())
     for path in sorted(
         path for folder in {RUNTIME, *(source.parent for source in sources)} for path in folder.iterdir()
     ):

@@ -14,7 +14,7 @@ from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.linking.link import (
     DRIVER_LIBRARIES,
     RUNTIME,
-    device_source,
+    device_sources,
     objects_of,
     warm_toolchain,
     write_kernels,
@@ -63,7 +63,7 @@ def link_library(image: BinaryImage, kernels: Mapping[str, CompiledKernel], targ
 def library_objects(library_triple: str, kind: str) -> tuple[Path, ...]:
     """The runtime for a shared library: position-independent, and without what is the command's."""
     shared = (RUNTIME / f"{stem}.c" for stem in SHARED_SOURCES)
-    own = [*shared, *sorted(LIBRARY.glob("*.c")), device_source(kind)]
+    own = [*shared, *sorted(LIBRARY.glob("*.c")), *device_sources(kind)]
     return objects_of(library_triple, own, SHARED_FLAGS)
 
 

@@ -87,6 +87,11 @@ pf_status pf_device_enqueue(pf_device *device, const pf_program *program, uint32
     return call(device, program, index, program->calls[index].kernel);
 }
 
+pf_status pf_device_enqueue_all(pf_device *device, const pf_program *program) {
+    for (uint32_t i = 0; i < program->call_count; i++) PF_TRY(call(device, program, i, program->calls[i].kernel));
+    return PF_OK;
+}
+
 static int empty_kernel(void *self, const pf_ffi_any *args, int32_t count, pf_ffi_any *result) {
     (void)self, (void)args, (void)count, (void)result;
     return 0;

@@ -255,6 +255,11 @@ pf_status pf_device_enqueue(pf_device *device, const pf_program *program, uint32
     return PF_OK;
 }
 
+pf_status pf_device_enqueue_all(pf_device *device, const pf_program *program) {
+    for (uint32_t i = 0; i < program->call_count; i++) PF_TRY(pf_device_enqueue(device, program, i));
+    return PF_OK;
+}
+
 pf_status pf_device_enqueue_nothing(pf_device *device) { return start(device, device->empty, 1, 1); }
 
 pf_status pf_device_finish(pf_device *device) { return check(device->cl.clFinish(device->queue), "clFinish"); }
