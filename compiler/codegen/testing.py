@@ -12,8 +12,8 @@ from pathlib import Path
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.linking.link import RUNTIME
 from compiler.codegen.cuda_testing import CudaKernel
+from compiler.codegen.linking.link import RUNTIME
 from compiler.codegen.opencl_testing import run_on_device
 from compiler.codegen.running import Runnable, Storage, loaded, object_of, zig
 from compiler.codegen.symbols import symbol_of

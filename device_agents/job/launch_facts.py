@@ -7,8 +7,9 @@ import ctypes
 import itertools
 import os
 import signal
+import sys
 
-import __main__ as launch
+launch = sys.modules["__main__"]
 
 
 def facts(plan: dict, abi: int) -> dict:  # type: ignore[type-arg]

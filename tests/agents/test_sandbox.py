@@ -20,7 +20,7 @@ from device_agents.job.sandbox import NOBODY, Sandbox, job_rlimits, level_of, pr
 from device_agents.job.step import Ending, Process, check, run_process
 from device_agents.wire import ISOLATION_PARTS, borne_out
 
-LIMITS = job_rlimits(memory_bytes=1 << 28, disk_bytes=1 << 20, cpu_s=60, emulated=False)
+LIMITS = job_rlimits(memory_bytes=1 << 28, disk_bytes=1 << 20, cpu_s=60, sparse=False)
 SHOWN = tuple(f"/{name}" for name in sorted(os.listdir("/")) if name not in ("proc", "sys", "dev", "tmp", "job"))
 BEST = probe(with_cgroup=False, shown=SHOWN)
 """As for binaries. Scripts are binaries here: they see the whole system, and no call is refused them."""

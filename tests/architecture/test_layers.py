@@ -94,6 +94,7 @@ LAYERS: dict[str, Layers] = {
         "worker",
         "workers",  # its processes, seen from here
         ("api", "linking"),
+        "running",  # operands and objects in this process, for tests
         ("opencl_testing", "cuda_testing"),
         "testing",
     ),

@@ -55,12 +55,19 @@ pf_status pf_cuda_check(const pf_device *device, cu_result code, const char *wha
 
 pf_status pf_cuda_enter(const pf_device *device) { return PF_CUDA(device, cuCtxSetCurrent, device->context); }
 
-static pf_status load_driver(pf_device *device) {
-    for (size_t i = 0; i < sizeof DRIVERS / sizeof *DRIVERS && !device->library; i++)
+/* What the loader itself says, not what is so of the folders that only a Jetson has, tells people what is missing. */
+static pf_status load_library(pf_device *device) {
+    device->library = dlopen(DRIVERS[0], RTLD_NOW | RTLD_LOCAL);
+    if (device->library) return PF_OK;
+    pf_status status = pf_fail(PF_LIMITS, "limits.driver", "there is no CUDA driver (%s); install NVIDIA's driver of this board "
+                               "or GPU", dlerror());
+    for (size_t i = 1; i < sizeof DRIVERS / sizeof *DRIVERS && !device->library; i++)
         device->library = dlopen(DRIVERS[i], RTLD_NOW | RTLD_LOCAL);
-    if (!device->library)
-        return pf_fail(PF_LIMITS, "limits.driver", "there is no CUDA driver (%s); install NVIDIA's driver of this board or GPU",
-                       dlerror());
+    return device->library ? PF_OK : status;
+}
+
+static pf_status load_driver(pf_device *device) {
+    PF_TRY(load_library(device));
 #define PF_CU_LOAD(name, parameters)                                                                                      \
     *(void **)&device->cu.name = dlsym(device->library, #name);                                                           \
     if (!device->cu.name)                                                                                                 \

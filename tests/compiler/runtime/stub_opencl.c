@@ -1,4 +1,5 @@
-/* A driver that runs nothing: what STUB_OPENCL names goes wrong, all else succeeds. */
+/* A driver that runs nothing: what STUB_OPENCL names goes wrong, all else succeeds. STUB_LOG is a file for a line of each buffer
+ * and each argument that is an offset. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,14 @@ static unsigned char *memory;
 static int fails(const char *what) {
     const char *asked = getenv("STUB_OPENCL");
     return asked && strcmp(asked, what) == 0;
+}
+
+static void tell(const char *what, uint64_t number) {
+    const char *path = getenv("STUB_LOG");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    fprintf(file, "%s %llu\n", what, (unsigned long long)number);
+    fclose(file);
 }
 
 static handle made(const char *what, cl_int *code) {
@@ -70,6 +79,7 @@ handle clCreateCommandQueue(handle context, handle device, uint64_t properties, 
 
 handle clCreateBuffer(handle context, uint64_t flags, size_t bytes, void *host, cl_int *code) {
     (void)context, (void)flags, (void)host;
+    tell("buffer", bytes);
     memory = calloc(1, bytes);
     return made("clCreateBuffer", code);
 }
@@ -102,7 +112,11 @@ cl_int clGetKernelWorkGroupInfo(handle kernel, handle device, uint32_t what, siz
 }
 
 cl_int clSetKernelArg(handle kernel, uint32_t index, size_t size, const void *value) {
-    (void)kernel, (void)index, (void)size, (void)value;
+    uint64_t number;
+    (void)kernel;
+    if (size != sizeof number) return -51;
+    memcpy(&number, value, sizeof number);
+    if (index % 2) tell("argument", number);
     return fails("clSetKernelArg") ? -51 : 0;
 }
 

@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import os
 import struct
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compiler.api import BuildSettings, compile_training
+from compiler.api import BuildSettings, compile_training, make_image
+from compiler.codegen.linking.tables import table_source
+from compiler.pipeline import compile_step
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
+from tests.compiler.runtime.drivers import build_stub, logged, mapped_bytes, operand_bytes, run_with
 
 pytestmark = pytest.mark.xdist_group("opencl")
 STUB = Path(__file__).with_name("stub_opencl.c")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> StepBinary:
+def settings() -> BuildSettings:
     spec = TrainingSpec.parse({"batch": 4, "optimizer": {"kind": "sgd", "learning_rate": 0.01}})
-    settings = BuildSettings(SparsePlan.parse({"preset": "full"}), spec, load("x86-64-v3/opencl"))
+    return BuildSettings(SparsePlan.parse({"preset": "full"}), spec, load("x86-64-v3/opencl"))
+
+
+@pytest.fixture(scope="module")
+def built(settings: BuildSettings, tmp_path_factory: pytest.TempPathFactory) -> StepBinary:
     return StepBinary.unpack(compile_training(MODELS["mlp"](), settings), tmp_path_factory.mktemp("opencl"))
+
+
+@pytest.fixture(scope="module")
+def tables(settings: BuildSettings) -> str:
+    step = compile_step(MODELS["mlp"](), settings)
+    return table_source(make_image(step, {}, settings.target.name), step.kernels)
 
 
 def stub(folder: Path, *options: str) -> Path:
     """The folder with the stub as its driver."""
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.31", "-shared", "-fPIC", "-O1",
-               "-Wall", "-Wextra", "-Werror", *options, str(STUB), "-o", str(folder / "libOpenCL.so.1")]  # fmt: skip
-    subprocess.run(command, check=True, env={**os.environ, "ZIG_LOCAL_CACHE_DIR": str(folder)})
-    return folder
+    return build_stub(STUB, folder / "libOpenCL.so.1", *options)
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +49,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stub(tmp_path_factory.mktemp("driver"))
 
 
-def run(binary: StepBinary, drivers: Path, wrong: str = "") -> tuple[int, list[dict[str, Any]]]:
-    """Exit code and events of a short profile with the drivers of a folder before the system's."""
-    command = [str(binary.folder / "bin/step"), "profile", "--weights", str(binary.weights), "--steps", "2"]
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(drivers), "STUB_OPENCL": wrong}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+def run(binary: StepBinary, drivers: Path, wrong: str = "", **environment: str) -> tuple[int, list[dict[str, Any]]]:
+    """Exit code and events of a short profile with this driver, of which something is wrong."""
+    return run_with(binary, drivers, STUB_OPENCL=wrong, **environment)
 
 
 def test_the_program_asks_for_an_old_glibc_and_no_driver(built: StepBinary) -> None:
@@ -71,6 +75,20 @@ def test_with_a_driver_a_run_names_the_device(built: StepBinary, driver: Path) -
     assert events[0]["event"] == "start"
     assert events[0]["device"] == "GPU stub device, OpenCL 1.2 stub, driver 7.1"
     assert [event["event"] for event in events].count("step") == 2
+
+
+def test_all_memory_is_one_buffer_of_the_planned_bytes(
+    built: StepBinary, driver: Path, tables: str, tmp_path: Path
+) -> None:
+    log, operands = tmp_path / "log", operand_bytes(tables)
+    code, _ = run(built, driver, STUB_LOG=str(log))
+    assert code == 0
+    assert logged(log, "buffer") == [str(-(-mapped_bytes(built) // 4) * 4)], "one, rounded up to a whole word"
+    offsets = {int(offset) for offset in logged(log, "argument")}
+    assert offsets
+    assert offsets <= operands.keys(), "every argument is an operand of the plan"
+    outside = {offset for offset in offsets if offset + operands[offset] > mapped_bytes(built)}
+    assert outside == set()
 
 
 def test_without_a_driver_the_next_step_is_told(built: StepBinary, tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Running one kernel's CUDA text from NumPy, for tests: as C++ on this CPU, each item of a group a fiber.
+
+Everything is run twice, items and groups in ascending and in descending order, so that a missing barrier, or a group
+that reads what another one writes, shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from compiler.codegen.choice import DEFAULT, Choice
+from compiler.codegen.family import emit_kernel, workspace_bytes_of
+from compiler.codegen.running import Runnable, Storage, loaded, object_of
+from compiler.codegen.symbols import symbol_of
+from compiler.graph import Array
+from compiler.kernels.spec import KernelSpec
+from compiler.targets import GridTarget
+
+SHIM = Path(__file__).parent / "cuda_shim.h"
+_FAULTS = {1: "some items of a group wait at a barrier that others do not come by", 2: "an item's stack is too small"}
+
+
+class CudaKernel(Runnable):
+    """A kernel's CUDA text, compiled as C++ for this CPU."""
+
+    def __init__(self, spec: KernelSpec, target: GridTarget, choice: Choice = DEFAULT) -> None:
+        from compiler.codegen.grid.cuda import cuda_text  # imports TVM, as `emit_kernel` does
+
+        super().__init__(spec, workspace_bytes_of(spec, target, 1, choice))
+        emitted = cast(Any, emit_kernel(spec, target, 1, choice))
+        text, self.launches = cuda_text(emitted, symbol_of(spec, choice), capability=target.capability)
+        calls = [f'extern "C" void run_{one.entry}(void **p) {{ pf_call({one.entry}, p); }}\n' for one in self.launches]
+        source = SHIM.read_text() + text + "".join(calls)
+        self._library = loaded(object_of("cuda", source, "-x", "c++", "-O1", "-fPIC"))
+        self.is_backwards = False
+
+    def call(self, storages: Sequence[Storage]) -> None:
+        """All launches, one after the other; items and groups from the last to the first if `is_backwards`."""
+        for launch in self.launches:
+            body = getattr(self._library, f"run_{launch.entry}")
+            operands = (ctypes.c_void_p * len(launch.operands))(
+                *(storages[number].address for number in launch.operands)
+            )
+            code = self._library.pf_launch(body, operands, launch.groups, launch.items, int(self.is_backwards))
+            assert code == 0, f"{launch.entry}: {_FAULTS[code]}"
+
+    def run(self, *inputs: Array, initial: Sequence[Array | None] = ()) -> tuple[Array, ...]:
+        """The outputs, which are the same in both orders. Raises: AssertionError, as `Runnable.run`, or if not."""
+        both = []
+        for self.is_backwards in (False, True):
+            both.append(super().run(*inputs, initial=initial))
+        for number, (one, other) in enumerate(zip(*both, strict=True)):
+            assert one.tobytes() == other.tobytes(), f"output {number} depends on the order of items or groups"
+        return both[0]
