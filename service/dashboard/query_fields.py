@@ -37,6 +37,7 @@ from service.database.models import (
 )
 from service.farm import Farm
 from service.jobs.filter import JobFilter
+from service.runs.engines import ENGINES
 from service.runs.filter import RunFilter
 from service.runs.tags import has_tag
 
@@ -46,6 +47,7 @@ RunState = Annotated[str, Query(max_length=200), Among("state", ("open", *RUN_ST
 Mode = Annotated[str, Query(max_length=200), Among("mode", MODES)]
 Class = Annotated[str, Query(alias="class", max_length=200), Among("class", get_args(MeasurementClass))]
 Verdict = Annotated[str, Query(max_length=200), Among("verdict", get_args(VerdictKind))]
+Engine = Annotated[str, Query(max_length=200), Among("engine", ENGINES)]
 Health = Annotated[str, Query(max_length=200), Among("health", HEALTHS)]
 Precision = Annotated[str, Query(max_length=200), Among("precision", EVERY_PRECISION)]
 Days = Annotated[str, Query(max_length=200), Among("days", tuple(days for days, _ in AGES))]
@@ -67,10 +69,12 @@ BeforeEntry = Annotated[str, Query(max_length=200), OfRow("before", "aud")]
 def run_filter(
     farm: FarmDep, state: RunState = "", mode: Mode = "", model: Text = "", plan: Text = "", target: Text = "",
     device: Text = "", measurement_class: Class = "", verdict: Verdict = "", bundle: Text = "", group: Text = "",
-    code: Text = "", tag: Text = "",
+    code: Text = "", tag: Text = "", engine: Engine = "",
 ) -> RunFilter:  # fmt: skip
     """The run filter of a query."""
-    chosen = RunFilter(state, mode, bundle, target, device, measurement_class, verdict, model, plan, group, code, tag)
+    chosen = RunFilter(
+        state, mode, bundle, target, device, measurement_class, verdict, model, plan, group, code, tag, engine
+    )
     _check(farm, _names_of_runs(chosen))
     return chosen
 

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement
 from device_agents.wire import MODES, MeasurementClass, VerdictKind
 from service.database.models import OPEN_RUN_STATES, RUN_STATES, Holding, Run
 from service.query import check_value
+from service.runs.engines import ENGINES, ran_on
 from service.runs.tags import has_tag
 
 
@@ -33,13 +34,16 @@ class RunFilter:
     code: str = ""
     """How it ended, in the public contract's word (`device.lost`)."""
     tag: str = ""
+    engine: str = ""
+    """What ran its kernels (`cpu`, `opencl`)."""
 
     def __post_init__(self) -> None:
-        """Raises: Invalid for a state, mode, class or verdict that no run can have."""
+        """Raises: Invalid for a state, mode, class, verdict or engine that no run can have."""
         check_value("state", self.state, (*RUN_STATES, "open"))
         check_value("mode", self.mode, MODES)
         check_value("measurement_class", self.measurement_class, get_args(MeasurementClass))
         check_value("verdict", self.verdict, get_args(VerdictKind))
+        check_value("engine", self.engine, ENGINES)
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Run` joined with the `Holding` of its bundle."""
@@ -50,6 +54,7 @@ class RunFilter:
             (Run.code, self.code),
         )  # fmt: skip
         ours = [Run.is_canary.is_(False), *([has_tag(self.tag)] if self.tag else [])]
+        ours += [ran_on(self.engine)] if self.engine else []
         if self.state == "open":
             return [*ours, Run.state.in_(OPEN_RUN_STATES), *(column == value for column, value in pairs[1:] if value)]
         return [*ours, *(column == value for column, value in pairs if value)]

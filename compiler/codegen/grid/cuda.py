@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import tvm
+import tvm.backend.cuda.codegen  # whose words TVM looks for when it writes CUDA, and which workers do not load
 
 from compiler.codegen.artefacts import Artefact, CompiledKernel, Launch, Resources
 from compiler.codegen.grid import nvrtc

@@ -1,21 +1,12 @@
-/* cuda.c: NVIDIA's GPUs, through the CUDA driver API. The driver is loaded when the program runs, so that it starts where there
- * is none and can say so. All memory is one allocation, whose kernels get an address for each operand; a program is a graph,
- * made of its launches the first time that it runs. */
-#include <dlfcn.h>
+/* cuda.c: NVIDIA's GPUs, through the CUDA driver API. Kernels get an address for each operand, in the one allocation that all
+ * memory is; a program is a graph, made of its launches the first time that it runs. */
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cuda_device.h"
 #include "failure.h"
 
-enum { NAME_BYTES = 128, LOG_BYTES = 320, PROGRAMS = PF_CUDA_PROGRAMS };
-
-/* The loader of a Jetson, or of a container on it, may not know the driver's folder, which differs by JetPack's version. */
-static const char *const DRIVERS[] = {"libcuda.so.1", "/usr/lib/aarch64-linux-gnu/tegra/libcuda.so.1",
-                                      "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1",
-                                      "/usr/lib/aarch64-linux-gnu/tegra-egl/libcuda.so.1"};
+enum { LOG_BYTES = 320, PROGRAMS = PF_CUDA_PROGRAMS };
 
 static const pf_program *program_at(int number) {
     const pf_program *const programs[PROGRAMS] = {&pf_image_data.train, &pf_image_data.forward, &pf_image_data.accumulate};
@@ -38,84 +29,11 @@ static uint32_t argument_count(const pf_program *program) {
     return count ? program->launches[count - 1].first_argument + program->launches[count - 1].argument_count : 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------- the driver */
-
-static const char *name_of(const pf_device *device, cu_result code) {
-    const char *name = NULL;
-    return device->cu.cuGetErrorName(code, &name) == CUDA_SUCCESS && name ? name : "an unknown error";
-}
-
-pf_status pf_cuda_check(const pf_device *device, cu_result code, const char *what) {
-    if (code == CUDA_SUCCESS) return PF_OK;
-    if (code == CUDA_ERROR_OUT_OF_MEMORY)
-        return pf_fail(PF_LIMITS, "limits.memory", "the CUDA driver has no room for this step (%s answered %s); free memory or "
-                       "use a sparser plan or a smaller batch", what, name_of(device, code));
-    return pf_fail(PF_INTERNAL, "internal.device", "the CUDA driver answered %s (%d) to %s", name_of(device, code), code, what);
-}
-
-pf_status pf_cuda_enter(const pf_device *device) { return PF_CUDA(device, cuCtxSetCurrent, device->context); }
-
-/* What the loader itself says, not what is so of the folders that only a Jetson has, tells people what is missing. */
-static pf_status load_library(pf_device *device) {
-    device->library = dlopen(DRIVERS[0], RTLD_NOW | RTLD_LOCAL);
-    if (device->library) return PF_OK;
-    pf_status status = pf_fail(PF_LIMITS, "limits.driver", "there is no CUDA driver (%s); install NVIDIA's driver of this board "
-                               "or GPU", dlerror());
-    for (size_t i = 1; i < sizeof DRIVERS / sizeof *DRIVERS && !device->library; i++)
-        device->library = dlopen(DRIVERS[i], RTLD_NOW | RTLD_LOCAL);
-    return device->library ? PF_OK : status;
-}
-
-static pf_status load_driver(pf_device *device) {
-    PF_TRY(load_library(device));
-#define PF_CU_LOAD(name, parameters)                                                                                      \
-    *(void **)&device->cu.name = dlsym(device->library, #name);                                                           \
-    if (!device->cu.name)                                                                                                 \
-        return pf_fail(PF_LIMITS, "limits.driver", "the CUDA driver has no %s: it is older than CUDA 11.4", #name);
-    PF_CU_FUNCTIONS(PF_CU_LOAD)
-    return PF_OK;
-}
-
-/* The first GPU: the driver's CUDA_VISIBLE_DEVICES says which that is. */
-static pf_status choose_device(pf_device *device) {
-    int32_t count = 0;
-    cu_result code = device->cu.cuInit(0);
-    if (code == CUDA_SUCCESS) code = device->cu.cuDeviceGetCount(&count);
-    if (code == CUDA_SUCCESS && count > 0) return PF_CUDA(device, cuDeviceGet, &device->device, 0);
-    return pf_fail(PF_LIMITS, "limits.driver", "CUDA knows no GPU here (%s): the driver's library is installed, but its kernel "
-                   "module is not loaded or of another version, or this process may not open the GPU",
-                   code == CUDA_SUCCESS ? "it counts none" : name_of(device, code));
-}
-
-int32_t pf_cuda_attribute(const pf_device *device, int32_t what) {
-    int32_t value = 0;
-    device->cu.cuDeviceGetAttribute(&value, what, device->device);
-    return value;
-}
-
-static void describe(pf_device *device) {
-    char name[NAME_BYTES] = "";
-    int32_t version = 0;
-    device->cu.cuDeviceGetName(name, sizeof name, device->device);
-    device->cu.cuDriverGetVersion(&version);
-    name[sizeof name - 1] = 0;
-    snprintf(device->message, sizeof device->message, "GPU %s, compute capability %d.%d, driver CUDA %d.%d", name,
-             pf_cuda_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-             pf_cuda_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR), version / 1000, version % 1000 / 10);
-}
-
 pf_status pf_device_open(pf_device **made) {
     pf_device *device = *made = calloc(1, sizeof **made);
     if (!device) return pf_fail(PF_LIMITS, "limits.memory", "no memory for a step");
-    PF_TRY(load_driver(device));
-    PF_TRY(choose_device(device));
-    describe(device);
-    PF_TRY(PF_CUDA(device, cuDevicePrimaryCtxRetain, &device->context, device->device));
-    PF_TRY(pf_cuda_enter(device));
-    return PF_CUDA(device, cuStreamCreate, &device->stream, CU_STREAM_NON_BLOCKING);
+    return pf_cuda_start(device);
 }
-
-/* -------------------------------------------------------------------------------------------------------- kernels */
 
 /* Whether it means that this driver does not take such code for this GPU. */
 static bool refuses(cu_result code) {
@@ -141,7 +59,7 @@ static pf_status load_code(const pf_device *device, const pf_code *code, cu_hand
     if (code->other) second = device->cu.cuModuleLoadDataEx(module, code->other, 2, options, values);
     if (!refuses(second)) return pf_cuda_check(device, second, "cuModuleLoadDataEx");
     return pf_fail(PF_LIMITS, "limits.device", "%s takes no form of a kernel of this build (code: %s; PTX: %s%s%s); build for "
-                   "this GPU, or update its driver", device->message, name_of(device, first), name_of(device, second),
+                   "this GPU, or update its driver", device->message, pf_cuda_name(device, first), pf_cuda_name(device, second),
                    *log ? ": " : "", log);
 }
 
@@ -242,11 +160,6 @@ pf_status pf_device_enqueue_nothing(pf_device *device) {
     return start(device, device->empty, 1, 1, NULL);
 }
 
-pf_status pf_device_finish(pf_device *device) {
-    PF_TRY(pf_cuda_enter(device));
-    return PF_CUDA(device, cuStreamSynchronize, device->stream);
-}
-
 static void release_kernels(pf_device *device) {
     for (int number = 0; number < PROGRAMS; number++) {
         if (device->graphs[number]) device->cu.cuGraphExecDestroy(device->graphs[number]);
@@ -265,9 +178,8 @@ void pf_device_close(pf_device *device) {
     if (device->stream) device->cu.cuStreamSynchronize(device->stream);
     release_kernels(device);
     pf_cuda_free_memory(device);
-    if (device->stream) device->cu.cuStreamDestroy_v2(device->stream);
-    if (device->context) device->cu.cuDevicePrimaryCtxRelease_v2(device->device);
-    free(device); /* the driver stays loaded: it does not bear to be unloaded */
+    pf_cuda_stop(device);
+    free(device);
 }
 
 const char *pf_device_message(const pf_device *device) { return device->message; }

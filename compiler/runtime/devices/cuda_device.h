@@ -1,4 +1,4 @@
-/* cuda_device.h: the inside of a device behind CUDA: cuda.c is its driver and kernels, cuda_memory.c its memory. */
+/* cuda_device.h: the inside of a device behind CUDA: cuda_driver.c is its driver, cuda_memory.c its memory, cuda.c its kernels. */
 #ifndef POCKFARM_CUDA_DEVICE_H
 #define POCKFARM_CUDA_DEVICE_H
 
@@ -34,9 +34,16 @@ struct pf_device {
     char message[PF_CUDA_MESSAGE_BYTES];
 };
 
+/* Load the driver and take the first GPU. Undone by `pf_cuda_stop`, also where this fails. */
+pf_status pf_cuda_start(pf_device *device);
+void pf_cuda_stop(pf_device *device);
+
 /* What a call of the driver answered. */
 pf_status pf_cuda_check(const pf_device *device, cu_result code, const char *what);
 #define PF_CUDA(device, name, ...) pf_cuda_check(device, (device)->cu.name(__VA_ARGS__), #name)
+
+/* The driver's name of an error. */
+const char *pf_cuda_name(const pf_device *device, cu_result code);
 
 /* Before other calls: a thread has a context of its own, and any thread may come. */
 pf_status pf_cuda_enter(const pf_device *device);

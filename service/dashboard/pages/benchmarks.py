@@ -31,12 +31,14 @@ from service.dashboard.pages.fronts import Axes, axis_filters, fronts
 from service.dashboard.pages.run_table import measured_values
 from service.dashboard.parts import CLASSES, COUNTING, Figure, Filter
 from service.dashboard.tables import Column, Row, Table, Value, table
+from service.runs.engines import engine_of
 from service.runs.filter import RunFilter
 from service.runs.variation import variations
 
 COLUMNS: tuple[Column, ...] = (
     Column("plan", "Plan", primary=True, sortable=True),
     Column("target", "Target", files_only=True),
+    Column("engine", "Engine", sortable=True),
     Column("device", "Device", sortable=True, wide_only=True),
     Column("precision", "Precision", sortable=True, wide_only=True),
     Column("verdict", "Verdict", "verdict"),
@@ -263,6 +265,8 @@ def _group(
     listing = listing.hiding_empty("rank", *OF_TIME, "energy_mj", "loss", "peak_rss_mib", "dominated")
     if len({entry.precision for entry in like}) < 2:
         listing = listing.hiding("precision")
+    if len({engine_of(entry.target) for entry in like}) < 2:
+        listing = listing.hiding("engine")
     is_known = "latency" not in axes or all(rank and rank.best == rank.worst for rank in places)
     return Group(
         title=first.model_name,
@@ -307,6 +311,7 @@ def _row(
         "batch": entry.batch,
         "plan": entry.plan_name,
         "target": entry.target,
+        "engine": engine_of(entry.target),
         "device": entry.device_name,
         "precision": entry.precision or None,
         "verdict": entry.verdict,

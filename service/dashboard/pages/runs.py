@@ -12,6 +12,7 @@ from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import CLASSES, VERDICTS, Filter, Listing, choices
 from service.database.models import RUN_STATES, RunGroup
 from service.groups import service as groups
+from service.runs.engines import ENGINES, engine_of
 from service.runs.filter import RunFilter
 
 PAGE_ROWS = 50
@@ -49,7 +50,7 @@ def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
         ("state", chosen.state), ("mode", chosen.mode), ("model", chosen.model), ("plan", chosen.plan),
         ("target", chosen.target), ("device", chosen.device), ("class", chosen.measurement_class),
         ("verdict", chosen.verdict), ("bundle", chosen.bundle), ("group", chosen.group), ("code", chosen.code),
-        ("tag", chosen.tag),
+        ("tag", chosen.tag), ("engine", chosen.engine),
     )  # fmt: skip
     return tuple(pair for pair in pairs if pair[1])
 
@@ -72,10 +73,17 @@ def what_ran_where(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:
         Filter("model", "Model", chosen.model, choices(values["model"])),
         Filter("plan", "Plan", chosen.plan, choices(values["plan"])),
         Filter("target", "Target", chosen.target, choices(values["target"])),
+        *_engine_filter(values["target"], chosen.engine),
         Filter("device", "Device", chosen.device, queries.device_choices(session)),
         Filter("class", "Class", chosen.measurement_class, choices(tuple(CLASSES))),
         Filter("verdict", "Verdict", chosen.verdict, choices(tuple(VERDICTS))),
     )
+
+
+def _engine_filter(targets: Sequence[str], chosen: str) -> tuple[Filter, ...]:
+    """Where there are several, or one is chosen."""
+    known = [one for one in ENGINES if one == chosen or one in set(map(engine_of, targets))]
+    return (Filter("engine", "Engine", chosen, choices(known)),) if len(known) > 1 or chosen else ()
 
 
 def _tag_filter(session: Session, chosen: RunFilter) -> tuple[Filter, ...]:

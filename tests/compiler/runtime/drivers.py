@@ -26,12 +26,12 @@ def build_stub(source: Path, library: Path, *options: str) -> Path:
 
 
 def run_with(
-    binary: StepBinary, drivers: Path, arguments: tuple[object, ...] = ("--steps", 2), **environment: str
+    drivers: Path, binary: StepBinary, command: str, *arguments: object, **environment: str
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Exit code and events of a short profile with the drivers of a folder before the system's."""
-    command = [str(binary.folder / "bin/step"), "profile", "--weights", str(binary.weights), *map(str, arguments)]
+    """Exit code and events of a command on the binary's own weights; the folder's drivers come before the system's."""
+    words = [str(binary.folder / "bin/step"), command, "--weights", str(binary.weights), *map(str, arguments)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False,
+        words, capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "LD_LIBRARY_PATH": str(drivers), **environment},
     )  # fmt: skip
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]

@@ -2,8 +2,9 @@
  * `integrated` (host and GPU may not use managed memory at once) or `coherent` (integrated, they may). STUB_LOG is a file for
  * lines of what is done.
  *
- * It is strict where a GPU is, and ends the process: no address of device memory is one of the host's; what is copied from pinned
- * memory is read when the stream is waited for, and must be there unchanged; managed memory that is not the host's has no pages.
+ * It is strict where a GPU is, and ends the process: no address of device memory is one of the host's; what is copied from
+ * pinned memory is read when the stream is waited for, and must be there unchanged; managed memory that is not the host's has
+ * no pages.
  *
  * A module's text holds a line for each of its functions, after its first: the name and how many parameters it has. */
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* A driver that runs nothing: what STUB_OPENCL names goes wrong, all else succeeds. STUB_LOG is a file for a line of each buffer
- * and each argument that is an offset. */
+/* A driver that runs nothing: what STUB_OPENCL names goes wrong, all else succeeds. STUB_LOG is a file for lines of buffers and
+ * of arguments that are offsets. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -51,7 +51,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(binary: StepBinary, drivers: Path, wrong: str = "", **environment: str) -> tuple[int, list[dict[str, Any]]]:
     """Exit code and events of a short profile with this driver, of which something is wrong."""
-    return run_with(binary, drivers, STUB_OPENCL=wrong, **environment)
+    return run_with(drivers, binary, "profile", "--steps", 2, STUB_OPENCL=wrong, **environment)
 
 
 def test_the_program_asks_for_an_old_glibc_and_no_driver(built: StepBinary) -> None:

@@ -104,7 +104,7 @@ class _Forward(_Layer):
             self.group.add_products(inner, number, totals, self._weights)
             self.group.publish(inner, totals)
             self.group.each_pair(inner, number, lambda b, sample, column: self._cell(b, step, sample, column))
-            if self.plan.turns > 1:
+            if self.plan.turns > 1:  # whose sums take the place of these
                 self.here.barrier(inner)
 
         block.loop(self.plan.turns, turn, name="turn")
