@@ -13,7 +13,7 @@ from compiler.codegen.grid.attention.plan import CUTS, Cut, cut_for, workspace_b
 from compiler.codegen.opencl_testing import run_on_device
 from compiler.codegen.testing import build_object, run_kernel
 from compiler.errors import BuildError
-from compiler.graph import Array
+from compiler.graph import Array, Attrs
 from compiler.kernels.spec import AttentionSpec
 from compiler.ops import OPERATORS
 from compiler.program.operands import operand_types
@@ -63,7 +63,7 @@ def gradient_operands(spec: AttentionSpec) -> tuple[list[Array], list[Array]]:
 def gradients(
     spec: AttentionSpec, operands: Sequence[Array], wanted: Sequence[bool] = (True,) * 3
 ) -> tuple[Array, ...]:
-    attrs = {"scale": spec.scale, "causal": spec.causal, "wanted": tuple(wanted)}
+    attrs: Attrs = {"scale": spec.scale, "causal": spec.causal, "wanted": tuple(wanted)}
     return OPERATORS["attention_grad"].evaluate(operands, attrs)
 
 
