@@ -112,7 +112,7 @@ def tell(story: Story) -> None:
     if opencl is not None:
         small = MODELS["small_cnn"]()
         job = compile_on_farm(story, "small_cnn", small, "full", DIGITS_SPEC, opencl.targets[0])
-        report = run_on_farm(story, job, opencl, mode="profile", steps=OPENCL_STEPS, warmup=0)
+        report = run_on_farm(story, job, opencl, mode="profile", steps=OPENCL_STEPS, warmup=1)
         story.add("small_cnn", opencl, job, report)
     board = emulated_device(story, "", NO_BOARD)
     if board is not None:

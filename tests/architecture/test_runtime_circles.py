@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from compiler.codegen.linking.link import device_sources
+from compiler.targets import KINDS
 from tests.architecture.sources import ROOT
 from tests.architecture.test_circles import circles
 
@@ -21,9 +23,11 @@ DEFINED = re.compile(
 """A function or variable with external linkage at the beginning of a line, where this code begins its definitions."""
 
 
-def sources() -> dict[str, str]:
+def sources(kind: str) -> dict[str, str]:
+    """What a binary with this kind of device may be made of."""
     paths = [*RUNTIME.glob("*.[ch]"), *(RUNTIME / "tuner").glob("*.[ch]")]
-    return {path.name: path.read_text() for path in paths}
+    device = [*device_sources(kind), *(RUNTIME / "devices").glob(f"{kind}_*.h")]
+    return {path.name: path.read_text() for path in (*paths, *device)}
 
 
 def uses(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
@@ -49,13 +53,15 @@ def uses(files: Mapping[str, str]) -> dict[str, frozenset[str]]:
     return {unit: frozenset(others - {unit}) for unit, others in edges.items()}
 
 
-def test_the_runtime_has_no_circle() -> None:
-    assert [sorted(circle) for circle in circles(uses(sources()))] == []
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_runtime_has_no_circle(kind: str) -> None:
+    assert [sorted(circle) for circle in circles(uses(sources(kind)))] == []
 
 
 def test_what_the_test_sees() -> None:
-    edges = uses(sources())
-    assert {"backend", "failure"} <= edges["session"]
+    edges = uses(sources("cpu"))
+    assert {"cpu", "failure"} <= edges["session"]
+    assert "backend" in edges["cpu"]
     assert "command_train" in edges["main"], "found by its definition: its declaration is in commands.h"
     assert "tuner" not in frozenset().union(*edges.values())
 

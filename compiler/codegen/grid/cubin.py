@@ -15,11 +15,11 @@ from compiler.errors import BuildError
 _MAGIC = b"\x7fELF\x02\x01"
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL_BYTES = 24
-_CODE, _ATTRIBUTES, _SYMBOLS = ".text.", ".nv.info", ".symtab"
+_ATTRIBUTES, _SYMBOLS = ".nv.info", ".symtab"
 _SIZED = 4
 """The format of an attribute whose value follows; the others hold one of 16 bits in place of its size."""
-_STACK_BYTES = 0x12
-"""The attribute "least stack size": of the function and all that it calls."""
+_STACK_BYTES, _REGISTERS = 0x12, 0x2F
+"""The attributes "least stack size" (of the function and all that it calls) and "register count"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,17 @@ class _Section:
     name: str
     content: bytes
     link: int
-    info: int
 
 
 def uses_of(cubin: bytes) -> Mapping[str, Use]:
-    """What each function takes, by its name. Raises: BuildError for anything but a cubin."""
+    """What each function takes, by its name. Raises: BuildError for anything but a cubin that says so."""
     sections = _sections(cubin)
-    stacks = _stacks(sections)
-    return {
-        one.name.removeprefix(_CODE): Use(one.info >> 24, stacks.get(one.name.removeprefix(_CODE), 0))
-        for one in sections
-        if one.name.startswith(_CODE)
-    }
+    known = {one.name: one for one in sections}
+    if _ATTRIBUTES not in known or _SYMBOLS not in known:
+        raise BuildError("the code says nothing of its functions", where="cubin")
+    attributes, names = known[_ATTRIBUTES].content, _names(known[_SYMBOLS], sections)
+    stacks = dict(_values(attributes, _STACK_BYTES))
+    return {names[number]: Use(registers, stacks.get(number, 0)) for number, registers in _values(attributes, _REGISTERS)}
 
 
 def _sections(cubin: bytes) -> list[_Section]:
@@ -57,23 +56,16 @@ def _sections(cubin: bytes) -> list[_Section]:
     headers = [_SECTION.unpack_from(cubin, start + number * size_bytes) for number in range(count)]
     table = cubin[headers[names][4] :]
     return [
-        _Section(_text(table, name), cubin[offset : offset + length], link, info)
-        for name, _, _, _, offset, length, link, info, _, _ in headers
+        _Section(_text(table, name), cubin[offset : offset + length], link)
+        for name, _, _, _, offset, length, link, _, _, _ in headers
     ]
 
 
-def _stacks(sections: list[_Section]) -> dict[str, int]:
-    """Bytes of stack by function, as the attributes of the whole file say."""
-    found = {one.name: one for one in sections}
-    if _ATTRIBUTES not in found or _SYMBOLS not in found:
-        raise BuildError("the code says nothing about its functions", where="cubin")
-    symbols = found[_SYMBOLS]
-    names = sections[symbols.link].content
-    stacks = {}
-    for number, size_bytes in _values(found[_ATTRIBUTES].content, _STACK_BYTES):
-        (name,) = struct.unpack_from("<I", symbols.content, number * _SYMBOL_BYTES)
-        stacks[_text(names, name)] = size_bytes
-    return stacks
+def _names(symbols: _Section, sections: list[_Section]) -> list[str]:
+    """Of all symbols, in order."""
+    texts = sections[symbols.link].content
+    starts = range(0, len(symbols.content), _SYMBOL_BYTES)
+    return [_text(texts, struct.unpack_from("<I", symbols.content, start)[0]) for start in starts]
 
 
 def _values(attributes: bytes, wanted: int) -> Iterator[tuple[int, int]]:

@@ -55,9 +55,9 @@ static pf_status load_code(const pf_device *device, const pf_code *code, cu_hand
     int32_t options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)};
     cu_result first = device->cu.cuModuleLoadData(module, code->code), second = first;
-    if (!refuses(first)) return pf_cuda_check(device, first, "cuModuleLoadData");
-    if (code->other) second = device->cu.cuModuleLoadDataEx(module, code->other, 2, options, values);
-    if (!refuses(second)) return pf_cuda_check(device, second, "cuModuleLoadDataEx");
+    if (refuses(first) && code->other) second = device->cu.cuModuleLoadDataEx(module, code->other, 2, options, values);
+    if (second != CUDA_SUCCESS) *module = NULL;
+    if (!refuses(second)) return pf_cuda_check(device, second, "cuModuleLoadData");
     return pf_fail(PF_LIMITS, "limits.device", "%s takes no form of a kernel of this build (code: %s; PTX: %s%s%s); build for "
                    "this GPU, or update its driver", device->message, pf_cuda_name(device, first), pf_cuda_name(device, second),
                    *log ? ": " : "", log);

@@ -1,4 +1,5 @@
-/* cuda_device.h: the inside of a device behind CUDA: cuda_driver.c is its driver, cuda_memory.c its memory, cuda.c its kernels. */
+/* cuda_device.h: the inside of a device behind CUDA: cuda_driver.c has its driver, cuda_memory.c its memory, and cuda.c its
+ * kernels. */
 #ifndef POCKFARM_CUDA_DEVICE_H
 #define POCKFARM_CUDA_DEVICE_H
 

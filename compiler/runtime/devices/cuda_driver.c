@@ -22,17 +22,18 @@ pf_status pf_cuda_check(const pf_device *device, cu_result code, const char *wha
     if (code == CUDA_ERROR_OUT_OF_MEMORY)
         return pf_fail(PF_LIMITS, "limits.memory", "the CUDA driver has no room for this step (%s answered %s); free memory or "
                        "use a sparser plan or a smaller batch", what, pf_cuda_name(device, code));
-    return pf_fail(PF_INTERNAL, "internal.device", "the CUDA driver answered %s (%d) to %s", pf_cuda_name(device, code), code, what);
+    return pf_fail(PF_INTERNAL, "internal.device", "the CUDA driver answered %s (%d) to %s", pf_cuda_name(device, code), code,
+                   what);
 }
 
 pf_status pf_cuda_enter(const pf_device *device) { return PF_CUDA(device, cuCtxSetCurrent, device->context); }
 
-/* What the loader itself says, not what is so of the folders that only a Jetson has, tells people what is missing. */
+/* What people are told is of the library's plain name, not of the folders that only Jetsons have. */
 static pf_status load_library(pf_device *device) {
     device->library = dlopen(DRIVERS[0], RTLD_NOW | RTLD_LOCAL);
     if (device->library) return PF_OK;
-    pf_status status = pf_fail(PF_LIMITS, "limits.driver", "there is no CUDA driver (%s); install NVIDIA's driver of this board "
-                               "or GPU", dlerror());
+    pf_status status = pf_fail(PF_LIMITS, "limits.driver", "there is no CUDA driver (%s); install NVIDIA's driver of this "
+                               "board or GPU", dlerror());
     for (size_t i = 1; i < sizeof DRIVERS / sizeof *DRIVERS && !device->library; i++)
         device->library = dlopen(DRIVERS[i], RTLD_NOW | RTLD_LOCAL);
     return device->library ? PF_OK : status;

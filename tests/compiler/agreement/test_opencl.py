@@ -28,7 +28,7 @@ NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "mobilenet-bias
         "resnet18-sparse", "resnet18-frozen-norms", "resnet50-sparse", "mlp-full", "mlp-last-layer-adamw",
         "digits-cnn-full", "encoder-full", "encoder-full-adamw", "encoder-sparse", "encoder-bias-only",
         "authored-rezero")  # fmt: skip
-KEPT = {"mobilenet-ratio", "mobilenet-full", "resnet18-sparse", "resnet18-full", "encoder-full-adamw", "encoder-sparse"}
+KEPT = {"mobilenet-ratio", "resnet18-sparse", "resnet18-full", "encoder-full-adamw", "encoder-sparse"}
 LANGUAGE_MODELS = ("bert", "distilbert", "vit", "gpt2", "llama")
 
 
