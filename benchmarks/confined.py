@@ -35,7 +35,7 @@ from device_agents.job.users import DEFAULT
 SKIPPED = 5
 """First steps of a process, which warm it up."""
 MEMORY_BYTES = 8 << 30
-LIMITS = job_rlimits(memory_bytes=MEMORY_BYTES, disk_bytes=1 << 30, cpu_s=3600, emulated=False)
+LIMITS = job_rlimits(memory_bytes=MEMORY_BYTES, disk_bytes=1 << 30, cpu_s=3600, sparse=False)
 RESAMPLES = 4000
 MOST_RATIO = 1.01
 """Whole over least, of which the lower end of the interval must not be above."""

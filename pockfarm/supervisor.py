@@ -249,9 +249,7 @@ def main(arguments: list[str]) -> int:
     if lock is None:
         print(f"supervisor: a farm is already up on {state.path}", flush=True)
         return 1
-    plan = FarmPlan(
-        state, int(arguments[1]), with_emulation=emulation_is_there(), with_opencl=opencl_is_there()
-    )
+    plan = FarmPlan(state, int(arguments[1]), with_emulation=emulation_is_there(), with_opencl=opencl_is_there())
     supervisor = Supervisor(plan)
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
     signal.signal(signal.SIGINT, supervisor.ask_to_stop)

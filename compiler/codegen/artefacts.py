@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Form = Literal["object", "opencl", "cubin", "ptx"]
-"""`object`: a relocatable object file of the target's triple. `opencl`: OpenCL C, which the driver compiles. `cubin`: code
-for one generation of NVIDIA's GPUs. `ptx`: the same for this generation and later ones, which the driver compiles."""
+"""`object`: a relocatable object file of the target's triple. `opencl`: OpenCL C, which the driver compiles. `cubin`:
+code for one generation of NVIDIA's GPUs. `ptx`: the same for this and later ones, which the driver compiles."""
 
 
 @dataclass(frozen=True, slots=True)

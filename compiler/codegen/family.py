@@ -21,14 +21,14 @@ from compiler.codegen.gather import plan as gather
 from compiler.codegen.grid import elements_plan as grid_elements
 from compiler.codegen.grid import gather_plan as grid_gather
 from compiler.codegen.grid import no_scratch
-from compiler.codegen.grid.contraction import plan as grid_contraction
-from compiler.codegen.grid import resample_plan as grid_resample
-from compiler.codegen.grid.attention import plan as grid_attention
-from compiler.codegen.grid.recurrence import plan as grid_recurrence
 from compiler.codegen.grid import norm_grad_plan as grid_norm_grad
-from compiler.codegen.grid.depthwise import plan as grid_depthwise
 from compiler.codegen.grid import pool_plan as grid_pool
 from compiler.codegen.grid import reduce_plan as grid_reduce
+from compiler.codegen.grid import resample_plan as grid_resample
+from compiler.codegen.grid.attention import plan as grid_attention
+from compiler.codegen.grid.contraction import plan as grid_contraction
+from compiler.codegen.grid.depthwise import plan as grid_depthwise
+from compiler.codegen.grid.recurrence import plan as grid_recurrence
 from compiler.codegen.map import plan as maps
 from compiler.codegen.matmul import plan as matmul
 from compiler.codegen.norm_grad import plan as norm_grad

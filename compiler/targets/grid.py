@@ -1,4 +1,4 @@
-"""A target of kind `opencl` or `cuda`: an accelerator that runs groups of items, and the host whose program drives it."""
+"""A target of kind `opencl` or `cuda`: an accelerator that runs groups of items, and the host that drives it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from device_agents.job.cgroup import memory_switched_off
 from device_agents.job.sandbox import Sandbox
 from device_agents.wire import ISOLATION_LEVELS
 
-
 DEAF = "the kernel is older than 5.0, or another listens already: reports only say that there was one"
 
 

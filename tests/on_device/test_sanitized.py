@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.linking.link import RUNTIME
+from compiler.codegen.linking.link import RUNTIME, device_sources
 from compiler.codegen.linking.shared import LIBRARY, SHARED_SOURCES
 from compiler.codegen.linking.tables import table_source
 from compiler.kernels.spec import signature
@@ -48,7 +48,8 @@ def compile_library(folder: Path, compiler: list[str]) -> None:
         sizes = [f"-D{key}={value}" for key, value in SIZES.items()]
         command = [*compiler, *sizes, f"-DKERNEL_{name}", "-c", str(tiny_images.SOURCE), "-o", f"kernel_{name}.o"]
         subprocess.run(command, cwd=folder, check=True)
-    sources = [str(RUNTIME / f"{stem}.c") for stem in SHARED_SOURCES] + [str(path) for path in LIBRARY.glob("*.c")]
+    sources = [str(RUNTIME / f"{stem}.c") for stem in SHARED_SOURCES]
+    sources += map(str, (*device_sources("cpu"), *LIBRARY.glob("*.c")))
     subprocess.run([*compiler, "-c", "tables.c", *sources], cwd=folder, check=True)
 
 

@@ -46,7 +46,9 @@ def uses_of(cubin: bytes) -> Mapping[str, Use]:
         raise BuildError("the code says nothing of its functions", where="cubin")
     attributes, names = known[_ATTRIBUTES].content, _names(known[_SYMBOLS], sections)
     stacks = dict(_values(attributes, _STACK_BYTES))
-    return {names[number]: Use(registers, stacks.get(number, 0)) for number, registers in _values(attributes, _REGISTERS)}
+    return {
+        names[number]: Use(registers, stacks.get(number, 0)) for number, registers in _values(attributes, _REGISTERS)
+    }
 
 
 def _sections(cubin: bytes) -> list[_Section]:

@@ -9,7 +9,6 @@ from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.linking.c_text import c_array, c_bytes, c_string
 from compiler.errors import InternalError
 
-
 FORMS = (("opencl",), ("cubin", "ptx"))
 """What a driver may be given of a kernel: its code, and what it takes where it does not take that."""
 

@@ -1,7 +1,7 @@
 """Whole training steps through OpenCL, on PoCL: they do what PyTorch's autograd does in float64, as the CPU's do.
 
-Convolutional nets and encoders: one step, gradient by gradient. Language models: the losses of a few steps on one batch,
-which follow every gradient, since a step's loss depends on all updates before it.
+Convolutional nets and encoders: one step, gradient by gradient. Language models: the losses of a few steps on one
+batch, which follow every gradient, since a step's loss depends on all updates before it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tests.models import export, transformers_model
 from tests.sample import sample
 
 TARGET = "x86-64-v3/opencl"
-NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "mobilenet-bias-only", "mcunet-sparse", "resnet18-full",
-        "resnet18-sparse", "resnet18-frozen-norms", "resnet50-sparse", "mlp-full", "mlp-last-layer-adamw",
+NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "mobilenet-bias-only", "mcunet-sparse",
+        "resnet18-full", "resnet18-sparse", "resnet18-frozen-norms", "resnet50-sparse", "mlp-full", "mlp-last-layer-adamw",
         "digits-cnn-full", "encoder-full", "encoder-full-adamw", "encoder-sparse", "encoder-bias-only",
         "authored-rezero")  # fmt: skip
 KEPT = {"mobilenet-ratio", "resnet18-sparse", "resnet18-full", "encoder-full-adamw", "encoder-sparse"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from tvm import tirx
@@ -41,7 +42,7 @@ def emit(spec: RecurrenceSpec, target: GridTarget, threads: int) -> Grid:
     return grid
 
 
-class _Layer:
+class _Layer(ABC):
     """What both directions share: where things lie."""
 
     def __init__(self, spec: RecurrenceSpec, made: RecurrencePlan, here: Here) -> None:
@@ -77,9 +78,9 @@ class _Layer:
         return block.let(tirx.if_then_else(is_first, initial, later), "before")
 
     @property
+    @abstractmethod
     def states(self) -> tuple[Buffer, Buffer]:
         """y and start."""
-        raise NotImplementedError
 
 
 class _Forward(_Layer):

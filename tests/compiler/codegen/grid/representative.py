@@ -150,4 +150,6 @@ FAMILIES: Mapping[str, Mapping[str, KernelSpec]] = {
     "pool": POOLS, "gather": GATHERS, "attention": ATTENTIONS, "recurrence": RECURRENCES, "movement": MOVEMENTS,
     "norm gradient": NORM_GRADIENTS,
 }  # fmt: skip
-SPECS: Mapping[str, KernelSpec] = {f"{family}: {name}": one for family, of in FAMILIES.items() for name, one in of.items()}
+SPECS: Mapping[str, KernelSpec] = {
+    f"{family}: {name}": one for family, of in FAMILIES.items() for name, one in of.items()
+}
