@@ -216,7 +216,7 @@ def test_the_farms_own_agents_get_their_token_by_the_environment(
     state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "admin", lambda plan, *words: "5ecret")
-    for one in parts.farm_parts(FarmPlan(state, 1, with_emulation=True)):
+    for one in parts.farm_parts(FarmPlan(state, 1, with_emulation=True, with_opencl=True)):
         if one.name.startswith("agent-"):
             assert one.environment() == {"POCKFARM_ENROL_TOKEN": "5ecret"}
             assert "5ecret" not in " ".join(one.command())

@@ -25,7 +25,8 @@ from tests.sample import sample
 
 TARGET = "x86-64-v3/opencl"
 NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "mobilenet-bias-only", "mcunet-sparse",
-        "resnet18-full", "resnet18-sparse", "resnet18-frozen-norms", "resnet50-sparse", "mlp-full", "mlp-last-layer-adamw",
+        "resnet18-full", "resnet18-sparse", "resnet18-frozen-norms", "resnet50-sparse", "mlp-full",
+        "mlp-last-layer-adamw",
         "digits-cnn-full", "encoder-full", "encoder-full-adamw", "encoder-sparse", "encoder-bias-only",
         "authored-rezero")  # fmt: skip
 KEPT = {"mobilenet-ratio", "resnet18-sparse", "resnet18-full", "encoder-full-adamw", "encoder-sparse"}

@@ -120,12 +120,12 @@ _ATTENTION = AttentionSpec("forward", 1, 12, 12, 128, 128, 64, 64, 0.125, dtype=
 _CAUSAL = AttentionSpec("forward", 1, 32, 8, 64, 64, 128, 128, 0.088, True, dtype="f32")
 _MASKED = AttentionSpec("forward", 2, 12, 12, 21, 75, 64, 64, 0.125, False, (2, 1, 1, 75), dtype="f32")
 ATTENTIONS: Mapping[str, AttentionSpec] = {
-    f"{name}, {kind}": replace(spec, kind=kind)  # type: ignore[arg-type]
+    f"{name}, {kind}": replace(spec, kind=kind)
     for name, spec in (("plain", _ATTENTION), ("causal, in groups", _CAUSAL), ("masked", _MASKED))
     for kind in ("forward", "backward")
 }
 RECURRENCES: Mapping[str, RecurrenceSpec] = {
-    f"{cell}, {kind}": RecurrenceSpec(kind, cell, 24, 8, 128, dtype="f32")  # type: ignore[arg-type]
+    f"{cell}, {kind}": RecurrenceSpec(kind, cell, 24, 8, 128, dtype="f32")
     for cell in ("tanh", "lstm", "gru")
     for kind in ("forward", "backward")
 }

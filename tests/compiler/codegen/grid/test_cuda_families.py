@@ -125,10 +125,9 @@ from tests.compiler.codegen.grid.test_text import (
 )
 
 CUDA = "jetson-orin-nano/cuda"
-BY_NAME = (test_contraction, test_depthwise, test_gather, test_movement, test_norm_grad, test_pool, test_reduce, test_row,
-           test_text)  # fmt: skip
-"""What names its target `OPENCL`."""
 IN_PLACE = (test_contraction, test_depthwise, test_gather, test_norm_grad, test_pool, test_reduce, test_row)
+BY_NAME = (*IN_PLACE, test_movement, test_text)
+"""What names its target `OPENCL`."""
 
 
 def run_in_place(spec: KernelSpec, inputs: Sequence[Array], takes_over: Sequence[int]) -> list[Array]:
