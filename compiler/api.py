@@ -69,7 +69,7 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
         image, work_dir = make_image(step, digests, board.name), Path(folder)
         binary = link_binary(image, step.kernels, board, work_dir=work_dir)
         library = link_library(image, step.kernels, board, work_dir=work_dir) if settings.spec.library else None
-    report = to_json(compile_report(step, len(binary)))
+    report = to_json(compile_report(step, len(binary), board))
     settings.progress("bundle", 0.95)
     files: dict[str, Content] = {
         STEP: binary,

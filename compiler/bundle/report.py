@@ -7,18 +7,20 @@ from typing import Any
 
 from compiler.bundle.archive import REPORT_SCHEMA
 from compiler.bundle.graph_table import graph_table
+from compiler.bundle.launches import launch_table
 from compiler.bundle.plan_table import Planned, plan_table
 from compiler.placement.place import Way
 from compiler.program.labels import label_of
 from compiler.program.program import Program, ProgramName
 from compiler.rewriting.passes import Declined, Trace
 from compiler.stages import CompiledStep
+from compiler.targets import Target
 from compiler.warnings import MAX_CHARACTERS, presentable, printable
 
 MAX_STEP_BYTES = 2_000_000
 
 
-def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
+def compile_report(step: CompiledStep, step_bytes: int, target: Target) -> dict[str, Any]:
     """Counts and the arena's picture. Stage times are not part of it: a bundle's bytes may not depend on a clock."""
     train = step.programs["train"]
     return {
@@ -37,6 +39,7 @@ def compile_report(step: CompiledStep, step_bytes: int) -> dict[str, Any]:
             "kernels scheduled by measurement": len(step.measured),
             "executable bytes": step_bytes,
         },
+        **launch_table(step, target),
         "layers": graph_table(step.forward, step.training.graph),
         "passes": _passes(step.trace),
         "groups": _groups(train),
