@@ -144,7 +144,7 @@ def steps(name: str, target: CpuTarget, threads: int, rounds: int) -> None:
 
 def main() -> None:
     """Products, then the workloads that were asked for."""
-    able = [name for name in names() if load_cpu(name).has_bf16 and runs(load_cpu(name))]
+    able = [name for name in names("cpu") if load_cpu(name).has_bf16 and runs(load_cpu(name))]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.halves", description=__doc__)
     parser.add_argument("--models", nargs="*", choices=WORKLOADS, default=["vit_tiny_b4"])
     parser.add_argument("--target", choices=able, default=able[0] if able else None)

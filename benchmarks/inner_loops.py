@@ -87,7 +87,7 @@ def core_of(target: CpuTarget) -> str:
 def main() -> None:
     """Parse the command line, print one line per kernel and the worst of each family."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.inner_loops", description=__doc__)
-    parser.add_argument("--target", default="raspberry-pi-4", choices=names())
+    parser.add_argument("--target", default="raspberry-pi-4", choices=names("cpu"))
     parser.add_argument("--model", default="mobilenet_v2", help="a name of examples.models, or an .onnx file")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--variants", action="store_true", help="every schedule that a family offers, not its default")

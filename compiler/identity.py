@@ -1,8 +1,8 @@
 """Which compiler this is: one digest over what decides a build's bytes beside what the build is asked for.
 
-Our sources and the versions of TVM (and its calling library) and of the linker. Bundles carry it, the service answers
-repeated requests by it, and measured schedules hold for it alone, so an upgrade of any of the three never gets what an
-older compiler made. Nothing heavy is imported: the service asks, too, and has neither TVM nor the linker.
+Our sources and the versions of TVM (and its calling library), of NVRTC and of the linker. Bundles carry it, the service
+answers repeated requests by it, and measured schedules hold for it alone, so an upgrade of any of them never gets what
+an older compiler made. Nothing heavy is imported: the service asks, too, and has none of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 SOURCES = frozenset({".py", ".c", ".h", ".toml"})
-KERNEL_TOOLS = ("apache-tvm", "apache-tvm-ffi")
+KERNEL_TOOLS = ("apache-tvm", "apache-tvm-ffi", "nvidia-cuda-nvrtc-cu12")
 LINKER = "ziglang"
 
 KERNEL_ROOMS = ("codegen", "kernels", "graph.py", "tensors.py", "element_types.py", "program/operands.py")

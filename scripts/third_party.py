@@ -24,7 +24,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = {"agent": "agent", "client": "client", "fine-tune": "client", "service": "farm", "worker": "worker",
-         "farm": "one machine", "pytorch": "tests", "docs": "documentation", "dev": "tests"}  # fmt: skip
+         "cuda": "CUDA kernels", "farm": "one machine", "pytorch": "tests", "docs": "documentation",
+         "dev": "tests"}  # fmt: skip
 """What an extra of pyproject.toml is for; in this order on the page."""
 TESTS = "tests"
 ENVIRONMENT = {"implementation_name": "cpython", "platform_python_implementation": "CPython",
@@ -34,7 +35,7 @@ ENVIRONMENT = {"implementation_name": "cpython", "platform_python_implementation
 
 REVIEWED = frozenset({
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC", "LGPL-3.0-only",
-    "LLVM-exception", "MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib",
+    "LLVM-exception", "LicenseRef-NVIDIA-CUDA-EULA", "MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib",
 })  # fmt: skip
 """Licences, by their SPDX names, that somebody has looked at: each may be used beside Apache-2.0 as we use it."""
 COPYLEFT = re.compile(r"\b(?:[AL]?GPL|MPL)-")
@@ -43,6 +44,7 @@ WORDS = {
     "apache license 2.0": "Apache-2.0", "apache software license": "Apache-2.0", "isc license": "ISC",
     "isc license (iscl)": "ISC", "mit license": "MIT", "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
     "3-clause bsd license": "BSD-3-Clause", "bsd 3-clause license": "BSD-3-Clause",
+    "nvidia proprietary software": "LicenseRef-NVIDIA-CUDA-EULA",
     "python software foundation license": "PSF-2.0", "bsd": "BSD", "bsd license": "BSD", "new bsd": "BSD-3-Clause",
 }  # fmt: skip
 """How packages say it that do not use SPDX. `BSD` is several licences: the package's own file says which."""

@@ -42,7 +42,7 @@ class Row:
 EXECUTED = (
     Row("x86-64-v3", "itself", STEPS, f"{AGREEMENT}/step_binary.py"),
     Row("x86-64-v3/opencl", "PoCL", STEPS, f"{AGREEMENT}/test_opencl.py"),
-    Row("x86-64-v3/opencl", "PoCL", KERNELS, "tests/compiler/codegen/grid/test_contraction.py"),
+    Row("x86-64-v3/opencl", "PoCL", KERNELS, "tests/compiler/codegen/grid/test_attention.py"),
     Row("x86-64-v4", "itself", STEPS, f"{AGREEMENT}/step_binary.py"),
     Row(
         "x86-64-v4-vnni",
@@ -61,6 +61,7 @@ EXECUTED = (
     Row("raspberry-pi-3", "qemu", SMALL, f"{AGREEMENT}/test_agreement.py"),
     Row("raspberry-pi-4", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
     Row("raspberry-pi-5", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
+    Row("jetson-orin-nano/cuda", "shim", KERNELS, "tests/compiler/codegen/grid/test_cuda_families.py"),
     Row("jetson-orin-nano", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
     Row("snapdragon-8-gen-2", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
 )

@@ -43,16 +43,16 @@ __asm__(".text\n.globl pf_hop\n.hidden pf_hop\npf_hop:\n"
         "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
         "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n");
 
-enum { PF_MOST_ITEMS = 1024, PF_STACK_WORDS = 8192, PF_KEPT_WORDS = 6 };
+enum { PF_STACK_WORDS = 8192, PF_KEPT_WORDS = 6 };
 static const unsigned long long PF_MARK = 0x6b6e6973206f6f74ull;
 
-static struct pf_fiber {
+struct pf_fiber {
   unsigned long long stack[PF_STACK_WORDS] __attribute__((aligned(64)));
   void *top;
   bool is_done;
-} pf_fibers[PF_MOST_ITEMS];
+};
+static pf_fiber *pf_fibers, *pf_running;
 static void *pf_launcher;
-static pf_fiber *pf_running;
 static void (*pf_body)(void **);
 static void **pf_operands;
 
@@ -90,11 +90,14 @@ static int pf_round(int items, bool is_backwards) {
   return done;
 }
 
-/* One launch, group by group; shared memory starts as anything in each. 0; 1 if only some items of a group came by a
- * barrier; 2 if a stack is too small. */
-extern "C" int pf_launch(void (*body)(void **), void **operands, int groups, int items, int is_backwards) {
+extern "C" int pf_fiber_bytes() { return (int)sizeof(pf_fiber); }
+
+/* One launch, group by group; shared memory starts as anything in each. `fibers` is room for one of each item, at a
+ * multiple of 64. 0; 1 if only some items of a group came by a barrier; 2 if a stack is too small. */
+extern "C" int pf_launch(void (*body)(void **), void **operands, void *fibers, int groups, int items, int is_backwards) {
   pf_body = body;
   pf_operands = operands;
+  pf_fibers = (pf_fiber *)fibers;
   for (int i = 0; i < groups; i++) {
     blockIdx.x = (unsigned)(is_backwards ? groups - 1 - i : i);
     for (char *byte = __start_pf_shared; byte != __stop_pf_shared; byte++) *byte = (char)0xff;

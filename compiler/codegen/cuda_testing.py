@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,7 +45,9 @@ class CudaKernel(Runnable):
             operands = (ctypes.c_void_p * len(launch.operands))(
                 *(storages[number].address for number in launch.operands)
             )
-            code = self._library.pf_launch(body, operands, launch.groups, launch.items, int(self.is_backwards))
+            fibers = _fibers(launch.items * self._library.pf_fiber_bytes())
+            sizes = (launch.groups, launch.items, int(self.is_backwards))
+            code = self._library.pf_launch(body, operands, ctypes.c_void_p(fibers.address), *sizes)
             assert code == 0, f"{launch.entry}: {_FAULTS[code]}"
 
     def run(self, *inputs: Array, initial: Sequence[Array | None] = ()) -> tuple[Array, ...]:
@@ -55,3 +58,9 @@ class CudaKernel(Runnable):
         for number, (one, other) in enumerate(zip(*both, strict=True)):
             assert one.tobytes() == other.tobytes(), f"output {number} depends on the order of items or groups"
         return both[0]
+
+
+@cache
+def _fibers(size_bytes: int) -> Storage:
+    """Room for the stacks of a group, of all kernels in turn: libraries stay loaded, and each would have its own."""
+    return Storage(size_bytes)

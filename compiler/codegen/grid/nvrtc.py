@@ -16,7 +16,7 @@ from compiler.errors import BuildError
 PACKAGE = "nvidia-cuda-nvrtc-cu12"
 _MODULE = "nvidia.cuda_nvrtc"
 _LIBRARY = Path("lib", "libnvrtc.so.12")
-_INSTALL = 'pip install "pockfarm[cuda]"'
+_INSTALL = "in a checkout of the repository: python -m pip install -c constraints.txt '.[cuda]'"
 _OPTIONS = ("--std=c++17",)
 _NAME = b"kernel.cu"
 """What messages call the text; always the same, as it may be written into the code."""

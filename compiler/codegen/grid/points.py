@@ -12,8 +12,9 @@ from compiler.codegen.tir.iteration import Space
 from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, Value
 from compiler.kernels.expressions import Expr
 
-ITEMS = 64
-"""Of a group whose items do not work together: a multiple of the widths at which devices run items in step."""
+ITEMS = 128
+"""Of a group whose items do not work together: a multiple of the widths at which devices run items in step, and enough
+to fill an SM of NVIDIA's, which holds 16 groups."""
 
 
 def place_of(block: Block, number: Value, extents: Sequence[int]) -> tuple[Value, ...]:

@@ -13,10 +13,11 @@ from tvm import tirx
 
 from compiler.codegen import cuda_testing
 from compiler.codegen.api import build_kernels
+from compiler.codegen.artefacts import Launch
 from compiler.codegen.choice import DEFAULT
 from compiler.codegen.cuda_testing import CudaKernel
 from compiler.codegen.family import emit_kernel
-from compiler.codegen.grid import nvrtc
+from compiler.codegen.grid import cuda, nvrtc
 from compiler.codegen.grid.cubin import uses_of
 from compiler.codegen.grid.cuda import compile_kernel, cuda_text
 from compiler.codegen.grid.grid import Grid, Here
@@ -25,7 +26,7 @@ from compiler.codegen.tir import tir
 from compiler.errors import BuildError, InternalError
 from compiler.graph import Array
 from compiler.kernels.expressions import Binary, Const, Ref, Unary
-from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, signature
+from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, MatmulSpec, signature
 from compiler.targets import GridTarget, load
 from tests.compiler.codegen.reference import identity
 
@@ -117,7 +118,7 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(nvrtc, "_MODULE", module)
         with pytest.raises(BuildError, match="package nvidia-cuda-nvrtc-cu12") as caught:
             nvrtc.compile_text("", "sm_87", where="pf_none")
-        assert 'pip install "pockfarm[cuda]"' in caught.value.hint
+        assert "pip install -c constraints.txt '.[cuda]'" in caught.value.hint
 
 
 def test_a_compiler_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -199,6 +200,21 @@ def test_items_meet_at_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_barrier_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError, match="output 0 depends on the order of items or groups"):
         run_written(monkeypatch, lambda here: store_neighbour(here, waits=False))
+
+
+@pytest.mark.parametrize("left_out", range(3))
+def test_each_barrier_of_a_product_is_missed(left_out: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_one(emitted: Grid, symbol: str, *, capability: str) -> tuple[str, tuple[Launch, ...]]:
+        text, launches = cuda_text(emitted, symbol, capability=capability)
+        parts = text.split("__syncthreads();")
+        assert len(parts) == 4
+        return "__syncthreads();".join(parts[: left_out + 1]) + "__syncthreads();".join(parts[left_out + 1 :]), launches
+
+    monkeypatch.setattr(cuda, "cuda_text", without_one)
+    spec, generator = MatmulSpec(1, 150, 140, 70, dtype="f32"), np.random.default_rng(0)
+    kernel = CudaKernel(spec, target())
+    with pytest.raises(AssertionError, match="output 0 depends on the order"):
+        kernel.run(*(generator.normal(size=tensor.shape) for tensor in kernel.types.inputs))
 
 
 def test_groups_that_write_the_same_place_show(monkeypatch: pytest.MonkeyPatch) -> None:

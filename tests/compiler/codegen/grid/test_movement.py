@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from compiler.codegen.grid.points import ITEMS
 from compiler.codegen.testing import build_object, run_kernel
 from compiler.errors import BuildError
 from compiler.graph import Array
@@ -108,7 +109,7 @@ def test_a_single_row_that_is_spread_far_gathers_its_gradient() -> None:
 @pytest.mark.parametrize(("exclusive", "reverse"), [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize(
     ("shape", "launch"),
-    [((1, 50, 70), (2, 64)), ((300, 70, 1), (5, 64)), ((2, 600, 3), (6, 256)), ((1, 256, 1), (1, 256))],
+    [((1, 50, 70), (1, ITEMS)), ((300, 70, 1), (3, ITEMS)), ((2, 600, 3), (6, 256)), ((1, 256, 1), (1, 256))],
     ids=str,
 )
 def test_running_sum(shape: tuple[int, int, int], launch: tuple[int, int], exclusive: bool, reverse: bool) -> None:
@@ -148,7 +149,7 @@ def test_running_sums_of_whole_numbers_are_exact(rows: int) -> None:
 def test_select(count: int, inner: int, rows: int, group: bool, largest: bool) -> None:
     """Many equal elements; the last line has NaN."""
     spec = SelectSpec(30, rows, inner, count, dtype="f32", largest=largest)
-    assert (launches(spec) == [(30 * inner, 64)]) == group
+    assert (launches(spec) == [(30 * inner, ITEMS)]) == group
     x = np.random.default_rng(count).integers(-9, 10, (30, rows, inner)).astype(np.float32)
     x[-1, 3:6] = np.nan
     x[-2, 1], x[-2, 2] = np.inf, -np.inf
