@@ -144,4 +144,5 @@ def test_where_a_tool_is_not_installed_its_pin_stands_for_it(monkeypatch: pytest
 
 def test_our_package_pins_every_tool() -> None:
     extras = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {f"{tool}=={version}" for tool, version in INSTALLED.items()} <= set(extras["worker"])
+    pinned = {text.partition(";")[0] for extra in ("worker", "cuda") for text in extras[extra]}
+    assert {f"{tool}=={version}" for tool, version in INSTALLED.items()} <= pinned

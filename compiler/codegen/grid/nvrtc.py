@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -40,13 +41,27 @@ def compile_text(text: str, capability: str, *, where: str) -> Code:
     try:
         options = (f"--gpu-architecture={capability}", *_OPTIONS)
         words = (c_char_p * len(options))(*(option.encode() for option in options))
-        if nvrtc.nvrtcCompileProgram(program, len(options), words):
+        with _same_locale():
+            refused = nvrtc.nvrtcCompileProgram(program, len(options), words)
+        if refused:
             log = _read(nvrtc, program, "ProgramLog", where).rstrip(b"\0").decode(errors="replace").strip()
             raise BuildError(f"NVRTC refuses the text of {where}: {log[-2000:]}", where=where)
         ptx = _read(nvrtc, program, "PTX", where).rstrip(b"\0")
         return Code(_read(nvrtc, program, "CUBIN", where), ptx)
     finally:
         nvrtc.nvrtcDestroyProgram(byref(program))
+
+
+@contextmanager
+def _same_locale() -> Iterator[None]:
+    """NVRTC leaves the thread with the locale C, in which Python reads files as ASCII: the one before comes back."""
+    libc = ctypes.CDLL(None)
+    libc.uselocale.restype, libc.uselocale.argtypes = c_void_p, (c_void_p,)
+    before = libc.uselocale(None)
+    try:
+        yield
+    finally:
+        libc.uselocale(before)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -246,3 +247,10 @@ def test_what_is_written_beyond_an_operand_shows(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(AssertionError, match="written past its end"):
         run_written(monkeypatch, lambda here: here.block.store(
             here.operands.outputs[0], here.item + 200, tir.literal(1.0, "float32")))  # fmt: skip
+
+
+def test_a_compile_leaves_the_threads_locale_as_it_was() -> None:
+    """NVRTC sets C, in which Python would read files as ASCII from then on."""
+    before = locale.getencoding()
+    nvrtc.compile_text('extern "C" __global__ void k(float* x) { x[0] = 1.0f; }', "sm_87", where="k")
+    assert locale.getencoding() == before
