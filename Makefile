@@ -146,6 +146,9 @@ chaos: set-up-test   ## faults in flight over every part of a farm: what was los
 load: set-up-test    ## what agents, runs and pages cost in processor time (PARTS="idle empty submit lease heartbeat steady million" DATABASE= SECONDS= RESULTS= RESUME=1)
 	$(BIN)/python -W ignore -m tests.load $(PARTS) $(if $(DATABASE),--database $(DATABASE)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RESULTS),--results $(RESULTS)) $(if $(RESUME),--resume)
 
+races: set-up-test   ## kernels for accelerators with a thread for each item, under gcc's ThreadSanitizer (K=expression)
+	$(BIN)/pytest -p tests.compiler.codegen.grid.races tests/compiler/codegen/grid --ignore-glob='*cuda*' -q $(if $(K),-k '$(K)')
+
 soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0
 
