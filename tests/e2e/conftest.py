@@ -10,6 +10,7 @@ import pytest
 
 from pockfarm import up
 from pockfarm.client import Client
+from pockfarm.parts import EMULATED_CLASS
 from pockfarm.state import StateFolder
 from pockfarm.values import Device
 
@@ -43,8 +44,9 @@ def live(loopback: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
     try:
         up.up(state, say=print, port=0)
         with Client(state=state) as client:
-            devices = {device.measurement_class: device for device in client.devices()}
-            yield LiveFarm(state, client, devices["host"], devices["emulated"])
+            host = next(one for one in client.devices() if one.measurement_class == "host")
+            board = next(one for one in client.devices() if one.device_class == EMULATED_CLASS)
+            yield LiveFarm(state, client, host, board)
     finally:
         up.down(state, say=print)
         for name, value in before.items():

@@ -18,6 +18,7 @@ import httpx
 
 from pockfarm import Client, up
 from pockfarm.errors import PockfarmError
+from pockfarm.parts import EMULATED_CLASS
 from pockfarm.state import StateFolder
 from tests.mistakes.files import make_files
 from tests.mistakes.record import Answer, Mistake
@@ -125,7 +126,9 @@ def _commands() -> Iterator[subprocess.Popen[str]]:
 
 def _furnish(found: Scene) -> None:
     client, folder = found.client, found.folder
-    own, emulated = sorted(client.devices(), key=lambda one: one.measurement_class, reverse=True)[:2]
+    devices = client.devices()
+    own = next(one for one in devices if one.measurement_class == "host")
+    emulated = next(one for one in devices if one.device_class == EMULATED_CLASS)
     jobs = {name: client.compile(folder / "net.onnx", plan="full", spec=SPEC, target=target)
             for name, target in (("bundle", own.targets[0]), ("arm", "aarch64"))}  # fmt: skip
     jobs["mlp"] = client.compile(folder / "mlp.onnx", plan="full", spec=SPEC, target=own.targets[0])
