@@ -20,6 +20,7 @@ from compiler.program.hold_halves import hold_halves
 from compiler.program.hold_integers import hold_integers
 from compiler.program.multiply_bytes import multiply_bytes
 from compiler.program.multiply_halves import multiply_halves
+from compiler.program.multiply_tf32 import multiply_tf32
 from compiler.program.note_gradients import note_gradients
 from compiler.program.program import Program
 from compiler.program.schedule import schedule
@@ -45,14 +46,16 @@ def fusion_passes(target: Target) -> Passes[Program]:
 
 def order_passes(
     target: Target, *, direct: bool = False, activations: DType = "f32", held: Collection[Value] = (),
-    in_bytes: bool = False,
+    in_bytes: bool = False, in_tf32: bool = False,
 ) -> Passes[Program]:  # fmt: skip
     """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm; `activations`: the type
-    in which they lie between calls; `held`: frozen weights in whole numbers; `in_bytes`: multiplied as such."""
+    in which they lie between calls; `held`: frozen weights in whole numbers; `in_bytes`: multiplied as such; `in_tf32`:
+    all other products on tensor cores, where there are any."""
     return (
         *_integers(held),  # before products are made in sixteen bits
         *_halves(target, activations),  # first: an order is chosen by bytes
         *((multiply_bytes,) if in_bytes and target.multiplies("i8") else ()),  # what was to be in halves too
+        *((multiply_tf32,) if in_tf32 and target.multiplies("tf32") else ()),  # what has no type of products yet
         schedule,  # before all that asks what is alive together
         note_gradients,  # where each gradient is made is known now
         *((forbid_winograd,) if direct else ()),  # before schedules are chosen and workspaces planned

@@ -19,6 +19,7 @@ from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
 from compiler.program.multiply_bytes import byte_warnings
 from compiler.program.multiply_halves import precision_warnings
+from compiler.program.multiply_tf32 import tf32_warnings
 from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
 from compiler.program.state import held_in_bytes, state_tensors
 from compiler.rewriting.passes import Passes, Trace
@@ -106,6 +107,7 @@ def walk(
             activations=spec.precision.compute,
             held=held_in_bytes(forward),
             in_bytes=spec.precision.frozen_products == "int8",
+            in_tf32=spec.precision.products == "tf32",
         ),
         trace,
     )
@@ -149,6 +151,8 @@ def _of_target(settings: BuildSettings, programs: Iterable[Program]) -> Iterator
     yield from precision_warnings(target, own.compute)
     if own.frozen_products != "f32":
         yield from byte_warnings(target, programs)
+    if own.products == "tf32":
+        yield from tf32_warnings(target)
 
 
 def derive_training_step(

@@ -43,13 +43,13 @@ __asm__(".text\n.globl pf_hop\n.hidden pf_hop\npf_hop:\n"
         "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
         "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n");
 
-enum { PF_STACK_WORDS = 8192, PF_KEPT_WORDS = 6 };
+enum { PF_STACK_WORDS = 8192, PF_KEPT_WORDS = 6, PF_WARP = 32, PF_APART = -1, PF_OVERRUN = -2 };
 static const unsigned long long PF_MARK = 0x6b6e6973206f6f74ull;
 
 struct pf_fiber {
   unsigned long long stack[PF_STACK_WORDS] __attribute__((aligned(64)));
   void *top;
-  bool is_done;
+  bool is_done, is_in_warp; /* at an end; waits for its warp, not for its group */
 };
 static pf_fiber *pf_fibers, *pf_running;
 static void *pf_launcher;
@@ -57,6 +57,42 @@ static void (*pf_body)(void **);
 static void **pf_operands;
 
 static void pf_wait() { pf_hop(&pf_running->top, pf_launcher); }
+
+static void pf_wait_for_warp() {
+  pf_running->is_in_warp = true;
+  pf_wait();
+}
+
+/* Tensor cores, whose functions a text has for CUDA only. To the nearest of ten bits of mantissa, ties away from zero. */
+static inline float pf_tf32(float x) {
+  unsigned bits = (__builtin_bit_cast(unsigned, x) + 0x1000u) & ~0x1fffu;
+  return __builtin_bit_cast(float, x == x ? bits : 0x7fffffffu);
+}
+
+enum { PF_SHOWN = 6, PF_MOST_ITEMS = 1024 };
+static float pf_shown[PF_MOST_ITEMS][PF_SHOWN];
+
+/* What an item has of a factor: bits after the tenth of the mantissa are not looked at. */
+static inline float pf_factor(unsigned item, unsigned number) {
+  return __builtin_bit_cast(float, __builtin_bit_cast(unsigned, pf_shown[item][number]) & ~0x1fffu);
+}
+
+/* The items of a warp show each other what they have of both factors. Which item has what is as the PTX ISA says of
+ * m16n8k8 (compiler/codegen/grid/contraction/tensor_tile.py). */
+static void pf_mma_tf32(float *sums, float a0, float a1, float a2, float a3, float b0, float b1) {
+  unsigned item = threadIdx.x, warp = item - item % PF_WARP, group = item % PF_WARP / 4, place = item % 4;
+  const float own[PF_SHOWN] = {a0, a1, a2, a3, b0, b1};
+  for (int i = 0; i < PF_SHOWN; i++) pf_shown[item][i] = own[i];
+  pf_wait_for_warp();
+  for (unsigned i = 0; i < 4; i++) {
+    unsigned is_below = i / 2, column = 2 * place + i % 2;
+    for (unsigned step = 0; step < 8; step++) {
+      float a = pf_factor(warp + 4 * group + step % 4, is_below + step / 4 * 2);
+      sums[i] += a * pf_factor(warp + 4 * column + step % 4, 4 + step / 4);
+    }
+  }
+  pf_wait_for_warp();
+}
 
 static void pf_begin() {
   pf_body(pf_operands);
@@ -76,17 +112,32 @@ static void pf_ready(pf_fiber *fiber) {
   fiber->is_done = false;
 }
 
-/* All items up to the next barrier, in order. How many are done; -1 if one has left its stack. */
-static int pf_round(int items, bool is_backwards) {
-  int done = 0;
-  for (int i = 0; i < items; i++) {
-    int item = is_backwards ? items - 1 - i : i;
+/* Some items in order, each until it waits. How many wait for their warp; PF_OVERRUN if one has left its stack. */
+static int pf_turn(int first, int count, bool is_backwards) {
+  int in_warp = 0;
+  for (int i = 0; i < count; i++) {
+    int item = first + (is_backwards ? count - 1 - i : i);
     threadIdx.x = (unsigned)item;
     pf_running = &pf_fibers[item];
+    pf_running->is_in_warp = false;
     pf_hop(&pf_launcher, pf_running->top);
-    if (pf_running->stack[0] != PF_MARK) return -1;
-    done += pf_running->is_done;
+    if (pf_running->stack[0] != PF_MARK) return PF_OVERRUN;
+    in_warp += pf_running->is_in_warp;
   }
+  return in_warp;
+}
+
+/* All items up to the group's next barrier, in order: a warp gets there before the next one begins. How many are done;
+ * PF_APART if only some items of a warp came by where it waits. */
+static int pf_round(int items, bool is_backwards) {
+  int done = 0, warps = (items + PF_WARP - 1) / PF_WARP;
+  for (int i = 0; i < warps; i++) {
+    int first = (is_backwards ? warps - 1 - i : i) * PF_WARP, count = min(PF_WARP, items - first);
+    int in_warp = count;
+    while (in_warp == count) in_warp = pf_turn(first, count, is_backwards);
+    if (in_warp != 0) return in_warp < 0 ? in_warp : PF_APART;
+  }
+  for (int item = 0; item < items; item++) done += pf_fibers[item].is_done;
   return done;
 }
 
@@ -104,7 +155,7 @@ extern "C" int pf_launch(void (*body)(void **), void **operands, void *fibers, i
     for (int item = 0; item < items; item++) pf_ready(&pf_fibers[item]);
     int done = 0;
     while (done == 0) done = pf_round(items, is_backwards);
-    if (done != items) return done < 0 ? 2 : 1;
+    if (done != items) return done == PF_OVERRUN ? 2 : 1;
   }
   return 0;
 }

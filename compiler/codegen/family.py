@@ -203,12 +203,14 @@ def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) 
     """The TIR of `spec` scheduled by `choice` (see `Emitter`); the one place that loads TVM.
 
     Raises: InternalError if its family offers no choice; BuildError if it would compute in a type that no kernel
-    computes in.
+    computes in, or multiply in one that the target does not.
     """
     family = _family(spec, target)
     dtype = getattr(spec, "dtype", None)
     if dtype is not None and (ELEMENT_TYPES[dtype].is_half or (isinstance(spec, CONTRACTIONS) and dtype not in REAL)):
         raise BuildError(f"{type(spec).__name__} computes in {', '.join(REAL)}, not in {dtype}", where=str(spec))
+    if getattr(spec, "products", "") == "tf32" and not target.multiplies("tf32"):
+        raise BuildError(f"{type(spec).__name__} multiplies in tf32, which {target.name} does not", where=str(spec))
     emitter = cast(Emitter, importlib.import_module(family.emitter))
     if choice == DEFAULT:
         return emitter.emit(spec, target, threads)

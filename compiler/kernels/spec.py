@@ -94,7 +94,8 @@ class MatmulSpec:
     `products`: A and B (not batched) are rounded to this type, if they are not of it, and multiplied in it. Of bf16 k
     is even; of f16 A lies in it, and products are summed in it too, over short blocks of k, whose sums are f32. Of i8
     B lies in it and k is a multiple of 4; A (not transposed) is rounded to r q, where q are whole numbers and 127 r is
-    the largest |A| of a row; products are summed exactly.
+    the largest |A| of a row; products are summed exactly. Of tf32 A and B lie in f32 (batched, too), and are rounded to
+    ten bits of mantissa; `sums` are of B as it is.
     """
 
     batch: int
@@ -111,7 +112,7 @@ class MatmulSpec:
     extra_outputs: tuple[Expr, ...] = ()
     sums: bool = False
     b_panel: int = 0
-    products: Literal["", "bf16", "f16", "i8"] = field(default="", kw_only=True, metadata=LATER)
+    products: Literal["", "bf16", "f16", "i8", "tf32"] = field(default="", kw_only=True, metadata=LATER)
     stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
     @property
@@ -131,6 +132,7 @@ class ConvSpec:
     `pads` is (top, left, bottom, right) of zeros. y[oh,ow] += x[oh*sh + kh*dh - top, ow*sw + kw*dw - left] * w.
     `sums` (weight_grad only): a second output [K], the sums of d_y over n, oh, ow; the epilogue is not applied to it.
     `direct`: sums of products only, never Winograd's algorithm, whose rounding error is up to three times as large.
+    `products`: of tf32 both inputs are rounded to ten bits of mantissa; `sums` are of d_y as it is.
     """
 
     kind: Literal["forward", "input_grad", "weight_grad"]
@@ -151,6 +153,7 @@ class ConvSpec:
     sums: bool = False
     direct: bool = False
     groups: int = field(default=1, metadata=LATER)
+    products: Literal["", "tf32"] = field(default="", kw_only=True, metadata=LATER)
     stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
     @property

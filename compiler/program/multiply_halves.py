@@ -32,7 +32,7 @@ def precision_warnings(target: Target, compute: DType) -> tuple[CompileWarning, 
     return (CompileWarning("precision.widened", "spec.precision.compute", said, targets_like(target, compute)),)
 
 
-def targets_like(target: Target, dtype: DType) -> str:
+def targets_like(target: Target, dtype: str) -> str:
     """A hint: which targets of the same architecture multiply in a type."""
     able = [one for one in map(load, names()) if one.multiplies(dtype)]
     like = [one.name for one in able if one.architecture == target.architecture]

@@ -12,6 +12,7 @@ Compute = Literal["f32", "bf16", "f16"]
 State = Literal["f32"]
 Frozen = Literal["f32", "int8", "int4"]
 FrozenProducts = Literal["f32", "int8"]
+Products = Literal["f32", "tf32"]
 
 
 @dataclass(frozen=True)
@@ -45,5 +46,11 @@ class PrecisionSpec:
         OneOf(get_args(FrozenProducts)),
         "how weights held in int8 are multiplied; int8: each row that they are multiplied with is rounded to eight "
         "bits too, forward and backward, where the target has instructions for it",
+        default="f32",
+    )
+    products: Products = member(
+        OneOf(get_args(Products)),
+        "in what matrix products and convolutions multiply; tf32: their factors are rounded to ten bits of mantissa, "
+        "and sums stay f32, on targets with tensor cores; elsewhere products are made in f32",
         default="f32",
     )

@@ -97,7 +97,7 @@ class CpuTarget:
         return "+amx-bf16" in self.features
 
     def multiplies(self, dtype: str) -> bool:
-        """Whether products are made in a type of sixteen bits, or of eight."""
+        """Whether products are made in a type of sixteen bits, or of eight; none is made in TF32."""
         needed = {"f16": {"asimdhp"}, "i8": {"asimddp", "avx512_vnni"}}
         if dtype == "bf16":
             return self.has_bf16 or self.has_tiles

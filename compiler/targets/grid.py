@@ -11,6 +11,7 @@ from compiler.targets.cpu import CpuTarget
 
 Space = Literal["device", "unified"]
 """Where the memory of a step lies: the device's own, or the host's, which both reach."""
+_TF32_SINCE = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,13 @@ class GridTarget:
         return False
 
     def multiplies(self, dtype: str) -> bool:
-        """Whether products are made in a type of sixteen bits, or of eight: not yet."""
-        return False
+        """Whether products are made in a type: TF32, where tensor cores have it; none of sixteen bits, or of eight."""
+        return dtype == "tf32" and self.kind == "cuda" and self._generation >= _TF32_SINCE
+
+    @property
+    def _generation(self) -> int:
+        """Of kind `cuda`: 87 of `sm_87`."""
+        return int(self.capability.removeprefix("sm_"))
 
     @property
     def zig_triple(self) -> str:

@@ -52,7 +52,8 @@ def test_every_pass_runs() -> None:
 
 
 def test_every_call_pass_runs() -> None:
-    """In a build that takes all ways: no Winograd, halves, and so little memory that calls are repeated and cut."""
+    """In builds that take all ways: no Winograd, halves, and so little memory that calls are repeated and cut; and for
+    a GPU with tensor cores."""
     trace = Trace()
     spec = TrainingSpec.parse(
         {
@@ -63,7 +64,10 @@ def test_every_call_pass_runs() -> None:
     )
     plan = SparsePlan.parse({"preset": "full", "frozen": ["classifier.weight"]})
     settings = BuildSettings(plan=plan, spec=spec, target=load("x86-64-v4-bf16"))
-    assert any(stage.name == "memory" for stage in walk(MODELS["small_cnn"](), settings, trace))
+    in_tf32 = TrainingSpec.parse({"precision": {"products": "tf32"}})
+    on_gpu = BuildSettings(plan=SparsePlan.parse("full"), spec=in_tf32, target=load("x86-64-v3/cuda"))
+    for one in (settings, on_gpu):
+        assert any(stage.name == "memory" for stage in walk(MODELS["small_cnn"](), one, trace))
     running = {step.name for step in trace.steps if step.subject == "train"}
     rooms = ("program", "fusion", "slicing", "recomputation", "placement")
     names = [name for room in rooms for name in modules(f"compiler/{room}")]

@@ -101,6 +101,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "loss_scale": 512.0,
                 "frozen": "int8",
                 "frozen_products": "int8",
+                "products": "tf32",
             },
             "threads": 1,
             "memory_limit_bytes": 1_000_000,

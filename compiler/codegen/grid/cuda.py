@@ -17,6 +17,7 @@ from compiler.codegen.grid import nvrtc
 from compiler.codegen.grid.cubin import Use, uses_of
 from compiler.codegen.grid.functions import BITS
 from compiler.codegen.grid.grid import Function, Grid
+from compiler.codegen.grid.tensor_cores import words_of
 from compiler.codegen.grid.text import require_fits, text_of
 from compiler.targets import GridTarget
 
@@ -58,7 +59,7 @@ def cuda_text(emitted: Grid, symbol: str, *, capability: str) -> tuple[str, tupl
         texts.append(text)
         resources = Resources(shared_bytes=function.shared_bytes)
         launches.append(Launch(entry, "grid", function.groups, function.items, operands, resources))
-    return "\n".join((f"// {type(emitted.spec).__name__}", _PRELUDE, *texts)), tuple(launches)
+    return "\n".join((f"// {type(emitted.spec).__name__}", _PRELUDE, *words_of(texts), *texts)), tuple(launches)
 
 
 def _text(function: Function, entry: str, device: object) -> tuple[str, tuple[int, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compiler.codegen.grid.contraction.ending import Ending, at_point, epilogue, last_output
 from compiler.codegen.grid.contraction.group import Group
 from compiler.codegen.grid.contraction.plan import Plan, plan, workspace_bytes
@@ -17,7 +19,7 @@ from compiler.targets import GridTarget
 
 def emit(spec: MatmulSpec | ConvSpec, target: GridTarget, threads: int) -> Grid:
     """A matrix product or a dense convolution. Raises: BuildError for operands of other types than f32."""
-    require_f32(spec)
+    require_f32(replace(spec, products="") if spec.products == "tf32" else spec)
     grid = Grid(spec, workspace_bytes(spec, target, threads))
     product = product_of(spec)
     _contract(grid, product, plan(product, target), epilogue(spec, product))

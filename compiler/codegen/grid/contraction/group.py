@@ -10,6 +10,9 @@ from compiler.codegen.grid.contraction.operand import Operand, left, right
 from compiler.codegen.grid.contraction.plan import Plan
 from compiler.codegen.grid.contraction.product import Product
 from compiler.codegen.grid.contraction.register_tile import RegisterTile
+from compiler.codegen.grid.contraction.sums import SumsOfTile
+from compiler.codegen.grid.contraction.tensor_tile import TensorTile
+from compiler.codegen.grid.contraction.tile import WarpTile
 from compiler.codegen.grid.grid import Here
 from compiler.codegen.grid.points import place_of
 from compiler.codegen.tir import tir
@@ -24,12 +27,15 @@ class Group:
         self._shared = here.shared(plan.tile.elements)
         a, b = left(product), right(product)
         self._a = self._shelf(0, self._tile.m, a)
-        self._b = self._shelf(self._tile.k * (self._a.width + self._a.pad), self._tile.n, b)
+        self._b = self._shelf(self._a.end, self._tile.n, b)
         self._fillers = (self._filler(0, a, self._a, product.m), self._filler(1, b, self._b, product.n))
 
     def _shelf(self, start: int, width: int, operand: Operand | None) -> Shelf:
-        pad = self._tile.pad if operand is not None and operand.is_along_steps else 0
-        return Shelf(self._shared, start, self._tile.k, width, pad)
+        tile, along = self._tile, operand is not None and operand.is_along_steps
+        if isinstance(tile, WarpTile):
+            pad = tile.steps_pad if along else tile.pad
+            return Shelf(self._shared, start, tile.k, width, pad, is_turned=along, is_rounded=True)
+        return Shelf(self._shared, start, tile.k, width, tile.pad if along else 0)
 
     def _filler(self, number: int, operand: Operand | None, shelf: Shelf, extent: int) -> Filler:
         if operand is None:
@@ -44,7 +50,7 @@ class Group:
         firsts = (block.let(row * tile.m, "row"), block.let(column * tile.n, "column"))
         for filler, first in zip(self._fillers, firsts, strict=True):
             filler.begin(block, product, first)
-        sums = RegisterTile(self._here, block, tile, in_blocks=self._plan.blocks > 1)
+        sums = self._sums(block)
         self._reduce(block, block.let(part * self._plan.part_steps, "start"), sums)
         sums.store(block, self._shared)
         self._here.barrier(block)
@@ -54,7 +60,13 @@ class Group:
             name="slot",
         )
 
-    def _reduce(self, block: Block, first: Value, sums: RegisterTile) -> None:
+    def _sums(self, block: Block) -> SumsOfTile:
+        in_blocks = self._plan.blocks > 1
+        if isinstance(self._tile, WarpTile):
+            return TensorTile(self._here, block, self._tile, in_blocks=in_blocks)
+        return RegisterTile(self._here, block, self._tile, in_blocks=in_blocks)
+
+    def _reduce(self, block: Block, first: Value, sums: SumsOfTile) -> None:
         """All steps of the part, which begins at step `first`."""
         plan = self._plan
 
@@ -70,10 +82,11 @@ class Group:
 
         block.loop(plan.blocks, one_block, name="block")
 
-    def _multiply(self, block: Block, start: Value, sums: RegisterTile) -> None:
-        fetched = [element for filler in self._fillers for element in filler.fetch(block, start)]
-        for place, value in fetched:
-            block.store(self._shared, place, value)
+    def _multiply(self, block: Block, start: Value, sums: SumsOfTile) -> None:
+        shelves = zip((self._a, self._b), self._fillers, strict=True)
+        fetched = [(shelf, element) for shelf, filler in shelves for element in filler.fetch(block, start)]
+        for shelf, (place, value) in fetched:
+            shelf.store(block, place, value)
         self._here.barrier(block)
         sums.multiply(block, self._a, self._b)
         self._here.barrier(block)
@@ -88,7 +101,8 @@ class Group:
         conditions = [tirx.LT(place, tir.index(extent)) for place, extent, side in sides if extent % side]
 
         def write(inner: Block) -> None:
-            total = inner.let(tir.load(self._shared, number), "total")
+            lies = number + down * tir.index(self._tile.sums_pad) if self._tile.sums_pad else number
+            total = inner.let(tir.load(self._shared, lies), "total")
             if self._plan.parts == 1:
                 place = (product, row, column)
                 at_point(inner, self._product, place, lambda b, point: ending(b, self._here.operands, point, total))

@@ -14,6 +14,7 @@ from tvm import tirx
 from compiler.codegen.grid.contraction.operand import Operand, Side
 from compiler.codegen.grid.grid import Here
 from compiler.codegen.grid.points import place_of
+from compiler.codegen.grid.tensor_cores import rounded
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Buffer, Value
 
@@ -27,22 +28,38 @@ Fetched = list[tuple[Value, Value]]
 
 @dataclass(frozen=True)
 class Shelf:
-    """An operand's part of shared memory, from element `start`: for each of `steps`, `width` elements and a pad."""
+    """An operand's part of shared memory, from element `start`: for each of `steps`, `width` elements and a pad.
+
+    `is_turned`: for each of `width`, `steps` elements and a pad. `is_rounded`: its elements are rounded to TF32.
+    """
 
     shared: Buffer
     start: int
     steps: int
     width: int
     pad: int
+    is_turned: bool = False
+    is_rounded: bool = False
 
     def at(self, step: Value, place: Value) -> Value:
         """Where the element of a step at a place of the width is."""
+        if self.is_turned:
+            return place * tir.index(self.steps + self.pad) + step + tir.index(self.start)
         return step * tir.index(self.width + self.pad) + place + tir.index(self.start)
+
+    def store(self, block: Block, place: Value, value: Value) -> None:
+        """Put an element where `at` says."""
+        block.store(self.shared, place, rounded(value) if self.is_rounded else value)
 
     @property
     def elements(self) -> int:
         """That hold a tile."""
         return self.steps * self.width
+
+    @property
+    def end(self) -> int:
+        """The first element after it."""
+        return self.start + self.elements + self.pad * (self.width if self.is_turned else self.steps)
 
 
 class Filler(Protocol):
@@ -128,7 +145,7 @@ class Loader:
 
         if self._slots <= _MOST_UNROLLED:
             return [one(block, slot) for slot in range(self._slots)]
-        block.loop(self._slots, lambda inner, slot: inner.store(self._shelf.shared, *one(inner, slot)), name="slot")
+        block.loop(self._slots, lambda inner, slot: self._shelf.store(inner, *one(inner, slot)), name="slot")
         return []
 
     @property

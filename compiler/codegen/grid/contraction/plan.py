@@ -1,9 +1,9 @@
 """In which tiles and parts a contraction is computed, and what that takes. Loads no TVM.
 
 A group makes one tile of one product, over one part of the steps: it brings `tile.k` steps of both operands to shared
-memory at a time, and each item multiplies them into `own_m` x `own_n` sums in registers. Sums over more than a few
-steps are sums of such blocks, so that rounding errors stay small. Where there are too few tiles for a device, several
-groups take a part of the steps each; a second launch adds up the parts.
+memory at a time, and each item (or warp, on tensor cores) multiplies them into `own_m` x `own_n` sums in registers.
+Sums over more than a few steps are sums of such blocks, so that rounding errors stay small. Where there are too few
+tiles for a device, several groups take a part of the steps each; a second launch adds up the parts.
 """
 
 from __future__ import annotations
@@ -13,61 +13,20 @@ from functools import lru_cache
 from itertools import product as crossed
 
 from compiler.codegen.grid.contraction.product import Product, product_of, sums_of
+from compiler.codegen.grid.contraction.tile import MMA_M, SIDE, Tile, tile_of, warp_tile_of
 from compiler.element_types import SCRATCH
 from compiler.kernels.spec import ConvSpec, MatmulSpec
 from compiler.targets import GridTarget
 
-_SIDE = 64
-"""Of the largest tile: with 4 x 4 sums an item, that many items and registers suit every device."""
-_OWN = 4
-_FEWEST_ITEMS = 64
-"""Of a group: devices run 16 to 64 items in step."""
-_STEPS = 16
-"""Brought to shared memory at a time, if the tile is not so narrow that this leaves items without work."""
 _BLOCK_STEPS = 128
 """Most steps that one sum adds up, one after the other."""
-_BANKS = 32
-"""Of shared memory, in elements: items that write so far apart wait for each other."""
 _MOST_PARTS = 128
 
-_FETCH = 8
-"""Work of bringing an element to shared memory, in multiplications; reading it from there counts as one."""
 _PART = 128
 """Work of writing and reading a sum of a part."""
 _LAUNCH = 1 << 20
 _BUSY = 1 << 15
-"""Sums in progress that keep a device busy, of which an item's count as one side of its tile: they wait together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A tile of a product: its rows, columns and steps, and the rows and columns of an item."""
-
-    m: int
-    n: int
-    k: int
-    own_m: int
-    own_n: int
-
-    @property
-    def items(self) -> int:
-        """That make it."""
-        return self.m * self.n // (self.own_m * self.own_n)
-
-    @property
-    def pad(self) -> int:
-        """Elements after each step in shared memory, so that the steps of a row or column lie in different banks."""
-        return max(_BANKS // self.k, 1)
-
-    @property
-    def elements(self) -> int:
-        """Of shared memory: both operands', then, in the same place, the sums."""
-        return max(self.k * (self.m + self.n + 2 * self.pad), self.m * self.n)
-
-    @property
-    def work(self) -> int:
-        """Of a step of the reduction."""
-        return self.m * self.n + self.items * (self.own_m + self.own_n) + _FETCH * (self.m + self.n)
+"""Sums in progress that keep a device busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +68,7 @@ def cost(product: Product, plan: Plan) -> float:
     """Work of a product on a whole device."""
     parts, products, rows, columns = plan.groups(product)
     groups = parts * products * rows * columns
-    in_progress = groups * plan.tile.items * max(plan.tile.own_m, plan.tile.own_n)
+    in_progress = groups * plan.tile.items * plan.tile.waiting
     idle = max(1.0, _BUSY / in_progress)
     added = 0 if parts == 1 else _LAUNCH + _PART * parts * product.sums
     return idle * groups * plan.part_steps * plan.tile.work + added
@@ -117,26 +76,17 @@ def cost(product: Product, plan: Plan) -> float:
 
 def _tiles(product: Product, most_items: int, shared_bytes: int) -> list[Tile]:
     """Those worth comparing: not much wider than the product, and as the device can run them."""
-    tiles = [tile_of(m, n) for m, n in crossed(_sides(product.m), _sides(product.n))]
+    made, least = (warp_tile_of, MMA_M) if product.factors == "tf32" else (tile_of, 1)
+    tiles = [made(m, n) for m, n in crossed(_sides(product.m, least), _sides(product.n, least))]
     most = shared_bytes // SCRATCH.item_bytes
     fit = [one for one in tiles if one.items <= most_items and one.elements <= most]
-    return fit or [tile_of(8, 8)]
+    return fit or [made(max(8, least), max(8, least))]
 
 
-def _sides(extent: int) -> list[int]:
+def _sides(extent: int, least: int) -> list[int]:
     """Of tiles over so many rows or columns, the largest first."""
-    most = min(_SIDE, 1 << (extent - 1).bit_length())
+    most = max(least, min(SIDE, 1 << (extent - 1).bit_length()))
     return [most] + [side for side in (32, 16) if side < most]
-
-
-def tile_of(m: int, n: int) -> Tile:
-    """The tile of these sides, powers of two; a wider one if a group would have too few items."""
-    n = max(n, _FEWEST_ITEMS // m)
-    own_m, own_n = min(_OWN, m), min(_OWN, n)
-    while m * n < _FEWEST_ITEMS * own_m * own_n:
-        own_m, own_n = (own_m // 2, own_n) if own_m >= own_n else (own_m, own_n // 2)
-    items = m * n // (own_m * own_n)
-    return Tile(m, n, max(_STEPS, items // min(m, n)), own_m, own_n)
 
 
 def _plan(product: Product, tile: Tile, parts: int) -> Plan:

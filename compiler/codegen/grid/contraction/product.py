@@ -6,8 +6,9 @@ each of the four is a row-major space. Operands read 0 outside of their tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
+from typing import Literal
 
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine, axis
@@ -19,7 +20,7 @@ class Product:
     """One contraction. `a` and `b` are accesses over all axes; no `a` means ones.
 
     `point`: where the sum of a batch, row and column goes among the axes of the epilogue, whose extents are
-    `extents`; what lies outside of them goes nowhere.
+    `extents`; what lies outside of them goes nowhere. `factors`: what elements of `a` and `b` are rounded to.
     """
 
     batch: tuple[int, ...]
@@ -30,6 +31,7 @@ class Product:
     b: Access
     point: tuple[Affine, ...]
     extents: tuple[int, ...]
+    factors: Literal["f32", "tf32"] = "f32"
 
     @property
     def m(self) -> int:
@@ -65,8 +67,10 @@ class Product:
 def product_of(spec: MatmulSpec | ConvSpec) -> Product:
     """The contraction whose sums go through the spec's epilogue."""
     if isinstance(spec, MatmulSpec):
-        return _matmul(spec)
-    return {"forward": _forward, "input_grad": _input_grad, "weight_grad": _weight_grad}[spec.kind](spec)
+        made = _matmul(spec)
+    else:
+        made = {"forward": _forward, "input_grad": _input_grad, "weight_grad": _weight_grad}[spec.kind](spec)
+    return replace(made, factors="tf32") if spec.products == "tf32" else made
 
 
 def sums_of(spec: MatmulSpec | ConvSpec) -> Product:

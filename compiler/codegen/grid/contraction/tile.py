@@ -1,0 +1,132 @@
+"""Tiles of a product: how large they are, whose items make which of their sums, and what that takes. Loads no TVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SIDE = 64
+"""Of the largest tile: with 4 x 4 sums an item, that many items and registers suit every device."""
+WARP = 32
+"""Items that make one product on tensor cores together."""
+MMA_M, MMA_N, MMA_K = 16, 8, 8
+"""Rows, columns and steps of that product."""
+_OWN = 4
+_WARP_OWN = 32
+_FEWEST_ITEMS = 64
+"""Of a group: devices run 16 to 64 items in step."""
+_STEPS = 16
+"""Brought to shared memory at a time, if the tile is not so narrow that this leaves items without work."""
+_MOST_FETCHED = 8
+"""Elements of an operand that an item of a warp's tile brings there at a time: all are on their way together."""
+_BANKS = 32
+"""Of shared memory, in elements: items that write so far apart wait for each other."""
+_FETCH = 8
+"""Work of bringing an element to shared memory, in multiplications; reading it from there counts as one."""
+_TENSOR_SPEED = 4
+"""Multiplications of tensor cores in the time of one of an item: of TF32 on Orin, by its data sheet; not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile of a product: its rows, columns and steps, and the rows and columns of an item."""
+
+    m: int
+    n: int
+    k: int
+    own_m: int
+    own_n: int
+
+    @property
+    def items(self) -> int:
+        """That make it."""
+        return self.m * self.n // (self.own_m * self.own_n)
+
+    @property
+    def pad(self) -> int:
+        """Elements after each step in shared memory, so that the steps of a row or column lie in different banks."""
+        return max(_BANKS // self.k, 1)
+
+    @property
+    def sums_pad(self) -> int:
+        """Elements after each row of sums in shared memory."""
+        return 0
+
+    @property
+    def elements(self) -> int:
+        """Of shared memory: both operands', then, in the same place, the sums."""
+        return max(self.k * (self.m + self.n + 2 * self.pad), self.m * self.n)
+
+    @property
+    def work(self) -> int:
+        """Of a step of the reduction."""
+        return self.m * self.n + self.items * (self.own_m + self.own_n) + _FETCH * (self.m + self.n)
+
+    @property
+    def waiting(self) -> int:
+        """Sums in progress of an item, which count as one side of its tile: they wait together."""
+        return max(self.own_m, self.own_n)
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTile(Tile):
+    """A tile whose products are made on tensor cores: `own_m` x `own_n` sums are those of a warp."""
+
+    @property
+    def items(self) -> int:
+        """As `Tile` says."""
+        return WARP * self.m * self.n // (self.own_m * self.own_n)
+
+    @property
+    def pad(self) -> int:
+        """Elements after each step: the 4 steps x 8 rows or columns that a warp reads at once are in 32 banks."""
+        return 8
+
+    @property
+    def steps_pad(self) -> int:
+        """Elements after each row or column, where its steps lie side by side: the same banks, reached across."""
+        return 4
+
+    @property
+    def sums_pad(self) -> int:
+        """As `Tile` says: a warp writes 8 rows at once."""
+        return 8
+
+    @property
+    def elements(self) -> int:
+        """As `Tile` says, whichever way the operands lie."""
+        pads = sum(max(self.k * self.pad, side * self.steps_pad) for side in (self.m, self.n))
+        return max(self.k * (self.m + self.n) + pads, self.m * (self.n + self.sums_pad))
+
+    @property
+    def work(self) -> int:
+        """As `Tile` says."""
+        warps = self.items // WARP
+        return self.m * self.n // _TENSOR_SPEED + warps * (self.own_m + self.own_n) + _FETCH * (self.m + self.n)
+
+    @property
+    def waiting(self) -> int:
+        """As `Tile` says: an item has an eighth of a side by a quarter of the other."""
+        return max(self.own_m, self.own_n) // 4
+
+
+def tile_of(m: int, n: int) -> Tile:
+    """The tile of these sides, powers of two; a wider one if a group would have too few items."""
+    n = max(n, _FEWEST_ITEMS // m)
+    own_m, own_n = min(_OWN, m), min(_OWN, n)
+    while m * n < _FEWEST_ITEMS * own_m * own_n:
+        own_m, own_n = (own_m // 2, own_n) if own_m >= own_n else (own_m, own_n // 2)
+    items = m * n // (own_m * own_n)
+    return Tile(m, n, max(_STEPS, items // min(m, n)), own_m, own_n)
+
+
+def warp_tile_of(m: int, n: int) -> WarpTile:
+    """The tile of these sides, powers of two and at least 16, on tensor cores; its warps make as many sums as leaves
+    enough of them to bring the operands."""
+    own_m, own_n = min(_WARP_OWN, m), min(_WARP_OWN, n)
+    items = max(_FEWEST_ITEMS, _STEPS * max(m, n) // _MOST_FETCHED)
+    while WARP * m * n < items * own_m * own_n:
+        own_m, own_n = (own_m // 2, own_n) if own_m > MMA_M else (own_m, own_n // 2)
+    return WarpTile(m, n, _STEPS, own_m, own_n)
+
+
+__all__ = ["MMA_K", "MMA_M", "MMA_N", "SIDE", "WARP", "Tile", "WarpTile", "tile_of", "warp_tile_of"]

@@ -1,0 +1,61 @@
+"""Multiplies on tensor cores, with factors rounded to TF32, where the spec asks for it and a target has them.
+
+Rewrites: `products` of matrix products and dense convolutions, forward and backward. Requires: f32 operands, as they
+are on targets with tensor cores. Ensures: the same calls; both factors are rounded to ten bits of mantissa, sums are
+f32, and so is what an epilogue does. Why: several times as many products in the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.kernels.spec import ConvSpec, MatmulSpec
+from compiler.program.multiply_halves import targets_like
+from compiler.program.program import KernelCall, Program
+from compiler.rewriting.passes import Declined, PassResult, Reason
+from compiler.targets import Target
+from compiler.warnings import CompileWarning
+
+LEAST_ROWS, LEAST_COLUMNS, LEAST_STEPS = 16, 8, 8
+"""Of what one instruction multiplies: less leaves it idle, and rounds for nothing."""
+NARROW = Reason("tf32.narrow", f"at least {LEAST_ROWS} rows and {LEAST_COLUMNS} columns, as tensor cores have them")
+SHORT = Reason("tf32.short", f"at least {LEAST_STEPS} steps, which tensor cores add up at once")
+
+
+def tf32_warnings(target: Target) -> tuple[CompileWarning, ...]:
+    """What becomes of the wish for TF32 on a target, where that is nothing."""
+    if target.multiplies("tf32"):
+        return ()
+    said = f"{target.name} has no tensor cores for TF32: products are made as without it"
+    return (CompileWarning("precision.widened", "spec.precision.products", said, targets_like(target, "tf32")),)
+
+
+def multiply_tf32(program: Program) -> PassResult[Program]:
+    """The program with products in TF32."""
+    declined: list[Declined] = []
+    calls = tuple(_in_tf32(call, declined) for call in program.calls)
+    return PassResult(replace(program, calls=calls), calls != program.calls, tuple(declined))
+
+
+def _in_tf32(call: KernelCall, declined: list[Declined]) -> KernelCall:
+    spec = call.spec
+    if not isinstance(spec, MatmulSpec | ConvSpec) or spec.products or spec.stored:
+        return call
+    rows, columns, steps = _extents(spec)
+    reason = NARROW if rows < LEAST_ROWS or columns < LEAST_COLUMNS else SHORT if steps < LEAST_STEPS else None
+    if reason is not None:
+        declined.append(reason.at(call.layer))
+        return call
+    return replace(call, spec=replace(spec, products="tf32"))
+
+
+def _extents(spec: MatmulSpec | ConvSpec) -> tuple[int, int, int]:
+    """Rows, columns and steps of each product; a convolution is one for each of its groups."""
+    if isinstance(spec, MatmulSpec):
+        is_one = spec.a_batched and not spec.b_batched and not spec.a_transposed
+        return spec.m * (spec.batch if is_one else 1), spec.n, spec.k
+    (c, k), taps = spec.group, spec.kernel[0] * spec.kernel[1]
+    pixels = spec.n * spec.oh * spec.ow
+    if spec.kind == "forward":
+        return pixels, k, taps * c
+    return (taps * c, k, pixels) if spec.kind == "weight_grad" else (spec.n * spec.h * spec.w, c, taps * k)

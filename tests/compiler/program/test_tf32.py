@@ -1,0 +1,81 @@
+"""What asks for products in TF32: the spec's field, the pass, and what is said where no tensor cores are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from compiler.kernels.spec import ConvSpec, MatmulSpec
+from compiler.pipeline import compile_step, walk
+from compiler.program.multiply_tf32 import tf32_warnings
+from compiler.program.program import Program
+from compiler.rewriting.passes import Trace
+from compiler.settings import BuildSettings
+from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.targets import load
+from examples.models import MODELS
+
+IN_TF32 = {"batch": 16, "precision": {"products": "tf32"}}
+CUDA = "jetson-orin-nano/cuda"
+
+
+def scheduled(target: str, spec: Mapping[str, object] = IN_TF32) -> tuple[Program, Trace]:
+    """The training step's calls in their order."""
+    trace = Trace()
+    settings = BuildSettings(SparsePlan.parse("full"), TrainingSpec.parse(spec), load(target))
+    stages = walk(MODELS["resnet18"](), settings, trace)
+    programs = next(stage.made for stage in stages if stage.name == "schedule")
+    assert isinstance(programs, tuple)
+    return next(program for program in programs if program.name == "train"), trace
+
+
+def products_of(program: Program) -> Counter[tuple[str, str]]:
+    specs = [call.spec for call in program.calls if isinstance(call.spec, MatmulSpec | ConvSpec)]
+    return Counter((spec.kind if isinstance(spec, ConvSpec) else "matmul", spec.products) for spec in specs)
+
+
+def test_products_of_both_directions_are_made_so() -> None:
+    program, trace = scheduled(CUDA)
+    found = products_of(program)
+    made = {kind for kind, products in found if products == "tf32"}
+    assert made == {"forward", "weight_grad", "input_grad", "matmul"}
+    assert {declined.code for name, declined in trace.declined() if name == "multiply_tf32"} <= {
+        "tf32.narrow", "tf32.short"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4-bf16", "x86-64-v3/opencl", CUDA])
+def test_nothing_is_rounded_elsewhere_or_unasked(target: str) -> None:
+    spec = {"batch": 16} if target == CUDA else IN_TF32
+    program, trace = scheduled(target, spec)
+    assert {products for _, products in products_of(program)} == {""}
+    assert "multiply_tf32" not in {step.name for step in trace.steps}
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "raspberry-pi-5", "x86-64-v3/opencl"])
+def test_a_target_without_tensor_cores_says_so(target: str) -> None:
+    (warning,) = tf32_warnings(load(target))
+    assert (warning.code, warning.where) == ("precision.widened", "spec.precision.products")
+    assert f"{target} has no tensor cores for TF32" in warning.message
+    assert ("x86-64-v3/cuda" if "x86" in target else CUDA) in warning.hint
+
+
+def test_a_target_with_tensor_cores_says_nothing() -> None:
+    assert tf32_warnings(load(CUDA)) == ()
+
+
+@pytest.mark.parametrize(("target", "says_so"), [("x86-64-v3", True), (CUDA, False)])
+def test_a_build_says_it(target: str, says_so: bool, kernel_cache: Path) -> None:
+    spec = TrainingSpec.parse(IN_TF32)
+    settings = BuildSettings(SparsePlan.parse("full"), spec, load(target), cache_dir=kernel_cache)
+    step = compile_step(MODELS["small_cnn"](), settings)
+    assert ("precision.widened" in {warning.code for warning in step.warnings}) == says_so
+
+
+def test_a_spec_that_does_not_say_it_stays_as_it_was() -> None:
+    plain, told = TrainingSpec.parse({}), TrainingSpec.parse({"precision": {"products": "f32"}})
+    assert plain.digest == told.digest != TrainingSpec.parse(IN_TF32).digest
+    assert "products" not in plain.canonical_json()
