@@ -37,7 +37,7 @@ def emit(spec: RecurrenceSpec, target: GridTarget, threads: int) -> Grid:
         value = tir.load(here.operands.inputs[1], row * tir.index(spec.width) + column)
         block.store(here.operands.workspace, place, value)
 
-    grid.each(rows * spec.width, ITEMS, transpose)
+    grid.each(rows * spec.width, min(ITEMS, target.items), transpose)
     grid.launch(groups, made.items, lambda here: _Forward(spec, made, here).write())
     return grid
 
