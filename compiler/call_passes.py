@@ -11,7 +11,6 @@ from collections.abc import Collection
 from functools import partial
 
 from compiler.codegen.family import can_hold, can_update
-from compiler.element_types import DType
 from compiler.fusion.fuse import fuse_epilogues, fuse_readers
 from compiler.fusion.sums import merge_sums
 from compiler.fusion.updates import fuse_updates
@@ -20,14 +19,15 @@ from compiler.program.hold_halves import hold_halves
 from compiler.program.hold_integers import hold_integers
 from compiler.program.multiply_bytes import multiply_bytes
 from compiler.program.multiply_halves import multiply_halves
-from compiler.program.multiply_tf32 import multiply_tf32
+from compiler.program.multiply_on_tensor_cores import multiply_on_tensor_cores
 from compiler.program.note_gradients import note_gradients
 from compiler.program.program import Program
 from compiler.program.schedule import schedule
 from compiler.program.verify import find_problem
 from compiler.recomputation.widened import widen_again
 from compiler.rewriting.passes import Passes, Trace, run, until_stable
-from compiler.targets import Target
+from compiler.spec.precision import Compute
+from compiler.targets import GridTarget, Target
 from compiler.values import Value
 
 
@@ -45,7 +45,7 @@ def fusion_passes(target: Target) -> Passes[Program]:
 
 
 def order_passes(
-    target: Target, *, direct: bool = False, activations: DType = "f32", held: Collection[Value] = (),
+    target: Target, *, direct: bool = False, activations: Compute = "f32", held: Collection[Value] = (),
     in_bytes: bool = False, in_tf32: bool = False,
 ) -> Passes[Program]:  # fmt: skip
     """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm; `activations`: the type
@@ -55,7 +55,9 @@ def order_passes(
         *_integers(held),  # before products are made in sixteen bits
         *_halves(target, activations),  # first: an order is chosen by bytes
         *((multiply_bytes,) if in_bytes and target.multiplies("i8") else ()),  # what was to be in halves too
-        *((multiply_tf32,) if in_tf32 and target.multiplies("tf32") else ()),  # what has no type of products yet
+        *(
+            (multiply_on_tensor_cores,) if in_tf32 and target.multiplies("tf32") else ()
+        ),  # what has no type of products yet
         schedule,  # before all that asks what is alive together
         note_gradients,  # where each gradient is made is known now
         *((forbid_winograd,) if direct else ()),  # before schedules are chosen and workspaces planned
@@ -67,14 +69,16 @@ def _integers(held: Collection[Value]) -> Passes[Program]:
     return (partial(widen_again, held=held), partial(hold_integers, held=held)) if held else ()
 
 
-def _halves(target: Target, activations: DType) -> Passes[Program]:
+def _halves(target: Target, activations: Compute) -> Passes[Program]:
     """What holds activations in sixteen bits, and then multiplies them so."""
     if activations == "f32":
         return ()
     held = partial(hold_halves, dtype=activations)
-    if activations == "f16" and target.multiplies(activations):
-        return (held, partial(multiply_halves, dtype=activations))
-    return (held, multiply_halves) if target.multiplies(activations) else (held,)
+    if not target.multiplies(activations):
+        return (held,)
+    if isinstance(target, GridTarget):
+        return (held, partial(multiply_on_tensor_cores, factors=activations))
+    return (held, multiply_halves) if activations == "bf16" else (held, partial(multiply_halves, dtype=activations))
 
 
 def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:

@@ -19,7 +19,7 @@ from compiler.placement.place import Placed, place_programs
 from compiler.program.lowering import lower
 from compiler.program.multiply_bytes import byte_warnings
 from compiler.program.multiply_halves import precision_warnings
-from compiler.program.multiply_tf32 import tf32_warnings
+from compiler.program.multiply_on_tensor_cores import tf32_warnings
 from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
 from compiler.program.state import held_in_bytes, state_tensors
 from compiler.rewriting.passes import Passes, Trace

@@ -26,10 +26,10 @@ def require_engine(spec: TrainingSpec, target: Target) -> None:
     if isinstance(target, CpuTarget):
         return
     own = spec.precision
-    for field, value in (("compute", own.compute), ("frozen", own.frozen), ("frozen_products", own.frozen_products)):
+    for field, value in (("frozen", own.frozen), ("frozen_products", own.frozen_products)):
         if value != "f32":
             raise SpecError(
-                f"{target.name} holds and multiplies f32 only, not {value}",
+                f"{target.name} holds frozen weights in f32 only, not {value}",
                 where=f"spec.precision.{field}",
                 hint=f"leave it out, or build for {target.host.name}",
             )

@@ -72,27 +72,62 @@ static inline float pf_tf32(float x) {
 enum { PF_SHOWN = 6, PF_MOST_ITEMS = 1024 };
 static float pf_shown[PF_MOST_ITEMS][PF_SHOWN];
 
-/* What an item has of a factor: bits after the tenth of the mantissa are not looked at. */
-static inline float pf_factor(unsigned item, unsigned number) {
-  return __builtin_bit_cast(float, __builtin_bit_cast(unsigned, pf_shown[item][number]) & ~0x1fffu);
+/* Reals of sixteen bits, as compiler/codegen/grid/halves.py has them for a GPU. */
+static inline float pf_wide_f16(short bits) {
+  float x;
+  __asm__("vmovd %1, %0\n\tvcvtph2ps %0, %0" : "=x"(x) : "r"((int)bits));
+  return x;
 }
 
-/* The items of a warp show each other what they have of both factors. Which item has what is as the PTX ISA says of
- * m16n8k8 (compiler/codegen/grid/contraction/tensor_tile.py). */
-static void pf_mma_tf32(float *sums, float a0, float a1, float a2, float a3, float b0, float b1) {
+static inline short pf_f16_1(float x) {
+  int bits;
+  float bound = x - x == 0.0f ? min(max(x, -65504.0f), 65504.0f) : x;
+  __asm__("vcvtps2ph $0, %1, %1\n\tvmovd %1, %0" : "=r"(bits), "+x"(bound));
+  return (short)bits;
+}
+
+static inline float pf_wide_bf16(unsigned short bits) { return __builtin_bit_cast(float, (unsigned)bits << 16); }
+
+static inline unsigned short pf_bf16_1(float x) {
+  unsigned bits = __builtin_bit_cast(unsigned, x);
+  return (unsigned short)((x == x ? bits + 0x7fffu + (bits >> 16 & 1u) : bits | 0x400000u) >> 16);
+}
+
+/* A factor out of a word that an item shows; of a real of 32 bits, what is after the tenth bit of its mantissa is not
+ * looked at. */
+static inline float pf_of_tf32(unsigned word, int) { return __builtin_bit_cast(float, word & ~0x1fffu); }
+static inline float pf_of_f16(unsigned word, int which) { return pf_wide_f16((short)(word >> 16 * which)); }
+static inline float pf_of_bf16(unsigned word, int which) { return pf_wide_bf16((unsigned short)(word >> 16 * which)); }
+
+static inline unsigned pf_word(unsigned item, unsigned number) {
+  return __builtin_bit_cast(unsigned, pf_shown[item][number]);
+}
+
+/* The items of a warp show each other what they have of both factors, `per_word` in each word. Which item has what is as
+ * the PTX ISA says (compiler/codegen/grid/contraction/tensor_tile.py). */
+template <int per_word, float (*factor)(unsigned, int)> static void pf_mma(float *sums, const float *own) {
   unsigned item = threadIdx.x, warp = item - item % PF_WARP, group = item % PF_WARP / 4, place = item % 4;
-  const float own[PF_SHOWN] = {a0, a1, a2, a3, b0, b1};
   for (int i = 0; i < PF_SHOWN; i++) pf_shown[item][i] = own[i];
   pf_wait_for_warp();
   for (unsigned i = 0; i < 4; i++) {
     unsigned is_below = i / 2, column = 2 * place + i % 2;
-    for (unsigned step = 0; step < 8; step++) {
-      float a = pf_factor(warp + 4 * group + step % 4, is_below + step / 4 * 2);
-      sums[i] += a * pf_factor(warp + 4 * column + step % 4, 4 + step / 4);
+    for (unsigned word = 0; word < 8; word++) {
+      unsigned a = pf_word(warp + 4 * group + word % 4, is_below + word / 4 * 2);
+      unsigned b = pf_word(warp + 4 * column + word % 4, 4 + word / 4);
+      for (int which = 0; which < per_word; which++) sums[i] += factor(a, which) * factor(b, which);
     }
   }
   pf_wait_for_warp();
 }
+
+#define PF_MMA(kind, per_word) \
+  static void pf_mma_##kind(float *sums, float a0, float a1, float a2, float a3, float b0, float b1) { \
+    const float own[PF_SHOWN] = {a0, a1, a2, a3, b0, b1}; \
+    pf_mma<per_word, pf_of_##kind>(sums, own); \
+  }
+PF_MMA(tf32, 1)
+PF_MMA(f16, 2)
+PF_MMA(bf16, 2)
 
 static void pf_begin() {
   pf_body(pf_operands);

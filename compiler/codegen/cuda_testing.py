@@ -21,6 +21,8 @@ from compiler.kernels.spec import KernelSpec
 from compiler.targets import GridTarget
 
 SHIM = Path(__file__).parent / "cuda_shim.h"
+FLAGS = ("-O1", "-fPIC", "-fno-strict-aliasing")
+"""Of the compiler: shared memory may hold words of one type, and then of another."""
 _FAULTS = {1: "some items of a group wait at a barrier that others do not come by", 2: "an item's stack is too small"}
 
 
@@ -35,7 +37,7 @@ class CudaKernel(Runnable):
         text, self.launches = cuda_text(emitted, symbol_of(spec, choice), capability=target.capability)
         calls = [f'extern "C" void run_{one.entry}(void **p) {{ pf_call({one.entry}, p); }}\n' for one in self.launches]
         source = SHIM.read_text() + text + "".join(calls)
-        self._library = loaded(object_of("cuda", source, "-x", "c++", "-O1", "-fPIC"))
+        self._library = loaded(object_of("cuda", source, "-x", "c++", *FLAGS))
         self.is_backwards = False
 
     def call(self, storages: Sequence[Storage]) -> None:

@@ -58,7 +58,7 @@ from compiler.kernels.spec import (
     ReduceSpec,
     RowSpec,
 )
-from compiler.targets import CpuTarget, Target
+from compiler.targets import CpuTarget, GridTarget, Target
 
 
 class Plan(Protocol):
@@ -209,8 +209,11 @@ def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) 
     dtype = getattr(spec, "dtype", None)
     if dtype is not None and (ELEMENT_TYPES[dtype].is_half or (isinstance(spec, CONTRACTIONS) and dtype not in REAL)):
         raise BuildError(f"{type(spec).__name__} computes in {', '.join(REAL)}, not in {dtype}", where=str(spec))
-    if getattr(spec, "products", "") == "tf32" and not target.multiplies("tf32"):
-        raise BuildError(f"{type(spec).__name__} multiplies in tf32, which {target.name} does not", where=str(spec))
+    products = getattr(spec, "products", "")
+    if (products == "tf32" or (products and isinstance(target, GridTarget))) and not target.multiplies(products):
+        raise BuildError(
+            f"{type(spec).__name__} multiplies in {products}, which {target.name} does not", where=str(spec)
+        )
     emitter = cast(Emitter, importlib.import_module(family.emitter))
     if choice == DEFAULT:
         return emitter.emit(spec, target, threads)

@@ -95,7 +95,7 @@ class MatmulSpec:
     is even; of f16 A lies in it, and products are summed in it too, over short blocks of k, whose sums are f32. Of i8
     B lies in it and k is a multiple of 4; A (not transposed) is rounded to r q, where q are whole numbers and 127 r is
     the largest |A| of a row; products are summed exactly. Of tf32 A and B lie in f32 (batched, too), and are rounded to
-    ten bits of mantissa; `sums` are of B as it is.
+    ten bits of mantissa; `sums` are of B as it is. On a grid (tf32, f16, bf16) all products are summed in f32.
     """
 
     batch: int
@@ -132,7 +132,8 @@ class ConvSpec:
     `pads` is (top, left, bottom, right) of zeros. y[oh,ow] += x[oh*sh + kh*dh - top, ow*sw + kw*dw - left] * w.
     `sums` (weight_grad only): a second output [K], the sums of d_y over n, oh, ow; the epilogue is not applied to it.
     `direct`: sums of products only, never Winograd's algorithm, whose rounding error is up to three times as large.
-    `products`: of tf32 both inputs are rounded to ten bits of mantissa; `sums` are of d_y as it is.
+    `products`: both inputs are rounded to this type, of tf32 to ten bits of mantissa; sums of products are f32, and
+    `sums` are of d_y as it is.
     """
 
     kind: Literal["forward", "input_grad", "weight_grad"]
@@ -153,7 +154,7 @@ class ConvSpec:
     sums: bool = False
     direct: bool = False
     groups: int = field(default=1, metadata=LATER)
-    products: Literal["", "tf32"] = field(default="", kw_only=True, metadata=LATER)
+    products: Literal["", "tf32", "f16", "bf16"] = field(default="", kw_only=True, metadata=LATER)
     stored: Stored = field(default=(), kw_only=True, metadata=LATER)
 
     @property

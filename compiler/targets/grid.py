@@ -11,7 +11,9 @@ from compiler.targets.cpu import CpuTarget
 
 Space = Literal["device", "unified"]
 """Where the memory of a step lies: the device's own, or the host's, which both reach."""
-_TF32_SINCE = 80
+_TENSOR_CORES_SINCE = 80
+"""The first generation whose tensor cores have all of these."""
+_OF_TENSOR_CORES = ("tf32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,8 @@ class GridTarget:
         return False
 
     def multiplies(self, dtype: str) -> bool:
-        """Whether products are made in a type: TF32, where tensor cores have it; none of sixteen bits, or of eight."""
-        return dtype == "tf32" and self.kind == "cuda" and self._generation >= _TF32_SINCE
+        """Whether products are made in a type: those that tensor cores have; none of eight bits."""
+        return dtype in _OF_TENSOR_CORES and self.kind == "cuda" and self._generation >= _TENSOR_CORES_SINCE
 
     @property
     def _generation(self) -> int:

@@ -13,11 +13,10 @@ import tvm
 import tvm.backend.cuda.codegen  # whose words TVM looks for when it writes CUDA, and which workers do not load
 
 from compiler.codegen.artefacts import Artefact, CompiledKernel, Launch, Resources
-from compiler.codegen.grid import nvrtc
+from compiler.codegen.grid import halves, nvrtc, tensor_cores
 from compiler.codegen.grid.cubin import Use, uses_of
 from compiler.codegen.grid.functions import BITS
 from compiler.codegen.grid.grid import Function, Grid
-from compiler.codegen.grid.tensor_cores import words_of
 from compiler.codegen.grid.text import require_fits, text_of
 from compiler.targets import GridTarget
 
@@ -27,6 +26,7 @@ _SPELLED = {BITS: "__int_as_float"}
 _PRELUDE = """\
 typedef signed char int8_t;
 typedef unsigned char uchar;
+typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
@@ -59,7 +59,8 @@ def cuda_text(emitted: Grid, symbol: str, *, capability: str) -> tuple[str, tupl
         texts.append(text)
         resources = Resources(shared_bytes=function.shared_bytes)
         launches.append(Launch(entry, "grid", function.groups, function.items, operands, resources))
-    return "\n".join((f"// {type(emitted.spec).__name__}", _PRELUDE, *words_of(texts), *texts)), tuple(launches)
+    words = (*tensor_cores.words_of(texts), *halves.words_of(texts, halves.CUDA))
+    return "\n".join((f"// {type(emitted.spec).__name__}", _PRELUDE, *words, *texts)), tuple(launches)
 
 
 def _text(function: Function, entry: str, device: object) -> tuple[str, tuple[int, ...]]:

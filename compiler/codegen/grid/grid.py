@@ -9,6 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
+from compiler.codegen.grid.halves import in_bits
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Buffer, Operands, PrimFunc, Value, element_of
 from compiler.errors import InternalError
@@ -86,7 +87,7 @@ class Grid:
         """
         if groups < 1 or items < 1:
             raise InternalError(f"a launch of {groups} groups of {items} items")
-        operands = tir.declare(self.spec, self.workspace_bytes)
+        operands = in_bits(tir.declare(self.spec, self.workspace_bytes))
         group, item = _number("blockIdx.x"), _number("threadIdx.x")
         here = Here(Block(), operands, group.var, item.var, items)
         write(here)

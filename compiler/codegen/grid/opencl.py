@@ -11,6 +11,7 @@ import re
 import tvm
 
 from compiler.codegen.artefacts import Artefact, CompiledKernel, Launch, Resources
+from compiler.codegen.grid import halves
 from compiler.codegen.grid.functions import BITS
 from compiler.codegen.grid.grid import Function, Grid
 from compiler.codegen.grid.text import require_fits, text_of
@@ -31,7 +32,7 @@ def compile_kernel(emitted: Grid, target: GridTarget, *, symbol: str, workspace_
         texts.append(text)
         resources = Resources(shared_bytes=function.shared_bytes)
         launches.append(Launch(entry, "grid", function.groups, function.items, operands, resources))
-    content = "\n".join((f"/* {type(emitted.spec).__name__} */", *texts))
+    content = "\n".join((f"/* {type(emitted.spec).__name__} */", *halves.words_of(texts, halves.OPENCL), *texts))
     return CompiledKernel(symbol, workspace_bytes, tuple(launches), (Artefact("opencl", content.encode()),))
 
 

@@ -18,6 +18,8 @@ from compiler.element_types import ELEMENT_TYPES
 from compiler.targets import CpuTarget
 
 BF16, F16, I8 = (ELEMENT_TYPES[name].tir for name in ("bf16", "f16", "i8"))
+F16_BITS = "int16"
+"""As what kernels for a grid see a float16: their languages may have no such type."""
 HELPED = "halves"
 """Attribute of a function that calls what is written for a target by `with_helpers`."""
 _MOST = 65504.0
@@ -90,6 +92,8 @@ def widened(raw: Any) -> Any:
     element, _, lanes = str(raw.ty.dtype).partition("x")
     if element in (F16, I8):
         return tirx.Cast(_type("float32", lanes), raw)
+    if element == F16_BITS:
+        return tirx.call_pure_extern("float32", "pf_wide_f16", raw)
     if element != BF16:
         return raw
     bits = tirx.Cast(_type("uint32", lanes), raw)
@@ -106,6 +110,8 @@ def rounded(value: Any, element: str) -> Any:
     have, _, lanes = str(value.ty.dtype).partition("x")
     if have != "float32":
         return value
+    if element == F16_BITS:
+        return tirx.call_pure_extern(F16_BITS, "pf_f16_1", value)
     if element not in (F16, BF16):
         return value
     kind = "f16" if element == F16 else "bf16"

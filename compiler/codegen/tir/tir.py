@@ -111,6 +111,12 @@ class Block:
         self.add(tirx.Bind(variable, value))
         return variable
 
+    def bits(self, value: Value, name: str = "bits") -> Value:
+        """`let` of a scalar that is to be stored as it is: what looks like half of a real is not widened."""
+        slot = self.local(1, base(value), name)
+        self.store(slot, 0, value)
+        return tirx.BufferLoad(slot, [index(0)])
+
     def once(self, key: tuple[object, ...], make: Callable[[], Value]) -> Value:
         """`let(make())`, or the variable of an earlier call in this block with an equal key.
 
@@ -168,9 +174,9 @@ class Block:
         self.add(tirx.AllocBuffer(buffer))
         return buffer
 
-    def in_halves(self, buffer: Buffer) -> Buffer:
-        """A buffer of f32 seen as one of float16, twice as long."""
-        view = tirx.decl_buffer((2 * int(buffer.shape[0]),), halves.F16, name="halves")
+    def in_halves(self, buffer: Buffer, element: str = halves.F16) -> Buffer:
+        """A buffer of f32 seen as one of an element of sixteen bits, twice as long."""
+        view = tirx.decl_buffer((2 * int(buffer.shape[0]),), element, name="halves", scope=buffer.scope())
         self.add(tirx.DeclBuffer(view, data=tirx.buffer_data(buffer)))
         return view
 

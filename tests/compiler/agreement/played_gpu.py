@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from compiler.api import BuildSettings
 from compiler.codegen.choice import DEFAULT, Variant
-from compiler.codegen.cuda_testing import SHIM
+from compiler.codegen.cuda_testing import FLAGS, SHIM
 from compiler.codegen.family import emit_kernel
 from compiler.codegen.linking.link import RUNTIME
 from compiler.codegen.running import object_of, zig
@@ -84,5 +84,5 @@ def source_of(kernel: Variant, target: GridTarget) -> str:
 
 def _build(folder: Path, symbol: str, source: str) -> None:
     """A library of its own, as each has the shim's functions and its own shared memory."""
-    made = object_of("played", source, "-x", "c++", "-O1", "-fPIC")
+    made = object_of("played", source, "-x", "c++", *FLAGS)
     zig("ld.lld", "-shared", "--gc-sections", "-o", str(folder / f"{symbol}.so"), str(made))

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from compiler.api import BuildSettings
 from compiler.codegen.testing import runs
 from compiler.spec.precision import Compute
-from compiler.targets import load_cpu
+from compiler.targets import load, load_cpu
 from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.course import course
 from tests.compiler.agreement.harness import (
@@ -26,6 +27,7 @@ from tests.compiler.agreement.harness import (
     gradients_of,
     to_checkpoint,
 )
+from tests.compiler.agreement.played_gpu import PlayedGpu, build_driver
 from tests.compiler.agreement.step_binary import native_target
 from tests.compiler.codegen.tile_emulation import EMULATED, emulated_builds
 from tests.sample import sample
@@ -60,11 +62,15 @@ BOARD = "raspberry-pi-5"
 """Products of float16, emulated."""
 TILES = EMULATED.name
 """Products of bfloat16 in tile registers, which are emulated too where this machine has none."""
+OPENCL, CUDA = "x86-64-v3/opencl", "x86-64-v3/cuda"
+"""Products in f32; and on tensor cores of a GPU that is played (played_gpu.py)."""
+COMPUTES: tuple[Compute, ...] = ("bf16", "f16")
 WAYS: tuple[tuple[str, str, Compute], ...] = (
     *((name, target, "bf16") for name in MODELS for target in TARGETS),
     *((name, native_target(), "f16") for name in MODELS),
     ("encoder-full-adamw", BOARD, "f16"),
     ("encoder-full-adamw", TILES, "bf16"),
+    *((name, engine, compute) for name in MODELS for engine in (OPENCL, CUDA) for compute in COMPUTES),
 )
 
 
@@ -74,18 +80,25 @@ KEPT = {
     *("-".join((name, native_target(), "f16")) for name in ("mlp-full", "mobilenet-ratio")),
     f"encoder-full-adamw-{BOARD}-f16",
     f"encoder-full-adamw-{TILES}-bf16",
+    *(f"encoder-sparse-{engine}-{compute}" for engine in (OPENCL, CUDA) for compute in COMPUTES),
+    f"mobilenet-ratio-{OPENCL}-f16",
+    f"digits-cnn-full-{CUDA}-f16",
 }
-"""What `make test` runs: every kind of product in both, what a unit turned by rounding showed, a board."""
+"""What `make test` runs: every kind of product in both, what a unit turned by rounding showed, a board, engines."""
 
 
 @pytest.fixture(scope="module", params=sample(WAYS, KEPT, "-".join))
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Built:
     name, target, compute = request.param
-    runner = ("qemu-aarch64-static", "-cpu", "cortex-a76") if target == BOARD else ()
+    runner: tuple[str, ...] = ("qemu-aarch64-static", "-cpu", "cortex-a76") if target == BOARD else ()
     case = replace(CASES[name](), compute=compute)
     if target == TILES and not runs(load_cpu(TILES)):
         with emulated_builds() as board:
             return build(case, board, tmp_path_factory.mktemp("step"), tmp_path_factory.mktemp("cache"))
+    if target == CUDA:
+        gpu = PlayedGpu(build_driver(tmp_path_factory.mktemp("driver")), tmp_path_factory.mktemp("kernels"))
+        gpu.play(case.model, BuildSettings(case.plan, case.spec, load(CUDA), cache_dir=kernel_cache))
+        runner = gpu.runner()
     return build(case, target, tmp_path_factory.mktemp("step"), kernel_cache, runner)
 
 

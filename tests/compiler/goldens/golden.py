@@ -20,7 +20,7 @@ from compiler.program.hold_halves import hold_halves
 from compiler.program.hold_integers import hold_integers
 from compiler.program.multiply_bytes import multiply_bytes
 from compiler.program.multiply_halves import multiply_halves
-from compiler.program.multiply_tf32 import multiply_tf32
+from compiler.program.multiply_on_tensor_cores import multiply_on_tensor_cores
 from compiler.program.program import Program, StateTensor
 from compiler.program.text import parse_program, program_text
 from compiler.program.verify import find_problem as problem_of_program
@@ -58,7 +58,7 @@ CALL_PASSES: Mapping[str, Pass[Any]] = {name_of(step): step for step in each_of(
     "hold_halves": partial(hold_halves, dtype="bf16"),
     "multiply_halves": multiply_halves,
     "multiply_bytes": multiply_bytes,
-    "multiply_tf32": multiply_tf32,
+    "multiply_on_tensor_cores": multiply_on_tensor_cores,
     "hold_integers": lambda program: hold_integers(program, held=program.state[:1]),
     "widen_again": lambda program: widen_again(program, held=program.state[:1]),
 }

@@ -6,14 +6,14 @@ from compiler.codegen.grid.attention.backward import KeyGradients, launch_deltas
 from compiler.codegen.grid.attention.forward import Forward
 from compiler.codegen.grid.attention.plan import cut_for, goes_through_scores, workspace_bytes
 from compiler.codegen.grid.grid import Grid, Here
-from compiler.codegen.grid.supported import require_f32
+from compiler.codegen.grid.supported import require_supported
 from compiler.kernels.spec import AttentionSpec
 from compiler.targets import GridTarget
 
 
 def emit(spec: AttentionSpec, target: GridTarget, threads: int) -> Grid:
     """Attention or its gradient. Raises: BuildError for types other than f32."""
-    require_f32(spec)
+    require_supported(spec)
     grid = Grid(spec, workspace_bytes(spec, target, threads))
     if spec.kind == "forward":
         cut = cut_for(target, positions=spec.queries, widths=(spec.value_width,))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from compiler.codegen.grid.contraction.ending import Ending, at_point, epilogue, last_output
 from compiler.codegen.grid.contraction.group import Group
 from compiler.codegen.grid.contraction.plan import Plan, plan, workspace_bytes
 from compiler.codegen.grid.contraction.product import Product, product_of, sums_of
 from compiler.codegen.grid.grid import Grid, Here
 from compiler.codegen.grid.points import ITEMS, place_of
-from compiler.codegen.grid.supported import require_f32
+from compiler.codegen.grid.supported import require_supported
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Value
 from compiler.kernels.spec import ConvSpec, MatmulSpec
@@ -18,8 +16,8 @@ from compiler.targets import GridTarget
 
 
 def emit(spec: MatmulSpec | ConvSpec, target: GridTarget, threads: int) -> Grid:
-    """A matrix product or a dense convolution. Raises: BuildError for operands of other types than f32."""
-    require_f32(replace(spec, products="") if spec.products == "tf32" else spec)
+    """A matrix product or a dense convolution. Raises: BuildError for operands in bytes or panels."""
+    require_supported(spec)
     grid = Grid(spec, workspace_bytes(spec, target, threads))
     product = product_of(spec)
     _contract(grid, product, plan(product, target), epilogue(spec, product))

@@ -14,6 +14,7 @@ from compiler.codegen.grid.contraction.sums import SumsOfTile
 from compiler.codegen.grid.contraction.tensor_tile import TensorTile
 from compiler.codegen.grid.contraction.tile import WarpTile
 from compiler.codegen.grid.grid import Here
+from compiler.codegen.grid.halves import BITS
 from compiler.codegen.grid.points import place_of
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Value
@@ -25,6 +26,8 @@ class Group:
     def __init__(self, here: Here, product: Product, plan: Plan) -> None:
         self._here, self._product, self._plan, self._tile = here, product, plan, plan.tile
         self._shared = here.shared(plan.tile.elements)
+        bits = BITS.get(product.factors)
+        self._stored = here.block.in_halves(self._shared, bits) if bits else self._shared
         a, b = left(product), right(product)
         self._a = self._shelf(0, self._tile.m, a)
         self._b = self._shelf(self._a.end, self._tile.n, b)
@@ -33,8 +36,9 @@ class Group:
     def _shelf(self, start: int, width: int, operand: Operand | None) -> Shelf:
         tile, along = self._tile, operand is not None and operand.is_along_steps
         if isinstance(tile, WarpTile):
-            pad = tile.steps_pad if along else tile.pad
-            return Shelf(self._shared, start, tile.k, width, pad, is_turned=along, is_rounded=True)
+            is_turned = along or tile.per_word > 1
+            pad = tile.steps_pad if is_turned else tile.pad
+            return Shelf(self._shared, start, tile.k, width, pad, is_turned, self._product.factors, self._stored)
         return Shelf(self._shared, start, tile.k, width, tile.pad if along else 0)
 
     def _filler(self, number: int, operand: Operand | None, shelf: Shelf, extent: int) -> Filler:
@@ -63,7 +67,7 @@ class Group:
     def _sums(self, block: Block) -> SumsOfTile:
         in_blocks = self._plan.blocks > 1
         if isinstance(self._tile, WarpTile):
-            return TensorTile(self._here, block, self._tile, in_blocks=in_blocks)
+            return TensorTile(self._here, block, self._tile, self._product.factors, in_blocks=in_blocks)
         return RegisterTile(self._here, block, self._tile, in_blocks=in_blocks)
 
     def _reduce(self, block: Block, first: Value, sums: SumsOfTile) -> None:

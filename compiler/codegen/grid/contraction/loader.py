@@ -12,11 +12,13 @@ from typing import Protocol
 from tvm import tirx
 
 from compiler.codegen.grid.contraction.operand import Operand, Side
+from compiler.codegen.grid.contraction.product import Factors
 from compiler.codegen.grid.grid import Here
+from compiler.codegen.grid.halves import BITS
 from compiler.codegen.grid.points import place_of
 from compiler.codegen.grid.tensor_cores import rounded
 from compiler.codegen.tir import tir
-from compiler.codegen.tir.tir import Block, Buffer, Value
+from compiler.codegen.tir.tir import Block, Buffer, Value, element_of
 
 _MOST_UNROLLED = 8
 """Elements of a tile that an item fetches, up to which it keeps where each is on its own side."""
@@ -28,9 +30,10 @@ Fetched = list[tuple[Value, Value]]
 
 @dataclass(frozen=True)
 class Shelf:
-    """An operand's part of shared memory, from element `start`: for each of `steps`, `width` elements and a pad.
+    """An operand's part of shared memory, from word `start`: for each of `steps`, `width` elements and a pad.
 
-    `is_turned`: for each of `width`, `steps` elements and a pad. `is_rounded`: its elements are rounded to TF32.
+    `is_turned`: for each of `width`, `steps` elements and a pad. `factors`: what its elements are rounded to. `stored`:
+    the memory as an array of these, where several are in a word; only if it is turned.
     """
 
     shared: Buffer
@@ -39,17 +42,35 @@ class Shelf:
     width: int
     pad: int
     is_turned: bool = False
-    is_rounded: bool = False
+    factors: Factors = "f32"
+    stored: Buffer | None = None
+
+    @property
+    def per_word(self) -> int:
+        """Elements in a word."""
+        return 2 if self.factors in BITS else 1
 
     def at(self, step: Value, place: Value) -> Value:
-        """Where the element of a step at a place of the width is."""
+        """Where the element of a step at a place of the width is, in elements."""
+        start = tir.index(self.start * self.per_word)
         if self.is_turned:
-            return place * tir.index(self.steps + self.pad) + step + tir.index(self.start)
-        return step * tir.index(self.width + self.pad) + place + tir.index(self.start)
+            return place * tir.index(self.steps + self.pad) + step + start
+        return step * tir.index(self.width + self.pad) + place + start
+
+    def word(self, word: Value, place: Value) -> Value:
+        """Where the word of steps number `word` at a place of the width is, in words."""
+        if self.per_word == 1:
+            return self.at(word, place)
+        return place * tir.index((self.steps + self.pad) // self.per_word) + word + tir.index(self.start)
 
     def store(self, block: Block, place: Value, value: Value) -> None:
-        """Put an element where `at` says."""
-        block.store(self.shared, place, rounded(value) if self.is_rounded else value)
+        """Put an element where `at` says; one of sixteen bits is rounded, unless it is just bits."""
+        into = self.shared if self.stored is None else self.stored
+        block.store(into, place, rounded(value) if self.factors == "tf32" else value)
+
+    def takes(self, buffer: Buffer) -> bool:
+        """Whether what lies in a buffer is what lies here, bit for bit."""
+        return BITS.get(self.factors) == element_of(buffer)
 
     @property
     def elements(self) -> int:
@@ -58,8 +79,9 @@ class Shelf:
 
     @property
     def end(self) -> int:
-        """The first element after it."""
-        return self.start + self.elements + self.pad * (self.width if self.is_turned else self.steps)
+        """The first word after it."""
+        taken = self.elements + self.pad * (self.width if self.is_turned else self.steps)
+        return self.start + taken // self.per_word
 
 
 class Filler(Protocol):
@@ -176,7 +198,8 @@ class Loader:
 
     def _read(self, block: Block, own: Terms, step: Terms, number: Value) -> Value:
         """The element of step `number`, whose forms these are the terms of."""
-        zero = tir.literal(0.0, "float32")
+        is_bits = self._shelf.takes(self._buffer)
+        zero = tir.literal(0, element_of(self._buffer)) if is_bits else tir.literal(0.0, "float32")
         if self._operand.never:
             return zero
         place, *positions = (mine + theirs for mine, theirs in zip(own, step, strict=True))
@@ -184,8 +207,9 @@ class Loader:
         for position, bound in zip(positions, self._operand.bounds, strict=True):
             bounded = block.let(position, "at")
             conditions += [tirx.LE(tir.index(0), bounded), tirx.LT(bounded, tir.index(bound))]
-        value = tir.load(self._buffer, place)
-        return block.let(tirx.if_then_else(all_of(conditions), value, zero) if conditions else value, "x")
+        value = tirx.BufferLoad(self._buffer, [place]) if is_bits else tir.load(self._buffer, place)
+        value = tirx.if_then_else(all_of(conditions), value, zero) if conditions else value
+        return block.bits(value, "x") if is_bits else block.let(value, "x")
 
 
 def all_of(conditions: list[Value]) -> Value:

@@ -9,7 +9,7 @@ tiles for a device, several groups take a part of the steps each; a second launc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product as crossed
 
 from compiler.codegen.grid.contraction.product import Product, product_of, sums_of
@@ -76,7 +76,7 @@ def cost(product: Product, plan: Plan) -> float:
 
 def _tiles(product: Product, most_items: int, shared_bytes: int) -> list[Tile]:
     """Those worth comparing: not much wider than the product, and as the device can run them."""
-    made, least = (warp_tile_of, MMA_M) if product.factors == "tf32" else (tile_of, 1)
+    made, least = (tile_of, 1) if product.per_word == 0 else (partial(warp_tile_of, per_word=product.per_word), MMA_M)
     tiles = [made(m, n) for m, n in crossed(_sides(product.m, least), _sides(product.n, least))]
     most = shared_bytes // SCRATCH.item_bytes
     fit = [one for one in tiles if one.items <= most_items and one.elements <= most]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd, prod
-from typing import Literal
+from typing import Literal, cast
 
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine, axis
 from compiler.kernels.spec import ConvSpec, MatmulSpec
+
+Factors = Literal["f32", "tf32", "f16", "bf16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Product:
     b: Access
     point: tuple[Affine, ...]
     extents: tuple[int, ...]
-    factors: Literal["f32", "tf32"] = "f32"
+    factors: Factors = "f32"
 
     @property
     def m(self) -> int:
@@ -59,6 +61,11 @@ class Product:
         return self.products * self.m * self.n
 
     @property
+    def per_word(self) -> int:
+        """Factors of tensor cores in 32 bits; 0 if items multiply."""
+        return {"tf32": 1, "f16": 2, "bf16": 2}.get(self.factors, 0)
+
+    @property
     def axes(self) -> tuple[int, ...]:
         """Extents of all axes."""
         return self.batch + self.rows + self.columns + self.steps
@@ -70,7 +77,7 @@ def product_of(spec: MatmulSpec | ConvSpec) -> Product:
         made = _matmul(spec)
     else:
         made = {"forward": _forward, "input_grad": _input_grad, "weight_grad": _weight_grad}[spec.kind](spec)
-    return replace(made, factors="tf32") if spec.products == "tf32" else made
+    return replace(made, factors=cast(Factors, spec.products)) if spec.products else made
 
 
 def sums_of(spec: MatmulSpec | ConvSpec) -> Product:
@@ -199,4 +206,4 @@ def _input_grad(spec: ConvSpec) -> Product:
     )  # fmt: skip
 
 
-__all__ = ["Phases", "Product", "phases", "product_of", "sums_of"]
+__all__ = ["Factors", "Phases", "Product", "phases", "product_of", "sums_of"]

@@ -9,7 +9,7 @@ SIDE = 64
 WARP = 32
 """Items that make one product on tensor cores together."""
 MMA_M, MMA_N, MMA_K = 16, 8, 8
-"""Rows, columns and steps of that product."""
+"""Rows and columns of that product, and its steps in words of 32 bits: one of TF32, or two of sixteen bits."""
 _OWN = 4
 _WARP_OWN = 32
 _FEWEST_ITEMS = 64
@@ -23,7 +23,8 @@ _BANKS = 32
 _FETCH = 8
 """Work of bringing an element to shared memory, in multiplications; reading it from there counts as one."""
 _TENSOR_SPEED = 4
-"""Multiplications of tensor cores in the time of one of an item: of TF32 on Orin, by its data sheet; not measured."""
+"""Multiplications of tensor cores in the time of one of an item: of TF32 on Orin, by its data sheet, and twice as many
+of sixteen bits; not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,13 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class WarpTile(Tile):
-    """A tile whose products are made on tensor cores: `own_m` x `own_n` sums are those of a warp."""
+    """A tile whose products are made on tensor cores: `own_m` x `own_n` sums are those of a warp.
+
+    `per_word`: steps of a row or column that lie in a word of shared memory. If they are more than one, steps lie side
+    by side there.
+    """
+
+    per_word: int = 1
 
     @property
     def items(self) -> int:
@@ -84,7 +91,7 @@ class WarpTile(Tile):
     @property
     def steps_pad(self) -> int:
         """Elements after each row or column, where its steps lie side by side: the same banks, reached across."""
-        return 4
+        return 4 * self.per_word
 
     @property
     def sums_pad(self) -> int:
@@ -93,15 +100,17 @@ class WarpTile(Tile):
 
     @property
     def elements(self) -> int:
-        """As `Tile` says, whichever way the operands lie."""
-        pads = sum(max(self.k * self.pad, side * self.steps_pad) for side in (self.m, self.n))
-        return max(self.k * (self.m + self.n) + pads, self.m * (self.n + self.sums_pad))
+        """Words, as `Tile` says, whichever way the operands lie."""
+        words = self.k // self.per_word
+        across = 0 if self.per_word > 1 else self.k * self.pad
+        pads = sum(max(across, side * self.steps_pad // self.per_word) for side in (self.m, self.n))
+        return max(words * (self.m + self.n) + pads, self.m * (self.n + self.sums_pad))
 
     @property
     def work(self) -> int:
         """As `Tile` says."""
-        warps = self.items // WARP
-        return self.m * self.n // _TENSOR_SPEED + warps * (self.own_m + self.own_n) + _FETCH * (self.m + self.n)
+        read = self.items // WARP * (self.own_m + self.own_n) // self.per_word
+        return self.m * self.n // (_TENSOR_SPEED * self.per_word) + read + _FETCH * (self.m + self.n)
 
     @property
     def waiting(self) -> int:
@@ -119,14 +128,14 @@ def tile_of(m: int, n: int) -> Tile:
     return Tile(m, n, max(_STEPS, items // min(m, n)), own_m, own_n)
 
 
-def warp_tile_of(m: int, n: int) -> WarpTile:
+def warp_tile_of(m: int, n: int, per_word: int) -> WarpTile:
     """The tile of these sides, powers of two and at least 16, on tensor cores; its warps make as many sums as leaves
     enough of them to bring the operands."""
     own_m, own_n = min(_WARP_OWN, m), min(_WARP_OWN, n)
     items = max(_FEWEST_ITEMS, _STEPS * max(m, n) // _MOST_FETCHED)
     while WARP * m * n < items * own_m * own_n:
         own_m, own_n = (own_m // 2, own_n) if own_m > MMA_M else (own_m, own_n // 2)
-    return WarpTile(m, n, _STEPS, own_m, own_n)
+    return WarpTile(m, n, _STEPS, own_m, own_n, per_word)
 
 
 __all__ = ["MMA_K", "MMA_M", "MMA_N", "SIDE", "WARP", "Tile", "WarpTile", "tile_of", "warp_tile_of"]

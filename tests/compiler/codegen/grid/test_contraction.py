@@ -241,9 +241,10 @@ def test_axes_are_joined_where_all_forms_run_evenly() -> None:
     assert joined((1, 1), [(5, 7)]).forms == ((),)
 
 
-def test_other_types_than_f32() -> None:
-    with pytest.raises(BuildError, match="products bf16"):
-        build_object(MatmulSpec(1, 8, 8, 8, dtype="f32", products="bf16"), TARGET)
+@pytest.mark.parametrize("products", ["bf16", "f16", "i8", "tf32"])
+def test_products_of_other_types(products: Any) -> None:
+    with pytest.raises(BuildError, match=f"MatmulSpec multiplies in {products}, which {TARGET.name} does not"):
+        build_object(MatmulSpec(1, 8, 8, 8, dtype="f32", products=products), TARGET)
 
 
 def test_only_the_gradient_of_a_matrix_becomes_its_update() -> None:

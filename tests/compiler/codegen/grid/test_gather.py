@@ -159,7 +159,7 @@ def test_which_tables_are_updated_by_their_gradients_kernel() -> None:
     assert not can_update(replace(TABLE, count=MOST_POSITIONS + 1), target)
 
 
-def test_halves_are_refused() -> None:
-    spec = replace(TABLE, stored=("i64", "bf16", "bf16"))
+def test_bytes_are_refused() -> None:
+    spec = replace(TABLE, stored=("i64", "i8", "f32"))
     with pytest.raises(BuildError, match="stored"):
         build_object(spec, load(OPENCL))

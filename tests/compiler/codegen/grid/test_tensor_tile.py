@@ -1,14 +1,15 @@
 """Products on tensor cores, by CUDA's text as C++ on this CPU, in two orders: those of rounded factors in float64.
 
-A played warp rounds as the PTX ISA says and sums in f32; how a GPU rounds its sums nobody here has seen.
+A played warp takes its factors as the PTX ISA says and sums in f32; how a GPU rounds its sums nobody here has seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product as crossed
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from compiler.codegen.artefacts import Launch
 from compiler.codegen.cuda_testing import CudaKernel
 from compiler.codegen.grid import cuda, tensor_cores
 from compiler.codegen.grid.contraction.plan import Plan, plan, workspace_bytes
-from compiler.codegen.grid.contraction.product import product_of, sums_of
+from compiler.codegen.grid.contraction.product import Factors, product_of, sums_of
 from compiler.codegen.grid.contraction.tile import WarpTile
 from compiler.codegen.grid.cuda import cuda_text
 from compiler.codegen.grid.grid import Grid, Here
@@ -29,6 +30,7 @@ from compiler.errors import BuildError
 from compiler.graph import Array
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import ConvSpec, MatmulSpec, signature
+from compiler.program.operands import operand_types
 from compiler.targets import GridTarget, load
 from tests.compiler.codegen import test_conv, test_grouped_conv, test_matmul
 from tests.compiler.codegen.contractions import RELU6, Kind, conv, distance, expected, random_inputs
@@ -38,6 +40,7 @@ from tests.compiler.codegen.grid.test_contraction import KINDS, MATMULS
 from tests.compiler.codegen.grid.test_cuda import run_written
 from tests.compiler.codegen.grid.test_cuda_families import run_in_place
 from tests.compiler.codegen.reference import identity, picked
+from tests.compiler.codegen.test_halves import HALVES, stored
 from tests.compiler.codegen.test_matmul_updates import RULES, Step, operands, product, wanted
 
 TARGETS = ("jetson-orin-nano/cuda", "x86-64-v3/cuda")
@@ -60,18 +63,40 @@ def in_tf32(array: Array) -> Array:
     return ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def rounded(spec: Spec) -> Spec:
-    return replace(spec, products="tf32")
+def in_half(array: Array, dtype: str) -> Array:
+    return array.astype(HALVES[dtype]).astype(np.float32)  # type: ignore[index]
 
 
-def planned(spec: Spec) -> Plan:
-    return plan(product_of(rounded(spec)), TARGET)
+FACTORS: Mapping[Factors, Callable[[Array], Array]] = {
+    "tf32": in_tf32, "f16": partial(in_half, dtype="f16"), "bf16": partial(in_half, dtype="bf16")
+}  # fmt: skip
+"""How each is rounded, by somebody else."""
 
 
-def check(spec: Spec, tolerance: float = 6e-7) -> None:
+def rounded(spec: Spec, factors: Factors = "tf32", place: int = 0) -> Spec:
+    """`place`: of two factors of sixteen bits, the one that lies so; 2: both."""
+    if factors == "tf32":
+        return replace(spec, products="tf32")
+    count = len(operand_types(spec).outputs)
+    held = [factors if place in (number, 2) else "f32" for number in range(2)] + ["f32"] * count
+    return replace(spec, products=cast(Any, factors), stored=tuple(held))
+
+
+def planned(spec: Spec, factors: Factors = "tf32") -> Plan:
+    return plan(product_of(rounded(spec, factors)), TARGET)
+
+
+def check(spec: Spec, tolerance: float = 6e-7, factors: Factors = "tf32", place: int = 0) -> None:
+    made, as_factor = rounded(spec, factors, place), FACTORS[factors]
     first, second, *others = inputs = random_inputs(spec)
-    got, *sums = CudaKernel(rounded(spec), TARGET).run(*inputs)
-    assert distance(got, expected(spec, [in_tf32(first), in_tf32(second), *others])) <= tolerance
+    if factors in HALVES:
+        first, second = (as_factor(a) if place in (i, 2) else a for i, a in enumerate((first, second)))
+    given = [
+        stored(array, tensor) if tensor.dtype in HALVES else array
+        for array, tensor in zip((first, second, *others), operand_types(made).inputs, strict=True)
+    ]
+    got, *sums = CudaKernel(made, TARGET).run(*given)
+    assert distance(got, expected(spec, [as_factor(first), as_factor(second), *others])) <= tolerance
     assert distance(got, expected(spec, inputs)) > IS_ROUNDED
     for one in sums:
         wide = second.astype(np.float64)
@@ -85,6 +110,26 @@ def check(spec: Spec, tolerance: float = 6e-7) -> None:
 @pytest.mark.parametrize("name", [*MATMULS, *OWN])
 def test_products(name: str) -> None:
     check((MATMULS | OWN)[name])
+
+
+@pytest.mark.parametrize("factors", HALVES)
+@pytest.mark.parametrize("name", [*MATMULS, *OWN])
+def test_products_of_sixteen_bits(name: str, factors: Factors) -> None:
+    check((MATMULS | OWN)[name], factors=factors, place=len(name) % 3)
+
+
+@pytest.mark.parametrize("factors", HALVES)
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("transposed", list(crossed([False, True], [False, True])))
+def test_either_factor_or_both_lie_in_sixteen_bits(transposed: tuple[bool, bool], place: int, factors: Factors) -> None:
+    check(MatmulSpec(1, 67, 35, 77, *transposed, dtype="f32"), factors=factors, place=place)
+
+
+@pytest.mark.parametrize("factors", HALVES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", ["stem", "dilated and strided"])
+def test_convolutions_of_sixteen_bits(kind: Kind, case: str, factors: Factors) -> None:
+    check(conv(kind, *test_conv.CASES[case]), factors=factors, place=KINDS.index(kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -203,15 +248,16 @@ def test_sums_are_split_by_themselves() -> None:
     assert workspace_bytes(spec, TARGET, 1) >= 4 * parts * sums.sums
 
 
+@pytest.mark.parametrize("factors", FACTORS)
 @pytest.mark.parametrize("items", [64, 128, 256])
 @pytest.mark.parametrize("shared_bytes", [4096, 8192, 49152])
-def test_tiles_fit_the_device(items: int, shared_bytes: int) -> None:
+def test_tiles_fit_the_device(items: int, shared_bytes: int, factors: Factors) -> None:
     small = replace(TARGET, items=items, shared_bytes=shared_bytes)
     for m, n in crossed([1, 5, 17, 40, 1000], repeat=2):
-        tile = plan(product_of(rounded(MatmulSpec(1, m, n, 100, dtype="f32"))), small).tile
+        tile = plan(product_of(rounded(MatmulSpec(1, m, n, 100, dtype="f32"), factors)), small).tile
         assert isinstance(tile, WarpTile)
         assert 64 <= tile.items <= items
-        assert tile.items % 32 == tile.own_m % 16 == tile.own_n % 8 == tile.k % 8 == 0
+        assert tile.items % 32 == tile.own_m % 16 == tile.own_n % 8 == tile.k % (8 * tile.per_word) == 0
         assert tile.items >= max(tile.m, tile.n), "each item has a place on a side that neighbours bring together"
         assert 4 * tile.elements <= shared_bytes
         assert tile.k * tile.m % tile.items == tile.k * tile.n % tile.items == 0
@@ -219,7 +265,7 @@ def test_tiles_fit_the_device(items: int, shared_bytes: int) -> None:
 
 @pytest.mark.parametrize(("width", "pad", "is_turned"), [*((w, 8, False) for w in (16, 32, 64)), (16, 4, True)])
 def test_what_a_warp_reads_at_once_is_in_different_banks(width: int, pad: int, is_turned: bool) -> None:
-    """4 steps of 8 rows or columns; turned, it is the width of the steps."""
+    """4 words of 8 rows or columns; turned, it is the width of the steps."""
     stride = width + pad
     banks = {
         (place * stride + step if is_turned else step * stride + place) % 32 for step in range(4) for place in range(8)
@@ -227,8 +273,9 @@ def test_what_a_warp_reads_at_once_is_in_different_banks(width: int, pad: int, i
     assert len(banks) == 32
 
 
+@pytest.mark.parametrize("factors", ["tf32", "bf16"])
 @pytest.mark.parametrize("left_out", range(3))
-def test_each_barrier_of_a_product_is_missed(left_out: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_barrier_of_a_product_is_missed(left_out: int, factors: Factors, monkeypatch: pytest.MonkeyPatch) -> None:
     """A played warp waits for its own items only."""
 
     def without_one(emitted: Grid, symbol: str, *, capability: str) -> tuple[str, tuple[Launch, ...]]:
@@ -238,17 +285,19 @@ def test_each_barrier_of_a_product_is_missed(left_out: int, monkeypatch: pytest.
         return "__syncthreads();".join(parts[: left_out + 1]) + "__syncthreads();".join(parts[left_out + 1 :]), launches
 
     monkeypatch.setattr(cuda, "cuda_text", without_one)
-    spec, generator = rounded(MatmulSpec(1, 150, 140, 70, dtype="f32")), np.random.default_rng(0)
+    spec, generator = rounded(MatmulSpec(1, 150, 140, 70, dtype="f32"), factors), np.random.default_rng(0)
     kernel = CudaKernel(spec, TARGET)
+    given = [generator.normal(size=tensor.shape).astype(np.float32) for tensor in kernel.types.inputs]
+    given = [stored(a, t) if t.dtype in HALVES else a for a, t in zip(given, kernel.types.inputs, strict=True)]
     with pytest.raises(AssertionError, match="output 0 depends on the order"):
-        kernel.run(*(generator.normal(size=tensor.shape) for tensor in kernel.types.inputs))
+        kernel.run(*given)
 
 
 def test_a_product_that_some_items_of_a_warp_do_not_come_by_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     def write(here: Here) -> None:
         sums, one = here.block.local(4), tir.literal(1.0, "float32")
         is_there = tirx.NE(here.item, tir.index(40))
-        here.block.when(is_there, lambda inner: tensor_cores.multiply(inner, sums, 0, [one] * 4, [one] * 2))
+        here.block.when(is_there, lambda inner: tensor_cores.multiply(inner, "tf32", sums, 0, [one] * 4, [one] * 2))
 
     with pytest.raises(AssertionError, match="wait at a barrier that others do not come by"):
         run_written(monkeypatch, write)
@@ -259,13 +308,20 @@ LEAST_OCCUPANCY = 1 / 6
 """As for other kernels, but for convolutions whose items keep many places: two groups of a Jetson's SM."""
 
 
+WORDS = {
+    "tf32": ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "cvt.rna.tf32.f32"),
+    "f16": ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "cvt.rn.f16.f32"),
+    "bf16": ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",),
+}
+
+
+@pytest.mark.parametrize("factors", FACTORS)
 @pytest.mark.parametrize("name", AT_SIZE)
-def test_kernels_fit_both_generations(name: str) -> None:
+def test_kernels_fit_both_generations(name: str, factors: Factors) -> None:
     for target in (cast(GridTarget, load(one)) for one in TARGETS):
-        built = build_object(rounded(AT_SIZE[name]), target)
+        built = build_object(rounded(AT_SIZE[name], factors), target)
         words = built.artefacts[1].content.decode()
-        assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" in words
-        assert "cvt.rna.tf32.f32" in words
+        assert all(word in words for word in WORDS[factors])
         for launch in built.launches:
             assert launch.resources.spill_bytes == 0
             assert occupancy(launch, target.capability) >= LEAST_OCCUPANCY, f"{launch.entry}: {launch.resources}"
@@ -290,4 +346,5 @@ def test_other_targets_refuse_them(name: str, spec: Spec) -> None:
 def test_generations_before_tensor_cores_of_tf32() -> None:
     assert not replace(TARGET, capability="sm_75").multiplies("tf32")
     assert replace(TARGET, capability="sm_80").multiplies("tf32")
-    assert not TARGET.multiplies("bf16")
+    assert all(TARGET.multiplies(one) for one in HALVES)
+    assert not TARGET.multiplies("i8")

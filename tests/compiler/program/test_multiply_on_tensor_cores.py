@@ -1,4 +1,4 @@
-"""What asks for products in TF32: the spec's field, the pass, and what is said where no tensor cores are."""
+"""What asks for products on tensor cores: the spec's fields, the pass, and what is said where there are none."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from compiler.errors import SpecError
 from compiler.kernels.spec import ConvSpec, MatmulSpec
 from compiler.pipeline import compile_step, walk
-from compiler.program.multiply_tf32 import tf32_warnings
+from compiler.program.multiply_on_tensor_cores import tf32_warnings
 from compiler.program.program import Program
 from compiler.rewriting.passes import Trace
 from compiler.settings import BuildSettings
@@ -42,8 +43,8 @@ def test_products_of_both_directions_are_made_so() -> None:
     found = products_of(program)
     made = {kind for kind, products in found if products == "tf32"}
     assert made == {"forward", "weight_grad", "input_grad", "matmul"}
-    assert {declined.code for name, declined in trace.declined() if name == "multiply_tf32"} <= {
-        "tf32.narrow", "tf32.short"
+    assert {declined.code for name, declined in trace.declined() if name == "multiply_on_tensor_cores"} <= {
+        "tensor_cores.narrow", "tensor_cores.short"
     }  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def test_nothing_is_rounded_elsewhere_or_unasked(target: str) -> None:
     spec = {"batch": 16} if target == CUDA else IN_TF32
     program, trace = scheduled(target, spec)
     assert {products for _, products in products_of(program)} == {""}
-    assert "multiply_tf32" not in {step.name for step in trace.steps}
+    assert "multiply_on_tensor_cores" not in {step.name for step in trace.steps}
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "raspberry-pi-5", "x86-64-v3/opencl"])
@@ -73,6 +74,40 @@ def test_a_build_says_it(target: str, says_so: bool, kernel_cache: Path) -> None
     settings = BuildSettings(SparsePlan.parse("full"), spec, load(target), cache_dir=kernel_cache)
     step = compile_step(MODELS["small_cnn"](), settings)
     assert ("precision.widened" in {warning.code for warning in step.warnings}) == says_so
+
+
+@pytest.mark.parametrize("compute", ["bf16", "f16"])
+@pytest.mark.parametrize("others", ["f32", "tf32"])
+def test_factors_of_sixteen_bits_are_multiplied_so(compute: str, others: str) -> None:
+    program, _ = scheduled(CUDA, {"batch": 16, "precision": {"compute": compute, "products": others}})
+    calls = [call for call in program.calls if isinstance(call.spec, MatmulSpec | ConvSpec)]
+    made: dict[str, list[set[str]]] = {}
+    for call in calls:
+        assert isinstance(call.spec, MatmulSpec | ConvSpec)
+        made.setdefault(call.spec.products, []).append({program.types[value].dtype for value in call.inputs[:2]})
+    assert len(made[compute]) > 30
+    assert all(compute in held for held in made[compute])
+    assert all(held == {"f32"} for products, group in made.items() if products != compute for held in group)
+    assert ("tf32" in made) == (others == "tf32"), "the image's convolution reads f32"
+
+
+@pytest.mark.parametrize(("target", "says_so"), [("x86-64-v3/opencl", True), (CUDA, False)])
+def test_engines_hold_sixteen_bits(target: str, says_so: bool, kernel_cache: Path) -> None:
+    spec = TrainingSpec.parse({"batch": 16, "precision": {"compute": "bf16"}})
+    settings = BuildSettings(SparsePlan.parse("full"), spec, load(target), cache_dir=kernel_cache)
+    step = compile_step(MODELS["small_cnn"](), settings)
+    assert ("precision.widened" in {warning.code for warning in step.warnings}) == says_so
+    held = [tensor.dtype for program in step.programs.values() for tensor in program.types.values()]
+    assert "bf16" in held
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3/opencl", CUDA])
+@pytest.mark.parametrize("frozen", ["int8", "int4"])
+def test_engines_refuse_weights_of_fewer_bits(target: str, frozen: str) -> None:
+    spec = TrainingSpec.parse({"batch": 16, "precision": {"frozen": frozen}})
+    with pytest.raises(SpecError, match=f"holds frozen weights in f32 only, not {frozen}") as caught:
+        compile_step(MODELS["small_cnn"](), BuildSettings(SparsePlan.parse("bias-only"), spec, load(target)))
+    assert caught.value.where == "spec.precision.frozen"
 
 
 def test_a_spec_that_does_not_say_it_stays_as_it_was() -> None:

@@ -1,0 +1,119 @@
+"""Operands of sixteen bits on engines: a kernel does what it does in f32, with what it reads widened, and rounds once.
+
+OpenCL runs on this machine's driver; CUDA's text as C++, which shows everything but what its instructions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.codegen.testing import build_object, run_kernel
+from compiler.element_types import DType
+from compiler.errors import BuildError
+from compiler.graph import Array, TensorType
+from compiler.kernels.access import Access, axis
+from compiler.kernels.expressions import Ref
+from compiler.kernels.spec import KernelSpec, MapSpec, MatmulSpec
+from compiler.program.halves import holding, may_be_half
+from compiler.program.operands import operand_types
+from compiler.targets import load
+from tests.compiler.codegen.test_halves import HALVES, MOVES, SPECS, drawn, stored, vector
+from tests.sample import crossed, sample
+
+ENGINES = ("x86-64-v3/opencl", "x86-64-v3/cuda")
+ALIKE = ("strided", "winograd", "long", "product of", "conv and", "depthwise and", "elements along", "gather of")
+"""How names begin whose kernels for a grid are like another's here."""
+KEPT = [
+    f"{name}-{half}-{ENGINES[(i // 2) % 2]}"
+    for i, name in enumerate(name for name in SPECS if not name.startswith(ALIKE))
+    for half in (("bf16", "f16")[i % 2],)
+]
+"""Each family and kind in one of the two, on one of the engines."""
+
+
+def ran(spec: KernelSpec, inputs: Sequence[Array], engine: str) -> list[Array]:
+    """Results in f32, widened if they are half of one."""
+    types, found = operand_types(spec), []
+    given = [stored(a, t) if t.dtype in HALVES else a for a, t in zip(inputs, types.inputs, strict=True)]
+    initial = [np.zeros(t.shape, np.float32) if t.dtype == "f32" else None for t in types.outputs]
+    for array, tensor in zip(run_kernel(spec, given, target=engine, initial=initial), types.outputs, strict=True):
+        half = HALVES.get(tensor.dtype)
+        found.append(array if half is None else array.view(half).astype(np.float32))
+    return found
+
+
+@pytest.mark.parametrize(("name", "dtype", "engine"), sample(crossed(SPECS, HALVES, ENGINES), KEPT))
+def test_a_kernel_widens_what_it_reads_and_rounds_what_it_writes(name: str, dtype: DType, engine: str) -> None:
+    spec = SPECS[name]
+    types, may = operand_types(spec), may_be_half(spec)
+    half = holding(spec, tuple(dtype if one else None for one in may))
+    inputs = drawn(spec, dtype)
+    want, got = ran(spec, inputs, engine), ran(half, inputs, engine)
+    for number, (ours, theirs) in enumerate(zip(got, want, strict=True)):
+        expected = theirs
+        if may[len(types.inputs) + number]:
+            expected = theirs.astype(HALVES[dtype]).astype(theirs.dtype)
+            assert np.array_equal(expected, theirs) == (name in MOVES), "the test shows nothing"
+        np.testing.assert_array_equal(ours, expected)
+
+
+def numbers(dtype: DType) -> Array:
+    """All that sixteen bits hold, what is halfway between two of them, and its neighbours."""
+    half = np.arange(0, 2**16, dtype=np.uint16).view(HALVES[dtype]).astype(np.float32)
+    ordered = np.unique(half[np.isfinite(half)])
+    middle = ((ordered[:-1].astype(np.float64) + ordered[1:]) / 2).astype(np.float32)
+    near = [np.nextafter(middle, np.float32(end)) for end in (np.inf, -np.inf)]
+    return np.concatenate([half, middle, *near])
+
+
+def copy(size: int, source: DType, into: DType) -> MapSpec:
+    def typed(dtype: DType) -> Access:
+        return Access(TensorType(dtype, (size,)), (axis(0),))
+
+    return MapSpec((size,), (typed(source),), (typed(into),), (Ref(0),))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_every_number_is_rounded_and_widened_as_by_somebody_else(dtype: DType, engine: str) -> None:
+    array = numbers(dtype)
+    (bits,) = run_kernel(copy(len(array), "f32", dtype), [array], target=engine)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = array.astype(HALVES[dtype])
+    kept = np.abs(array) >= 2.0**-126  # a device may take what is smaller for zero
+    kept |= array == 0
+    found: Any = bits.view(HALVES[dtype])
+    np.testing.assert_array_equal(found[kept].astype(np.float32), wanted[kept].astype(np.float32))
+    (wide,) = run_kernel(copy(len(bits), dtype, "f32"), [bits], target=engine)
+    np.testing.assert_array_equal(wide, found.astype(np.float32))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_float16_holds_what_is_too_large_as_its_largest(engine: str) -> None:
+    given = np.array([65503, 65519.9, 65520, 7e4, 3e38, -7e4, np.inf, -np.inf, np.nan, 1e-7], np.float32)
+    copied = holding(MapSpec((10,), (vector(10),), (vector(10),), (Ref(0),)), (None, "f16"))
+    with np.errstate(over="ignore"):
+        wanted = np.where(np.isfinite(given), np.clip(given, -65504, 65504), given).astype(np.float16)
+    (found,) = run_kernel(copied, [given], target=engine)
+    np.testing.assert_array_equal(found.view(np.float16), wanted)
+
+
+def test_a_text_says_how_to_round_only_if_it_does() -> None:
+    for engine in ENGINES:
+        words = [
+            build_object(holding(SPECS["map"], held), load(engine)).artefacts[-1].content.decode(errors="replace")
+            for held in ((None, None), ("f16", None))
+        ]
+        word = "cvt.f32.f16" if engine.endswith("cuda") else "vload_half"
+        assert [word in one for one in words] == [False, True]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_bytes_are_refused(engine: str) -> None:
+    spec = holding(MatmulSpec(1, 45, 67, 130, dtype="f32", b_batched=False), (None, "i8", None))
+    with pytest.raises(BuildError, match="MatmulSpec kernels for a grid have no stored i8"):
+        build_object(spec, load(engine))
