@@ -42,7 +42,10 @@ class Row:
 EXECUTED = (
     Row("x86-64-v3", "itself", STEPS, f"{AGREEMENT}/step_binary.py"),
     Row("x86-64-v3/cuda", "shim", STEPS, f"{AGREEMENT}/test_cuda.py"),
+    Row("x86-64-v3/cuda", "shim", f"{STEPS} in float16 and bfloat16", f"{AGREEMENT}/test_half_precision.py"),
+    Row("x86-64-v3/cuda", "shim", f"{STEPS} in TF32", f"{AGREEMENT}/test_tensor_cores.py"),
     Row("x86-64-v3/opencl", "PoCL", STEPS, f"{AGREEMENT}/test_opencl.py"),
+    Row("x86-64-v3/opencl", "PoCL", f"{STEPS} in float16 and bfloat16", f"{AGREEMENT}/test_half_precision.py"),
     Row("x86-64-v3/opencl", "PoCL", KERNELS, "tests/compiler/codegen/grid/test_attention.py"),
     Row("x86-64-v4", "itself", STEPS, f"{AGREEMENT}/step_binary.py"),
     Row(

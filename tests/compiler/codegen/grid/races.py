@@ -34,6 +34,7 @@ LANGUAGE = r"""
 #include <string.h>
 #include <tgmath.h>
 typedef unsigned char uchar;
+typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 static __thread int lid;
@@ -59,6 +60,10 @@ static pthread_barrier_t items;
 #undef NAN
 #define NAN __builtin_nanf("")
 static inline float as_float(int bits) { float x; memcpy(&x, &bits, 4); return x; }
+static inline uint as_uint(float x) { uint bits; memcpy(&bits, &x, 4); return bits; }
+typedef _Float16 half;
+#define vload_half(place, from) ((float)(from)[place])
+#define vstore_half_rte(x, place, into) ((into)[place] = (half)(x))
 """
 
 
