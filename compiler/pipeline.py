@@ -23,7 +23,7 @@ from compiler.program.multiply_on_tensor_cores import tf32_warnings
 from compiler.program.program import Optimizer, Program, ProgramName, Schedule, StateTensor
 from compiler.program.state import held_in_bytes, state_tensors
 from compiler.rewriting.passes import Passes, Trace
-from compiler.settings import BuildSettings, engine_warnings, require_engine
+from compiler.settings import BuildSettings, engine_warnings
 from compiler.spec.documents import TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
 from compiler.step.accumulation import accumulate, beside
@@ -73,7 +73,6 @@ def walk(
     Raises: as `compile_step`.
     """
     spec, target = settings.spec, settings.target
-    require_engine(spec, target)
     clock, trace = Clock(settings.progress), trace if trace is not None else Trace()
     clock.enter("import", 0.0)
     imported = _imported(model, settings, external)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.errors import SpecError
 from compiler.frontend.file.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import CpuTarget, Target
@@ -19,20 +18,6 @@ Progress = Callable[[str, float], None]
 
 def silent(stage: str, fraction: float) -> None:
     """Progress that nobody hears."""
-
-
-def require_engine(spec: TrainingSpec, target: Target) -> None:
-    """What a target's engine cannot do is refused before anything is built. Raises: SpecError, naming the field."""
-    if isinstance(target, CpuTarget):
-        return
-    own = spec.precision
-    for field, value in (("frozen", own.frozen), ("frozen_products", own.frozen_products)):
-        if value != "f32":
-            raise SpecError(
-                f"{target.name} holds frozen weights in f32 only, not {value}",
-                where=f"spec.precision.{field}",
-                hint=f"leave it out, or build for {target.host.name}",
-            )
 
 
 def engine_warnings(spec: TrainingSpec, target: Target) -> tuple[CompileWarning, ...]:

@@ -11,7 +11,6 @@ from compiler.codegen.grid.grid import Grid, Here
 from compiler.codegen.grid.points import ITEMS, place_of
 from compiler.codegen.grid.row_sums import Place, Terms, write_row_sums
 from compiler.codegen.grid.row_sums_plan import MOST_LOOKED_AT
-from compiler.codegen.grid.supported import require_supported
 from compiler.codegen.tile.positions import row_of
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.expressions import extreme
@@ -22,8 +21,7 @@ from compiler.targets import GridTarget
 
 
 def emit(spec: ElementsSpec, target: GridTarget, threads: int) -> Grid:
-    """A kernel that picks or puts elements. Raises: BuildError if operands lie in other types."""
-    require_supported(spec)
+    """A kernel that picks or puts elements."""
     grid = Grid(spec, workspace_bytes(spec, target, threads))
     sums, kernel = sums_of(spec, target), _Elements(spec)
     if spec.kind == "gather":

@@ -16,7 +16,6 @@ from compiler.codegen.grid.functions import DEVICE, number
 from compiler.codegen.grid.grid import Grid, Here
 from compiler.codegen.grid.norm_grad_plan import plan, workspace_bytes
 from compiler.codegen.grid.summing import Partials, Share, Terms, each_term, of_group, share_of, summed
-from compiler.codegen.grid.supported import require_supported
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.expressions import epilogue
 from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, Value, load
@@ -27,7 +26,6 @@ from compiler.targets import GridTarget
 
 def emit(spec: NormGradSpec, target: GridTarget, threads: int) -> Grid:
     """The gradient."""
-    require_supported(spec)
     grid, kernel = Grid(spec, workspace_bytes(spec, target, threads)), _Gradient(spec, target)
     of_x, of_weight, of_bias = spec.wanted
     if of_x or of_weight:

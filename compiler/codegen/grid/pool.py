@@ -14,7 +14,6 @@ from compiler.codegen.grid.functions import DEVICE, number
 from compiler.codegen.grid.grid import Grid, Here
 from compiler.codegen.grid.points import ITEMS, place_of, points
 from compiler.codegen.grid.pool_plan import workspace_bytes
-from compiler.codegen.grid.supported import require_supported
 from compiler.codegen.pool.loops import area
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.accumulate import Accumulators
@@ -35,7 +34,6 @@ Each = Callable[[Here, Block, Value], None]
 
 def emit(spec: PoolSpec, target: GridTarget, threads: int) -> Grid:
     """A pooling kernel. Raises: InternalError for an unknown kind."""
-    require_supported(spec)
     grid, kernel = Grid(spec, workspace_bytes(spec, target, threads)), _Pool(spec)
     launches: dict[str, list[tuple[int, Each]]] = {
         "max": [(kernel.y_size, kernel.maximum)],

@@ -6,7 +6,6 @@ from compiler.codegen.grid.grid import Grid, Here
 from compiler.codegen.grid.points import ITEMS, place_of
 from compiler.codegen.grid.resample_plan import sums_of, workspace_bytes
 from compiler.codegen.grid.row_sums import Place, Terms, write_row_sums
-from compiler.codegen.grid.supported import require_supported
 from compiler.codegen.tile.positions import row_of
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Operands, Value
@@ -16,8 +15,7 @@ from compiler.targets import GridTarget
 
 
 def emit(spec: ResampleSpec, target: GridTarget, threads: int) -> Grid:
-    """A resampling kernel. Raises: BuildError if operands lie in other types."""
-    require_supported(spec)
+    """A resampling kernel."""
     grid = Grid(spec, workspace_bytes(spec, target, threads))
     if spec.kind == "gradient":
         write_row_sums(grid, sums_of(spec, target), _terms(spec))

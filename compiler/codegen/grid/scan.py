@@ -7,7 +7,6 @@ from tvm import tirx
 from compiler.codegen.grid.grid import Grid, Here
 from compiler.codegen.grid.points import ITEMS
 from compiler.codegen.grid.split import ENOUGH_ITEMS
-from compiler.codegen.grid.supported import require_supported
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Buffer, Value
 from compiler.element_types import ELEMENT_TYPES
@@ -20,7 +19,6 @@ _FEWEST_ROWS = 64
 
 def emit(spec: ScanSpec, target: GridTarget, threads: int) -> Grid:
     """A running sum or a linear recurrence."""
-    require_supported(spec)
     grid = Grid(spec)
     scan = _Scan(spec)
     columns = spec.outer * spec.inner

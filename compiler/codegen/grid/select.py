@@ -10,7 +10,6 @@ from tvm import tirx
 
 from compiler.codegen.grid.grid import Grid, Here
 from compiler.codegen.grid.points import ITEMS, place_of
-from compiler.codegen.grid.supported import require_supported
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.scalar_math import is_nan
 from compiler.codegen.tir.tir import Block, Buffer, Value
@@ -26,7 +25,6 @@ _NONE = -1
 
 def emit(spec: SelectSpec, target: GridTarget, threads: int) -> Grid:
     """A selection."""
-    require_supported(spec)
     grid, select = Grid(spec), _Select(spec)
     lines = spec.outer * spec.inner
     if not lines * spec.rows * spec.count:

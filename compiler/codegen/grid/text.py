@@ -15,7 +15,7 @@ from compiler.codegen.grid.grid import Function, device_function
 from compiler.errors import InternalError
 from compiler.targets import GridTarget
 
-_POINTER = re.compile(r"(?:__global )?(\w+)\* (?:restrict )?(\w+)$")
+_POINTER = re.compile(r"(?:__global )?((?:signed )?\w+)\* (?:restrict )?(\w+)$")
 
 
 @dataclass(frozen=True)

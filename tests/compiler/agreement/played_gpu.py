@@ -56,6 +56,15 @@ class PlayedGpu:
             list(compilers.map(partial(_build, self.kernels), sources, sources.values()))
 
 
+def runner_of(model: bytes, settings: BuildSettings, folder: Path) -> tuple[str, ...]:
+    """What runs the binary of a model's step: for CUDA a GPU that is played, for all else nothing."""
+    if settings.target.engine != "cuda":
+        return ()
+    gpu = PlayedGpu(build_driver(folder), folder / "kernels")
+    gpu.play(model, settings)
+    return gpu.runner()
+
+
 def build_driver(folder: Path) -> Path:
     """The driver as the library that a binary loads; its folder."""
     return build_stub(_SOURCE, folder / "libcuda.so.1", "-D_GNU_SOURCE", "-I", str(RUNTIME / "devices"), "-ldl")

@@ -17,6 +17,7 @@ from compiler.targets import load
 from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.course import course
 from tests.compiler.agreement.harness import Built, Optimizer, gradients_of, to_checkpoint
+from tests.compiler.agreement.played_gpu import runner_of
 from tests.compiler.agreement.reference import what_learns
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.sample import crossed, sample
@@ -51,16 +52,33 @@ def relative_errors(array: np.ndarray, near: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.norm(own - other, axis=1) / np.linalg.norm(own, axis=1))
 
 
+ENGINES = ("x86-64-v3/opencl", "x86-64-v3/cuda")
+WAYS = (*crossed(MODELS, ("int8", "int4"), (native_target(),)), *crossed(MODELS, ("int8", "int4"), ENGINES))
+
+
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    sample(crossed(MODELS, ("int8", "int4")), {"encoder-sparse-int8", "encoder-sparse-int4"}),
+    ("name", "kind", "target"),
+    sample(
+        WAYS,
+        {
+            *(f"encoder-sparse-{kind}-{native_target()}" for kind in ("int8", "int4")),
+            "encoder-sparse-int4-x86-64-v3/opencl",
+            "mobilenet-bias-only-int8-x86-64-v3/cuda",
+        },
+        "-".join,
+    ),
 )
-def test_a_step_is_that_of_the_rounded_model(name: str, kind: Frozen, tmp_path: Path, kernel_cache: Path) -> None:
+def test_a_step_is_that_of_the_rounded_model(
+    name: str, kind: Frozen, target: str, tmp_path: Path, kernel_cache: Path
+) -> None:
     case = replace(CASES[name](), frozen=kind)
-    settings = BuildSettings(case.plan, case.spec, load(native_target()), cache_dir=kernel_cache, jobs=1)
+    settings = BuildSettings(case.plan, case.spec, load(target), cache_dir=kernel_cache, jobs=1)
     bundle = compile_training(case.model, settings)
     layouts = import_model(case.model, input_shapes={}, batch=case.batch, batch_norm="fold").named_parameters()
-    binary, memory = StepBinary.unpack(bundle, tmp_path), bundle.manifest["memory"]
+    binary, memory = (
+        StepBinary.unpack(bundle, tmp_path, runner_of(case.model, settings, tmp_path)),
+        bundle.manifest["memory"],
+    )
     built = Built(case, what_learns(case.plan, case.reference), layouts, binary, memory)
     told = bundle.manifest["frozen"]
     whole = {own: array for own, array in case.reference.initial().items() if array.ndim > 1}

@@ -27,7 +27,7 @@ from tests.compiler.agreement.harness import (
     gradients_of,
     to_checkpoint,
 )
-from tests.compiler.agreement.played_gpu import PlayedGpu, build_driver
+from tests.compiler.agreement.played_gpu import runner_of
 from tests.compiler.agreement.step_binary import native_target
 from tests.compiler.codegen.tile_emulation import EMULATED, emulated_builds
 from tests.sample import sample
@@ -96,9 +96,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with emulated_builds() as board:
             return build(case, board, tmp_path_factory.mktemp("step"), tmp_path_factory.mktemp("cache"))
     if target == CUDA:
-        gpu = PlayedGpu(build_driver(tmp_path_factory.mktemp("driver")), tmp_path_factory.mktemp("kernels"))
-        gpu.play(case.model, BuildSettings(case.plan, case.spec, load(CUDA), cache_dir=kernel_cache))
-        runner = gpu.runner()
+        settings = BuildSettings(case.plan, case.spec, load(CUDA), cache_dir=kernel_cache)
+        runner = runner_of(case.model, settings, tmp_path_factory.mktemp("gpu"))
     return build(case, target, tmp_path_factory.mktemp("step"), kernel_cache, runner)
 
 

@@ -6,7 +6,9 @@ batch, which follow every gradient, since a step's loss depends on all updates b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import torch
 
 from compiler.api import BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
-from compiler.targets import load
+from compiler.targets import GridTarget, Target, load
 from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.course import smooth_batch
 from tests.compiler.agreement.harness import Optimizer, build, problems, run_step
@@ -24,6 +26,7 @@ from tests.models import export, transformers_model
 from tests.sample import sample
 
 TARGET = "x86-64-v3/opencl"
+BOARDS = ("aarch64/opencl", "snapdragon-8-gen-2/opencl")
 NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "mobilenet-bias-only", "mcunet-sparse",
         "resnet18-full", "resnet18-sparse", "resnet18-frozen-norms", "resnet50-sparse", "mlp-full",
         "mlp-last-layer-adamw",
@@ -33,14 +36,25 @@ KEPT = {"mobilenet-ratio", "resnet18-sparse", "resnet18-full", "encoder-full-ada
 LANGUAGE_MODELS = ("bert", "distilbert", "vit", "gpt2", "llama")
 
 
-@pytest.mark.parametrize("name", sample(NETS, KEPT))
-def test_a_net_steps_as_in_float64(name: str, tmp_path: Path, kernel_cache: Path) -> None:
-    built = build(CASES[name](), TARGET, tmp_path, kernel_cache)
+def assert_steps_as_in_float64(name: str, target: Target, folder: Path, cache: Path) -> None:
+    built = build(CASES[name](), target, folder, cache)
     optimizer = Optimizer(built)
     weights = {key: array.astype(np.float64) for key, array in built.reference.initial().items()}
     state = optimizer.fresh(weights)
     result = run_step(built, optimizer, weights, state, 1, smooth_batch(built, weights, 1))
     assert not problems(built, result)
+
+
+@pytest.mark.parametrize("name", sample(NETS, KEPT))
+def test_a_net_steps_as_in_float64(name: str, tmp_path: Path, kernel_cache: Path) -> None:
+    assert_steps_as_in_float64(name, load(TARGET), tmp_path, kernel_cache)
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_a_boards_kernels_step_as_in_float64(board: str, tmp_path: Path, kernel_cache: Path) -> None:
+    """The board's plan and the text of its kernels, driven by a program for this machine."""
+    here, there = cast(GridTarget, load(TARGET)), cast(GridTarget, load(board))
+    assert_steps_as_in_float64("digits-cnn-full", replace(there, host=here.host), tmp_path, kernel_cache)
 
 
 @pytest.mark.parametrize("name", sample(LANGUAGE_MODELS, {"llama"}))

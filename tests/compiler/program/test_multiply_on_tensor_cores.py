@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import SpecError
 from compiler.kernels.spec import ConvSpec, MatmulSpec
 from compiler.pipeline import compile_step, walk
 from compiler.program.multiply_on_tensor_cores import tf32_warnings
@@ -99,15 +98,6 @@ def test_engines_hold_sixteen_bits(target: str, says_so: bool, kernel_cache: Pat
     assert ("precision.widened" in {warning.code for warning in step.warnings}) == says_so
     held = [tensor.dtype for program in step.programs.values() for tensor in program.types.values()]
     assert "bf16" in held
-
-
-@pytest.mark.parametrize("target", ["x86-64-v3/opencl", CUDA])
-@pytest.mark.parametrize("frozen", ["int8", "int4"])
-def test_engines_refuse_weights_of_fewer_bits(target: str, frozen: str) -> None:
-    spec = TrainingSpec.parse({"batch": 16, "precision": {"frozen": frozen}})
-    with pytest.raises(SpecError, match=f"holds frozen weights in f32 only, not {frozen}") as caught:
-        compile_step(MODELS["small_cnn"](), BuildSettings(SparsePlan.parse("bias-only"), spec, load(target)))
-    assert caught.value.where == "spec.precision.frozen"
 
 
 def test_a_spec_that_does_not_say_it_stays_as_it_was() -> None:

@@ -12,7 +12,7 @@ from compiler.targets import GridTarget
 
 
 def emit(spec: AttentionSpec, target: GridTarget, threads: int) -> Grid:
-    """Attention or its gradient. Raises: BuildError for types other than f32."""
+    """Attention or its gradient. Raises: BuildError for scores in sixteen bits."""
     require_supported(spec)
     grid = Grid(spec, workspace_bytes(spec, target, threads))
     if spec.kind == "forward":

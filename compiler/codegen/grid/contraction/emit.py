@@ -16,7 +16,7 @@ from compiler.targets import GridTarget
 
 
 def emit(spec: MatmulSpec | ConvSpec, target: GridTarget, threads: int) -> Grid:
-    """A matrix product or a dense convolution. Raises: BuildError for operands in bytes or panels."""
+    """A matrix product or a dense convolution. Raises: BuildError for weights in panels."""
     require_supported(spec)
     grid = Grid(spec, workspace_bytes(spec, target, threads))
     product = product_of(spec)

@@ -6,14 +6,12 @@ from compiler.codegen.grid.depthwise.plan import workspace_bytes
 from compiler.codegen.grid.depthwise.rows import DepthwiseRows
 from compiler.codegen.grid.depthwise.weights import DepthwiseWeights
 from compiler.codegen.grid.grid import Grid
-from compiler.codegen.grid.supported import require_supported
 from compiler.kernels.spec import DepthwiseSpec
 from compiler.targets import GridTarget
 
 
 def emit(spec: DepthwiseSpec, target: GridTarget, threads: int) -> Grid:
     """A depth-wise convolution."""
-    require_supported(spec)
     grid = Grid(spec, workspace_bytes(spec, target, threads))
     if spec.kind == "weight_grad":
         DepthwiseWeights(spec, target).emit(grid)

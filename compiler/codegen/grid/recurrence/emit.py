@@ -13,7 +13,6 @@ from compiler.codegen.grid.points import ITEMS
 from compiler.codegen.grid.recurrence.arithmetic import ItemArithmetic
 from compiler.codegen.grid.recurrence.group import Group
 from compiler.codegen.grid.recurrence.plan import RecurrencePlan, plan, workspace_bytes
-from compiler.codegen.grid.supported import require_supported
 from compiler.codegen.tir import tir
 from compiler.codegen.tir.tir import Block, Buffer, Value
 from compiler.kernels.cells import CELLS
@@ -23,7 +22,6 @@ from compiler.targets import GridTarget
 
 def emit(spec: RecurrenceSpec, target: GridTarget, threads: int) -> Grid:
     """A layer or its gradient. Raises: BuildError if it is too wide."""
-    require_supported(spec)
     made = plan(spec, target)
     grid = Grid(spec, workspace_bytes(spec, target, threads))
     groups = -(-spec.batch // made.samples)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.codegen.grid.depthwise.plan import columns_of, split_of, workspace_bytes
-from compiler.codegen.testing import build_object, run_kernel
-from compiler.errors import BuildError
+from compiler.codegen.testing import run_kernel
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import DepthwiseSpec
 from compiler.targets import GridTarget, load
@@ -85,9 +84,3 @@ def test_epilogues_in_place(kind: Kind, image: tuple[int, int, int, int]) -> Non
     inputs = random_inputs(spec)
     got, *_ = run_in_place(spec, inputs, [4])
     assert distance(got, expected(spec, inputs)) <= 6e-7
-
-
-def test_bytes_are_refused() -> None:
-    spec = depthwise("forward", *CASES["same"])
-    with pytest.raises(BuildError, match="stored"):
-        build_object(replace(spec, stored=("f32", "i8", "f32")), TARGET)

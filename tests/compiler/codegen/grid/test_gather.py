@@ -10,8 +10,7 @@ import pytest
 from compiler.codegen.family import can_update
 from compiler.codegen.gather.plan import MOST_POSITIONS
 from compiler.codegen.grid.gather_plan import sums_of
-from compiler.codegen.testing import build_object, run_kernel
-from compiler.errors import BuildError
+from compiler.codegen.testing import run_kernel
 from compiler.graph import Array
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import GatherSpec
@@ -157,9 +156,3 @@ def test_which_tables_are_updated_by_their_gradients_kernel() -> None:
     assert not can_update(replace(TABLE, dtype="i64"), target)
     assert not can_update(replace(TABLE, epilogue_inputs=(WHOLE,)), target)
     assert not can_update(replace(TABLE, count=MOST_POSITIONS + 1), target)
-
-
-def test_bytes_are_refused() -> None:
-    spec = replace(TABLE, stored=("i64", "i8", "f32"))
-    with pytest.raises(BuildError, match="stored"):
-        build_object(spec, load(OPENCL))

@@ -18,15 +18,18 @@ from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, axis
 from compiler.kernels.expressions import Ref
 from compiler.kernels.spec import KernelSpec, MapSpec, MatmulSpec
-from compiler.program.halves import holding, may_be_half
+from compiler.program.halves import Held, holding, may_be_half
 from compiler.program.operands import operand_types
 from compiler.targets import load
-from tests.compiler.codegen.test_halves import HALVES, MOVES, SPECS, drawn, stored, vector
+from tests.compiler.codegen.test_halves import HALVES, MOVES, SPECS, WEIGHTS, drawn, stored, vector
 from tests.sample import crossed, sample
 
 ENGINES = ("x86-64-v3/opencl", "x86-64-v3/cuda")
 ALIKE = ("strided", "winograd", "long", "product of", "conv and", "depthwise and", "elements along", "gather of")
 """How names begin whose kernels for a grid are like another's here."""
+WEIGHTS_KEPT = (
+    ("product", ENGINES[0]), ("conv input_grad", ENGINES[1]), ("gather", ENGINES[1]), ("depthwise forward", ENGINES[0])
+)  # fmt: skip
 KEPT = [
     f"{name}-{half}-{ENGINES[(i // 2) % 2]}"
     for i, name in enumerate(name for name in SPECS if not name.startswith(ALIKE))
@@ -112,8 +115,23 @@ def test_a_text_says_how_to_round_only_if_it_does() -> None:
         assert [word in one for one in words] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    sample(crossed([name for name in WEIGHTS if name in SPECS], ENGINES), [f"{n}-{e}" for n, e in WEIGHTS_KEPT]),
+)
+def test_a_kernel_widens_a_weight_of_bytes(name: str, engine: str) -> None:
+    spec, place = SPECS[name], WEIGHTS[name]
+    inputs = drawn(spec, "bf16")
+    inputs[place] = np.random.default_rng(9).integers(-127, 128, inputs[place].shape).astype(np.float32)
+    types = operand_types(spec)
+    held: Held = tuple("i8" if i == place else None for i in range(len(types.inputs) + len(types.outputs)))
+    in_bytes = [array.astype(np.int8) if i == place else array for i, array in enumerate(inputs)]
+    for ours, theirs in zip(ran(holding(spec, held), in_bytes, engine), ran(spec, inputs, engine), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_bytes_are_refused(engine: str) -> None:
-    spec = holding(MatmulSpec(1, 45, 67, 130, dtype="f32", b_batched=False), (None, "i8", None))
-    with pytest.raises(BuildError, match="MatmulSpec kernels for a grid have no stored i8"):
+def test_panels_are_refused(engine: str) -> None:
+    spec = MatmulSpec(1, 45, 128, 130, dtype="f32", b_batched=False, b_panel=32)
+    with pytest.raises(BuildError, match="MatmulSpec kernels for a grid have no panels of 32 columns"):
         build_object(spec, load(engine))

@@ -7,7 +7,6 @@ import pytest
 
 from compiler.codegen.grid.points import ITEMS
 from compiler.codegen.testing import build_object, run_kernel
-from compiler.errors import BuildError
 from compiler.graph import Array
 from compiler.kernels.movement import ElementsSpec, MovementSpec, ResampleSpec, ScanSpec, SelectSpec
 from compiler.targets import load
@@ -163,8 +162,3 @@ def test_select_of_whole_numbers(dtype: str, rows: int) -> None:
     x = np.random.default_rng(3).integers(-(2**31), 2**31, (3, rows, 1))
     (got,) = run_kernel(spec, [x], target=OPENCL)
     np.testing.assert_array_equal(got, np.argsort(-x, axis=1, kind="stable")[:, :4])
-
-
-def test_bytes_are_refused() -> None:
-    with pytest.raises(BuildError, match="stored"):
-        build_object(ElementsSpec("gather", 1, 6, 5, 20, dtype="f32", stored=("i8", "i64", "f32")), load(OPENCL))

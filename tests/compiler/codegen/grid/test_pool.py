@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import build_object, run_kernel
-from compiler.errors import BuildError
+from compiler.codegen.testing import run_kernel
 from compiler.graph import Array
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import PoolSpec
-from compiler.targets import load
 from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity, picked
 from tests.compiler.codegen.test_pool import bytes_of, draw, first_places, reference, spec_of
@@ -103,8 +101,3 @@ def test_epilogues_in_place(kind: str) -> None:
     np.testing.assert_allclose(got, np.maximum(bare * scale, 0) + residual, rtol=1e-6, atol=1e-6)
     for one, other in zip(rest, others, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_bytes_are_refused() -> None:
-    with pytest.raises(BuildError, match="stored"):
-        build_object(replace(spec_of("max", SHAPES[0]), stored=("i8", "i8")), load(OPENCL))
