@@ -26,6 +26,10 @@ STEPS, KERNELS, SMALL = (
     "kernels of every family, one by one",
     "whole training steps of small models",
 )
+GUESTS, STUBBED = (
+    "its kernels in a training step of a small model, driven by an x86-64 program",
+    "its program, with a stub for the driver that computes nothing",
+)
 AGREEMENT = "tests/compiler/agreement"
 
 
@@ -62,12 +66,16 @@ EXECUTED = (
     ),
     Row("x86-64-v4-amx", "functions", f"{STEPS} in bfloat16", "tests/compiler/codegen/tile_emulation.py"),
     Row("aarch64", "qemu", SMALL, f"{AGREEMENT}/test_agreement.py"),
+    Row("aarch64/opencl", "PoCL", GUESTS, f"{AGREEMENT}/test_opencl.py"),
+    Row("aarch64/opencl", "qemu", STUBBED, "tests/compiler/runtime/test_opencl.py"),
     Row("raspberry-pi-3", "qemu", SMALL, f"{AGREEMENT}/test_agreement.py"),
     Row("raspberry-pi-4", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
     Row("raspberry-pi-5", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
     Row("jetson-orin-nano/cuda", "shim", KERNELS, "tests/compiler/codegen/grid/test_cuda_families.py"),
     Row("jetson-orin-nano", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
     Row("snapdragon-8-gen-2", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
+    Row("snapdragon-8-gen-2/opencl", "PoCL", GUESTS, f"{AGREEMENT}/test_opencl.py"),
+    Row("snapdragon-8-gen-2/opencl", "qemu", STUBBED, "tests/compiler/runtime/test_opencl.py"),
 )
 """Targets that no row names were only generated."""
 

@@ -304,6 +304,10 @@ def _install_and_tell(text: str) -> None:
         raise OSError(ctypes.get_errno(), "hand the listener over")
 
 
+OF_DRIVERS = ("RUSTICL_ENABLE", "CUDA_VISIBLE_DEVICES")
+"""What drivers take from the agent's environment: which devices they show; Mesa's OpenCL shows those that are named."""
+
+
 def _environment(plan: dict) -> "dict[str, str]":  # type: ignore[type-arg]
     found = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", "TMPDIR": "."}
     if plan["drives"]:
@@ -311,6 +315,7 @@ def _environment(plan: dict) -> "dict[str, str]":  # type: ignore[type-arg]
         found.update(
             {"HOME": work, "TMPDIR": work, "POCL_CACHE_DIR": f"{work}/pocl", "CUDA_CACHE_PATH": f"{work}/cuda"}
         )
+        found.update({name: os.environ[name] for name in OF_DRIVERS if name in os.environ})
     return found
 
 

@@ -96,7 +96,9 @@ def test_memory_of_its_own_is_what_counts() -> None:
     )
 
 
-def test_jobs_of_an_engine_open_its_nodes_and_no_others(tmp_path: Path) -> None:
+def test_jobs_of_an_engine_open_its_nodes_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUSTICL_ENABLE", "panfrost")
+    monkeypatch.setenv("RUSTICL_DEBUG", "all")
     folder = tmp_path / "job"
     (folder / "out").mkdir(parents=True)
     sandbox = probe(with_cgroup=False, shown=SHOWN, nodes=("/dev/null",))
@@ -105,10 +107,10 @@ def test_jobs_of_an_engine_open_its_nodes_and_no_others(tmp_path: Path) -> None:
     assert sandbox.facts["empty_root"] or SHOWN
     script = (
         "test -e /dev/zero || echo no other >&2; echo x > /dev/null && echo wrote >&2; "
-        "echo x > /tmp/y && echo kept >&2; echo $POCL_CACHE_DIR >&2"
+        "echo x > /tmp/y && echo kept >&2; echo $POCL_CACHE_DIR $RUSTICL_ENABLE$RUSTICL_DEBUG >&2"
     )
     _, words, _ = shell(folder, script, sandbox=sandbox)
-    assert words == ["no other", "wrote", "kept", "/tmp/pocl"]
+    assert words == ["no other", "wrote", "kept", "/tmp/pocl panfrost"]
     _, words, _ = shell(folder, f"{script}; echo $HOME >&2", sandbox=replace(sandbox, nodes=(), drives=False))
     assert words[-1] == "/nonexistent"
     assert not {"wrote", "kept"} & set(words)

@@ -17,6 +17,8 @@ from safetensors.numpy import save_file
 from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES, ROWS
 
 QEMU = ("qemu-aarch64-static",)
+AARCH64_GLIBC = Path("/usr/aarch64-linux-gnu")
+"""Of Debian's libc6-arm64-cross: the loader and the C library of an AArch64 board."""
 Array = NDArray[Any]
 
 

@@ -18,14 +18,12 @@ from compiler.codegen.linking.shared import LIBRARY_ABI
 from compiler.spec.documents import TrainingSpec
 from compiler.targets import load
 from tests.compiler.agreement.step_binary import native_target
-from tests.compiler.step_process import QEMU
+from tests.compiler.step_process import AARCH64_GLIBC, QEMU
 from tests.on_device.trained import IMAGES, STEPS, assert_learned, assert_losses
 from tests.unpacked import unpacked
 
 pytestmark = pytest.mark.xdist_group("on-device")
 
-AARCH64_GLIBC = Path("/usr/aarch64-linux-gnu")
-"""Of Debian's libc6-arm64-cross: the loader and the C library of an AArch64 board."""
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 
 

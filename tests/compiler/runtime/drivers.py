@@ -17,9 +17,9 @@ _OPERAND = re.compile(r"^\{(\d+)u, (\d+), PF_(\w+)\}", re.MULTILINE)
 """A row of `pf_operand` in the source of a binary's tables."""
 
 
-def build_stub(source: Path, library: Path, *options: str) -> Path:
+def build_stub(source: Path, library: Path, *options: str, triple: str = "x86_64-linux-gnu.2.31") -> Path:
     """The stub as a library of the name that the driver has; its folder."""
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.31", "-shared", "-fPIC", "-O1",
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", triple, "-shared", "-fPIC", "-O1",
                "-Wall", "-Wextra", "-Werror", *options, str(source), "-o", str(library)]  # fmt: skip
     subprocess.run(command, check=True, env={**os.environ, "ZIG_LOCAL_CACHE_DIR": str(library.parent)})
     return library.parent
@@ -29,7 +29,14 @@ def run_with(
     drivers: Path, binary: StepBinary, command: str, *arguments: object, **environment: str
 ) -> tuple[int, list[dict[str, Any]]]:
     """Exit code and events of a command on the binary's own weights; the folder's drivers come before the system's."""
-    words = [str(binary.folder / "bin/step"), command, "--weights", str(binary.weights), *map(str, arguments)]
+    words = [
+        *binary.runner,
+        str(binary.folder / "bin/step"),
+        command,
+        "--weights",
+        str(binary.weights),
+        *map(str, arguments),
+    ]
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "LD_LIBRARY_PATH": str(drivers), **environment},

@@ -17,15 +17,21 @@ from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.runtime.drivers import build_stub, logged, mapped_bytes, operand_bytes, run_with
+from tests.compiler.step_process import AARCH64_GLIBC, QEMU
 
 pytestmark = pytest.mark.xdist_group("opencl")
 STUB = Path(__file__).with_name("stub_opencl.c")
+BOARDS = ("aarch64/opencl", "snapdragon-8-gen-2/opencl")
+
+
+def settings_of(target: str) -> BuildSettings:
+    spec = TrainingSpec.parse({"batch": 4, "optimizer": {"kind": "sgd", "learning_rate": 0.01}})
+    return BuildSettings(SparsePlan.parse({"preset": "full"}), spec, load(target))
 
 
 @pytest.fixture(scope="module")
 def settings() -> BuildSettings:
-    spec = TrainingSpec.parse({"batch": 4, "optimizer": {"kind": "sgd", "learning_rate": 0.01}})
-    return BuildSettings(SparsePlan.parse({"preset": "full"}), spec, load("x86-64-v3/opencl"))
+    return settings_of("x86-64-v3/opencl")
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +95,20 @@ def test_all_memory_is_one_buffer_of_the_planned_bytes(
     assert offsets <= operands.keys(), "every argument is an operand of the plan"
     outside = {offset for offset in offsets if offset + operands[offset] > mapped_bytes(built)}
     assert outside == set()
+
+
+@pytest.mark.parametrize("target", BOARDS)
+def test_a_boards_program_loads_a_driver_of_the_board(target: str, tmp_path: Path) -> None:
+    """Emulated: AArch64 code under qemu, with the C library of a board's system and the stub as its driver."""
+    bundle = compile_training(MODELS["mlp"](), settings_of(target))
+    built = StepBinary.unpack(bundle, tmp_path / "bundle", (*QEMU, "-L", str(AARCH64_GLIBC)))
+    code, events = run(built, tmp_path)
+    assert (code, events[-1]["code"]) == (4, "limits.driver")
+    build_stub(STUB, tmp_path / "libOpenCL.so.1", triple=load(target).library_triple)
+    code, events = run(built, tmp_path)
+    assert code == 0
+    assert events[0]["device"] == "GPU stub device, OpenCL 1.2 stub, driver 7.1"
+    assert [event["event"] for event in events].count("step") == 2
 
 
 def test_without_a_driver_the_next_step_is_told(built: StepBinary, tmp_path: Path) -> None:
