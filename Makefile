@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: pytorch client-platforms docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: bench-gpu pytorch client-platforms docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -63,6 +63,9 @@ client-platforms: set-up-test  ## the client on Linux, macOS and Windows: types 
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
+
+bench-gpu: set-up-test  ## steps for an NVIDIA GPU, built here; checked and measured beside PyTorch if there is one, else how they are carried to it
+	$(BIN)/python -m benchmarks.gpu bench build/bench-gpu
 
 memory: set-up-test  ## what steps need in memory, planned and measured, what less of it costs, and the ancestor's plan for MCUNet
 	$(BIN)/python -m benchmarks.memory

@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks.environments import EnvironmentFailed
 from benchmarks.prepare import Prepared
 from benchmarks.processes import RunningSide, SideFailed, started, take_turns
+from benchmarks.ratios import ratio_of_rounds
 from benchmarks.results import keep
 from benchmarks.sides import COMPARED_LOSSES, OURS, OURS_BF16, VARIANTS, has_side, side_of
 from compiler.errors import CompileError
@@ -104,11 +105,7 @@ def ratio_of(slow: SideResult, fast: SideResult) -> tuple[float, float, float]:
 
     The interval is a 95% bootstrap over the rounds.
     """
-    pairs = zip(slow.rounds_ms, fast.rounds_ms, strict=False)
-    ratios = np.array([statistics.median(one) / statistics.median(other) for one, other in pairs])
-    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
-    return float(np.median(ratios)), float(low), float(high)
+    return ratio_of_rounds(slow.rounds_ms, fast.rounds_ms)
 
 
 def compare(

@@ -35,15 +35,20 @@ INIT_STD = 0.02
 
 
 def build(name: str) -> nn.Module:
-    """The seeded module in evaluation mode, norms folded into convolutions."""
+    """The seeded module of that name."""
+    return seeded(MODELS[name])
+
+
+def seeded(model: Model) -> nn.Module:
+    """A seeded module in evaluation mode, norms folded into convolutions."""
     torch.manual_seed(0)
-    module = MODELS[name].build()
+    module = model.build()
     randomize_norms(module)
     for parameter_name, parameter in module.named_parameters():
         if parameter_name.endswith(".bias"):
             nn.init.normal_(parameter, 0, INIT_STD)
     if any(isinstance(child, nn.BatchNorm2d) for child in module.modules()):
-        calibrate(module, MODELS[name])
+        calibrate(module, model)
         fold_norms(module)
     return module.eval()
 

@@ -43,7 +43,7 @@ INDEX_TEXT = """\
 Our training step beside every framework, same weights, data, plan and cores, in turns of one run: `make bench`. Times
 of two machines tell nothing of each other, so that each kind of machine has a page of its own with what was measured
 there: every framework, memory, start, compiling, and our kernels against the machine's roofline. Below, what each holds
-against the goals."""
+against the goals. Steps on a GPU have [a page of their own](gpu.md)."""
 
 
 def write_all(kinds: Sequence[str]) -> None:

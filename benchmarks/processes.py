@@ -12,13 +12,11 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from benchmarks.sides import Side
+from typing import Any, Protocol
 
 START_S, STEP_S = 900.0, 180.0
 """Longest wait for the first step (frameworks compile there) and for another."""
@@ -28,6 +26,22 @@ UNTIMED_AFTER_STOP = 2
 TURN_S = 8.0
 """After this, a turn ends with its second timed step."""
 _PR_SET_PDEATHSIG = 1
+
+
+class Side(Protocol):
+    """What a process is started by; it prints its steps as JSON lines, as our binary does."""
+
+    @property
+    def name(self) -> str:
+        """As tables have it."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The program and its arguments."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Beside our own."""
 
 
 class SideFailed(Exception):
