@@ -173,16 +173,19 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     training = Training(task, precision)
     step = captured(training) if task.graph else warm(training)
-    us = max([_told_us(step, 1) for _ in range(task.steps)][-1], 1.0)
-    Path(task.told).write_text(json.dumps(told(training)))
+    us = 1.0
+    for number in range(task.steps):
+        us, loss = window_us(step, 1)
+        if number == task.steps - 1:  # before the line at which this process may be stopped, wherever it is
+            Path(task.told).write_text(json.dumps(told(training)))
+        _tell(us, loss)
     while True:
-        us = _told_us(step, min(MOST_STEPS, max(1, round(WINDOW_S * 1e6 / us))))
+        us, loss = window_us(step, min(MOST_STEPS, max(1, round(WINDOW_S * 1e6 / max(us, 1.0)))))
+        _tell(us, loss)
 
 
-def _told_us(step: Callable[[], Tensor], steps: int) -> float:
-    us, loss = window_us(step, steps)
+def _tell(us: float, loss: float) -> None:
     print(json.dumps({"event": "step", "loss": loss, "us": us}), flush=True)
-    return us
 
 
 if __name__ == "__main__":
