@@ -55,9 +55,8 @@ def order_passes(
         *_integers(held),  # before products are made in sixteen bits
         *_halves(target, activations),  # first: an order is chosen by bytes
         *((multiply_bytes,) if in_bytes and target.multiplies("i8") else ()),  # what was to be in halves too
-        *(
-            (multiply_on_tensor_cores,) if in_tf32 and target.multiplies("tf32") else ()
-        ),  # what has no type of products yet
+        # What has no type of products yet:
+        *((multiply_on_tensor_cores,) if in_tf32 and target.multiplies("tf32") else ()),
         schedule,  # before all that asks what is alive together
         note_gradients,  # where each gradient is made is known now
         *((forbid_winograd,) if direct else ()),  # before schedules are chosen and workspaces planned
@@ -78,7 +77,7 @@ def _halves(target: Target, activations: Compute) -> Passes[Program]:
         return (held,)
     if isinstance(target, GridTarget):
         return (held, partial(multiply_on_tensor_cores, factors=activations))
-    return (held, multiply_halves) if activations == "bf16" else (held, partial(multiply_halves, dtype=activations))
+    return (held, partial(multiply_halves, dtype=activations))
 
 
 def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:

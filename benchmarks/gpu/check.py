@@ -25,11 +25,15 @@ from benchmarks.gpu.ready import Workshop
 from benchmarks.gpu.seeded import Arrays
 from compiler.errors import ModelError
 from compiler.trained.checkpoints import same_bits, tensors_of
+from tests.compiler.agreement.yardstick import (
+    GRADIENT_FACTOR,
+    GRADIENT_FLOOR,
+    STORING,
+    UPDATE_FACTOR,
+    UPDATE_FLOOR,
+    VANISHING,
+)
 
-GRADIENT_FACTOR, GRADIENT_FLOOR, VANISHING = 3.0, 2e-6, 1e-9
-UPDATE_FACTOR, UPDATE_FLOOR = 10.0, 1e-4
-STORING = 2.0**-23
-"""As in tests/compiler/agreement/harness.py and yardstick.py, which say why."""
 KINKS = 0.02
 """How far a gradient in f32 may be off, relative, where there are kinks: of millions of inputs a few lie so near to one
 that float32 takes them to its other side, others in each order of evaluation. (harness.py draws its batches apart.)"""

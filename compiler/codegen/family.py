@@ -58,7 +58,7 @@ from compiler.kernels.spec import (
     ReduceSpec,
     RowSpec,
 )
-from compiler.targets import CpuTarget, GridTarget, Target
+from compiler.targets import CpuTarget, Target
 
 
 class Plan(Protocol):
@@ -210,7 +210,7 @@ def emit_kernel(spec: KernelSpec, target: Target, threads: int, choice: Choice) 
     if dtype is not None and (ELEMENT_TYPES[dtype].is_half or (isinstance(spec, CONTRACTIONS) and dtype not in REAL)):
         raise BuildError(f"{type(spec).__name__} computes in {', '.join(REAL)}, not in {dtype}", where=str(spec))
     products = getattr(spec, "products", "")
-    if (products == "tf32" or (products and isinstance(target, GridTarget))) and not target.multiplies(products):
+    if products and not target.multiplies(products):
         raise BuildError(
             f"{type(spec).__name__} multiplies in {products}, which {target.name} does not", where=str(spec)
         )

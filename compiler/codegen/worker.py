@@ -82,8 +82,8 @@ def build(request: Request) -> Reply:
     asked = (request.spec, request.target, request.threads, request.choice)
     try:
         compiler = cast(Compiler, importlib.import_module(COMPILERS[request.target.kind]))
+        emitted = emit_kernel(*asked)  # first: it refuses what no plan knows
         symbol, size_bytes = symbol_of(request.spec, request.choice), workspace_bytes_of(*asked)
-        emitted = emit_kernel(*asked)
         return Reply(compiler.compile_kernel(emitted, request.target, symbol=symbol, workspace_bytes=size_bytes))
     except Exception:
         # Any failure is the parent's to report, with the kernel's name; the worker lives on for the next one.

@@ -120,10 +120,12 @@ def accelerator_of(name: str, ask: Callable[[str], str] | None = None) -> Accele
     engine = ENGINES.get(name)
     if engine is None:
         raise EnrolmentError(f"--engine {name}: no such engine; there are: {', '.join(ENGINES)}")
-    found = sorted(_told(engine, (ask or _asked)(name)), key=lambda one: ("gpu", "accelerator", "cpu").index(one.kind))
+    answer = (ask or _asked)(name)
+    found = sorted(_told(engine, answer), key=lambda one: ("gpu", "accelerator", "cpu").index(one.kind))
     if not found:
         raise EnrolmentError(
-            f"--engine {name}: {engine.title} knows no device here. Install the driver of this board's GPU"
+            f"--engine {name}: {engine.title} knows no device here{_why_none(answer)}. "
+            "Install the driver of this board's GPU"
             + (", or pocl-opencl-icd, by which its CPU plays one" if name == "opencl" else "")
         )
     return found[0]
@@ -135,13 +137,17 @@ def engine_targets(engine: Engine, targets: Sequence[str]) -> tuple[str, ...]:
 
 
 def _asked(name: str) -> str:
-    """What the drivers say to a process of their own; nothing if it does not end as it should."""
+    """What the drivers say to a process of their own; why there is nothing, if it does not end as it should."""
     command = [sys.executable, "-I", "-S", own_file("devices/ask_accelerator.py"), name]
     try:
         done = subprocess.run(command, capture_output=True, timeout=ASK_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+    except subprocess.TimeoutExpired:
+        return json.dumps({"none": f"the driver does not answer within {ASK_TIMEOUT_S:.0f} s"})
+    except OSError as problem:
+        return json.dumps({"none": str(problem)})
+    if done.returncode:
+        return json.dumps({"none": f"who asks the driver ends with code {done.returncode}"})
+    return done.stdout.decode("utf-8", "replace")
 
 
 _WORDS = ("name", "version", "driver", "capability", "extensions")
@@ -162,6 +168,14 @@ def _told(engine: Engine, text: str) -> list[Accelerator]:
             told = Accelerator(engine, kind, name, version, driver, memory_bytes, unified, capability, extensions)
             found.append(told)
     return found
+
+
+def _why_none(answer: str) -> str:
+    """The reason in an answer without a device, in brackets; nothing if it has none."""
+    try:
+        return f" ({visible(str(json.loads(answer)['none']))[:MAX_TEXT]})"
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 def _there(patterns: Sequence[str]) -> tuple[str, ...]:

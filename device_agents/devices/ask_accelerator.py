@@ -1,4 +1,4 @@
-"""What accelerators the drivers of this machine know: prints one JSON object for each.
+"""What accelerators the drivers of this machine know: prints one JSON object for each, or why there is none.
 
 Run as a script by `accelerator.py` (`python -I -S ask_accelerator.py ENGINE`), standard library only: a driver may
 crash whoever asks it, or never answer.
@@ -26,25 +26,29 @@ MAJOR, MINOR, INTEGRATED = 75, 76, 18
 
 
 def main() -> None:
-    found = {"opencl": opencl, "cuda": cuda}[sys.argv[1]]()
-    for row in found:
-        print(json.dumps(row))
+    try:
+        for row in {"opencl": opencl, "cuda": cuda}[sys.argv[1]]():
+            print(json.dumps(row))
+    except OSError as problem:
+        print(json.dumps({"none": str(problem)}))
 
 
 def _library(names: Sequence[str]) -> Any:
+    """The first that can be loaded. Raises: OSError with the loader's words for the first, which is the usual one."""
+    problems = []
     for name in names:
         try:
             return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
+        except OSError as problem:
+            problems.append(problem)
+    raise problems[0]
 
 
 def opencl() -> Iterator[dict[str, object]]:
     cl = _library(OPENCL)
     platforms, count = (ctypes.c_void_p * MOST)(), ctypes.c_uint(0)
-    if cl is None or cl.clGetPlatformIDs(MOST, platforms, ctypes.byref(count)):
-        return
+    if code := cl.clGetPlatformIDs(MOST, platforms, ctypes.byref(count)):
+        raise OSError(f"clGetPlatformIDs answers {ctypes.c_int(code).value}")
     for platform in platforms[: min(count.value, MOST)]:
         devices, known = (ctypes.c_void_p * MOST)(), ctypes.c_uint(0)
         kinds = ctypes.c_uint64(ALL_TYPES)
@@ -76,12 +80,18 @@ def _opencl_device(cl: Any, device: ctypes.c_void_p) -> dict[str, object]:
 def cuda() -> Iterator[dict[str, object]]:
     driver = _library(CUDA)
     count, version = ctypes.c_int(0), ctypes.c_int(0)
-    if driver is None or driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return
+    for name, arguments in (("cuInit", (0,)), ("cuDeviceGetCount", (ctypes.byref(count),))):
+        if code := getattr(driver, name)(*arguments):
+            raise OSError(f"{name} answers {code}: {_cuda_words(driver, code)}")
     driver.cuDriverGetVersion(ctypes.byref(version))
     said = f"{version.value // 1000}.{version.value % 1000 // 10}"
     for number in range(min(count.value, MOST)):
         yield _cuda_device(driver, number, said)
+
+
+def _cuda_words(driver: Any, code: int) -> str:
+    text = ctypes.c_char_p()
+    return "unknown error" if driver.cuGetErrorName(code, ctypes.byref(text)) else (text.value or b"").decode()
 
 
 def _cuda_device(driver: Any, number: int, version: str) -> dict[str, object]:

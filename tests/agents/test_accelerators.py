@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from compiler import targets
 from compiler.api import BuildSettings, compile_training
+from compiler.codegen.linking.link import RUNTIME
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from device_agents.devices.accelerator import ENGINES, Accelerator, accelerator_of, engine_targets
 from device_agents.devices.describe import describe_device
@@ -20,6 +22,8 @@ from device_agents.job.sandbox import probe
 from device_agents.wire import RunSettings
 from examples.models import MODELS
 from tests.agents.test_sandbox import SHOWN, shell
+from tests.compiler.runtime.drivers import build_stub
+from tests.compiler.runtime.test_cuda import STUB
 
 CPU = {"kind": "cpu", "name": "played", "version": "OpenCL 3.0", "driver": "3.1", "memory_bytes": 1 << 33,
        "unified": True, "capability": "", "extensions": "cl_khr_fp64"}  # fmt: skip
@@ -64,6 +68,32 @@ def test_an_engine_that_nobody_knows_is_refused_with_those_there_are() -> None:
         accelerator_of("vulkan", told(GPU))
     with pytest.raises(EnrolmentError, match=r"CUDA knows no device here\. Install the driver of this board's GPU$"):
         accelerator_of("cuda", told())
+
+
+def test_why_there_is_no_device_is_said() -> None:
+    with pytest.raises(EnrolmentError, match=r"CUDA knows no device here \(\\x1b\[31mcuInit answers 100\)\. Install"):
+        accelerator_of("cuda", told({"none": "\x1b[31mcuInit answers 100"}))
+
+
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        ("cuInit", "(cuInit answers 100: CUDA_ERROR_NO_DEVICE)"),
+        ("cuDeviceGetCount", "knows no device here. Install"),
+        ("", "/libcuda.so.1: file too short)"),
+    ],
+)
+def test_a_driver_that_gives_no_device_is_heard(
+    failing: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "libcuda.so.1"
+    library.touch()
+    if failing:
+        build_stub(STUB, library, "-I", str(RUNTIME / "devices"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("STUB_CUDA", failing)
+    with pytest.raises(EnrolmentError, match=re.escape(said)):
+        accelerator_of("cuda")
 
 
 def describe(accelerator: Accelerator) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

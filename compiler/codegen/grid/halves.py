@@ -19,7 +19,7 @@ BITS: Mapping[str, str] = {"f16": halves.F16_BITS, "bf16": halves.BF16}
 _WORDS = ("pf_wide_f16", "pf_f16_1", "pf_bf16_1")
 _BOUND = """\
 static {inline} float pf_bound(float x) {{
-  return x == x && x - x == 0.0f ? x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x : x;
+  return x - x != 0.0f ? x : x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
 }}
 """
 _ROUND_BF16 = """\
@@ -67,9 +67,8 @@ def words_of(texts: Sequence[str], words: str) -> Sequence[str]:
 
 def in_bits(operands: Operands) -> Operands:
     """A kernel's operands, with those of float16 as their bits."""
-    workspace = operands.workspace
-    return replace(operands, inputs=tuple(map(_seen, operands.inputs)), outputs=tuple(map(_seen, operands.outputs)),
-                   workspace=workspace)  # fmt: skip
+    inputs, outputs = (tuple(map(_seen, own)) for own in (operands.inputs, operands.outputs))
+    return replace(operands, inputs=inputs, outputs=outputs)
 
 
 def _seen(buffer: Buffer) -> Buffer:

@@ -23,16 +23,21 @@ from compiler.spec.precision import Compute, Frozen
 from compiler.targets import Target, load
 from tests.compiler.agreement.reference import Reference, Window, what_learns
 from tests.compiler.agreement.step_binary import StepBinary
-from tests.compiler.agreement.yardstick import Yardstick, distance
+from tests.compiler.agreement.yardstick import (
+    GRADIENT_FACTOR,
+    GRADIENT_FLOOR,
+    STORING,
+    UPDATE_FACTOR,
+    UPDATE_FLOOR,
+    Yardstick,
+    distance,
+)
 
 STEPS = 20
 State = dict[str, np.ndarray]
 Batch = tuple[dict[str, np.ndarray], np.ndarray]
 
 MAX_LOSS_ERROR = 1e-5
-GRADIENT_FACTOR = 3.0
-GRADIENT_FLOOR = 2e-6
-"""Sixteen roundings: correct orders of evaluation differ by this much where a small gradient is a sum that cancels."""
 
 
 @dataclass(frozen=True)
@@ -357,9 +362,9 @@ def update_tolerance(built: Built, result: StepResult, name: str, wanted: np.nda
     That is the gradient's own error, relative to the update, and what storing the weight in float32 takes away. Of a
     weight whose gradient vanishes, SGD moves by noise; AdamW divides noise by noise, and moves as far as it ever does.
     """
-    storing = 2.0**-23 * float(np.linalg.norm(result.before[name].astype(np.float64)))
+    storing = STORING * float(np.linalg.norm(result.before[name].astype(np.float64)))
     rate = float(built.case.optimizer["learning_rate"])  # type: ignore[arg-type]
     if name in result.yardstick.zero:
         adamw = built.case.optimizer["kind"] == "adamw"
         return storing + rate * (4 * wanted.size**0.5 if adamw else 10 * GRADIENT_FLOOR * result.yardstick.largest)
-    return storing + (1e-4 + 10 * result.yardstick.torch_own[name]) * float(np.linalg.norm(wanted))
+    return storing + (UPDATE_FLOOR + UPDATE_FACTOR * result.yardstick.torch_own[name]) * float(np.linalg.norm(wanted))

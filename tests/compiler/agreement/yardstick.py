@@ -7,6 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+GRADIENT_FACTOR = 3.0
+GRADIENT_FLOOR = 2e-6
+"""Sixteen roundings: correct orders of evaluation differ by this much where a small gradient is a sum that cancels."""
+VANISHING = 1e-9
+"""Of the largest gradient: what is smaller is zero by mathematics."""
+UPDATE_FACTOR, UPDATE_FLOOR = 10, 1e-4
+STORING = 2.0**-23
+"""What storing a weight in float32 takes away, by its length."""
+
 
 def distance(found: np.ndarray, exact: np.ndarray) -> float:
     """Relative L2 distance."""
@@ -21,7 +30,7 @@ def vanishing(exact: Mapping[str, np.ndarray]) -> set[str]:
     """
     norms = {name: float(np.linalg.norm(gradient)) for name, gradient in exact.items()}
     largest = max(norms.values())
-    return {name for name, norm in norms.items() if norm < 1e-9 * largest}
+    return {name for name, norm in norms.items() if norm < VANISHING * largest}
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ class Group:
         if isinstance(tile, WarpTile):
             is_turned = along or tile.per_word > 1
             pad = tile.steps_pad if is_turned else tile.pad
-            return Shelf(self._shared, start, tile.k, width, pad, is_turned, self._product.factors, self._stored)
-        return Shelf(self._shared, start, tile.k, width, tile.pad if along else 0)
+            return Shelf(self._shared, self._stored, start, tile.k, width, pad, is_turned, self._product.factors)
+        return Shelf(self._shared, self._stored, start, tile.k, width, tile.pad if along else 0)
 
     def _filler(self, number: int, operand: Operand | None, shelf: Shelf, extent: int) -> Filler:
         if operand is None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from tvm import tirx
 
 from compiler.codegen.grid.contraction.operand import Operand, Side
-from compiler.codegen.grid.contraction.product import Factors
+from compiler.codegen.grid.contraction.product import PER_WORD, Factors
 from compiler.codegen.grid.grid import Here
 from compiler.codegen.grid.halves import BITS
 from compiler.codegen.grid.points import place_of
@@ -33,22 +33,22 @@ class Shelf:
     """An operand's part of shared memory, from word `start`: for each of `steps`, `width` elements and a pad.
 
     `is_turned`: for each of `width`, `steps` elements and a pad. `factors`: what its elements are rounded to. `stored`:
-    the memory as an array of these, where several are in a word; only if it is turned.
+    the same memory as an array of elements; if several are in a word, the shelf is turned.
     """
 
     shared: Buffer
+    stored: Buffer
     start: int
     steps: int
     width: int
     pad: int
     is_turned: bool = False
     factors: Factors = "f32"
-    stored: Buffer | None = None
 
     @property
     def per_word(self) -> int:
         """Elements in a word."""
-        return 2 if self.factors in BITS else 1
+        return PER_WORD[self.factors]
 
     def at(self, step: Value, place: Value) -> Value:
         """Where the element of a step at a place of the width is, in elements."""
@@ -65,8 +65,7 @@ class Shelf:
 
     def store(self, block: Block, place: Value, value: Value) -> None:
         """Put an element where `at` says; one of sixteen bits is rounded, unless it is just bits."""
-        into = self.shared if self.stored is None else self.stored
-        block.store(into, place, rounded(value) if self.factors == "tf32" else value)
+        block.store(self.stored, place, rounded(value) if self.factors == "tf32" else value)
 
     def takes(self, buffer: Buffer) -> bool:
         """Whether what lies in a buffer is what lies here, bit for bit."""
@@ -110,7 +109,7 @@ class Ones:
 
         def one(inner: Block, slot: Value) -> None:
             step = far + slot * tir.index(self._here.items // self._shelf.width)
-            inner.store(self._shelf.shared, self._shelf.at(step, near), tir.literal(1.0, "float32"))
+            self._shelf.store(inner, self._shelf.at(step, near), tir.literal(1.0, "float32"))
 
         block.loop(self._shelf.elements // self._here.items, one, name="slot")
 

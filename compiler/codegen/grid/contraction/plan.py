@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product as crossed
 
-from compiler.codegen.grid.contraction.product import Product, product_of, sums_of
+from compiler.codegen.grid.contraction.product import PER_WORD, Product, product_of, sums_of
 from compiler.codegen.grid.contraction.tile import MMA_M, SIDE, Tile, tile_of, warp_tile_of
 from compiler.element_types import SCRATCH
 from compiler.kernels.spec import ConvSpec, MatmulSpec
@@ -76,7 +76,8 @@ def cost(product: Product, plan: Plan) -> float:
 
 def _tiles(product: Product, most_items: int, shared_bytes: int) -> list[Tile]:
     """Those worth comparing: not much wider than the product, and as the device can run them."""
-    made, least = (tile_of, 1) if product.per_word == 0 else (partial(warp_tile_of, per_word=product.per_word), MMA_M)
+    of_warps = partial(warp_tile_of, per_word=PER_WORD[product.factors])
+    made, least = (of_warps, MMA_M) if product.is_on_tensor_cores else (tile_of, 1)
     tiles = [made(m, n) for m, n in crossed(_sides(product.m, least), _sides(product.n, least))]
     most = shared_bytes // SCRATCH.item_bytes
     fit = [one for one in tiles if one.items <= most_items and one.elements <= most]

@@ -6,6 +6,7 @@ each of the four is a row-major space. Operands read 0 outside of their tensors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Literal, cast
@@ -15,6 +16,8 @@ from compiler.kernels.access import Access, Affine, axis
 from compiler.kernels.spec import ConvSpec, MatmulSpec
 
 Factors = Literal["f32", "tf32", "f16", "bf16"]
+PER_WORD: Mapping[Factors, int] = {"f32": 1, "tf32": 1, "f16": 2, "bf16": 2}
+"""Factors in 32 bits of shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,9 @@ class Product:
         return self.products * self.m * self.n
 
     @property
-    def per_word(self) -> int:
-        """Factors of tensor cores in 32 bits; 0 if items multiply."""
-        return {"tf32": 1, "f16": 2, "bf16": 2}.get(self.factors, 0)
+    def is_on_tensor_cores(self) -> bool:
+        """Whether warps multiply; else items do."""
+        return self.factors != "f32"
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -206,4 +209,4 @@ def _input_grad(spec: ConvSpec) -> Product:
     )  # fmt: skip
 
 
-__all__ = ["Factors", "Phases", "Product", "phases", "product_of", "sums_of"]
+__all__ = ["PER_WORD", "Factors", "Phases", "Product", "phases", "product_of", "sums_of"]
