@@ -29,13 +29,13 @@ from benchmarks.prepare import BENCH
 from benchmarks.sides import native_target
 from compiler.api import BuildSettings, compile_training
 from compiler.cache_folder import cache_folder
-from compiler.codegen.testing import runs
 from compiler.external import External
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Frozen
 from compiler.targets import CpuTarget, load_cpu
 from device_agents.job import cgroup
 from tests.compiler.agreement.step_binary import StepBinary
+from tests.kernel_harness.machine import runs
 
 VOCABULARY = 32000
 DATA = "part.onnx.data"

@@ -26,13 +26,14 @@ from benchmarks.prepare import BENCH, Prepared, plan_of, prepare
 from benchmarks.sides import data_arguments
 from compiler.api import BuildSettings, compile_training
 from compiler.cache_folder import cache_folder
-from compiler.codegen.testing import Kernel, runs
 from compiler.kernels.spec import MatmulSpec
 from compiler.program.halves import Held, holding
 from compiler.spec.documents import TrainingSpec
 from compiler.spec.precision import Compute
 from compiler.targets import CpuTarget, load_cpu, names
 from tests.compiler.agreement.step_binary import StepBinary
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import runs
 
 FORWARD: Held = ("bf16", None, "bf16")
 GRADIENT: Held = ("bf16", "bf16", None)

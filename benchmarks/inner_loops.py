@@ -172,7 +172,7 @@ def _end_of_block(text: str, loop: Loop, target: CpuTarget) -> float:
 
 def kernel_assembly(spec: KernelSpec, target: CpuTarget, choice: Choice = DEFAULT) -> str:
     """The kernel's assembly, as LLVM writes it for the target."""
-    from compiler.codegen.tir.compile import assembly
+    from tests.kernel_harness.assembly import assembly
 
     return assembly(emit_kernel(spec, target, target.cores, choice), target)
 

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from compiler.codegen.testing import Kernel, native_target
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
 from compiler.targets import Target, load
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 
 Contraction = MatmulSpec | ConvSpec | DepthwiseSpec
 Row = tuple[str, Contraction]

@@ -108,10 +108,11 @@ def compare(workload: str, plan: str, rounds: int) -> list[Compared]:
     from benchmarks.prepare import plan_of, prepare
     from benchmarks.sides import build_step
     from compiler.bundle.archive import KERNELS
-    from compiler.codegen.testing import Kernel, native_target
     from compiler.kernels.spec import ConvSpec, MatmulSpec
     from compiler.targets import load
     from compiler.tuning.catalogue import Catalogue
+    from tests.kernel_harness.launch import Kernel
+    from tests.kernel_harness.machine import native_target
 
     prepared, target = prepare(workload, WORKLOADS[workload]), load(native_target())
     folder, _ = build_step(prepared, plan_of(prepared.workload.model, plan), 1, prepared.workload.batch)

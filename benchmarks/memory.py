@@ -27,7 +27,6 @@ from benchmarks.mcunet_5fps import GOALS, PUBLISHED_KB, three_ways
 from compiler.api import BuildSettings, compile_training
 from compiler.bundle.content import chunks_of
 from compiler.cache_folder import cache_folder
-from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.pipeline import walk
 from compiler.placement.place import Way
@@ -35,6 +34,7 @@ from compiler.program.program import MemoryPlan, Program
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from examples.models import MODELS
+from tests.kernel_harness.machine import native_target
 
 HALF = 0.5
 BUDGETS = (None, 0.75, HALF)

@@ -94,9 +94,6 @@ LAYERS: dict[str, Layers] = {
         "worker",
         "workers",  # its processes, seen from here
         ("api", "linking"),
-        "running",  # operands and objects in this process, for tests
-        ("opencl_testing", "cuda_testing"),
-        "testing",
     ),
 }
 

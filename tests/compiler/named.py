@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from compiler.graph import Array, Graph
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.values import Value
+from tests.compiler.graph_interpreter import evaluate_graph
 
 Held = TypeVar("Held")
 _NUMBERS: dict[str, int] = {}

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from compiler.api import BuildSettings, compile_training
-from compiler.codegen.testing import native_target
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from examples.models import MODELS
+from tests.kernel_harness.machine import native_target
 
 
 def build(cache: Path) -> bytes:

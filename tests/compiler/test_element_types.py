@@ -10,7 +10,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler.codegen.testing import build_object
 from compiler.element_types import ELEMENT_TYPES, DType, ElementType, emitted_of_numpy, emitted_of_onnx, higher
 from compiler.errors import BuildError, UnsupportedOperator
 from compiler.frontend.importer import import_model
@@ -18,6 +17,7 @@ from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, Sele
 from compiler.kernels.spec import AttentionSpec, GatherSpec, KernelSpec, NormGradSpec, PoolSpec
 from compiler.targets import load
 from tests.architecture.sources import ROOT
+from tests.kernel_harness.launch import build_object
 
 ROWS = list(ELEMENT_TYPES.values())
 RUNTIME = ROOT / "compiler" / "runtime"

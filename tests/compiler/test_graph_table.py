@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from compiler.api import BuildSettings, compile_training
-from compiler.codegen.testing import native_target
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.test_declined import report_of
+from tests.kernel_harness.machine import native_target
 
 
 def report_for(model: str, plan: str | dict[str, object], cache: Path) -> dict[str, object]:

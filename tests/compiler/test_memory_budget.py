@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from compiler.api import BuildSettings, compile_training
-from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import Target, load
 from examples.models import MODELS
 from pockfarm import local
 from pockfarm.errors import UsageError
+from tests.kernel_harness.machine import native_target
 
 FULL = SparsePlan.of_preset("full")
 SMALL = 100_000

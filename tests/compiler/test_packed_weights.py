@@ -15,7 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
 from compiler.api import BuildSettings, compile_training
-from compiler.codegen.testing import native_target
 from compiler.graph import TensorType
 from compiler.kernels.spec import MatmulSpec
 from compiler.placement.packed_weights import packed_state
@@ -23,6 +22,7 @@ from compiler.program.program import StateTensor
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from compiler.values import Value
+from tests.kernel_harness.machine import native_target
 from tests.unpacked import unpacked
 
 BATCH, STEPS, RATE = 64, 3, 0.05

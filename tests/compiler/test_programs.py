@@ -19,7 +19,6 @@ from compiler.pipeline import derive_training_step, make_programs
 from compiler.program.memory import plan_memory
 from compiler.program.packing import Block, pack, peak_bytes
 from compiler.program.program import ProgramName
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
@@ -29,6 +28,7 @@ from compiler.step.training import TrainingGraph
 from compiler.targets import load
 from compiler.values import Value
 from examples.models import MODELS
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.program_interpreter import Machine
 
 PASSES = call_passes(load("x86-64-v4"))

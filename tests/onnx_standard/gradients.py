@@ -17,10 +17,10 @@ from compiler.errors import PlanError
 from compiler.graph import Array, Graph, Parameter
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.rewriting.builder import GraphBuilder
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.step.autodiff import differentiate
 from compiler.step.training import Term, TrainingGraph
 from compiler.values import Value
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.onnx_standard.cases import Standard, standard_cases
 from tests.onnx_standard.run import feeds_of, imported, run
 

@@ -16,8 +16,8 @@ from compiler.frontend.file.limits import DEFAULT_LIMITS
 from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph
 from compiler.passes import FORWARD_PASSES, find_problem, run_passes
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.values import Value
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.onnx_standard.cases import Standard
 
 Kind = Literal["pass", "refused", "wrong", "crashed"]

@@ -14,13 +14,13 @@ import torch
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import LossSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
 from compiler.step.plan import resolve_plan
 from tests.compiler.agreement.harness import Batch, Case, State
 from tests.compiler.agreement.yardstick import distance, vanishing
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import by_value
 
 MAX_LOSS_ERROR = 1e-5

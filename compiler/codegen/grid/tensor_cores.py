@@ -1,7 +1,7 @@
 """NVIDIA's tensor cores in CUDA text: functions that a kernel calls by name, and what they are there.
 
-Whoever runs the text elsewhere has these functions of its own (`cuda_shim.h`). Source: PTX ISA 8.2, `cvt` (from CUDA
-11.0 on, sm_80) and `mma` (m16n8k8 with .tf32, m16n8k16 with .f16 and .bf16; all sums are f32).
+Whoever runs the text elsewhere has these functions of its own (`tests/kernel_harness/cuda_shim.h`). Source: PTX ISA
+8.2, `cvt` (from CUDA 11.0 on, sm_80) and `mma` (m16n8k8 with .tf32, m16n8k16 with .f16 and .bf16; all sums are f32).
 """
 
 from __future__ import annotations

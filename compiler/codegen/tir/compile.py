@@ -66,9 +66,3 @@ def compile_function(function: PrimFunc, target: CpuTarget, *, symbol: str = "")
 def compile_kernel(emitted: PrimFunc, target: CpuTarget, *, symbol: str, workspace_bytes: int) -> CompiledKernel:
     """One object with one packed function."""
     return CompiledKernel.called(symbol, compile_function(emitted, target, symbol=symbol), workspace_bytes)
-
-
-def assembly(function: PrimFunc, target: CpuTarget) -> str:
-    """The assembly text of one kernel, for tests and for people."""
-    llvm = llvm_target(target)
-    return str(codegen_build(lower(with_helpers(function, target), llvm), llvm).inspect_source("asm"))

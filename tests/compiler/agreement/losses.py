@@ -19,7 +19,6 @@ from compiler.export.training import export_training
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.pipeline import derive_training_step
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
@@ -27,6 +26,7 @@ from compiler.step.plan import resolve_plan
 from compiler.targets import load
 from tests.compiler.agreement.step_binary import native_target
 from tests.compiler.frontend.onnx_graphs import imported
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import by_value
 
 FULL = SparsePlan.parse("full")

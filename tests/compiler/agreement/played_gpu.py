@@ -13,15 +13,15 @@ from typing import Any, Literal, cast
 
 from compiler.api import BuildSettings
 from compiler.codegen.choice import DEFAULT, Variant
-from compiler.codegen.cuda_testing import FLAGS, SHIM
 from compiler.codegen.family import emit_kernel
 from compiler.codegen.linking.link import RUNTIME
-from compiler.codegen.running import object_of, zig
 from compiler.codegen.symbols import symbol_of
 from compiler.kernels.spec import signature
 from compiler.pipeline import compile_step
 from compiler.targets import GridTarget
 from tests.compiler.runtime.drivers import build_stub
+from tests.kernel_harness.cuda import FLAGS, SHIM
+from tests.kernel_harness.objects import object_file, run_zig
 
 Memory = Literal["discrete", "integrated", "coherent"]
 """Of its own; the host's, handed over and back; the host's, at once."""
@@ -93,5 +93,5 @@ def source_of(kernel: Variant, target: GridTarget) -> str:
 
 def _build(folder: Path, symbol: str, source: str) -> None:
     """A library of its own, as each has the shim's functions and its own shared memory."""
-    made = object_of("played", source, "-x", "c++", *FLAGS)
-    zig("ld.lld", "-shared", "--gc-sections", "-o", str(folder / f"{symbol}.so"), str(made))
+    made = object_file("played", source, "-x", "c++", *FLAGS)
+    run_zig("ld.lld", "-shared", "--gc-sections", "-o", str(folder / f"{symbol}.so"), str(made))

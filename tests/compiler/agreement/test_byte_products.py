@@ -13,11 +13,11 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from compiler.api import BuildSettings, compile_training
-from compiler.codegen.testing import runs
 from compiler.errors import SpecError
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load_cpu
 from tests.compiler.agreement.step_binary import StepBinary
+from tests.kernel_harness.machine import runs
 from tests.models import export
 
 RATE, BATCH = 0.1, 24

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from compiler.api import BuildSettings
-from compiler.codegen.testing import runs
 from compiler.spec.precision import Compute
 from compiler.targets import load, load_cpu
 from tests.compiler.agreement.cases import CASES
@@ -30,6 +29,7 @@ from tests.compiler.agreement.harness import (
 from tests.compiler.agreement.played_gpu import runner_of
 from tests.compiler.agreement.step_binary import native_target
 from tests.compiler.codegen.tile_emulation import EMULATED, emulated_builds
+from tests.kernel_harness.machine import runs
 from tests.sample import sample
 
 MODELS = (

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from compiler.api import BuildSettings, compile_training
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
@@ -23,6 +22,7 @@ from compiler.targets import load
 from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import by_value
 from tests.compiler.passes.gradients import with_gradients
 from tests.models import export

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import LossSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
@@ -25,6 +24,7 @@ from tests.compiler.agreement.module_reference import ModuleReference
 from tests.compiler.agreement.onnx_checks import ten_steps_on_onnx_runtime
 from tests.compiler.agreement.step_binary import native_target
 from tests.compiler.frontend.onnx_graphs import imported
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import by_value
 from tests.models import Exporter, export
 from tests.sample import sample

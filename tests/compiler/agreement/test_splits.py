@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from compiler.api import BuildSettings
-from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.pipeline import walk
 from compiler.program.program import Program
@@ -22,6 +21,7 @@ from tests.compiler.agreement.cases import classes, images
 from tests.compiler.agreement.course import smooth_batch
 from tests.compiler.agreement.harness import Case, Optimizer, build, problems, run_step
 from tests.compiler.agreement.module_reference import ModuleReference
+from tests.kernel_harness.machine import native_target
 from tests.models import InvertedResidualNet, TransformerEncoder, export
 from tests.sample import sample
 

@@ -19,7 +19,6 @@ from safetensors.numpy import load_file
 
 from compiler.api import BuildSettings, compile_training
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import LossSpec, SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
@@ -28,6 +27,7 @@ from compiler.targets import load
 from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import by_value
 from tests.models import Logits, export
 from tests.sample import sample

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from compiler.errors import LimitExceeded
 from compiler.passes import FORWARD_PASSES, run_passes
-from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.passes.gradients import with_gradients
 
 ROW, IMAGE, VOLUME = (2, 3, 11), (2, 3, 6, 7), (2, 2, 5, 6, 7)

@@ -15,9 +15,9 @@ from compiler.channels.atoms import Atom, extent_of, factors, unite
 from compiler.channels.orders import accepted, order_of
 from compiler.graph import Graph, Parameter
 from compiler.rewriting.builder import GraphBuilder
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.rewriting.verify import find_problem
 from compiler.values import Value
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.passes.random_graphs import feeds_of, graphs
 
 JUMPS = frozenset({"floor", "sign"})

@@ -9,13 +9,14 @@ from typing import Literal
 import numpy as np
 
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array
 from compiler.kernels.expressions import Binary, Const, Expr, Ref
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
 from compiler.program.operands import operand_types
 from compiler.targets import Target, load
 from tests.compiler.codegen.reference import reading, value
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 
 Contraction = MatmulSpec | ConvSpec | DepthwiseSpec
 Kind = Literal["forward", "input_grad", "weight_grad"]

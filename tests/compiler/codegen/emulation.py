@@ -14,12 +14,13 @@ import numpy as np
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.linking.link import FLAGS, LINK_FLAGS
 from compiler.codegen.symbols import symbol_of
-from compiler.codegen.testing import build_object, object_of, zig
 from compiler.element_types import ELEMENT_TYPES
 from compiler.graph import Array
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
 from compiler.targets import load
+from tests.kernel_harness.launch import build_object
+from tests.kernel_harness.objects import object_file, run_zig
 
 _MAIN = r"""
 #include <stdint.h>
@@ -96,7 +97,7 @@ def _link(object_bytes: bytes, symbol: str, zig_triple: str, folder: Path) -> Pa
     (folder / "kernel.o").write_bytes(object_bytes)
     before, after = _link_command(zig_triple)
     program = folder / "run"
-    zig(*before, str(folder / "kernel.o"), *after, f"--defsym=kernel={symbol}", "-o", str(program))
+    run_zig(*before, str(folder / "kernel.o"), *after, f"--defsym=kernel={symbol}", "-o", str(program))
     return program
 
 
@@ -112,11 +113,11 @@ def _link_command(zig_triple: str) -> tuple[list[str], list[str]]:
     is the one that set-up built.
     """
     options = ("-target", zig_triple, *FLAGS)
-    main = object_of(f"emulated-{zig_triple}", _MAIN, *options)
-    empty = object_of(f"empty-{zig_triple}", "int kernel(void) { return 0; }", *options)
+    main = object_file(f"emulated-{zig_triple}", _MAIN, *options)
+    empty = object_file(f"empty-{zig_triple}", "int kernel(void) { return 0; }", *options)
     with tempfile.TemporaryDirectory(prefix="pockfarm-emulated-") as folder:
         objects = [str(main), str(empty), "-lm", "-o", f"{folder}/run"]
-        said = zig("cc", "-v", *options, *LINK_FLAGS, *objects)
+        said = run_zig("cc", "-v", *options, *LINK_FLAGS, *objects)
     # Where parts of the C library are not built yet, zig links these too, and says so first.
     *_, words = (words for words in map(shlex.split, _links(said)) if f"{folder}/run" in words)
     place = words.index(str(empty))

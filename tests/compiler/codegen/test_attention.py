@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from compiler.codegen.testing import run_kernel
 from compiler.graph import Array
 from compiler.kernels.spec import AttentionSpec
 from compiler.ops import OPERATORS
 from tests.compiler.codegen.emulation import run_emulated
+from tests.kernel_harness.launch import run_kernel
 from tests.sample import crossed, sample
 
 SPECS = {

@@ -16,12 +16,12 @@ from compiler.codegen.api import build_variants, cache_key, workspace_bytes
 from compiler.codegen.choice import DEFAULT, Choice, Variant, choose, parse_choice
 from compiler.codegen.map import emit as map_kernels
 from compiler.codegen.symbols import symbol_of
-from compiler.codegen.testing import Kernel
 from compiler.errors import InternalError
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import KernelSpec, MapSpec
 from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.reference import identity
+from tests.kernel_harness.launch import Kernel
 
 TARGET = load_cpu("x86-64-v3")
 SPEC = MapSpec((100,), (identity(100),), (identity(100),), (Binary("mul", Ref(0), Ref(0)),))

@@ -14,13 +14,13 @@ import pytest
 
 from compiler.codegen.api import build_kernels, cache_key, workspace_bytes
 from compiler.codegen.artefacts import Artefact
-from compiler.codegen.testing import build_object
 from compiler.codegen.workers import begun_workers, kept_workers, one_worker
 from compiler.errors import BuildError
 from compiler.kernels.expressions import Binary, Const, Ref, Unary
 from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, ReduceSpec, signature
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked
+from tests.kernel_harness.launch import build_object
 
 TARGET = load("x86-64-v3")
 

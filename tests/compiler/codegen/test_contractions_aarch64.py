@@ -9,11 +9,11 @@ import pytest
 from compiler.codegen.choice import DEFAULT, choose
 from compiler.codegen.conv.plan import method_of
 from compiler.codegen.family import emit_kernel
-from compiler.codegen.tir.compile import assembly
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import Contraction, Kind, conv, depthwise, distance, expected, random_inputs
 from tests.compiler.codegen.emulation import run_emulated
+from tests.kernel_harness.assembly import assembly
 
 PADS = (1, 1, 1, 1)
 SPECS: dict[str, Contraction] = {

@@ -11,7 +11,6 @@ import torch
 
 from compiler.codegen.choice import choose
 from compiler.codegen.conv.plan import plan
-from compiler.codegen.testing import native_target
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import ConvSpec
 from compiler.targets import load_cpu
@@ -27,6 +26,7 @@ from tests.compiler.codegen.contractions import (
     run_native,
 )
 from tests.compiler.codegen.reference import identity, picked
+from tests.kernel_harness.machine import native_target
 
 DIRECT = choose(winograd=0)
 """Winograd has its own tests."""

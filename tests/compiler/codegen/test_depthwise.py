@@ -11,7 +11,6 @@ import torch
 from compiler.codegen.choice import choose
 from compiler.codegen.depthwise.plan import default_plan
 from compiler.codegen.family import choices_of
-from compiler.codegen.testing import Kernel, native_target
 from compiler.kernels.expressions import Binary, Ref
 from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import (
@@ -25,6 +24,8 @@ from tests.compiler.codegen.contractions import (
     run_native,
 )
 from tests.compiler.codegen.reference import identity, picked
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 from tests.sample import crossed, sample
 
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")

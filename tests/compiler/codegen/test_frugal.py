@@ -10,12 +10,13 @@ import pytest
 from compiler.codegen.api import workspace_bytes
 from compiler.codegen.choice import DEFAULT
 from compiler.codegen.family import frugal_choice
-from compiler.codegen.testing import Kernel, native_target
 from compiler.kernels.expressions import Ref, add
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MapSpec, MatmulSpec
 from compiler.targets import load
 from tests.compiler.codegen.contractions import conv, depthwise, distance, expected, random_inputs
 from tests.compiler.codegen.reference import identity
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 
 WIDE = MatmulSpec(1, 16, 288, 160, dtype="f32", b_transposed=True, a_batched=False, b_batched=False)
 SPARING: dict[str, MatmulSpec | ConvSpec] = {

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import Kernel, build_object, native_target, run_kernel
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import GatherSpec
 from compiler.targets import load
+from tests.kernel_harness.launch import Kernel, build_object, run_kernel
+from tests.kernel_harness.machine import native_target
 
 # outer, rows, inner, count
 SHAPES = [(1, 30_522, 128, 64), (1, 1000, 768, 197), (4, 50, 33, 20), (1, 10, 1, 100), (3, 7, 1, 40), (1, 5, 3, 4),

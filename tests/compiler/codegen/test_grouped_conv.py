@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from compiler.codegen.testing import native_target
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import ConvSpec, canonical
 from compiler.kernels.text import read, show
 from compiler.targets import load
 from tests.compiler.codegen.contractions import RELU6, Kind, check, check_sums, conv
 from tests.compiler.codegen.reference import identity, picked
+from tests.kernel_harness.machine import native_target
 
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
 CASES: dict[str, tuple[Any, ...]] = {

@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import Kernel, native_target
 from compiler.element_types import DType
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, axis, identity
@@ -37,6 +36,8 @@ from compiler.program.operands import operand_types
 from compiler.targets import load
 from tests.compiler.codegen.contractions import RELU6, Kind, conv, depthwise
 from tests.compiler.codegen.emulation import run_emulated
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 from tests.sample import crossed, sample
 
 HALVES: dict[DType, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.codegen.testing import Kernel, build_object, native_target, run_kernel
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Unary
 from compiler.kernels.spec import MapSpec
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked, run_map
+from tests.kernel_harness.launch import Kernel, build_object, run_kernel
+from tests.kernel_harness.machine import native_target
 
 ADD = Binary("add", Ref(0), Ref(1))
 

@@ -10,7 +10,6 @@ import torch
 
 from compiler.codegen.choice import choose
 from compiler.codegen.matmul.plan import MatmulPlan, choices, folded, plan
-from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Index, Ref, Unary
@@ -18,6 +17,8 @@ from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import RELU6, check, distance, expected, random_inputs, run_native
 from tests.compiler.codegen.reference import identity, picked
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 from tests.sample import crossed, sample
 
 SHAPES = [(1, 1, 1), (1, 17, 9), (3, 5, 40), (14, 32, 64), (15, 33, 65), (50, 10, 7), (29, 100, 31), (64, 144, 24)]

@@ -10,13 +10,14 @@ import pytest
 from compiler.codegen.choice import choose
 from compiler.codegen.matmul.cost import Core, crowded
 from compiler.codegen.matmul.plan import plan
-from compiler.codegen.testing import Kernel, native_target
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.contractions import distance, expected, random_inputs
 from tests.compiler.codegen.reference import identity
 from tests.compiler.codegen.test_matmul_updates import state
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 
 V4, V3, PI5 = load_cpu("x86-64-v4"), load_cpu("x86-64-v3"), load_cpu("raspberry-pi-5")
 SETS, LINE_BYTES = 1024, 64

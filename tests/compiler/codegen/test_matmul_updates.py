@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from compiler.codegen.choice import choose
-from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Expr, Ref, Unary
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load
 from tests.compiler.codegen.contractions import distance, expected, random_inputs
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 
 RATE, MOMENTUM, BETA1, BETA2, EPS = 0.125, 0.875, 0.75, 0.5, 1e-3
 Step = Callable[[Array, list[Array]], list[Array]]

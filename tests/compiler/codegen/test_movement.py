@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import build_object, run_kernel
 from compiler.graph import Array
 from compiler.kernels.movement import ElementsSpec, MovementSpec, ResampleSpec, ScanSpec, SelectSpec
 from compiler.program.operands import operand_types
 from compiler.targets import load
 from tests.compiler.codegen.movement_reference import run_movement
+from tests.kernel_harness.launch import build_object, run_kernel
 
 # outer, rows, inner, count
 SHAPES = [(1, 300, 70, 64), (3, 7, 1, 40), (2, 5, 3, 4)]

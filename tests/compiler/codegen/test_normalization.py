@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import run_kernel
 from compiler.graph import AttrValue, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import NormGradSpec
 from compiler.ops import OPERATORS
+from tests.kernel_harness.launch import run_kernel
 
 ALL = (True, True, True)
 

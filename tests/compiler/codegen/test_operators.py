@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import Kernel, native_target
 from compiler.graph import Array
 from compiler.kernels.spec import KernelSpec
 from compiler.ops import OPERATORS
@@ -13,6 +12,8 @@ from compiler.ops.record import Example, Operator, View
 from compiler.program.operands import operand_types
 from compiler.targets import load
 from tests.compiler.ops.draw import draw_inputs
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 
 CASES = [(record, example) for record in OPERATORS.values() for example in record.examples]
 

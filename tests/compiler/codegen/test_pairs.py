@@ -11,14 +11,15 @@ import pytest
 
 from compiler.codegen.choice import DEFAULT
 from compiler.codegen.family import choices_of, emit_kernel, frugal_choice
-from compiler.codegen.testing import Kernel, runs
-from compiler.codegen.tir.compile import assembly
 from compiler.kernels.spec import AttentionSpec
 from compiler.program.halves import holding, may_be_half
 from compiler.program.operands import operand_types
 from compiler.targets import load_cpu
 from tests.compiler.codegen.emulation import run_emulated
 from tests.compiler.codegen.paired import SPECS, check, drawn
+from tests.kernel_harness.assembly import assembly
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import runs
 
 Direction = Literal["forward", "backward"]
 X86, ARM = "x86-64-v4-bf16", "snapdragon-8-gen-2"

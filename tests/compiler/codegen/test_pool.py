@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.codegen.testing import build_object, run_kernel
 from compiler.graph import Array
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import PoolSpec
 from compiler.ops import OPERATORS
 from compiler.targets import load
 from tests.compiler.codegen.reference import picked
+from tests.kernel_harness.launch import build_object, run_kernel
 
 # n, h, w, c, kernel, strides, pads (top, left, bottom, right)
 SHAPES = [

@@ -10,8 +10,6 @@ import pytest
 
 from compiler.codegen.choice import DEFAULT
 from compiler.codegen.family import choices_of, emit_kernel, frugal_choice
-from compiler.codegen.testing import Kernel, runs
-from compiler.codegen.tir.compile import assembly
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import identity
 from compiler.kernels.expressions import Binary, Ref
@@ -22,6 +20,9 @@ from compiler.program.operands import operand_types
 from compiler.targets import load_cpu
 from tests.compiler.codegen.emulation import run_emulated
 from tests.compiler.codegen.halves import multiplied
+from tests.kernel_harness.assembly import assembly
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import runs
 
 X86, ARM = "x86-64-v4-vnni", "raspberry-pi-5"
 WEIGHTS: Held = (None, "i8", None)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.codegen.testing import run_kernel
 from compiler.graph import Array
 from compiler.kernels.cells import CELLS
 from compiler.kernels.spec import RecurrenceSpec
+from tests.kernel_harness.launch import run_kernel
 
 SHAPES = [(5, 13, 37, None), (2, 1, 130, "x86-64-v3"), (1, 4, 16, None), (4, 70, 48, None)]
 """Steps, samples, width, target: tails of rows and columns, one sample, one step, samples shared out to threads."""

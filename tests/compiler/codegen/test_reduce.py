@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.codegen.reduce.plan import plan
-from compiler.codegen.testing import build_object, native_target, run_kernel
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Unary
 from compiler.kernels.spec import ReduceSpec
 from compiler.targets import load_cpu
 from tests.compiler.codegen.reference import identity, picked, run_reduce
+from tests.kernel_harness.launch import build_object, run_kernel
+from tests.kernel_harness.machine import native_target
 
 
 def kept_access(extents: tuple[int, ...], reduced: tuple[int, ...], dtype: str = "f32") -> Access:
@@ -139,7 +140,7 @@ def test_max_passes_nan_on() -> None:
 
 def test_thread_count_at_run_time_does_not_change_a_bit() -> None:
     """Parts are planned when the kernel is built, so fewer threads than planned give the same sums."""
-    from compiler.codegen.testing import Kernel
+    from tests.kernel_harness.launch import Kernel
 
     spec = reduction((50_000, 24), (0,))
     kernel = Kernel(spec, load_cpu(native_target()), 4)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import build_object, run_kernel
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Stat, Unary
 from compiler.kernels.spec import RowSpec
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked, run_row
+from tests.kernel_harness.launch import build_object, run_kernel
 
 SHAPES = [(3, 1), (5, 7), (8, 10), (64, 128), (33, 197), (8, 1000), (256, 768), (2, 5000), (1, 70_001)]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.codegen.testing import run_kernel
 from compiler.graph import Array, TensorType
 from compiler.kernels.spec import PoolSpec, RowSpec
 from compiler.ops import OPERATORS
 from tests.compiler.codegen.emulation import run_emulated
+from tests.kernel_harness.launch import run_kernel
 
 ROWS, WIDTH = 9, 37
 WIDE = TensorType("f32", (ROWS, WIDTH))

@@ -11,7 +11,6 @@ import pytest
 from compiler.codegen.choice import DEFAULT
 from compiler.codegen.family import choices_of, emit_kernel
 from compiler.codegen.tile.short_sums import SHORT
-from compiler.codegen.tir.compile import assembly
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import identity
 from compiler.kernels.expressions import Binary, Ref
@@ -21,6 +20,7 @@ from compiler.program.operands import operand_types
 from compiler.targets import load_cpu, names
 from tests.compiler.codegen.emulation import run_emulated
 from tests.compiler.codegen.halves import multiplied
+from tests.kernel_harness.assembly import assembly
 
 TARGET = "raspberry-pi-5"
 U = 2.0**-11

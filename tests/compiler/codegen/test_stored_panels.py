@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from compiler.codegen.matmul.plan import panel_width, workspace_bytes
-from compiler.codegen.testing import native_target, run_kernel
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load_cpu
+from tests.kernel_harness.launch import run_kernel
+from tests.kernel_harness.machine import native_target
 
 
 def product(m: int, n: int, k: int, *, transposed: bool = False, panel: int = 0) -> MatmulSpec:

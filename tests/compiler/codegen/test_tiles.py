@@ -11,12 +11,13 @@ import pytest
 
 from compiler.codegen.choice import DEFAULT
 from compiler.codegen.family import choices_of, emit_kernel, frugal_choice
-from compiler.codegen.testing import Kernel, build_object, runs
-from compiler.codegen.tir.compile import assembly
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.paired import BOTH, HALF, SPECS, check, drawn, paired
 from tests.compiler.codegen.tile_emulation import EMULATED, X86, emulated_kernels
+from tests.kernel_harness.assembly import assembly
+from tests.kernel_harness.launch import Kernel, build_object
+from tests.kernel_harness.machine import runs
 
 MORE = {
     "one band": paired(MatmulSpec(1, 7, 16, 64, dtype="f32"), HALF),

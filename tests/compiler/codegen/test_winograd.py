@@ -11,7 +11,6 @@ import pytest
 from compiler.codegen.choice import DEFAULT, choose
 from compiler.codegen.conv import plan as direct
 from compiler.codegen.family import choices_of
-from compiler.codegen.testing import Kernel, native_target
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.winograd import plan as winograd
 from compiler.codegen.winograd.points import SIZES
@@ -31,6 +30,8 @@ from tests.compiler.codegen.contractions import (
     run_native,
 )
 from tests.compiler.codegen.reference import identity, picked
+from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.machine import native_target
 from tests.sample import crossed, sample
 
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")

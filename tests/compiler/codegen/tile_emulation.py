@@ -13,11 +13,12 @@ import pytest
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.linking import link
 from compiler.codegen.symbols import symbol_of
-from compiler.codegen.testing import build_object, object_of
 from compiler.codegen.tir import quads, tiles
 from compiler.codegen.worker import Request
 from compiler.codegen.workers import Worker
 from compiler.targets import CpuTarget, load_cpu
+from tests.kernel_harness.launch import build_object
+from tests.kernel_harness.objects import object_file
 
 X86 = "x86-64-v4-amx"
 EMULATED = replace(load_cpu(X86), cpu="x86-64-v3", features=("+amx-tile", "+amx-bf16"))
@@ -123,7 +124,7 @@ def emulated_kernels() -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tiles, "helpers", lambda target: "")
         patched.setattr(quads, "helpers", lambda target: PAIRS)
-        yield object_of("tiles", SOURCE, "-O2", "-fPIC", "-march=x86_64_v3")
+        yield object_file("tiles", SOURCE, "-O2", "-fPIC", "-march=x86_64_v3")
 
 
 @contextlib.contextmanager

@@ -12,12 +12,12 @@ from compiler.export.training import export_training
 from compiler.graph import Array
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.plan import resolve_plan
 from compiler.values import Value
 from tests.compiler.frontend.cases.case import floats
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
+from tests.compiler.graph_interpreter import evaluate_graph
 
 SPEC = TrainingSpec.parse({"batch": 4, "batch_norm": "train", "dropout": "train"})
 

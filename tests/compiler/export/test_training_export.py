@@ -17,7 +17,6 @@ from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph, TensorType
 from compiler.ops.record import OnnxNode
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
@@ -26,6 +25,7 @@ from compiler.step.plan import resolve_plan
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 from examples.models import MODELS
+from tests.compiler.graph_interpreter import evaluate_graph
 
 SGD = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01}
 SMALL: Mapping[str, bytes] = {

@@ -23,7 +23,6 @@ import onnx
 from compiler.errors import CompileError, InternalError
 from compiler.graph import Array, Graph
 from compiler.pipeline import walk
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate
@@ -35,6 +34,7 @@ from compiler.targets import load
 from compiler.values import Value
 from tests.compiler.frontend.cases import CASES
 from tests.compiler.frontend.mutations import SEEDS, SMALL, disturb, exported
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.onnx_standard.cases import standard_cases
 
 BATCH = 2

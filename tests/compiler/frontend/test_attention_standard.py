@@ -13,8 +13,8 @@ from onnx.backend.test.case.test_case import TestCase as StandardCase
 
 from compiler.graph import Array
 from compiler.passes import FORWARD_PASSES, run_passes
-from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import by_value
 from tests.compiler.passes.gradients import with_gradients
 

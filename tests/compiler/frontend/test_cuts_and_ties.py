@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from compiler.errors import PlanError
 from compiler.graph import Graph
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.spec.documents import LossSpec, SparsePlan
 from compiler.step.autodiff import differentiate
 from compiler.step.loss import attach_loss
 from compiler.step.plan import resolve_plan
 from tests.compiler.frontend.onnx_graphs import imported
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import by_value
 from tests.models import Exporter, export
 

@@ -7,12 +7,12 @@ import pytest
 
 from compiler.errors import ModelError
 from compiler.graph import Array, Graph
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.values import Value
 from tests.compiler.frontend.cases import Case, scaling
 from tests.compiler.frontend.cases import normalization as plain
 from tests.compiler.frontend.cases.case import IMAGE, X, floats
 from tests.compiler.frontend.onnx_graphs import feeds_for, imported
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import evaluate_named
 from tests.compiler.passes.gradients import with_gradients
 

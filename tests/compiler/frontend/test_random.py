@@ -11,10 +11,10 @@ import pytest
 from compiler.errors import LimitExceeded, ModelError, UnsupportedOperator
 from compiler.graph import Array, Graph
 from compiler.kernels.philox import philox
-from compiler.rewriting.evaluate import evaluate_graph
 from tests.compiler.frontend.cases import CASES, Case
 from tests.compiler.frontend.cases.case import X
 from tests.compiler.frontend.onnx_graphs import feeds_for, imported, model_of, node
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import by_value
 
 COUNT = 100_000

@@ -9,7 +9,7 @@ from compiler.element_types import ELEMENT_TYPES
 from compiler.kernels.spec import canonical
 from compiler.ops import FAMILIES, OPERATORS
 from compiler.ops.record import Example, NotDifferentiable, Operator, View
-from compiler.rewriting.evaluate import evaluate_graph
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.ops.draw import as_graph, draw_inputs, single_node
 
 CASES = [

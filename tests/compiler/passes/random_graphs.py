@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from compiler.errors import CompileError
 from compiler.graph import Array, Graph, TensorType
 from compiler.rewriting.builder import GraphBuilder
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.rewriting.passes import PassResult
 from compiler.rewriting.verify import find_problem
 from compiler.values import Value
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import named
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 3), (3, 2), (1, 3), (2, 1, 3), (2, 2, 3), (1, 1, 2, 3))

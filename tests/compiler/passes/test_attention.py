@@ -12,8 +12,8 @@ from compiler.passes.attention import fuse_attention
 from compiler.passes.eliminate_dead import without_dead
 from compiler.passes.guarded_softmax import unguard_softmax
 from compiler.rewriting.builder import GraphBuilder
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.values import Value
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import all_named, named
 from tests.compiler.passes.gradients import with_gradients
 

@@ -9,7 +9,7 @@ from compiler.graph import Graph, TensorType
 from compiler.passes import CLEAN_UP, run_passes
 from compiler.passes.layout import sink_transposes
 from compiler.rewriting.builder import GraphBuilder
-from compiler.rewriting.evaluate import evaluate_graph
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import named
 
 # (shape, first permutation, reshape, second permutation, transposes that remain)

@@ -13,7 +13,6 @@ from compiler.graph import Graph
 from compiler.ops.masks import BITS, lanes_of
 from compiler.passes import CLEAN_UP, FORWARD_PASSES, run_passes
 from compiler.passes.save_masks import save_masks
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.rewriting.passes import until_stable
 from compiler.rewriting.text import parse_graph
 from compiler.spec.documents import LossSpec, SparsePlan
@@ -23,6 +22,7 @@ from compiler.step.plan import resolve_plan
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 from examples.models import MODELS
+from tests.compiler.graph_interpreter import evaluate_graph
 
 MODELS_OF_MASKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mobilenet": ("mobilenet_v2", {"width": 0.35, "resolution": 64, "classes": 10}, "bias-only"),

@@ -10,8 +10,8 @@ import pytest
 from compiler.graph import Graph, TensorType
 from compiler.passes.normalization import join_norms
 from compiler.rewriting.builder import GraphBuilder
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.values import Value
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import all_named
 
 SHAPE, WIDTH = (2, 3, 8), (8,)

@@ -15,7 +15,6 @@ from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import CLEAN_UP, FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.save_places import save_places
-from compiler.rewriting.evaluate import evaluate_graph
 from compiler.rewriting.passes import until_stable
 from compiler.rewriting.text import parse_graph
 from compiler.spec.documents import LossSpec, SparsePlan
@@ -24,6 +23,7 @@ from compiler.step.loss import attach_loss
 from compiler.step.plan import resolve_plan
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.models import export
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "save_places.txt"

@@ -10,7 +10,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from compiler.api import BuildSettings, compile_training
-from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.program.cost import Machine
 from compiler.program.memory import plan_memory
@@ -21,6 +20,7 @@ from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.recomputation.small_steps import BATCH, CASES, SmallStep, small_step
+from tests.kernel_harness.machine import native_target
 
 FULL = SparsePlan.of_preset("full")
 COSTS = load("x86-64-v4").costs

@@ -17,7 +17,6 @@ from safetensors.numpy import load_file
 
 from compiler.codegen.linking import link
 from compiler.codegen.linking.link import RUNTIME
-from compiler.codegen.testing import runs
 from compiler.graph import TensorType
 from compiler.program.program import BinaryImage, Placement, StateTensor, ViewOrder
 from compiler.targets import load_cpu
@@ -31,6 +30,7 @@ from tests.compiler.step_process import (
     run,
     write_weights,
 )
+from tests.kernel_harness.machine import runs
 
 pytestmark = pytest.mark.xdist_group("runtime")
 ALLOWED = sorted(os.sched_getaffinity(0))

@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 
 from compiler.api import BuildSettings, compile_training
 from compiler.call_passes import call_passes
-from compiler.codegen.testing import native_target
 from compiler.errors import DoesNotFit
 from compiler.frontend.importer import import_model
 from compiler.kernels.spec import DepthwiseSpec
@@ -28,6 +27,7 @@ from compiler.targets import load_cpu
 from compiler.values import Value
 from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
+from tests.kernel_harness.machine import native_target
 
 PASSES = call_passes(load_cpu("x86-64-v4"))
 BATCH = 4

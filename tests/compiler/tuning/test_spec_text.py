@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.codegen.testing import native_target
 from compiler.errors import TuningError
 from compiler.kernels.expressions import Ref
 from compiler.kernels.spec import KernelSpec, MapSpec, MatmulSpec, PoolSpec, canonical, signature
@@ -15,6 +14,7 @@ from compiler.targets import load
 from compiler.tuning.catalogue import Catalogue, catalogue_of
 from compiler.tuning.spec_text import parse_spec
 from tests.compiler.codegen.reference import identity
+from tests.kernel_harness.machine import native_target
 
 PRODUCT = MatmulSpec(1, 2, 3, 4, dtype="f32")
 

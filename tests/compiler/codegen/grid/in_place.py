@@ -7,12 +7,12 @@ from ctypes import c_void_p
 
 import numpy as np
 
-from compiler.codegen.opencl_testing import OpenCl
-from compiler.codegen.testing import build_object
 from compiler.graph import Array
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
 from compiler.targets import load
+from tests.kernel_harness.launch import build_object
+from tests.kernel_harness.opencl import OpenCl
 
 OPENCL = "x86-64-v3/opencl"
 
@@ -31,7 +31,7 @@ class _Sharing(OpenCl):
             buffer = super()._buffer(content)
         else:
             buffer = self._made[earlier]
-            self._done(self._cl.clRetainMemObject(buffer), "clRetainMemObject")
+            self._check(self._cl.clRetainMemObject(buffer), "clRetainMemObject")
         self._made.append(buffer)
         return buffer
 

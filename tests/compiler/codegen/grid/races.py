@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.codegen import opencl_testing, testing
 from compiler.codegen.artefacts import CompiledKernel, Launch
 from compiler.element_types import ELEMENT_TYPES
 from compiler.graph import Array, TensorType
+from tests.kernel_harness import launch as kernel_launch
+from tests.kernel_harness import opencl
 
 MOST_ITEMS = 40_000
 TIMEOUT_S = 300
@@ -134,7 +135,7 @@ def run_in_threads(kernel: CompiledKernel, operands: Sequence[bytes]) -> list[by
 
 
 _ran: Counter[str] = Counter()
-_on_device = opencl_testing.run_on_device
+_on_device = opencl.run_on_device
 
 
 def _run(
@@ -143,7 +144,7 @@ def _run(
     inputs: Sequence[Array],
     initial: Sequence[Array | None] = (),
 ) -> tuple[Array, ...]:
-    """`opencl_testing.run_on_device` with threads in the place of a device."""
+    """`opencl.run_on_device` with threads in the place of a device."""
     if sum(launch.groups * launch.items for launch in kernel.launches) > MOST_ITEMS:
         _ran["too large"] += 1
         return _on_device(kernel, types, inputs, initial)
@@ -170,7 +171,7 @@ def _kind(tensor: TensorType) -> np.dtype[np.generic]:
 
 @pytest.fixture(autouse=True)
 def _in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "run_on_device", _run)
+    monkeypatch.setattr(kernel_launch, "run_on_device", _run)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

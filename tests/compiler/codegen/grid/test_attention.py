@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from compiler.codegen.grid.attention.plan import CUTS, Cut, cut_for, workspace_bytes
-from compiler.codegen.opencl_testing import run_on_device
-from compiler.codegen.testing import build_object, run_kernel
 from compiler.errors import BuildError
 from compiler.graph import Array, Attrs
 from compiler.kernels.spec import AttentionSpec
@@ -19,6 +17,8 @@ from compiler.ops import OPERATORS
 from compiler.program.operands import operand_types
 from compiler.targets import GridTarget, load
 from tests.compiler.codegen.test_attention import BLIND, by_torch, check, draw, single
+from tests.kernel_harness.launch import build_object, run_kernel
+from tests.kernel_harness.opencl import run_on_device
 
 TARGET = "x86-64-v3/opencl"
 LARGE, SMALL, BROAD = CUTS

@@ -12,7 +12,6 @@ import pytest
 from compiler.codegen.grid.contraction.operand import joined
 from compiler.codegen.grid.contraction.plan import Plan, can_update, plan, workspace_bytes
 from compiler.codegen.grid.contraction.product import phases, product_of, sums_of
-from compiler.codegen.testing import build_object, run_kernel
 from compiler.errors import BuildError
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import ConvSpec, MatmulSpec
@@ -22,6 +21,7 @@ from tests.compiler.codegen.contractions import RELU6, Kind, conv, distance, exp
 from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity, picked
 from tests.compiler.codegen.test_matmul_updates import RULES, Step, operands, product, wanted
+from tests.kernel_harness.launch import build_object, run_kernel
 
 TARGET = cast(GridTarget, load(OPENCL))
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")

@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 from tvm import tirx
 
-from compiler.codegen import cuda_testing
 from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import Launch
 from compiler.codegen.choice import DEFAULT
-from compiler.codegen.cuda_testing import CudaKernel
 from compiler.codegen.family import emit_kernel
 from compiler.codegen.grid import cuda, nvrtc
 from compiler.codegen.grid.cubin import uses_of
 from compiler.codegen.grid.cuda import compile_kernel, cuda_text
 from compiler.codegen.grid.grid import Grid, Here
-from compiler.codegen.testing import build_object
 from compiler.codegen.tir import tir
 from compiler.errors import BuildError, InternalError
 from compiler.graph import Array
@@ -30,6 +27,9 @@ from compiler.kernels.expressions import Binary, Const, Ref, Unary
 from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, MatmulSpec, signature
 from compiler.targets import GridTarget, load
 from tests.compiler.codegen.reference import identity
+from tests.kernel_harness import cuda as cuda_harness
+from tests.kernel_harness.cuda import CudaKernel
+from tests.kernel_harness.launch import build_object
 
 ORIN, HOPPER = "jetson-orin-nano/cuda", "x86-64-v3/cuda"
 SPEC = GatherSpec("scatter_add", 1, 20, 5, 100, dtype="f32")
@@ -179,7 +179,7 @@ def run_written(monkeypatch: pytest.MonkeyPatch, write: Callable[[Here], None], 
     """The 256 numbers that a launch of 64 items leaves, whose function a test wrote."""
     grid = Grid(ONES)
     grid.launch(groups, 64, write)
-    monkeypatch.setattr(cuda_testing, "emit_kernel", lambda *_: grid)
+    monkeypatch.setattr(cuda_harness, "emit_kernel", lambda *_: grid)
     return CudaKernel(ONES, target()).run(initial=[np.zeros(256, np.float32)])[0]
 
 

@@ -12,8 +12,6 @@ from typing import cast
 
 import pytest
 
-from compiler.codegen.cuda_testing import CudaKernel
-from compiler.codegen.testing import run_kernel
 from compiler.graph import Array
 from compiler.kernels.spec import KernelSpec
 from compiler.targets import GridTarget, load
@@ -123,6 +121,8 @@ from tests.compiler.codegen.grid.test_text import (
     test_functions_of_two_operands,
     test_whole_numbers_over_zero_are_those_of_numpy,
 )
+from tests.kernel_harness.cuda import CudaKernel
+from tests.kernel_harness.launch import run_kernel
 
 CUDA = "jetson-orin-nano/cuda"
 IN_PLACE = (test_contraction, test_depthwise, test_gather, test_norm_grad, test_pool, test_reduce, test_row)

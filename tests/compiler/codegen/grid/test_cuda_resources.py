@@ -9,9 +9,9 @@ import pytest
 from compiler.codegen.artefacts import Launch
 from compiler.codegen.family import GRID
 from compiler.codegen.grid.occupancy import MULTIPROCESSORS, occupancy, resident_blocks
-from compiler.codegen.testing import build_object
 from compiler.targets import GridTarget, load
 from tests.compiler.codegen.grid.representative import SPECS
+from tests.kernel_harness.launch import build_object
 
 TARGETS = ("jetson-orin-nano/cuda", "x86-64-v3/cuda")
 LEAST_OCCUPANCY = 0.25

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from compiler.codegen.grid.depthwise.plan import columns_of, split_of, workspace_bytes
-from compiler.codegen.testing import run_kernel
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import DepthwiseSpec
 from compiler.targets import GridTarget, load
@@ -17,6 +16,7 @@ from tests.compiler.codegen.contractions import RELU6, Kind, depthwise, distance
 from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity, picked
 from tests.compiler.codegen.test_depthwise import CASES, KINDS
+from tests.kernel_harness.launch import run_kernel
 
 TARGET = cast(GridTarget, load(OPENCL))
 OWN_CASES: dict[str, tuple[Any, ...]] = {

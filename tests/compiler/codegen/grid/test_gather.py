@@ -10,13 +10,13 @@ import pytest
 from compiler.codegen.family import can_update
 from compiler.codegen.gather.plan import MOST_POSITIONS
 from compiler.codegen.grid.gather_plan import sums_of
-from compiler.codegen.testing import run_kernel
 from compiler.graph import Array
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import GatherSpec
 from compiler.targets import GridTarget, load
 from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.test_gather import RATE, TABLE, WHOLE, indices, spec_of
+from tests.kernel_harness.launch import run_kernel
 
 # outer, rows, inner, count; who sums, and how many items share a sum
 SUMS = [((4, 50, 33, 20), "rows", 1), ((1, 1000, 5, 197), "rows", 1), ((1, 20, 96, 3000), "rows", 4),

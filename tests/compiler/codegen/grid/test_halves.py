@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import build_object, run_kernel
 from compiler.element_types import DType
 from compiler.errors import BuildError
 from compiler.graph import Array, TensorType
@@ -31,6 +30,7 @@ from tests.compiler.codegen.test_halves import (
     stored,
     vector,
 )
+from tests.kernel_harness.launch import build_object, run_kernel
 from tests.sample import crossed, sample
 
 ENGINES = ("x86-64-v3/opencl", "x86-64-v3/cuda")

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from compiler.codegen.grid.points import ITEMS
-from compiler.codegen.testing import build_object, run_kernel
 from compiler.graph import Array
 from compiler.kernels.movement import ElementsSpec, MovementSpec, ResampleSpec, ScanSpec, SelectSpec
 from compiler.targets import load
 from tests.compiler.codegen.grid.in_place import OPENCL
 from tests.compiler.codegen.movement_reference import run_movement
 from tests.compiler.codegen.test_movement import drawn
+from tests.kernel_harness.launch import build_object, run_kernel
 
 EVERYWHERE, BY_SAMPLE, BY_COLUMN, ONE = (True, True), (True, False), (False, True), (False, False)
 

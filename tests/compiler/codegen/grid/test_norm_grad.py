@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from compiler.codegen.grid.norm_grad_plan import plan, workspace_bytes
-from compiler.codegen.testing import run_kernel
 from compiler.graph import AttrValue
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import NormGradSpec
@@ -19,6 +18,7 @@ from tests.compiler.codegen import test_normalization
 from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity
 from tests.compiler.codegen.test_normalization import ALL
+from tests.kernel_harness.launch import run_kernel
 
 TARGET = cast(GridTarget, load(OPENCL))
 

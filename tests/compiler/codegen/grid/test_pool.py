@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen.testing import run_kernel
 from compiler.graph import Array
 from compiler.kernels.expressions import Binary, Const, Ref
 from compiler.kernels.spec import PoolSpec
 from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity, picked
 from tests.compiler.codegen.test_pool import bytes_of, draw, first_places, reference, spec_of
+from tests.kernel_harness.launch import run_kernel
 
 Shape = tuple[Any, ...]
 # n, h, w, c, kernel, strides, pads (top, left, bottom, right)

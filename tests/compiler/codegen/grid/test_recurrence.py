@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from compiler.codegen.grid.recurrence.plan import plan
-from compiler.codegen.opencl_testing import run_on_device
-from compiler.codegen.testing import build_object
 from compiler.errors import BuildError
 from compiler.graph import Array
 from compiler.kernels.cells import CELLS
@@ -18,6 +16,8 @@ from compiler.kernels.spec import RecurrenceSpec
 from compiler.program.operands import operand_types
 from compiler.targets import GridTarget, load
 from tests.compiler.codegen.test_recurrence import by_torch
+from tests.kernel_harness.launch import build_object
+from tests.kernel_harness.opencl import run_on_device
 
 
 def machine(**figures: int) -> GridTarget:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from compiler.codegen.grid.reduce_plan import plan, workspace_bytes
 from compiler.codegen.grid.split import split_sums
-from compiler.codegen.testing import run_kernel
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Unary
@@ -20,6 +19,7 @@ from compiler.targets import GridTarget, load
 from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity, picked, run_reduce
 from tests.compiler.codegen.test_reduce import kept_access, reduction
+from tests.kernel_harness.launch import run_kernel
 
 TARGET = cast(GridTarget, load(OPENCL))
 SUM_ERROR = 1.5e-6

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from compiler.codegen.grid.row import passes
-from compiler.codegen.testing import run_kernel
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Stat, Unary
@@ -17,6 +16,7 @@ from compiler.kernels.spec import RowSpec
 from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity, picked, run_row
 from tests.compiler.codegen.test_row import cross_entropy, inputs_of, layer_norm, softmax, softmax_gradient
+from tests.kernel_harness.launch import run_kernel
 
 Make = Callable[[int, int], RowSpec]
 SHAPES = [(3, 1), (5, 7), (129, 10), (33, 197), (4, 1000), (1, 40_001)]

@@ -16,7 +16,6 @@ import pytest
 from tvm import tirx
 
 from compiler.codegen.artefacts import Launch
-from compiler.codegen.cuda_testing import CudaKernel
 from compiler.codegen.grid import cuda, tensor_cores
 from compiler.codegen.grid.contraction.plan import Plan, plan, workspace_bytes
 from compiler.codegen.grid.contraction.product import Factors, product_of, sums_of
@@ -24,7 +23,6 @@ from compiler.codegen.grid.contraction.tile import WarpTile
 from compiler.codegen.grid.cuda import cuda_text
 from compiler.codegen.grid.grid import Grid, Here
 from compiler.codegen.grid.occupancy import occupancy
-from compiler.codegen.testing import build_object
 from compiler.codegen.tir import tir
 from compiler.errors import BuildError
 from compiler.graph import Array
@@ -42,6 +40,8 @@ from tests.compiler.codegen.grid.test_cuda_families import run_in_place
 from tests.compiler.codegen.reference import identity, picked
 from tests.compiler.codegen.test_halves import HALVES, stored
 from tests.compiler.codegen.test_matmul_updates import RULES, Step, operands, product, wanted
+from tests.kernel_harness.cuda import CudaKernel
+from tests.kernel_harness.launch import build_object
 
 TARGETS = ("jetson-orin-nano/cuda", "x86-64-v3/cuda")
 TARGET = cast(GridTarget, load(TARGETS[0]))

@@ -11,7 +11,6 @@ import pytest
 from compiler.codegen.api import build_kernels
 from compiler.codegen.grid.grid import Grid, Here
 from compiler.codegen.grid.opencl import compile_kernel
-from compiler.codegen.testing import build_object, run_kernel
 from compiler.codegen.tir import tir
 from compiler.element_types import DType, emitted_of_numpy
 from compiler.errors import InternalError
@@ -22,6 +21,7 @@ from compiler.targets import GridTarget, load
 from tests.compiler.codegen.grid.in_place import OPENCL
 from tests.compiler.codegen.reference import identity, value
 from tests.compiler.codegen.test_scalar_math import SPECIAL, spread, ulps
+from tests.kernel_harness.launch import build_object, run_kernel
 
 
 def target() -> GridTarget:

@@ -1,4 +1,4 @@
-"""Running one kernel through OpenCL from NumPy, for tests: the driver called through ctypes, nothing of our runtime."""
+"""Running one kernel through OpenCL from NumPy: the driver is called through ctypes, without our runtime."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class OpenCl:
         ):
             getattr(self._cl, name).restype = c_void_p
         platform, self._device, code = c_void_p(), c_void_p(), c_int()
-        self._done(self._cl.clGetPlatformIDs(1, byref(platform), None), "clGetPlatformIDs")
-        self._done(
+        self._check(self._cl.clGetPlatformIDs(1, byref(platform), None), "clGetPlatformIDs")
+        self._check(
             self._cl.clGetDeviceIDs(platform, c_uint64(_ALL_DEVICES), 1, byref(self._device), None), "clGetDeviceIDs"
         )
         self._context = c_void_p(self._cl.clCreateContext(None, 1, byref(self._device), None, None, byref(code)))
-        self._done(code.value, "clCreateContext")
+        self._check(code.value, "clCreateContext")
         self._queue = c_void_p(self._cl.clCreateCommandQueue(self._context, self._device, c_uint64(0), byref(code)))
-        self._done(code.value, "clCreateCommandQueue")
+        self._check(code.value, "clCreateCommandQueue")
 
-    def _done(self, code: int, what: str) -> None:
+    def _check(self, code: int, function: str) -> None:
         if code:
-            raise BuildError(f"{what} answered {code}", where=DRIVER)
+            raise BuildError(f"{function} returned {code}", where=DRIVER)
 
     def program(self, text: bytes) -> c_void_p:
-        """A program built from its text. Raises: BuildError with the compiler's words."""
+        """A program built from its text. Raises: BuildError with the compiler's log."""
         code = c_int()
         lines, sizes = (c_char_p * 1)(text), (c_size_t * 1)(len(text))
         program = c_void_p(self._cl.clCreateProgramWithSource(self._context, 1, lines, sizes, byref(code)))
-        self._done(code.value, "clCreateProgramWithSource")
+        self._check(code.value, "clCreateProgramWithSource")
         if self._cl.clBuildProgram(program, 1, byref(self._device), b"-cl-std=CL1.2", None, None):
             log = ctypes.create_string_buffer(1 << 16)
             self._cl.clGetProgramBuildInfo(program, self._device, _BUILD_LOG, c_size_t(len(log)), log, None)
@@ -72,23 +72,23 @@ class OpenCl:
         ]
         for launch in kernel.launches:
             function = c_void_p(self._cl.clCreateKernel(program, launch.entry.encode(), byref(code)))
-            self._done(code.value, "clCreateKernel")
+            self._check(code.value, "clCreateKernel")
             for place, number in enumerate(launch.operands):
                 self._argument(function, 2 * place, buffers[number])
                 self._argument(function, 2 * place + 1, c_uint64(_GUARD_BYTES))
             total, group = c_size_t(launch.groups * launch.items), c_size_t(launch.items)
-            queued = self._cl.clEnqueueNDRangeKernel(
+            queue_code = self._cl.clEnqueueNDRangeKernel(
                 self._queue, function, 1, None, byref(total), byref(group), 0, None, None
             )
-            self._done(queued, f"clEnqueueNDRangeKernel of {launch.entry}")
+            self._check(queue_code, f"clEnqueueNDRangeKernel of {launch.entry}")
             self._cl.clReleaseKernel(function)
         for number, (buffer, operand) in enumerate(zip(buffers, operands, strict=True)):
             raw = bytearray(len(operand) + 2 * _GUARD_BYTES)
             into = (ctypes.c_char * len(raw)).from_buffer(raw)
-            read = self._cl.clEnqueueReadBuffer(
+            read_code = self._cl.clEnqueueReadBuffer(
                 self._queue, buffer, 1, c_size_t(0), c_size_t(len(raw)), into, 0, None, None
             )
-            self._done(read, "clEnqueueReadBuffer")
+            self._check(read_code, "clEnqueueReadBuffer")
             self._cl.clReleaseMemObject(buffer)
             assert set(raw[:_GUARD_BYTES]) == {_GUARD}, f"operand {number}: written before its start"
             assert set(raw[-_GUARD_BYTES:]) == {_GUARD}, f"operand {number}: written past its end"
@@ -97,13 +97,13 @@ class OpenCl:
 
     def _buffer(self, content: bytes) -> c_void_p:
         code = c_int()
-        copied = c_uint64(1 | 1 << 5)  # CL_MEM_READ_WRITE, CL_MEM_COPY_HOST_PTR
-        made = self._cl.clCreateBuffer(self._context, copied, c_size_t(len(content)), content, byref(code))
-        self._done(code.value, "clCreateBuffer")
-        return c_void_p(made)
+        flags = c_uint64(1 | 1 << 5)  # CL_MEM_READ_WRITE, CL_MEM_COPY_HOST_PTR
+        buffer = self._cl.clCreateBuffer(self._context, flags, c_size_t(len(content)), content, byref(code))
+        self._check(code.value, "clCreateBuffer")
+        return c_void_p(buffer)
 
     def _argument(self, function: c_void_p, place: int, value: c_void_p | c_uint64) -> None:
-        self._done(self._cl.clSetKernelArg(function, c_uint(place), c_size_t(8), byref(value)), "clSetKernelArg")
+        self._check(self._cl.clSetKernelArg(function, c_uint(place), c_size_t(8), byref(value)), "clSetKernelArg")
 
 
 @cache
@@ -119,21 +119,21 @@ def run_on_device(
     initial: Sequence[Array | None] = (),
 ) -> tuple[Array, ...]:
     """The outputs for these inputs, which start as `initial[i]` if given, else as garbage. Raises: as `OpenCl.run`."""
-    took, made = types
+    input_types, output_types = types
     operands = [
         bytearray(np.ascontiguousarray(np.broadcast_to(np.asarray(a), t.shape), _kind(t)).tobytes())
-        for a, t in zip(inputs, took, strict=True)
+        for a, t in zip(inputs, input_types, strict=True)
     ]
-    starts = [*initial, *[None] * (len(made) - len(initial))]
-    for start, tensor in zip(starts, made, strict=True):
-        empty = b"\xff" * tensor.size_bytes  # NaN: what is read unwritten shows
+    starts = [*initial, *[None] * (len(output_types) - len(initial))]
+    for start, tensor in zip(starts, output_types, strict=True):
+        empty = b"\xff" * tensor.size_bytes  # NaN: a read before the first write shows
         operands.append(bytearray(empty if start is None else np.ascontiguousarray(start, _kind(tensor)).tobytes()))
     before = [bytes(operand) for operand in operands[: len(inputs)]]
     if kernel.workspace_bytes:
         operands.append(bytearray(b"\xff" * kernel.workspace_bytes))
     device().run(kernel, operands)
     assert before == [bytes(operand) for operand in operands[: len(inputs)]], "an input changed"
-    return tuple(_arrays(operands[len(inputs) : len(inputs) + len(made)], made))
+    return tuple(_arrays(operands[len(inputs) : len(inputs) + len(output_types)], output_types))
 
 
 def _kind(tensor: TensorType) -> np.dtype[np.generic]:
@@ -143,6 +143,3 @@ def _kind(tensor: TensorType) -> np.dtype[np.generic]:
 def _arrays(operands: Iterable[bytearray], types: Iterable[TensorType]) -> Iterable[Array]:
     for operand, tensor in zip(operands, types, strict=True):
         yield np.frombuffer(bytes(operand), _kind(tensor)).reshape(tensor.shape)
-
-
-__all__ = ["device", "run_on_device"]

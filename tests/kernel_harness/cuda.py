@@ -1,4 +1,4 @@
-"""Running one kernel's CUDA text from NumPy, for tests: as C++ on this CPU, each item of a group a fiber.
+"""Running one kernel's CUDA text from NumPy: as C++ on this CPU, each item of a group a fiber.
 
 Everything is run twice, items and groups in ascending and in descending order, so that a missing barrier, or a group
 that reads what another one writes, shows.
@@ -14,11 +14,12 @@ from typing import Any, cast
 
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.family import emit_kernel, workspace_bytes_of
-from compiler.codegen.running import Runnable, Storage, loaded, object_of
 from compiler.codegen.symbols import symbol_of
 from compiler.graph import Array
 from compiler.kernels.spec import KernelSpec
 from compiler.targets import GridTarget
+from tests.kernel_harness.objects import load_library, object_file
+from tests.kernel_harness.storage import Runnable, Storage
 
 SHIM = Path(__file__).parent / "cuda_shim.h"
 FLAGS = ("-O1", "-fPIC", "-fno-strict-aliasing")
@@ -35,9 +36,11 @@ class CudaKernel(Runnable):
         super().__init__(spec, workspace_bytes_of(spec, target, 1, choice))
         emitted = cast(Any, emit_kernel(spec, target, 1, choice))
         text, self.launches = cuda_text(emitted, symbol_of(spec, choice), capability=target.capability)
-        calls = [f'extern "C" void run_{one.entry}(void **p) {{ pf_call({one.entry}, p); }}\n' for one in self.launches]
+        calls = [
+            f'extern "C" void run_{each.entry}(void **p) {{ pf_call({each.entry}, p); }}\n' for each in self.launches
+        ]
         source = SHIM.read_text() + text + "".join(calls)
-        self._library = loaded(object_of("cuda", source, "-x", "c++", *FLAGS))
+        self._library = load_library(object_file("cuda", source, "-x", "c++", *FLAGS))
         self.is_backwards = False
 
     def call(self, storages: Sequence[Storage]) -> None:
@@ -57,8 +60,8 @@ class CudaKernel(Runnable):
         both = []
         for self.is_backwards in (False, True):
             both.append(super().run(*inputs, initial=initial))
-        for number, (one, other) in enumerate(zip(*both, strict=True)):
-            assert one.tobytes() == other.tobytes(), f"output {number} depends on the order of items or groups"
+        for number, (forward, backward) in enumerate(zip(*both, strict=True)):
+            assert forward.tobytes() == backward.tobytes(), f"output {number} depends on the order of items or groups"
         return both[0]
 
 

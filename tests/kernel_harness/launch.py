@@ -1,10 +1,9 @@
-"""Running one kernel from NumPy, for tests and benchmarks: build, link with a small launcher, call through ctypes."""
+"""Running one kernel from NumPy: build it, link it with a small launcher, and call it through ctypes."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -12,17 +11,19 @@ from pathlib import Path
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.cuda_testing import CudaKernel
 from compiler.codegen.linking.link import RUNTIME
-from compiler.codegen.opencl_testing import run_on_device
-from compiler.codegen.running import Runnable, Storage, loaded, object_of, zig
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Request, build
 from compiler.errors import BuildError
 from compiler.graph import Array
 from compiler.kernels.spec import KernelSpec
 from compiler.program.operands import operand_types
-from compiler.targets import CpuTarget, Target, load, load_cpu
+from compiler.targets import CpuTarget, Target, load
+from tests.kernel_harness.cuda import CudaKernel
+from tests.kernel_harness.machine import native_target
+from tests.kernel_harness.objects import load_library, object_file
+from tests.kernel_harness.opencl import run_on_device
+from tests.kernel_harness.storage import Runnable, Storage
 
 _LAUNCHER = r"""
 #include <pthread.h>
@@ -44,7 +45,7 @@ static int launch(Lambda lambda, void *cdata, int num_task) {
 }
 int (*__TVMBackendParallelLaunch)(Lambda, void *, int) = launch;
 void set_threads(int n) { threads = n < 1 ? 1 : n > 64 ? 64 : n; }
-__attribute__((constructor)) static void ask(void) { if (!pf_tiles_ask()) abort(); }
+__attribute__((constructor)) static void find_tiles(void) { if (!pf_tiles_ask()) abort(); }
 """
 
 
@@ -67,16 +68,21 @@ class _Any(ctypes.Structure):
 class Kernel(Runnable):
     """A compiled kernel in this process.
 
-    `run(*inputs)` returns the outputs; `call(storages)` is the bare call, for benchmarks and in-place checks. `beside`:
-    objects with functions that the kernel calls.
+    `run(*inputs)` returns the outputs; `call(storages)` is the bare call, for benchmarks and in-place checks.
+    `other_objects` have functions that the kernel calls.
     """
 
     def __init__(
-        self, spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT, beside: Sequence[Path] = ()
+        self,
+        spec: KernelSpec,
+        target: Target,
+        threads: int,
+        choice: Choice = DEFAULT,
+        other_objects: Sequence[Path] = (),
     ) -> None:
-        reply = build_object(spec, target, threads, choice)
-        super().__init__(spec, reply.workspace_bytes)
-        self._library = _loaded(reply.object_bytes, beside)
+        kernel = build_object(spec, target, threads, choice)
+        super().__init__(spec, kernel.workspace_bytes)
+        self._library = _load_kernel(kernel.object_bytes, other_objects)
         self.set_threads(threads)
         self._function = getattr(self._library, f"__tvm_ffi_{symbol_of(spec, choice)}")
 
@@ -93,7 +99,7 @@ class Kernel(Runnable):
         """The argument array of the packed ABI and its length; it keeps what it points to alive."""
         tensors = [_DLTensor(data=storage.address) for storage in storages]
         array = (_Any * len(tensors))(*(_Any(7, 0, ctypes.pointer(tensor)) for tensor in tensors))
-        array._kept = (tensors, storages)  # type: ignore[attr-defined]
+        array._referenced = (tensors, storages)  # type: ignore[attr-defined]
         return array, len(tensors)
 
 
@@ -107,14 +113,14 @@ def run_kernel(
     choice: Choice = DEFAULT,
 ) -> tuple[Array, ...]:
     """Build `spec` and run it once (see `Runnable.run`): here, by this machine's OpenCL, or CUDA's text as C++."""
-    named = target or default_target()
-    wanted = load(named) if isinstance(named, str) else named
-    if isinstance(wanted, CpuTarget):
-        return Kernel(spec, wanted, threads, choice).run(*inputs, initial=initial)
-    if wanted.kind == "cuda":
-        return CudaKernel(spec, wanted, choice).run(*inputs, initial=initial)
+    target = target or default_target()
+    target = load(target) if isinstance(target, str) else target
+    if isinstance(target, CpuTarget):
+        return Kernel(spec, target, threads, choice).run(*inputs, initial=initial)
+    if target.kind == "cuda":
+        return CudaKernel(spec, target, choice).run(*inputs, initial=initial)
     types = operand_types(spec)
-    return run_on_device(build_object(spec, wanted), (types.inputs, types.outputs), inputs, initial)
+    return run_on_device(build_object(spec, target), (types.inputs, types.outputs), inputs, initial)
 
 
 def build_object(spec: KernelSpec, target: Target, threads: int = 2, choice: Choice = DEFAULT) -> CompiledKernel:
@@ -126,34 +132,19 @@ def build_object(spec: KernelSpec, target: Target, threads: int = 2, choice: Cho
 
 
 def default_target() -> str:
-    """Where `run_kernel` runs what no test says otherwise of: this machine, or what the environment names."""
+    """The target of `run_kernel` unless a test names one: this machine's, or what `POCKFARM_KERNELS_ON` names."""
     return os.environ.get("POCKFARM_KERNELS_ON") or native_target()
 
 
-@cache
-def native_target() -> str:
-    """The best x86-64 target that this machine runs; of those that differ in half precision alone, the plain one."""
-    return "x86-64-v4" if runs(load_cpu("x86-64-v4")) else "x86-64-v3"
-
-
-def runs(target: CpuTarget) -> bool:
-    """Whether this machine has all instructions of a target."""
-    flags = Path("/proc/cpuinfo").read_text().split()
-    return target.architecture == platform.machine() and set(target.required_features) <= set(flags)
-
-
-def _loaded(object_bytes: bytes, beside: Sequence[Path]) -> ctypes.CDLL:
-    """The kernel with the launcher and what is beside them."""
+def _load_kernel(object_bytes: bytes, other_objects: Sequence[Path]) -> ctypes.CDLL:
+    """The kernel as a library, together with the launcher and the other objects."""
     with tempfile.TemporaryDirectory(prefix="pockfarm-test-") as folder:
         path = Path(folder) / "kernel.o"
         path.write_bytes(object_bytes)
-        return loaded(path, _launcher_object(), *beside)
+        return load_library(path, _launcher_object(), *other_objects)
 
 
 @cache
 def _launcher_object() -> Path:
     """The launcher, compiled once per content into the user's temporary folder."""
-    return object_of("launcher", (RUNTIME / "tiles.h").read_text() + _LAUNCHER, "-O2", "-fPIC")
-
-
-__all__ = ["Kernel", "Storage", "build_object", "native_target", "object_of", "run_kernel", "runs", "zig"]
+    return object_file("launcher", (RUNTIME / "tiles.h").read_text() + _LAUNCHER, "-O2", "-fPIC")

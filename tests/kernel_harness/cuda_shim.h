@@ -1,5 +1,5 @@
 /* What the CUDA text of a kernel needs to be C++ for a CPU (x86-64), and who runs it: each item of a group is a fiber,
- * which waits at a barrier by going back to the launcher. For tests; no header is included, as none is on a device. */
+ * which waits at a barrier by going back to the launcher. No header is included, as none is on a device. */
 
 struct pf_place { unsigned x; };
 static pf_place threadIdx, blockIdx;
@@ -37,13 +37,13 @@ template <class... T> static void pf_call(void (*kernel)(T *...), void **operand
   pf_call(kernel, operands, __make_integer_seq<pf_places, int, sizeof...(T)>{});
 }
 
-/* Keep what a call keeps on this stack, leave its top in *from, and go on where another stack was left. */
+/* Save what a call preserves on this stack, leave its top in *from, and go on where another stack was left. */
 __asm__(".text\n.globl pf_hop\n.hidden pf_hop\npf_hop:\n"
         "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
         "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
         "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n");
 
-enum { PF_STACK_WORDS = 8192, PF_KEPT_WORDS = 6, PF_WARP = 32, PF_APART = -1, PF_OVERRUN = -2 };
+enum { PF_STACK_WORDS = 8192, PF_SAVED_WORDS = 6, PF_WARP = 32, PF_APART = -1, PF_OVERRUN = -2 };
 static const unsigned long long PF_MARK = 0x6b6e6973206f6f74ull;
 
 struct pf_fiber {
@@ -105,9 +105,9 @@ static inline unsigned pf_word(unsigned item, unsigned number) {
 
 /* The items of a warp show each other what they have of both factors, `per_word` in each word. Which item has what is as
  * the PTX ISA says (compiler/codegen/grid/contraction/tensor_tile.py). */
-template <int per_word, float (*factor)(unsigned, int)> static void pf_mma(float *sums, const float *own) {
+template <int per_word, float (*factor)(unsigned, int)> static void pf_mma(float *sums, const float *factors) {
   unsigned item = threadIdx.x, warp = item - item % PF_WARP, group = item % PF_WARP / 4, place = item % 4;
-  for (int i = 0; i < PF_SHOWN; i++) pf_shown[item][i] = own[i];
+  for (int i = 0; i < PF_SHOWN; i++) pf_shown[item][i] = factors[i];
   pf_wait_for_warp();
   for (unsigned i = 0; i < 4; i++) {
     unsigned is_below = i / 2, column = 2 * place + i % 2;
@@ -122,8 +122,8 @@ template <int per_word, float (*factor)(unsigned, int)> static void pf_mma(float
 
 #define PF_MMA(kind, per_word) \
   static void pf_mma_##kind(float *sums, float a0, float a1, float a2, float a3, float b0, float b1) { \
-    const float own[PF_SHOWN] = {a0, a1, a2, a3, b0, b1}; \
-    pf_mma<per_word, pf_of_##kind>(sums, own); \
+    const float factors[PF_SHOWN] = {a0, a1, a2, a3, b0, b1}; \
+    pf_mma<per_word, pf_of_##kind>(sums, factors); \
   }
 PF_MMA(tf32, 1)
 PF_MMA(f16, 2)
@@ -141,7 +141,7 @@ static void pf_begin() {
 static void pf_ready(pf_fiber *fiber) {
   unsigned long long *top = fiber->stack + PF_STACK_WORDS - 1;
   *--top = (unsigned long long)pf_begin;
-  for (int i = 0; i < PF_KEPT_WORDS; i++) *--top = 0;
+  for (int i = 0; i < PF_SAVED_WORDS; i++) *--top = 0;
   fiber->stack[0] = PF_MARK;
   fiber->top = top;
   fiber->is_done = false;
