@@ -17,14 +17,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from device_agents.attempt import Attempt, Station
 from device_agents.devices.accelerator import accelerator_of
 from device_agents.devices.condition import ConditionReader
-from device_agents.devices.describe import describe_device
+from device_agents.devices.describe import NO_FACTS, Device, describe_device
 from device_agents.errors import EnrolmentError, FarmError, Stale, Unreachable
 from device_agents.farm import retry
 from device_agents.farm.client import FarmClient
@@ -275,6 +275,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _probe(options: argparse.Namespace) -> int:
+    """Print the device that an agent with these options would serve, and what would confine its jobs."""
+    try:
+        device = _device(options).description
+    except EnrolmentError as error:
+        print(error, file=sys.stderr)
+        return EXIT_NO_IDENTITY
+    say(f"device: {device.device_class} ({device.measurement_class}), targets {', '.join(device.targets) or 'none'}\n")
     try:
         sandbox = confinement(options, None)
     except EnrolmentError as error:
@@ -284,6 +291,18 @@ def _probe(options: argparse.Namespace) -> int:
     return 0
 
 
+def _device(options: argparse.Namespace, isolation_level: int = 0, facts: Mapping[str, str] = NO_FACTS) -> Device:
+    """The device that the options name. Raises: `EnrolmentError` where its driver or emulator does not work."""
+    return describe_device(
+        name=options.name,
+        device_class=options.device_class,
+        runner=options.runner,
+        isolation_level=isolation_level,
+        facts=facts,
+        accelerator=accelerator_of(options.engine) if options.engine else None,
+    )
+
+
 def _run(options: argparse.Namespace, state: StateFolder) -> int:
     token = read_token(options.enrol_token)
     empty(state.scratch)
@@ -291,10 +310,7 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     allowed = parse_allowed([*shlex.split(os.environ.get(DATA_VARIABLE, "")), *options.data])
     shelf = Shelf(allowed, state.path / "own-data")
     rows = matrix(sandbox)
-    device = describe_device(
-        name=options.name, device_class=options.device_class, runner=options.runner, isolation_level=sandbox.level,
-        facts=described(rows), accelerator=accelerator_of(options.engine) if options.engine else None,
-    )  # fmt: skip
+    device = _device(options, sandbox.level, described(rows))
     log.info("%s, isolation level %d", device.description.device_class, sandbox.level)
     for row in rows:
         if not row.holds:

@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--state", required=not probing, type=Path, help="folder for the device's key and results (made 0700)"
     )
-    found.add_argument("--probe", action="store_true", help="print what confines a job on this machine, and end")
+    found.add_argument("--probe", action="store_true", help="print the device and what confines its jobs, and end")
     found.add_argument("--check", action="store_true", help="print this agent's version and protocol, and end")
     found.add_argument(
         "--trial", action="store_true", help="end when the farm has answered twice (the launcher's word)"

@@ -7,7 +7,6 @@ the workers or the agents is imported here.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 
 from device_agents.wire.watchdog import Beat
@@ -24,9 +22,11 @@ from pockfarm.state import StateFolder
 
 EMULATOR = "qemu-aarch64-static"
 EMULATED_CLASS = "raspberry-pi-4"
-OPENCL_DRIVERS = "/etc/OpenCL/vendors/*.icd"
+EMULATED_DEVICE = ("--runner", EMULATOR, "--class", EMULATED_CLASS)
+OPENCL_DEVICE = ("--engine", "opencl")
 HOST = "127.0.0.1"
 ADMIN_TIMEOUT_S = 120.0
+PROBE_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ class Part:
     """A sign of life since the last look; asked every few seconds. None: the part gives none, and is not watched."""
     hung_after_s: float = 15.0
     """Without a sign of life for so long, though it could have run (`watchdog.py`), it is killed and started again."""
+    why_missing: Callable[[], str] | None = None
+    """Of an optional part: why it cannot work on this machine, by trying it; empty if it can. A farm starts without an
+    optional part that is missing or does not come up. None: no farm without this part."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,6 @@ class FarmPlan:
 
     state: StateFolder
     port: int
-    with_emulation: bool
-    with_opencl: bool = False
     compiles: int = 1
 
     @property
@@ -74,12 +75,7 @@ class FarmPlan:
 
 def farm_parts(plan: FarmPlan) -> tuple[Part, ...]:
     """All parts in starting order; they stop in the reverse one."""
-    parts = [broker(plan), api(plan), worker(plan), host_agent(plan)]
-    if plan.with_emulation:
-        parts.append(emulated_agent(plan))
-    if plan.with_opencl:
-        parts.append(opencl_agent(plan))
-    return tuple(parts)
+    return (broker(plan), api(plan), worker(plan), host_agent(plan), emulated_agent(plan), opencl_agent(plan))
 
 
 def broker(plan: FarmPlan) -> Part:
@@ -146,22 +142,32 @@ def worker(plan: FarmPlan) -> Part:
 
 def host_agent(plan: FarmPlan) -> Part:
     """The agent of this machine."""
-    return agent(plan, "host", "agent of this machine", "x86-64", ())
+    return agent(plan, "host", "agent of this machine", "x86-64")
 
 
 def emulated_agent(plan: FarmPlan) -> Part:
     """An AArch64 board under user-mode emulation: it proves function, never speed."""
-    options = ("--runner", EMULATOR, "--class", EMULATED_CLASS, "--name", f"emulated-{EMULATED_CLASS}")
-    return agent(plan, "emulated", f"emulated {EMULATED_CLASS}", EMULATED_CLASS, options)
+    name = ("--name", f"emulated-{EMULATED_CLASS}")
+    return agent(plan, "emulated", f"emulated {EMULATED_CLASS}", EMULATED_CLASS, name, EMULATED_DEVICE)
 
 
 def opencl_agent(plan: FarmPlan) -> Part:
     """What runs OpenCL here: a GPU, or a CPU that plays one, which proves function, never speed."""
-    return agent(plan, "opencl", "OpenCL device of this machine", "x86-64", ("--engine", "opencl"))
+    return agent(plan, "opencl", "OpenCL device of this machine", "x86-64", (), OPENCL_DEVICE)
 
 
-def agent(plan: FarmPlan, name: str, title: str, device_class: str, options: Sequence[str]) -> Part:
-    """An agent with its own state folder; it enrols by a one-time token at its first start."""
+def agent(
+    plan: FarmPlan,
+    name: str,
+    title: str,
+    device_class: str,
+    options: Sequence[str] = (),
+    optional_device: Sequence[str] = (),
+) -> Part:
+    """An agent with its own state folder; it enrols by a one-time token at its first start.
+
+    `optional_device`: the agent's options for a device that this machine may lack, which makes the part optional.
+    """
     folder = plan.state.agents / name
     identity = folder / "identity.json"
 
@@ -171,7 +177,7 @@ def agent(plan: FarmPlan, name: str, title: str, device_class: str, options: Seq
         words = python("device_agents.agent", "--server", plan.url, "--state", str(folder), "--exclusive", exclusive)
         # The one user of this farm is the one who submits to it: jobs may be that user, where they cannot be another.
         words += [] if os.geteuid() == 0 else ["--run-as", str(os.geteuid())]
-        return [*words, *options]
+        return [*words, *options, *optional_device]
 
     def environment() -> Mapping[str, str]:
         if identity.exists():
@@ -187,16 +193,32 @@ def agent(plan: FarmPlan, name: str, title: str, device_class: str, options: Seq
         stop_within_s=15,
         environment=environment,
         is_alive=Beat(folder / "alive"),
+        why_missing=(lambda: why_no_device(optional_device)) if optional_device else None,
     )
 
 
-def opencl_is_there() -> bool:
-    """Whether a driver for OpenCL is installed: loaders look for its name there."""
-    return any(glob(OPENCL_DRIVERS))
+def why_no_device(options: Sequence[str]) -> str:
+    """Why an agent with these options would have no device here, in its own words; empty if it would have one.
 
-
-def emulation_is_there() -> bool:
-    return shutil.which(EMULATOR) is not None
+    The agent asks the driver, or runs a program in the emulator: files that lie in the right place prove nothing.
+    """
+    command = [*python("device_agents.agent", "--probe", "--isolation", "0"), *options]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the agent did not answer within {PROBE_TIMEOUT_S:.0f} s"
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"the agent ended with code {done.returncode}"
 
 
 def python(module: str, *arguments: str) -> list[str]:

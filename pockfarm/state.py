@@ -23,6 +23,8 @@ from pockfarm.errors import UsageError
 from pockfarm.profiles import remembered_here
 
 DEFAULT = ".state"
+OFF = "off"
+"""State of an optional part that is missing here or did not come up."""
 MAX_SOCKET_PATH_BYTES = 100
 """The kernel allows 108 for an AF_UNIX path, the terminating zero and a suffix included."""
 
@@ -34,9 +36,9 @@ class PartStatus:
     pid: int | None
     restarts: int
     state: str
-    """`starting`, `up`, `restarting` or `down`."""
+    """`starting`, `up`, `restarting`, `off` or `down`."""
     why: str = ""
-    """Why it was last started again: how the process before ended, or that it hung."""
+    """Why it was last started again (how the process before ended, or that it hung), or why it is off."""
 
 
 @dataclass(frozen=True)

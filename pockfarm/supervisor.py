@@ -21,8 +21,8 @@ from pathlib import Path
 
 from device_agents.wire.watchdog import Watch
 from pockfarm.errors import FarmDown, PockfarmError
-from pockfarm.parts import FarmPlan, Part, admin, emulation_is_there, farm_parts, opencl_is_there
-from pockfarm.state import FarmStatus, PartStatus, StateFolder
+from pockfarm.parts import FarmPlan, Part, admin, farm_parts
+from pockfarm.state import OFF, FarmStatus, PartStatus, StateFolder
 
 POLL_INTERVAL_S = 0.2
 FIRST_RESTART_S = 1.0
@@ -88,11 +88,31 @@ class Supervisor:
         for one in self.running:
             if self.stopping:
                 return
-            self._start(one)
-            self._wait_until_up(one)
+            if one.part.why_missing is None:
+                self._start(one)
+                self._wait_until_up(one)
+            else:
+                self._start_optional(one, one.part.why_missing)
             if one.part.name == "valkey":
                 admin(self.plan, "migrate")
                 self._make_api_key()
+
+    def _start_optional(self, running: Running, why_missing: Callable[[], str]) -> None:
+        """Start a part that a farm can do without; where it does not come up, it is off until the next start."""
+        why = why_missing()
+        try:
+            if not why:
+                self._start(running)
+                self._wait_until_up(running)
+        except (PockfarmError, OSError, subprocess.SubprocessError) as problem:
+            why = str(problem)
+        if why:
+            print(f"supervisor: going without {running.part.name}: {why}", flush=True)
+            if running.process is not None:
+                _stop(running.process, running.part.stop_within_s)
+            lines = why.splitlines()
+            running.process, running.state, running.why = None, OFF, " ".join(dict.fromkeys((lines[0], lines[-1])))
+            self._save()
 
     def _make_api_key(self) -> None:
         if self.plan.state.api_key() is None:
@@ -135,6 +155,8 @@ class Supervisor:
         """One look at every part: notice the dead, restart those whose time has come."""
         now = time.monotonic()
         for one in self.running:
+            if one.state == OFF:
+                continue
             if one.process is not None and one.process.poll() is not None:
                 self._note_death(one, now)
             elif one.process is None and now >= one.restart_at:
@@ -249,8 +271,7 @@ def main(arguments: list[str]) -> int:
     if lock is None:
         print(f"supervisor: a farm is already up on {state.path}", flush=True)
         return 1
-    plan = FarmPlan(state, int(arguments[1]), with_emulation=emulation_is_there(), with_opencl=opencl_is_there())
-    supervisor = Supervisor(plan)
+    supervisor = Supervisor(FarmPlan(state, int(arguments[1])))
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
     signal.signal(signal.SIGINT, supervisor.ask_to_stop)
     return supervisor.run()

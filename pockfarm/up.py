@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pockfarm
 from pockfarm.errors import FarmDown, UsageError
-from pockfarm.parts import EMULATOR, emulation_is_there, free_port
+from pockfarm.parts import free_port
 from pockfarm.profiles import remember_here
-from pockfarm.state import FarmStatus, StateFolder
+from pockfarm.state import OFF, FarmStatus, StateFolder
 from pockfarm.table import text_table
 
 PREFERRED_PORT = 8000
@@ -42,8 +42,6 @@ def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_
     _forget(state)
     log = state.logs / "supervisor.log"
     say(f"starting the farm in {state.path}")
-    if not emulation_is_there():
-        say(f"  no {EMULATOR} here: going without the emulated AArch64 agent (Debian package qemu-user-static)")
     taken = free_port(port)
     if port not in (0, taken):
         say(f"  port {port} is in use: the farm takes {taken}; name another with --port")
@@ -88,7 +86,7 @@ def status_text(status: FarmStatus) -> str:
     rows = [
         (name, part.state, str(part.pid or ""), str(part.restarts), part.why) for name, part in status.parts.items()
     ]
-    return f"{status.url}\n{text_table(('part', 'state', 'pid', 'restarts', 'last restart'), rows)}"
+    return f"{status.url}\n{text_table(('part', 'state', 'pid', 'restarts', 'why'), rows)}"
 
 
 def _wait_until_ready(
@@ -99,9 +97,9 @@ def _wait_until_ready(
     while time.monotonic() < deadline:
         status = state.status()
         for name, part in status.parts.items() if status else ():
-            if part.state == "up" and name not in told and supervisor is not None:
+            if part.state in ("up", OFF) and name not in told and supervisor is not None:
                 told.add(name)
-                say(f"  {name} is up")
+                say(f"  {name} is up" if part.state == "up" else f"  going without {name}: {part.why}")
         if status and status.ready:
             return status
         if status and status.problem:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from device_agents import AGENT_VERSION
 from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading
 from device_agents.devices.accelerator import Accelerator, engine_targets
-from device_agents.devices.emulated import EMULATED_BOARDS
+from device_agents.devices.emulated import EMULATED_BOARDS, working_runner
 from device_agents.devices.host import (
     arm_targets,
     core_count,
@@ -112,10 +111,7 @@ def _emulated(
     emulated = EMULATED_BOARDS.get(device_class)
     if emulated is None:
         raise EnrolmentError(f"--class {device_class}: cannot be emulated; known: {', '.join(EMULATED_BOARDS)}")
-    words: Sequence[str] = runner.split()
-    program = shutil.which(words[0])
-    if program is None:
-        raise EnrolmentError(f"--runner {words[0]}: no such program (Debian package qemu-user-static)")
+    command = working_runner(runner)
     measurement_class: MeasurementClass = "emulated"
     description = DeviceDescription(
         name=name or _default_name(f"emulated-{device_class}"),
@@ -133,7 +129,7 @@ def _emulated(
         environment={**_system_facts(), **facts},
     )
     kind = next(kind for kind in DEVICE_KINDS if kind.name == "emulated")
-    return Device(kind, board, description, (program, *words[1:]))
+    return Device(kind, board, description, command)
 
 
 def _recognise(board: Board) -> tuple[DeviceKind, str]:

@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 
 from pockfarm.doctor.finding import OK, WARNING, WRONG, Finding
-from pockfarm.parts import EMULATED_CLASS, EMULATOR, emulation_is_there
-from pockfarm.state import StateFolder
+from pockfarm.parts import EMULATED_CLASS, EMULATED_DEVICE, OPENCL_DEVICE, why_no_device
+from pockfarm.state import OFF, StateFolder
 from pockfarm.version import PROJECT, version
 
 OLDEST_PYTHON = (3, 11)
@@ -49,6 +49,33 @@ PACKAGES = (
 )
 
 
+@dataclass(frozen=True)
+class OptionalDevice:
+    """A device that a farm on this machine has where its driver or emulator works."""
+
+    name: str
+    title: str
+    options: Sequence[str]
+    """Of the agent that serves it."""
+    mending: str
+
+
+OPTIONAL_DEVICES = (
+    OptionalDevice(
+        "emulator",
+        f"an emulated {EMULATED_CLASS}",
+        EMULATED_DEVICE,
+        "apt-get install qemu-user-static, if you want one",
+    ),
+    OptionalDevice(
+        "OpenCL",
+        "an OpenCL device",
+        OPENCL_DEVICE,
+        "install the GPU's driver, or apt-get install ocl-icd-libopencl1 pocl-opencl-icd, if you want one",
+    ),
+)
+
+
 def installation_findings(state: StateFolder, linker: Path | None) -> list[Finding]:
     """All of them. `linker`: the folder of the linker's libraries; None: there is no compiler here."""
     return [
@@ -56,7 +83,7 @@ def installation_findings(state: StateFolder, linker: Path | None) -> list[Findi
         Finding("pockfarm", OK, f"version {version()}, in {Path(__file__).parents[2]}"),
         *package_findings(PACKAGES, constraints_in(CONSTRAINTS)),
         *([] if linker is None else [linker_finding(linker)]),
-        emulator_finding(is_there=emulation_is_there()),
+        *(device_finding(device, why_no_device(device.options)) for device in OPTIONAL_DEVICES),
         *state_findings(state),
     ]
 
@@ -124,12 +151,11 @@ def linker_finding(folder: Path) -> Finding:
                    "nothing, or one build now, so that no compile waits for it")  # fmt: skip
 
 
-def emulator_finding(*, is_there: bool) -> Finding:
-    """Of boards that are emulated."""
-    if is_there:
-        return Finding("emulator", OK, f"{EMULATOR}: `pockfarm up` has an emulated {EMULATED_CLASS}")
-    return Finding("emulator", WARNING, f"no {EMULATOR}: `pockfarm up` has no emulated {EMULATED_CLASS}",
-                   "apt-get install qemu-user-static, if you want one")  # fmt: skip
+def device_finding(device: OptionalDevice, why_missing: str) -> Finding:
+    """Whether `pockfarm up` has a device that a machine may lack."""
+    if not why_missing:
+        return Finding(device.name, OK, f"works: `pockfarm up` has {device.title}")
+    return Finding(device.name, WARNING, f"`pockfarm up` goes without {device.title}: {why_missing}", device.mending)
 
 
 def state_findings(state: StateFolder) -> list[Finding]:
@@ -173,8 +199,13 @@ def processes_finding(state: StateFolder) -> Finding:
     if not state.is_up():
         return Finding("local farm", WARNING, f"it is down ({status.problem or 'it was stopped'})",
                        f"pockfarm up; its logs are in {state.logs}")  # fmt: skip
-    down = [f"{name} is {part.state}{f' ({part.why})' if part.why else ''}" for name, part in status.parts.items()
-            if part.state != "up"]  # fmt: skip
+    down = {
+        name: f"{name} is {part.state}{f' ({part.why})' if part.why else ''}"
+        for name, part in status.parts.items()
+        if part.state != "up"
+    }
     if down:
-        return Finding("local farm", WRONG, "; ".join(down), f"look into its logs: {state.logs}")
+        is_complete = all(status.parts[name].state == OFF for name in down)
+        level = WARNING if is_complete else WRONG
+        return Finding("local farm", level, "; ".join(down.values()), f"look into its logs: {state.logs}")
     return Finding("local farm", OK, f"{len(status.parts)} processes are up at {status.url}")

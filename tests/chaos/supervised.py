@@ -105,7 +105,7 @@ def main(folder: Path) -> int:
     state = StateFolder(topology.state)
     state.make()
     lock = state.lock()
-    plan = FarmPlan(state, topology.api_ports[APIS[0]], with_emulation=False)
+    plan = FarmPlan(state, topology.api_ports[APIS[0]])
     supervisor = Supervisor(plan, parts=parts(topology, plan))
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
     signal.signal(signal.SIGINT, supervisor.ask_to_stop)

@@ -19,7 +19,7 @@ from pockfarm.client import Client, answers
 from pockfarm.doctor import OK, WARNING, WRONG, Finding, farm_findings, findings_text, is_well, reach
 from pockfarm.doctor import farm as of_farm
 from pockfarm.doctor import installation as here
-from pockfarm.state import FarmStatus, PartStatus, StateFolder
+from pockfarm.state import OFF, FarmStatus, PartStatus, StateFolder
 from pockfarm.values import Device, device_of
 from service.health.signs import give_sign
 from service.permissions import SCOPES
@@ -182,11 +182,29 @@ def test_processes_of_a_farm_here_are_looked_at(tmp_path: Path) -> None:
     assert (finding.state, finding.says) == (WRONG, "worker is restarting (it hung)")
 
 
-def test_linker_and_emulator_may_be_absent(tmp_path: Path) -> None:
+def test_a_farm_without_an_optional_part_is_well(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "state")
+    state.make()
+    parts = {"api": PartStatus(8, 0, "up"), "agent-opencl": PartStatus(None, 0, OFF, "no driver")}
+    state.save(FarmStatus(pid=7, url="http://127.0.0.1:8000", ready=True, parts=parts))
+    descriptor = state.lock()
+    assert descriptor is not None
+    try:
+        finding = here.processes_finding(state)
+    finally:
+        os.close(descriptor)
+    assert (finding.state, finding.says) == (WARNING, "agent-opencl is off (no driver)")
+
+
+def test_linker_emulator_and_opencl_may_be_absent(tmp_path: Path) -> None:
     assert here.linker_finding(tmp_path / "none").state == WARNING
     (tmp_path / "o").mkdir()
     assert here.linker_finding(tmp_path).state == OK
-    assert [here.emulator_finding(is_there=one).state for one in (True, False)] == [OK, WARNING]
+    for device in here.OPTIONAL_DEVICES:
+        assert here.device_finding(device, "").state == OK
+        missing = here.device_finding(device, "no driver")
+        assert (missing.state, missing.mend) == (WARNING, device.mending)
+        assert missing.says.endswith("no driver")
 
 
 def test_findings_are_a_line_each_with_the_way_out() -> None:

@@ -52,7 +52,7 @@ class InThread:
         monkeypatch.setattr(supervisor, "FIRST_RESTART_S", 0.05)
         monkeypatch.setattr(supervisor, "PROBE_INTERVAL_S", 0.1)
         # The parent-death signal belongs to the thread that forks; this one ends with the test, after all children.
-        self.supervisor = Supervisor(FarmPlan(state, 1, with_emulation=False))
+        self.supervisor = Supervisor(FarmPlan(state, 1))
         self.code: int | None = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -216,7 +216,7 @@ def test_the_farms_own_agents_get_their_token_by_the_environment(
     state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "admin", lambda plan, *words: "5ecret")
-    for one in parts.farm_parts(FarmPlan(state, 1, with_emulation=True, with_opencl=True)):
+    for one in parts.farm_parts(FarmPlan(state, 1)):
         if one.name.startswith("agent-"):
             assert one.environment() == {"POCKFARM_ENROL_TOKEN": "5ecret"}
             assert "5ecret" not in " ".join(one.command())

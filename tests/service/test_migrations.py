@@ -324,7 +324,7 @@ def test_a_farm_that_starts_upgrades_its_filled_database(tmp_path: Path, revisio
     state.make()
     url = Settings(state=state.path).database
     before = filled_database(url, revision)
-    assert admin(FarmPlan(state, 1, with_emulation=False), "migrate") == "the database is up to date"
+    assert admin(FarmPlan(state, 1), "migrate") == "the database is up to date"
     database = Database(url)
     check_schema(database)
     database.close()
