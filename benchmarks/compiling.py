@@ -18,7 +18,7 @@ from benchmarks.prepare import plan_of, prepare
 from benchmarks.results import keep
 from benchmarks.sides import native_target, spec_of
 from compiler.cache_folder import LINKER, RUNTIMES, cache_folder
-from compiler.codegen.linking.link import warm_toolchain
+from compiler.codegen.linking.toolchain import warm
 from compiler.spec.precision import Compute
 from compiler.targets import CpuTarget, load_cpu
 
@@ -54,7 +54,8 @@ class Compilation:
 def measure(threads: int) -> list[Compilation]:
     """Build every case in order. Raises: BuildFailed."""
     found = []
-    warm_toolchain([_board(native_target())])
+    target = _board(native_target())
+    warm(target.zig_triple, target.kind)
     with tempfile.TemporaryDirectory(prefix="pockfarm-bench-compiling-") as name:
         for workload, plan, what, compute, goal_s in CASES:
             cache = _cache(Path(name), f"{workload}-{compute}")

@@ -12,7 +12,7 @@ import pytest
 
 from compiler import targets
 from compiler.api import BuildSettings, compile_training
-from compiler.codegen.linking.link import RUNTIME
+from compiler.codegen.linking.toolchain import RUNTIME
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from device_agents.devices.accelerator import ENGINES, Accelerator, accelerator_of, engine_targets
 from device_agents.devices.describe import describe_device

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.codegen.linking.link import device_sources
+from compiler.codegen.linking.toolchain import device_sources
 from compiler.targets import KINDS
 from tests.architecture.sources import ROOT
 from tests.architecture.test_circles import circles

@@ -16,8 +16,9 @@ from safetensors.numpy import load_file
 from compiler import targets
 from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import Artefact, CompiledKernel
-from compiler.codegen.linking.link import LINK_FLAGS, LINKERS, RUNTIME, link_binary, runtime_objects, zig_cc
+from compiler.codegen.linking.link import LINKERS, link_binary
 from compiler.codegen.linking.tables import table_source
+from compiler.codegen.linking.toolchain import LINK_FLAGS, RUNTIME, runtime_objects, zig_cc
 from compiler.errors import BuildError, CompileError, InternalError, SpecError
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine

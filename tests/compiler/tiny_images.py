@@ -18,7 +18,8 @@ from pathlib import Path
 from compiler import targets
 from compiler.cache_folder import cache_folder
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.linking.link import RUNTIME, link_binary
+from compiler.codegen.linking.link import link_binary
+from compiler.codegen.linking.toolchain import RUNTIME
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Const

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
-from compiler.codegen.linking.link import LINK_FLAGS, zig_cc
+from compiler.codegen.linking.toolchain import LINK_FLAGS, zig_cc
 from device_agents import wire as p
 from device_agents.job.users import JobUsers, processes
 from tests.agents.conftest import ROOT, npz

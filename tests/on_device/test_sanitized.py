@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.linking.link import RUNTIME, device_sources
 from compiler.codegen.linking.shared import LIBRARY, SHARED_SOURCES
 from compiler.codegen.linking.tables import table_source
+from compiler.codegen.linking.toolchain import RUNTIME, device_sources
 from compiler.kernels.spec import signature
 from tests.compiler import tiny_images
 from tests.compiler.step_process import classifier_state, write_weights

@@ -11,16 +11,17 @@ from pathlib import Path
 
 from compiler import targets
 from compiler.codegen.artefacts import CompiledKernel
-from compiler.codegen.linking.link import (
+from compiler.codegen.linking.link import write_kernels
+from compiler.codegen.linking.tables import table_source
+from compiler.codegen.linking.toolchain import (
     DRIVER_LIBRARIES,
     RUNTIME,
+    building,
     device_sources,
     objects_of,
-    warm_toolchain,
-    write_kernels,
+    warm,
     zig_cc,
 )
-from compiler.codegen.linking.tables import table_source
 from compiler.program.program import BinaryImage
 from compiler.targets import Target
 
@@ -73,20 +74,23 @@ def warm_everything() -> Iterator[str]:
     Raises: BuildError if the compiler or linker fails.
     """
     known = [targets.load(name) for name in targets.names()]
-    for triple in sorted({target.zig_triple for target in known}):
+    for triple in sorted({target.zig_triple for target in known}, key=lambda triple: "musl" not in triple):
         yield triple
-        warm_toolchain(target for target in known if target.zig_triple == triple)
+        with building(triple):
+            for kind in sorted({target.kind for target in known if target.zig_triple == triple}):
+                warm(triple, kind)
     for triple in sorted({target.library_triple for target in known}):
         yield triple
-        for kind in sorted({target.kind for target in known if target.library_triple == triple}):
-            _warm(triple, kind)
+        with building(triple):
+            for kind in sorted({target.kind for target in known if target.library_triple == triple}):
+                _warm_library(triple, kind)
 
 
 def _system_libraries(kind: str) -> tuple[str, ...]:
     return SYSTEM_LIBRARIES if kind == "cpu" else DRIVER_LIBRARIES
 
 
-def _warm(triple: str, kind: str) -> None:
+def _warm_library(triple: str, kind: str) -> None:
     """Link one function with all that a library takes from glibc."""
     library_objects(triple, kind)
     with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from compiler.api import BuildSettings
 from compiler.codegen.choice import DEFAULT, Variant
 from compiler.codegen.family import emit_kernel
-from compiler.codegen.linking.link import RUNTIME
+from compiler.codegen.linking.toolchain import RUNTIME
 from compiler.codegen.symbols import symbol_of
 from compiler.kernels.spec import signature
 from compiler.pipeline import compile_step

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.linking.link import FLAGS, LINK_FLAGS
+from compiler.codegen.linking.toolchain import FLAGS, LINK_FLAGS
 from compiler.codegen.symbols import symbol_of
 from compiler.element_types import ELEMENT_TYPES
 from compiler.graph import Array

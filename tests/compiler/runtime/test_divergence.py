@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.codegen.linking.link import RUNTIME
+from compiler.codegen.linking.toolchain import RUNTIME
 from tests.compiler.step_process import Data, refused, run, table_data, table_state, write_weights
 
 pytestmark = pytest.mark.xdist_group("runtime")

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from compiler.codegen.linking import link
-from compiler.codegen.linking.link import RUNTIME
+from compiler.codegen.linking.toolchain import RUNTIME
 from compiler.graph import TensorType
 from compiler.program.program import BinaryImage, Placement, StateTensor, ViewOrder
 from compiler.targets import load_cpu

@@ -1,0 +1,157 @@
+"""The linker's tools: `zig cc`, its C library for each kind of machine, and the runtime's object files.
+
+The runtime is generic C: only kernels use a board's features, so there is one set of flags per triple. Its objects, and
+zig's C library, are built once per triple and kept in a cache folder (`compiler.cache_folder`; zig's own part also by
+`ZIG_GLOBAL_CACHE_DIR`). Needs the standard library and `ziglang` alone, so that set-up can build the first library
+while everything else is still being installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from compiler.cache_folder import LINKER, RUNTIMES, cache_folder
+from compiler.errors import BuildError
+
+RUNTIME = Path(__file__).parents[2] / "runtime"
+FLAGS = (
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-O2",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-fno-unwind-tables",
+    "-fno-asynchronous-unwind-tables",
+)
+LINK_FLAGS = ("-static", "-s", "-Wl,--gc-sections")
+LOADING_LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none")
+DRIVER_LIBRARIES = ("-lm", "-lpthread", "-ldl")
+"""Of glibc 2.31, which has the last two apart."""
+TIMEOUT_S = 600
+"""The first call for a triple builds a C library, on a slow machine for minutes."""
+
+
+def runtime_objects(zig_triple: str, kind: str) -> tuple[Path, ...]:
+    """The runtime's object files for a triple and a kind of device, built on first use and then taken from the cache.
+
+    Raises: BuildError if the compiler fails.
+    """
+    return (
+        *objects_of(zig_triple, sorted(RUNTIME.glob("*.c")), ()),
+        *objects_of(zig_triple, device_sources(kind), ()),
+    )
+
+
+def device_sources(kind: str) -> list[Path]:
+    """The runtime's part that runs kernels on this kind of target: `<kind>.c`, and `<kind>_<part>.c` of a long one."""
+    folder = RUNTIME / "devices"
+    return [folder / f"{kind}.c", *sorted(folder.glob(f"{kind}_*.c"))]
+
+
+def objects_of(triple: str, sources: Sequence[Path], flags: Sequence[str]) -> tuple[Path, ...]:
+    """Object files of some of the runtime's sources. Raises: as `runtime_objects`."""
+    folder = cache_folder() / RUNTIMES / f"{triple}-{_runtime_digest(triple, sources, flags)}"
+    if not folder.is_dir():
+        _build_runtime(triple, sources, flags, folder)
+    return tuple(folder / f"{source.stem}.o" for source in sources)
+
+
+def warm(zig_triple: str, kind: str) -> None:
+    """Build the runtime and zig's C library for a triple and a kind of device, so that no compile waits for them.
+
+    Raises: BuildError if the compiler or linker fails.
+    """
+    runtime_objects(zig_triple, kind)
+    flags = LINK_FLAGS if kind == "cpu" else (*LOADING_LINK_FLAGS, *DRIVER_LIBRARIES)
+    with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:
+        folder = Path(name)
+        (folder / "warm.c").write_text("int main(void) { return 0; }\n")
+        zig_cc(zig_triple, [*flags, "-o", "warm", "warm.c"], folder)
+
+
+@contextmanager
+def building(triple: str) -> Iterator[None]:
+    """Hold the lock that tells compiles that the libraries of a triple are being built; after another that holds it."""
+    with _lock_file(triple).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_being_built(triple: str) -> bool:
+    """Whether another process builds the libraries of a triple now (set-up does, in the background)."""
+    with _lock_file(triple).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def wait_until_built(triple: str) -> None:
+    """Return once no other process builds the libraries of a triple, whether it has ended well or not."""
+    with _lock_file(triple).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def _lock_file(triple: str) -> Path:
+    folder = cache_folder() / LINKER
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{triple}.lock"
+
+
+def _runtime_digest(zig_triple: str, sources: Sequence[Path], flags: Sequence[str]) -> str:
+    """Digest of everything that decides the objects: which they are, flags, tools, and the folders of the sources."""
+    names = sorted(source.name for source in sources)
+    digest = hashlib.sha256(repr((zig_triple, names, FLAGS, *flags, importlib.metadata.version("ziglang"))).encode())
+    for path in sorted(
+        path for folder in {RUNTIME, *(source.parent for source in sources)} for path in folder.iterdir()
+    ):
+        if path.suffix in (".c", ".h"):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _build_runtime(zig_triple: str, sources: Sequence[Path], flags: Sequence[str], folder: Path) -> None:
+    """Compile beside the final folder, then rename: a second process that does the same loses nothing."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
+        built = Path(name) / "objects"
+        built.mkdir()
+        for source in sources:
+            words = ["-Wall", "-Wextra", "-Werror", "-I", str(RUNTIME), *flags, "-c", str(source)]
+            zig_cc(zig_triple, [*words, "-o", f"{source.stem}.o"], built)
+        try:
+            built.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+
+
+def zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
+    """Run the compiler in `folder`, with its local cache there too. Raises: BuildError with its last words."""
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, *FLAGS, *arguments]
+    local_cache = folder / ".zig-cache"
+    environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(local_cache)}
+    environment.setdefault("ZIG_GLOBAL_CACHE_DIR", str(cache_folder() / LINKER))
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise BuildError(f"the linker did not run: {problem}", where="zig cc") from problem
+    finally:
+        shutil.rmtree(local_cache, ignore_errors=True)
+    if done.returncode != 0:
+        words = done.stderr.decode(errors="replace").strip()[-800:]
+        raise BuildError(f"zig cc failed with {done.returncode}: {words}", where="zig cc")
