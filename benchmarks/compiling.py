@@ -18,7 +18,7 @@ from benchmarks.prepare import plan_of, prepare
 from benchmarks.results import keep
 from benchmarks.sides import native_target, spec_of
 from compiler.cache_folder import LINKER, RUNTIMES, cache_folder
-from compiler.codegen.linking.toolchain import warm
+from compiler.codegen.linking.toolchain import ensure_library, runtime_objects
 from compiler.spec.precision import Compute
 from compiler.targets import CpuTarget, load_cpu
 
@@ -55,7 +55,8 @@ def measure(threads: int) -> list[Compilation]:
     """Build every case in order. Raises: BuildFailed."""
     found = []
     target = _board(native_target())
-    warm(target.zig_triple, target.kind)
+    ensure_library(target.zig_triple)
+    runtime_objects(target.zig_triple, target.kind)
     with tempfile.TemporaryDirectory(prefix="pockfarm-bench-compiling-") as name:
         for workload, plan, what, compute, goal_s in CASES:
             cache = _cache(Path(name), f"{workload}-{compute}")

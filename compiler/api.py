@@ -30,7 +30,7 @@ from compiler.bundle.training_files import TrainingFiles, training_files
 from compiler.bundle.tuning import build_tuning
 from compiler.codegen.linking.link import link_binary
 from compiler.codegen.linking.shared import EXAMPLE_SOURCE, HEADER_SOURCE, link_library
-from compiler.codegen.linking.toolchain import is_being_built, wait_until_built
+from compiler.codegen.linking.toolchain import ensure_library
 from compiler.explain import explain_plan
 from compiler.export.training import Weights, training_model
 from compiler.external import NO_EXTERNAL, External, model_digest
@@ -67,9 +67,7 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
         digests["tuning"] = choices_digest(step.measured)
     board = settings.target
     for triple in (board.zig_triple, *([board.library_triple] if settings.spec.library else [])):
-        if is_being_built(triple):
-            settings.progress(f"waiting for the linker's C library for {triple}", 0.9)
-            wait_until_built(triple)
+        ensure_library(triple, lambda message: settings.progress(message, 0.9))
     with tempfile.TemporaryDirectory(prefix="pockfarm-link-") as folder:
         image, work_dir = make_image(step, digests, board.name), Path(folder)
         binary = link_binary(image, step.kernels, board, work_dir=work_dir)

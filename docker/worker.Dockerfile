@@ -17,5 +17,5 @@ RUN pip install -c constraints.txt -e ".[worker]"
 USER pockfarm
 # A new volume is filled with what the image has there, so the first compile finds the linker warm.
 ENV POCKFARM_CACHE_DIR=/var/cache/pockfarm
-RUN python -c "from compiler.codegen.linking.link import warm_toolchain; warm_toolchain()"
+RUN python -m compiler.codegen.linking.shared
 CMD ["python", "docker/watched.py", "/var/lib/pockfarm/worker-alive.{host}", "celery", "--app", "workers.app", "worker", "--concurrency", "1", "--without-mingle", "--without-gossip"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from compiler import targets
-from compiler.cache_folder import LINKER, cache_folder
+from compiler.cache_folder import cache_folder, linker_cache
 from compiler.errors import CompileError
 from compiler.spec.schemes import EVERY_PRESET
 from device_agents.wire import REAL_CLASSES, Limits, RunSettings
@@ -249,12 +249,6 @@ def target_rows() -> Sequence[tuple[str, str, str, str, str, str]]:
 def tuning_file() -> Path:
     """The table of schedules measured on this machine, which its builds use."""
     return cache_folder() / "tuning.json"
-
-
-def linker_folder() -> Path:
-    """Where the linker keeps the C libraries that it has built."""
-    named = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
-    return Path(named) if named else cache_folder() / LINKER
 
 
 def read_tuning(path: Path | None) -> TuningTable:

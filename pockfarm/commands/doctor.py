@@ -29,7 +29,7 @@ def _doctor(options: argparse.Namespace) -> int:
 def _linker() -> Path | None:
     """The folder of the linker's libraries; None without the compiler, which its packages' findings tell."""
     try:
-        folder: Path = load_local().linker_folder()
+        folder: Path = load_local().linker_cache()
     except UsageError:
         return None
     return folder

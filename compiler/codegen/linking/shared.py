@@ -16,10 +16,10 @@ from compiler.codegen.linking.tables import table_source
 from compiler.codegen.linking.toolchain import (
     DRIVER_LIBRARIES,
     RUNTIME,
-    building,
     device_sources,
+    ensure_library,
     objects_of,
-    warm,
+    runtime_objects,
     zig_cc,
 )
 from compiler.program.program import BinaryImage
@@ -74,27 +74,22 @@ def warm_everything() -> Iterator[str]:
     Raises: BuildError if the compiler or linker fails.
     """
     known = [targets.load(name) for name in targets.names()]
-    for triple in sorted({target.zig_triple for target in known}, key=lambda triple: "musl" not in triple):
+    executables = {(target.zig_triple, target.kind) for target in known}
+    libraries = {(target.library_triple, target.kind) for target in known}
+    triples = {triple for triple, _ in executables | libraries}
+    for triple in sorted(triples, key=lambda triple: (not triple.endswith("musl"), triple)):
         yield triple
-        with building(triple):
-            for kind in sorted({target.kind for target in known if target.zig_triple == triple}):
-                warm(triple, kind)
-    for triple in sorted({target.library_triple for target in known}):
-        yield triple
-        with building(triple):
-            for kind in sorted({target.kind for target in known if target.library_triple == triple}):
-                _warm_library(triple, kind)
+        ensure_library(triple)
+        for kind in sorted(kind for name, kind in executables if name == triple):
+            runtime_objects(triple, kind)
+        for kind in sorted(kind for name, kind in libraries if name == triple):
+            library_objects(triple, kind)
 
 
 def _system_libraries(kind: str) -> tuple[str, ...]:
     return SYSTEM_LIBRARIES if kind == "cpu" else DRIVER_LIBRARIES
 
 
-def _warm_library(triple: str, kind: str) -> None:
-    """Link one function with all that a library takes from glibc."""
-    library_objects(triple, kind)
-    with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:
-        folder = Path(name)
-        (folder / "exports").write_text(EXPORTS)
-        (folder / "warm.c").write_text("int pockfarm_warm(void) { return 0; }\n")
-        zig_cc(triple, [*SHARED_LINK_FLAGS, *SHARED_FLAGS, "-o", "warm", "warm.c", *_system_libraries(kind)], folder)
+if __name__ == "__main__":
+    for triple in warm_everything():
+        print(triple, flush=True)

@@ -16,11 +16,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from compiler.cache_folder import LINKER, RUNTIMES, cache_folder
+from compiler.cache_folder import RUNTIMES, cache_folder, linker_cache
 from compiler.errors import BuildError
 
 RUNTIME = Path(__file__).parents[2] / "runtime"
@@ -66,47 +65,33 @@ def objects_of(triple: str, sources: Sequence[Path], flags: Sequence[str]) -> tu
     return tuple(folder / f"{source.stem}.o" for source in sources)
 
 
-def warm(zig_triple: str, kind: str) -> None:
-    """Build the runtime and zig's C library for a triple and a kind of device, so that no compile waits for them.
+def ensure_library(triple: str, progress: Callable[[str], None] = lambda message: None) -> None:
+    """Build zig's C library for a triple where no process has built it yet, or wait for the one that builds it now.
 
-    Raises: BuildError if the compiler or linker fails.
+    `progress` gets a line where this takes time. Raises: BuildError if the compiler or linker fails.
     """
-    runtime_objects(zig_triple, kind)
-    flags = LINK_FLAGS if kind == "cpu" else (*LOADING_LINK_FLAGS, *DRIVER_LIBRARIES)
+    folder = linker_cache()
+    is_built = folder / f"{triple}-{importlib.metadata.version('ziglang')}.built"
+    if is_built.exists():
+        return
+    progress(f"waiting for the linker's C library for {triple}, which is built once")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{triple}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_built.exists():
+            _build_library(triple)
+            is_built.touch()
+
+
+def _build_library(triple: str) -> None:
+    """Link one function in each way that our programs and libraries are linked: zig builds what that takes."""
+    is_static = triple.endswith("musl")
+    ways = [LINK_FLAGS] if is_static else [(*LOADING_LINK_FLAGS, *DRIVER_LIBRARIES), ("-shared", *DRIVER_LIBRARIES)]
     with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:
         folder = Path(name)
         (folder / "warm.c").write_text("int main(void) { return 0; }\n")
-        zig_cc(zig_triple, [*flags, "-o", "warm", "warm.c"], folder)
-
-
-@contextmanager
-def building(triple: str) -> Iterator[None]:
-    """Hold the lock that tells compiles that the libraries of a triple are being built; after another that holds it."""
-    with _lock_file(triple).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def is_being_built(triple: str) -> bool:
-    """Whether another process builds the libraries of a triple now (set-up does, in the background)."""
-    with _lock_file(triple).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def wait_until_built(triple: str) -> None:
-    """Return once no other process builds the libraries of a triple, whether it has ended well or not."""
-    with _lock_file(triple).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-
-
-def _lock_file(triple: str) -> Path:
-    folder = cache_folder() / LINKER
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{triple}.lock"
+        for flags in ways:
+            zig_cc(triple, ["-fPIC", "-o", "warm", "warm.c", *flags], folder)
 
 
 def _runtime_digest(zig_triple: str, sources: Sequence[Path], flags: Sequence[str]) -> str:
@@ -141,8 +126,11 @@ def zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
     """Run the compiler in `folder`, with its local cache there too. Raises: BuildError with its last words."""
     command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, *FLAGS, *arguments]
     local_cache = folder / ".zig-cache"
-    environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(local_cache)}
-    environment.setdefault("ZIG_GLOBAL_CACHE_DIR", str(cache_folder() / LINKER))
+    environment = {
+        **os.environ,
+        "ZIG_GLOBAL_CACHE_DIR": str(linker_cache()),
+        "ZIG_LOCAL_CACHE_DIR": str(local_cache),
+    }
     try:
         done = subprocess.run(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
