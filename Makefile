@@ -21,7 +21,7 @@ up: set-up           ## start the farm on this machine and leave it running
 	@$(BIN)/pockfarm up
 
 pytorch:             ## PyTorch beside the farm in .venv, for models of your own
-	@$(PYTHON) scripts/set_up.py pytorch
+	@$(PYTHON) -m scripts.set_up pytorch
 
 down:                ## stop the farm
 	@$(BIN)/pockfarm down
@@ -42,24 +42,24 @@ golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what
 	$(BIN)/python -m service.admin openapi > openapi.json.new
 	mv openapi.json.new openapi.json
 	$(BIN)/python -m service.states > docs/states.md
-	$(BIN)/python scripts/synchronous.py
+	$(BIN)/python -m scripts.synchronous
 	$(BIN)/pockfarm schema plan > docs/schema/plan.json
 	$(BIN)/pockfarm schema spec > docs/schema/spec.json
 	$(BIN)/python -m tests.compiler.goldens
 	$(BIN)/python -m tests.onnx_standard.page
 
 notices: set-up-test  ## renew THIRD_PARTY.md: what is used of others, by the metadata of the packages installed here
-	$(BIN)/python scripts/third_party.py > THIRD_PARTY.md.new
+	$(BIN)/python -m scripts.third_party > THIRD_PARTY.md.new
 	mv THIRD_PARTY.md.new THIRD_PARTY.md
 
 docs: set-up-test    ## the documentation as a site, which the farm serves at /docs; warnings and dead links are errors
 	$(BIN)/python -m scripts.manual
 
 release: set-up-test  ## the source distribution, the wheel and their digests in dist/, of what is committed
-	$(BIN)/python scripts/release.py
+	$(BIN)/python -m scripts.release
 
 client-platforms: set-up-test  ## the client on Linux, macOS and Windows: types by mypy, wheels for Python 3.9 to 3.14 by pip (asks the index)
-	$(BIN)/python scripts/client_platforms.py
+	$(BIN)/python -m scripts.client_platforms
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks
@@ -156,10 +156,10 @@ soak: set-up-test    ## long endurance runs
 	$(BIN)/pytest -m soak --timeout 0
 
 set-up:              ## environment for the farm and the demo
-	@$(PYTHON) scripts/set_up.py farm
+	@$(PYTHON) -m scripts.set_up farm
 
 set-up-test:         ## environment for the tests too
-	@$(PYTHON) scripts/set_up.py dev
+	@$(PYTHON) -m scripts.set_up dev
 
 clean:               ## remove what was built (not the farm's state)
 	rm -rf build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

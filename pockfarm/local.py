@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from compiler import targets
-from compiler.cache_folder import cache_folder, linker_cache
+from compiler.cache_folder import cache_folder
+from compiler.cache_folder import linker_cache as linker_cache
 from compiler.errors import CompileError
 from compiler.spec.schemes import EVERY_PRESET
 from device_agents.wire import REAL_CLASSES, Limits, RunSettings

@@ -1,4 +1,4 @@
-"""Does the client's wheel hold where it is for? `python scripts/client_platforms.py [types|types-SYSTEM|packages]`.
+"""Does the client's wheel hold where it is for? `python -m scripts.client_platforms [types|types-SYSTEM|packages]`.
 
 `types`: its files alone are checked by mypy for each system, or one, as if it ran there. `packages`: everything that it
 depends on is looked for as a wheel, for each system and Python, by pip; this asks the package index. Python 3.11 runs
@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import client_wheel
 from packaging.requirements import Requirement
+
+from scripts import client_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEMS = {

@@ -1,4 +1,4 @@
-"""Build a release: `python scripts/release.py [FOLDER]` writes the source distribution, the wheel and SHA256SUMS.
+"""Build a release: `python -m scripts.release [FOLDER]` writes the source distribution, the wheel and SHA256SUMS.
 
 The source distribution is made from a copy of exactly the files that git tracks, and the wheel from that source
 distribution: whatever lies about in a checkout is in neither, and who has the first can make the second. Only the chart
@@ -22,7 +22,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-import client_wheel
+from scripts import client_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 BACKEND = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"

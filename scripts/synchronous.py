@@ -1,4 +1,4 @@
-"""Write `pockfarm/client/synchronous/` from `pockfarm/client/asynchronous/`: `python scripts/synchronous.py [FOLDER]`.
+"""Write `pockfarm/client/synchronous/` from `pockfarm/client/asynchronous/`: `python -m scripts.synchronous [FOLDER]`.
 
 Both kinds of client are one source: what `async` and `await` are taken from is the other, word by word (unasync). Names
 that differ stand in `NAMES`. `make golden` runs it; a test compares.

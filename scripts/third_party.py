@@ -1,4 +1,4 @@
-"""What PockFarm uses of others, and under which licences: `python scripts/third_party.py` prints THIRD_PARTY.md.
+"""What PockFarm uses of others, and under which licences: `python -m scripts.third_party` prints THIRD_PARTY.md.
 
 Names and version ranges come from pyproject.toml, exact versions of what these bring along from constraints.txt,
 licences and homepages from what the packages installed here say of themselves. Nothing is fetched. A licence that
@@ -18,9 +18,11 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import set_up
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from scripts.set_up.debian import SYSTEM_PACKAGES
+from scripts.set_up.environment import TORCH, TORCHVISION
 
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = {"agent": "agent", "client": "client", "fine-tune": "client", "service": "farm", "worker": "worker",
@@ -81,6 +83,7 @@ class Program:
 SWIFT = Program("Apache-2.0", "tests: a real S3 server")
 PROGRAMS = {
     "qemu-user-static": Program("GPL-2.0-only", "one machine: runs AArch64 binaries"),
+    "ocl-icd-libopencl1": Program("BSD-2-Clause", "tests, and the demo where it is there: loads OpenCL's drivers"),
     "pocl-opencl-icd": Program("MIT", "tests, and the demo where it is there: runs OpenCL kernels on the CPU"),
     "libc6-arm64-cross": Program("LGPL-2.1-or-later and others", "tests: glibc for emulated AArch64"),
     "gcc": Program("GPL-3.0-or-later with the runtime library exception", "tests: compiles an app"),
@@ -155,7 +158,7 @@ def asked_for() -> dict[str, tuple[str, tuple[str, ...]]]:
     extras: Mapping[str, Sequence[str]] = project["project"]["optional-dependencies"]
     lines = [(line, ROLES[extra]) for extra, texts in extras.items() for line in texts]
     lines += [(line, "building") for line in project["build-system"]["requires"]]
-    lines += [(line, TESTS) for line in (set_up.TORCH, set_up.TORCHVISION)]
+    lines += [(line, TESTS) for line in (TORCH, TORCHVISION)]
     ranges: dict[str, set[str]] = {}
     roles: dict[str, list[str]] = {}
     for line, role in lines:
@@ -276,7 +279,7 @@ def programs_in_use() -> list[tuple[str, Program]]:
     """What set-up installs, docker-compose.yml starts and our images start from. Raises: NoticeError."""
     files = [ROOT / "docker-compose.yml", *sorted((ROOT / "docker").glob("*.Dockerfile"))]
     images = re.findall(r"^(?:FROM| +image:) ([^\s:]+)", "\n".join(path.read_text() for path in files), re.M)
-    names = [package.name for package in set_up.SYSTEM_PACKAGES] + [one for one in images if "pockfarm/" not in one]
+    names = [package.name for package in SYSTEM_PACKAGES] + [one for one in images if "pockfarm/" not in one]
     missing = sorted(set(names) - set(PROGRAMS))
     if missing:
         raise NoticeError(f"no licence is known of {', '.join(missing)}: add it to PROGRAMS of scripts/third_party.py")

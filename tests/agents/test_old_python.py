@@ -43,7 +43,7 @@ def output(*command: str) -> str:
 
 
 def old_pythons() -> list[str]:
-    """Interpreters of Python 3.9 on this machine (`scripts/set_up.py` installs Debian 12's pypy3)."""
+    """Interpreters of Python 3.9 on this machine (`scripts/set_up` installs Debian 12's pypy3)."""
     found = [path for name in ("python3.9", "pypy3.9", "pypy3") if (path := shutil.which(name))]
     said = [subprocess.run([path, "-c", VERSION], capture_output=True, text=True, check=False).stdout for path in found]
     return [path for path, version in zip(found, said, strict=True) if version.strip() == "3.9"]

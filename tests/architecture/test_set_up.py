@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import re
@@ -12,33 +11,63 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from scripts.set_up import __main__ as set_up
+from scripts.set_up import debian, environment
+from scripts.set_up.debian import SystemPackage, shell
+from scripts.set_up.errors import SetUpError
+from scripts.set_up.progress import Progress
 from tests.architecture.sources import ROOT
 
 DEBIAN_12 = "3.11.2"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("set_up_script", ROOT / "scripts" / "set_up.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+class Recorded(Progress):
+    """Records what it is given to print, and prints nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+        self.states: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.messages.append(message)
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[Callable[[str], None]]:
+        yield lambda state: self.states.append(f"{name}: {state}")
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.messages)
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = load_script()
-    monkeypatch.setattr(module, "VENV", tmp_path)
-    return module
+def progress() -> Recorded:
+    return Recorded()
+
+
+@pytest.fixture
+def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in place of `.venv`."""
+    monkeypatch.setattr(environment, "VENV", tmp_path)
+    monkeypatch.setattr(environment, "LOG", tmp_path / "set-up.log")
+    return tmp_path
+
+
+@pytest.fixture
+def pip_calls(venv: Path) -> Path:
+    """The file in which a Python that installs nothing writes what it was asked."""
+    interpreter = venv / "bin" / "python"
+    interpreter.parent.mkdir()
+    interpreter.write_text(f'#!/bin/sh\necho "$@" >> {venv}/calls\n')
+    interpreter.chmod(0o755)
+    return venv / "calls"
 
 
 def canonical(name: str) -> str:
@@ -74,40 +103,75 @@ def test_the_agent_extra_is_small_and_old_python_can_install_it() -> None:
     assert PROJECT["requires-python"] == ">=3.9"
 
 
-def test_an_ordinary_user_is_told_what_to_install(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ordinary_user_is_told_what_to_install(progress: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(script.shutil, "which", lambda name: None)
-    with pytest.raises(script.SetUpError, match=r"apt-get install .*qemu-user-static chromium"):
-        script.install_system_packages("dev")
-    script.install_system_packages("farm")
-    told = capsys.readouterr().out
-    assert "missing: chromium (opens the dashboard in the tests)" in told
-    assert "going on without; to have it: apt-get install qemu-user-static" in told
+    monkeypatch.setattr(debian.shutil, "which", lambda name: None)
+    with pytest.raises(SetUpError, match=r"apt-get install .*qemu-user-static chromium"):
+        debian.install_system_packages("dev", progress)
+    debian.install_system_packages("farm", progress)
+    assert "missing: chromium (opens the dashboard in the tests): not installed" in progress.text
+    assert progress.messages[-1] == "going on without; to have it: apt-get install qemu-user-static"
 
 
 def test_root_installs_what_is_missing_and_no_more(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    progress: Recorded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "apt.log"
     apt = tmp_path / "apt-get"
     apt.write_text(f'#!/bin/sh\necho "$@" >> {log}\nif [ "$1" = install ]; then touch {tmp_path}/chromium; fi\n')
     apt.chmod(0o755)
-    there = {"qemu-aarch64-static", "apt-get"}
+    present = {"qemu-aarch64-static", "apt-get"}
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(
-        script.shutil, "which", lambda name: name if name in there or (tmp_path / name).exists() else None
+        debian.shutil, "which", lambda name: name if name in present or (tmp_path / name).exists() else None
     )
-    monkeypatch.setattr(script, "SYSTEM_PACKAGES", script.SYSTEM_PACKAGES[:2])
+    monkeypatch.setattr(debian, "SYSTEM_PACKAGES", debian.SYSTEM_PACKAGES[:2])
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    script.install_system_packages("dev")
+    debian.install_system_packages("dev", progress)
     commands = log.read_text().splitlines()
     assert commands[0].startswith("update")
     assert all(command.split()[-1] == "chromium" for command in commands[1:])
     assert [command.split()[0] for command in commands[1:]] == ["install", "install"], "the first asks how much it is"
     assert "--assume-no" in commands[1]
     assert "qemu" not in log.read_text()
+
+
+def package(check: tuple[str, ...], required_by: tuple[str, ...]) -> SystemPackage:
+    return SystemPackage("driver", ("sh",), "plays a device", required_by, check)
+
+
+def test_what_is_there_but_does_not_work_is_missing_with_its_own_words(
+    progress: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fresh machine had a driver's file, and nothing that could load it."""
+    broken = shell("echo libDriver.so.1: cannot open shared object file >&2; exit 1")
+    monkeypatch.setattr(debian, "SYSTEM_PACKAGES", [package(broken, required_by=("dev",))])
+    with pytest.raises(SetUpError, match="apt-get install driver"):
+        debian.check_system_packages("dev", progress)
+    assert progress.messages == ["missing: driver (plays a device): libDriver.so.1: cannot open shared object file"]
+    monkeypatch.setattr(debian, "SYSTEM_PACKAGES", [package(broken, required_by=())])
+    debian.check_system_packages("dev", progress)
+    assert progress.messages[-1] == "going on without; to have it: apt-get install driver"
+
+
+@pytest.mark.parametrize(
+    ("check", "reason"),
+    [
+        (shell("exit 3"), "sh ended with code 3"),
+        (("no-such-program",), "[Errno 2] No such file or directory: 'no-such-program'"),
+        (shell("test -d $folder && test -f $checkout/README.md"), ""),
+    ],
+)
+def test_a_check_says_why_it_fails(check: tuple[str, ...], reason: str) -> None:
+    assert package(check, required_by=()).why_broken() == reason
+
+
+def test_everything_that_set_up_promises_works_here() -> None:
+    present = [package for package in debian.SYSTEM_PACKAGES if package.is_present()]
+    assert {package.name for package in debian.SYSTEM_PACKAGES if package.required_by} <= {
+        package.name for package in present
+    }
+    assert {package.name: why for package in present if (why := package.why_broken())} == {}
 
 
 LOCKS = {"update": "lists/lock", "install": "dpkg/lock-frontend"}
@@ -153,18 +217,18 @@ def held(lock: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("command", sorted(LOCKS))
 def test_a_lock_that_another_process_holds_is_waited_for(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, apt_folder: Path, command: str
+    progress: Recorded, monkeypatch: pytest.MonkeyPatch, apt_folder: Path, command: str
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(script, "LOCK_PAUSE_S", 0.05)
+    said = progress.messages
+    monkeypatch.setattr(debian, "LOCK_PAUSE_S", 0.05)
     with held(apt_folder / LOCKS[command]) as holder:
 
         def say(message: str) -> None:
             said.append(message)
             holder.communicate()  # once it says that it waits, the other process ends
 
-        monkeypatch.setattr(script, "say", say)
-        done = script.apt_get(command, "-qq", gives_up_at=time.monotonic() + 600)
+        monkeypatch.setattr(progress, "say", say)
+        done = debian.apt_get(command, "-qq", gives_up_at=time.monotonic() + 600, progress=progress)
         assert holder.poll() is not None, "it went on while the lock was held"
     assert done.returncode == 0, done.stderr
     assert len(said) == 1
@@ -174,93 +238,108 @@ def test_a_lock_that_another_process_holds_is_waited_for(
 
 
 def test_a_lock_is_not_waited_for_for_ever(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, apt_folder: Path, capsys: pytest.CaptureFixture[str]
+    progress: Recorded, monkeypatch: pytest.MonkeyPatch, apt_folder: Path
 ) -> None:
-    monkeypatch.setattr(script, "LOCK_PAUSE_S", 0.05)
-    monkeypatch.setattr(script, "LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(debian, "LOCK_PAUSE_S", 0.05)
+    monkeypatch.setattr(debian, "LOCK_TIMEOUT_S", 0.2)
     with held(apt_folder / LOCKS["install"]) as holder:
-        script.apt(["qemu-user-static"])
-        assert f"It is held by process {holder.pid}" in capsys.readouterr().out
+        debian.apt(["qemu-user-static"], progress)
+        assert f"It is held by process {holder.pid}" in progress.text
 
 
-def test_one_call_of_pip_resolves_all_that_the_tests_need(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    interpreter = script.VENV / "bin" / "python"
-    interpreter.parent.mkdir()
-    interpreter.write_text(f'#!/bin/sh\necho "$@" >> {script.VENV}/calls\n')
-    interpreter.chmod(0o755)
-    monkeypatch.setattr(script, "LOG", script.VENV / "set-up.log")
-    script.install_python_packages("dev")
-    call, alone = (script.VENV / "calls").read_text().splitlines()
-    assert call.endswith(f"install -c constraints.txt -e .[dev] {script.TORCH}")
-    assert alone.endswith(f"install --no-deps {script.TORCHVISION}"), "which resolves nothing"
+def test_one_call_of_pip_resolves_all_that_the_tests_need(progress: Recorded, pip_calls: Path) -> None:
+    environment.install_python_packages("dev", 221, progress)
+    call, alone = pip_calls.read_text().splitlines()
+    assert call.endswith(f"-c constraints.txt -e .[dev] {environment.TORCH}")
+    assert alone.endswith(f"--no-deps {environment.TORCHVISION}"), "which resolves nothing"
+
+
+@pytest.fixture
+def steps(venv: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what set-up does, in order; nothing is done."""
+    done: list[str] = []
+
+    def records(name: str) -> None:
+        monkeypatch.setattr(environment, name, lambda *arguments: done.append(name))
+
+    for name in ("make_venv", "install_linker", "install_chart_library", "build_first_library"):
+        records(name)
+    records("build_other_libraries")
+    monkeypatch.setattr(
+        environment, "install_python_packages", lambda level, about, progress: done.append(f"packages of {level}")
+    )
+    monkeypatch.setattr(debian, "install_system_packages", lambda level, progress: None)
+    monkeypatch.setattr(debian, "check_system_packages", lambda level, progress: done.append("checks"))
+    return done
 
 
 def test_pytorch_comes_beside_the_farm_at_the_version_of_the_tests(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    progress: Recorded, pip_calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interpreter = script.VENV / "bin" / "python"
-    interpreter.parent.mkdir()
-    interpreter.write_text(f'#!/bin/sh\necho "$@" >> {script.VENV}/calls\n')
-    interpreter.chmod(0o755)
-    monkeypatch.setattr(script, "LOG", script.VENV / "set-up.log")
-    monkeypatch.setattr(script, "install_system_packages", lambda level: None)
-    monkeypatch.setattr(script, "install_chart_library", lambda level: None)
-    script.set_up("pytorch")
-    assert (script.VENV / "calls").read_text().splitlines()[0].endswith(f".[pytorch] {script.TORCH}")
-    whole = capsys.readouterr().out
-    assert "PyTorch          among them" in whole
-    assert "linker           its C library" in whole
-    script.stamp("pytorch").unlink()
-    script.stamp("farm").write_text(script.fingerprint())
-    script.set_up("pytorch")
-    more = capsys.readouterr().out
-    (count,) = re.findall(r"Python packages  about (\d+)", more)
-    assert int(count) == script.PYTHON_PACKAGES["pytorch"][0] - script.PYTHON_PACKAGES["farm"][0]
-    assert "linker           " not in more, "it was built with the farm's own environment"
+    environment.install_python_packages("pytorch", 9, progress)
+    assert pip_calls.read_text().splitlines()[0].endswith(f".[pytorch] {environment.TORCH}")
+    set_up.announce("pytorch", [], False, progress)
+    assert "PyTorch          among them" in progress.text
+    assert "linker           its C library" in progress.text
+    environment.mark_done("farm")
+    more = Recorded()
+    set_up.announce("pytorch", [], False, more)
+    (count,) = re.findall(r"Python packages  about (\d+)", more.text)
+    assert int(count) == set_up.PYTHON_PACKAGES["pytorch"][0] - set_up.PYTHON_PACKAGES["farm"][0]
+    assert "linker           " not in more.text, "it was built with the farm's environment"
 
 
 def test_what_is_done_is_not_done_again_until_something_changes(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+    progress: Recorded, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[str] = []
-    monkeypatch.setattr(script, "install_system_packages", lambda level: None)
-    monkeypatch.setattr(script, "make_venv", lambda: done.append("venv"))
-    monkeypatch.setattr(script, "install_python_packages", lambda level: done.append(level))
-    monkeypatch.setattr(script, "install_chart_library", lambda level: done.append("charts"))
-    monkeypatch.setattr(script, "warm_linker", lambda: done.append("linker"))
-    script.set_up("dev")
-    assert done == ["venv", "dev", "charts", "linker"]
-    script.set_up("dev")
-    script.set_up("pytorch")
-    script.set_up("farm")
-    assert done == ["venv", "dev", "charts", "linker"], "the larger environment serves the smaller ones"
-    monkeypatch.setattr(script, "fingerprint", lambda: "other constraints")
-    script.set_up("farm")
-    assert done[4:] == ["venv", "farm", "charts", "linker"]
+    monkeypatch.setattr(debian, "missing_packages", lambda level: [])
+    set_up.set_up("dev", progress)
+    assert steps[:2] == ["make_venv", "install_linker"]
+    assert set(steps[2:5]) == {"packages of dev", "install_chart_library", "build_first_library"}
+    assert steps[5:] == ["checks", "build_other_libraries"]
+    for level in ("dev", "pytorch", "farm"):
+        set_up.set_up(level, progress)
+    assert len(steps) == 7, "the larger environment serves the smaller ones"
+    monkeypatch.setattr(environment, "fingerprint", lambda: "other constraints")
+    set_up.set_up("farm", progress)
+    assert "packages of farm" in steps[7:]
+
+
+def test_nothing_is_done_of_which_a_part_failed(
+    progress: Recorded, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(progress: Progress) -> None:
+        raise SetUpError("no space left")
+
+    monkeypatch.setattr(environment, "build_first_library", fail)
+    with pytest.raises(SetUpError, match="no space left"):
+        set_up.set_up("farm", progress)
+    assert {"packages of farm", "install_chart_library"} <= set(steps), "the others go on to their ends"
+    assert not environment.is_done("farm")
 
 
 def test_without_npm_set_up_goes_on_and_says_what_is_missing(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    progress: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script.shutil, "which", lambda name: None)
-    script.install_chart_library("farm")
-    assert "charts stay pictures" in capsys.readouterr().out
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    environment.install_chart_library("farm", progress)
+    assert "charts stay pictures" in progress.text
 
 
 @pytest.mark.parametrize("level", ["farm", "dev"])
 def test_a_chart_library_that_cannot_be_had_stops_only_the_tests(
-    level: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    level: str, progress: Recorded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     npm = tmp_path / "npm"
     npm.write_text('#!/bin/sh\necho "no network for $1" >&2\nexit 1\n')
     npm.chmod(0o755)
-    monkeypatch.setattr(script.shutil, "which", lambda name: str(npm))
+    monkeypatch.setattr(environment.shutil, "which", lambda name: str(npm))
     if level == "dev":
-        with pytest.raises(script.SetUpError, match="no network for ci"):
-            script.install_chart_library(level)
-        return
-    script.install_chart_library(level)
-    assert "charts stay pictures: no network for ci" in capsys.readouterr().out
+        with pytest.raises(SetUpError, match="no network for ci"):
+            environment.install_chart_library(level, progress)
+    else:
+        environment.install_chart_library(level, progress)
+        assert "charts stay pictures: no network for ci" in progress.text
 
 
 def test_the_lock_names_a_digest_and_no_host() -> None:
@@ -270,15 +349,13 @@ def test_the_lock_names_a_digest_and_no_host() -> None:
     assert all(told["integrity"].startswith("sha512-") for told in packages)
 
 
-def test_a_failing_pip_ends_the_set_up_with_the_reason(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    interpreter = script.VENV / "bin" / "python"
-    interpreter.parent.mkdir()
-    interpreter.write_text("#!/bin/sh\necho 'no such package: tvm'\nexit 1\n")
-    interpreter.chmod(0o755)
-    monkeypatch.setattr(script, "ROOT", script.VENV)
-    monkeypatch.setattr(script, "LOG", script.VENV / "set-up.log")
-    with pytest.raises(script.SetUpError, match="no such package: tvm"):
-        script.pip("install", "tvm")
+def test_a_failing_pip_ends_the_set_up_with_the_reason(
+    progress: Recorded, pip_calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (environment.VENV / "bin" / "python").write_text("#!/bin/sh\necho 'no such package: tvm'\nexit 1\n")
+    monkeypatch.setattr(environment, "ROOT", environment.VENV)
+    with pytest.raises(SetUpError, match="no such package: tvm"):
+        environment.pip(progress, "install", "tvm")
 
 
 def test_nobody_is_told_to_install_what_is_not_published() -> None:

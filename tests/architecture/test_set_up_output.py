@@ -8,18 +8,20 @@ import pty
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
+from scripts.set_up import debian, environment
+from scripts.set_up.__main__ import PYTHON_PACKAGES
+from scripts.set_up.errors import SetUpError
+from scripts.set_up.progress import Progress
 from tests.architecture.sources import ROOT
-from tests.architecture.test_set_up import PROJECT, canonical, load_script
+from tests.architecture.test_set_up import PROJECT, Recorded, canonical
 
 APT = """#!/bin/sh
 case "$*" in
-update*) exit 0 ;;
 *--assume-no*)
     echo "0 upgraded, 37 newly installed, 0 to remove and 2 not upgraded."
     echo "Need to get 112 MB of archives."
@@ -27,10 +29,7 @@ update*) exit 0 ;;
     echo "Do you want to continue? [Y/n] N"; exit 1 ;;
 install*)
     echo "dlstatus:1:20.4:Retrieving file 4 of 37"
-    sleep 0.5
-    echo "pmstatus:chromium:61.2:Unpacking chromium (amd64)"
-    sleep 0.5
-    touch "$FAKES/chromium"; chmod +x "$FAKES/chromium" ;;
+    echo "pmstatus:chromium:61.2:Unpacking chromium (amd64)" ;;
 esac
 """
 PYTHON = """#!/bin/sh
@@ -39,98 +38,95 @@ case "$*" in
 *"-m pip"*)
     echo "Collecting numpy>=2"
     echo "  Downloading numpy-2.1.0-cp311-cp311-linux.whl (16.3 MB)"
-    sleep 0.5
     echo "Processing /somewhere/onnx-1.21.0-cp311-linux.whl (from pockfarm)"
-    sleep 0.5
     echo "Installing collected packages: numpy, onnx, pockfarm"
-    sleep 0.5
     [ -z "$FAILS" ] || { echo "ERROR: no space left" >&2; exit 1; } ;;
-*warm_everything*) echo aarch64-linux-musl; sleep 0.5; echo x86_64-linux-musl; sleep 0.5 ;;
 esac
-"""
-CALL = """
-import importlib.util, os, sys
-from pathlib import Path
-spec = importlib.util.spec_from_file_location("set_up_script", sys.argv[1])
-script = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = script
-spec.loader.exec_module(script)
-script.ROOT = script.VENV = Path(sys.argv[2])
-script.LOG = script.VENV / "set-up.log"
-script.fingerprint = lambda: "this"
-script.PROGRESS_INTERVAL_S = script.TERMINAL_INTERVAL_S = 0.2
-script.SYSTEM_PACKAGES = [one for one in script.SYSTEM_PACKAGES if one.name == "chromium"]
-os.geteuid = lambda: 0
-sys.exit(script.main(["dev"]))
 """
 
 
 @pytest.fixture
-def fakes(tmp_path: Path) -> Path:
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an apt-get and a virtual environment that install nothing."""
     (tmp_path / "bin").mkdir()
     for name, text in (("apt-get", APT), ("bin/python", PYTHON)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(environment, "VENV", tmp_path)
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "LOG", tmp_path / "set-up.log")
     return tmp_path
 
 
-def command(fakes: Path, **more: str) -> tuple[list[str], dict[str, str]]:
-    words = [sys.executable, "-c", CALL, str(ROOT / "scripts/set_up.py"), str(fakes)]
-    return words, {"PATH": f"{fakes}:/usr/bin:/bin", "FAKES": str(fakes), **more}
+@pytest.fixture
+def progress() -> Recorded:
+    return Recorded()
 
 
-def in_a_pipe(fakes: Path, **more: str) -> tuple[list[tuple[float, str]], subprocess.Popen[str]]:
-    """(Seconds since the start, line) of everything that was printed."""
-    words, environment = command(fakes, **more)
-    started = time.monotonic()
-    with subprocess.Popen(
-        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        assert process.stdout is not None
-        return [(time.monotonic() - started, line.rstrip("\n")) for line in process.stdout], process
+def test_debian_packages_are_counted_before_they_come_and_shown_as_they_come(fakes: Path, progress: Recorded) -> None:
+    debian.apt(["chromium"], progress)
+    assert progress.messages == ["Debian packages: 37 to install, 112 MB to fetch, 423 MB on the disk"]
+    assert progress.states == [
+        "Debian packages: install: 20% Retrieving file 4 of 37",
+        "Debian packages: install: 61% Unpacking chromium (amd64)",
+    ]
 
 
-def test_in_a_pipe_plain_lines_come_all_along(fakes: Path) -> None:
-    lines, process = in_a_pipe(fakes)
-    assert process.returncode == 0
-    texts = [text for _, text in lines]
-    assert all(text.startswith("set-up: ") for text in texts)
-    assert not re.search("[\\r\\x1b]", "".join(texts))
-    text = "\n".join(texts)
-    assert re.search(r"Python packages  about \d+, [\d,]+ MB in .venv; \d to \d min", text.split("Python packages:")[0])
-    assert re.search(r"Python packages: 1 of about \d+: numpy-2.1.0\S+ \(16.3 MB\) \(\d+ s\)", text)
-    assert re.search(r"Python packages: 2 of about \d+: Processing /somewhere/onnx", text)
-    assert "Python packages: installing 3 (" in text
-    assert "linker: aarch64-linux-musl (" in text
-    assert "linker: x86_64-linux-musl (" in text
-    assert re.search(r"ready after \d+ s$", text)
+def test_python_packages_are_counted_as_pip_meets_them(fakes: Path, progress: Recorded) -> None:
+    environment.install_python_packages("dev", 221, progress)
+    assert progress.states == [
+        "Python packages: 1 of about 221: Collecting numpy>=2",
+        "Python packages: 1 of about 221: numpy-2.1.0-cp311-cp311-linux.whl (16.3 MB)",
+        "Python packages: 2 of about 221: Processing /somewhere/onnx-1.21.0-cp311-linux.whl (from pockfarm)",
+        "Python packages: installing 3",
+    ]
     assert "Downloading numpy" in (fakes / "set-up.log").read_text()
-    assert len(texts) >= 10, "some lines for each of the steps, which take half a second each"
 
 
-def test_debian_packages_are_counted_before_they_come(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = load_script()
-    monkeypatch.setenv("PATH", f"{fakes}:/usr/bin:/bin")
-    assert script.how_much(["chromium"]) == "37 to install, 112 MB to fetch, 423 MB on the disk"
+def test_what_pip_said_last_is_the_reason(fakes: Path, progress: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAILS", "yes")
+    with pytest.raises(SetUpError, match=r"pip failed \(ERROR: no space left\); its output is in set-up.log"):
+        environment.install_python_packages("dev", 221, progress)
 
 
-def test_debian_packages_show_where_apt_is(
-    fakes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = load_script()
-    monkeypatch.setenv("PATH", f"{fakes}:/usr/bin:/bin")
-    monkeypatch.setenv("FAKES", str(fakes))
-    monkeypatch.setattr(script, "PROGRESS_INTERVAL_S", 0.2)
-    script.apt(["chromium"])
-    said = capsys.readouterr().out
-    assert "set-up: Debian packages: 37 to install, 112 MB to fetch, 423 MB on the disk" in said
-    assert re.search(r"Debian packages: install: 20% Retrieving file 4 of 37 \(\d s\)", said)
-    assert re.search(r"Debian packages: install: 61% Unpacking chromium \(amd64\) \(\d s\)", said)
+def test_a_failing_linker_is_shown_with_what_it_wrote_to_its_error_output(fakes: Path, progress: Recorded) -> None:
+    (fakes / "bin/python").write_text("#!/bin/sh\necho 'no such target' >&2; exit 1\n")
+    with pytest.raises(SetUpError, match="no such target"):
+        environment.build_first_library(progress)
 
 
-def test_on_a_terminal_one_line_is_written_anew(fakes: Path) -> None:
-    words, environment = command(fakes, COLUMNS="60", LINES="24")
+def test_in_a_pipe_each_state_is_a_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    with progress.step("linker") as show_linker, progress.step("Python packages") as show_packages:
+        show_linker("x86_64-linux-musl")
+        show_packages("7 of about 221")
+        progress.show()
+        progress.say("waiting for another package manager")
+    progress.show()
+    assert re.sub(r"\d+ s\)", "0 s)", capsys.readouterr().out).splitlines() == [
+        "set-up: linker: x86_64-linux-musl (0 s) | Python packages: 7 of about 221 (0 s)",
+        "set-up: waiting for another package manager",
+    ]
+
+
+ON_A_TERMINAL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from scripts.set_up.progress import Progress
+progress = Progress()
+with progress.shown(), progress.step("Python packages") as show:
+    for number in range(3):
+        show(f"{number} of about 221: a package with a name that is longer than any terminal")
+        progress.show()
+progress.say("ready")
+"""
+
+
+def test_on_a_terminal_one_line_is_written_anew() -> None:
     ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "60", "LINES": "24"}
+    words = [sys.executable, "-c", ON_A_TERMINAL, str(ROOT)]
     with subprocess.Popen(words, env=environment, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = b""
@@ -138,11 +134,13 @@ def test_on_a_terminal_one_line_is_written_anew(fakes: Path) -> None:
             shown += part
     os.close(ours)
     assert process.returncode == 0, shown
-    lines = shown.decode().replace("\r\n", "\n").split("\n")
-    renewed = [line for line in lines if "\r\x1b[K" in line]
-    assert any(line.count("\r\x1b[Kset-up: Python packages: ") >= 3 for line in renewed)
-    assert all(len(piece) < 60 for line in renewed for piece in line.split("\r\x1b[K")[:-1])
-    assert re.fullmatch(r"\r\x1b\[Kset-up: ready after \d+ s|.*\x1b\[Kset-up: ready after \d+ s", lines[-2])
+    renewed, last = shown.decode().replace("\r\n", "\n").split("\n")
+    assert last == ""
+    pieces = renewed.split("\r\x1b[K")
+    assert pieces[-1] == "set-up: ready"
+    numbers = [piece[: len("set-up: Python packages: 0")] for piece in pieces if "Python packages" in piece]
+    assert set(numbers) == {f"set-up: Python packages: {number}" for number in range(3)}
+    assert all(len(piece) < 60 for piece in pieces)
 
 
 def _read(terminal: int) -> bytes:
@@ -152,32 +150,15 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_what_pip_said_last_is_the_reason(fakes: Path) -> None:
-    lines, process = in_a_pipe(fakes, FAILS="yes")
-    assert process.returncode == 1
-    assert lines[-1][1] == "set-up: pip failed (ERROR: no space left); its output is in set-up.log"
-
-
-def test_a_failing_step_is_shown_with_what_it_wrote_to_its_error_output(
-    fakes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = load_script()
-    (fakes / "bin/python").write_text("#!/bin/sh\necho 'no such target' >&2; exit 1\n")
-    monkeypatch.setattr(script, "VENV", fakes)
-    with pytest.raises(script.SetUpError, match="no such target"):
-        script.warm_linker()
-
-
 @pytest.mark.parametrize("level", ["farm", "pytorch", "dev"])
 def test_what_is_announced_is_what_is_installed_here(level: str) -> None:
-    script = load_script()
     found = installed("pockfarm", level)
     found |= installed("torch") if level != "farm" else set()
     found |= installed("torchvision") if level == "dev" else set()
-    count, size_mb = script.PYTHON_PACKAGES[level]
+    count, size_mb = PYTHON_PACKAGES[level]
     of_torch = found - installed("pockfarm", "cuda")
     if any(name.startswith("nvidia-") for name in of_torch):  # pip's index had PyTorch for GPUs only
-        more, more_mb = script.PYTHON_PACKAGES["gpu"]
+        more, more_mb = PYTHON_PACKAGES["gpu"]
         count, size_mb = count + more, size_mb + more_mb
     assert abs(len(found) - count) <= 0.05 * count, len(found)
     actual_mb = sum(file.size or 0 for name in found for file in importlib.metadata.files(name) or ()) / 1e6

@@ -23,7 +23,7 @@ APACHE_2 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 
 
 def notices(root: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(root / "scripts" / "third_party.py")]
+    command = [sys.executable, "-m", "scripts.third_party"]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
@@ -54,7 +54,8 @@ def test_the_notices_name_no_place_of_a_machine() -> None:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The files that notices are made from."""
-    names = ["pyproject.toml", "constraints.txt", "docker-compose.yml", "scripts/third_party.py", "scripts/set_up.py",
+    names = ["pyproject.toml", "constraints.txt", "docker-compose.yml", "scripts/__init__.py", "scripts/third_party.py",
+             *(path.relative_to(ROOT).as_posix() for path in (ROOT / "scripts" / "set_up").glob("*.py")),
              "service/dashboard/package-lock.json"]  # fmt: skip
     for name in [*names, *(path.as_posix() for path in tracked_files() if path.suffix == ".Dockerfile")]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -157,7 +157,14 @@ def test_it_is_the_same_compiler_as_in_the_checkout(installed: Installed) -> Non
 def test_a_release_is_made_of_what_is_committed(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
-    for name in ("pyproject.toml", "CHANGELOG.md", "scripts/release.py", "scripts/client_wheel.py", ".gitignore"):
+    for name in (
+        "pyproject.toml",
+        "CHANGELOG.md",
+        "scripts/__init__.py",
+        "scripts/release.py",
+        "scripts/client_wheel.py",
+        ".gitignore",
+    ):
         (tree / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tree / name)
     for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "all"]):
@@ -169,7 +176,7 @@ def test_a_release_is_made_of_what_is_committed(tmp_path: Path) -> None:
 
 
 def refusal(tree: Path) -> str:
-    command = ["python3", "scripts/release.py", "dist"]
+    command = ["python3", "-m", "scripts.release", "dist"]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     return done.stderr

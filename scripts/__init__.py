@@ -1,0 +1,1 @@
+"""Programs that work on a checkout: set-up, the documentation as a site, releases, notices."""
