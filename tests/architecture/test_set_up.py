@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -105,7 +106,7 @@ def test_the_agent_extra_is_small_and_old_python_can_install_it() -> None:
 
 def test_an_ordinary_user_is_told_what_to_install(progress: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(debian.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(SetUpError, match=r"apt-get install .*qemu-user-static chromium"):
         debian.install_system_packages("dev", progress)
     debian.install_system_packages("farm", progress)
@@ -123,7 +124,7 @@ def test_root_installs_what_is_missing_and_no_more(
     present = {"qemu-aarch64-static", "apt-get"}
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(
-        debian.shutil, "which", lambda name: name if name in present or (tmp_path / name).exists() else None
+        shutil, "which", lambda name: name if name in present or (tmp_path / name).exists() else None
     )
     monkeypatch.setattr(debian, "SYSTEM_PACKAGES", debian.SYSTEM_PACKAGES[:2])
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -321,7 +322,7 @@ def test_nothing_is_done_of_which_a_part_failed(
 def test_without_npm_set_up_goes_on_and_says_what_is_missing(
     progress: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     environment.install_chart_library("farm", progress)
     assert "charts stay pictures" in progress.text
 
@@ -333,7 +334,7 @@ def test_a_chart_library_that_cannot_be_had_stops_only_the_tests(
     npm = tmp_path / "npm"
     npm.write_text('#!/bin/sh\necho "no network for $1" >&2\nexit 1\n')
     npm.chmod(0o755)
-    monkeypatch.setattr(environment.shutil, "which", lambda name: str(npm))
+    monkeypatch.setattr(shutil, "which", lambda name: str(npm))
     if level == "dev":
         with pytest.raises(SetUpError, match="no network for ci"):
             environment.install_chart_library(level, progress)
