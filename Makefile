@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: bench-gpu pytorch client-platforms docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: fresh bench-gpu pytorch client-platforms docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -16,6 +16,9 @@ test: set-up-test    ## the tests; the linter and the type checker are among the
 
 test-all: set-up-test  ## every case of every test: more models, boards, pages and seeds (over an hour)
 	$(PYTEST) -m "not resolution_224 and not soak"
+
+fresh:               ## demo, test and up on a minimal Debian 12 where nothing is installed, made by root (ORDER=test-first ONLY=up)
+	@$(PYTHON) -m scripts.fresh $(if $(ORDER),--order $(ORDER)) $(if $(ONLY),--only $(ONLY))
 
 up: set-up           ## start the farm on this machine and leave it running
 	@$(BIN)/pockfarm up
