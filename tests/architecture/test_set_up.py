@@ -123,9 +123,7 @@ def test_root_installs_what_is_missing_and_no_more(
     apt.chmod(0o755)
     present = {"qemu-aarch64-static", "apt-get"}
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(
-        shutil, "which", lambda name: name if name in present or (tmp_path / name).exists() else None
-    )
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in present or (tmp_path / name).exists() else None)
     monkeypatch.setattr(debian, "SYSTEM_PACKAGES", debian.SYSTEM_PACKAGES[:2])
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     debian.install_system_packages("dev", progress)

@@ -11,14 +11,7 @@ from pathlib import Path
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
-<<<<<<< HEAD:tests/kernel_harness/launch.py
 from compiler.codegen.linking.toolchain import RUNTIME
-=======
-from compiler.codegen.cuda_testing import CudaKernel
-from compiler.codegen.linking.toolchain import RUNTIME
-from compiler.codegen.opencl_testing import run_on_device
-from compiler.codegen.running import Runnable, Storage, loaded, object_of, zig
->>>>>>> 64c70b7a (The linker's tools are a module of their own that needs nothing but the standard library and ziglang):compiler/codegen/testing.py
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Request, build
 from compiler.errors import BuildError
