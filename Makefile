@@ -15,7 +15,7 @@ test: set-up-test    ## the tests; the linter and the type checker are among the
 	$(PYTEST)
 
 test-all: set-up-test  ## every case of every test: more models, boards, pages and seeds (over an hour)
-	$(PYTEST) -m "not resolution_224 and not soak"
+	$(PYTEST) tests tests/thorough -m "not resolution_224 and not soak"
 
 fresh:               ## demo, test and up on a minimal Debian 12 where nothing is installed, made by root (ORDER=test-first ONLY=up)
 	@$(PYTHON) -m scripts.fresh $(if $(ORDER),--order $(ORDER)) $(if $(ONLY),--only $(ONLY))
@@ -111,7 +111,7 @@ fuzz: set-up-test    ## models that are nearly right, through the whole compiler
 	POCKFARM_VERIFY=each-pass $(BIN)/python -m tests.compiler.frontend.carrying_on --minutes $(or $(MINUTES),10) --models $(or $(MODELS),0)
 
 fuzz-api: set-up-test  ## requests drawn from the API's description, on a real API process (CASES= SEED= DATABASE=): failures, p99, memory
-	$(BIN)/python -m tests.requests --cases $(or $(CASES),20000) --seed $(or $(SEED),1) --database $(or $(DATABASE),sqlite)
+	$(BIN)/python -m tests.thorough.requests --cases $(or $(CASES),20000) --seed $(or $(SEED),1) --database $(or $(DATABASE),sqlite)
 
 fuzz-models: set-up-test  ## models of which one field of the format is changed, through the worker's child; goes on with its log (MODELS= SEED=)
 	$(BIN)/python -m tests.workers.mutants --models $(or $(MODELS),1000) --seed $(or $(SEED),1) --log build/mutants-$(or $(SEED),1).jsonl
@@ -132,22 +132,22 @@ mutations: set-up-test ## changes to signed assignments, enrolments, offers, rep
 	$(BIN)/python -m tests.mutations.campaign --mutations $(or $(MUTATIONS),10000) --seed $(or $(SEED),1)
 
 hostile: set-up-test  ## hostile binaries through the agent, at each level of isolation that this machine has; prints the table
-	$(BIN)/python -m tests.hostile.table
+	$(BIN)/python -m tests.thorough.hostile.table
 
 mistakes: set-up-test ## mistakes that people make, each made for real, and what is said to them (ONLY="build exec machine farm sdk api admin")
-	$(BIN)/python -W ignore -m tests.mistakes $(ONLY)
+	$(BIN)/python -W ignore -m tests.thorough.mistakes $(ONLY)
 
 sandbox-cost: set-up-test  ## a real step with the least and with the whole confinement, taking turns; fails if one is shown to be slower by over 1% (BUNDLE=file.pfb PAIRS=)
 	$(BIN)/python -m benchmarks.confined $(BUNDLE) --pairs $(or $(PAIRS),80)
 
 calibrate: set-up-test ## are measurements and what is said of them right? (PARTS="simulated here" TRIALS= SEED= NOISES=other); goes on with its log
-	$(BIN)/python -m tests.calibration $(PARTS) --seed $(or $(SEED),1) --noises $(or $(NOISES),chosen) $(if $(TRIALS),--trials $(TRIALS))
+	$(BIN)/python -m tests.thorough.calibration $(PARTS) --seed $(or $(SEED),1) --noises $(or $(NOISES),chosen) $(if $(TRIALS),--trials $(TRIALS))
 
 uploads: set-up-test  ## 2 GiB through ten cut connections into a real API process, and its memory meanwhile
 	$(BIN)/python -m tests.large.uploads
 
 chaos: set-up-test   ## faults in flight over every part of a farm: what was lost, doubled, late (FAULTS= MINUTES= SEED= DATABASE=)
-	$(BIN)/python -m tests.chaos --faults $(or $(FAULTS),300) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) --database $(or $(DATABASE),postgresql) --log build/chaos-$(or $(DATABASE),postgresql)-$(or $(SEED),1).jsonl
+	$(BIN)/python -m tests.thorough.chaos --faults $(or $(FAULTS),300) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) --database $(or $(DATABASE),postgresql) --log build/chaos-$(or $(DATABASE),postgresql)-$(or $(SEED),1).jsonl
 
 load: set-up-test    ## what agents, runs and pages cost in processor time (PARTS="idle empty submit lease heartbeat steady million" DATABASE= SECONDS= RESULTS= RESUME=1)
 	$(BIN)/python -W ignore -m tests.load $(PARTS) $(if $(DATABASE),--database $(DATABASE)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RESULTS),--results $(RESULTS)) $(if $(RESUME),--resume)

@@ -2,7 +2,7 @@
 
 `types`: its files alone are checked by mypy for each system, or one, as if it ran there. `packages`: everything that it
 depends on is looked for as a wheel, for each system and Python, by pip; this asks the package index. Python 3.11 runs
-it here (tests/release), and vermin finds what needs more than Python 3.9.
+it here (tests/thorough/release), and vermin finds what needs more than Python 3.9.
 """
 
 from __future__ import annotations

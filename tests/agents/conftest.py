@@ -31,7 +31,7 @@ class AgentProcess:
         self.log = state.with_suffix(".log")
         program = ["-c", f"{before}\n{MAIN}"] if before else ["-m", "device_agents.agent"]
         command = [python, *program, "--server", url, "--state", str(state)]
-        # The binaries of these tests are scripts, which need the whole system: tests/hostile/ tries the confinement.
+        # The binaries of these tests are scripts, which need the whole system (tests/thorough/hostile has others).
         command += ["--run-as", str(os.geteuid()), "--isolation", "1", "--heartbeat-interval", "0.2"]
         command += ["--long-poll", "2", *options]
         given = {**(os.environ if environment is None else environment), "POCKFARM_ENROL_TOKEN": token}

@@ -19,7 +19,7 @@ from tests.agents.conftest import ROOT, AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle
 from tests.architecture.sources import python_files
-from tests.docs.snippets import snippets
+from tests.thorough.docs.snippets import snippets
 
 Start = Callable[..., AgentProcess]
 OLDEST = "38.0.4"

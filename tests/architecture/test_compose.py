@@ -21,8 +21,8 @@ from device_agents.agent import ALIVE
 from service.settings import Settings
 from tests.architecture.sources import ROOT
 from tests.service.postgres import find_binaries
-from tests.topology.compose import DOCUMENT as COMPOSE
-from tests.topology.compose import (
+from tests.thorough.topology.compose import DOCUMENT as COMPOSE
+from tests.thorough.topology.compose import (
     OWN_MEMORY,
     SERVICES,
     WATCHED,

@@ -19,7 +19,7 @@ import yaml
 
 from service.settings import Settings
 from tests.architecture.sources import ROOT
-from tests.topology.compose import OWN_MEMORY, SERVICES, command_of, program_of
+from tests.thorough.topology.compose import OWN_MEMORY, SERVICES, command_of, program_of
 
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 MANIFESTS: list[dict[str, Any]] = [

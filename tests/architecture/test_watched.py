@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import ROOT
-from tests.chaos.links import until
-from tests.chaos.processes import descendants
 from tests.service.lone_processes import wait_for_state
+from tests.thorough.chaos.links import until
+from tests.thorough.chaos.processes import descendants
 
 TOUCHES = "import pathlib, sys, time\nwhile True: pathlib.Path(sys.argv[1]).touch(); time.sleep(0.2)"
 IS_UP_AND_SLEEPS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"

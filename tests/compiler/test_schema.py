@@ -20,7 +20,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.schema import DOCUMENTS, published_schema, schema_text
 from tests.architecture.sources import ROOT
 from tests.compiler.from_schema import documents, examples
-from tests.docs.snippets import snippets
+from tests.thorough.docs.snippets import snippets
 
 PARSE: dict[str, Callable[..., Any]] = {"plan": SparsePlan.parse, "spec": TrainingSpec.parse}
 SCHEMAS = {name: published_schema(name) for name in DOCUMENTS}

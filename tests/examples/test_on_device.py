@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from examples import on_device
-from tests.docs.snippets import snippets
+from tests.thorough.docs.snippets import snippets
 
 
 def test_c_and_python_learn_alike(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from pockfarm.webhooks import verify_webhook
 from service.webhooks import endpoints
-from tests.chaos.links import until
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.receiver import Receiver, receiving
+from tests.thorough.chaos.links import until
 
 pytestmark = pytest.mark.usefixtures("loopback")
 LOOPBACK = "127.0.0.0/8"

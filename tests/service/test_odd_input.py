@@ -371,7 +371,7 @@ ABOUT = ("run_id", "attempt", "device_id", "bundle_digest", "measurement_class")
 
 
 CONTRADICTED = ("measurement", "run_s", "transfer_s", "mode", "losses")
-"""What must fit the rest of the report, or what was asked: tests/hostile_devices/ has what is refused."""
+"""What must fit the rest of the report, or what was asked: tests/thorough/hostile_devices/ has what is refused."""
 
 
 def is_report(value: Any) -> bool:

@@ -30,8 +30,8 @@ from service.database.schema import migrate
 from service.jobs import claims
 from service.settings import Settings
 from tests.compiler.frontend.fields import Mutant, mutants
-from tests.requests.campaign import resident_bytes
 from tests.service.farms import TestFarm, open_test_farm
+from tests.thorough.requests.campaign import resident_bytes
 from workers.compiling import Compile
 from workers.ownership import own_folder, root_of
 

@@ -1,0 +1,116 @@
+"""docker-compose.yml, started by hand: the main job, and the loss of each part in the middle of something."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from compiler.cache_folder import cache_folder
+from pockfarm.client import Client
+from pockfarm.values import optional_number, part
+from pockfarm.webhooks import verify_webhook
+from service.database.engine import Database
+from tests.e2e.inputs import SPEC, accuracy_by_onnx_runtime, cnn, digits, npz
+from tests.sample import sample
+from tests.service.receiver import receiving
+from tests.thorough.chaos.links import until
+from tests.thorough.topology.farm import Deployed, deployed
+from tests.thorough.topology.losses import LOSSES, Loss
+from tests.thorough.topology.work import Work
+
+pytestmark = [pytest.mark.xdist_group("topology"), pytest.mark.usefixtures("loopback")]
+FIRST_STEPS = 300
+LASTS_S = 4.0
+"""Of a training that is to be hit."""
+IN_FLIGHT_WITHIN_S = 60.0
+AWAY_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def farm(loopback: None) -> Iterator[Deployed]:
+    with deployed(cache_folder()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(farm: Deployed) -> Iterator[Client]:
+    with Client(farm.url, farm.key) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def work(farm: Deployed, client: Client) -> Iterator[Work]:
+    """The main job, undisturbed: compile, train, report, weights. What it gives is what later trainings must give."""
+    x, y = digits(0)
+    dataset = client.upload_dataset(npz(x=x, y=y), name="digits.npz").digest
+    target = client.devices()[0].targets[-1]
+    job = client.compile(cnn(), plan="full", spec=SPEC, target=target, name="cnn")
+    bundle = client.wait_for_job(job.id).bundle_digest
+    assert bundle is not None
+    rows = Database(farm.environment("api-1")["POCKFARM_DATABASE_URL"])
+    work = Work(client, rows, target, bundle, dataset, FIRST_STEPS)
+    began = time.monotonic()
+    client.wait_for_run(work.train())
+    work.steps = int(FIRST_STEPS * LASTS_S / (time.monotonic() - began))
+    yield work
+    rows.close()
+
+
+def test_the_main_job(client: Client, work: Work) -> None:
+    run = client.wait_for_run(work.train())
+    report = client.report(run.id)
+    work.weights = client.weights(run.id)
+    x, y = digits(0)
+    loss, accuracy = accuracy_by_onnx_runtime(cnn(), work.weights, x, y)
+    after = part(report, "evaluation_after")
+    assert optional_number(after, "loss") == pytest.approx(loss, rel=1e-4)
+    assert abs((optional_number(after, "accuracy") or 0) - accuracy) <= 1.5 / len(y)
+    assert accuracy > 0.9
+    assert (work.ends(run.id), work.results(run.id)) == (1, 1)
+
+
+def test_what_ends_is_told_to_webhooks_by_the_one_part_with_a_way_out(
+    farm: Deployed, client: Client, work: Work
+) -> None:
+    assert farm.environment("api-1")["POCKFARM_SEND_WEBHOOKS"] == "false"
+    with receiving() as receiver:
+        made = client.add_webhook(receiver.url, events=["run.ended"])
+        assert client.test_webhook(str(made["id"]))["state"] == "delivered"
+        run = client.wait_for_run(work.train())
+        told = [verify_webhook(str(made["secret"]), *one) for one in receiver.wait_for(2)]
+        client.remove_webhook(str(made["id"]))
+    assert [one["type"] for one in told] == ["webhook.test", "run.ended"]
+    assert told[1]["data"]["id"] == run.id
+
+
+KEPT = ("one API process", "the proxy", "the agent that trains", "the database, killed", "the storage")
+"""A killed worker and a killed broker are also in `tests/e2e/test_bad_days.py` and `make chaos`."""
+
+
+@pytest.mark.parametrize("what", sample(LOSSES, KEPT))
+def test_a_loss_in_the_middle(farm: Deployed, work: Work, what: str) -> None:
+    """Whatever was under way ends well and once, with the weights of an undisturbed training."""
+    loss = LOSSES[what]
+    work.weights = work.weights or work.client.weights(work.client.wait_for_run(work.train()).id)
+    work.begin()
+    assert until(lambda: is_met(loss, work), IN_FLIGHT_WITHIN_S, pause_s=0.05), work.history(work.jobs[0])
+    lost = loss.go(farm, work)
+    for process in lost:
+        assert farm.is_noticed(process), f"the check of {process}'s container does not notice"
+    time.sleep(AWAY_S)
+    for process in lost:
+        farm.start(process)
+    farm.wait_for(*lost)
+    loss.come_back(farm)
+    work.ends_well()
+
+
+def is_met(loss: Loss, work: Work) -> bool:
+    """What the loss is to hit is under way at once. Work that was over before that is begun anew."""
+    if loss.is_due(work):
+        return True
+    if work.has_ended():
+        work.begin()
+    return False
