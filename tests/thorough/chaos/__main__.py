@@ -2,8 +2,8 @@
 
 `python -m tests.thorough.chaos --faults 300 --minutes 60 --seed 1 --database postgresql --log build/chaos.jsonl`.
 A log that is there is gone on with: its faults count, and so does what was found then. Ctrl-C ends a session early,
-with a verdict. Ends with 1 if anything was lost, doubled, wrong, stuck, or slow to recover, or if there were fewer faults or points
-than asked for (points only without `--only`).
+with a verdict. Ends with 1 if anything was lost, doubled, wrong, stuck, or slow to recover, or if there were fewer
+faults or points than asked for (points only without `--only`).
 """
 
 from __future__ import annotations
