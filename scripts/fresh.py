@@ -80,6 +80,7 @@ class Result:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="fresh", description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--order", choices=tuple(ORDERS), default="demo-first")
+    parser.add_argument("--keep", action="store_true", help="leave the root in build/fresh/root")
     parser.add_argument("--only", choices=tuple(COMMANDS), help="this command alone")
     options = parser.parse_args(arguments)
     try:
@@ -92,6 +93,8 @@ def main(arguments: Sequence[str]) -> int:
     for result in results:
         state = "passed" if result.code == 0 else f"FAILED with {result.code}"
         print(f"fresh: {result.name:<5} {state:<16} {result.seconds / 60:5.1f} min  {result.log.relative_to(ROOT)}")
+    if not options.keep:
+        shutil.rmtree(root, ignore_errors=True)
     return 0 if all(result.code == 0 for result in results) else 1
 
 
