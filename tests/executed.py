@@ -31,6 +31,7 @@ GUESTS, STUBBED = (
     "its program, with a stub for the driver that computes nothing",
 )
 AGREEMENT = "tests/compiler/agreement"
+THOROUGH = "tests/thorough/compiler/agreement"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Row:
 
 EXECUTED = (
     Row("x86-64-v3", "itself", STEPS, f"{AGREEMENT}/step_binary.py"),
-    Row("x86-64-v3/cuda", "shim", STEPS, f"{AGREEMENT}/test_cuda.py"),
+    Row("x86-64-v3/cuda", "shim", STEPS, f"{THOROUGH}/test_cuda.py"),
     Row("x86-64-v3/cuda", "shim", f"{STEPS} in float16 and bfloat16", f"{AGREEMENT}/test_half_precision.py"),
     Row("x86-64-v3/cuda", "shim", f"{STEPS} in TF32", f"{AGREEMENT}/test_tensor_cores.py"),
     Row("x86-64-v3/opencl", "PoCL", STEPS, f"{AGREEMENT}/test_opencl.py"),
@@ -56,7 +57,7 @@ EXECUTED = (
         "x86-64-v4-vnni",
         "itself",
         f"{STEPS}, products of bytes, on machines that have them",
-        f"{AGREEMENT}/test_byte_products.py",
+        f"{THOROUGH}/test_byte_products.py",
     ),
     Row(
         "x86-64-v4-bf16",
@@ -69,11 +70,11 @@ EXECUTED = (
     Row("aarch64/opencl", "PoCL", GUESTS, f"{AGREEMENT}/test_opencl.py"),
     Row("aarch64/opencl", "qemu", STUBBED, "tests/compiler/runtime/test_opencl.py"),
     Row("raspberry-pi-3", "qemu", SMALL, f"{AGREEMENT}/test_agreement.py"),
-    Row("raspberry-pi-4", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
-    Row("raspberry-pi-5", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
+    Row("raspberry-pi-4", "qemu", SMALL, f"{THOROUGH}/test_emulated_models.py"),
+    Row("raspberry-pi-5", "qemu", SMALL, f"{THOROUGH}/test_emulated_models.py"),
     Row("jetson-orin-nano/cuda", "shim", KERNELS, "tests/compiler/codegen/grid/test_cuda_families.py"),
-    Row("jetson-orin-nano", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
-    Row("snapdragon-8-gen-2", "qemu", SMALL, f"{AGREEMENT}/test_emulated_models.py"),
+    Row("jetson-orin-nano", "qemu", SMALL, f"{THOROUGH}/test_emulated_models.py"),
+    Row("snapdragon-8-gen-2", "qemu", SMALL, f"{THOROUGH}/test_emulated_models.py"),
     Row("snapdragon-8-gen-2/opencl", "PoCL", GUESTS, f"{AGREEMENT}/test_opencl.py"),
     Row("snapdragon-8-gen-2/opencl", "qemu", STUBBED, "tests/compiler/runtime/test_opencl.py"),
 )

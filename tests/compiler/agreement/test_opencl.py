@@ -21,9 +21,9 @@ from tests.compiler.agreement.cases import CASES
 from tests.compiler.agreement.course import smooth_batch
 from tests.compiler.agreement.harness import Optimizer, build, problems, run_step
 from tests.compiler.agreement.step_binary import StepBinary
-from tests.compiler.agreement.test_emulated_models import BATCH, LEARNING_RATE, MOMENTUM, STEPS, pytorch_losses
 from tests.models import export, transformers_model
 from tests.sample import sample
+from tests.thorough.compiler.agreement.test_emulated_models import BATCH, LEARNING_RATE, MOMENTUM, STEPS, pytorch_losses
 
 TARGET = "x86-64-v3/opencl"
 BOARDS = ("aarch64/opencl", "snapdragon-8-gen-2/opencl")

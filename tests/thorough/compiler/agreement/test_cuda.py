@@ -23,11 +23,11 @@ from tests.compiler.agreement.course import smooth_batch
 from tests.compiler.agreement.harness import Case, Optimizer, StepResult, build, problems, run_step
 from tests.compiler.agreement.played_gpu import Memory, Order, PlayedGpu, build_driver
 from tests.compiler.agreement.step_binary import StepBinary, native_target
-from tests.compiler.agreement.test_emulated_models import BATCH, LEARNING_RATE, MOMENTUM, STEPS, pytorch_losses
 from tests.compiler.agreement.test_opencl import LANGUAGE_MODELS, NETS
 from tests.compiler.runtime.drivers import logged
 from tests.models import export, transformers_model
 from tests.sample import sample
+from tests.thorough.compiler.agreement.test_emulated_models import BATCH, LEARNING_RATE, MOMENTUM, STEPS, pytorch_losses
 
 TARGET = "x86-64-v3/cuda"
 KEPT = {"mlp-full", "digits-cnn-full", "encoder-sparse", "mobilenet-ratio"}

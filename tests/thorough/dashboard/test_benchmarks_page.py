@@ -20,7 +20,7 @@ from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page, serving
 from tests.dashboard.seeder import digest
-from tests.dashboard.test_live_charts import chart
+from tests.thorough.dashboard.test_live_charts import chart
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
 

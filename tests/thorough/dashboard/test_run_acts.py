@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from service.database.models import Run
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.screenshots import LOOKS, quiet_page
-from tests.dashboard.test_live_charts import chart, point_at, reach, values
+from tests.thorough.dashboard.test_live_charts import chart, point_at, reach, values
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
 

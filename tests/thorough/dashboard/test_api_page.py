@@ -13,7 +13,7 @@ from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page
 
-DESCRIPTION = json.loads((Path(__file__).parents[2] / "openapi.json").read_text())
+DESCRIPTION = json.loads((Path(__file__).parents[3] / "openapi.json").read_text())
 
 
 def test_every_endpoint_is_there_with_what_it_takes_and_a_line_to_copy(browser: TestClient) -> None:

@@ -16,7 +16,7 @@ from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.real_step import real_bundle, real_data
 from tests.agents.test_agent import until
-from tests.agents.test_going_on_elsewhere import BODY, begun, ended, report_of, stands_at
+from tests.thorough.agents.test_going_on_elsewhere import BODY, begun, ended, report_of, stands_at
 
 STEPS = 2_000
 Start = Callable[..., AgentProcess]
