@@ -60,11 +60,7 @@ WAYS = (*crossed(MODELS, ("int8", "int4"), (native_target(),)), *crossed(MODELS,
     ("name", "kind", "target"),
     sample(
         WAYS,
-        {
-            *(f"encoder-sparse-{kind}-{native_target()}" for kind in ("int8", "int4")),
-            "encoder-sparse-int4-x86-64-v3/opencl",
-            "mobilenet-bias-only-int8-x86-64-v3/cuda",
-        },
+        {f"encoder-sparse-{kind}-{native_target()}" for kind in ("int8", "int4")},
         "-".join,
     ),
 )

@@ -32,7 +32,7 @@ NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "mobilenet-bias
         "mlp-last-layer-adamw",
         "digits-cnn-full", "encoder-full", "encoder-full-adamw", "encoder-sparse", "encoder-bias-only",
         "authored-rezero")  # fmt: skip
-KEPT = {"mobilenet-ratio", "resnet18-sparse", "resnet18-full", "encoder-full-adamw", "encoder-sparse"}
+KEPT = {"digits-cnn-full", "encoder-sparse"}
 LANGUAGE_MODELS = ("bert", "distilbert", "vit", "gpt2", "llama")
 
 
@@ -50,14 +50,14 @@ def test_a_net_steps_as_in_float64(name: str, tmp_path: Path, kernel_cache: Path
     assert_steps_as_in_float64(name, load(TARGET), tmp_path, kernel_cache)
 
 
-@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("board", sample(BOARDS, {"aarch64/opencl"}))
 def test_a_boards_kernels_step_as_in_float64(board: str, tmp_path: Path, kernel_cache: Path) -> None:
     """The board's plan and the text of its kernels, driven by a program for this machine."""
     here, there = cast(GridTarget, load(TARGET)), cast(GridTarget, load(board))
     assert_steps_as_in_float64("digits-cnn-full", replace(there, host=here.host), tmp_path, kernel_cache)
 
 
-@pytest.mark.parametrize("name", sample(LANGUAGE_MODELS, {"llama"}))
+@pytest.mark.parametrize("name", sample(LANGUAGE_MODELS, ()))
 def test_a_language_model_learns_as_in_float64(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     module, draw, names = transformers_model(name)
     inputs = draw(BATCH)
