@@ -84,14 +84,21 @@ def ensure_library(triple: str, progress: Callable[[str], None] = lambda message
 
 
 def _build_library(triple: str) -> None:
-    """Link one function in each way that our programs and libraries are linked: zig builds what that takes."""
+    """Link one function in each way that our programs and libraries are linked: zig builds what that takes.
+
+    With the same flags: it builds another library for each way to address code, say.
+    """
     is_static = triple.endswith("musl")
-    ways = [LINK_FLAGS] if is_static else [(*LOADING_LINK_FLAGS, *DRIVER_LIBRARIES), ("-shared", *DRIVER_LIBRARIES)]
+    ways = (
+        [LINK_FLAGS]
+        if is_static
+        else [(*LOADING_LINK_FLAGS, *DRIVER_LIBRARIES), ("-shared", "-fPIC", *DRIVER_LIBRARIES)]
+    )
     with tempfile.TemporaryDirectory(prefix="pockfarm-warm-") as name:
         folder = Path(name)
         (folder / "warm.c").write_text("int main(void) { return 0; }\n")
         for flags in ways:
-            zig_cc(triple, ["-fPIC", "-o", "warm", "warm.c", *flags], folder)
+            zig_cc(triple, ["-o", "warm", "warm.c", *flags], folder)
 
 
 def _runtime_digest(zig_triple: str, sources: Sequence[Path], flags: Sequence[str]) -> str:
