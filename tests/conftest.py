@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.cache_folder import LINKER, RUNTIMES, cache_folder
+from tests.kernel_harness.cache import kernel_cache_folder
 from tests.sockets import GUARD
 
 # Tests run side by side, one on each core: threads of NumPy's and PyTorch's own only wait for one another, and wait by
@@ -65,17 +64,8 @@ def loopback() -> None:
 
 @pytest.fixture(scope="session")
 def kernel_cache() -> Path:
-    """Kernels built by any test, kept between runs: an entry is valid only for the code that made it.
-
-    As the cache of a farm, too: it has the linker's own libraries, which take minutes to build, from where others do.
-    """
-    folder = Path(os.environ.get("POCKFARM_TEST_CACHE", Path(__file__).parent.parent / ".cache" / "kernels"))
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (RUNTIMES, LINKER):
-        (cache_folder() / name).mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            (folder / name).symlink_to(cache_folder() / name)
-    return folder
+    """Kernels built by any test, kept between runs."""
+    return kernel_cache_folder()
 
 
 @pytest.fixture(scope="session", autouse=True)

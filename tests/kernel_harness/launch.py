@@ -5,20 +5,23 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from compiler.codegen import worker
+from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.linking.toolchain import RUNTIME
 from compiler.codegen.symbols import symbol_of
-from compiler.codegen.worker import Request, build
+from compiler.codegen.worker import Request
 from compiler.errors import BuildError
 from compiler.graph import Array
-from compiler.kernels.spec import KernelSpec
+from compiler.kernels.spec import KernelSpec, signature
 from compiler.program.operands import operand_types
 from compiler.targets import CpuTarget, Target, load
+from tests.kernel_harness.cache import kernel_cache_folder
 from tests.kernel_harness.cuda import CudaKernel
 from tests.kernel_harness.machine import native_target
 from tests.kernel_harness.objects import load_library, object_file
@@ -47,6 +50,25 @@ int (*__TVMBackendParallelLaunch)(Lambda, void *, int) = launch;
 void set_threads(int n) { threads = n < 1 ? 1 : n > 64 ? 64 : n; }
 __attribute__((constructor)) static void find_tiles(void) { if (!pf_tiles_ask()) abort(); }
 """
+
+
+def build_object(spec: KernelSpec, target: Target, threads: int = 2, choice: Choice = DEFAULT) -> CompiledKernel:
+    """One kernel, from the tests' cache or built by a process of the compiler. Raises: BuildError."""
+    kernels = build_kernels(
+        (spec,), target, threads=threads, cache_dir=kernel_cache_folder(), choices={signature(spec): choice}
+    )
+    return kernels[signature(spec)]
+
+
+def build_in_process(spec: KernelSpec, target: Target, threads: int = 2, choice: Choice = DEFAULT) -> CompiledKernel:
+    """Build one kernel in this process, past the cache: for tests that replace parts of the compiler.
+
+    Raises: BuildError with the traceback.
+    """
+    reply = worker.build(Request(spec, target, threads, choice))
+    if reply.kernel is None:
+        raise BuildError(reply.error, where=symbol_of(spec))
+    return reply.kernel
 
 
 class _DLTensor(ctypes.Structure):
@@ -79,8 +101,9 @@ class Kernel(Runnable):
         threads: int,
         choice: Choice = DEFAULT,
         other_objects: Sequence[Path] = (),
+        build: Callable[[KernelSpec, Target, int, Choice], CompiledKernel] = build_object,
     ) -> None:
-        kernel = build_object(spec, target, threads, choice)
+        kernel = build(spec, target, threads, choice)
         super().__init__(spec, kernel.workspace_bytes)
         self._library = _load_kernel(kernel.object_bytes, other_objects)
         self.set_threads(threads)
@@ -121,14 +144,6 @@ def run_kernel(
         return CudaKernel(spec, target, choice).run(*inputs, initial=initial)
     types = operand_types(spec)
     return run_on_device(build_object(spec, target), (types.inputs, types.outputs), inputs, initial)
-
-
-def build_object(spec: KernelSpec, target: Target, threads: int = 2, choice: Choice = DEFAULT) -> CompiledKernel:
-    """Build one kernel in this process. Raises: BuildError with the traceback."""
-    reply = build(Request(spec, target, threads, choice))
-    if reply.kernel is None:
-        raise BuildError(reply.error, where=symbol_of(spec))
-    return reply.kernel
 
 
 def default_target() -> str:

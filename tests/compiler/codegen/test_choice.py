@@ -21,7 +21,7 @@ from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import KernelSpec, MapSpec
 from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.reference import identity
-from tests.kernel_harness.launch import Kernel
+from tests.kernel_harness.launch import Kernel, build_in_process
 
 TARGET = load_cpu("x86-64-v3")
 SPEC = MapSpec((100,), (identity(100),), (identity(100),), (Binary("mul", Ref(0), Ref(0)),))
@@ -91,7 +91,7 @@ def test_a_family_that_offers_choices_gets_them() -> None:
     offered = family.choices_of(SPEC, TARGET, 2)
     assert offered == (DEFAULT, choose(scratch=64))
     assert [workspace_bytes(SPEC, TARGET, 2, choice) for choice in offered] == [0, 64]
-    kernel = Kernel(SPEC, TARGET, 2, offered[1])
+    kernel = Kernel(SPEC, TARGET, 2, offered[1], build=build_in_process)
     assert kernel.workspace_bytes == 64
     x = np.arange(100, dtype=np.float32)
     storages = kernel.storages()

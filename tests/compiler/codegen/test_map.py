@@ -11,9 +11,9 @@ from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, Select, Unary
 from compiler.kernels.spec import MapSpec
-from compiler.targets import load
+from compiler.targets import load, load_cpu
 from tests.compiler.codegen.reference import identity, picked, run_map
-from tests.kernel_harness.launch import Kernel, build_object, run_kernel
+from tests.kernel_harness.launch import Kernel, build_in_process, build_object, run_kernel
 from tests.kernel_harness.machine import native_target
 
 ADD = Binary("add", Ref(0), Ref(1))
@@ -210,7 +210,7 @@ def test_a_shared_subexpression_is_computed_once() -> None:
     with pytest.MonkeyPatch.context() as patch:
         # The spec's own digest walks the tree; only this test has such an expression.
         patch.setattr("compiler.codegen.symbols.signature", lambda spec: "shared" * 11)
-        (got,) = run_kernel(spec, [x])
+        (got,) = Kernel(spec, load_cpu(native_target()), 2, build=build_in_process).run(x)
     np.testing.assert_array_equal(got, x)
 
 

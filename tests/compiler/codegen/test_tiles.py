@@ -16,7 +16,7 @@ from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.paired import BOTH, HALF, SPECS, check, drawn, paired
 from tests.compiler.codegen.tile_emulation import EMULATED, X86, emulated_kernels
 from tests.kernel_harness.assembly import assembly
-from tests.kernel_harness.launch import Kernel, build_object
+from tests.kernel_harness.launch import Kernel, build_in_process, build_object
 from tests.kernel_harness.machine import runs
 
 MORE = {
@@ -31,11 +31,11 @@ ALL = SPECS | MORE
 
 
 def check_products(name: str, target: CpuTarget, beside: Sequence[Path] = ()) -> None:
-    spec = ALL[name]
+    spec, build = ALL[name], build_in_process if beside else build_object
     given, meant = drawn(spec)
     every = choices_of(spec, target, 2) if name.startswith("long") else ()
     for choice in dict.fromkeys((DEFAULT, *every, frugal_choice(spec, target, 2))):
-        check(spec, Kernel(spec, target, 2, choice, beside).run(*given), meant)
+        check(spec, Kernel(spec, target, 2, choice, beside, build).run(*given), meant)
 
 
 @pytest.mark.parametrize("name", ALL)

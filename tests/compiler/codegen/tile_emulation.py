@@ -17,7 +17,7 @@ from compiler.codegen.tir import quads, tiles
 from compiler.codegen.worker import Request
 from compiler.codegen.workers import Worker
 from compiler.targets import CpuTarget, load_cpu
-from tests.kernel_harness.launch import build_object
+from tests.kernel_harness.launch import build_in_process
 from tests.kernel_harness.objects import object_file
 
 X86 = "x86-64-v4-amx"
@@ -140,7 +140,7 @@ def emulated_builds() -> Iterator[CpuTarget]:
         return linked({**sources, "emulated_tiles": SOURCE}, left_out, kernels, target, work_dir)
 
     def made_here(worker: Worker, request: Request) -> CompiledKernel:
-        reply = build_object(request.spec, request.target, request.threads, request.choice)
+        reply = build_in_process(request.spec, request.target, request.threads, request.choice)
         calls.append(b"pf_tile_dot" in reply.object_bytes)
         return CompiledKernel.called(symbol_of(request.spec, request.choice), reply.object_bytes, reply.workspace_bytes)
 

@@ -29,7 +29,7 @@ from compiler.targets import GridTarget, load
 from tests.compiler.codegen.reference import identity
 from tests.kernel_harness import cuda as cuda_harness
 from tests.kernel_harness.cuda import CudaKernel
-from tests.kernel_harness.launch import build_object
+from tests.kernel_harness.launch import build_in_process, build_object
 
 ORIN, HOPPER = "jetson-orin-nano/cuda", "x86-64-v3/cuda"
 SPEC = GatherSpec("scatter_add", 1, 20, 5, 100, dtype="f32")
@@ -87,9 +87,9 @@ def test_code_is_for_one_generation_and_ptx_for_later_ones(name: str, capability
 
 def test_the_same_spec_gives_the_same_bytes_in_any_process() -> None:
     """Also in a worker, which loads less of TVM."""
-    first = [build_object(one, target()) for one in (SPEC, FUNCTIONS)]
+    first = [build_in_process(one, target()) for one in (SPEC, FUNCTIONS)]
     built = build_kernels([SPEC, FUNCTIONS], target(), threads=1, cache_dir=None, jobs=1)
-    assert [build_object(one, target()) for one in (SPEC, FUNCTIONS)] == first
+    assert [build_in_process(one, target()) for one in (SPEC, FUNCTIONS)] == first
     assert [built[signature(one)] for one in (SPEC, FUNCTIONS)] == first
 
 

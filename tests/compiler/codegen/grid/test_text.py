@@ -21,7 +21,7 @@ from compiler.targets import GridTarget, load
 from tests.compiler.codegen.grid.in_place import OPENCL
 from tests.compiler.codegen.reference import identity, value
 from tests.compiler.codegen.test_scalar_math import SPECIAL, spread, ulps
-from tests.kernel_harness.launch import build_object, run_kernel
+from tests.kernel_harness.launch import build_in_process, build_object, run_kernel
 
 
 def target() -> GridTarget:
@@ -118,10 +118,10 @@ def test_a_group_may_be_as_large_as_the_target_says_and_do_a_single_thing() -> N
 
 
 def test_the_same_spec_gives_the_same_bytes_in_any_process() -> None:
-    first = build_object(SPEC, target())
-    build_object(MapSpec((9,), (identity(9),), (identity(9),), (Unary("exp", Ref(0)),)), target())
+    first = build_in_process(SPEC, target())
+    build_in_process(MapSpec((9,), (identity(9),), (identity(9),), (Unary("exp", Ref(0)),)), target())
     built = build_kernels([SPEC], target(), threads=1, cache_dir=None, jobs=1)
-    assert build_object(SPEC, target()) == first == built[signature(SPEC)]
+    assert build_in_process(SPEC, target()) == first == built[signature(SPEC)]
 
 
 # ----------------------------------------------------------------------------------------------------------- functions
