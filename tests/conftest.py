@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.kernel_harness.cache import kernel_cache_folder
 from tests.sockets import GUARD
@@ -24,6 +25,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # As in a user's shell: unbuffered streams keep nothing that a full disk has refused, and hide what buffers do.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# The same examples each time, and nothing that a slow machine fails by. A campaign chooses for itself.
+settings.register_profile(
+    "pockfarm",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+settings.load_profile("pockfarm")
 
 
 def pytest_configure() -> None:

@@ -39,7 +39,7 @@ HUNG_S = 15.0
 LOOK_S = 2.5
 RESTART_S = 1.0
 STOPPED_INTERVALS = 10
-"""An agent that has been stopped (SIGSTOP, a debugger) for so many intervals does no work: its lease may run out."""
+"""After so many intervals in which an agent was stopped (SIGSTOP, a debugger) its lease may run out."""
 STOP_TIMEOUT_S = 5.0
 
 
@@ -52,6 +52,8 @@ class HeartbeatSettings:
     session: str
     lease_token: str
     interval_s: float
+    stopped_s: float
+    """An agent that has been stopped for so long does no work: its lease may run out."""
     description: DeviceDescription
     kind: str = ""
     """Of device, to tell how it is."""
@@ -67,8 +69,9 @@ class Heartbeat:
         self, client: FarmClient, lease_token: str, *, interval_s: float = HEARTBEAT_INTERVAL_S, kind: str = ""
     ) -> None:
         self._settings = HeartbeatSettings(
-            client.server, str(client.state.path), client.session, lease_token, interval_s, client.description, kind
-        )
+            client.server, str(client.state.path), client.session, lease_token, interval_s,
+            STOPPED_INTERVALS * interval_s, client.description, kind,
+        )  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -187,26 +190,39 @@ def main() -> None:
     client.condition = next((ConditionReader(kind, Board(), state.path, state.scratch.name) for kind in DEVICE_KINDS
                              if kind.name == settings.kind), None)  # fmt: skip
     threading.Thread(target=_say_alive, name="alive", daemon=True).start()
-    request, next_s = HeartbeatRequest(settings.phase, settings.steps_done), time.monotonic()
-    running_s = next_s
+    request = HeartbeatRequest(settings.phase, settings.steps_done)
+    rhythm = Rhythm(settings.interval_s, settings.stopped_s, time.monotonic())
     os.set_blocking(sys.stdin.fileno(), False)
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin, selectors.EVENT_READ)
         while True:
-            if selector.select(max(0.0, next_s - time.monotonic())):
+            if selector.select(max(0.0, rhythm.next_s - time.monotonic())):
                 data = os.read(sys.stdin.fileno(), 1 << 16)
                 if not data:
                     return
                 request = _newest(data, request)
-            if not is_stopped(parent):
-                running_s = time.monotonic()
-            elif time.monotonic() - running_s > STOPPED_INTERVALS * settings.interval_s:
-                next_s = time.monotonic() + settings.interval_s
-            if time.monotonic() >= next_s:
+            if rhythm.is_due(time.monotonic(), is_agent_stopped=is_stopped(parent)):
                 wait_s = _beat(client, settings, request)
                 if wait_s is None:
                     return
-                next_s = time.monotonic() + wait_s
+                rhythm.next_s = time.monotonic() + wait_s
+
+
+class Rhythm:
+    """When the next beat is due: none is while the agent has been stopped for long."""
+
+    def __init__(self, interval_s: float, stopped_s: float, now_s: float) -> None:
+        self.next_s = now_s
+        self._interval_s = interval_s
+        self._stopped_s = stopped_s
+        self._running_s = now_s
+
+    def is_due(self, now_s: float, *, is_agent_stopped: bool) -> bool:
+        if not is_agent_stopped:
+            self._running_s = now_s
+        elif now_s - self._running_s > self._stopped_s:
+            self.next_s = now_s + self._interval_s
+        return now_s >= self.next_s
 
 
 def _say_alive() -> None:

@@ -14,9 +14,17 @@ import numpy
 import pytest
 
 from tests.agents.fake_farm import FakeFarm
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; from device_agents.agent import main; sys.exit(main())"
+
+SOON = """
+from device_agents.farm import events, retry
+retry.UPLOAD, retry.LEASE = retry.Policy(5, 0.05, 0.2), retry.Policy(None, 0.1, 0.5)
+events.CLOSE_TIMEOUT_S = 1.0
+"""
+"""What is tried again is tried soon, and events are not waited for."""
 
 
 class AgentProcess:
@@ -38,15 +46,15 @@ class AgentProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, cwd=cwd, env=given, stderr=log, stdin=subprocess.DEVNULL)
 
-    def wait(self, timeout_s: float = 40.0) -> int:
-        return self.process.wait(timeout=timeout_s)
+    def wait(self) -> int:
+        return self.process.wait(timeout=HANG_S)
 
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
+                self.process.wait(timeout=HANG_S)
+            finally:
                 self.process.kill()
                 self.process.wait()
 
@@ -60,6 +68,12 @@ def always_scripts(scripts_for_binaries: None) -> None:
 def farm(loopback: None) -> Iterator[FakeFarm]:
     with FakeFarm() as running:
         yield running
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """The file that a step of behaviour "held" waits for."""
+    return tmp_path / "gate"
 
 
 @pytest.fixture

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import select
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import MSG_PEEK
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from device_agents import wire as p
 from device_agents.farm.state import public_key_text, seal
 from device_agents.wire.ed25519 import verify
+from tests.waiting import until
 
 
 @dataclass
@@ -51,6 +56,8 @@ class FakeFarm:
         self.cancelled: set[str] = set()
         self.stale: set[str] = set()
         self.given: set[str] = set()
+        self.given_up = 0
+        """Requests for work whose agent was gone before they were answered."""
         self.faults: list[Fault] = []
         self.max_body_bytes = 1 << 30
         self.changed = threading.Condition()
@@ -117,27 +124,33 @@ class FakeFarm:
         self.blobs[path] = data
         return p.Blob(f"sha256:{hashlib.sha256(data).hexdigest()}", len(data), path)
 
-    def wait_for(self, condition: Any, timeout_s: float = 30.0) -> None:
+    def wait_for(self, condition: Callable[[], object]) -> None:
         """Until `condition()` holds; fails the test otherwise."""
-        deadline = time.monotonic() + timeout_s
-        with self.changed:
-            while not condition():
-                left = deadline - time.monotonic()
-                assert left > 0, f"timed out; requests so far: {self.requests[-20:]}"
-                self.changed.wait(min(left, 0.1))
 
-    def report(self, lease: str = "lease-0001", timeout_s: float = 30.0) -> p.Report:
-        self.wait_for(lambda: lease in self.reports, timeout_s)
+        def holds() -> object:
+            with self.changed:
+                return condition()
+
+        until(holds, lambda: f"it did not come about; requests so far: {self.requests[-20:]}")
+
+    def wait_for_steps(self, lease: str = "lease-0001") -> None:
+        """Until the job has told of one."""
+        self.wait_for(lambda: any(event.kind == "step" for event in self.events[lease].values()))
+
+    def report(self, lease: str = "lease-0001") -> p.Report:
+        self.wait_for(lambda: lease in self.reports)
         return self.reports[lease]
 
-    def refusal(self, timeout_s: float = 30.0) -> p.Outcome:
+    def refusal(self) -> p.Outcome:
         """The only one."""
-        self.wait_for(lambda: self.refusals, timeout_s)
+        self.wait_for(lambda: self.refusals)
         [outcome] = self.refusals
         return outcome
 
-    def answer(self, method: str, path: str, body: bytes, headers: Any) -> tuple[int, bytes]:
-        """One request to one (status, body)."""
+    def answer(
+        self, method: str, path: str, body: bytes, headers: Any, has_hung_up: Callable[[], bool]
+    ) -> tuple[int, bytes]:
+        """One request to one (status, body); `has_hung_up`: whether whoever asked is gone."""
         with self.changed:
             self.requests.append((method, path))
             self.changed.notify_all()
@@ -160,7 +173,7 @@ class FakeFarm:
         if headers.get("Authorization", "").removeprefix("Bearer ") not in self.credentials:
             return 401, b"credential"
         if path == p.LEASE_PATH:
-            return self._lease(p.loads(p.LeaseRequest, body))
+            return self._lease(p.loads(p.LeaseRequest, body), has_hung_up)
         if path == p.REFUSAL_PATH:
             with self.changed:
                 self.refusals.append(p.loads(p.Outcome, body))
@@ -224,13 +237,16 @@ class FakeFarm:
         self.credentials.add(token)
         return p.Credential(token, time.time() + 3600, 3600.0, (p.ServerKey(self.key_id, public_key_text(self.key)),))
 
-    def _lease(self, request: p.LeaseRequest) -> tuple[int, bytes]:
-        """Who asks for work gives up what it had, as at the real farm."""
+    def _lease(self, request: p.LeaseRequest, has_hung_up: Callable[[], bool]) -> tuple[int, bytes]:
+        """Who asks for work gives up what it had, as at the real farm; who is gone gets none."""
         self.stale |= self.given - set(self.reports)
         deadline = time.monotonic() + request.wait_s
         with self.changed:
-            while not self.queue and time.monotonic() < deadline:
+            while not self.queue and time.monotonic() < deadline and not has_hung_up():
                 self.changed.wait(0.05)
+            if has_hung_up():
+                self.given_up += 1
+                return 204, b""
             if not self.queue:
                 return 204, b""
             lease, envelope = self.queue.pop(0)
@@ -244,12 +260,17 @@ def _handler(farm: FakeFarm) -> type[BaseHTTPRequestHandler]:
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, answer = farm.answer(self.command, self.path, body, self.headers)
-            self.send_response(status)
-            if status != 204:
-                self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            status, answer = farm.answer(self.command, self.path, body, self.headers, self.has_hung_up)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.send_response(status)
+                if status != 204:
+                    self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+        def has_hung_up(self) -> bool:
+            """Nothing but an end can come before the answer."""
+            return bool(select.select([self.connection], [], [], 0)[0]) and not self.connection.recv(1, MSG_PEEK)
 
         do_GET = do_POST = do_PUT = handle_any
 

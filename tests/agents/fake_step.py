@@ -11,6 +11,9 @@ import json
 import sys
 import tarfile
 from collections.abc import Mapping
+from pathlib import Path
+
+NEVER = Path("/never")
 
 SCRIPT = """#!@PYTHON@ -S
 import json, os, signal, struct, sys, time
@@ -99,6 +102,8 @@ if command in ("train", "profile"):
         is_lost = BEHAVIOUR == "diverge" or (BEHAVIOUR == "diverge-late" and done == 5)
         us = 3000.0 if BEHAVIOUR == "warms-up" and done <= 2 else 1000.0 + done
         say("step", step=done, loss=None if is_lost else loss, us=us, **told)
+        while BEHAVIOUR == "held" and done >= @HELD_AT@ and not stopping and not os.path.exists("@GATE@"):
+            time.sleep(0.01)
         if BEHAVIOUR == "diverge-late" and is_lost:
             if "--save-best" in given and best:
                 open(given["--save"], "w").write(repr(best[1]))
@@ -129,9 +134,14 @@ say("stopped" if stopping else "done", peak_rss_bytes=4096, steps=done,
 """
 
 
-def script(behaviour: str = "normal", *, then: str = "") -> bytes:
-    """`then`: Python code that runs after the command's work, before its last event."""
-    return SCRIPT.replace("@PYTHON@", sys.executable).replace("@BEHAVIOUR@", behaviour).replace("@THEN@", then).encode()
+def script(behaviour: str = "normal", *, then: str = "", gate: Path = NEVER, held_at: int = 1) -> bytes:
+    """`then`: Python code that runs after the command's work, before its last event. "held" makes `held_at` steps, and
+    goes on when the file `gate` is there."""
+    filled = {"PYTHON": sys.executable, "BEHAVIOUR": behaviour, "THEN": then, "GATE": gate, "HELD_AT": held_at}
+    text = SCRIPT
+    for name, value in filled.items():
+        text = text.replace(f"@{name}@", str(value))
+    return text.encode()
 
 
 def manifest(files: Mapping[str, bytes], **changes: object) -> bytes:

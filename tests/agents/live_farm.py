@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from service.keys.service import create_key
 from service.settings import Settings
 from tests.agents.fake_step import bundle
 from tests.service.farms import RecordingQueue, empty_sqlite
+from tests.waiting import HANG_S, until
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,11 @@ def live_farm(folder: Path, *, database_url: str = "", **settings: Any) -> Itera
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.02)
+    until(lambda: server.started or not thread.is_alive())
+    assert server.started
     address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     headers = {"Authorization": f"Bearer {secret}"}
-    with httpx.Client(base_url=address, headers=headers, trust_env=False, timeout=60) as http:
+    with httpx.Client(base_url=address, headers=headers, trust_env=False, timeout=HANG_S) as http:
         yield LiveFarm(farm, address, http)
     server.should_exit = True
-    thread.join(timeout=20)
+    thread.join(timeout=HANG_S)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from device_agents import AGENT_VERSION
 from service.boards.agent_file import agent_file
+from tests.waiting import HANG_S
 
 LINE = f'AGENT_VERSION = "{AGENT_VERSION}"'
 CRASHES = 'import sys\nif "--check" not in sys.argv:\n    sys.exit("boom: no such library")\n'
@@ -62,7 +63,6 @@ class Installed:
             return
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
+            self.process.wait(timeout=HANG_S)
+        finally:
             self.process.kill()
-            self.process.wait()

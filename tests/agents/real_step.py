@@ -17,16 +17,17 @@ DATA_SAMPLES = 20
 
 def real_bundle(
     folder: Path, *, checkpoints: int | None = 1, slow: bool = False, turns: int = 0, spin_us: int = SPIN_US,
-    spare_elements: int = 2, **changes: object,
+    spare_elements: int = 2, leave: Path | None = None, **changes: object,
 ) -> Path:  # fmt: skip
     """A classifier of `tiny_images` as a bundle file; `checkpoints`: as its manifest says it, None: not at all.
 
-    `slow`: its steps take a millisecond, or `spin_us`, for runs that something shall happen to; `turns`: it repeats so
-    much work; `spare_elements`: of a constant that makes its weights larger.
+    `slow`: its steps take a millisecond, or `spin_us`; `leave`: so they do, and the file has the number of steps after
+    which each process waits; `turns`: it repeats so much work; `spare_elements`: of a constant that makes its weights
+    larger.
     """
-    linear = "repeated_linear" if turns else "slow_linear" if slow else "linear"
+    linear = "repeated_linear" if turns else "slow_linear" if slow or leave else "linear"
     step = tiny_images.build(tiny_images.classifier(linear=linear, spare_elements=spare_elements), folder / "step",
-                             turns=turns or TURNS, spin_us=spin_us)  # fmt: skip
+                             turns=turns or TURNS, spin_us=spin_us, leave=leave)  # fmt: skip
     state = classifier_state() | {"constant.spare": np.resize(np.asarray([1.5, -2.5], "f4"), spare_elements)}
     files = {"bin/step": step.read_bytes(), "weights.safetensors": save(state)}
     said = {} if checkpoints is None else {"checkpoints": checkpoints}

@@ -14,32 +14,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents import wire as p
-from tests.agents.conftest import AgentProcess, npz
+from tests.agents.conftest import SOON, AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm, Fault
-from tests.agents.fake_step import bundle
+from tests.agents.fake_step import bundle, script
+from tests.agents.processes import command_of, heartbeat_process, processes_of
+from tests.service.lone_processes import wait_for_state
+from tests.waiting import until
 
 Start = Callable[..., AgentProcess]
-
-
-def processes_of(state: Path) -> list[int]:
-    """Processes whose working directory lies in the scratch folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                where = os.readlink(entry / "cwd")
-            except OSError:
-                continue
-            if where.startswith(str(state / "scratch")):
-                found.append(int(entry.name))
-    return found
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
 
 
 def test_profile_run_end_to_end(farm: FakeFarm, start_agent: Start) -> None:
@@ -165,12 +147,27 @@ def test_misbehaving_binary(farm: FakeFarm, start_agent: Start, behaviour: str, 
     assert (outcome.cause, outcome.code) == (cause, code)
 
 
-@pytest.mark.parametrize(("signed_s", "asked_s"), [(1.5, None), (1.5, 900.0), (900.0, 1.5)])
+STEPS_OF_400_S = """
+import time, types
+from device_agents.job import step, stopwatch
+passed_s, real, take = [0.0], time.monotonic, stopwatch.StepTimes.take
+def later(self, us):
+    take(self, us)
+    passed_s[0] += 400.0
+stopwatch.StepTimes.take = later
+step.time = types.SimpleNamespace(monotonic=lambda: real() + passed_s[0])
+"""
+"""The clock by which a job's time is up goes on by so much with each step."""
+
+
+@pytest.mark.parametrize(("signed_s", "asked_s"), [(1000.0, None), (1000.0, 3000.0), (3000.0, 1000.0)])
 def test_the_least_time_limit_counts(
     farm: FakeFarm, start_agent: Start, signed_s: float, asked_s: float | None
 ) -> None:
-    farm.assign(bundle("slow"), warmup=0, steps=1000, limits=p.Limits(run_s=signed_s), time_limit_s=asked_s)
-    start_agent("--once").wait()
+    """The job makes three steps and no more: the longer limit would not be reached."""
+    held = bundle(step=script("held", held_at=3))
+    farm.assign(held, warmup=0, steps=1000, limits=p.Limits(run_s=signed_s), time_limit_s=asked_s)
+    start_agent("--once", before=STEPS_OF_400_S).wait()
     report = farm.report()
     assert (report.outcome.cause, report.outcome.code) == ("limits", "limits.time")
     assert report.measurement is not None, "what was measured until then is kept"
@@ -179,7 +176,7 @@ def test_the_least_time_limit_counts(
 def test_cancellation_reaches_the_binary(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent("--once")
-    farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
+    farm.wait_for_steps()
     farm.cancelled.add("lease-0001")
     outcome = farm.report().outcome
     assert (outcome.state, outcome.code) == ("cancelled", "run.cancelled")
@@ -193,14 +190,14 @@ def test_binary_that_ignores_sigterm_is_killed(farm: FakeFarm, start_agent: Star
     farm.wait_for(lambda: bool(farm.events["lease-0001"]))
     until(lambda: bool(processes_of(agent.state)))
     farm.cancelled.add("lease-0001")
-    assert farm.report(timeout_s=40).outcome.state == "cancelled"
+    assert farm.report().outcome.state == "cancelled"
     assert not processes_of(agent.state)
 
 
 def test_stale_lease_stops_the_run_and_keeps_the_result(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent("--once")
-    farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
+    farm.wait_for_steps()
     farm.stale.add("lease-0001")
     assert agent.wait() == 0
     assert not farm.reports
@@ -213,14 +210,13 @@ def test_stale_lease_stops_the_run_and_keeps_the_result(farm: FakeFarm, start_ag
 def test_killed_agent_leaves_nothing_running_and_goes_on(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent()
-    farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
+    farm.wait_for_steps()
     assert processes_of(agent.state)
+    beating = heartbeat_process(agent)
     agent.process.kill()
     agent.wait()
     until(lambda: not processes_of(agent.state))
-    count = len(farm.heartbeats)
-    time.sleep(1.0)
-    assert len(farm.heartbeats) <= count + 1, "the lease must be able to run out"
+    until(lambda: not command_of(beating), "the lease must be able to run out")
     farm.assign(bundle(), lease="lease-0002", steps=2)
     again = start_agent("--once")
     assert farm.report("lease-0002").outcome.state == "succeeded"
@@ -240,9 +236,9 @@ def test_double_fork_does_not_outlive_the_job(farm: FakeFarm, start_agent: Start
 def test_sigterm_stops_the_job_and_reports_it(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent()
-    farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
+    farm.wait_for_steps()
     agent.process.send_signal(signal.SIGTERM)
-    assert agent.wait(15) == 0
+    assert agent.wait() == 0
     outcome = farm.report().outcome
     assert (outcome.state, outcome.cause, outcome.code) == ("failed", "infra", "agent.stopped")
     assert not processes_of(agent.state)
@@ -252,18 +248,20 @@ def test_sigterm_while_idle_ends_at_once(farm: FakeFarm, start_agent: Start) -> 
     agent = start_agent("--long-poll", "60")
     farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
     agent.process.send_signal(signal.SIGTERM)
-    assert agent.wait(10) == 0
+    assert agent.wait() == 0
+    farm.wait_for(lambda: farm.given_up == 1)
 
 
-def test_result_survives_a_farm_that_goes_away(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), mode="train", steps=8, dataset=npz())
-    agent = start_agent()
-    farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
+def test_result_survives_a_farm_that_goes_away(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
+    farm.assign(bundle(step=script("held", gate=gate)), mode="train", steps=8, dataset=npz())
+    agent = start_agent(before=SOON)
+    farm.wait_for_steps()
     farm.stop()
+    gate.touch()
     pending = agent.state / "spool" / "pending" / "lease-0001"
-    until(lambda: pending.exists(), 40)
+    until(pending.exists)
     farm.start_again()
-    assert farm.report(timeout_s=60).outcome.state == "succeeded"
+    assert farm.report().outcome.state == "succeeded"
     assert "lease-0001" in farm.weights
     until(lambda: not pending.exists())
 
@@ -281,16 +279,18 @@ def test_busy_farm_and_expired_credential_are_got_over(farm: FakeFarm, start_age
     assert farm.renewals >= 1
 
 
-def test_heartbeats_come_from_a_process_of_their_own(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), warmup=0, steps=12)
-    agent = start_agent("--once")
+def test_heartbeats_come_from_a_process_of_their_own(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
+    farm.assign(bundle(step=script("held", gate=gate)), warmup=0, steps=12)
+    agent = start_agent("--once", before="from device_agents.farm import heartbeat; heartbeat.STOPPED_INTERVALS = 1e6")
     farm.wait_for(lambda: len(farm.heartbeats) >= 2)
     os.kill(agent.process.pid, signal.SIGSTOP)
     try:
+        wait_for_state(agent.process.pid, "T")
         count = len(farm.heartbeats)
-        farm.wait_for(lambda: len(farm.heartbeats) >= count + 3, 10)
+        farm.wait_for(lambda: len(farm.heartbeats) >= count + 3)
     finally:
         os.kill(agent.process.pid, signal.SIGCONT)
+    gate.touch()
     assert farm.report().outcome.state == "succeeded"
 
 
@@ -347,7 +347,6 @@ def test_an_agent_learns_the_farms_new_key_by_a_new_token_only(farm: FakeFarm, s
     farm.token = "another"
     start_agent("--once")
     farm.wait_for(lambda: farm.requests.count(("POST", p.ENROL_PATH)) == 2)
-    time.sleep(2.5)  # the requests for work of the agents before are over then
     farm.assign(bundle(), steps=4)
     assert farm.report().outcome.state == "succeeded"
 
@@ -363,34 +362,14 @@ def test_a_device_that_lost_its_key_says_so_and_makes_no_other(farm: FakeFarm, s
     assert not (first.state / "device-key").exists()
 
 
-def test_a_heartbeat_does_not_outlive_a_stopped_agent_for_long(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), warmup=0, steps=12)
-    agent = start_agent("--once")
-    farm.wait_for(lambda: len(farm.heartbeats) >= 2)
-    os.kill(agent.process.pid, signal.SIGSTOP)
-    try:
-        time.sleep(4)
-        count = len(farm.heartbeats)
-        time.sleep(1)
-        assert len(farm.heartbeats) == count, "the lease of a stopped agent runs out"
-    finally:
-        os.kill(agent.process.pid, signal.SIGCONT)
-    assert farm.report().outcome.state == "succeeded"
-
-
-def test_an_agent_gives_signs_of_life_while_it_waits_and_none_while_it_is_stopped(
-    farm: FakeFarm, start_agent: Start
-) -> None:
-    agent = start_agent()
+def test_an_agent_gives_signs_of_life_while_it_waits(farm: FakeFarm, start_agent: Start) -> None:
+    agent = start_agent(before="from device_agents import agent; agent.BEAT_S = 0.05")
     farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
     alive = agent.state / "alive"
-    seen = alive.stat().st_mtime_ns
-    until(lambda: alive.stat().st_mtime_ns != seen)
-    os.kill(agent.process.pid, signal.SIGSTOP)
-    try:
-        time.sleep(0.2)
-        seen = alive.stat().st_mtime_ns
-        time.sleep(5)
-        assert alive.stat().st_mtime_ns == seen
-    finally:
-        os.kill(agent.process.pid, signal.SIGCONT)
+    touched = {alive.stat().st_mtime_ns}
+
+    def has_beaten_often() -> bool:
+        touched.add(alive.stat().st_mtime_ns)
+        return len(touched) > 3
+
+    until(has_beaten_often)

@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_agents.errors import BadBundle
@@ -129,7 +129,7 @@ def test_good_bundle_is_executable_only_when_said_so(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "b.pfb")["target"] == "x86-64-v3"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(position=st.integers(0, 6000), value=st.integers(0, 255))
 def test_flipped_bytes_never_escape(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
     folder = tmp_path_factory.mktemp("flip")

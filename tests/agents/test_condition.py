@@ -16,7 +16,7 @@ from device_agents.devices.condition import ConditionReader
 from device_agents.wire import Condition
 from tests.agents.conftest import AgentProcess
 from tests.agents.fake_farm import FakeFarm
-from tests.agents.fake_step import bundle
+from tests.agents.fake_step import bundle, script
 
 HOST = next(kind for kind in DEVICE_KINDS if kind.name == "host")
 
@@ -92,11 +92,13 @@ def test_what_is_not_known_is_left_out_of_the_header() -> None:
 
 
 def test_a_real_agent_tells_it_with_requests_for_work_and_with_heartbeats(
-    farm: FakeFarm, start_agent: Callable[..., AgentProcess]
+    farm: FakeFarm, start_agent: Callable[..., AgentProcess], gate: Path
 ) -> None:
-    farm.assign(bundle("slow"), warmup=0, steps=10)
+    farm.assign(bundle(step=script("held", gate=gate)), warmup=0, steps=10)
     agent = start_agent("--once")
-    assert farm.report(timeout_s=60).outcome.state == "succeeded"
+    farm.wait_for(lambda: farm.heartbeats)
+    gate.touch()
+    assert farm.report().outcome.state == "succeeded"
     assert agent.wait() == 0
     for end in (wire.LEASE_PATH, "/heartbeat"):
         told = [wire.loads(Condition, said) for path, said in farm.conditions if path.endswith(end)]

@@ -249,12 +249,20 @@ def test_a_manifest_with_an_impossible_batch_is_refused(tmp_path: Path, batch: o
     assert run_bundle(path, RunSettings("profile", steps=1)).report.outcome.code == "bundle.invalid"
 
 
-def test_a_stream_of_words_on_standard_error_does_not_hold_up_the_events(farm: FakeFarm, start_agent: Start) -> None:
+def test_a_stream_of_words_on_standard_error_does_not_hold_up_the_events(
+    farm: FakeFarm, start_agent: Start, gate: Path
+) -> None:
     """500 long lines in another script are more than the farm takes at once."""
     farm.max_body_bytes = 1 << 20
-    code = "[print('語' * 2000, file=sys.stderr, flush=True) for _ in range(500)]; time.sleep(3)"
+    code = (
+        "[print('語' * 2000, file=sys.stderr, flush=True) for _ in range(500)]\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    )
     farm.assign(bundle(step=script(then=code)), steps=2)
-    start_agent("--once").wait()
+    agent = start_agent("--once")
+    farm.wait_for(lambda: sum(one.kind == "log" for one in farm.events["lease-0001"].values()) >= 500)
+    gate.touch()
+    agent.wait()
     assert farm.report().outcome.state == "succeeded"
     events = farm.events["lease-0001"]
     assert sorted(events) == list(range(1, len(events) + 1))

@@ -17,7 +17,7 @@ from device_agents.wire import RunSettings
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle, script
-from tests.agents.test_agent import processes_of
+from tests.agents.processes import processes_of
 from tests.sample import sample
 
 Start = Callable[..., AgentProcess]
@@ -62,7 +62,7 @@ def test_odd_files_end_the_run_and_not_the_agent(farm: FakeFarm, start_agent: St
     code, expected = ODD[kind]
     farm.assign(hostile(code, tmp_path / "secrets"), mode="train", steps=3, dataset=npz())
     agent = start_agent()
-    report = farm.report(timeout_s=20)
+    report = farm.report()
     assert (report.outcome.state, report.outcome.code) == ("failed", expected)
     assert report.outcome.cause in ("compiler", "limits")
     assert "weights.safetensors" in report.outcome.message
@@ -74,7 +74,7 @@ def test_odd_files_end_the_run_and_not_the_agent(farm: FakeFarm, start_agent: St
     assert SECRET not in b"".join(farm.weights.values())
     farm.wait_for(lambda: farm.requests.count(("POST", p.LEASE_PATH)) >= 3)
     agent.process.send_signal(signal.SIGTERM)
-    assert agent.wait(10) == 0
+    assert agent.wait() == 0
     assert not list((agent.state / "scratch").iterdir())
 
 

@@ -12,6 +12,7 @@ from device_agents.figures.one_run import run_interval
 from device_agents.measure.measurement import judge, measure, percentile
 from device_agents.measure.sampler import EnergyMeter, LoadMeter, Sampler
 from device_agents.wire import BENCH_PROTOCOL, Block, DeviceState, Measurement
+from tests.waiting import HANG_S
 
 
 def measured(*blocks: list[float]) -> Measurement:
@@ -142,7 +143,7 @@ def test_a_broken_sensor_costs_its_sample_and_not_the_watch() -> None:
         return reading or Reading(temperature_c=41.0)
 
     with Sampler(read, interval_s=0.001) as sampler:
-        assert done.wait(20)
+        assert done.wait(HANG_S)
     assert {state.temperature_c for state in sampler.states()} <= {40.0, 41.0}
     assert sampler.states()[0].temperature_c == 40.0
 

@@ -84,7 +84,7 @@ def works(farm: FakeFarm, start_agent: Start, tmp_path: Path, python: str, **env
     farm.assign(bundle(), mode="train", steps=5, dataset=npz())
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     agent = start_agent("--once", python=python, cwd=tmp_path, environment={**kept, **environment})
-    report = farm.report(timeout_s=120)
+    report = farm.report()
     assert agent.wait() == 0
     assert report.outcome.state == "succeeded", report.outcome
     assert report.weights is not None

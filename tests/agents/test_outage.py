@@ -13,29 +13,20 @@ from device_agents import wire as p
 from device_agents.agent import Agent
 from device_agents.attempt import Station
 from device_agents.devices.describe import describe_device
+from device_agents.farm import retry
 from device_agents.farm.client import FarmClient
 from device_agents.farm.spool import MAX_PENDING, Spool
 from device_agents.farm.state import StateFolder, seal
 from device_agents.job.sandbox import probe
 from device_agents.updating import Updater, Wishes
-from tests.agents.conftest import AgentProcess, npz
+from tests.agents.conftest import SOON, AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm, Fault
-from tests.agents.fake_step import bundle
-from tests.agents.test_agent import until
+from tests.agents.fake_step import bundle, script
 from tests.agents.test_protocol import REPORT
+from tests.waiting import HANG_S, until
 
 Start = Callable[..., AgentProcess]
 LONG = 1_000_000
-SOON = """
-from device_agents.farm import events, retry
-retry.UPLOAD, retry.LEASE = retry.Policy(5, 0.05, 0.2), retry.Policy(None, 0.1, 0.5)
-events.CLOSE_TIMEOUT_S = 1.0
-"""
-"""What is tried again is tried soon, and events are not waited for."""
-
-
-def has_stepped(farm: FakeFarm) -> bool:
-    return any(event.kind == "step" for event in farm.events["lease-0001"].values())
 
 
 def order(farm: FakeFarm, since: int, what: str) -> int:
@@ -43,50 +34,60 @@ def order(farm: FakeFarm, since: int, what: str) -> int:
     return next(index for index, (_, path) in enumerate(farm.requests) if index >= since and path.endswith(what))
 
 
-def test_the_spool_goes_before_new_work(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), mode="train", steps=6, dataset=npz())
+def test_the_spool_goes_before_new_work(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
+    farm.assign(bundle(step=script("held", gate=gate)), mode="train", steps=6, dataset=npz())
     agent = start_agent(before=SOON)
-    farm.wait_for(lambda: has_stepped(farm))
+    farm.wait_for_steps()
     farm.stop()
-    until(lambda: agent.log.read_text().count("stays in the spool") >= 2, 60)
+    gate.touch()
+    until(lambda: agent.log.read_text().count("stays in the spool") >= 2)
     farm.assign(bundle(), lease="lease-0002", steps=2)
     seen = len(farm.requests)
     farm.start_again()
-    assert farm.report(timeout_s=90).outcome.state == "succeeded"
+    assert farm.report().outcome.state == "succeeded"
     assert "lease-0001" in farm.weights
-    assert farm.report("lease-0002", timeout_s=60).outcome.state == "succeeded"
+    assert farm.report("lease-0002").outcome.state == "succeeded"
     assert order(farm, seen, "lease-0001/report") < order(farm, seen, p.LEASE_PATH)
 
 
-def test_so_it_does_after_the_agent_was_killed_too(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=4)
-    agent = start_agent()
-    farm.wait_for(lambda: has_stepped(farm))
+def test_so_it_does_after_the_agent_was_killed_too(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
+    farm.assign(bundle(step=script("held", gate=gate)), warmup=0, steps=4)
+    agent = start_agent(before=SOON)
+    farm.wait_for_steps()
     farm.stop()
-    until(lambda: (agent.state / "spool" / "pending" / "lease-0001").exists(), 60)
+    gate.touch()
+    until(lambda: (agent.state / "spool" / "pending" / "lease-0001").exists())
     agent.process.kill()
     agent.wait()
     farm.assign(bundle(), lease="lease-0002", steps=2)
     seen = len(farm.requests)
     farm.start_again()
     start_agent("--once")
-    assert farm.report(timeout_s=60).outcome.state == "succeeded"
+    assert farm.report().outcome.state == "succeeded"
     assert farm.report("lease-0002").outcome.state == "succeeded"
     assert order(farm, seen, "lease-0001/report") < order(farm, seen, p.LEASE_PATH)
 
 
-def test_a_farm_that_answers_503_to_everything_is_waited_for(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle("slow"), steps=4)
+def test_a_farm_that_answers_503_to_everything_is_waited_for(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
+    farm.assign(bundle(step=script("held", gate=gate)), warmup=0, steps=4)
     agent = start_agent(before=SOON)
-    farm.wait_for(lambda: has_stepped(farm))
+    farm.wait_for_steps()
     fault = Fault("/agent/", 503, LONG)
     farm.faults.append(fault)
-    until(lambda: agent.log.read_text().count("stays in the spool") >= 2, 60)
+    gate.touch()
+    until(lambda: agent.log.read_text().count("stays in the spool") >= 2)
     seen = len(farm.requests)
     fault.times = 0
-    assert farm.report(timeout_s=90).outcome.state == "succeeded"
+    assert farm.report().outcome.state == "succeeded"
     farm.wait_for(lambda: any(path == p.LEASE_PATH for _, path in farm.requests[seen:]))
     assert order(farm, seen, "lease-0001/report") < order(farm, seen, p.LEASE_PATH)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again is tried at once, in this process."""
+    monkeypatch.setattr(retry, "UPLOAD", retry.Policy(5, 0.01, 0.01))
+    monkeypatch.setattr(retry, "LEASE", retry.Policy(None, 0.01, 0.01))
 
 
 @contextmanager
@@ -104,24 +105,26 @@ def working(farm: FakeFarm, tmp_path: Path, patience_s: float) -> Iterator[Spool
         yield station.spool
     finally:
         stop.set()
-        thread.join(timeout=30)
+        thread.join(timeout=HANG_S)
         assert not thread.is_alive()
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_result_that_the_farm_cannot_take_does_not_block_new_work_for_ever(farm: FakeFarm, tmp_path: Path) -> None:
     fault = Fault("lease-0001/report", 500, LONG)
     farm.faults.append(fault)
     farm.assign(bundle(), steps=2)
     with working(farm, tmp_path, patience_s=0.2) as spool:
-        farm.wait_for(lambda: len(spool.pending()) == 1, 40)
+        farm.wait_for(lambda: len(spool.pending()) == 1)
         farm.assign(bundle(), lease="lease-0002", steps=2)
-        assert farm.report("lease-0002", timeout_s=60).outcome.state == "succeeded"
+        assert farm.report("lease-0002").outcome.state == "succeeded"
         until(lambda: [one.lease_token for one in spool.pending()] == ["lease-0001"])  # it is not thrown away
         fault.times = 0
         farm.stale.clear()
-        assert farm.report(timeout_s=60).outcome.state == "succeeded", "and still tried between"
+        assert farm.report().outcome.state == "succeeded", "and still tried between"
 
 
+@pytest.mark.usefixtures("soon")
 def test_the_farm_is_well_but_does_not_take_the_result_yet(farm: FakeFarm, tmp_path: Path) -> None:
     """Within its patience the agent asks for nothing else."""
     fault = Fault("lease-0001/report", 500, 8)
@@ -129,7 +132,7 @@ def test_the_farm_is_well_but_does_not_take_the_result_yet(farm: FakeFarm, tmp_p
     farm.assign(bundle(), steps=2)
     farm.assign(bundle(), lease="lease-0002", steps=2)
     with working(farm, tmp_path, patience_s=600.0):
-        assert farm.report("lease-0002", timeout_s=90).outcome.state == "succeeded"
+        assert farm.report("lease-0002").outcome.state == "succeeded"
     assert farm.reports["lease-0001"].outcome.state == "succeeded"
     assert "lease-0001" not in farm.stale
 

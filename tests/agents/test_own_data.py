@@ -27,7 +27,7 @@ from tests.agents.conftest import AgentProcess
 from tests.agents.fake_step import bundle, script
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.recording import recorded, traces
-from tests.agents.test_agent import until
+from tests.waiting import until
 
 
 def write_npz(path: Path, **arrays: Any) -> Path:
@@ -270,7 +270,7 @@ def test_nothing_of_the_samples_is_in_any_byte_that_the_agent_sends(
             mode = "profile" if how.endswith("name") else "train"
             body = {"bundle": farm.keep_bundle(file), "mode": mode, "steps": 3, "dataset": "device:digits"}
             run_id = farm.http.post("/runs", json=body).json()["id"]
-            until(lambda: state_of(farm, run_id) not in ("", "leased", "running"), 60)
+            until(lambda: state_of(farm, run_id) not in ("", "leased", "running"))
         finally:
             agent.end()
         sent = b"\n".join(wire.sent)

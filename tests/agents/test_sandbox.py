@@ -19,6 +19,7 @@ from device_agents.job.matrix import described, matrix
 from device_agents.job.sandbox import NOBODY, Sandbox, job_rlimits, level_of, probe
 from device_agents.job.step import Ending, Process, check, run_process
 from device_agents.wire import ISOLATION_PARTS, borne_out
+from tests.waiting import HANG_S, HeldPipe
 
 LIMITS = job_rlimits(memory_bytes=1 << 28, disk_bytes=1 << 20, cpu_s=60, sparse=False)
 SHOWN = tuple(f"/{name}" for name in sorted(os.listdir("/")) if name not in ("proc", "sys", "dev", "tmp", "job"))
@@ -38,16 +39,17 @@ def folder(tmp_path: Path) -> Path:
 
 def shell(
     folder: Path, script: str, *, sandbox: Sandbox = HERE, limits: dict[str, int] | None = None,
-    stop_after_s: float = 1e9, deadline_s: float = 60.0, grace_s: float = 2.0,
+    stop_after: str = "never", deadline_s: float = 1e9, grace_s: float = 1e9,
 ) -> tuple[Ending, list[str], Process]:  # fmt: skip
-    """Run a shell script as the binary; its stderr lines are its words."""
+    """Run a shell script as the binary; its stderr lines are its words, and it is stopped after one of them."""
     words: list[str] = []
-    begin_s = time.monotonic()
-    process = Process(["/bin/sh", "-c", script], folder, sandbox, limits or LIMITS, begin_s + deadline_s, grace_s)
+    process = Process(
+        ["/bin/sh", "-c", script], folder, sandbox, limits or LIMITS, time.monotonic() + deadline_s, grace_s
+    )
 
     def stop() -> Stopped | None:
-        late = time.monotonic() - begin_s > stop_after_s
-        return Stopped("run.cancelled", "enough", cause="user", state="cancelled") if late else None
+        enough = Stopped("run.cancelled", "enough", cause="user", state="cancelled")
+        return enough if stop_after in words else None
 
     ending = run_process(process, on_event=lambda _: None, on_stderr=words.append, should_stop=stop)
     return ending, words, process
@@ -76,8 +78,8 @@ def test_a_good_end(folder: Path) -> None:
         ("exit 5", "compiler", "step.exit"),
         ("exit 4", "limits", "limits.step"),
         ("exit 3", "user", "step.input"),
-        ("echo nonsense; sleep 20", "compiler", "step.output"),
-        ("echo '[]'; sleep 20", "compiler", "step.output"),
+        ("echo nonsense; sleep 600", "compiler", "step.output"),
+        ("echo '[]'; sleep 600", "compiler", "step.output"),
         (f"""echo '{json.dumps({"event": "error", "cause": "data", "code": "data.shape", "message": "m"})}'; exit 3""",
          "user", "data.shape"),
         (f"""echo '{json.dumps({"event": "error", "cause": "internal", "code": "x.y", "message": "m"})}'; exit 5""",
@@ -104,34 +106,29 @@ def test_signals(folder: Path, name: str, cause: str, code: str) -> None:
 
 
 def test_missing_binary(folder: Path) -> None:
-    process = Process(["./nothing"], folder, HERE, LIMITS, time.monotonic() + 20)
+    process = Process(["./nothing"], folder, HERE, LIMITS, time.monotonic() + HANG_S)
     ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
     assert code_of(ending, process) == ("device", "launch.exec")
 
 
 def test_stop_is_sigterm_first(folder: Path) -> None:
-    script = """trap 'echo stopped >&2; exit 0' TERM; while true; do sleep 0.05; done"""
-    ending, words, process = shell(folder, script, stop_after_s=0.5)
+    script = """trap 'echo stopped >&2; exit 0' TERM; echo ready >&2; while true; do sleep 0.05; done"""
+    ending, words, process = shell(folder, script, stop_after="ready")
     assert words[-1] == "stopped"
     assert code_of(ending, process) == ("user", "run.cancelled")
 
 
 def test_then_sigkill_of_the_whole_group(folder: Path) -> None:
-    script = "trap '' TERM; (while true; do date > out/alive; sleep 0.05; done) & while true; do sleep 0.05; done"
-    begin_s = time.monotonic()
-    shell(folder, script, sandbox=LEAST, stop_after_s=0.5, grace_s=1.0)
-    assert time.monotonic() - begin_s < 20
-
-    def is_still() -> bool:
-        before = (folder / "out" / "alive").stat().st_mtime_ns
-        time.sleep(0.4)
-        return (folder / "out" / "alive").stat().st_mtime_ns == before
-
-    assert any(is_still() for _ in range(10)), "one that lives on would write every twentieth of a second"
+    held = HeldPipe(folder / "out" / "held")
+    child = "exec 9> out/held; echo >&9; echo ready >&2; while :; do sleep 1 9>&-; done"
+    shell(
+        folder, f"trap '' TERM; ({child}) & while :; do sleep 1; done", sandbox=LEAST, stop_after="ready", grace_s=0.1
+    )
+    held.until_let_go()
 
 
 def test_deadline(folder: Path) -> None:
-    ending, _, process = shell(folder, "sleep 60", deadline_s=0.5)
+    ending, _, process = shell(folder, "sleep 600", deadline_s=0.5, grace_s=0.1)
     assert code_of(ending, process) == ("limits", "limits.time")
 
 
@@ -150,13 +147,14 @@ def test_no_network_and_no_survivors(loopback: None, folder: Path) -> None:
         port = server.getsockname()[1]
         script = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
         command = HERE.command(["python3", "-c", script], rlimits={})
-        assert subprocess.run(command, cwd=folder, capture_output=True, timeout=20, check=False).returncode != 0
-    daemon = "import os, time\nif os.fork() == 0:\n os.setsid()\n while True: open('out/alive', 'w'); time.sleep(0.05)"
-    shell(folder, f'python3 -c "{daemon}"; sleep 0.5; {DONE}')
-    time.sleep(0.2)
-    before = (folder / "out" / "alive").stat().st_mtime_ns
-    time.sleep(0.4)
-    assert (folder / "out" / "alive").stat().st_mtime_ns == before
+        assert subprocess.run(command, cwd=folder, capture_output=True, timeout=HANG_S, check=False).returncode != 0
+    held = HeldPipe(folder / "out" / "held")
+    daemon = (
+        "import os, time\nheld = open('out/held', 'w', buffering=1)\nprint(file=held)\n"
+        "if os.fork() == 0:\n os.setsid()\n time.sleep(600)"
+    )
+    shell(folder, f'python3 -c "{daemon}"; {DONE}')
+    held.until_let_go()
 
 
 def test_an_empty_root_with_only_the_jobs_folder(folder: Path, tmp_path: Path) -> None:
@@ -193,22 +191,17 @@ def test_job_dies_with_its_parent(folder: Path, namespaces: bool) -> None:
     starter = (
         "import subprocess, sys, time, json; from pathlib import Path; from device_agents.job.sandbox import Sandbox; "
         f"s = Sandbox(1, {namespaces}, shown={SHOWN!r}); "
-        "c = s.command(['/bin/sh', '-c', 'while true; do date > out/alive; sleep 0.05; done'], rlimits={}); "
-        f"subprocess.Popen(c, cwd={str(folder)!r}, start_new_session=True, stdout=subprocess.DEVNULL); time.sleep(60)"
+        "c = s.command(['/bin/sh', '-c', 'exec 9> out/held; echo >&9; while :; do sleep 1 9>&-; done'], rlimits={}); "
+        f"subprocess.Popen(c, cwd={str(folder)!r}, start_new_session=True, stdout=subprocess.DEVNULL); time.sleep(600)"
     )
+    held = HeldPipe(folder / "out" / "held")
     parent = subprocess.Popen(["python3", "-c", starter], cwd=Path(__file__).parents[2])
     try:
-        deadline = time.monotonic() + 20
-        while not (folder / "out" / "alive").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        held.until_held()
     finally:
         parent.kill()
         parent.wait()
-    time.sleep(0.5)
-    before = (folder / "out" / "alive").stat().st_mtime_ns
-    time.sleep(0.4)
-    assert (folder / "out" / "alive").stat().st_mtime_ns == before
+    held.until_let_go()
 
 
 def test_levels_are_what_was_found() -> None:
@@ -225,18 +218,17 @@ def test_levels_are_what_was_found() -> None:
 
 
 def test_output_flood_ends_the_process(folder: Path) -> None:
-    ending, _, process = shell(folder, "head -c 3000000 /dev/zero; sleep 30", sandbox=LEAST)
+    ending, _, process = shell(folder, "head -c 3000000 /dev/zero; sleep 600", sandbox=LEAST)
     assert code_of(ending, process) == ("compiler", "step.output")
 
 
 def test_stop_from_another_thread_is_seen(folder: Path) -> None:
     flag = threading.Event()
-    threading.Timer(0.3, flag.set).start()
-    process = Process(["/bin/sh", "-c", "sleep 30"], folder, HERE, LIMITS, time.monotonic() + 60, 1.0)
+    process = Process(["/bin/sh", "-c", "echo >&2; sleep 600"], folder, HERE, LIMITS, time.monotonic() + 1e9, 0.1)
     ending = run_process(
         process,
         on_event=lambda _: None,
-        on_stderr=lambda _: None,
+        on_stderr=lambda _: threading.Thread(target=flag.set).start(),
         should_stop=lambda: Stopped("agent.stopped", "x", cause="infra") if flag.is_set() else None,
     )
     assert code_of(ending, process) == ("infra", "agent.stopped")

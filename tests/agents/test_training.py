@@ -117,7 +117,7 @@ def test_an_older_binary_trains_as_before(data: Path) -> None:
 def test_a_run_that_is_stopped_says_how_far_it_came(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), mode="train", steps=10_000, dataset=npz())
     start_agent("--once")
-    farm.wait_for(lambda: any(event.kind == "step" for event in farm.events["lease-0001"].values()))
+    farm.wait_for_steps()
     farm.cancelled.add("lease-0001")
     report = farm.report()
     assert report.outcome.state == "cancelled"

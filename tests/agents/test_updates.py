@@ -24,6 +24,7 @@ from device_agents.slots import launcher
 from device_agents.slots.launcher import LAUNCHER, PROGRAM, Problem, Start, launch
 from device_agents.slots.standing import Slots, Standing, digest_of
 from device_agents.updating import Updater, Wishes, check_offer
+from tests.waiting import HANG_S
 
 OLD, GOOD, BAD, AWAY = b"the old agent", b"a good agent", b"a bad agent", b"an agent that does not get through"
 DESCRIPTION = describe_device().description
@@ -367,7 +368,7 @@ def test_who_takes_no_updates_says_so(board: Board, monkeypatch: pytest.MonkeyPa
 def test_a_self_test_that_hangs_or_breaks(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     board.start()
-    assert refused(board, board.offer(b"import time\ntime.sleep(60)\n"), check_s=0.3) == "update.check.time"
+    assert refused(board, board.offer(b"import time\ntime.sleep(600)\n"), check_s=0.3) == "update.check.time"
     board.farm.refused.clear()
     assert refused(board, board.offer(b"raise SystemExit('no library')\n", 2)) == "update.check.failed"
     assert board.farm.refused[0].message.endswith("no library")
@@ -378,7 +379,7 @@ def test_a_self_test_that_hangs_or_breaks(board: Board, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("script", "reason", "is_unreached"),
     [
-        ("import time; time.sleep(60)", "it did not get through to the farm within 0 s", True),
+        ("import time; time.sleep(600)", "it did not get through to the farm within 0 s", True),
         ("import sys; sys.exit('boom')", "it ended with code 1: boom", False),
         ("import os; os.kill(os.getpid(), 11)", "it ended by signal 11: it said nothing", False),
         (LOGS_AND_ENDS, "it ended with code 2: no key", False),
@@ -387,6 +388,6 @@ def test_a_self_test_that_hangs_or_breaks(board: Board, monkeypatch: pytest.Monk
 def test_how_a_trial_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str, *, is_unreached: bool
 ) -> None:
-    monkeypatch.setenv(launcher.TRIAL_VARIABLE, "0.4" if is_unreached else "20")
+    monkeypatch.setenv(launcher.TRIAL_VARIABLE, "0.4" if is_unreached else str(HANG_S))
     (tmp_path / "agent.pyz").write_text(script)
     assert launcher._run_trial(tmp_path / "agent.pyz", []) == Problem(reason, is_unreached=is_unreached)

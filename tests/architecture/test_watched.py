@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,10 +15,12 @@ import pytest
 
 from tests.architecture.sources import ROOT
 from tests.service.lone_processes import wait_for_state
-from tests.thorough.chaos.links import until
 from tests.thorough.chaos.processes import descendants
+from tests.waiting import HANG_S, until
 
-TOUCHES = "import pathlib, sys, time\nwhile True: pathlib.Path(sys.argv[1]).touch(); time.sleep(0.2)"
+TOUCHES_AND_STOPS = (
+    "import os, pathlib, signal, sys; pathlib.Path(sys.argv[1]).touch(); os.kill(os.getpid(), signal.SIGSTOP)"
+)
 IS_UP_AND_SLEEPS = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 SAYS_SIGNALS = """
 import os, pathlib, signal, sys, time
@@ -35,9 +38,9 @@ time.sleep(600)
 """
 SOONER = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); import watched;"
-    "watched.HUNG_AFTER_S, watched.LOOK_S = 2.0, 0.2; sys.exit(watched.main(sys.argv[1:]))"
+    "watched.HUNG_AFTER_S, watched.LOOK_S = 1.0, 0.1; sys.exit(watched.main(sys.argv[1:]))"
 )
-"""The same program, which waits for two seconds in place of fifteen."""
+"""The same program, which waits for one second in place of fifteen."""
 IS_REAPER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
 """PR_SET_CHILD_SUBREAPER, which outlives an exec: orphans come to it as they come to a container's first process."""
 
@@ -66,15 +69,12 @@ def start(started: list[subprocess.Popen[str]], alive: Path, *words: str) -> sub
 
 def test_a_command_that_hangs_ends_the_container(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
     alive = tmp_path / "alive"
-    process = start(started, alive, sys.executable, "-c", TOUCHES, str(alive))
-    assert until(alive.exists, 30)
-    [child] = descendants(process.pid)
-    assert process.poll() is None
-    os.kill(child, signal.SIGSTOP)
-    _, said = process.communicate(timeout=120)
+    process = start(started, alive, sys.executable, "-c", TOUCHES_AND_STOPS, str(alive))
+    _, said = process.communicate(timeout=HANG_S)
     assert process.returncode == 70
-    assert f"{alive} was not touched for 2 s: process {child} hangs" in said
-    assert until(lambda: not Path(f"/proc/{child}").exists(), 30), "and it is gone, stopped as it was"
+    hung = re.search(rf"{alive} was not touched for 1 s: process (\d+) hangs", said)
+    assert hung, said
+    until(lambda: not Path(f"/proc/{hung.group(1)}").exists(), "it is not gone, stopped as it was")
     assert not alive.exists(), "what is gone is not healthy"
 
 
@@ -87,16 +87,16 @@ def test_signals_are_passed_on_and_the_code_is_the_commands(
     process.send_signal(signal.SIGHUP)
     assert process.stdout.readline() == "SIGHUP\n"
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=HANG_S)
     assert (said, process.returncode) == ("SIGTERM\n", 7)
 
 
 def test_orphans_are_collected(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     process = start(started, tmp_path / "alive", sys.executable, "-c", LEAVES_AN_ORPHAN, str(mark))
-    assert until(lambda: mark.exists() and mark.read_text().strip() != "", 30)
+    until(lambda: mark.exists() and mark.read_text().strip() != "")
     orphan = Path("/proc") / mark.read_text().strip()
-    assert until(lambda: not orphan.exists(), 30), "a zombie is left"
+    until(lambda: not orphan.exists(), "a zombie is left")
     assert process.poll() is None, "and only the command's end is the container's"
 
 
@@ -104,10 +104,10 @@ def test_a_command_that_dies_by_a_signal_and_one_that_is_not_there(
     started: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = start(started, tmp_path / "alive", "sh", "-c", "kill -9 $$")
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + signal.SIGKILL
     process = start(started, tmp_path / "alive", str(tmp_path / "no-such-program"))
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=HANG_S)
     assert process.returncode == 127
     assert "no-such-program cannot be started: No such file" in said
 
@@ -122,7 +122,7 @@ def test_the_first_sign_may_be_long_in_coming_and_an_older_file_is_none(
     words = [sys.executable, "-S", "-c", IS_UP_AND_SLEEPS, str(tmp_path / "up")]
     command = watched.Command(words, tmp_path / "alive")
     # The clock below runs by looks alone: those at a Python that is still being read from the disk count for nothing.
-    assert until((tmp_path / "up").exists, within_s=60)
+    until((tmp_path / "up").exists)
     wait_for_state(command.pid, "S")
     monkeypatch.setattr(watched.time, "monotonic", lambda: clock[0])
 

@@ -48,13 +48,13 @@ def test_every_operators_kernel_survives() -> None:
         assert canonical(read(show(spec))) == canonical(spec)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(maps)
 def test_any_map_survives(spec: MapSpec) -> None:
     assert canonical(read(show(spec))) == canonical(spec)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.recursive(st.text() | numbers | st.booleans() | st.none(), lambda inner: st.lists(inner).map(tuple)))
 def test_any_plain_value_survives(value: object) -> None:
     found = read(show(value))

@@ -130,7 +130,7 @@ def test_no_two_live_values_overlap(case: str) -> None:
             assert place.offset_bytes + place.size_bytes <= memory.arena_bytes
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 30), st.integers(0, 12)), min_size=1, max_size=30))
 def test_packing_is_valid_and_at_least_the_peak(sizes: list[tuple[int, int, int]]) -> None:
     blocks = [Block(("train", i), 64 * size, first, first + span) for i, (size, first, span) in enumerate(sizes)]

@@ -93,7 +93,7 @@ def test_what_is_misspelt_by_a_letter_is_refused_with_the_nearest_name(name: str
     assert tried >= set(_words(SCHEMAS[name])) - {"frozen"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_what_the_reader_takes_the_schema_takes(data: st.DataObject) -> None:
     """Nulls, numbers as text and a lone group apart (`compiler.spec.schema`): these are not drawn."""

@@ -186,7 +186,7 @@ def test_yaml_numbers_without_a_dot_are_numbers() -> None:
     assert TrainingSpec.parse("optimizer: {learning_rate: 1e-3}").optimizer.learning_rate == 1e-3
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for parse in (SparsePlan.parse, TrainingSpec.parse):

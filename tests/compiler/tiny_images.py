@@ -89,10 +89,13 @@ WORKSPACE_BYTES = {"weight_grad": FEATURES * CLASSES * 4}
 
 
 @functools.cache
-def kernel(name: str, zig_triple: str, turns: int = TURNS, spin_us: int = SPIN_US) -> CompiledKernel:
+def kernel(
+    name: str, zig_triple: str, turns: int = TURNS, spin_us: int = SPIN_US, leave: Path | None = None
+) -> CompiledKernel:  # fmt: skip
     """Kernel `name` of tiny_kernels.c, compiled for a triple."""
     known = (BATCH, FEATURES, CLASSES, ROWS, turns, spin_us)
     sizes = [f"-D{key}={size}" for key, size in zip(SIZE_NAMES, known, strict=True)]
+    sizes += [f'-DLEAVE="{leave}"'] if leave else []
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernel.o"
         command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, "-O1", "-I", str(RUNTIME), *sizes,
@@ -106,19 +109,21 @@ SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS", "TURNS", "SPIN_US")
 
 
 def kernels(
-    image: BinaryImage, zig_triple: str, turns: int = TURNS, spin_us: int = SPIN_US
+    image: BinaryImage, zig_triple: str, turns: int = TURNS, spin_us: int = SPIN_US, leave: Path | None = None
 ) -> dict[str, CompiledKernel]:  # fmt: skip
     used = {call.spec for program in image.programs.values() for call in program.calls}
-    return {signature(one): kernel(name, zig_triple, turns, spin_us) for name, one in SPECS.items() if one in used}
+    made = {name: one for name, one in SPECS.items() if one in used}
+    return {signature(one): kernel(name, zig_triple, turns, spin_us, leave) for name, one in made.items()}
 
 
 def build(
-    image: BinaryImage, path: Path, target: str = "x86-64-v3", *, turns: int = TURNS, spin_us: int = SPIN_US
+    image: BinaryImage, path: Path, target: str = "x86-64-v3", *, turns: int = TURNS, spin_us: int = SPIN_US,
+    leave: Path | None = None,
 ) -> Path:  # fmt: skip
     """Link an image into an executable file. `turns`: how much work a repeated kernel does; `spin_us`: how long a slow
-    one takes at least."""
+    one takes at least; `leave`: the file that says how often it may be called in each process."""
     board = targets.load(target)
-    made = kernels(image, board.zig_triple, turns, spin_us)
+    made = kernels(image, board.zig_triple, turns, spin_us, leave)
     path.write_bytes(link_binary(image, made, board, work_dir=path.parent))
     path.chmod(0o755)
     return path

@@ -17,8 +17,9 @@ from service.farm import Farm
 from service.keys.service import Role, create_key, create_link
 from service.settings import Settings
 from tests.dashboard.seed import Seeded, seed
+from tests.waiting import HANG_S
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = HANG_S * 1000
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
@@ -34,7 +35,7 @@ class SeededFarm:
         """The path of a one-time link."""
         with self.farm.database.transaction() as session:
             key, _ = create_key(session, name="test", role=role)
-            token, _ = create_link(session, key_id=key.id, lifetime_s=60)
+            token, _ = create_link(session, key_id=key.id, lifetime_s=3600)
         return f"/open/{token}"
 
     def browser(self) -> TestClient:

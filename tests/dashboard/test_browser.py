@@ -152,15 +152,15 @@ def test_open_pages_follow_by_themselves(web: Browser, tmp_path: Path) -> None:
         expect(page.get_by_text("codegen: 61 of 112 kernels", exact=True)).to_be_visible()
         page.evaluate("window.stillHere = true")
         _change_job(own, "compiling", "link", 0.97)
-        expect(page.get_by_text("97%")).to_be_visible(timeout=15_000)
+        expect(page.get_by_text("97%")).to_be_visible()
         expect(page.locator("#announcement")).to_have_text("compiling, link")
         _change_job(own, "succeeded", "", 1.0)
-        expect(page.locator("progress")).to_have_count(0, timeout=15_000)
+        expect(page.locator("progress")).to_have_count(0)
         expect(page.locator("main .chip").first).to_have_text("succeeded")
         assert page.evaluate("window.stillHere"), "the page was loaded again instead of followed"
         page.goto(f"/dashboard/runs/{own.ids.running_run}")
         _advance_run(own, 160)
-        expect(page.get_by_text("160 of 400 steps")).to_be_visible(timeout=15_000)
+        expect(page.get_by_text("160 of 400 steps")).to_be_visible()
         page.context.close()
     own.farm.close()
 
@@ -184,8 +184,8 @@ def test_a_queued_runs_page_shows_its_curve_and_validations_as_they_come(web: Br
                 session.add(Event(subject=run_id, kind="step", body={"step": step, "loss": 1.0 / step, "attempt": 1}))
             told = {"message": "validation", "step": 3, "loss": 0.5, "accuracy": 0.25, "samples": 8, "attempt": 1}
             session.add(Event(subject=run_id, kind="eval", body=told))
-        expect(page.locator("#run-curves canvas")).to_be_visible(timeout=15_000)
-        expect(page.locator("#run-validations table")).to_contain_text("0.5", timeout=15_000)
+        expect(page.locator("#run-curves canvas")).to_be_visible()
+        expect(page.locator("#run-validations table")).to_contain_text("0.5")
         assert page.evaluate("window.isTheSame") is True, "it has been loaded again"
         page.context.close()
     own.farm.close()

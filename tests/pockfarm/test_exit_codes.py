@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from pockfarm.words import runs, walk
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 from tests.sample import sample
 from tests.small_disk import small_disk
+from tests.waiting import until
 
 ALL = {" ".join(path): command for path, command in walk(cli.parser()) if runs(command)}
 HERE_TOO = ("compare", "tune", "init")
@@ -171,16 +171,22 @@ def test_what_is_no_ordinary_file_is_written_to_and_stays_what_it_is(
 
 def started(*words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "pockfarm.cli", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ), preexec_fn=heed_sigint
+    )
+
+
+def heed_sigint() -> None:
+    """What a shell without job control starts in the background has it ignored, and so has what that starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def pressed_until_it_ends(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What it said, by Ctrl-C, pressed again: Python ignores exceptions in finalizers. (Tests started in the background
-    of a shell without job control have SIGINT ignored, and so has what they start.)"""
+    """What it said, by Ctrl-C, pressed again: Python ignores exceptions in finalizers."""
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=20)
+            return process.communicate(timeout=60)
     process.kill()
     return process.communicate()
 
@@ -193,9 +199,7 @@ def test_130_interrupted(path: str, farm: FakeFarm, monkeypatch: pytest.MonkeyPa
     farm.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
     words = {"watch": ["watch", "run_1"], "run": ["run", "sha256:" + "a" * 64, "profile"]}[path]
     with started(*words) as process:
-        deadline = time.monotonic() + 60
-        while not any(one.path.startswith("/runs/run_1") for one in farm.seen) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: any(one.path.startswith("/runs/run_1") for one in farm.seen))
         out, err = pressed_until_it_ends(process)
     assert process.returncode == 130
     assert not out

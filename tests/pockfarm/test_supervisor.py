@@ -10,21 +10,26 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from device_agents.wire.watchdog import Beat
+from device_agents.wire import watchdog
 from pockfarm import parts, supervisor
 from pockfarm.errors import FarmDown
 from pockfarm.parts import FarmPlan, Part, free_port
 from pockfarm.state import FarmStatus, StateFolder
 from pockfarm.supervisor import Supervisor
 from pockfarm.up import down, up
+from tests.service.lone_processes import wait_for_state
+from tests.thorough.chaos.processes import state_of
+from tests.waiting import HANG_S, until
 
 SLEEPER = "import time; time.sleep(600)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 WITH_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPER!r}])"
+HUNG_AFTER_S = Part.hung_after_s
 
 pytestmark = pytest.mark.usefixtures("loopback")
 
@@ -37,10 +42,10 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def part(
-    name: str, program: str, *, is_up: Callable[[], bool] = lambda: True, up_within_s: float = 10, **more: Any
+    name: str, program: str, *, is_up: Callable[[], bool] = lambda: True, up_within_s: float = HANG_S, **more: Any
 ) -> Part:  # fmt: skip
     command = [sys.executable, "-c", program]
-    return Part(name, f"the {name}", lambda: command, is_up, up_within_s, stop_within_s=1, **more)
+    return Part(name, f"the {name}", lambda: command, is_up, up_within_s, stop_within_s=0.2, **more)
 
 
 class InThread:
@@ -62,15 +67,40 @@ class InThread:
 
     def stop(self) -> int | None:
         self.supervisor.ask_to_stop()
-        self.thread.join(30)
+        self.thread.join(HANG_S)
         return self.code
 
+    def until_ready(self) -> None:
+        until(lambda: self.supervisor.ready)
 
-def until(condition: Callable[[], bool], within_s: float = 15) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
+    def pid(self, name: str) -> int:
+        """Of a part's process of the moment; 0 if there is none."""
+        [one] = [one for one in self.supervisor.running if one.part.name == name]
+        return one.process.pid if one.process else 0
+
+
+class Clock:
+    """The supervisor's: each of its looks takes a second of those that the test lets pass, and none of the others."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._now_s = time.monotonic()
+        self._left_s = 0
+        self._looks = 0
+        monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: self._now_s, sleep=self._sleep))
+        monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: self._now_s))
+
+    def let_pass(self, seconds: float) -> None:
+        """Returns when they have passed, and a look was taken after them."""
+        self._left_s = int(seconds)
+        until(lambda: self._left_s == 0)
+        looks = self._looks
+        until(lambda: self._looks > looks + 1)
+
+    def _sleep(self, _: float) -> None:
+        time.sleep(0.001)
+        self._looks += 1
+        if self._left_s:
+            self._now_s, self._left_s = self._now_s + 1, self._left_s - 1
 
 
 def is_alive(pid: int | None) -> bool:
@@ -90,7 +120,7 @@ def status_of(state: StateFolder) -> FarmStatus:
 
 def test_parts_start_in_order_and_stop_in_reverse(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     running = InThread(state, [part("one", SLEEPER), part("two", STUBBORN)], monkeypatch)
-    until(lambda: (status := state.status()) is not None and status.ready)
+    running.until_ready()
     pids = [one.pid for one in status_of(state).parts.values()]
     assert all(is_alive(pid) for pid in pids)
     assert running.stop() == 0
@@ -100,7 +130,7 @@ def test_parts_start_in_order_and_stop_in_reverse(state: StateFolder, monkeypatc
 
 def test_a_part_that_dies_is_started_again(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     running = InThread(state, [part("one", SLEEPER)], monkeypatch)
-    until(lambda: (status := state.status()) is not None and status.ready)
+    running.until_ready()
     first = status_of(state).parts["one"].pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -111,7 +141,7 @@ def test_a_part_that_dies_is_started_again(state: StateFolder, monkeypatch: pyte
 
 def test_what_a_dead_part_leaves_behind_is_killed(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     running = InThread(state, [part("one", WITH_CHILD)], monkeypatch)
-    until(lambda: (status := state.status()) is not None and status.ready)
+    running.until_ready()
     parent = status_of(state).parts["one"].pid
     children = Path(f"/proc/{parent}/task/{parent}/children")
     until(lambda: bool(children.read_text().split()))
@@ -122,21 +152,25 @@ def test_what_a_dead_part_leaves_behind_is_killed(state: StateFolder, monkeypatc
     assert running.stop() == 0
 
 
-BEATER = "import sys, time; from pathlib import Path\nwhile True: Path({path!r}).touch(); time.sleep(0.05)"
+def is_running(pid: int) -> bool:
+    """Whether it is there and not stopped: a sign of life, as a part that beats gives it."""
+    return state_of(pid) not in ("", "T")
 
 
 def test_a_stopped_part_is_killed_and_started_again_and_status_says_why(
     state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alive = state.path / "alive"
-    beating = part("one", BEATER.format(path=str(alive)), is_alive=Beat(alive), hung_after_s=2.0)
+    running: InThread
+    clock = Clock(monkeypatch)
+    beating = part("one", SLEEPER, is_alive=lambda: is_running(running.pid("one")))
     running = InThread(state, [beating, part("two", SLEEPER)], monkeypatch)
-    until(lambda: (status := state.status()) is not None and status.ready)
-    first, other = (status_of(state).parts[name].pid for name in ("one", "two"))
-    assert first is not None
-    time.sleep(3)
-    assert status_of(state).parts["one"].pid == first, "one that beats is left alone"
+    running.until_ready()
+    first, other = running.pid("one"), running.pid("two")
+    clock.let_pass(300)
+    assert running.pid("one") == first, "one that beats is left alone"
     os.kill(first, signal.SIGSTOP)
+    wait_for_state(first, "T")
+    clock.let_pass(60)
     until(lambda: status_of(state).parts["one"].restarts == 1 and status_of(state).parts["one"].state == "up")
     assert not is_alive(first)
     one, two = (status_of(state).parts[name] for name in ("one", "two"))
@@ -145,36 +179,25 @@ def test_a_stopped_part_is_killed_and_started_again_and_status_says_why(
     assert running.stop() == 0
 
 
-LATE_BEATER = """
-import signal, sys, time
-from pathlib import Path
-went_on = []
-signal.signal(signal.SIGCONT, lambda *_: went_on.append(1))
-while True:
-    if went_on:
-        went_on.clear()
-        time.sleep(1.0)
-    Path({path!r}).touch()
-    time.sleep(0.05)
-"""
-
-
 def test_a_part_that_goes_on_after_a_pause_is_not_killed_although_it_says_so_late(
     state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alive = state.path / "alive"
-    beating = part("one", LATE_BEATER.format(path=str(alive)), is_alive=Beat(alive), hung_after_s=3.0)
-    running = InThread(state, [beating], monkeypatch)
-    until(lambda: (status := state.status()) is not None and status.ready)
-    until(alive.exists)
-    pid = status_of(state).parts["one"].pid
-    assert pid is not None
+    says_so = [True]
+    clock = Clock(monkeypatch)
+    running = InThread(state, [part("one", SLEEPER, is_alive=lambda: says_so[0])], monkeypatch)
+    running.until_ready()
+    clock.let_pass(10)
+    pid, says_so[0] = running.pid("one"), False
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: running.supervisor.running[0].watch.silent_s > 2.3)
-    touched_ns = alive.stat().st_mtime_ns
+    wait_for_state(pid, "T")
+    clock.let_pass(HUNG_AFTER_S - 2)
+    assert running.supervisor.running[0].watch.silent_s > HUNG_AFTER_S / 2
     os.kill(pid, signal.SIGCONT)
-    until(lambda: alive.stat().st_mtime_ns != touched_ns or not is_alive(pid))
-    assert status_of(state).parts["one"].pid == pid
+    wait_for_state(pid, "S")
+    clock.let_pass(HUNG_AFTER_S - 2)
+    says_so[0] = True
+    clock.let_pass(60)
+    assert running.pid("one") == pid
     assert running.stop() == 0
 
 
@@ -188,13 +211,14 @@ def test_a_part_that_hangs_while_it_starts_again_is_killed_too(
         commands.append(1)
         return [sys.executable, "-c", SLEEPER]
 
-    hanging = Part("one", "the one", command, lambda: ups[0] or len(commands) > 2, up_within_s=1.0, stop_within_s=1)
+    clock = Clock(monkeypatch)
+    hanging = Part("one", "the one", command, lambda: ups[0] or len(commands) > 2, up_within_s=20, stop_within_s=1)
     running = InThread(state, [hanging], monkeypatch)
-    until(lambda: (status := state.status()) is not None and status.ready)
+    running.until_ready()
     ups[0] = False
-    pid = status_of(state).parts["one"].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    os.kill(running.pid("one"), signal.SIGKILL)
+    until(lambda: status_of(state).parts["one"].state == "restarting")
+    clock.let_pass(200)
     until(lambda: status_of(state).parts["one"].restarts == 2 and status_of(state).parts["one"].state == "up")
     assert status_of(state).parts["one"].why.startswith("did not come up")
     assert running.stop() == 0
@@ -204,7 +228,7 @@ def test_secrets_of_a_part_are_in_its_environment_only(state: StateFolder, monke
     program = "import os, time; open('said', 'w').write(os.environ['SECRET']); time.sleep(600)"
     secret = part("one", program, environment=lambda: {"SECRET": "5ecret"})
     running = InThread(state, [secret, part("two", SLEEPER)], monkeypatch)
-    until(lambda: (status := state.status()) is not None and status.ready)
+    running.until_ready()
     until(lambda: (state.path / "said").exists() and (state.path / "said").read_text() == "5ecret")
     pids = [one.pid for one in status_of(state).parts.values()]
     assert not any(b"5ecret" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
@@ -225,7 +249,7 @@ def test_the_farms_own_agents_get_their_token_by_the_environment(
 def test_a_part_that_ends_at_once_is_told_with_its_log(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     never = part("two", "import sys; sys.exit('no disk left')", is_up=lambda: False)
     running = InThread(state, [part("one", SLEEPER), never], monkeypatch)
-    running.thread.join(30)
+    running.thread.join(HANG_S)
     assert running.code == 1
     status = status_of(state)
     assert "no disk left" in status.problem
@@ -235,7 +259,7 @@ def test_a_part_that_ends_at_once_is_told_with_its_log(state: StateFolder, monke
 
 def test_a_part_that_never_comes_up_is_told(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     running = InThread(state, [part("one", SLEEPER, is_up=lambda: False, up_within_s=0.3)], monkeypatch)
-    running.thread.join(30)
+    running.thread.join(HANG_S)
     assert "was not up within 0 s" in status_of(state).problem
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.waiting import until
 
 
 @contextmanager
@@ -31,6 +32,9 @@ def stopped_process() -> Iterator[int]:
 
 
 def wait_for_state(pid: int, state: str) -> None:
-    """Until the kernel says so: a signal is delivered a little later."""
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
-        time.sleep(0.01)
+    """Until the kernel says so of every thread: a signal is delivered a little later."""
+    until(lambda: {_state(thread) for thread in Path(f"/proc/{pid}/task").iterdir()} == {state}, f"{pid}: not {state}")
+
+
+def _state(thread: Path) -> str:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.waiting import until
+
 
 @dataclass
 class Receiver:
@@ -21,11 +23,8 @@ class Receiver:
     """It sends a byte of an endless header every so often."""
     received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
 
-    def wait_for(self, count: int, within_s: float = 20.0) -> list[tuple[dict[str, str], bytes]]:
-        deadline = time.monotonic() + within_s
-        while len(self.received) < count and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert len(self.received) >= count, self.received
+    def wait_for(self, count: int) -> list[tuple[dict[str, str], bytes]]:
+        until(lambda: len(self.received) >= count, lambda: str(self.received))
         return self.received
 
 

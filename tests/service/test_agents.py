@@ -18,6 +18,7 @@ from service.database.models import Attempt
 from service.identifiers import digest_of
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm, open_test_farm
+from tests.waiting import HANG_S, until
 
 # ------------------------------------------------------------------------------------------------------- identity
 
@@ -184,11 +185,11 @@ def test_assignment_is_signed_for_this_run_device_and_bundle(farm: TestFarm) -> 
 def test_no_work_is_204_and_work_arrives_during_the_wait(farm: TestFarm) -> None:
     board, digest = farm.board(), farm.bundle()
     assert board.try_lease().status_code == 204
-    timer = threading.Timer(0.3, lambda: farm.run(bundle=digest))
-    timer.start()
-    answer = board.try_lease(wait_s=20)
-    timer.join()
-    assert answer.status_code == 200
+    with ThreadPoolExecutor(1) as threads:
+        held = threads.submit(board.try_lease, wait_s=p.MAX_LONG_POLL_S)
+        until(lambda: len(farm.farm.dispatcher.room) == 1)
+        farm.run(bundle=digest)
+        assert held.result(HANG_S).status_code == 200
 
 
 def test_work_goes_only_where_it_runs(small_farm: TestFarm) -> None:

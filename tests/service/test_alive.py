@@ -6,7 +6,9 @@ import os
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import anyio.to_thread
@@ -17,6 +19,7 @@ from device_agents.slots import launcher
 from device_agents.wire.service_manager import tell_manager, tell_ready
 from service import alive
 from service.alive import Pulse, give_sign
+from tests.waiting import until_async
 
 
 @pytest.mark.usefixtures("loopback")
@@ -54,32 +57,55 @@ def test_a_program_that_makes_way_for_another_asks_for_time_until_that_is_up(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alive, "BEAT_S", 0.02)
-    monkeypatch.setattr(alive, "POOL_STUCK_S", 0.2)
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
 
 
-def signs(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    given: list[float] = []
-    monkeypatch.setattr(alive, "give_sign", lambda path: given.append(anyio.current_time()))
-    return given
+class Signs:
+    """Of a pulse whose clock stands still unless the test moves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given, self.turns, self.now_s, self.is_well = 0, 0, time.monotonic(), True
+        monkeypatch.setattr(alive, "give_sign", lambda path: self.give())
+        monkeypatch.setattr(alive, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        self.pulse = Pulse(None, self.ask, answered_at=self.now_s)
+
+    def give(self) -> None:
+        self.given += 1
+
+    def ask(self) -> bool:
+        self.turns += 1
+        return self.is_well
+
+    async def come(self) -> None:
+        given = self.given
+        await until_async(lambda: self.given > given + 3)
+
+    async def do_not_come(self) -> None:
+        """In many turns."""
+        given, turns = self.given, self.turns
+        await until_async(lambda: self.turns > turns + 20)
+        assert self.given == given
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_stuck_thread_pool_gives_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, release = signs(monkeypatch), threading.Event()
+    signs, release, is_stuck = Signs(monkeypatch), threading.Event(), threading.Event()
+
+    def stick() -> None:
+        is_stuck.set()
+        release.wait()
 
     async def live() -> None:
         anyio.to_thread.current_default_thread_limiter().total_tokens = 1
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Pulse(None, lambda: True).run)
-            while len(given) < 3:
-                await anyio.sleep(0.01)
-            tasks.start_soon(run_in_threadpool, release.wait)
-            await until_silent(given)
+            tasks.start_soon(signs.pulse.run)
+            await signs.come()
+            tasks.start_soon(run_in_threadpool, stick)
+            await until_async(is_stuck.is_set)
+            signs.now_s += alive.POOL_STUCK_S
+            await signs.do_not_come()
             release.set()
-            count = len(given)
-            while len(given) < count + 3:  # and it gives signs again once a thread is free
-                await anyio.sleep(0.01)
+            await signs.come()  # again, once a thread is free
             tasks.cancel_scope.cancel()
 
     anyio.run(live)
@@ -87,23 +113,14 @@ def test_a_stuck_thread_pool_gives_no_sign(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("quick")
 def test_a_sweeper_that_is_gone_gives_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, is_well = signs(monkeypatch), [True]
+    signs = Signs(monkeypatch)
 
     async def live() -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Pulse(None, lambda: is_well[0]).run)
-            while len(given) < 3:
-                await anyio.sleep(0.01)
-            is_well[0] = False
-            await until_silent(given)
+            tasks.start_soon(signs.pulse.run)
+            await signs.come()
+            signs.is_well = False
+            await signs.do_not_come()
             tasks.cancel_scope.cancel()
 
     anyio.run(live)
-
-
-async def until_silent(given: list[float]) -> None:
-    """Until no sign has come for thirty times the usual pause."""
-    count = -1
-    while count != len(given):
-        count = len(given)
-        await anyio.sleep(0.6)

@@ -18,6 +18,7 @@ from sqlalchemy import event, false
 from starlette.concurrency import run_in_threadpool
 
 from device_agents import wire as p
+from device_agents.wire import MAX_LONG_POLL_S
 from service.database.models import HOME
 from service.farm import Farm
 from service.lanes.calls import Calls
@@ -29,9 +30,10 @@ from service.lanes.waiting import Waiter, WaitingRoom
 from tests.service.board import Board, assignment_of, leased
 from tests.service.farms import TestFarm, expire_lease, open_test_farm
 from tests.service.valkey import running_valkey, served
+from tests.waiting import HANG_S, until, until_async
 
 NEVER_S = 3600.0
-LONG_S = 20.0
+LONG_S = MAX_LONG_POLL_S
 KEY = LaneKey(HOME, "x86-64-v3", ("avx2",))
 
 
@@ -126,11 +128,7 @@ def asking(farm: TestFarm, *boards: Board) -> Iterator[list[Future[httpx.Respons
     """Requests for work that are held open by now."""
     with ThreadPoolExecutor(len(boards)) as threads:
         held = [threads.submit(board.try_lease, LONG_S) for board in boards]
-        for _ in range(400):
-            if len(farm.farm.dispatcher.room) == len(boards):
-                break
-            time.sleep(0.02)
-        assert len(farm.farm.dispatcher.room) == len(boards)
+        until(lambda: len(farm.farm.dispatcher.room) == len(boards))
         yield held
 
 
@@ -153,15 +151,11 @@ def test_a_request_that_watches_a_run_is_answered_by_the_commit_that_changes_it(
     with ThreadPoolExecutor(2) as threads:
         held = threads.submit(calling_farm.http.get, f"{path}?wait={LONG_S:.0f}", headers=tag)
         stream = threads.submit(calling_farm.http.get, f"{path}/events")
-        for _ in range(400):
-            if len(watchers) == 2:
-                break
-            time.sleep(0.02)
-        assert len(watchers) == 2
+        until(lambda: len(watchers) == 2)
         calling_farm.http.post(f"{path}/cancel")
-        answer = held.result(timeout=LONG_S / 2)
+        answer = held.result(timeout=HANG_S)
         assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
-        assert "event: end" in stream.result(timeout=LONG_S / 2).text
+        assert "event: end" in stream.result(timeout=HANG_S).text
     assert len(watchers) == 0
 
 
@@ -212,14 +206,9 @@ def test_a_device_that_waits_asks_the_database_nothing_and_one_run_calls_one(cal
 
     event.listen(calling_farm.farm.database.engine, "before_cursor_execute", note)
     with asking(calling_farm, *boards) as held:
-        for _ in range(400):
-            if len(looks) == 3:
-                break
-            time.sleep(0.02)
-        assert len(looks) == 3
+        until(lambda: len(looks) == 3)
         first = calling_farm.run(bundle=digest)["id"]
-        while not any(one.done() for one in held):
-            time.sleep(0.02)
+        until(lambda: any(one.done() for one in held))
         assert [taken(one.result()) for one in held if one.done()] == [first]
         assert len(looks) == 4
         rest = {calling_farm.run(bundle=digest)["id"] for _ in range(2)}
@@ -248,14 +237,6 @@ async def dispatching(*dispatchers: Dispatcher) -> AsyncIterator[None]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(is_true: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if await run_in_threadpool(is_true):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not come to be")
-
-
 def listeners(socket: Path) -> int:
     with Redis(unix_socket_path=str(socket)) as client:
         return int(client.pubsub_numsub(CHANNEL)[0][1])
@@ -276,7 +257,7 @@ def test_a_call_is_heard_in_other_processes(farm: TestFarm) -> None:
     async def play(socket: Path) -> tuple[bool, bool]:
         one, other = two_processes(farm.farm, socket)
         async with dispatching(one, other):
-            await until(lambda: listeners(socket) == 2)
+            await until_async(lambda: listeners(socket) == 2)
             with other.room.held(seeker("x", device_id=board.device_id)) as waiter:
                 await run_in_threadpool(farm.run, bundle=digest)
                 by_run = await waiter.is_called(time.monotonic() + LONG_S)
@@ -298,7 +279,7 @@ def test_what_was_queued_while_the_broker_was_away_is_found_when_it_is_back(farm
         async with dispatching(one, other):
             with other.room.held(seeker("x", device_id=board.device_id)) as waiter:
                 with served(socket):
-                    await until(lambda: listeners(socket) == 2)
+                    await until_async(lambda: listeners(socket) == 2)
                 await run_in_threadpool(farm.run, bundle=digest)
                 with served(socket):
                     return await waiter.is_called(time.monotonic() + LONG_S)

@@ -22,9 +22,9 @@ from service.runs import compared
 from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import live_farm
 from tests.agents.real_step import real_bundle
-from tests.agents.test_agent import until
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
+from tests.waiting import until
 
 STEPS, SEED = 6, 4
 
@@ -256,7 +256,7 @@ def test_a_real_agent_compares_real_bundles(tmp_path: Path, loopback: None) -> N
             one, two = (live.keep_bundle(file) for file in files)
             body = {"bundle": one, "others": [two], "mode": "compare", "steps": STEPS, "compare_s": 20}
             run = live.http.post("/runs", json=body).json()
-            until(lambda: live.http.get(f"/runs/{run['id']}").json()["state"] not in OPEN_RUN_STATES, 60.0)
+            until(lambda: live.http.get(f"/runs/{run['id']}").json()["state"] not in OPEN_RUN_STATES)
             shown = live.http.get(f"/runs/{run['id']}").json()
             assert shown["state"] == "succeeded", shown["ending"]
             told = live.http.get(f"/runs/{run['id']}/report").json()["comparison"]

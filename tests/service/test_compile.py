@@ -13,6 +13,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from service.jobs import service as jobs
 from service.jobs.request import CompileRequest
 from tests.service.farms import TestFarm
+from tests.waiting import HANG_S, until
 
 PLAN_YAML = "name: mine\nupdate:\n  - parameters: ['*.weight']\n    ratio: 0.5\n"
 
@@ -158,10 +159,11 @@ def test_long_poll_answers_when_the_job_changes(farm: TestFarm) -> None:
     tag = {"If-None-Match": shown.headers["etag"]}
     same = farm.http.get(f"/jobs/{job['id']}?wait=0.1", headers=tag)
     assert (same.status_code, same.content) == (304, b"")
-    timer = threading.Timer(0.2, farm.work_off, (job["id"],))
-    timer.start()
-    changed = farm.http.get(f"/jobs/{job['id']}?wait=30", headers=tag)
-    timer.join()
+    with ThreadPoolExecutor(1) as threads:
+        held = threads.submit(farm.http.get, f"/jobs/{job['id']}?wait=60", headers=tag)
+        until(lambda: len(farm.farm.dispatcher.watchers) == 1)
+        farm.work_off(job["id"])
+        changed = held.result(HANG_S)
     assert changed.status_code == 200
     assert changed.json()["state"] in ("compiling", "succeeded")
     assert changed.headers["etag"] != shown.headers["etag"]

@@ -17,7 +17,7 @@ from pockfarm.webhooks import verify_webhook
 from service.webhooks import endpoints
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.receiver import Receiver, receiving
-from tests.thorough.chaos.links import until
+from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.usefixtures("loopback")
 LOOPBACK = "127.0.0.0/8"
@@ -64,15 +64,15 @@ def test_it_tells_what_the_api_process_leaves_to_it(apart: tuple[TestFarm, Recei
             tested = farm.http.post(f"/webhooks/{made['id']}/test").json()
             assert (tested["state"], tested["error"]) == ("failed", "answered 500")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(HANG_S) == 0
 
 
 def test_it_gives_signs_of_life(apart: tuple[TestFarm, Receiver], tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     with courier(apart[0], alive):
-        assert until(alive.exists, 30)
+        until(alive.exists)
         first_ns = alive.stat().st_mtime_ns
-        assert until(lambda: alive.stat().st_mtime_ns != first_ns, 30)
+        until(lambda: alive.stat().st_mtime_ns != first_ns)
 
 
 def test_a_test_that_nobody_sends_is_said(apart: tuple[TestFarm, Receiver], monkeypatch: pytest.MonkeyPatch) -> None:

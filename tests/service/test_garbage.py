@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import String, delete, select, update
+from sqlalchemy import String, delete, event, select, update
 
 from service import admin
 from service.database.models import Base, FileUse, Holding, Job, ListedFile
@@ -25,6 +25,7 @@ from tests.service.tenants import do_training
 from tests.service.test_external_models import DATA, digest, named, send
 from tests.service.test_uploads import begin, path_of, piece
 from tests.service.test_uploads import send as upload
+from tests.waiting import HANG_S
 
 
 def collect(farm: TestFarm, *, grace_s: float = 0.0, dry_run: bool = False) -> Collected:
@@ -169,14 +170,22 @@ def test_while_a_file_is_removed_a_new_reference_waits(farm: TestFarm, monkeypat
     remove, answers = farm.farm.storage.delete, []
     request = threading.Thread(target=lambda: answers.append(farm.compile(b"model")))
 
-    def slow(digest: str) -> None:
+    def remove_later(digest: str) -> None:
+        has_asked = threading.Event()
+
+        def note(*_: object) -> None:
+            if threading.current_thread() is not collector:
+                has_asked.set()
+
+        event.listen(farm.farm.database.engine, "before_cursor_execute", note)
         request.start()
-        time.sleep(0.3)
+        assert has_asked.wait(HANG_S)
         remove(digest)
 
-    monkeypatch.setattr(farm.farm.storage, "delete", slow)
+    collector = threading.current_thread()
+    monkeypatch.setattr(farm.farm.storage, "delete", remove_later)
     collect(farm)
-    request.join(60)
+    request.join(HANG_S)
     assert answers[0].status_code in (202, 503)
     assert needed(farm) <= kept(farm)
     assert farm.compile(b"model").status_code == 202
@@ -213,15 +222,15 @@ def test_many_who_refer_and_let_go_while_collectors_work(farm: TestFarm) -> None
     with ThreadPoolExecutor(5) as threads:
         collectors = [threads.submit(sweep_up) for _ in range(2)]
         users = [threads.submit(refer, seed) for seed in range(3)]
-        statuses = [status for user in users for status in user.result(120)]
+        statuses = [status for user in users for status in user.result(HANG_S)]
         over.set()
-        removed = sum(one.result(60) for one in collectors)
+        removed = sum(one.result(HANG_S) for one in collectors)
     assert set(statuses) <= {202, 503}
     assert statuses.count(202) > 0
     assert removed > 0, "no collector came between"
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(scope="module", params=["sqlite"])
 def steady_farm(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestFarm]:
     folder = tmp_path_factory.mktemp("steady")
     (folder / "farm.db").write_bytes(migrated_sqlite.read_bytes())
@@ -232,7 +241,7 @@ def steady_farm(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory)
 MODELS = [b"one", b"two", b"three"]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(turns=st.lists(st.tuples(st.sampled_from(["put", "compile", "let-go", "step", "begin"]), st.integers(0, 2)),
                       max_size=25))  # fmt: skip
 def test_in_any_order_what_is_referred_to_is_there(steady_farm: TestFarm, turns: list[tuple[str, int]]) -> None:

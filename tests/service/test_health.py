@@ -17,8 +17,8 @@ from service.health.checks import Check, NotReady, Readiness
 from service.settings import Settings
 from service.sweeper import Sweeper
 from service.webhooks.courier import Courier
-from tests.agents.test_agent import until
 from tests.service.farms import RecordingQueue, TestFarm
+from tests.waiting import HANG_S, until
 
 PARTS = ("database", "migrations", "storage", "broker", "disk", "workers")
 
@@ -94,9 +94,9 @@ def test_a_hung_part_costs_its_limit_of_time_and_one_thread() -> None:
 
     def hang() -> None:
         asked.append(1)
-        gate.wait(30)
+        gate.wait(HANG_S)
 
-    readiness = Readiness([Check("hung", 0.05, hang), Check("well", 5.0, lambda: None)], keep_s=0)
+    readiness = Readiness([Check("hung", 0.05, hang), Check("well", HANG_S, lambda: None)], keep_s=0)
     for _ in range(3):
         findings = readiness.findings()
         assert (findings["hung"].state, findings["well"].state) == ("slow", "ok")

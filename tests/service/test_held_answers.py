@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.agents.test_agent import until
 from tests.service.farms import TestFarm
 from tests.service.test_quotas import limit, refused
+from tests.waiting import HANG_S, until
 
 
 def test_no_more_are_held_open_than_an_organisation_may(farm: TestFarm) -> None:
@@ -21,21 +21,21 @@ def test_no_more_are_held_open_than_an_organisation_may(farm: TestFarm) -> None:
     with ThreadPoolExecutor(3) as threads:
         try:
             held = [
-                threads.submit(acme.http.get, f"{path}?wait=30", headers=tag),
+                threads.submit(acme.http.get, f"{path}?wait=60", headers=tag),
                 threads.submit(acme.http.get, f"{path}/events"),
             ]
             until(lambda: len(watchers) == 2)
-            for more in (acme.http.get(f"{path}?wait=30", headers=tag), acme.http.get(f"{path}/events")):
+            for more in (acme.http.get(f"{path}?wait=60", headers=tag), acme.http.get(f"{path}/events")):
                 refused(more, "open_streams", 429, at=2, use=2)
             assert acme.http.get(path, headers=tag).status_code == 304
             listed = acme.http.get(f"{path}/events", headers={"Accept": "application/json"})
             assert listed.status_code == 200
-            assert acme.http.get(f"{path}?wait=30").status_code == 200, "it need not wait"
+            assert acme.http.get(f"{path}?wait=60").status_code == 200, "it need not wait"
             held.append(threads.submit(other.http.get, f"{theirs}/events"))
             until(lambda: len(watchers) == 3)
             other.http.post(f"{theirs}/cancel")
             acme.http.post(f"{path}/cancel")
-            answers = [one.result(timeout=10) for one in held]
+            answers = [one.result(timeout=HANG_S) for one in held]
         finally:  # a failure must not wait for answers that are held
             other.http.post(f"{theirs}/cancel")
             acme.http.post(f"{path}/cancel")

@@ -194,7 +194,7 @@ def work_off(farm: LiveFarm, state: Path) -> str:
     environment = {**os.environ, "POCKFARM_LOG_LEVEL": "debug"}
     agent = AgentProcess(farm.url, farm.token(), state, "--once", environment=environment)
     try:
-        ended, log = agent.wait(120), agent.log.read_text()
+        ended, log = agent.wait(), agent.log.read_text()
     finally:
         agent.end()
     assert ended == 0, log

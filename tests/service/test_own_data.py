@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.service.board import leased
 from tests.service.farms import TestFarm
+from tests.waiting import until
 
 DIGEST, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
@@ -94,13 +94,14 @@ def test_a_name_that_is_none_is_refused(small_farm: TestFarm, dataset: str) -> N
 
 
 def wait_for(farm: LiveFarm, run_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        run = dict(farm.http.get(f"/runs/{run_id}").json())
-        if run["ending"] is not None or run["state"] == "succeeded":
-            return run
-        time.sleep(0.1)
-    raise AssertionError(run)
+    run: dict[str, Any] = {}
+
+    def has_ended() -> bool:
+        run.update(farm.http.get(f"/runs/{run_id}").json())
+        return run["ending"] is not None or run["state"] == "succeeded"
+
+    until(has_ended, lambda: str(run))
+    return run
 
 
 @pytest.mark.parametrize("stay", [False, True])
@@ -116,8 +117,7 @@ def test_a_real_agent_trains_on_its_own_data_and_lets_out_what_was_said(
         given = ("--name", "own", "--data", f"digits={data}{',weights-stay' if stay else ''}")
         agent = AgentProcess(farm.url, farm.token(), tmp_path / "board", *given)
         try:
-            while not farm.device("own").get("own_datasets"):
-                time.sleep(0.1)
+            until(lambda: farm.device("own").get("own_datasets"))
             body = {"bundle": bundle, "mode": "train", "steps": 3, "dataset": "device:digits"}
             answer = farm.http.post("/runs", json=body)
             assert answer.status_code == 202, answer.text

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
@@ -51,7 +51,6 @@ def test_roots_are_those_of_the_rfc() -> None:
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_proofs_hold_for_what_they_prove_and_for_nothing_else(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, len(LEAVES)))
     index = data.draw(st.integers(0, size - 1))

@@ -19,9 +19,9 @@ from service.database.models import OPEN_RUN_STATES
 from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.real_step import real_bundle
-from tests.agents.test_agent import until
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
+from tests.waiting import until
 
 LASTS_S = 600.0
 WHEN: dict[str, Any] = {"started_at": 1e9, "finished_at": 1e9 + 640, "run_s": 630.0}
@@ -269,7 +269,7 @@ def test_a_real_agent_sustains_a_real_bundle(tmp_path: Path, loopback: None) -> 
             bundle = live.keep_bundle(real_bundle(tmp_path, slow=True))
             body = {"bundle": bundle, "mode": "sustained", "sustain_s": 10}
             run = live.http.post("/runs", json=body).json()
-            until(lambda: live.http.get(f"/runs/{run['id']}").json()["state"] not in OPEN_RUN_STATES, 60.0)
+            until(lambda: live.http.get(f"/runs/{run['id']}").json()["state"] not in OPEN_RUN_STATES)
             shown = live.http.get(f"/runs/{run['id']}").json()
             assert shown["state"] == "succeeded", shown["ending"]
             found = live.http.get(f"/runs/{run['id']}/report").json()["sustained"]

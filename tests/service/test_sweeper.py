@@ -12,6 +12,7 @@ from service import sweeper
 from service.database.models import Job, Outbox
 from service.jobs import claims
 from tests.service.farms import TestFarm, open_test_farm
+from tests.waiting import until
 
 
 def age(farm: TestFarm, **columns: float) -> None:
@@ -137,10 +138,7 @@ def test_compiling_job_is_cancelled_through_its_worker_or_without_it(farm: TestF
 def test_sweeper_thread_sweeps_by_itself(tmp_path: Path, sqlite_url: str) -> None:
     with open_test_farm(tmp_path / "s", sqlite_url, sweep_s=0.05, doorbell_s=0.0) as farm:
         farm.compile()
-        deadline = time.monotonic() + 20
-        while len(farm.queue.rung) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert len(farm.queue.rung) >= 3
+        until(lambda: len(farm.queue.rung) >= 3)
 
 
 def test_what_nobody_waits_for_is_done_in_every_fifth_pass(
@@ -150,9 +148,7 @@ def test_what_nobody_waits_for_is_done_in_every_fifth_pass(
     monkeypatch.setattr(sweeper, "STEPS", (lambda _: done.append("urgent"),))
     monkeypatch.setattr(sweeper, "CALM_STEPS", (lambda _: done.append("calm"),))
     with open_test_farm(tmp_path / "s", sqlite_url, sweep_s=0.01):
-        deadline = time.monotonic() + 20
-        while done.count("calm") < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: done.count("calm") >= 2)
     first = ["urgent", "calm", *4 * ["urgent"]]
     assert done[:8] == [*first, "urgent", "calm"]
 

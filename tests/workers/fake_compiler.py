@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -68,8 +69,8 @@ def slow(folder: Path, progress: Progress) -> None:
 
 
 def hang(_: Path, progress: Progress) -> None:
-    for step in range(600):
-        progress("slow", 0.1 + step / 1000)
+    for step in itertools.count():
+        progress("slow", min(0.9, 0.1 + step / 1000))
         time.sleep(0.1)
 
 
@@ -162,7 +163,6 @@ def babble(_: Path, progress: Progress) -> None:
                  b'{"event": "progress", "fraction": null}', b'{"event": ["progress"]}', b'{"event": "done"}',
                  b'{"event": "progress", "stage": "\\ud800", "fraction": 0.5}'):  # fmt: skip
         say_to_worker(line + b"\n")
-        time.sleep(0.7)
 
 
 def claim_cause(_: Path, progress: Progress) -> None:

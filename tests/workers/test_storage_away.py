@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from typing import Any, BinaryIO
 
 import pytest
 
 from service.storage import StorageDown, StoredFile
 from tests.service.farms import TestFarm
+from tests.waiting import HANG_S, until
 from tests.workers.test_compiling import farm, run_compile, show
 from workers import compiling, patience
 
@@ -56,10 +56,9 @@ def test_a_job_that_waits_for_room_can_be_cancelled(farm: TestFarm, without_room
     left += [errno.ENOSPC] * 10_000
     worker = threading.Thread(target=run_compile, args=(farm, job_id))
     worker.start()
-    while show(farm, job_id)["stage"] != compiling.NO_ROOM:
-        time.sleep(0.02)
+    until(lambda: show(farm, job_id)["stage"] == compiling.NO_ROOM)
     farm.http.post(f"/jobs/{job_id}/cancel")
-    worker.join(timeout=30)
+    worker.join(timeout=HANG_S)
     assert show(farm, job_id)["state"] == "cancelled"
 
 

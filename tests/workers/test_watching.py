@@ -17,6 +17,7 @@ import pytest
 from device_agents.wire import watchdog
 from tests.service.farms import open_test_farm
 from tests.service.lone_processes import sleeping_process, stopped_process, wait_for_state
+from tests.waiting import until
 from tests.workers.test_compiling import FAKE, run_compile, show
 from workers import alive, child_watch, compiling, ownership
 from workers.alive import LoopWatch
@@ -175,8 +176,7 @@ def test_a_child_whose_children_work_is_not_hung(clock: list[float]) -> None:
     busy = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {'while True: pass'!r}])"
     with subprocess.Popen([sys.executable, "-c", busy], start_new_session=True) as process:
         try:
-            while not child_watch._family(process.pid)[1:]:
-                time.sleep(0.02)
+            until(lambda: child_watch._family(process.pid)[1:])
             watch = ChildWatch(process.pid)
             for _ in range(20):
                 clock[0] += child_watch.LOOK_S

@@ -72,7 +72,7 @@ def _tasks(draw: st.DrawFn) -> tuple[Graph, list[Wanted]]:
     return graph, wanted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_tasks())
 def test_random_graphs_mean_the_same_in_any_order(task: tuple[Graph, list[Wanted]]) -> None:
     graph, wanted = task

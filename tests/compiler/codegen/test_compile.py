@@ -6,7 +6,6 @@ import multiprocessing
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, ReduceSpec, s
 from compiler.targets import load
 from tests.compiler.codegen.reference import identity, picked
 from tests.kernel_harness.launch import build_in_process
+from tests.waiting import until
 
 TARGET = load("x86-64-v3")
 
@@ -84,10 +84,7 @@ def test_workers_begun_before_build_and_end_with_the_context(monkeypatch: pytest
 def test_a_worker_is_ready_before_it_is_asked() -> None:
     with one_worker():
         children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
-        mapped, deadline_s = Path(f"/proc/{children[-1]}/maps"), time.monotonic() + 60
-        while "libtvm" not in mapped.read_text():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        until(lambda: "libtvm" in Path(f"/proc/{children[-1]}/maps").read_text())
 
 
 def test_equal_specs_are_built_once_and_progress_counts_to_the_end() -> None:

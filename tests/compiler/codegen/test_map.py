@@ -78,7 +78,7 @@ def test_transposes(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
     check(written)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_shape_broadcast_and_order(data: st.DataObject) -> None:
     extents = tuple(data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=4)))

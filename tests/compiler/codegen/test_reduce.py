@@ -65,7 +65,7 @@ def test_maxima(extents: tuple[int, ...], reduced: tuple[int, ...]) -> None:
     check(reduction(extents, reduced, "max"), [x])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_shape_any_axes(data: st.DataObject) -> None:
     extents = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))

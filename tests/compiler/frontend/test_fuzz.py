@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.errors import LimitExceeded, ModelError
@@ -75,13 +75,13 @@ def test_mutated_operators(case: Case) -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 def test_arbitrary_bytes(data: bytes) -> None:
     _import(data)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 7), st.binary(max_size=30)), max_size=8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_arbitrary_fields_through_the_scan(fields: list[tuple[int, int, bytes]]) -> None:
     data = b"".join(bytes([(number << 3 | wire) & 0xFF, len(body)]) + body for number, wire, body in fields)
     with contextlib.suppress(ModelError, LimitExceeded):

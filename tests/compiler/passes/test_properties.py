@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.graph import Graph, Node, TensorType
@@ -21,17 +21,17 @@ from compiler.values import Value
 from tests.compiler.named import named
 from tests.compiler.passes.random_graphs import assert_means_the_same, graphs
 
-RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=150)
+MANY = settings(max_examples=150)
 
 
 @given(graphs())
-@RELAXED
+@MANY
 def test_simplify(graph: Graph) -> None:
     assert_means_the_same(graph, simplify(graph))
 
 
 @given(graphs(), st.data())
-@RELAXED
+@MANY
 def test_eliminate_common(graph: Graph, data: st.DataObject) -> None:
     """With some of its nodes written twice."""
     doubled = twice(graph, data.draw(st.sets(st.integers(0, max(0, len(graph.nodes) - 1)))))
@@ -59,7 +59,7 @@ def twice(graph: Graph, which: set[int]) -> Graph:
 
 
 @given(graphs())
-@RELAXED
+@MANY
 def test_cleaned_up_until_nothing_changes(graph: Graph) -> None:
     cleaned = run_passes(graph, (until_stable(CLEAN_UP),))
     assert_means_the_same(graph, PassResult(cleaned, True))
@@ -122,13 +122,13 @@ def _weight_gradient(draw: st.DrawFn, b: GraphBuilder, operand: Callable[..., Va
 
 
 @given(gradients())
-@RELAXED
+@MANY
 def test_narrow_gradients(graph: Graph) -> None:
     assert_means_the_same(graph, narrow_gradients(graph))
 
 
 @given(gradients())
-@RELAXED
+@MANY
 def test_narrowed_gradients_cleaned_up(graph: Graph) -> None:
     narrowed = run_passes(graph, (narrow_gradients, until_stable(CLEAN_UP)))
     assert_means_the_same(graph, PassResult(narrowed, True))

@@ -59,7 +59,7 @@ def test_it_holds_the_channels_that_changed_and_gives_back_every_bit() -> None:
     assert whole["still"] is base["still"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_change_comes_back_bit_for_bit(data: st.DataObject) -> None:
     """NaN, signed zeros and infinities are bits like others; an axis of extent 0 or 1 too."""

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
-from service.database.models import Checkpoint
+from service.database.models import Attempt, Checkpoint
 from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.real_step import real_bundle, real_data
-from tests.agents.test_agent import until
+from tests.waiting import until
 
 BODY = {
-    "mode": "train", "steps": 8_000, "seed": 3, "validation": 0.3, "eval_every": 500, "save_best": True,
-    "checkpoint_s": 0.2, "schedule": "linear", "learning_rate": 0.003,
+    "mode": "train", "steps": 2_000, "seed": 3, "validation": 0.3, "eval_every": 250, "save_best": True,
+    "checkpoint_s": 0.1, "schedule": "linear", "learning_rate": 0.003,
 }  # fmt: skip
+
+
+HELD_AT, WITHOUT_END = "700", "1000000000"
+"""Calls of its model in each process of a training; a millisecond each, so that there are checkpoints."""
 
 
 @pytest.fixture
 def live(tmp_path: Path, loopback: None) -> Iterator[LiveFarm]:
-    with live_farm(tmp_path / "farm", lease_s=10.0) as running:
+    with live_farm(tmp_path / "farm") as running:
         yield running
+
+
+@pytest.fixture
+def leave(tmp_path: Path) -> Path:
+    """The file that says how far each process of a training goes."""
+    path = tmp_path / "leave"
+    path.write_text(HELD_AT)
+    return path
+
+
+def lose(live: LiveFarm, run_id: str, agent: AgentProcess) -> None:
+    """Kill the agent, and let its lease run out, though its last heartbeat may be on its way."""
+    agent.process.kill()
+    agent.wait()
+
+    def is_queued() -> bool:
+        with live.farm.database.transaction() as session:
+            session.execute(update(Attempt).where(Attempt.run_id == run_id).values(lease_expires_at=0.0))
+        return bool(live.http.get(f"/runs/{run_id}").json()["state"] == "queued")
+
+    until(is_queued)
 
 
 @pytest.fixture
@@ -41,11 +66,11 @@ def start(live: LiveFarm, tmp_path: Path) -> Iterator[Callable[[str], AgentProce
         agent.end()
 
 
-def sent(live: LiveFarm, tmp_path: Path) -> dict[str, Any]:
+def sent(live: LiveFarm, tmp_path: Path, leave: Path) -> dict[str, Any]:
     """A run's body: the bundle and the data are at the farm."""
     file = real_data(tmp_path / "data.npz")
     data = live.http.post("/datasets", files={"file": ("data.npz", file.read_bytes())}).json()["digest"]
-    return {**BODY, "bundle": live.keep_bundle(real_bundle(tmp_path, slow=True)), "dataset": data}
+    return {**BODY, "bundle": live.keep_bundle(real_bundle(tmp_path, leave=leave)), "dataset": data}
 
 
 def begun(live: LiveFarm, body: dict[str, Any]) -> str:
@@ -63,13 +88,15 @@ def attempts(live: LiveFarm, run_id: str) -> int:
     return int(live.http.get(f"/runs/{run_id}").json()["attempts"])
 
 
-def ended(live: LiveFarm, run_id: str, timeout_s: float = 90.0) -> dict[str, Any]:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        shown = dict(live.http.get(f"/runs/{run_id}?wait=5").json())
-        if shown["state"] not in ("queued", "leased", "running"):
-            return shown
-    raise AssertionError(f"the run has not ended: {shown}")
+def ended(live: LiveFarm, run_id: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+
+    def has_ended() -> bool:
+        shown.update(live.http.get(f"/runs/{run_id}").json())
+        return shown["state"] not in ("queued", "leased", "running")
+
+    until(has_ended, lambda: str(shown))
+    return shown
 
 
 def report_of(live: LiveFarm, run_id: str) -> dict[str, Any]:
@@ -77,17 +104,18 @@ def report_of(live: LiveFarm, run_id: str) -> dict[str, Any]:
 
 
 def test_killed_agents_lose_nothing_of_what_was_learned(
-    live: LiveFarm, start: Callable[[str], AgentProcess], tmp_path: Path
+    live: LiveFarm, start: Callable[[str], AgentProcess], tmp_path: Path, leave: Path
 ) -> None:
-    body = sent(live, tmp_path)
+    body = sent(live, tmp_path, leave)
     run_id, before = begun(live, body), 0
     for number, name in enumerate(("first", "second"), 1):
         agent = start(name)
         # What the first one sent last may be kept after it was killed: that is no work of the second.
-        until(lambda number=number: attempts(live, run_id) == number, 60)  # type: ignore[misc]
-        until(lambda before=before: stands_at(live, run_id) > before, 60)  # type: ignore[misc]
-        agent.process.kill()
+        until(lambda number=number: attempts(live, run_id) == number)  # type: ignore[misc]
+        until(lambda before=before: stands_at(live, run_id) > before)  # type: ignore[misc]
+        lose(live, run_id, agent)
         before = stands_at(live, run_id)
+    leave.write_text(WITHOUT_END)
     start("third")
     shown, report = ended(live, run_id), report_of(live, run_id)
     assert shown["state"] == "succeeded", shown
@@ -103,19 +131,24 @@ def test_killed_agents_lose_nothing_of_what_was_learned(
 
 
 def test_an_agent_that_is_told_to_go_leaves_where_it_stands(
-    live: LiveFarm, start: Callable[[str], AgentProcess], tmp_path: Path
+    live: LiveFarm, start: Callable[[str], AgentProcess], tmp_path: Path, leave: Path
 ) -> None:
-    """Without a checkpoint in time: the last one is taken when it is told to stop (but not while it validates).
-
-    So many steps, for with few of them the run would be over before anybody looks.
-    """
-    steps = 6_000
-    run_id = begun(live, {**sent(live, tmp_path), "checkpoint_s": 3000.0, "steps": steps, "eval_every": steps})
+    """Without a checkpoint in time: the last one is taken when it is told to stop (but not while it validates)."""
+    steps = 1_500
+    run_id = begun(live, {**sent(live, tmp_path, leave), "checkpoint_s": 3000.0, "steps": steps, "eval_every": steps})
     agent = start("first")
-    until(lambda: int(live.http.get(f"/runs/{run_id}").json()["steps_done"]) > 500, 60)
-    agent.end()
+    until(lambda: int(live.http.get(f"/runs/{run_id}").json()["steps_done"]) > 500)
+    agent.process.terminate()
+    more = itertools.count(int(HELD_AT) + 1)
+
+    def has_gone() -> bool:
+        leave.write_text(str(next(more)))  # it hears of it between two steps
+        return agent.process.poll() is not None
+
+    until(has_gone)
     left = stands_at(live, run_id)
-    assert left > 500
+    assert 500 < left < steps
+    leave.write_text(WITHOUT_END)
     start("second")
     assert ended(live, run_id)["state"] == "succeeded"
     assert report_of(live, run_id)["training"]["resumed_step"] == left

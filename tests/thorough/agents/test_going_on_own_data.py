@@ -13,19 +13,23 @@ from sqlalchemy import select
 from device_agents.farm.unfinished import MOST_RUNS, Unfinished
 from service.database.models import Attempt, Checkpoint
 from tests.agents.conftest import AgentProcess
-from tests.agents.live_farm import LiveFarm, live_farm
+from tests.agents.live_farm import LiveFarm
 from tests.agents.real_step import real_bundle, real_data
-from tests.agents.test_agent import until
-from tests.thorough.agents.test_going_on_elsewhere import BODY, begun, ended, report_of, stands_at
+from tests.thorough.agents.test_going_on_elsewhere import (
+    BODY,
+    WITHOUT_END,
+    begun,
+    ended,
+    leave,
+    live,
+    lose,
+    report_of,
+    stands_at,
+)
+from tests.waiting import until
 
-STEPS = 2_000
+__all__ = ["leave", "live"]
 Start = Callable[..., AgentProcess]
-
-
-@pytest.fixture
-def live(tmp_path: Path, loopback: None) -> Iterator[LiveFarm]:
-    with live_farm(tmp_path / "farm", lease_s=10.0) as running:
-        yield running
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def start(live: LiveFarm, tmp_path: Path) -> Iterator[Start]:
         known = live.device(name)
         allowed = f"digits={data}{',weights-stay' if stay else ''}"
         agents.append(AgentProcess(live.url, live.token(), tmp_path / name, "--name", name, "--data", allowed))
-        until(lambda: bool(known or live.device(name)), 30)
+        until(lambda: bool(known or live.device(name)))
         return agents[-1]
 
     yield begin
@@ -46,9 +50,9 @@ def start(live: LiveFarm, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def body(live: LiveFarm, tmp_path: Path) -> dict[str, Any]:
-    return {**BODY, "steps": STEPS, "bundle": live.keep_bundle(real_bundle(tmp_path, slow=True)),
-            "dataset": "device:digits"}  # fmt: skip
+def body(live: LiveFarm, tmp_path: Path, leave: Path) -> dict[str, Any]:
+    bundle = live.keep_bundle(real_bundle(tmp_path, leave=leave))
+    return {**BODY, "bundle": bundle, "dataset": "device:digits"}
 
 
 def kept_step(live: LiveFarm, run_id: str, attempt: int = 1) -> int:
@@ -70,14 +74,15 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def test_another_board_with_the_same_data_goes_on(
-    live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path
+    live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path, leave: Path
 ) -> None:
     data = real_data(tmp_path / "data.npz")
     first = start("first", data)
     run_id = begun(live, body)
-    until(lambda: stands_at(live, run_id) > 0, 60)
-    first.process.kill()
+    until(lambda: stands_at(live, run_id) > 0)
+    lose(live, run_id, first)
     stood = stands_at(live, run_id)
+    leave.write_text(WITHOUT_END)
     start("second", data)
     assert ended(live, run_id)["state"] == "succeeded"
     report = report_of(live, run_id)
@@ -89,24 +94,24 @@ def test_another_board_with_the_same_data_goes_on(
 
 
 def test_where_weights_stay_the_board_goes_on_by_itself(
-    live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path
+    live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path, leave: Path
 ) -> None:
-    """So many steps, for with few of them the run would be over before it is stopped twice."""
-    data, body = real_data(tmp_path / "data.npz"), {**body, "steps": 15_000}
+    data = real_data(tmp_path / "data.npz")
     board = start("board", data, stay=True)
     run_id, before = begun(live, body), 0
     for attempt in (1, 2):  # not what the board tells of the first one when it is back
-        until(lambda n=attempt, before=before: kept_step(live, run_id, n) > before, 60)  # type: ignore[misc]
-        board.process.kill()
-        board.wait()
+        until(lambda n=attempt, before=before: kept_step(live, run_id, n) > before)  # type: ignore[misc]
+        lose(live, run_id, board)
         before = kept_step(live, run_id, attempt)
         kept = tmp_path / "board" / "unfinished" / run_id
         assert (kept.name, kept.stat().st_mode & 0o777) == (run_id, 0o600)
+        if attempt == 2:
+            leave.write_text(WITHOUT_END)
         board = start("board", data, stay=True)
     shown, report = ended(live, run_id), report_of(live, run_id)
     assert (shown["state"], shown["attempts"]) == ("succeeded", 3)
     assert report["training"]["resumed_step"] >= before > 0
-    until(lambda: kept_by(tmp_path / "board") == [], 20)
+    until(lambda: kept_by(tmp_path / "board") == [])
     alone = begun(live, body)
     assert ended(live, alone)["state"] == "succeeded"
     same(report, report_of(live, alone))
@@ -121,27 +126,26 @@ def test_what_is_kept_goes_with_the_end_of_its_run(
     """Here it ends while the board is away, and another is of a run that the farm does not know."""
     data = real_data(tmp_path / "data.npz")
     board = start("board", data, stay=True)
-    run_id = begun(live, {**body, "steps": 20_000})
-    until(lambda: kept_step(live, run_id) > 0, 60)
-    board.process.kill()
-    board.wait()
+    run_id = begun(live, body)
+    until(lambda: kept_step(live, run_id) > 0)
+    lose(live, run_id, board)
     assert live.http.post(f"/runs/{run_id}/cancel").status_code == 202
     (tmp_path / "board" / "unfinished" / "run_nobody").write_bytes(b"left by a run of another time")
     (tmp_path / "board" / "unfinished" / f".{run_id}").write_bytes(b"half of a checkpoint")
     assert len(kept_by(tmp_path / "board")) == 3
     start("board", data, stay=True)
-    until(lambda: kept_by(tmp_path / "board") == [], 30)
+    until(lambda: kept_by(tmp_path / "board") == [])
 
 
 def test_a_kept_checkpoint_of_other_data_is_no_beginning(
-    live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path
+    live: LiveFarm, start: Start, body: dict[str, Any], tmp_path: Path, leave: Path
 ) -> None:
     data = real_data(tmp_path / "data.npz")
     board = start("board", data, stay=True)
-    run_id = begun(live, {**body, "steps": 2 * STEPS})
-    until(lambda: kept_step(live, run_id) > 0, 60)
-    board.process.kill()
-    board.wait()
+    run_id = begun(live, body)
+    until(lambda: kept_step(live, run_id) > 0)
+    lose(live, run_id, board)
+    leave.write_text(WITHOUT_END)
     real_data(data, seed=9)
     start("board", data, stay=True)
     assert ended(live, run_id)["state"] == "succeeded"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from service.releases.publishing import publish, take_in
 from service.releases.schemas import ReleaseCreate
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.one_file import CRASHES, Installed, another
-from tests.agents.test_agent import until
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -33,13 +32,14 @@ def offer_all(live: LiveFarm, program: bytes) -> str:
 
 def ended(live: LiveFarm, release_id: str) -> dict[str, Any]:
     """The release once its only board is done with it."""
-    deadline_s = time.monotonic() + 60
-    while True:
-        told = dict(live.http.get(f"/agent-releases/{release_id}").json())
-        if told["done"] + told["failed"]:
-            return told
-        assert time.monotonic() < deadline_s, told
-        time.sleep(0.1)
+    told: dict[str, Any] = {}
+
+    def is_done() -> bool:
+        told.update(live.http.get(f"/agent-releases/{release_id}").json())
+        return bool(told["done"] + told["failed"])
+
+    until(is_done, lambda: str(told))
+    return told
 
 
 def test_a_real_agent_becomes_another_and_does_not_become_a_broken_one(live: LiveFarm, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_real_agent_becomes_another_and_does_not_become_a_broken_one(live: Liv
         assert broken["updates"][0]["reason"] == "it ended with code 1: boom: no such library"
         assert broken["state"] == "halted"
         run = live.run(live.keep_bundle())
-        until(lambda: live.http.get(f"/runs/{run}").json()["state"] == "succeeded", 40)
+        until(lambda: live.http.get(f"/runs/{run}").json()["state"] == "succeeded")
         assert process.poll() is None, "all of that was one process to the service manager"
     finally:
         board.end()

@@ -11,10 +11,11 @@ from benchmarks.compare import Comparison, SideResult, load, ratio_of
 from benchmarks.compare import save as save_comparison
 from benchmarks.processes import SideFailed, started, take_turns
 from benchmarks.sides import OURS, Side
+from tests.service.lone_processes import wait_for_state
 
 TRAINS = """
-import json, time
-for step in range(1, 1000):
+import itertools, json, time
+for step in itertools.count(1):
     time.sleep(0.005)
     print(json.dumps({"event": "step", "step": step, "loss": 1 / step, "us": 5000.0}), flush=True)
 """
@@ -27,10 +28,9 @@ def _side(name: str, program: str) -> Side:
 def test_sides_take_turns_and_are_stopped_in_between(tmp_path: Path) -> None:
     with started(_side("a", TRAINS), tmp_path / "a") as a, started(_side("b", TRAINS), tmp_path / "b") as b:
         turns = [(number, one.side.name, len(ms)) for number, one, ms in take_turns([a, b], rounds=2, steps=3)]
-        state = Path(f"/proc/{a.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        wait_for_state(a.process.pid, "T")
         peak = a.peak_rss_bytes()
     assert turns == [(0, "a", 3), (0, "b", 3), (1, "a", 3), (1, "b", 3)]
-    assert state == "T"
     assert a.losses == [1 / step for step in range(1, len(a.losses) + 1)]
     assert peak > 1 << 20
     assert a.process.poll() is not None

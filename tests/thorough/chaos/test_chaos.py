@@ -138,10 +138,10 @@ def test_what_goes_with_its_run_during_a_pause_was_not_restarted(
         def is_in_flight() -> bool:
             asked.append(True)
             if len(asked) == 1:  # it is stopped now; its agent ends it in the middle of the pause
-                threading.Timer(0.3, process.kill).start()
+                process.kill()
             return len(asked) == 1 or still_runs
 
-        said = said_after(stopped.pause(1.0), tmp_path, Victim("agent-1", (process.pid,), (), "a run", is_in_flight))
+        said = said_after(stopped.pause(0.1), tmp_path, Victim("agent-1", (process.pid,), (), "a run", is_in_flight))
     assert said == (f"{stopped.IN_VAIN} (it did not stay stopped)" if still_runs else "")
 
 

@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.thorough.chaos.links import Link, MessageLink, Network, Rule, Trick, until
+from tests.thorough.chaos.links import Link, MessageLink, Network, Rule, Trick
+from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.usefixtures("loopback")
 SEEN: list[bytes] = []
@@ -51,7 +52,7 @@ def network() -> Iterator[Network]:
     running.close()
 
 
-def post(port: int, body: bytes, *, timeout_s: float = 10) -> bytes:
+def post(port: int, body: bytes, *, timeout_s: float = HANG_S) -> bytes:
     connection = HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         connection.request("POST", "/agent/report", body)
@@ -103,13 +104,13 @@ def test_a_trick_on_a_refusal_does_not_count_and_waits_for_the_next_message(
 
 def test_a_message_is_overtaken_by_a_later_one_though_its_sender_has_given_up(port: int, network: Network) -> None:
     link = MessageLink(network, [port])
-    rule = Rule(re.compile("/report"), "overtake", delay_s=20)
+    rule = Rule(re.compile("/report"), "overtake", delay_s=HANG_S)
     link.rules.append(rule)
     with pytest.raises(TimeoutError):
         post(link.port, b"early", timeout_s=0.3)
     assert SEEN == []
     assert post(link.port, b"late") == b"late"
-    assert until(lambda: bool(rule.done), 10)
+    until(lambda: rule.done)
     assert SEEN == [b"late", b"early"]
 
 
@@ -127,13 +128,14 @@ def test_a_parted_network_loses_nothing_and_a_cut_one_refuses(port: int, network
     answers: list[bytes] = []
     waiting = threading.Thread(target=lambda: answers.append(post(link.port, b"late")))
     waiting.start()
-    assert not until(lambda: bool(SEEN), 0.3)
+    until(lambda: link._tasks)
+    assert post(port, b"early") == b"early", "while it waits"
     link.mend()
-    waiting.join(10)
-    assert answers == [b"late"]
-    with socket.create_connection(("127.0.0.1", link.port), timeout=5) as held:
+    waiting.join(HANG_S)
+    assert (answers, SEEN) == ([b"late"], [b"early", b"late"])
+    with socket.create_connection(("127.0.0.1", link.port), timeout=HANG_S) as held:
         held.sendall(b"P")
-        assert until(lambda: bool(link._tasks), 5)
+        until(lambda: link._tasks)
         link.cut()
         assert is_ended(held)
     with pytest.raises((HTTPException, OSError)):

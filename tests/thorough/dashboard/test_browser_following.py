@@ -13,7 +13,6 @@ from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.screenshots import LOOKS, quiet_page
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
-LONG_MS = 15_000
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def test_a_compile_is_followed_from_the_queue_to_its_stages(page: Page, served: 
     expect(page.locator("#job-stages")).to_be_hidden()
     expect(page.locator("#job-history")).to_be_hidden()
     _job(seeded, state="compiling", stage="import", fraction=0.1, started_at=time.time())
-    expect(page.get_by_role("table", name="Stages of the compile")).to_contain_text("import", timeout=LONG_MS)
+    expect(page.get_by_role("table", name="Stages of the compile")).to_contain_text("import")
     expect(progress).to_contain_text("Elapsed")
     expect(page.locator("#job-history")).to_contain_text("A worker has been at it for")
     assert page.evaluate("window.isTheSame") is True, "it has been loaded again"
@@ -52,7 +51,7 @@ def test_what_is_typed_and_copied_outlives_the_end_of_a_run(page: Page, served: 
         run.state, run.finished_at, run.message, run.cause, run.code = (
             "failed", time.time(), "input `x` holds NaN", "user", "data.nan")  # fmt: skip
         session.add(Event(subject=run_id, at=time.time(), kind="state", body={"state": "failed"}))
-    expect(page.locator(".notice.bad")).to_contain_text("input x holds NaN", timeout=LONG_MS)
+    expect(page.locator(".notice.bad")).to_contain_text("input x holds NaN")
     expect(page.locator(".notice.bad code").first).to_have_text("x")
     expect(page.get_by_label("Note optional")).to_have_value("with a fan")
     expect(page.get_by_role("button", name="Copy: Command line")).to_have_count(1)

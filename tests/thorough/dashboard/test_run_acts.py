@@ -122,5 +122,5 @@ def test_a_page_that_follows_keeps_what_its_reader_zoomed_to(page: Page, served:
     low, high = reach(found)
     assert high < 148
     _advance_run(served[0], 161)
-    expect(page.get_by_text("161 of 400 steps")).to_be_visible(timeout=15_000)
+    expect(page.get_by_text("161 of 400 steps")).to_be_visible()
     assert reach(chart(page, "loss-curve")) == pytest.approx((low, high))

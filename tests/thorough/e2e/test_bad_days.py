@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -16,23 +15,16 @@ from pockfarm.errors import Failed, Refused
 from pockfarm.values import Run
 from tests.e2e.conftest import LiveFarm
 from tests.e2e.inputs import SPEC, cnn, digits, npz
+from tests.waiting import HANG_S, until
 
 pytestmark = [
     pytest.mark.xdist_group("farm"),
     # `up` leaves the farm running on purpose
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
-WITHIN_S = 90.0
-FOREVER = 100_000
-"""Steps of a run that is still there when we look: some minutes, at this batch."""
+FOREVER = 1_000_000
+"""Steps of a run that is still there when we look: an hour, at this batch."""
 LONG_SPEC = "batch: 256"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
 
 
 def failure(live: LiveFarm, model: bytes, *, plan: str = "full", spec: str = SPEC) -> Failed:
@@ -134,7 +126,7 @@ def test_a_worker_killed_in_the_middle_of_a_compile(live: LiveFarm) -> None:
     until(lambda: live.client.job(job.id).state != "queued")
     killed = live.part_pid("worker")
     os.kill(killed, signal.SIGKILL)
-    ended = live.client.wait_for_job(job.id, timeout_s=WITHIN_S)
+    ended = live.client.wait_for_job(job.id, timeout_s=HANG_S)
     assert ended.state == "succeeded"
     assert live.part_pid("worker") != killed, "the supervisor has started another"
 
@@ -147,7 +139,7 @@ def test_an_agent_killed_in_the_middle_of_a_run(live: LiveFarm) -> None:
     until(lambda: live.client.run(run.id).steps_done > 0)
     live.client.cancel_run(run.id)
     with pytest.raises(Failed) as caught:
-        live.client.wait_for_run(run.id, timeout_s=WITHIN_S)
+        live.client.wait_for_run(run.id, timeout_s=HANG_S)
     assert caught.value.state == "cancelled"
     assert live.client.run(training(live, 3, wait=True).id).state == "succeeded", "the device takes work again"
 
@@ -156,7 +148,7 @@ def test_a_cancelled_run_stops_soon(live: LiveFarm) -> None:
     run = training(live, FOREVER)
     live.client.cancel_run(run.id)
     with pytest.raises(Failed) as caught:
-        live.client.wait_for_run(run.id, timeout_s=WITHIN_S)
+        live.client.wait_for_run(run.id, timeout_s=HANG_S)
     assert caught.value.state == "cancelled"
     assert caught.value.cause == "user"
 

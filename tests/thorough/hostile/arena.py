@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -21,6 +21,7 @@ from tests.agents.conftest import ROOT, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import archive, manifest
 from tests.thorough.hostile.behaviours import FORBIDDEN, OF_THE_EMULATOR, OK, SLOW, SOURCE, Behaviour
+from tests.waiting import HANG_S, until
 
 USERS = JobUsers(1_900_000_100, 1_900_000_103)
 PLAIN_USER = 65534
@@ -96,7 +97,7 @@ class Arena:
     def __exit__(self, *_: object) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(20)
+            self.process.wait(HANG_S)
         finally:
             self.process.kill()
             self.log.close()
@@ -116,7 +117,7 @@ class Arena:
         signed, tune_s = {"target": self.target}, 1.0 if behaviour.mode == "tune" else None
         self.farm.assign(bundle, lease=lease, dataset=data, limits=limits, mode=behaviour.mode, steps=2,
                          tune_s=tune_s, device_class=self.device_class, signed=signed)  # fmt: skip
-        return self.farm.report(lease, timeout_s=60)
+        return self.farm.report(lease)
 
     @property
     def is_emulated(self) -> bool:
@@ -153,14 +154,17 @@ class Arena:
         return [*found, *(f"a forged line is in the log: {line}" for line in text.split("\n") if FORGED.match(line))]
 
     def _running(self, users: JobUsers) -> list[str]:
-        """The agent reports before it wipes up; what is still there after a moment is left."""
-        deadline = time.monotonic() + 2
-        while True:
-            left = [pid for uid in range(users.first, users.last + 1) for pid in processes(uid)]
-            left += [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_binary(pid)]
-            if not left or time.monotonic() > deadline:
-                return [f"process {pid} runs on" for pid in left]
-            time.sleep(0.02)
+        """The agent reports before it wipes up, which is waited for."""
+        left: list[int] = []
+
+        def is_empty() -> bool:
+            left[:] = [pid for uid in range(users.first, users.last + 1) for pid in processes(uid)]
+            left[:] += [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_binary(pid)]
+            return not left
+
+        with contextlib.suppress(AssertionError):
+            until(is_empty)
+        return [f"process {pid} runs on" for pid in left]
 
     def _is_binary(self, pid: int) -> bool:
         """Of this agent: jobs of other agents on this machine are as good as any other process."""

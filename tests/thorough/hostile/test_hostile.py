@@ -22,6 +22,7 @@ from tests.agents.fake_farm import FakeFarm
 from tests.sample import sample
 from tests.thorough.hostile.arena import USERS, Arena, compiled, standing, verdict
 from tests.thorough.hostile.behaviours import BEHAVIOURS, GROUPS, PLACES, SLOW, Behaviour
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.xdist_group("hostile")
 GOOD = Behaviour("good", ("succeeded",))
@@ -113,16 +114,16 @@ def test_with_nobody_to_hear_of_it_a_forbidden_call_is_not_made(asks_for_a_socke
                               stderr=subprocess.PIPE, text=True) as child:  # fmt: skip
             while (listener := received(hear)[1]) is None:
                 pass
-            assert listener.wait(20) == "socket(AF_UNIX)"
+            assert listener.wait(HANG_S) == "socket(AF_UNIX)"
             listener.close()
-            said = child.communicate(timeout=20)
+            said = child.communicate(timeout=HANG_S)
     assert "refused: unix-socket: Function not implemented" in said[1]
     assert "done" in said[0]
 
 
 def test_a_kernel_that_cannot_tell_ends_the_process(asks_for_a_socket: Path) -> None:
     sandbox = replace(probe(most=2), users=None, uid=None, tells=False)
-    process = Process(WORDS, asks_for_a_socket, sandbox, {}, time.monotonic() + 20)
+    process = Process(WORDS, asks_for_a_socket, sandbox, {}, time.monotonic() + HANG_S)
     ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
     with pytest.raises(StepFailed, match="this kernel does not tell which"):
         check(ending, process)
@@ -135,12 +136,12 @@ def test_an_emulator_changes_no_other_process(step: bytes, tmp_path: Path, order
     """Of the same user and without powers, seen by its number: only the list of system calls is in the way."""
     sandbox = replace(probe(most=2), users=None, uid=None, syscalls="emulator", landlock=False)
     said: list[str] = []
-    words = probe(most=1).command(["sleep", "60"], rlimits={})
+    words = probe(most=1).command(["sleep", "600"], rlimits={})
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
         before = standing(other.pid)
-        process = Process(WORDS, job_folder(tmp_path, step, orders, other.pid), sandbox, {}, time.monotonic() + 20)
+        process = Process(WORDS, job_folder(tmp_path, step, orders, other.pid), sandbox, {}, time.monotonic() + HANG_S)
         ending = run_process(process, on_event=lambda _: None, on_stderr=said.append, should_stop=lambda: None)
         after = standing(other.pid)
         other.kill()
@@ -164,7 +165,7 @@ def test_an_emulated_crash_is_told_as_a_crash(
     assert runner, "install qemu-user-static"
     sandbox = replace(probe(runner=[runner], most=most), users=None, uid=None)
     folder = job_folder(tmp_path, emulated_step, orders)
-    process = Process([runner, *WORDS], folder, sandbox, {}, time.monotonic() + 20)
+    process = Process([runner, *WORDS], folder, sandbox, {}, time.monotonic() + HANG_S)
     ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
     with pytest.raises(StepFailed, match=f"crashed with {name}") as caught:
         check(ending, process)
@@ -175,7 +176,7 @@ def test_an_emulated_crash_is_told_as_a_crash(
 def test_a_crash_is_told_by_its_signal(step: bytes, tmp_path: Path, most: int) -> None:
     """In a process space of its own too, where process 1 would be spared it."""
     sandbox = replace(probe(most=most), users=None, uid=None)
-    process = Process(WORDS, job_folder(tmp_path, step, "aborts"), sandbox, {}, time.monotonic() + 20)
+    process = Process(WORDS, job_folder(tmp_path, step, "aborts"), sandbox, {}, time.monotonic() + HANG_S)
     ending = run_process(process, on_event=lambda _: None, on_stderr=lambda _: None, should_stop=lambda: None)
     with pytest.raises(StepFailed, match="crashed with SIGABRT"):
         check(ending, process)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from service.database.models import Job
 from tests.agents.live_farm import live_farm
 from tests.service.board import Board
 from tests.service.farms import RecordingQueue, TestFarm
+from tests.waiting import until
 
 STEPS = 20
 PAUSE_S = 0.1
@@ -65,7 +65,7 @@ class Scene:
         if waiting is not None:
             self.farm.work_off(waiting, fields={"batch": SAMPLES})
 
-    def canary(self, board: Board, within_s: float = 60.0) -> p.Assignment:
+    def canary(self, board: Board) -> p.Assignment:
         """The board asks and asks, and gets its canary run."""
         found: list[p.Assignment] = []
 
@@ -75,7 +75,7 @@ class Scene:
             found.extend([work] if work is not None else [])
             return bool(found)
 
-        until(is_given, within_s)
+        until(is_given)
         return found[0]
 
 
@@ -89,13 +89,6 @@ def scene(folder: Path, database_url: str) -> Iterator[Scene]:
         )
         anonymous = opened.enter_context(httpx.Client(base_url=live.url, trust_env=False, timeout=30))
         yield Scene(TestFarm(live.farm, cast(TestClient, live.http), RecordingQueue(), cast(TestClient, anonymous)))
-
-
-def until(holds: Callable[[], bool], within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
 
 
 def measurement(*samples_us: float, batch: int = 8, **lies: Any) -> p.Measurement:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +13,7 @@ from fastapi import FastAPI
 from tests.thorough.requests.callers import Callers, Names
 from tests.thorough.requests.campaign import MAX_GROWTH_BYTES, Campaign, Findings, shown
 from tests.thorough.requests.play import play
+from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.usefixtures("loopback")
 CASES = 300
@@ -49,7 +49,6 @@ def lies() -> int:
 @BROKEN.get("/keeps")
 def keeps() -> str:
     HELD.append(b"x" * (24 << 20))
-    time.sleep(2.1)
     return ""
 
 
@@ -58,24 +57,22 @@ def broken() -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(BROKEN, host="127.0.0.1", port=0, log_level="critical"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.02)
+    until(lambda: server.started)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
-    thread.join(20)
+    thread.join(HANG_S)
     HELD.clear()
 
 
-def test_what_breaks_lies_is_slow_or_grows_is_found(broken: str) -> None:
+def test_what_breaks_lies_or_grows_is_found(broken: str) -> None:
     callers = Callers({"operator": {}})
     findings: Findings = Campaign(broken, os.getpid(), callers, Names(), cases=12, seed=1).run()
     assert any("GET /fails" in one and "500" in one for one in findings.wrong), shown(findings)
     assert any("GET /lies" in one for one in findings.wrong), shown(findings)
-    assert findings.p99_s > 2.0
     assert findings.growth_bytes > 20 << 20
     assert not findings.is_good
 
 
-@pytest.mark.parametrize(("answered", "is_good"), [(12, True), (11, False)])
-def test_a_campaign_of_fewer_requests_than_were_asked_for_shows_nothing(answered: int, is_good: bool) -> None:
-    assert Findings(12, seconds=[0.1] * answered).is_good is is_good
+@pytest.mark.parametrize(("seconds", "is_good"), [([0.1] * 12, True), ([0.1] * 11, False), ([2.1] * 12, False)])
+def test_a_campaign_of_too_few_requests_or_too_slow_answers_is_not_good(seconds: list[float], is_good: bool) -> None:
+    assert Findings(12, seconds=seconds).is_good is is_good

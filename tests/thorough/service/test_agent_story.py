@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.agents.fake_step import bundle
@@ -18,10 +18,7 @@ from tests.service.agent_story import ALL_ACTS, MISHAPS, AgentStory
 EXAMPLES, STEPS = 5, 8
 NEVER_S = 3600.0
 DATABASES = ("sqlite", "postgresql")
-CHOSEN = settings(
-    max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, derandomize=True, database=None,
-    suppress_health_check=list(HealthCheck), phases=(Phase.generate,),
-)  # fmt: skip
+CHOSEN = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, phases=(Phase.generate,))
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from service.database.engine import Database
 from service.database.schema import MigrationBlocked, Patience, check_schema, migrate
 from tests.architecture.sources import ROOT
 from tests.service.postgres import PostgresServer
+from tests.waiting import HANG_S, until
 
-QUICK = Patience(lock_s=0.2, pause_s=0.1, give_up_s=60.0)
+QUICK = Patience(lock_s=0.2, pause_s=0.1, give_up_s=HANG_S)
 
 
 @contextmanager
@@ -47,15 +48,17 @@ def test_a_held_lock_holds_up_the_migration_and_nobody_behind_it(postgres: Postg
             holder.execute(text("SELECT count(*) FROM runs"))  # as a long report: shared, until its transaction ends
             thread = threading.Thread(target=act)
             thread.start()
-            for _ in range(20):
+
+            def waits() -> bool:
                 with database.engine.connect() as reader:  # would queue behind a migration that waits for good
-                    reader.execute(text("SET LOCAL lock_timeout = '15s'"))
+                    reader.execute(text("SET LOCAL lock_timeout = '60s'"))
                     assert reader.scalar(text("SELECT count(*) FROM runs")) == 0
-                    if reader.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")):
-                        break
-                thread.join(0.05)
+                    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+                    return bool(reader.scalar(waiting))
+
+            until(waits)
             assert thread.is_alive(), "it waits"
-        thread.join(60)
+        thread.join(HANG_S)
         assert failed == []
         check_schema(database)
 

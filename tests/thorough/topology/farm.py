@@ -13,27 +13,29 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
 
 from pockfarm.parts import answers_http
 from tests.service.postgres import find_binaries
-from tests.thorough.chaos.links import until
 from tests.thorough.chaos.processes import children, descendants, send
 from tests.thorough.topology import swift
 from tests.thorough.topology.compose import ROOT, Container, container, example_variables
 from tests.thorough.topology.places import HOST, PORTS, Places
 from tests.thorough.topology.servers import SERVERS, Start
+from tests.waiting import HANG_S, until
 
 AGENTS = 4
-HEALTHY_WITHIN_S = 120.0
-NOTICED_WITHIN_S = 40.0
+PAUSE_S = 0.3
+"""Between two checks, each of which starts a process."""
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
@@ -90,7 +92,7 @@ class Deployed:
     def operator(self) -> httpx.Client:
         """An operator's, through the proxy."""
         headers = {"Authorization": f"Bearer {self.key}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30, trust_env=False)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=HANG_S, trust_env=False)
 
     def run(self, process: str) -> None:
         """A container that does something once. Raises: CalledProcessError."""
@@ -109,19 +111,25 @@ class Deployed:
         if process in CHECKS:
             return CHECKS[process](self.places)
         words = [self.places.here(word, asked, process) for word in asked.check[1:]]
-        done = subprocess.run(words, env=self.environment(process), check=False, capture_output=True, timeout=30)
+        done = subprocess.run(words, env=self.environment(process), check=False, capture_output=True, timeout=HANG_S)
         return done.returncode == 0
 
-    def is_noticed(self, process: str) -> bool:
-        """Whether the check of its container turns bad: at once, or when the file that it touches is 15 s old."""
-        return until(lambda: not self.is_healthy(process), NOTICED_WITHIN_S, pause_s=0.5)
+    def wait_until_noticed(self, process: str) -> None:
+        """Until the check of its container turns bad: at once, or by the age of the file that it touched."""
+        asked = self.container(process)
+        for word in asked.check[1:]:
+            touched = Path(self.places.here(word, asked, process).replace("{host}", socket.gethostname()))
+            if touched.is_relative_to(self.places.folder) and touched.exists():
+                os.utime(touched, (0, 0))
+        until(lambda: not self.is_healthy(process), f"the check of {process} does not notice", most_pause_s=PAUSE_S)
 
     def wait_for(self, *processes: str) -> None:
         """Until all are healthy. Raises: AssertionError with the log of the one that is not."""
-        for process in processes:
-            if not until(lambda name=process: self.is_healthy(name), HEALTHY_WITHIN_S, pause_s=0.2):  # type: ignore[misc]
-                log = (self.folder / f"{process}.log").read_text()
-                raise AssertionError(f"{process} is not healthy after {HEALTHY_WITHIN_S:.0f} s:\n{log[-4000:]}")
+        for name in processes:
+            until(partial(self.is_healthy, name), partial(self._unhealthy, name), most_pause_s=PAUSE_S)
+
+    def _unhealthy(self, process: str) -> str:
+        return f"{process} does not become healthy:\n{(self.folder / f'{process}.log').read_text()[-4000:]}"
 
     def pid(self, process: str) -> int:
         return self.running[process].pid
@@ -135,7 +143,7 @@ class Deployed:
         """kill -9 of a container: all its processes are gone."""
         pid = self.pid(process)
         send([pid, *descendants(pid)], signal.SIGKILL)
-        self.running.pop(process).wait(30)
+        self.running.pop(process).wait(HANG_S)
 
     def stop(self, *processes: str) -> None:
         """Ask them to end, and wait for that."""

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from service.database.models import Job
 from tests.thorough.topology.farm import Deployed
 from tests.thorough.topology.work import Work
+from tests.waiting import HANG_S
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def training_agent(farm: Deployed, work: Work) -> tuple[str, ...]:
     device = work.device_of(work.runs[0])
     [process] = [name for name in farm.running if name.startswith("agent") and identity(farm, name) == device]
     os.kill(farm.watched_pid(process), signal.SIGKILL)
-    farm.running.pop(process).wait(30)
+    farm.running.pop(process).wait(HANG_S)
     return (process,)
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.thorough.chaos.links import until
 from tests.thorough.topology.compose import container
 from tests.thorough.topology.places import HOST, Places
 from tests.thorough.topology.servers import proxy
+from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.usefixtures("loopback")
 
@@ -66,13 +66,13 @@ def behind_the_proxy(folder: Path) -> Iterator[tuple[httpx.Client, list[Stub]]]:
     with (folder / "log").open("ab") as log:
         told = {**os.environ, **environment, **made.environment, "HOME": str(folder)}
         process = subprocess.Popen(made.words, env=told, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    with httpx.Client(base_url=f"http://{HOST}:{places.ports['proxy']}", trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=f"http://{HOST}:{places.ports['proxy']}", trust_env=False, timeout=HANG_S) as client:
         try:
-            assert until(lambda: answers(client), 30), (folder / "log").read_text()
+            until(lambda: answers(client), (folder / "log").read_text)
             yield client, stubs
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(HANG_S)
             for stub in stubs:
                 with contextlib.suppress(OSError):
                     stub.end()
@@ -94,9 +94,9 @@ def test_who_is_unfit_or_gone_is_left_out_and_comes_back(tmp_path: Path) -> None
         assert who(client) == {"api-1", "api-2"}
         assert all(" 127.0.0.1" in one for one in first.asked), "who asks is told"
         first.is_fit = False
-        assert until(lambda: who(client) == {"api-2"}, 30), "its /readyz says 503"
+        until(lambda: who(client) == {"api-2"}, "its /readyz says 503")
         first.is_fit = True
-        assert until(lambda: who(client) == {"api-1", "api-2"}, 30)
+        until(lambda: who(client) == {"api-1", "api-2"})
         second.end()
         assert who(client) == {"api-1"}, "at once, and no request is lost"
 

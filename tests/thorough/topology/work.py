@@ -14,16 +14,15 @@ from pockfarm.values import Job, Run
 from service.database.engine import Database
 from service.database.models import Attempt, Event, Result
 from tests.e2e.inputs import SPEC, cnn
-from tests.thorough.chaos.links import until
+from tests.waiting import until
 
 T = TypeVar("T")
-ENDS_WITHIN_S = 150.0
 PLAN = "bias-only"
 
 
 @dataclass
 class Work:
-    """A compile and two trainings that are under way, and the training's undisturbed weights."""
+    """Two trainings that are under way, and a compile beside them."""
 
     client: Client
     rows: Database
@@ -32,16 +31,23 @@ class Work:
     bundle: str
     dataset: str
     steps: int
-    weights: bytes = b""
+    undisturbed: dict[int, bytes] = field(default_factory=dict)
+    """Weights of a training of so many steps."""
     jobs: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     seed: int = 1
     """Of the next model, so that no request is like an earlier one."""
 
     def begin(self) -> None:
-        """Ask for a compile and two trainings."""
+        """Ask for two trainings."""
+        self.runs, self.jobs = [self.train(), self.train()], []
+
+    def compile_meanwhile(self) -> None:
+        """Ask for a compile while the trainings make steps, and for another when that is over."""
+        job = self.job()
+        if (self.jobs and (job is None or job.is_open)) or not self.is_training():
+            return
         self.seed += 1
-        self.runs = [self.train(), self.train()]
         job = self.client.compile(cnn(self.seed), plan=PLAN, spec=SPEC, target=self.target, name=f"cnn-{self.seed}")
         self.jobs = [job.id]
 
@@ -50,7 +56,7 @@ class Work:
         return self.client.start_run(self.bundle, mode="train", steps=self.steps, dataset=self.dataset).id
 
     def job(self) -> Job | None:
-        return patiently(lambda: self.client.job(self.jobs[0]))
+        return patiently(lambda: self.client.job(self.jobs[0])) if self.jobs else None
 
     def run(self, run_id: str) -> Run | None:
         return patiently(lambda: self.client.run(run_id))
@@ -70,7 +76,9 @@ class Work:
 
     def ends_well(self) -> None:
         """Everything succeeds, once, and as if nothing had happened. Raises: AssertionError."""
-        assert until(self.has_ended, ENDS_WITHIN_S, pause_s=0.3), [self.job(), *map(self.run, self.runs)]
+        until(self.has_ended, lambda: str([self.job(), *map(self.run, self.runs)]))
+        weights = self.undisturbed.get(self.steps) or self.client.weights(self.client.wait_for_run(self.train()).id)
+        self.undisturbed[self.steps] = weights
         job = self.job()
         assert job is not None
         assert job.state == "succeeded", job
@@ -81,14 +89,18 @@ class Work:
             assert run is not None
             assert run.state == "succeeded", (run, self.history(one))
             assert len(self.client.report(one)["losses"]) == self.steps  # type: ignore[arg-type]
-            assert self.client.weights(one) == self.weights, "not those of an undisturbed training"
+            assert self.client.weights(one) == weights, "not those of an undisturbed training"
             assert (self.ends(one), self.results(one)) == (1, 1), self.history(one)
         assert self.ends(job.id) == 1, self.history(job.id)
 
+    def has_trained(self) -> bool:
+        """No training is open any more."""
+        return all(one is not None and not one.is_open for one in map(self.run, self.runs))
+
     def has_ended(self) -> bool:
-        """Nothing of it is open any more."""
-        things = [self.job(), *map(self.run, self.runs)]
-        return all(one is not None and not one.is_open for one in things)
+        """Nor is the compile."""
+        job = self.job()
+        return job is not None and not job.is_open and self.has_trained()
 
     def ends(self, subject: str) -> int:
         """How often it has ended, by its history."""

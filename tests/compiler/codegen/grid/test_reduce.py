@@ -41,7 +41,7 @@ def check(spec: ReduceSpec, inputs: list[Array]) -> None:
     assert np.max(np.abs(got - want) / (np.maximum(sizes, np.abs(want)) + 1e-30)) <= SUM_ERROR
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 300), st.integers(1, 20_000), st.booleans(), st.booleans(), st.integers(1, 5), st.integers(1, 8))
 def test_every_term_of_every_result_is_some_items(
     results: int, terms: int, columns: bool, splits: bool, alike: int, least: int
