@@ -21,9 +21,9 @@ from compiler.targets import GridTarget
 from tests.kernel_harness.objects import load_library, object_file
 from tests.kernel_harness.storage import Runnable, Storage
 
-SHIM = Path(__file__).parent / "cuda_shim.h"
-FLAGS = ("-O1", "-fPIC", "-fno-strict-aliasing")
-"""Of the compiler: shared memory may hold words of one type, and then of another."""
+_SHIM = Path(__file__).parent / "cuda_shim.h"
+_FLAGS = ("-x", "c++", "-O1", "-fPIC", "-fno-strict-aliasing")
+"""Shared memory may hold words of one type, and then of another."""
 _FAULTS = {1: "some items of a group wait at a barrier that others do not come by", 2: "an item's stack is too small"}
 
 
@@ -39,8 +39,7 @@ class CudaKernel(Runnable):
         calls = [
             f'extern "C" void run_{each.entry}(void **p) {{ pf_call({each.entry}, p); }}\n' for each in self.launches
         ]
-        source = SHIM.read_text() + text + "".join(calls)
-        self._library = load_library(object_file("cuda", source, "-x", "c++", *FLAGS))
+        self._library = load_library(cuda_object(text + "".join(calls)).read_bytes())
         self.is_backwards = False
 
     def call(self, storages: Sequence[Storage]) -> None:
@@ -63,6 +62,11 @@ class CudaKernel(Runnable):
         for number, (forward, backward) in enumerate(zip(*both, strict=True)):
             assert forward.tobytes() == backward.tobytes(), f"output {number} depends on the order of items or groups"
         return both[0]
+
+
+def cuda_object(text: str) -> Path:
+    """CUDA text, and what calls it, as an object for this CPU. Raises: BuildError."""
+    return object_file(_SHIM.read_text() + text, *_FLAGS, compiler="clang")
 
 
 @cache

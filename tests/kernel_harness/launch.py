@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -91,7 +90,7 @@ class Kernel(Runnable):
     """A compiled kernel in this process.
 
     `run(*inputs)` returns the outputs; `call(storages)` is the bare call, for benchmarks and in-place checks.
-    `other_objects` have functions that the kernel calls.
+    A parallel loop gets `threads` threads. `other_objects` have functions that the kernel calls.
     """
 
     def __init__(
@@ -105,16 +104,14 @@ class Kernel(Runnable):
     ) -> None:
         kernel = build(spec, target, threads, choice)
         super().__init__(spec, kernel.workspace_bytes)
-        self._library = _load_kernel(kernel.object_bytes, other_objects)
-        self.set_threads(threads)
+        others = [path.read_bytes() for path in other_objects]
+        self._library = load_library(kernel.object_bytes, _launcher_object(), *others)
+        self.threads = threads
         self._function = getattr(self._library, f"__tvm_ffi_{symbol_of(spec, choice)}")
-
-    def set_threads(self, threads: int) -> None:
-        """How many threads a parallel loop gets from now on."""
-        self._library.set_threads(threads)
 
     def call(self, storages: Sequence[Storage]) -> None:
         """Run once over the given storages (one per operand, the workspace last). Raises: AssertionError."""
+        self._library.set_threads(self.threads)
         code = self._function(None, *self.arguments(storages), None)
         assert code == 0, f"kernel returned {code}"
 
@@ -151,15 +148,6 @@ def default_target() -> str:
     return os.environ.get("POCKFARM_KERNELS_ON") or native_target()
 
 
-def _load_kernel(object_bytes: bytes, other_objects: Sequence[Path]) -> ctypes.CDLL:
-    """The kernel as a library, together with the launcher and the other objects."""
-    with tempfile.TemporaryDirectory(prefix="pockfarm-test-") as folder:
-        path = Path(folder) / "kernel.o"
-        path.write_bytes(object_bytes)
-        return load_library(path, _launcher_object(), *other_objects)
-
-
 @cache
-def _launcher_object() -> Path:
-    """The launcher, compiled once per content into the user's temporary folder."""
-    return object_file("launcher", (RUNTIME / "tiles.h").read_text() + _LAUNCHER, "-O2", "-fPIC")
+def _launcher_object() -> bytes:
+    return object_file((RUNTIME / "tiles.h").read_text() + _LAUNCHER, "-O2", "-fPIC").read_bytes()

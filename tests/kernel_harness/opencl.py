@@ -54,7 +54,7 @@ class OpenCl:
         lines, sizes = (c_char_p * 1)(text), (c_size_t * 1)(len(text))
         program = c_void_p(self._cl.clCreateProgramWithSource(self._context, 1, lines, sizes, byref(code)))
         self._check(code.value, "clCreateProgramWithSource")
-        if self._cl.clBuildProgram(program, 1, byref(self._device), b"-cl-std=CL1.2", None, None):
+        if self._cl.clBuildProgram(program, 1, byref(self._device), b"-cl-std=CL1.2 -cl-opt-disable", None, None):
             log = ctypes.create_string_buffer(1 << 16)
             self._cl.clGetProgramBuildInfo(program, self._device, _BUILD_LOG, c_size_t(len(log)), log, None)
             raise BuildError(log.value.decode(errors="replace"), where=text.decode())

@@ -20,8 +20,8 @@ from compiler.kernels.spec import signature
 from compiler.pipeline import compile_step
 from compiler.targets import GridTarget
 from tests.compiler.runtime.drivers import build_stub
-from tests.kernel_harness.cuda import FLAGS, SHIM
-from tests.kernel_harness.objects import object_file, run_zig
+from tests.kernel_harness.cuda import cuda_object
+from tests.kernel_harness.objects import link_library
 
 Memory = Literal["discrete", "integrated", "coherent"]
 """Of its own; the host's, handed over and back; the host's, at once."""
@@ -78,7 +78,7 @@ def variants_of(model: bytes, settings: BuildSettings) -> Sequence[Variant]:
 
 
 def source_of(kernel: Variant, target: GridTarget) -> str:
-    """The kernel's text after what it needs to be C++, and words by which the driver finds and calls its launches."""
+    """The kernel's text, and words by which the driver finds and calls its launches."""
     from compiler.codegen.grid.cuda import cuda_text  # imports TVM, as `emit_kernel` does
 
     emitted = cast(Any, emit_kernel(kernel.spec, target, 1, kernel.choice))
@@ -88,10 +88,9 @@ def source_of(kernel: Variant, target: GridTarget) -> str:
         f"void run_{one.entry}(void **p) {{ pf_call({one.entry}, p); }} }}\n"
         for one in launches
     ]
-    return SHIM.read_text() + text + "".join(words)
+    return text + "".join(words)
 
 
 def _build(folder: Path, symbol: str, source: str) -> None:
     """A library of its own, as each has the shim's functions and its own shared memory."""
-    made = object_file("played", source, "-x", "c++", *FLAGS)
-    run_zig("ld.lld", "-shared", "--gc-sections", "-o", str(folder / f"{symbol}.so"), str(made))
+    link_library(folder / f"{symbol}.so", cuda_object(source))

@@ -113,8 +113,8 @@ def _link_command(zig_triple: str) -> tuple[list[str], list[str]]:
     is the one that set-up built.
     """
     options = ("-target", zig_triple, *FLAGS)
-    main = object_file(f"emulated-{zig_triple}", _MAIN, *options)
-    empty = object_file(f"empty-{zig_triple}", "int kernel(void) { return 0; }", *options)
+    main = object_file(_MAIN, *options)
+    empty = object_file("int kernel(void) { return 0; }", *options)
     with tempfile.TemporaryDirectory(prefix="pockfarm-emulated-") as folder:
         objects = [str(main), str(empty), "-lm", "-o", f"{folder}/run"]
         said = run_zig("cc", "-v", *options, *LINK_FLAGS, *objects)

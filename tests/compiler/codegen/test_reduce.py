@@ -147,7 +147,7 @@ def test_thread_count_at_run_time_does_not_change_a_bit() -> None:
     x = np.random.default_rng(8).normal(size=(50_000, 24)).astype(np.float32)
     results = []
     for threads in (1, 2, 3, 4):
-        kernel.set_threads(threads)
+        kernel.threads = threads
         results.append(kernel.run(x)[0].tobytes())
     assert len(set(results)) == 1
 

@@ -124,7 +124,7 @@ def emulated_kernels() -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tiles, "helpers", lambda target: "")
         patched.setattr(quads, "helpers", lambda target: PAIRS)
-        yield object_file("tiles", SOURCE, "-O2", "-fPIC", "-march=x86_64_v3")
+        yield object_file(SOURCE, "-O2", "-fPIC", "-march=x86_64_v3")
 
 
 @contextlib.contextmanager
