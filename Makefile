@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: fresh bench-gpu pytorch client-platforms docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: fresh bench-gpu pytorch client-platforms agent-packages docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -63,6 +63,9 @@ release: set-up-test  ## the source distribution, the wheel and their digests in
 
 client-platforms: set-up-test  ## the client on Linux, macOS and Windows: types by mypy, wheels for Python 3.9 to 3.14 by pip (asks the index)
 	$(BIN)/python -m scripts.client_platforms
+
+agent-packages: set-up-test  ## the agent's packages: pins for Python 3.9, installed as docs/agent.md says, and run (asks the index)
+	$(BIN)/pytest -n 0 tests/agents/from_the_index.py
 
 bench: set-up-test   ## speed and memory beside other frameworks, both sides in one run
 	$(BIN)/python -m benchmarks

@@ -94,6 +94,7 @@ PROGRAMS = {
     "swift-account": SWIFT,
     "swift-container": SWIFT,
     "swift-object": SWIFT,
+    "systemd": Program("LGPL-2.1-or-later", "tests: checks the units of deploy/systemd"),
     "memcached": Program("BSD-3-Clause", "tests: beside Swift"),
     "pypy3-venv": Program("MIT", "tests: a Python 3.9"),
     "zsh": Program("Zsh (as MIT), some files GPL-2.0", "tests: completes commands"),

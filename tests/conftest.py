@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.kernel_harness.cache import kernel_cache_folder
+from tests.skips import Skips
 from tests.sockets import GUARD
 
 # Tests run side by side, one on each core: threads of NumPy's and PyTorch's own only wait for one another, and wait by
@@ -37,9 +38,12 @@ settings.register_profile(
 settings.load_profile("pockfarm")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """No socket unasked, and every pass is verified, in processes that tests start too."""
     GUARD.install()
+    os.environ["PIP_NO_INDEX"] = "1"
+    if not hasattr(config, "workerinput"):  # workers of xdist send all reports to the one process that is none
+        config.pluginmanager.register(Skips())
     os.environ.setdefault("POCKFARM_VERIFY", "each-pass")
     # Nobody's own farms; and what a test's farm remembers is nobody's.
     os.environ["POCKFARM_CONFIG_DIR"] = tempfile.mkdtemp(prefix="pockfarm-config-")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 Parameter = type(pytest.param())
+T = TypeVar("T")
 
 
 def sample(cases: Iterable[object], kept: Collection[str], named: Callable[[Any], str] = str) -> list[Any]:
@@ -27,6 +28,13 @@ def sample(cases: Iterable[object], kept: Collection[str], named: Callable[[Any]
         else pytest.param(*parameter.values, marks=(*parameter.marks, pytest.mark.thorough), id=parameter.id)
         for parameter in parameters
     ]
+
+
+def some(cases: Iterable[T]) -> list[T]:
+    """The cases of a loop that were looked for. Raises: AssertionError where there is none: it would show nothing."""
+    listed = list(cases)
+    assert listed, "no case was found, so the test shows nothing"
+    return listed
 
 
 def crossed(*axes: Iterable[object]) -> list[Any]:

@@ -132,6 +132,9 @@ SYSTEM_PACKAGES = (
         (),
         ("pypy3", "-c", "import ensurepip, venv"),
     ),
+    SystemPackage(
+        "systemd", ("systemd-analyze",), "checks our units in the tests", (), ("systemd-analyze", "--version")
+    ),
     *(
         SystemPackage(name, (name,), "completes our commands in the tests", (), (name, "-c", "exit 0"))
         for name in ("zsh", "fish")

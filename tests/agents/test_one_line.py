@@ -22,6 +22,7 @@ from service.problems import Invalid
 from tests.agents.conftest import ROOT
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.test_old_python import distribution_python
+from tests.skips import needs_program
 
 PYTHON = Path(distribution_python() or sys.executable)
 """The system's own, if its `cryptography` is new enough: nothing of ours is installed there."""
@@ -110,10 +111,14 @@ def test_the_unit_that_it_leaves_is_a_good_one(farm: LiveFarm, board: Board) -> 
     for line in ("Delegate=yes", "KillMode=mixed", "Restart=always", "ProtectSystem=strict", "Type=notify",
                  "NotifyAccess=main", "WatchdogSec=15", "WatchdogSignal=SIGKILL", "LimitNOFILE=4096"):  # fmt: skip
         assert line in text.splitlines()
-    verify = shutil.which("systemd-analyze")
-    if verify:  # the test above holds on machines without systemd too
-        said = subprocess.run([verify, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
-        assert "pockfarm-agent" not in said.stderr, said.stderr
+
+
+@needs_program("systemd-analyze")
+def test_systemd_understands_the_unit_that_it_leaves(farm: LiveFarm, board: Board) -> None:
+    board.pipe(script(farm), POCKFARM_ENROL_TOKEN=farm.token())
+    words = ["systemd-analyze", "verify", "--man=no", str(board.root / "program" / "pockfarm-agent.service")]
+    said = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "pockfarm-agent" not in said.stderr, said.stderr
 
 
 def stub(board: Board, text: str) -> None:

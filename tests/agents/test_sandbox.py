@@ -27,6 +27,7 @@ BEST = probe(with_cgroup=False, shown=SHOWN)
 """As for binaries. Scripts are binaries here: they see the whole system, and no call is refused them."""
 HERE = replace(BEST, syscalls="any", landlock=False)
 LEAST = probe(most=1)
+NEEDS_NAMESPACES = pytest.mark.skipif(not HERE.namespaces, reason="there are no namespaces in this container")
 
 
 @pytest.fixture
@@ -140,9 +141,8 @@ def test_memory_limit(folder: Path) -> None:
     assert any("memory" in word for word in words)
 
 
+@NEEDS_NAMESPACES
 def test_no_network_and_no_survivors(loopback: None, folder: Path) -> None:
-    if not HERE.namespaces:
-        return  # a container without namespaces: the level says so, and there is nothing to hold it to
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         script = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
@@ -157,9 +157,8 @@ def test_no_network_and_no_survivors(loopback: None, folder: Path) -> None:
     held.until_let_go()
 
 
+@NEEDS_NAMESPACES
 def test_an_empty_root_with_only_the_jobs_folder(folder: Path, tmp_path: Path) -> None:
-    if not HERE.namespaces:
-        return  # as above
     beside = tmp_path / "state" / "device-key"
     script = f"cat {beside} >&2; touch {tmp_path}/outside; touch inside; echo in > out/inside; pwd >&2; {DONE}"
     ending, words, process = shell(folder, script)
@@ -171,9 +170,8 @@ def test_an_empty_root_with_only_the_jobs_folder(folder: Path, tmp_path: Path) -
     assert not (tmp_path / "outside").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_jobs_of_root_run_as_another_user(folder: Path, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        return  # only root can become another user
     os.chmod(tmp_path / "state", 0o700)
     os.chown(folder / "out", NOBODY, NOBODY)
     script = f"id -u >&2; cat ../../device-key >&2; echo x > out/made; {DONE}"

@@ -6,7 +6,6 @@ import configparser
 import copy
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ import yaml
 
 from service.settings import Settings
 from tests.architecture.sources import ROOT
+from tests.sample import some
+from tests.skips import needs_program
 from tests.thorough.topology.compose import OWN_MEMORY, SERVICES, command_of, program_of
 
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
@@ -69,15 +70,15 @@ def test_systemd_restarts_what_hangs(path: Path) -> None:
     assert [service["LimitNOFILE"]] == files
 
 
+@needs_program("systemd-analyze")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_systemd_understands_each_unit(path: Path, tmp_path: Path) -> None:
-    """By its own checker, where there is one; a Python that is there in place of the installed one."""
+    """By its own checker; a Python that is there in place of the installed one."""
     copy = tmp_path / path.name
     copy.write_text(path.read_text().replace("/opt/pockfarm/bin/python", sys.executable))
-    checker = shutil.which("systemd-analyze")
-    if checker:
-        said = subprocess.run([checker, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False)
-        assert path.stem not in said.stderr, said.stderr
+    words = ["systemd-analyze", "verify", "--man=no", str(copy)]
+    said = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert path.stem not in said.stderr, said.stderr
 
 
 KUBERNETES = "1.32"
@@ -135,7 +136,7 @@ def test_a_pod_is_as_restricted_as_its_namespace_wants(name: str) -> None:
 def test_every_mount_has_its_volume_and_every_name_its_object() -> None:
     objects = {(one["kind"], one["metadata"]["name"]) for one in MANIFESTS}
     objects.add(("Secret", "signing-key"))  # made by a command, from a file: see secret.example.yaml
-    for _, pod, container in containers():
+    for _, pod, container in some(containers()):
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
         for variable in container.get("env", ()):

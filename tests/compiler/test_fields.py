@@ -30,6 +30,7 @@ from compiler.targets import load
 from pockfarm.plan_text import explanation_text
 from tests.architecture.sources import ROOT
 from tests.compiler.frontend.onnx_graphs import model_of, node
+from tests.sample import some
 
 DOCUMENTS: Mapping[str, type[Any]] = {"plan": SparsePlan, "spec": TrainingSpec}
 FULL: dict[str, Any] = {"preset": "full"}
@@ -240,7 +241,7 @@ def test_each_field_is_published_and_one_letter_more_is_refused_with_its_name(do
     validator = Draft202012Validator(published_schema(document))
     validator.validate(body)
     DOCUMENTS[document].parse(body)
-    for place, _, keys in places_in(body):
+    for place, _, keys in some(places_in(body)):
         name = keys[-1]
         wrong = name[:2] + name[1:]
         other = copy.deepcopy(body)

@@ -1,4 +1,4 @@
-"""C sources as objects, and objects as libraries in this process; both are kept in the tests' cache by their content."""
+"""C sources as objects, and objects as libraries in this process; both are cached by their content."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from tests.agents.live_farm import LiveFarm
 from tests.architecture.sources import ROOT
 from tests.sample import sample
+from tests.skips import needs_program
 
 ASK = {
     "bash": """
@@ -43,7 +43,7 @@ PROGRAM = (
 )
 """Patient, for a machine that is busy with other tests."""
 START = {"bash": ["bash", "--norc", "-c"], "zsh": ["zsh", "-f", "-c"], "fish": ["fish", "--no-config", "-c"]}
-SHELLS = [shell for shell in ASK if shutil.which(shell)]
+SHELLS = [pytest.param(shell, id=shell, marks=needs_program(shell)) for shell in ASK]
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,6 @@ def offered(scripts: Path, line: str, shell: str = "bash") -> list[str]:
     return [line.split(":")[0] for line in lines] if shell == "zsh" else lines
 
 
-def test_bash_is_there() -> None:
-    assert "bash" in SHELLS
-
-
 @pytest.mark.parametrize("shell", sample(SHELLS, ("bash",)))
 @pytest.mark.parametrize(
     ("line", "some", "none"),
@@ -93,13 +89,13 @@ def test_a_shell_offers_what_may_follow(scripts: Path, shell: str, line: str, so
     assert not none & found
 
 
-def test_shells_offer_ids_of_a_farm_that_answers(scripts: Path, live: LiveFarm) -> None:
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_offer_ids_of_a_farm_that_answers(scripts: Path, live: LiveFarm, shell: str) -> None:
     run = live.run(live.keep_bundle())
-    for shell in SHELLS:
-        assert run in offered(scripts, "pockfarm report run_", shell)
-        assert run in offered(scripts, "pockfarm why ru", shell)
-        devices = offered(scripts, "pockfarm devices show dev_", shell)
-        assert not [word for word in devices if word.startswith("run_")]
+    assert run in offered(scripts, "pockfarm report run_", shell)
+    assert run in offered(scripts, "pockfarm why ru", shell)
+    devices = offered(scripts, "pockfarm devices show dev_", shell)
+    assert not [word for word in devices if word.startswith("run_")]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -31,7 +31,7 @@ from service.database.schema import (
     migrate,
 )
 from service.settings import Settings
-from tests.sample import sample
+from tests.sample import sample, some
 from tests.service.beginnings import Beginnings
 from tests.service.postgres import PostgresServer
 from tests.service.rows import Snapshot, describe, fill, snapshot
@@ -354,7 +354,7 @@ def test_there_is_one_head_and_files_are_named_for_their_revisions() -> None:
 
 
 def test_versions_do_not_import_our_code() -> None:
-    for path in (MIGRATIONS / "versions").glob("*.py"):
+    for path in some((MIGRATIONS / "versions").glob("*.py")):
         assert "service" not in [line.split()[1].split(".")[0] for line in path.read_text().splitlines()
                                  if line.startswith(("import ", "from "))]  # fmt: skip
 

@@ -19,15 +19,16 @@ from tests.compiler.codegen.emulation import run_emulated
 from tests.compiler.codegen.paired import SPECS, check, drawn
 from tests.kernel_harness.assembly import assembly
 from tests.kernel_harness.launch import Kernel
-from tests.kernel_harness.machine import runs
+from tests.skips import needs_instructions
 
 Direction = Literal["forward", "backward"]
 X86, ARM = "x86-64-v4-bf16", "snapdragon-8-gen-2"
 
 
-@pytest.mark.parametrize("name", SPECS if runs(load_cpu(X86)) else ())
+@needs_instructions(X86)
+@pytest.mark.parametrize("name", SPECS)
 def test_products_of_pairs(name: str) -> None:
-    """Where this machine has the instructions; the phone below has its own everywhere."""
+    """By instructions of this processor; the phone below is emulated."""
     spec, target = SPECS[name], load_cpu(X86)
     given, meant = drawn(spec)
     every = choices_of(spec, target, 2) if name.startswith("long") else ()
@@ -64,7 +65,8 @@ def scores_in_halves(spec: AttentionSpec) -> AttentionSpec:
     return replace(changed, products="bf16")
 
 
-@pytest.mark.parametrize("name", ATTENTION if runs(load_cpu(X86)) else ())
+@needs_instructions(X86)
+@pytest.mark.parametrize("name", ATTENTION)
 def test_scores_of_pairs(name: str) -> None:
     """Products of halves are exact in f32: beside the f32 kernel on the same numbers only the order of sums differs."""
     spec, target, rng = ATTENTION[name], load_cpu(X86), np.random.default_rng(5)

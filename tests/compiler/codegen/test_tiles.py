@@ -17,7 +17,7 @@ from tests.compiler.codegen.paired import BOTH, HALF, SPECS, check, drawn, paire
 from tests.compiler.codegen.tile_emulation import EMULATED, X86, emulated_kernels
 from tests.kernel_harness.assembly import assembly
 from tests.kernel_harness.launch import Kernel, build_in_process, build_object
-from tests.kernel_harness.machine import runs
+from tests.skips import needs_instructions
 
 MORE = {
     "one band": paired(MatmulSpec(1, 7, 16, 64, dtype="f32"), HALF),
@@ -44,7 +44,8 @@ def test_products_in_tiles(name: str) -> None:
         check_products(name, EMULATED, [functions])
 
 
-@pytest.mark.parametrize("name", ALL if runs(load_cpu(X86)) else ())
+@needs_instructions(X86)
+@pytest.mark.parametrize("name", ALL)
 def test_products_by_instructions(name: str) -> None:
     check_products(name, load_cpu(X86))
 

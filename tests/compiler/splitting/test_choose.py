@@ -33,8 +33,7 @@ def test_the_promised_peak_is_reached_and_fewer_strips_would_not(seed: int) -> N
     programs, _, _ = programs_of(bottlenecks(seed), LAST)
     before = peak_of(programs)
     splits = choose_splits(programs, no_scratch, 4)
-    if splits is None:
-        return
+    assert splits is not None
     assert peak_of(programs, splits) <= splits.peak_bytes <= (1 - GAIN) * before
     for name, own in splits.own.items():
         for number, split in enumerate(own):
@@ -42,11 +41,6 @@ def test_the_promised_peak_is_reached_and_fewer_strips_would_not(seed: int) -> N
             fewer = (Split(split.chain, coarser[-1]),) if coarser[-1] > 1 else ()
             others = {**splits.own, name: (*own[:number], *fewer, *own[number + 1 :])}
             assert peak_of(programs, Splits(others, 0)) > 0.95 * splits.peak_bytes
-
-
-def test_most_random_bottlenecks_gain() -> None:
-    made = [choose_splits(programs_of(bottlenecks(seed), LAST)[0], no_scratch, 4) for seed in range(12)]
-    assert sum(splits is not None for splits in made) >= 6
 
 
 def test_narrower_strips_are_worth_a_way_only_if_they_gain() -> None:

@@ -50,11 +50,12 @@ def test_a_held_lock_holds_up_the_migration_and_nobody_behind_it(postgres: Postg
             thread.start()
 
             def waits() -> bool:
+                waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
                 with database.engine.connect() as reader:  # would queue behind a migration that waits for good
                     reader.execute(text("SET LOCAL lock_timeout = '60s'"))
+                    is_one = bool(reader.scalar(waiting))
                     assert reader.scalar(text("SELECT count(*) FROM runs")) == 0
-                    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-                    return bool(reader.scalar(waiting))
+                    return is_one
 
             until(waits)
             assert thread.is_alive(), "it waits"

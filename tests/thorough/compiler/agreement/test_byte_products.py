@@ -19,6 +19,7 @@ from compiler.targets import load_cpu
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.kernel_harness.machine import runs
 from tests.models import export
+from tests.skips import needs_instructions
 
 RATE, BATCH = 0.1, 24
 BOARD, X86 = "raspberry-pi-5", "x86-64-v4-vnni"
@@ -119,7 +120,7 @@ def gradients(module: nn.Module, x: Tensor, y: Tensor) -> tuple[float, dict[str,
 
 
 @pytest.mark.parametrize(
-    ("target", "runner"), [(BOARD, ("qemu-aarch64-static",)), *([(X86, ())] if runs(load_cpu(X86)) else [])]
+    ("target", "runner"), [(BOARD, ("qemu-aarch64-static",)), pytest.param(X86, (), marks=needs_instructions(X86))]
 )
 def test_a_step_is_that_of_a_module_which_rounds_rows(
     target: str, runner: tuple[str, ...], tmp_path: Path, kernel_cache: Path
