@@ -67,7 +67,7 @@ def pip(progress: Progress, *arguments: str, about: int = 1) -> None:
     names: set[str] = set()  # a resolver that goes back meets a package again
 
     def state(line: str) -> str | None:
-        if line.startswith("WARNING"):
+        if line.startswith(("WARNING", "Attempting uninstall", "Found existing", "Uninstalling", "Successfully uni")):
             return None
         if match := re.match(r"(?:Collecting|Processing) (?:\S*/)?([A-Za-z0-9_.]+)", line):
             names.add(match[1].lower())

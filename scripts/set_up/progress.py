@@ -37,7 +37,7 @@ class Progress:
     def step(self, name: str) -> Iterator[Callable[[str], None]]:
         """Show a step for as long as it runs, with the state that was last given to the returned function."""
         with self._lock:
-            self._states[name], self._started[name] = "working", time.monotonic()
+            self._states[name], self._started[name] = "at work", time.monotonic()
         try:
             yield lambda state: self._states.__setitem__(name, state)
         finally:
