@@ -26,6 +26,7 @@ from benchmarks.prepare import BENCH, Prepared, plan_of, prepare
 from benchmarks.sides import data_arguments
 from compiler.api import BuildSettings, compile_training
 from compiler.cache_folder import cache_folder
+from compiler.codegen.workers import kept_workers
 from compiler.kernels.spec import MatmulSpec
 from compiler.program.halves import Held, holding
 from compiler.spec.documents import TrainingSpec
@@ -143,6 +144,7 @@ def steps(name: str, target: CpuTarget, threads: int, rounds: int) -> None:
         print(f"  {named[over]} / {named[by]}: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
 
 
+@kept_workers(1)
 def main() -> None:
     """Products, then the workloads that were asked for."""
     able = [name for name in names("cpu") if load_cpu(name).has_bf16 and runs(load_cpu(name))]

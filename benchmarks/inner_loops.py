@@ -29,7 +29,7 @@ from typing import Any, get_args
 
 from benchmarks.assembly import Loop, around, hottest_loop, multiply_adds
 from compiler.codegen.choice import DEFAULT, Choice
-from compiler.codegen.family import choices_of, emit_kernel
+from compiler.codegen.family import choices_of
 from compiler.kernels.spec import AttentionSpec, ConvSpec, DepthwiseSpec, KernelSpec, MatmulSpec
 from compiler.pipeline import walk
 from compiler.program.program import Program
@@ -37,6 +37,7 @@ from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Compute
 from compiler.targets import CpuTarget, load_cpu, names
+from tests.kernel_harness.assembly import assembly
 
 ANALYSED = (MatmulSpec, ConvSpec, DepthwiseSpec, AttentionSpec)
 GOAL = 0.8
@@ -145,7 +146,7 @@ def analyse(specs: Mapping[KernelSpec, int], target: CpuTarget, variants: bool =
 
 def examine(spec: KernelSpec, calls: int, target: CpuTarget, choice: Choice) -> Finding | None:
     """The hottest loop of one kernel on the target's core; None if it has no loop that multiplies."""
-    text = kernel_assembly(spec, target, choice)
+    text = assembly(spec, target, target.cores, choice)
     loop = hottest_loop(text)
     if loop is None:
         return None
@@ -168,13 +169,6 @@ def _end_of_block(text: str, loop: Loop, target: CpuTarget) -> float:
         return 0.0
     steps = 2 * loop.fma_instructions / loop.accumulators
     return simulate(end, core_of(target), target.triple).cycles * steps / SHORT
-
-
-def kernel_assembly(spec: KernelSpec, target: CpuTarget, choice: Choice = DEFAULT) -> str:
-    """The kernel's assembly, as LLVM writes it for the target."""
-    from tests.kernel_harness.assembly import assembly
-
-    return assembly(emit_kernel(spec, target, target.cores, choice), target)
 
 
 def peak(target: CpuTarget) -> float:

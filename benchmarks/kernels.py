@@ -1,6 +1,6 @@
 """Speed of every contraction of one training step of MobileNetV2 (1.0, 224 px), against the machine's measured peak.
 
-    python benchmarks/kernels.py [--batch 8] [--threads 1 2] [--repeat 15] [--only TEXT]
+    python -m benchmarks.kernels [--batch 8] [--threads 1 2] [--repeat 15] [--only TEXT]
 
 Each distinct kernel is built and timed alone (best of several runs, operands as the last run left them in the caches).
 Prints, slowest first: time, GFLOP/s, GB/s of its operands, and how often the step calls it; then the totals by kind.
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from compiler.codegen.workers import kept_workers
 from compiler.kernels.spec import ConvSpec, DepthwiseSpec, MatmulSpec
 from compiler.targets import Target, load
 from tests.kernel_harness.launch import Kernel
@@ -125,6 +126,7 @@ def table(batch: int, target: Target, threads: int, repeat: int, only: str) -> N
     print(f"{sum(s for s, _ in totals.values()) * 1e3:9.2f} ms in all")
 
 
+@kept_workers(1)
 def main() -> None:
     """Parse the command line and print the tables."""
     parser = argparse.ArgumentParser(description="Speed of every contraction of a MobileNetV2 training step.")

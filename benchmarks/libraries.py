@@ -108,6 +108,7 @@ def compare(workload: str, plan: str, rounds: int) -> list[Compared]:
     from benchmarks.prepare import plan_of, prepare
     from benchmarks.sides import build_step
     from compiler.bundle.archive import KERNELS
+    from compiler.codegen.workers import kept_workers
     from compiler.kernels.spec import ConvSpec, MatmulSpec
     from compiler.targets import load
     from compiler.tuning.catalogue import Catalogue
@@ -117,21 +118,22 @@ def compare(workload: str, plan: str, rounds: int) -> list[Compared]:
     prepared, target = prepare(workload, WORKLOADS[workload]), load(native_target())
     folder, _ = build_step(prepared, plan_of(prepared.workload.model, plan), 1, prepared.workload.batch)
     found = []
-    for one in Catalogue.parse((folder / KERNELS).read_bytes()).kernels:
-        if isinstance(one.spec, MatmulSpec):
-            runs = product_runs(one.spec)
-        elif isinstance(one.spec, ConvSpec):
-            runs = convolution_runs(one.spec)
-        else:
-            continue
-        kernel = Kernel(one.spec, target, 1)
-        storages = kernel.storages()
-        for storage, tensor in zip(storages, kernel.types.inputs, strict=False):
-            storage.view(tensor)[...] = 1
-        call = functools.partial(kernel.call, storages)
-        found.append(
-            Compared(one.name, one.calls, one.flops // one.calls, best_of_turns({"ours": call, **runs}, rounds))
-        )
+    with kept_workers(1):
+        for one in Catalogue.parse((folder / KERNELS).read_bytes()).kernels:
+            if isinstance(one.spec, MatmulSpec):
+                runs = product_runs(one.spec)
+            elif isinstance(one.spec, ConvSpec):
+                runs = convolution_runs(one.spec)
+            else:
+                continue
+            kernel = Kernel(one.spec, target, 1)
+            storages = kernel.storages()
+            for storage, tensor in zip(storages, kernel.types.inputs, strict=False):
+                storage.view(tensor)[...] = 1
+            call = functools.partial(kernel.call, storages)
+            found.append(
+                Compared(one.name, one.calls, one.flops // one.calls, best_of_turns({"ours": call, **runs}, rounds))
+            )
     return found
 
 

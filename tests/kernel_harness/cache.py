@@ -1,9 +1,12 @@
-"""Where tests and benchmarks keep the kernels that they build."""
+"""Where tests and benchmarks keep the kernels that they build, and what they make of them."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -26,3 +29,18 @@ def kernel_cache_folder() -> Path:
         with contextlib.suppress(FileExistsError):
             (folder / name).symlink_to(cache_folder() / name)
     return folder
+
+
+def cached_file(kind: str, content: bytes, make: Callable[[Path], object]) -> Path:
+    """The file that `make` writes at the path it is given, from this content; it is made once.
+
+    It is made in a folder of its own, then moved, so that other processes see all of it or none.
+    """
+    folder = kernel_cache_folder() / kind
+    path = folder / hashlib.sha256(content).hexdigest()
+    if not path.exists():
+        folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as partial:
+            make(Path(partial) / path.name)
+            (Path(partial) / path.name).replace(path)
+    return path

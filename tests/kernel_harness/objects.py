@@ -1,21 +1,17 @@
-"""C sources as objects, and objects as libraries in this process; both are cached by their content."""
+"""C sources as objects, and objects as libraries in this process."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import os
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import ziglang
 
 from compiler.cache_folder import LINKER, cache_folder
 from compiler.errors import BuildError
-from tests.kernel_harness.cache import kernel_cache_folder
+from tests.kernel_harness.cache import cached_file
 
 
 def load_library(*objects: bytes) -> ctypes.CDLL:
@@ -23,14 +19,14 @@ def load_library(*objects: bytes) -> ctypes.CDLL:
 
     The same objects are loaded once in a process, with one set of variables. Raises: BuildError.
     """
-    path = _path("libraries", b"\0".join(objects), ".so")
-    if not path.exists():
-        with _partial(path) as (folder, library):
-            names = [folder / f"{number}.o" for number in range(len(objects))]
-            for name, content in zip(names, objects, strict=True):
-                name.write_bytes(content)
-            link_library(library, *names)
-    return ctypes.CDLL(str(path), mode=os.RTLD_NOW)
+
+    def link(library: Path) -> None:
+        paths = [library.with_name(f"{number}.o") for number in range(len(objects))]
+        for path, content in zip(paths, objects, strict=True):
+            path.write_bytes(content)
+        link_library(library, *paths)
+
+    return ctypes.CDLL(str(cached_file("libraries", b"\0".join(objects), link)), mode=os.RTLD_NOW)
 
 
 def link_library(library: Path, *objects: Path) -> None:
@@ -43,33 +39,18 @@ def object_file(source: str, *options: str, compiler: str = "cc") -> Path:
 
     Raises: BuildError.
     """
-    path = _path("objects", "\0".join((source, compiler, *options)).encode(), ".o")
-    if not path.exists():
-        with _partial(path) as (folder, compiled):
-            (folder / "source.c").write_text(source)
-            run_zig(compiler, *options, "-c", str(folder / "source.c"), "-o", str(compiled))
-    return path
+
+    def compile_source(compiled: Path) -> None:
+        compiled.with_name("source.c").write_text(source)
+        run_zig(compiler, *options, "-c", str(compiled.with_name("source.c")), "-o", str(compiled))
+
+    return cached_file("objects", "\0".join((source, compiler, *options)).encode(), compile_source)
 
 
 def run_zig(program: str, *arguments: str) -> str:
     """Run one of zig's programs (`cc`, `ld.lld`) and return its output, of both streams. Raises: BuildError."""
     zig = str(Path(ziglang.__file__).parent / "zig")
     return _run(zig, program, *arguments, ZIG_GLOBAL_CACHE_DIR=str(cache_folder() / LINKER))
-
-
-def _path(kind: str, content: bytes, suffix: str) -> Path:
-    folder = kernel_cache_folder() / kind
-    folder.mkdir(exist_ok=True)
-    return folder / f"{hashlib.sha256(content).hexdigest()}{suffix}"
-
-
-@contextlib.contextmanager
-def _partial(path: Path) -> Iterator[tuple[Path, Path]]:
-    """A folder to work in and a file in it that becomes `path` in the end, so that others see all of it or none."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as name:
-        folder = Path(name)
-        yield folder, folder / path.name
-        (folder / path.name).replace(path)
 
 
 def _run(*command: str, **variables: str) -> str:

@@ -13,9 +13,14 @@ from compiler.codegen.artefacts import CompiledKernel
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import BuildError
 from compiler.graph import Array, TensorType
+from tests.kernel_harness.cache import cached_file
 
 DRIVER = "libOpenCL.so.1"
 _ALL_DEVICES = 0xFFFFFFFF
+_OPTIONS = b"-cl-std=CL1.2 -cl-opt-disable"
+"""Each kernel runs once or twice: to optimize it would take longer than that saves."""
+_DEVICE_NAME, _DRIVER_VERSION = 0x102B, 0x102D
+_BINARY_SIZES, _BINARIES = 0x1165, 0x1166
 _BUILD_LOG = 0x1183
 _GUARD_BYTES = 64
 _GUARD = 0xA5
@@ -30,6 +35,7 @@ class OpenCl:
             "clCreateContext",
             "clCreateCommandQueue",
             "clCreateProgramWithSource",
+            "clCreateProgramWithBinary",
             "clCreateKernel",
             "clCreateBuffer",
         ):
@@ -43,22 +49,51 @@ class OpenCl:
         self._check(code.value, "clCreateContext")
         self._queue = c_void_p(self._cl.clCreateCommandQueue(self._context, self._device, c_uint64(0), byref(code)))
         self._check(code.value, "clCreateCommandQueue")
+        self._identity = b"\0".join(map(self._device_info, (_DEVICE_NAME, _DRIVER_VERSION)))
+
+    def _device_info(self, number: int) -> bytes:
+        text = ctypes.create_string_buffer(1 << 10)
+        code = self._cl.clGetDeviceInfo(self._device, number, c_size_t(len(text)), text, None)
+        self._check(code, "clGetDeviceInfo")
+        return text.value
 
     def _check(self, code: int, function: str) -> None:
         if code:
             raise BuildError(f"{function} returned {code}", where=DRIVER)
 
     def program(self, text: bytes) -> c_void_p:
-        """A program built from its text. Raises: BuildError with the compiler's log."""
+        """A program built from its text, the device's code for it from the cache. Raises: BuildError with the log."""
+        key = b"\0".join((self._identity, _OPTIONS, text))
+        binary = cached_file("programs", key, lambda path: path.write_bytes(self._binary(text))).read_bytes()
         code = c_int()
+        parts, sizes = (c_char_p * 1)(binary), (c_size_t * 1)(len(binary))
+        program = c_void_p(
+            self._cl.clCreateProgramWithBinary(self._context, 1, byref(self._device), sizes, parts, None, byref(code))
+        )
+        self._check(code.value, "clCreateProgramWithBinary")
+        self._build(program, text)
+        return program
+
+    def _binary(self, text: bytes) -> bytes:
+        code, size = c_int(), c_size_t()
         lines, sizes = (c_char_p * 1)(text), (c_size_t * 1)(len(text))
         program = c_void_p(self._cl.clCreateProgramWithSource(self._context, 1, lines, sizes, byref(code)))
         self._check(code.value, "clCreateProgramWithSource")
-        if self._cl.clBuildProgram(program, 1, byref(self._device), b"-cl-std=CL1.2 -cl-opt-disable", None, None):
+        self._build(program, text)
+        code = self._cl.clGetProgramInfo(program, _BINARY_SIZES, c_size_t(ctypes.sizeof(size)), byref(size), None)
+        self._check(code, "clGetProgramInfo")
+        binary = ctypes.create_string_buffer(size.value)
+        parts = (c_void_p * 1)(ctypes.addressof(binary))
+        code = self._cl.clGetProgramInfo(program, _BINARIES, c_size_t(ctypes.sizeof(parts)), parts, None)
+        self._check(code, "clGetProgramInfo")
+        self._cl.clReleaseProgram(program)
+        return binary.raw
+
+    def _build(self, program: c_void_p, text: bytes) -> None:
+        if self._cl.clBuildProgram(program, 1, byref(self._device), _OPTIONS, None, None):
             log = ctypes.create_string_buffer(1 << 16)
             self._cl.clGetProgramBuildInfo(program, self._device, _BUILD_LOG, c_size_t(len(log)), log, None)
             raise BuildError(log.value.decode(errors="replace"), where=text.decode())
-        return program
 
     def run(self, kernel: CompiledKernel, operands: Sequence[bytearray]) -> None:
         """Run all launches of a kernel over operands, each in a buffer of its own; their bytes change in place.

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from compiler.codegen.choice import DEFAULT, choose
+from compiler.codegen.choice import choose
 from compiler.codegen.conv.plan import method_of
-from compiler.codegen.family import emit_kernel
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import Contraction, Kind, conv, depthwise, distance, expected, random_inputs
@@ -68,7 +67,7 @@ def test_no_calls_and_vector_arithmetic(name: str, target: str) -> None:
     """Nothing falls back to library calls (other than clearing memory) or to scalar multiply-adds
     (other than for the last odd column)."""
     board = load_cpu(target)
-    code = assembly(emit_kernel(KERNELS[name], board, 4, DEFAULT), board)
+    code = assembly(KERNELS[name], board, 4)
     called = set(re.findall(r"(?<!%)\b(?:bl|callq)\s+([\w@]+)", code))
     assert not called - {"memset", "memset@PLT", "memcpy", "memcpy@PLT"}
     vector, scalar = (r"\bfmla\b", r"\bfmadd\b") if target == "raspberry-pi-4" else (r"vfmadd\w*ps\b", r"vfmadd\w*ss\b")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.assembly import around, hottest_loop, innermost_loops
-from benchmarks.inner_loops import kernel_assembly
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import Contraction, conv
 from tests.compiler.codegen.halves import multiplied
+from tests.kernel_harness.assembly import assembly
 
 PADS = (1, 1, 1, 1)
 SPECS: dict[str, Contraction] = {
@@ -28,7 +28,7 @@ SPECS: dict[str, Contraction] = {
 @pytest.mark.parametrize("target", ["raspberry-pi-4", "raspberry-pi-5"])
 @pytest.mark.parametrize("name", list(SPECS))
 def test_the_hottest_loop_is_multiply_adds_from_registers(name: str, target: str) -> None:
-    loop = hottest_loop(kernel_assembly(SPECS[name], load_cpu(target)))
+    loop = hottest_loop(assembly(SPECS[name], load_cpu(target), load_cpu(target).cores))
     assert loop is not None
     assert loop.spills == 0, "\n".join(loop.instructions)
     assert loop.scalar_fmas == 0
@@ -39,7 +39,7 @@ def test_the_hottest_loop_is_multiply_adds_from_registers(name: str, target: str
 
 def test_products_of_float16_fill_their_vectors() -> None:
     spec = multiplied("f16", MatmulSpec(1, 196, 384, 640, dtype="f32"), ("f16", None, "f16"))
-    loop = hottest_loop(kernel_assembly(spec, load_cpu("raspberry-pi-5")))
+    loop = hottest_loop(assembly(spec, load_cpu("raspberry-pi-5"), load_cpu("raspberry-pi-5").cores))
     assert loop is not None
     assert loop.spills == 0, "\n".join(loop.instructions)
     assert loop.multiply_adds == 8 * loop.fma_instructions

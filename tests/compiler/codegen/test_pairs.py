@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.codegen.choice import DEFAULT
-from compiler.codegen.family import choices_of, emit_kernel, frugal_choice
+from compiler.codegen.family import choices_of, frugal_choice
 from compiler.kernels.spec import AttentionSpec
 from compiler.program.halves import holding, may_be_half
 from compiler.program.operands import operand_types
@@ -46,7 +46,7 @@ def test_products_of_pairs_on_a_phone(name: str) -> None:
 
 @pytest.mark.parametrize(("target", "instruction"), [(X86, "vdpbf16ps"), (ARM, "bfdot")])
 def test_pairs_are_multiplied_by_instructions(target: str, instruction: str) -> None:
-    text = assembly(emit_kernel(SPECS["forward"], load_cpu(target), 1, DEFAULT), load_cpu(target))
+    text = assembly(SPECS["forward"], load_cpu(target))
     assert text.count(instruction) > 4
     assert "fmadd" not in text
     assert "fmla" not in text
@@ -91,4 +91,4 @@ def test_scores_of_pairs(name: str) -> None:
 def test_scores_are_multiplied_by_instructions() -> None:
     spec = scores_in_halves(ATTENTION["forward"])
     for name, instruction in ((X86, "vdpbf16ps"), (ARM, "bfdot")):
-        assert instruction in assembly(emit_kernel(spec, load_cpu(name), 1, DEFAULT), load_cpu(name))
+        assert instruction in assembly(spec, load_cpu(name))

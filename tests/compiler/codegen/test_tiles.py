@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from compiler.codegen.choice import DEFAULT
-from compiler.codegen.family import choices_of, emit_kernel, frugal_choice
+from compiler.codegen.family import choices_of, frugal_choice
 from compiler.kernels.spec import MatmulSpec
 from compiler.targets import CpuTarget, load_cpu
 from tests.compiler.codegen.paired import BOTH, HALF, SPECS, check, drawn, paired
@@ -52,7 +52,7 @@ def test_products_by_instructions(name: str) -> None:
 
 def test_tiles_are_multiplied_by_instructions() -> None:
     """Four products for two loads of each side; nothing is left to vectors but what rounds and packs."""
-    text = assembly(emit_kernel(MORE["whole tiles"], load_cpu(X86), 1, DEFAULT), load_cpu(X86))
+    text = assembly(MORE["whole tiles"], load_cpu(X86))
     assert text.count("tdpbf16ps") == text.count("tileloadd") == 4 * 4, "four turns, written out"
     assert text.count("tilestored") == 4
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
