@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
+from sqlalchemy import update
 
 from service.app import create_app
-from service.database.models import Base
+from service.database.models import Base, Device
 from service.farm import Farm
 from service.keys.service import Role, create_key, create_link
 from service.settings import Settings
@@ -30,6 +32,8 @@ class SeededFarm:
     app: FastAPI
     farm: Farm
     ids: Seeded
+    seen_at: list[float] = field(default_factory=lambda: [time.time()])
+    """When the devices were last made to have been seen as lately as in the beginning."""
 
     def link(self, role: Role = "operator") -> str:
         """The path of a one-time link."""
@@ -37,6 +41,12 @@ class SeededFarm:
             key, _ = create_key(session, name="test", role=role)
             token, _ = create_link(session, key_id=key.id, lifetime_s=3600)
         return f"/open/{token}"
+
+    def see_devices(self) -> None:
+        """Let them be as long ago as in the beginning, however long the tests before took."""
+        before, self.seen_at[0] = self.seen_at[0], time.time()
+        with self.farm.database.transaction() as session:
+            session.execute(update(Device).values(last_seen_at=Device.last_seen_at + self.seen_at[0] - before))
 
     def browser(self) -> TestClient:
         """A client with a session cookie, that asks for pages."""
@@ -71,6 +81,12 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
     made = make_farm(tmp_path_factory.mktemp("farm"))
     yield made
     made.farm.close()
+
+
+@pytest.fixture(autouse=True)
+def _see_devices(request: pytest.FixtureRequest) -> None:
+    if "seeded" in request.fixturenames:
+        request.getfixturevalue("seeded").see_devices()
 
 
 @pytest.fixture(scope="package")

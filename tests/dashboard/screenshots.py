@@ -18,7 +18,7 @@ import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from service.dashboard.pages.admin.index import PAGES
-from tests.dashboard.conftest import SeededFarm, make_farm
+from tests.dashboard.conftest import PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.seeder import digest
 
 CHROMIUM_ARGUMENTS = (
@@ -125,6 +125,7 @@ def open_page(browser: Browser, look: Look, address: str, link: str = "") -> Pag
         base_url=address,
     )
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     if link:
         page.goto(link)
     return page

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import delete
 
 from service.database.models import Event, Job, Run
-from tests.dashboard.conftest import SeededFarm, make_farm
+from tests.dashboard.conftest import PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.screenshots import LOOKS, Look, open_page, pages_of, serving
 from tests.dashboard.test_pages import pages_of_each_kind
 from tests.sample import some
@@ -195,6 +195,7 @@ def test_a_queued_runs_page_shows_its_curve_and_validations_as_they_come(web: Br
 def test_pages_read_the_same_without_javascript(web: Browser, address: str, seeded: SeededFarm) -> None:
     context = web.new_context(java_script_enabled=False, base_url=address)
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(seeded.link())
     page.goto(f"/dashboard/runs/{seeded.ids.running_run}")
     expect(page.get_by_text("148 of 400 steps")).to_be_visible()

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
 
-from tests.dashboard.conftest import SeededFarm
+from tests.dashboard.conftest import PATIENCE_MS, SeededFarm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page
 
@@ -52,6 +52,7 @@ def test_typing_narrows_the_list_and_an_address_opens_its_endpoint(
     expect(page.locator("#get-devices")).to_be_visible()
     page.context.close()
     plain = web.new_context(java_script_enabled=False, base_url=address).new_page()
+    plain.set_default_timeout(PATIENCE_MS)
     plain.goto(seeded.link())
     plain.goto("/dashboard/api")
     expect(plain.get_by_label("Find an endpoint")).to_be_hidden()

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
 
 from service.database.models import Job
-from tests.dashboard.conftest import SeededFarm, make_farm
+from tests.dashboard.conftest import PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page, serving
 
@@ -36,6 +36,7 @@ def test_a_person_stops_a_compile_without_javascript(web: Browser, tmp_path: Pat
     with serving(own) as address:
         context = web.new_context(java_script_enabled=False, base_url=address)
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.goto(own.link())
         page.goto(f"/dashboard/jobs/{job_id}")
         page.locator("#job-actions summary").click()

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from service.dashboard import library, render
 from service.dashboard.charts.interactive import Chart, Line
-from tests.dashboard.conftest import SeededFarm
+from tests.dashboard.conftest import PATIENCE_MS, SeededFarm
 from tests.dashboard.screenshots import LOOKS, open_page, quiet_page
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
@@ -167,6 +167,7 @@ def test_dark_has_its_own_colours_and_comes_without_loading_again(page: Page, se
 def test_without_javascript_the_pictures_are_there(web: Browser, address: str, seeded: SeededFarm) -> None:
     context = web.new_context(base_url=address, java_script_enabled=False)
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(seeded.link())
     page.goto(f"/dashboard/runs/{seeded.ids.train_run}")
     for picture in ("step", "loss"):

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from service.database.models import ApiKey, Device
 from service.keys.service import create_key, create_link
-from tests.dashboard.conftest import BROWSER, SeededFarm, make_farm
+from tests.dashboard.conftest import BROWSER, PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.screenshots import LOOKS, open_page, pages_of, serving
 from tests.dashboard.test_forms import SAME, open_as, token_in
 
@@ -157,6 +157,7 @@ def test_a_device_is_renamed(window: Page, own: SeededFarm) -> None:
 def test_it_all_works_without_scripts(web: Browser, address: str, own: SeededFarm) -> None:
     context = web.new_context(java_script_enabled=False, base_url=address)
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(own.link())
     page.goto("/dashboard/admin/keys")
     page.locator("#new-key").get_by_label("Name").fill("by hand")

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from service.database.models import Run
-from tests.dashboard.conftest import SeededFarm
+from tests.dashboard.conftest import PATIENCE_MS, SeededFarm
 from tests.dashboard.screenshots import LOOKS, quiet_page
 from tests.thorough.dashboard.test_live_charts import chart, point_at, reach, values
 
@@ -67,6 +67,7 @@ def test_kernels_are_sorted_and_found_without_loading(page: Page, served: tuple[
 def test_kernels_are_found_without_javascript(web: Browser, served: tuple[SeededFarm, str]) -> None:
     context = web.new_context(java_script_enabled=False, base_url=served[1])
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(served[0].link())
     page.goto(f"/dashboard/runs/{served[0].ids.sparse_run}")
     page.get_by_label("Find a kernel").fill("depthwise")

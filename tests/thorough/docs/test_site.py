@@ -14,7 +14,7 @@ from playwright.sync_api import Page, Request, expect
 from pockfarm.cli import parser
 from service import manual
 from tests.architecture.sources import ROOT
-from tests.dashboard.conftest import make_farm
+from tests.dashboard.conftest import PATIENCE_MS, make_farm
 from tests.dashboard.screenshots import chromium, serving
 
 pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.usefixtures("loopback")]
@@ -80,6 +80,7 @@ def reader(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     with pytest.MonkeyPatch.context() as patch, chromium() as browser, serving(seeded) as address:
         patch.setattr(manual, "SITE", site)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda one: noise.append(one.text) if one.type in ("warning", "error") else None)
         page.on("pageerror", lambda error: noise.append(str(error)))
         page.on("requestfailed", lambda one: None if left(one) else noise.append(f"{one.url}: {one.failure}"))
