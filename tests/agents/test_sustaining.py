@@ -233,10 +233,11 @@ def test_steps_count_for_the_window_in_which_they_were_heard_of() -> None:
 @pytest.mark.usefixtures("clock")
 def test_what_cannot_be_is_no_sustained_run(real: Path) -> None:
     report = run_bundle(real, SETTINGS).report
-    assert report.sustained is not None
     report = replace(report, run_s=LASTS_S + 1, finished_at=report.finished_at + LASTS_S)
+    sustained = report.sustained
+    assert sustained is not None
     check_plausible(report, device_of(report))
-    told = to_json(report.sustained)
+    told = to_json(sustained)
     one = told["windows"][0]
     changes: tuple[dict[str, Any], ...] = (
         {"window_s": 0.0}, {"window_s": 4000.0}, {"windows": []}, {"steps": told["steps"] + 1}, {"batch": 0},
@@ -256,8 +257,8 @@ def test_what_cannot_be_is_no_sustained_run(real: Path) -> None:
     assert report.sustained is not None
     for other, where in (
         (replace(report, run_s=0.5), "sustained.windows"),
-        (replace(report, sustained=replace(report.sustained, began_at=report.finished_at + 900)), "sustained.began_at"),
-        (replace(report, sustained=replace(report.sustained, began_at=report.started_at - 900)), "sustained.began_at"),
+        (replace(report, sustained=replace(sustained, began_at=report.finished_at + 900)), "sustained.began_at"),
+        (replace(report, sustained=replace(sustained, began_at=report.started_at - 900)), "sustained.began_at"),
     ):
         with pytest.raises(ProtocolError, match=where):
             check_plausible(other, device_of(other))

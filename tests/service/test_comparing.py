@@ -246,7 +246,7 @@ def test_what_a_comparison_needs_stays(farm: TestFarm) -> None:
 
 def test_a_real_agent_compares_real_bundles(tmp_path: Path, loopback: None) -> None:
     files = []
-    for name, turns in (("one", 300_000), ("two", 600_000)):
+    for name, turns in (("one", 100_000), ("two", 4_000_000)):
         (tmp_path / name).mkdir()
         files.append(real_bundle(tmp_path / name, turns=turns))
     with live_farm(tmp_path / "farm") as live:
@@ -262,4 +262,4 @@ def test_a_real_agent_compares_real_bundles(tmp_path: Path, loopback: None) -> N
             told = live.http.get(f"/runs/{run['id']}/report").json()["comparison"]
         finally:
             agent.end()
-    assert told["bundles"][1]["ratio"] > 1.3, "twice the work of its kernel"
+    assert told["bundles"][1]["ratio"] > 1.3, "forty times the work of its kernel, however busy the machine is"

@@ -276,5 +276,5 @@ def test_a_real_agent_sustains_a_real_bundle(tmp_path: Path, loopback: None) -> 
         finally:
             agent.end()
     assert (len(found["windows"]), found["window_s"], found["ended"]) == (10, 1.0, "time")
-    assert 1000.0 <= found["sustained_us"] < 10_000.0
+    assert found["sustained_us"] >= 1000.0
     assert found["says"].startswith("cannot tell: too few windows")

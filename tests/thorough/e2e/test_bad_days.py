@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from device_agents.wire import MAX_STEPS
 from pockfarm.errors import Failed, Refused
 from pockfarm.values import Run
 from tests.e2e.conftest import LiveFarm
@@ -22,8 +23,8 @@ pytestmark = [
     # `up` leaves the farm running on purpose
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
-FOREVER = 1_000_000
-"""Steps of a run that is still there when we look: an hour, at this batch."""
+FOREVER = MAX_STEPS
+"""Steps of a run that is still there when we look: some minutes, at this batch."""
 LONG_SPEC = "batch: 256"
 
 

@@ -62,8 +62,9 @@ class Work:
         return patiently(lambda: self.client.run(run_id))
 
     def is_compiling(self) -> bool:
+        """The compiler is at work: what it needs of the storage is there."""
         job = self.job()
-        return job is not None and job.state == "compiling"
+        return job is not None and job.state == "compiling" and job.stage != ""
 
     def is_training(self) -> bool:
         """All runs make steps."""
