@@ -24,6 +24,8 @@ CODE = {".py", ".c", ".h", ".js", ".html", ".css"}
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|raise NotImplemented" + r"Error")
 LEFT_OUT = re.compile(r"pytest\.(mark\.)?xf" + r"ail|unittest\.sk" + r"ip|importor" + r"skip")
 """Ways to leave a test out for which `tests/skips.py` has no reason to show."""
+SHORTEST_S = 0.001
+"""Lets other threads run."""
 SKIPS = ("skip", "mark.skip", "mark.skipif")
 REGISTRY_HOSTS = re.compile(
     r"pypi\.or" + r"g|pythonhosted\.or" + r"g|registry\.npmj" + r"s|docker\.i" + r"o|ghcr\.i" + r"o|quay\.i" + r"o"
@@ -73,6 +75,23 @@ def silent(text: str) -> list[str]:
             guards = [one for one in node.body if isinstance(one, ast.If) and isinstance(one.body[0], ast.Return)]
             found += [f"{one.lineno}: {node.name}" for one in guards]
     return found
+
+
+def test_no_test_waits_for_a_clock() -> None:
+    """What comes about is waited for by `tests/waiting.py`; where time is the subject, it is the test's own."""
+    tests = [path for path in python_files("tests") if path.name.startswith("test_")]
+    assert offenders(tests, sleeps) == {}
+
+
+def sleeps(text: str) -> list[str]:
+    """Calls that wait for a fixed time, but for the shortest."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.args]
+    return [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in calls
+        if ast.unparse(node.func) in ("time.sleep", "asyncio.sleep", "anyio.sleep", "threading.Timer")
+        and not (isinstance(node.args[0], ast.Constant) and float(ast.unparse(node.args[0])) <= SHORTEST_S)
+    ]
 
 
 def test_what_is_silent_is_noticed() -> None:
