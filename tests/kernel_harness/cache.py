@@ -31,13 +31,14 @@ def kernel_cache_folder() -> Path:
     return folder
 
 
-def cached_file(kind: str, content: bytes, make: Callable[[Path], object]) -> Path:
+def cached_file(kind: str, content: bytes, make: Callable[[Path], object], suffix: str = "") -> Path:
     """The file that `make` writes at the path it is given, from this content; it is made once.
 
-    It is made in a folder of its own, then moved, so that other processes see all of it or none.
+    It is made in a folder of its own, then moved, so that other processes see all of it or none. `suffix`: how its name
+    ends, by which compilers and linkers know a file.
     """
     folder = kernel_cache_folder() / kind
-    path = folder / hashlib.sha256(content).hexdigest()
+    path = folder / f"{hashlib.sha256(content).hexdigest()}{suffix}"
     if not path.exists():
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as partial:

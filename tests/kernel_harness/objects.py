@@ -26,7 +26,7 @@ def load_library(*objects: bytes) -> ctypes.CDLL:
             path.write_bytes(content)
         link_library(library, *paths)
 
-    return ctypes.CDLL(str(cached_file("libraries", b"\0".join(objects), link)), mode=os.RTLD_NOW)
+    return ctypes.CDLL(str(cached_file("libraries", b"\0".join(objects), link, ".so")), mode=os.RTLD_NOW)
 
 
 def link_library(library: Path, *objects: Path) -> None:
@@ -44,7 +44,7 @@ def object_file(source: str, *options: str, compiler: str = "cc") -> Path:
         compiled.with_name("source.c").write_text(source)
         run_zig(compiler, *options, "-c", str(compiled.with_name("source.c")), "-o", str(compiled))
 
-    return cached_file("objects", "\0".join((source, compiler, *options)).encode(), compile_source)
+    return cached_file("objects", "\0".join((source, compiler, *options)).encode(), compile_source, ".o")
 
 
 def run_zig(program: str, *arguments: str) -> str:
