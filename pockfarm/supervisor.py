@@ -85,15 +85,15 @@ class Supervisor:
         self.stopping = True
 
     def _start_all(self) -> None:
-        for one in self.running:
+        for running in self.running:
             if self.stopping:
                 return
-            if one.part.why_missing is None:
-                self._start(one)
-                self._wait_until_up(one)
+            if running.part.why_missing is None:
+                self._start(running)
+                self._wait_until_up(running)
             else:
-                self._start_optional(one, one.part.why_missing)
-            if one.part.name == "valkey":
+                self._start_optional(running, running.part.why_missing)
+            if running.part.name == "valkey":
                 admin(self.plan, "migrate")
                 self._make_api_key()
 
@@ -118,14 +118,14 @@ class Supervisor:
         if self.plan.state.api_key() is None:
             admin(self.plan, "create-key", "--save")
 
-    def _start(self, one: Running) -> None:
-        log = self.plan.state.logs / f"{one.part.name}.log"
+    def _start(self, running: Running) -> None:
+        log = self.plan.state.logs / f"{running.part.name}.log"
         _shorten(log)
-        command = list(one.part.command())
+        command = list(running.part.command())
         with log.open("ab") as output:
-            one.process = subprocess.Popen(
+            running.process = subprocess.Popen(
                 command,
-                env={**self.plan.environment(), **one.part.environment()},
+                env={**self.plan.environment(), **running.part.environment()},
                 cwd=self.plan.state.path,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -133,86 +133,90 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=_die_with_parent(os.getpid()),
             )
-        one.state, one.started_at = "starting", time.monotonic()
-        one.watch, one.probe_at = Watch(), one.started_at + PROBE_INTERVAL_S
-        print(f"supervisor: started {one.part.name}, pid {one.process.pid}", flush=True)
+        running.state, running.started_at = "starting", time.monotonic()
+        running.watch, running.probe_at = Watch(), running.started_at + PROBE_INTERVAL_S
+        print(f"supervisor: started {running.part.name}, pid {running.process.pid}", flush=True)
         self._save()
 
-    def _wait_until_up(self, one: Running) -> None:
-        deadline = time.monotonic() + one.part.up_within_s
+    def _wait_until_up(self, running: Running) -> None:
+        deadline = time.monotonic() + running.part.up_within_s
         while not self.stopping:
-            if one.process is not None and one.process.poll() is not None:
-                raise FarmDown(_why_down(one, self.plan, f"ended with code {one.process.returncode} while starting"))
-            if one.part.is_up():
+            if running.process is not None and running.process.poll() is not None:
+                raise FarmDown(
+                    _why_down(running, self.plan, f"ended with code {running.process.returncode} while starting")
+                )
+            if running.part.is_up():
                 break
             if time.monotonic() > deadline:
-                raise FarmDown(_why_down(one, self.plan, f"was not up within {one.part.up_within_s:.0f} s"))
+                raise FarmDown(_why_down(running, self.plan, f"was not up within {running.part.up_within_s:.0f} s"))
             time.sleep(POLL_INTERVAL_S)
-        one.state, one.watch = "up", Watch()
+        running.state, running.watch = "up", Watch()
         self._save()
 
     def _tend(self) -> None:
         """One look at every part: notice the dead, restart those whose time has come."""
         now = time.monotonic()
-        for one in self.running:
-            if one.state == OFF:
+        for running in self.running:
+            if running.state == OFF:
                 continue
-            if one.process is not None and one.process.poll() is not None:
-                self._note_death(one, now)
-            elif one.process is None and now >= one.restart_at:
-                self._restart(one)
-            elif one.process is not None and now >= one.probe_at:
-                self._probe(one)
-            elif one.state == "starting" and one.part.is_up():
-                one.state, one.watch = "up", Watch()
+            if running.process is not None and running.process.poll() is not None:
+                self._note_death(running, now)
+            elif running.process is None and now >= running.restart_at:
+                self._restart(running)
+            elif running.process is not None and now >= running.probe_at:
+                self._probe(running)
+            elif running.state == "starting" and running.part.is_up():
+                running.state, running.watch = "up", Watch()
         self._save()
 
-    def _probe(self, one: Running) -> None:
+    def _probe(self, running: Running) -> None:
         """Look for a sign of life; one that has given none for long is killed, and restarted like the dead."""
-        assert one.process is not None
-        if one.state == "starting" and one.part.is_up():
-            one.state, one.watch = "up", Watch()
+        assert running.process is not None
+        if running.state == "starting" and running.part.is_up():
+            running.state, running.watch = "up", Watch()
         now = time.monotonic()
-        one.probe_at = now + PROBE_INTERVAL_S
-        limit_s = one.part.hung_after_s if one.state == "up" else one.part.up_within_s
-        if not one.watch.is_hung(one.process.pid, limit_s, lambda: _gives_sign(one)):
+        running.probe_at = now + PROBE_INTERVAL_S
+        limit_s = running.part.hung_after_s if running.state == "up" else running.part.up_within_s
+        if not running.watch.is_hung(running.process.pid, limit_s, lambda: _gives_sign(running)):
             return
-        what = "hung" if one.state == "up" else "did not come up"
-        _kill_group(one.process.pid, signal.SIGKILL)
-        one.process.wait()
-        self._note_death(one, now, f"{what}: no sign of life for {one.watch.silent_s:.0f} s, killed")
+        what = "hung" if running.state == "up" else "did not come up"
+        _kill_group(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        self._note_death(running, now, f"{what}: no sign of life for {running.watch.silent_s:.0f} s, killed")
 
-    def _note_death(self, one: Running, now: float, why: str = "") -> None:
-        assert one.process is not None
-        one.why = why or f"ended with code {one.process.returncode}"
-        print(f"supervisor: {one.part.name} (pid {one.process.pid}) {one.why}", flush=True)
-        _kill_group(one.process.pid, signal.SIGKILL)
-        if now - one.started_at > STABLE_S:
-            one.delay_s = FIRST_RESTART_S
-        one.process, one.state, one.restart_at = None, "restarting", now + one.delay_s
-        one.delay_s = min(2 * one.delay_s, SLOWEST_RESTART_S)
+    def _note_death(self, running: Running, now: float, why: str = "") -> None:
+        assert running.process is not None
+        running.why = why or f"ended with code {running.process.returncode}"
+        print(f"supervisor: {running.part.name} (pid {running.process.pid}) {running.why}", flush=True)
+        _kill_group(running.process.pid, signal.SIGKILL)
+        if now - running.started_at > STABLE_S:
+            running.delay_s = FIRST_RESTART_S
+        running.process, running.state, running.restart_at = None, "restarting", now + running.delay_s
+        running.delay_s = min(2 * running.delay_s, SLOWEST_RESTART_S)
 
-    def _restart(self, one: Running) -> None:
-        one.restarts += 1
+    def _restart(self, running: Running) -> None:
+        running.restarts += 1
         try:
-            self._start(one)
+            self._start(running)
         except (PockfarmError, OSError, subprocess.SubprocessError) as problem:
-            print(f"supervisor: {one.part.name} does not start: {problem}", flush=True)
-            one.restart_at = time.monotonic() + one.delay_s
-            one.delay_s = min(2 * one.delay_s, SLOWEST_RESTART_S)
+            print(f"supervisor: {running.part.name} does not start: {problem}", flush=True)
+            running.restart_at = time.monotonic() + running.delay_s
+            running.delay_s = min(2 * running.delay_s, SLOWEST_RESTART_S)
 
     def _stop_all(self) -> None:
-        for one in reversed(self.running):
-            if one.process is not None:
-                _stop(one.process, one.part.stop_within_s)
-            one.process, one.state = None, "down"
+        for running in reversed(self.running):
+            if running.process is not None:
+                _stop(running.process, running.part.stop_within_s)
+            running.process, running.state = None, "down"
         self.ready = False
         self._save()
 
     def _save(self) -> None:
         parts = {
-            one.part.name: PartStatus(one.process.pid if one.process else None, one.restarts, one.state, one.why)
-            for one in self.running
+            running.part.name: PartStatus(
+                running.process.pid if running.process else None, running.restarts, running.state, running.why
+            )
+            for running in self.running
         }
         status = FarmStatus(os.getpid(), self.plan.url, self.ready, parts, self.problem)
         if status != self.saved:
@@ -220,11 +224,11 @@ class Supervisor:
             self.saved = status
 
 
-def _gives_sign(one: Running) -> bool:
+def _gives_sign(running: Running) -> bool:
     """A part that does not come up yet, but lives (it waits for another part, say), is left to it."""
-    if one.part.is_alive is None:
-        return one.state == "up"
-    return one.part.is_alive()
+    if running.part.is_alive is None:
+        return running.state == "up"
+    return running.part.is_alive()
 
 
 def _die_with_parent(parent: int) -> Callable[[], None]:
@@ -251,10 +255,10 @@ def _kill_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _why_down(one: Running, plan: FarmPlan, what: str) -> str:
-    log = plan.state.logs / f"{one.part.name}.log"
+def _why_down(running: Running, plan: FarmPlan, what: str) -> str:
+    log = plan.state.logs / f"{running.part.name}.log"
     lines = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
-    return "\n".join([f"the {one.part.title} ({one.part.name}) {what}; the end of {log}:", *lines])
+    return "\n".join([f"the {running.part.title} ({running.part.name}) {what}; the end of {log}:", *lines])
 
 
 def _shorten(log: Path) -> None:

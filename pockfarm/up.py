@@ -93,12 +93,12 @@ def _wait_until_ready(
     state: StateFolder, supervisor: subprocess.Popen[bytes] | None, say: Callable[[str], None]
 ) -> FarmStatus:
     deadline = time.monotonic() + START_WITHIN_S
-    told: set[str] = set()
+    shown: set[str] = set()
     while time.monotonic() < deadline:
         status = state.status()
         for name, part in status.parts.items() if status else ():
-            if part.state in ("up", OFF) and name not in told and supervisor is not None:
-                told.add(name)
+            if part.state in ("up", OFF) and name not in shown and supervisor is not None:
+                shown.add(name)
                 say(f"  {name} is up" if part.state == "up" else f"  going without {name}: {part.why}")
         if status and status.ready:
             return status

@@ -89,8 +89,8 @@ class Skips:
         if report.skipped:
             self._note(report.nodeid, report.longrepr)
 
-    def _note(self, test: str, told: object) -> None:
-        reason = told[2] if isinstance(told, tuple) else str(told)
+    def _note(self, test: str, location: object) -> None:
+        reason = location[2] if isinstance(location, tuple) else str(location)
         self._skips[test] = Skip(test, reason.removeprefix("Skipped: "))
 
     @pytest.hookimpl(trylast=True)

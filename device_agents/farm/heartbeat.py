@@ -69,9 +69,15 @@ class Heartbeat:
         self, client: FarmClient, lease_token: str, *, interval_s: float = HEARTBEAT_INTERVAL_S, kind: str = ""
     ) -> None:
         self._settings = HeartbeatSettings(
-            client.server, str(client.state.path), client.session, lease_token, interval_s,
-            STOPPED_INTERVALS * interval_s, client.description, kind,
-        )  # fmt: skip
+            client.server,
+            str(client.state.path),
+            client.session,
+            lease_token,
+            interval_s,
+            STOPPED_INTERVALS * interval_s,
+            client.description,
+            kind,
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()

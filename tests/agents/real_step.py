@@ -26,8 +26,13 @@ def real_bundle(
     larger.
     """
     linear = "repeated_linear" if turns else "slow_linear" if slow or leave else "linear"
-    step = tiny_images.build(tiny_images.classifier(linear=linear, spare_elements=spare_elements), folder / "step",
-                             turns=turns or TURNS, spin_us=spin_us, leave=leave)  # fmt: skip
+    step = tiny_images.build(
+        tiny_images.classifier(linear=linear, spare_elements=spare_elements),
+        folder / "step",
+        turns=turns or TURNS,
+        spin_us=spin_us,
+        leave=leave,
+    )
     state = classifier_state() | {"constant.spare": np.resize(np.asarray([1.5, -2.5], "f4"), spare_elements)}
     files = {"bin/step": step.read_bytes(), "weights.safetensors": save(state)}
     said = {} if checkpoints is None else {"checkpoints": checkpoints}

@@ -218,21 +218,21 @@ def held(lock: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_lock_that_another_process_holds_is_waited_for(
     progress: Recorded, monkeypatch: pytest.MonkeyPatch, apt_folder: Path, command: str
 ) -> None:
-    said = progress.messages
+    messages = progress.messages
     monkeypatch.setattr(debian, "LOCK_PAUSE_S", 0.05)
     with held(apt_folder / LOCKS[command]) as holder:
 
         def say(message: str) -> None:
-            said.append(message)
+            messages.append(message)
             holder.communicate()  # once it says that it waits, the other process ends
 
         monkeypatch.setattr(progress, "say", say)
         done = debian.apt_get(command, "-qq", gives_up_at=time.monotonic() + 600, progress=progress)
         assert holder.poll() is not None, "it went on while the lock was held"
     assert done.returncode == 0, done.stderr
-    assert len(said) == 1
+    assert len(messages) == 1
     assert re.search(
-        rf"waiting for another package manager, for at most (600|599) s .*held by process {holder.pid}", said[0]
+        rf"waiting for another package manager, for at most (600|599) s .*held by process {holder.pid}", messages[0]
     )
 
 

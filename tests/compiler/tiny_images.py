@@ -91,7 +91,7 @@ WORKSPACE_BYTES = {"weight_grad": FEATURES * CLASSES * 4}
 @functools.cache
 def kernel(
     name: str, zig_triple: str, turns: int = TURNS, spin_us: int = SPIN_US, leave: Path | None = None
-) -> CompiledKernel:  # fmt: skip
+) -> CompiledKernel:
     """Kernel `name` of tiny_kernels.c, compiled for a triple."""
     known = (BATCH, FEATURES, CLASSES, ROWS, turns, spin_us)
     sizes = [f"-D{key}={size}" for key, size in zip(SIZE_NAMES, known, strict=True)]

@@ -73,9 +73,9 @@ def warm_everything() -> Iterator[str]:
 
     Raises: BuildError if the compiler or linker fails.
     """
-    known = [targets.load(name) for name in targets.names()]
-    executables = {(target.zig_triple, target.kind) for target in known}
-    libraries = {(target.library_triple, target.kind) for target in known}
+    every_target = [targets.load(name) for name in targets.names()]
+    executables = {(target.zig_triple, target.kind) for target in every_target}
+    libraries = {(target.library_triple, target.kind) for target in every_target}
     triples = {triple for triple, _ in executables | libraries}
     for triple in sorted(triples, key=lambda triple: (not triple.endswith("musl"), triple)):
         yield triple

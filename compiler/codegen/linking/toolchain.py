@@ -140,9 +140,14 @@ def zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
     }
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_S,
             check=False,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise BuildError(f"the linker did not run: {problem}", where="zig cc") from problem
     finally:
