@@ -15,6 +15,7 @@ import uvicorn
 
 from device_agents.job.bundle import read_manifest
 from service.app import create_app
+from service.database.insert import insert_if_new
 from service.database.models import Bundle
 from service.database.schema import migrate
 from service.farm import Farm
@@ -35,17 +36,27 @@ class LiveFarm:
     http: httpx.Client
 
     def keep_bundle(self, file: Path | None = None) -> str:
-        """Put a bundle (the script's, if no other is given) into the farm, as a compile would; its digest."""
+        """Put a bundle (the script's, if no other is given) into the farm, as a compile would, or leave it there;
+        returns its digest."""
         content = bundle() if file is None else file.read_bytes()
         stored = self.farm.storage.put(io.BytesIO(content), limit_bytes=1 << 24)
         manifest = {"threads": 2} if file is None else dict(read_manifest(file))
         digest = "sha256:" + "0" * 64
         with self.farm.database.transaction() as session:
-            session.add(
-                Bundle(digest=stored.digest, size_bytes=stored.size_bytes, target="x86-64-v3", model_name="m",
-                       model_digest=digest, plan_name="full", plan_digest=digest, spec_digest=digest,
-                       required_features=[], manifest=manifest, compile_report={})
-            )  # fmt: skip
+            fields = {
+                "digest": stored.digest,
+                "size_bytes": stored.size_bytes,
+                "target": "x86-64-v3",
+                "model_name": "m",
+                "model_digest": digest,
+                "plan_name": "full",
+                "plan_digest": digest,
+                "spec_digest": digest,
+                "required_features": [],
+                "manifest": manifest,
+                "compile_report": {},
+            }
+            insert_if_new(session, Bundle, fields)
             holdings.hold(session, "bundle", stored.digest, size_bytes=stored.size_bytes, name="m", plan_name="full")
         return stored.digest
 
