@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: fresh bench-gpu pytorch client-platforms agent-packages docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: mutants test-costs fresh bench-gpu pytorch client-platforms agent-packages docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -50,6 +50,12 @@ golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what
 	$(BIN)/pockfarm schema spec > docs/schema/spec.json
 	$(BIN)/python -m tests.compiler.goldens
 	$(BIN)/python -m tests.onnx_standard.page
+
+mutants: set-up-test ## 60 small faults in the sources: which does `make test` find, and which only `make test-all`? Goes on (SEED= HOURS=)
+	$(BIN)/python -m tests.mutation_testing --seed $(or $(SEED),37) --hours $(or $(HOURS),3)
+
+test-costs: set-up-test  ## the tests, with the processor time of each folder
+	$(BIN)/python -m pytest -p tests.costs -n 3 --dist loadgroup
 
 notices: set-up-test  ## renew THIRD_PARTY.md: what is used of others, by the metadata of the packages installed here
 	$(BIN)/python -m scripts.third_party > THIRD_PARTY.md.new

@@ -1,7 +1,8 @@
-"""What tests cost: `python -m pytest -p tests.costs` writes build/test-costs.json and prints processor time and processes by folder.
+"""What tests cost: `python -m pytest -p tests.costs` prints processor time and processes by folder.
 
 Processor time is that of the test's process and of the children that ended during it, so a server that several tests
-share counts for the last of them. Other tests do not disturb it much, which is why it is compared and not wall time.
+share counts for the last of them. Other work disturbs it less than wall time. Each test's own lies in
+build/test-costs.json.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -82,14 +83,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     now, before = _now(), item.stash[_BEFORE]
     item.stash[_BEFORE] = now
     difference = Cost(
         now.processor_s - before.processor_s, now.wall_s - before.wall_s, now.processes - before.processes
     )
-    report.cost = asdict(difference)
+    report.__dict__["cost"] = asdict(difference)
     return report
 
 
