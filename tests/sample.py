@@ -30,6 +30,19 @@ def sample(cases: Iterable[object], kept: Collection[str], named: Callable[[Any]
     ]
 
 
+def thinned(cases: Iterable[object], count: int, named: Callable[[Any], str] = str) -> list[Any]:
+    """`sample` where cases are a matrix of which none shows a thing alone: keeps `count`, evenly apart, with both ends.
+
+    Raises: ValueError if there are not more cases than that.
+    """
+    parameters = [case if isinstance(case, Parameter) else pytest.param(case, id=named(case)) for case in cases]
+    if not 2 <= count < len(parameters):
+        raise ValueError(f"{len(parameters)} cases cannot be thinned to {count}")
+    last = len(parameters) - 1
+    kept = {round(number * last / (count - 1)) for number in range(count)}
+    return sample(parameters, [str(parameters[number].id) for number in kept])
+
+
 def some(cases: Iterable[T]) -> list[T]:
     """The cases of a loop that were looked for. Raises: AssertionError where there is none: it would show nothing."""
     listed = list(cases)

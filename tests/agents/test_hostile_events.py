@@ -19,6 +19,7 @@ from device_agents.wire import RunSettings
 from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle, script
+from tests.sample import thinned
 
 Start = Callable[..., AgentProcess]
 STEP = '{"event": "step", "step": 1, "loss": 0.5, "us": 1.0}'
@@ -95,7 +96,7 @@ def saying(garbage: str | bytes, folder: Path) -> bytes:
     return bundle(step=script(then=code))
 
 
-@pytest.mark.parametrize("kind", sorted(GARBAGE))
+@pytest.mark.parametrize("kind", thinned(sorted(GARBAGE), 20))
 def test_garbage_ends_the_run_with_its_cause(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "b.pfb"
     path.write_bytes(saying(GARBAGE[kind], tmp_path))

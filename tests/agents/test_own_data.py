@@ -27,6 +27,7 @@ from tests.agents.conftest import AgentProcess
 from tests.agents.fake_step import bundle, script
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.recording import recorded, traces
+from tests.sample import thinned
 from tests.waiting import until
 
 
@@ -252,7 +253,7 @@ def state_of(farm: LiveFarm, run_id: str) -> str:
         return str(session.scalar(select(Attempt.state).where(Attempt.run_id == run_id)) or "")
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", thinned(ENDS, 3))
 def test_nothing_of_the_samples_is_in_any_byte_that_the_agent_sends(
     how: str, loopback: None, scripts_for_binaries: None, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import pages_of
 from tests.dashboard.test_pages import pages_of_each_kind
+from tests.sample import thinned
 
 FILES = ("/bundles/", "/weights")
 """Of downloads whose bytes seeded rows lack: their addresses must be the API's, and are asked by tests of the API."""
@@ -22,7 +23,7 @@ def followed() -> dict[str, int]:
     return {}
 
 
-@pytest.mark.parametrize("name", pages_of_each_kind())
+@pytest.mark.parametrize("name", thinned(pages_of_each_kind(), 10))
 def test_every_link_of_a_page_leads_somewhere(
     name: str, seeded: SeededFarm, browser: TestClient, followed: dict[str, int]
 ) -> None:

@@ -237,6 +237,7 @@ def test_a_stored_file_that_has_rotted_is_told(small_farm: TestFarm, tmp_path: P
     assert open_storage(new.storage).size(digest) is None
 
 
+@pytest.mark.thorough
 def test_a_farm_of_this_machine_has_commands_for_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "farm.tar"
     assert cli.main(["backup", str(file), "--state", str(old)]) == 1

@@ -244,6 +244,7 @@ def test_what_a_comparison_needs_stays(farm: TestFarm) -> None:
         assert [tuple(one) for one in kept] == [(run["id"], 1, other)]
 
 
+@pytest.mark.thorough
 def test_a_real_agent_compares_real_bundles(tmp_path: Path, loopback: None) -> None:
     files = []
     for name, turns in (("one", 100_000), ("two", 4_000_000)):

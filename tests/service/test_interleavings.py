@@ -10,6 +10,7 @@ from sqlalchemy import select, update
 
 from device_agents import wire as p
 from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run, Strike
+from tests.sample import sample
 from tests.service.board import Board
 from tests.service.farms import TestFarm
 
@@ -107,7 +108,7 @@ class Story:
             self.ended[run.id] = run.state
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sample(range(4), {"0"}))
 def test_invariants_hold_whatever_happens_in_which_order(farm: TestFarm, seed: int) -> None:
     story = Story(farm, seed)
     done = []

@@ -261,6 +261,7 @@ def test_it_is_a_mode_of_both_commands() -> None:
         assert cli.parser().parse_args([*command, "--sustain-time", "60"]).sustain_s == 60.0
 
 
+@pytest.mark.thorough
 def test_a_real_agent_sustains_a_real_bundle(tmp_path: Path, loopback: None) -> None:
     with live_farm(tmp_path / "farm") as live:
         agent = AgentProcess(live.url, live.token(), tmp_path / "agent", "--name", "here")

@@ -47,7 +47,7 @@ def _cases(names: Iterable[str], kept: Collection[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("built", listed, indirect=True, scope="module")
 
 
-@_cases(sorted(CASES), {"bert-lora", "cnn-dora", "table-lora"})
+@_cases(sorted(CASES), {"table-lora"})
 def test_steps_agree_with_peft_in_float64(built: Built) -> None:
     """From adapters that have learned something: what begins as zeros is drawn."""
     assert not start_problems(built.reference.initial(), built.binary.checkpoint())

@@ -178,6 +178,7 @@ def test_steps_agree_with_a_module_in_training_mode(tmp_path: Path, kernel_cache
     check_steps(made, parameters_of(made.module), cancelled=["depthwise.bias"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("training", sample([False, True], {"True"}))
 def test_vectors_sequences_and_a_norm_that_is_called_twice(tmp_path: Path, kernel_cache: Path, training: bool) -> None:
     """Whichever mode the module was exported in."""
@@ -227,6 +228,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_evaluates_with_running_statistics
     assert set(StepBinary(tmp_path).checkpoint()) >= set(state_of(exact))
 
 
+@pytest.mark.thorough
 def test_memory_limits_change_nothing(tmp_path: Path, kernel_cache: Path) -> None:
     """Repeated forward kernels and parts of the batch: the same statistics, updated once."""
     plain = make(Residual(), (3, 16, 16), tmp_path / "plain", kernel_cache, batch=8)

@@ -178,9 +178,7 @@ def _case(net: Net) -> Case:
 
 
 KEPT = {
-    "groups, part of the channels",
     "rows, part of the channels",
-    "volumes",
     "transposed, part of the channels",
     "weights made at run time",
 }

@@ -109,6 +109,7 @@ def _created(built: Built) -> list[str]:
 RATE, TRAINED = 0.5, 4
 
 
+@pytest.mark.thorough
 def test_a_module_comes_back_with_biases_that_it_takes_strictly(tmp_path: Path) -> None:
     """BitFit on a module that freezes all it has: what comes back is what PyTorch's SGD makes of the biases."""
     torch.manual_seed(5)

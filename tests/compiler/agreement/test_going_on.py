@@ -101,10 +101,11 @@ def check_goes_on(binary: StepBinary, folder: Path) -> None:
     assert parts.read_bytes() == whole.read_bytes()
 
 
-@pytest.mark.parametrize("name", sample(OPTIMIZERS, {"adamw", "adafactor"}))
+@pytest.mark.parametrize("name", sample(OPTIMIZERS, {"adafactor"}))
 def test_nothing_is_lost_of_an_optimizers_state(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     check_goes_on(built(tmp_path / "bundle", kernel_cache, native_target(), (), OPTIMIZERS[name]), tmp_path)
 
 
+@pytest.mark.thorough
 def test_nor_on_a_board_emulated(tmp_path: Path, kernel_cache: Path) -> None:
     check_goes_on(built(tmp_path / "bundle", kernel_cache, "raspberry-pi-4", QEMU, OPTIMIZERS["adam"]), tmp_path)

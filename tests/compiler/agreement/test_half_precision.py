@@ -77,12 +77,9 @@ WAYS: tuple[tuple[str, str, Compute], ...] = (
 
 
 KEPT = {
-    *(("-".join(("digits-cnn-full", target, "bf16"))) for target in TARGETS),
     *(("-".join(("encoder-sparse", target, "bf16"))) for target in TARGETS),
     f"mlp-full-{native_target()}-f16",
-    f"encoder-full-adamw-{TILES}-bf16",
     f"digits-cnn-full-{OPENCL}-bf16",
-    f"digits-cnn-full-{CUDA}-f16",
 }
 """What `make test` runs: every kind of product in both, what a unit turned by rounding showed, tiles, engines."""
 

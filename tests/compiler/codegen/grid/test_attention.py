@@ -19,6 +19,7 @@ from compiler.targets import GridTarget, load
 from tests.compiler.codegen.test_attention import BLIND, by_torch, check, draw, single
 from tests.kernel_harness.launch import build_object, run_kernel
 from tests.kernel_harness.opencl import run_on_device
+from tests.sample import thinned
 
 TARGET = "x86-64-v3/opencl"
 LARGE, SMALL, BROAD = CUTS
@@ -67,7 +68,7 @@ def gradients(
     return OPERATORS["attention_grad"].evaluate(operands, attrs)
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", thinned(SPECS, 3))
 def test_both_directions(name: str) -> None:
     spec, cut = SPECS[name]
     assert cut_for(machine(), positions=spec.queries, widths=(spec.value_width,)) == cut

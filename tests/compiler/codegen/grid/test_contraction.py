@@ -22,6 +22,7 @@ from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity, picked
 from tests.compiler.codegen.test_matmul_updates import RULES, Step, operands, product, wanted
 from tests.kernel_harness.launch import build_object, run_kernel
+from tests.sample import thinned
 
 TARGET = cast(GridTarget, load(OPENCL))
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
@@ -63,13 +64,16 @@ MATMULS = {
 }
 
 
-@pytest.mark.parametrize("name", list(MATMULS))
+@pytest.mark.parametrize("name", thinned(MATMULS, 8))
 def test_products(name: str) -> None:
     check(MATMULS[name])
 
 
+ORDINARY = ("stem", "strided, one-sided pads", "stride above kernel", "dilated and strided")
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", ["stem", "strided, one-sided pads", "dilated and strided", "stride above kernel"])
+@pytest.mark.parametrize("case", thinned(ORDINARY, 2))
 def test_convolutions(kind: Kind, case: str) -> None:
     check(conv(kind, *test_conv.CASES[case]))
 
@@ -83,7 +87,7 @@ CONVOLUTIONS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", list(CONVOLUTIONS))
+@pytest.mark.parametrize("case", thinned(CONVOLUTIONS, 2))
 def test_odd_convolutions(kind: Kind, case: str) -> None:
     check(conv(kind, *CONVOLUTIONS[case]))
 

@@ -17,6 +17,7 @@ from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity, picked
 from tests.compiler.codegen.test_depthwise import CASES, KINDS
 from tests.kernel_harness.launch import run_kernel
+from tests.sample import thinned
 
 TARGET = cast(GridTarget, load(OPENCL))
 OWN_CASES: dict[str, tuple[Any, ...]] = {
@@ -40,7 +41,7 @@ def check(spec: DepthwiseSpec) -> None:
         assert distance(one, inputs[1].astype(np.float64).sum((0, 1, 2))) <= 6e-7
 
 
-@pytest.mark.parametrize("case", list(OWN_CASES))
+@pytest.mark.parametrize("case", thinned(OWN_CASES, 5))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(kind: Kind, case: str) -> None:
     check(replace(depthwise(kind, *OWN_CASES[case]), sums=kind == "weight_grad"))

@@ -18,6 +18,7 @@ from compiler.targets import GridTarget, load
 from tests.compiler.codegen.test_recurrence import by_torch
 from tests.kernel_harness.launch import build_object
 from tests.kernel_harness.opencl import run_on_device
+from tests.sample import thinned
 
 
 def machine(**figures: int) -> GridTarget:
@@ -85,7 +86,7 @@ def both(cell: str, reverse: bool, target: GridTarget, drawn: Drawn) -> tuple[tu
     return made, run(replace(forward, kind="backward"), target, drawn.r, drawn.start, *made, drawn.d_y)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", thinned(SHAPES, 2))
 @pytest.mark.parametrize("cell", CELLS)
 def test_both_directions(cell: str, name: str) -> None:
     shape = SHAPES[name]
