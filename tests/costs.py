@@ -1,4 +1,4 @@
-"""What tests cost: `python -m pytest -p tests.costs` prints processor time and processes by folder.
+"""What tests cost: `python -m pytest -p tests.costs` prints processor time, processes and kernels by folder.
 
 Processor time is that of the test's process and of the children that ended during it, so a server that several tests
 share counts for the last of them. Other work disturbs it less than wall time. Each test's own lies in
@@ -17,10 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from compiler.codegen.artefacts import CompiledKernel
+from compiler.codegen.worker import Request
+from compiler.codegen.workers import Worker
+
 FILE = Path(__file__).resolve().parents[1] / "build" / "test-costs.json"
 PARTS = 3
 """How many parts of a path name a folder in the table."""
 _started = 0
+_built = 0
 
 
 @dataclass
@@ -30,11 +35,14 @@ class Cost:
     processor_s: float = 0.0
     wall_s: float = 0.0
     processes: int = 0
+    kernels: int = 0
+    """Built, not found in a cache: a tenth of a second each, of a process that counts where it ends."""
 
     def add(self, other: Cost) -> None:
         self.processor_s += other.processor_s
         self.wall_s += other.wall_s
         self.processes += other.processes
+        self.kernels += other.kernels
 
 
 @dataclass
@@ -49,7 +57,7 @@ class Costs:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         FILE.parent.mkdir(exist_ok=True)
         FILE.write_text(json.dumps({test: asdict(cost) for test, cost in self.by_test.items()}))
-        terminalreporter.section("processor seconds, processes, tests")
+        terminalreporter.section("processor seconds, processes, kernels, tests")
         for line in table(self.by_test):
             terminalreporter.write_line(line)
 
@@ -63,15 +71,18 @@ def table(by_test: dict[str, Cost], parts: int = PARTS) -> list[str]:
         total.add(cost)
         tests.append(test)
     lines = [
-        f"{total.processor_s:9.1f} {total.processes:7} {len(tests):7}  {folder}"
+        f"{total.processor_s:9.1f} {total.processes:7} {total.kernels:7} {len(tests):7}  {folder}"
         for folder, (total, tests) in sorted(folders.items(), key=lambda row: -row[1][0].processor_s)
     ]
-    processor_s = sum(cost.processor_s for cost in by_test.values())
-    return [*lines, f"{processor_s:9.1f} {sum(cost.processes for cost in by_test.values()):7} {len(by_test):7}  all"]
+    whole = Cost()
+    for cost in by_test.values():
+        whole.add(cost)
+    return [*lines, f"{whole.processor_s:9.1f} {whole.processes:7} {whole.kernels:7} {len(by_test):7}  all"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_count)
+    _count_kernels()
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Costs())
 
@@ -88,7 +99,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     now, before = _now(), item.stash[_BEFORE]
     item.stash[_BEFORE] = now
     difference = Cost(
-        now.processor_s - before.processor_s, now.wall_s - before.wall_s, now.processes - before.processes
+        now.processor_s - before.processor_s,
+        now.wall_s - before.wall_s,
+        now.processes - before.processes,
+        now.kernels - before.kernels,
     )
     report.__dict__["cost"] = asdict(difference)
     return report
@@ -99,10 +113,21 @@ def _count(event: str, _: object) -> None:
     _started += event in ("subprocess.Popen", "os.posix_spawn", "os.fork")
 
 
+def _count_kernels() -> None:
+    build = Worker.build
+
+    def counted(self: Worker, request: Request) -> CompiledKernel:
+        global _built
+        _built += 1
+        return build(self, request)
+
+    Worker.build = counted  # type: ignore[method-assign]
+
+
 def _now() -> Cost:
     times = os.times()
     processor_s = times.user + times.system + times.children_user + times.children_system
-    return Cost(processor_s, time.monotonic(), _started)
+    return Cost(processor_s, time.monotonic(), _started, _built)
 
 
 _BEFORE = pytest.StashKey[Cost]()

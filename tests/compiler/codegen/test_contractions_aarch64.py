@@ -13,6 +13,7 @@ from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import Contraction, Kind, conv, depthwise, distance, expected, random_inputs
 from tests.compiler.codegen.emulation import run_emulated
 from tests.kernel_harness.assembly import assembly
+from tests.sample import thinned
 
 PADS = (1, 1, 1, 1)
 SPECS: dict[str, Contraction] = {
@@ -61,7 +62,7 @@ def test_every_winograd_tile_emulated(size: int) -> None:
     assert distance(got, expected(spec, inputs)) < {2: 6e-7, 6: 6e-6}[size]
 
 
-@pytest.mark.parametrize("name", list(KERNELS))
+@pytest.mark.parametrize("name", thinned(KERNELS, 7))
 @pytest.mark.parametrize("target", ["raspberry-pi-4", "x86-64-v3"])
 def test_no_calls_and_vector_arithmetic(name: str, target: str) -> None:
     """Nothing falls back to library calls (other than clearing memory) or to scalar multiply-adds

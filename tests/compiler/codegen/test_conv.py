@@ -27,6 +27,7 @@ from tests.compiler.codegen.contractions import (
 )
 from tests.compiler.codegen.reference import identity, picked
 from tests.kernel_harness.machine import native_target
+from tests.sample import thinned
 
 DIRECT = choose(winograd=0)
 """Winograd has its own tests."""
@@ -49,7 +50,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("case", thinned(CASES, 6))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(kind: Kind, case: str) -> None:
     checked(conv(kind, *CASES[case]))

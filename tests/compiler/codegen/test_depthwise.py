@@ -26,7 +26,7 @@ from tests.compiler.codegen.contractions import (
 from tests.compiler.codegen.reference import identity, picked
 from tests.kernel_harness.launch import Kernel
 from tests.kernel_harness.machine import native_target
-from tests.sample import crossed, sample
+from tests.sample import crossed, sample, thinned
 
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
 CASES: dict[str, tuple[Any, ...]] = {
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("case", thinned(CASES, 5))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(kind: Kind, case: str) -> None:
     check(depthwise(kind, *CASES[case]))

@@ -14,6 +14,7 @@ from compiler.targets import load
 from tests.compiler.codegen.contractions import RELU6, Kind, check, check_sums, conv
 from tests.compiler.codegen.reference import identity, picked
 from tests.kernel_harness.machine import native_target
+from tests.sample import thinned
 
 KINDS: tuple[Kind, ...] = ("forward", "input_grad", "weight_grad")
 CASES: dict[str, tuple[Any, ...]] = {
@@ -29,7 +30,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("case", thinned(CASES, 4))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(kind: Kind, case: str) -> None:
     check(conv(kind, *CASES[case]))

@@ -10,6 +10,7 @@ from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import Contraction, conv
 from tests.compiler.codegen.halves import multiplied
 from tests.kernel_harness.assembly import assembly
+from tests.sample import thinned
 
 PADS = (1, 1, 1, 1)
 SPECS: dict[str, Contraction] = {
@@ -26,7 +27,7 @@ SPECS: dict[str, Contraction] = {
 
 
 @pytest.mark.parametrize("target", ["raspberry-pi-4", "raspberry-pi-5"])
-@pytest.mark.parametrize("name", list(SPECS))
+@pytest.mark.parametrize("name", thinned(SPECS, 4))
 def test_the_hottest_loop_is_multiply_adds_from_registers(name: str, target: str) -> None:
     loop = hottest_loop(assembly(SPECS[name], load_cpu(target), load_cpu(target).cores))
     assert loop is not None

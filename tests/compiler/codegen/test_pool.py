@@ -13,6 +13,7 @@ from compiler.ops import OPERATORS
 from compiler.targets import load
 from tests.compiler.codegen.reference import picked
 from tests.kernel_harness.launch import build_object, run_kernel
+from tests.sample import sample
 
 # n, h, w, c, kernel, strides, pads (top, left, bottom, right)
 SHAPES = [
@@ -74,7 +75,7 @@ def test_max(shape: tuple) -> None:  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("count_pads", [False, True])
+@pytest.mark.parametrize("count_pads", sample([False, True], {"True"}))
 def test_average(shape: tuple, count_pads: bool) -> None:  # type: ignore[type-arg]
     spec = spec_of("average", shape, count_pads)
     x = draw(*shape[:4])
@@ -82,7 +83,7 @@ def test_average(shape: tuple, count_pads: bool) -> None:  # type: ignore[type-a
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("count_pads", [False, True])
+@pytest.mark.parametrize("count_pads", sample([False, True], {"False"}))
 def test_average_gradient(shape: tuple, count_pads: bool) -> None:  # type: ignore[type-arg]
     spec = spec_of("average_grad", shape, count_pads)
     d_y = draw(shape[0], spec.oh, spec.ow, shape[3])

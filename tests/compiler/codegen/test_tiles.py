@@ -17,6 +17,7 @@ from tests.compiler.codegen.paired import BOTH, HALF, SPECS, check, drawn, paire
 from tests.compiler.codegen.tile_emulation import EMULATED, X86, emulated_kernels
 from tests.kernel_harness.assembly import assembly
 from tests.kernel_harness.launch import Kernel, build_in_process, build_object
+from tests.sample import thinned
 from tests.skips import needs_instructions
 
 MORE = {
@@ -38,7 +39,7 @@ def check_products(name: str, target: CpuTarget, beside: Sequence[Path] = ()) ->
         check(spec, Kernel(spec, target, 2, choice, beside, build).run(*given), meant)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", thinned(ALL, 8))
 def test_products_in_tiles(name: str) -> None:
     with emulated_kernels() as functions:
         check_products(name, EMULATED, [functions])
