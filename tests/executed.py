@@ -72,7 +72,7 @@ EXECUTED = (
     Row("raspberry-pi-3", "qemu", SMALL, f"{AGREEMENT}/test_agreement.py"),
     Row("raspberry-pi-4", "qemu", SMALL, f"{THOROUGH}/test_emulated_models.py"),
     Row("raspberry-pi-5", "qemu", SMALL, f"{THOROUGH}/test_emulated_models.py"),
-    Row("jetson-orin-nano/cuda", "shim", KERNELS, "tests/compiler/codegen/grid/test_cuda_families.py"),
+    Row("jetson-orin-nano/cuda", "shim", KERNELS, "tests/compiler/codegen/grid/by_cuda.py"),
     Row("jetson-orin-nano", "qemu", SMALL, f"{THOROUGH}/test_emulated_models.py"),
     Row("snapdragon-8-gen-2", "qemu", SMALL, f"{THOROUGH}/test_emulated_models.py"),
     Row("snapdragon-8-gen-2/opencl", "PoCL", GUESTS, f"{AGREEMENT}/test_opencl.py"),

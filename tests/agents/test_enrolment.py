@@ -73,9 +73,7 @@ BOARDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("document", "board"), sample(BOARDS, ("raspberry-pi-4-operations.md", "raspberry-pi-5-agent.md"))
-)
+@pytest.mark.parametrize(("document", "board"), sample(BOARDS, ("raspberry-pi-5-agent.md",)))
 def test_the_documented_commands_enrol_each_board(farm: LiveFarm, tmp_path: Path, document: str, board: str) -> None:
     token = token_of(farm, *documented(document, "service.admin enrolment-token"))
     said, device_class = enrol(farm, document, board, token, tmp_path / "board")

@@ -57,7 +57,7 @@ def hostile(code: str, folder: Path) -> bytes:
     return bundle(step=script(then=f"if command == 'export':\n    W = given['--out']\n    {code}\n"))
 
 
-@pytest.mark.parametrize("kind", sample(sorted(ODD), ("link", "FIFO", "out is a link", "sparse giant")))
+@pytest.mark.parametrize("kind", sample(sorted(ODD), ("link", "sparse giant")))
 def test_odd_files_end_the_run_and_not_the_agent(farm: FakeFarm, start_agent: Start, tmp_path: Path, kind: str) -> None:
     code, expected = ODD[kind]
     farm.assign(hostile(code, tmp_path / "secrets"), mode="train", steps=3, dataset=npz())
@@ -139,7 +139,7 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("kind", sample(sorted(TREES), ("deep", "links")))
+@pytest.mark.parametrize("kind", sample(sorted(TREES), ("deep",)))
 def test_hostile_trees_are_removed_and_nothing_else(
     farm: FakeFarm, start_agent: Start, tmp_path: Path, kind: str
 ) -> None:

@@ -22,6 +22,7 @@ from service.problems import Invalid
 from tests.agents.conftest import ROOT
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.test_old_python import distribution_python
+from tests.sample import thinned
 from tests.skips import needs_program
 
 PYTHON = Path(distribution_python() or sys.executable)
@@ -159,7 +160,7 @@ def refusals() -> Mapping[str, tuple[dict[str, str], str]]:
     }
 
 
-@pytest.mark.parametrize("case", sorted(refusals()))
+@pytest.mark.parametrize("case", thinned(sorted(refusals()), 2))
 def test_each_refusal_is_in_clear_words(farm: LiveFarm, board: Board, case: str) -> None:
     variables, message = refusals()[case]
     done = board.pipe(script(farm), **variables)

@@ -19,6 +19,7 @@ from service.dashboard.tables import csv_text
 from service.database.models import Device, DeviceEvent, Event, Job, Run
 from service.runs.filter import RunFilter
 from tests.dashboard.conftest import SeededFarm, make_farm
+from tests.sample import sample
 
 MANY = MAX_MEASURED_RUNS + 2 * BATCH_ROWS + 7
 
@@ -83,7 +84,7 @@ def test_filters_stay_in_force(large: SeededFarm, reader: TestClient) -> None:
     assert [row["id"] for row in rows_of(reader, "/dashboard/jobs{}?state=failed")] == ids(large, Job, state="failed")
 
 
-@pytest.mark.parametrize("sort", ["median_ms", "-median_ms"])
+@pytest.mark.parametrize("sort", sample(["median_ms", "-median_ms"], {"-median_ms"}))
 def test_a_sorted_file_is_sorted_as_a_whole(large: SeededFarm, reader: TestClient, sort: str) -> None:
     rows = rows_of(reader, f"/dashboard/runs{{}}?sort={sort}")
     assert sorted(row["id"] for row in rows) == sorted(ids(large, Run))

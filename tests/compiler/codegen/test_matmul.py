@@ -156,9 +156,10 @@ EPILOGUES = [
     ("position", lambda s: dataclasses.replace(
         s, epilogue=Binary("add", Ref(0), Unary("to_f32", Binary("add", Index(2), Index(1)))))),
 ]  # fmt: skip
+EPILOGUE_CASES = [pytest.param(*case, id=case[0]) for case in EPILOGUES]
 
 
-@pytest.mark.parametrize(("name", "change"), EPILOGUES, ids=[name for name, _ in EPILOGUES])
+@pytest.mark.parametrize(("name", "change"), EPILOGUE_CASES)
 @pytest.mark.parametrize(
     "spec",
     [

@@ -26,6 +26,7 @@ from tests.compiler.agreement.test_batch_axes import exported
 from tests.compiler.agreement.test_batch_axes import spec_of as batch_axes_spec
 from tests.compiler.frontend.onnx_graphs import model_of, node
 from tests.compiler.program_interpreter import Machine
+from tests.sample import thinned
 
 PASSES = call_passes(load("x86-64-v4"))
 BATCH = 4
@@ -106,7 +107,7 @@ def convolutions() -> bytes:
     return model_of(nodes, {"x": ("f32", ("batch", 16, 6, 7))}, initializers=stored, opset=17)
 
 
-@pytest.mark.parametrize("case", sorted(CASES))
+@pytest.mark.parametrize("case", thinned(sorted(CASES), 3))
 def test_any_grouping_keeps_the_meaning(case: str) -> None:
     name, options, preset, optimizer = CASES[case]
     spec = TrainingSpec.parse({"batch": BATCH, "optimizer": optimizer})

@@ -12,7 +12,7 @@ from compiler.codegen.grid.occupancy import MULTIPROCESSORS, occupancy, resident
 from compiler.targets import GridTarget, load
 from tests.compiler.codegen.grid.representative import SPECS
 from tests.kernel_harness.launch import build_object
-from tests.sample import some
+from tests.sample import some, thinned
 
 TARGETS = ("jetson-orin-nano/cuda", "x86-64-v3/cuda")
 LEAST_OCCUPANCY = 0.25
@@ -29,7 +29,7 @@ def check(launch: Launch, capability: str) -> None:
     assert occupancy(launch, capability) >= LEAST_OCCUPANCY, f"{launch.entry}: {resources}"
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", thinned(SPECS, 27))
 def test_kernels_fit_both_generations(name: str) -> None:
     for target in (cast(GridTarget, load(one)) for one in TARGETS):
         built = build_object(SPECS[name], target)

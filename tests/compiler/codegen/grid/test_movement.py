@@ -34,7 +34,7 @@ def check(spec: MovementSpec, inputs: list[Array]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 300, 70, 64), (3, 7, 1, 40), (2, 5, 3, 4)], ids=str)
-@pytest.mark.parametrize("per", [EVERYWHERE, BY_SAMPLE, BY_COLUMN, ONE], ids=str)
+@pytest.mark.parametrize("per", sample([EVERYWHERE, BY_SAMPLE, BY_COLUMN, ONE], {str(BY_SAMPLE)}))
 def test_elements_are_picked(shape: tuple[int, int, int, int], per: tuple[bool, bool]) -> None:
     spec = ElementsSpec("gather", *shape, dtype="f32", per_outer=per[0], per_inner=per[1])
     check(spec, drawn(spec, spec.rows))
@@ -42,7 +42,7 @@ def test_elements_are_picked(shape: tuple[int, int, int, int], per: tuple[bool, 
 
 # outer, rows, inner, count; launches: results that look for themselves, or zeros and then columns
 @pytest.mark.parametrize(("shape", "count"), [((2, 5, 3, 70), 1), ((5, 300, 70, 3), 1), ((2, 700, 30, 20), 2)], ids=str)
-@pytest.mark.parametrize("kind", ["add", "max", "mul", "last"])
+@pytest.mark.parametrize("kind", sample(["add", "max", "mul", "last"], {"add", "last"}))
 @pytest.mark.parametrize("per", sample([EVERYWHERE, BY_SAMPLE, BY_COLUMN], {str(BY_COLUMN)}))
 def test_elements_are_put(shape: tuple[int, int, int, int], count: int, kind: str, per: tuple[bool, bool]) -> None:
     spec = ElementsSpec(kind, *shape, dtype="f32", index_dtype="i32", per_outer=per[0], per_inner=per[1])  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def test_positions_outside_touch_no_foreign_memory() -> None:
 # ----------------------------------------------------------------------------------------------------------- resample
 
 
-@pytest.mark.parametrize("taps", [2, 11])
+@pytest.mark.parametrize("taps", sample([2, 11], {"11"}))
 @pytest.mark.parametrize("shape", [(1, 30, 70, 64), (3, 7, 1, 40), (2, 5, 3, 1)], ids=str)
 @pytest.mark.parametrize("kind", ["forward", "gradient"])
 def test_resample(kind: str, shape: tuple[int, int, int, int], taps: int) -> None:
@@ -145,7 +145,7 @@ def test_running_sums_of_whole_numbers_are_exact(rows: int) -> None:
     ("count", "inner", "rows", "group"),
     [(1, 1, 40, False), (2, 3, 40, False), (40, 1, 40, False), (1, 1, 200, True), (3, 2, 200, True)],
 )
-@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("largest", sample([True, False], {"True"}))
 def test_select(count: int, inner: int, rows: int, group: bool, largest: bool) -> None:
     """Many equal elements; the last line has NaN."""
     spec = SelectSpec(30, rows, inner, count, dtype="f32", largest=largest)

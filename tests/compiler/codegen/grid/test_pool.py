@@ -15,7 +15,7 @@ from tests.compiler.codegen.grid.in_place import OPENCL, run_in_place
 from tests.compiler.codegen.reference import identity, picked
 from tests.compiler.codegen.test_pool import bytes_of, draw, first_places, reference, spec_of
 from tests.kernel_harness.launch import run_kernel
-from tests.sample import sample
+from tests.sample import sample, thinned
 
 Shape = tuple[Any, ...]
 # n, h, w, c, kernel, strides, pads (top, left, bottom, right)
@@ -44,7 +44,7 @@ def operands(spec: PoolSpec) -> list[Array]:
     return {"max_grad": [x, d_y], "average_grad": [d_y]}.get(spec.kind, [x])
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, WIDE], ids=str)
+@pytest.mark.parametrize("shape", thinned([*SHAPES, WIDE], 4))
 def test_maxima_and_their_gradient(shape: Shape) -> None:
     spec = spec_of("max_grad", shape)
     x, d_y = operands(spec)
@@ -52,7 +52,7 @@ def test_maxima_and_their_gradient(shape: Shape) -> None:
     np.testing.assert_allclose(run(spec, x, d_y)[0], reference(spec, x, d_y), atol=4e-6)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", thinned(SHAPES, 3))
 @pytest.mark.parametrize("count_pads", sample([False, True], {"False"}))
 def test_means_and_their_gradient(shape: Shape, count_pads: bool) -> None:
     spec = spec_of("average", shape, count_pads)
@@ -62,7 +62,7 @@ def test_means_and_their_gradient(shape: Shape, count_pads: bool) -> None:
     np.testing.assert_allclose(run(spec_of("average_grad", shape, count_pads), d_y)[0], want, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", thinned(SHAPES, 2))
 def test_places_give_the_same_gradient(shape: Shape) -> None:
     x, d_y = operands(spec_of("max_grad", shape))
     y, words = run(spec_of("max_places", shape), x)

@@ -35,7 +35,7 @@ from tests.compiler.codegen.contractions import RELU6, Kind, conv, distance, exp
 from tests.compiler.codegen.grid.by_cuda import run_in_place
 from tests.compiler.codegen.grid.representative import CONVOLUTIONS, PRODUCTS
 from tests.compiler.codegen.grid.test_contraction import CONVOLUTIONS as ODD_CONVOLUTIONS
-from tests.compiler.codegen.grid.test_contraction import KINDS, MATMULS
+from tests.compiler.codegen.grid.test_contraction import KINDS, MATMULS, ORDINARY
 from tests.compiler.codegen.grid.test_cuda import run_written
 from tests.compiler.codegen.reference import identity, picked
 from tests.compiler.codegen.test_halves import HALVES, stored
@@ -128,25 +128,25 @@ def test_either_factor_or_both_lie_in_sixteen_bits(transposed: tuple[bool, bool]
 
 @pytest.mark.parametrize("factors", HALVES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", ["stem", "dilated and strided"])
+@pytest.mark.parametrize("case", sample(["stem", "dilated and strided"], {"dilated and strided"}))
 def test_convolutions_of_sixteen_bits(kind: Kind, case: str, factors: Factors) -> None:
     check(conv(kind, *test_conv.CASES[case]), factors=factors, place=KINDS.index(kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", ["stem", "strided, one-sided pads", "dilated and strided", "stride above kernel"])
+@pytest.mark.parametrize("case", sample(ORDINARY, {"strided, one-sided pads"}))
 def test_convolutions(kind: Kind, case: str) -> None:
     check(conv(kind, *test_conv.CASES[case]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", list(ODD_CONVOLUTIONS))
+@pytest.mark.parametrize("case", thinned(ODD_CONVOLUTIONS, 2))
 def test_odd_convolutions(kind: Kind, case: str) -> None:
     check(conv(kind, *ODD_CONVOLUTIONS[case]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", ["narrow, uneven", "strided"])
+@pytest.mark.parametrize("case", sample(["narrow, uneven", "strided"], {"strided"}))
 def test_groups(kind: Kind, case: str) -> None:
     check(conv(kind, *test_grouped_conv.CASES[case]))
 
@@ -163,7 +163,7 @@ def test_sums_are_not_of_rounded_numbers(spec: Spec) -> None:
     check(replace(spec, epilogue=RELU6), tolerance=3e-6)
 
 
-@pytest.mark.parametrize(("name", "change"), test_matmul.EPILOGUES, ids=[name for name, _ in test_matmul.EPILOGUES])
+@pytest.mark.parametrize(("name", "change"), thinned(test_matmul.EPILOGUE_CASES, 2))
 @pytest.mark.parametrize(
     "spec",
     [
@@ -317,7 +317,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("factors", FACTORS)
-@pytest.mark.parametrize("name", AT_SIZE)
+@pytest.mark.parametrize("name", thinned(AT_SIZE, 8))
 def test_kernels_fit_both_generations(name: str, factors: Factors) -> None:
     for target in (cast(GridTarget, load(one)) for one in TARGETS):
         built = build_object(rounded(AT_SIZE[name], factors), target)

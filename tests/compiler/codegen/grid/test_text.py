@@ -234,12 +234,12 @@ def _name(case: Case) -> str:
     return f"{case.op}-{case.inputs[0].dtype}"
 
 
-@pytest.mark.parametrize("case", thinned(UNARY_CASES, 14, _name))
+@pytest.mark.parametrize("case", thinned(UNARY_CASES, 10, _name))
 def test_functions_of_one_operand(case: Case) -> None:
     check(case, Unary(case.op, Ref(0)))
 
 
-@pytest.mark.parametrize("case", thinned(BINARY_CASES, 14, _name))
+@pytest.mark.parametrize("case", thinned(BINARY_CASES, 10, _name))
 def test_functions_of_two_operands(case: Case) -> None:
     check(case, Binary(case.op, Ref(0), Ref(1)))
 
@@ -257,7 +257,7 @@ def test_division_by_a_constant(constant: float) -> None:
     assert ulps(apply(Binary("div", Ref(0), Const(constant)), inputs), want) <= 2.5
 
 
-@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0, 3.0, 4.0, 0.5, -0.5, -1.0, -2.0, 1.5, -3.0])
+@pytest.mark.parametrize("exponent", thinned([0.0, 1.0, 2.0, 3.0, 4.0, 0.5, -0.5, -1.0, -2.0, 1.5, -3.0], 4))
 def test_constant_exponents(exponent: float) -> None:
     x = np.linspace(0.1, 30, 999, dtype=np.float32)
     got = apply(Binary("pow", Ref(0), Const(exponent)), x)
