@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.thorough.mistakes.record import Mistake
+from tests.mistakes.record import Mistake
 
 ADMIN = (
     Mistake("admin", "no command", "", "COMMAND", "service.admin", "usage:"),

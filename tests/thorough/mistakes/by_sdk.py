@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.thorough.mistakes.record import DOWN, FAILED, REFUSED, USAGE, Mistake
+from tests.mistakes.record import DOWN, FAILED, REFUSED, USAGE, Mistake
 
 _NET = (
     "import torch; torch.manual_seed(1); net = torch.nn.Linear(4, 3); x, y = torch.randn(8, 4), torch.arange(8) % 3\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.thorough.mistakes.record import FAILED, REFUSED, Mistake
+from tests.mistakes.record import FAILED, REFUSED, Mistake
 
 FARM = (
     Mistake("farm", "a wrong key", "POCKFARM_URL=$url POCKFARM_API_KEY=wrong devices", "not known", "auth.invalid",

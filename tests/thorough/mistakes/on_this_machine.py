@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.thorough.mistakes.record import DOWN, FAILED, Mistake
+from tests.mistakes.record import DOWN, FAILED, Mistake
 
 BUILD = (
     Mistake("build", "no such model", "build nothing.onnx --out a.pfb", "No such file", "nothing.onnx",

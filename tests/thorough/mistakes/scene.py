@@ -20,8 +20,8 @@ from pockfarm import Client, up
 from pockfarm.errors import PockfarmError
 from pockfarm.parts import EMULATED_CLASS
 from pockfarm.state import StateFolder
+from tests.mistakes.record import Answer, Mistake
 from tests.thorough.mistakes.files import make_files
-from tests.thorough.mistakes.record import Answer, Mistake
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = "{batch: 32, optimizer: {kind: sgd, learning_rate: 0.05}}"

@@ -12,8 +12,8 @@ from string import Template
 
 import pytest
 
+from tests.mistakes.record import DOWN, REFUSED, USAGE, Mistake
 from tests.sample import sample
-from tests.thorough.mistakes.record import DOWN, REFUSED, USAGE, Mistake
 from tests.thorough.mistakes.scene import Scene, scene
 from tests.thorough.mistakes.table import MISTAKES
 

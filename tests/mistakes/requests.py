@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.thorough.mistakes.record import Mistake
+from tests.mistakes.record import Mistake
 
 API = (
     Mistake("api", "no key", "GET /runs", "no API key", "auth.missing", "Authorization: Bearer", 401, key="none"),
