@@ -24,7 +24,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import pockfarm
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.torch_module import Wanted, brought_module
-from tests.sample import sample
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -273,12 +272,7 @@ class Several(nn.Module):
         return {"first": self.a(x), "second": self.b(x)}
 
 
-OUTPUTS = [
-    pytest.param(output, learned, id=str(output)) for output, learned in ((None, "a"), ("second", "b"), (1, "b"))
-]
-
-
-@pytest.mark.parametrize(("output", "learned"), sample(OUTPUTS, {"second"}))
+@pytest.mark.parametrize(("output", "learned"), [(None, "a"), ("second", "b"), (1, "b")])
 def test_one_of_several_outputs_is_chosen(output: str | int | None, learned: str) -> None:
     x, y = xy()
     tuned = pockfarm.fine_tune(Several(), x, (x, y), spec=SPEC, steps=1, output=output)
