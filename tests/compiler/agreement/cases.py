@@ -67,9 +67,9 @@ def ours(model: bytes, *settings: Any, **more: Any) -> Case:
     return Case(model, GraphReference.of(model), *settings, **more)
 
 
-def _mobilenet(text: str) -> Case:
-    model = MODELS["mobilenet_v2"](width=0.35, resolution=64, classes=10)
-    return ours(model, plan(text), 4, images(64), classes(10))
+def _mobilenet(text: str, resolution: int = 64) -> Case:
+    model = MODELS["mobilenet_v2"](width=0.35, resolution=resolution, classes=10)
+    return ours(model, plan(text), 4, images(resolution), classes(10))
 
 
 def _mcunet(text: str) -> Case:
@@ -171,7 +171,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "mobilenet-full": partial(_mobilenet, "full"),
     "mobilenet-sparse": partial(_mobilenet, MOBILENET_SPARSE),
     "mobilenet-bias-only": partial(_mobilenet, "bias-only"),
-    "mobilenet-ratio": partial(_mobilenet, MOBILENET_RATIO),
+    "mobilenet-ratio": partial(_mobilenet, MOBILENET_RATIO, 32),
     "mcunet-full": partial(_mcunet, "full"),
     "mcunet-sparse": partial(_mcunet, MCUNET_SPARSE),
     "resnet18-full": partial(_resnet, "resnet18", "full"),
