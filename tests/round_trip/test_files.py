@@ -86,8 +86,6 @@ KEPT = {
     "norms-dynamo-fold",
     "norms-torchscript unfolded-train",
     "LSTM-torchscript-fold",
-    "RNN-dynamo-fold",
-    "encoder-torchscript-fold",
 }
 
 

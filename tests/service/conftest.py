@@ -39,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     seen: set[str] = set()
     for item in items:
         values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        kind, function = values.get("database_url"), item.nodeid.partition("[")[0]
+        kind = values.get("database_url", values.get("empty_url"))
+        function = item.nodeid.partition("[")[0]
         if kind is None or item.path.name in ON_EITHER or item.get_closest_marker("thorough"):
             continue
         if len(values) == 1:

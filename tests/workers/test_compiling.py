@@ -149,14 +149,16 @@ def test_a_compile_gets_the_schedules_that_were_measured_before_it_was_asked_for
     ("model", "cause", "code", "says"),
     [
         ("unsupported", "model", "model.unsupported", "operator Foo"),
-        ("too-big", "limits", "limits.memory", "2,048 bytes"),
+        pytest.param("too-big", "limits", "limits.memory", "2,048 bytes", marks=pytest.mark.thorough),
         ("broken", "compiler", "compiler.internal", "ZeroDivisionError"),
         ("memory", "limits", "limits.compile-memory", "bytes of memory"),
         ("crash", "compiler", "compiler.crash", "SIGSEGV"),
-        ("leave", "compiler", "compiler.crash", "exit code 7"),
-        ("large-file", "limits", "limits.compile-file", "bytes"),
+        pytest.param("leave", "compiler", "compiler.crash", "exit code 7", marks=pytest.mark.thorough),
+        pytest.param("large-file", "limits", "limits.compile-file", "bytes", marks=pytest.mark.thorough),
         ("no-elf", "compiler", "compiler.bad-bundle", "not an ELF"),
-        ("wrong-digest", "compiler", "compiler.bad-bundle", "expected sha256:000"),
+        pytest.param(
+            "wrong-digest", "compiler", "compiler.bad-bundle", "expected sha256:000", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_every_bad_ending_is_typed(farm: TestFarm, model: str, cause: str, code: str, says: str) -> None:

@@ -64,7 +64,7 @@ def of_library(module: Logits, feeds: Arrays, labels: np.ndarray, ignored: int) 
     [
         ("gpt2", {"labels": IDS}),
         pytest.param("llama", {"labels": IDS, "ignore_index": 0}, marks=pytest.mark.thorough),
-        ("llama", {}),
+        pytest.param("llama", {}, marks=pytest.mark.thorough),
     ],
 )
 def test_the_loss_is_the_librarys(name: str, loss: dict[str, Any]) -> None:

@@ -96,6 +96,7 @@ def test_nearly_right_models_are_refused_or_train_rightly(tmp_path: Path) -> Non
     assert len(outcomes) > 4
 
 
+@pytest.mark.thorough
 def test_wrong_gradients_do_not_go_unnoticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With the gradient of one operator doubled."""
     add = OPERATORS["add"]

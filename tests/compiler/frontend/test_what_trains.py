@@ -110,7 +110,7 @@ def _problems(case: Authored, found: Trained, *, frozen: Collection[str] = ()) -
     return update_problems(start, updates, exact)
 
 
-@pytest.mark.parametrize(("name", "how"), sample(sharing("authored", TRAINABLE), ["-".join(pair) for pair in RUN]))
+@pytest.mark.parametrize(("name", "how"), sample(sharing("authored", TRAINABLE), TRAINED))
 def test_parameters_have_the_names_and_layouts_of_the_module(name: str, how: str) -> None:
     case = CASES[name]
     module = case.module()
