@@ -3,7 +3,8 @@
 It makes a root of Debian 12 with nothing but what README.md asks for, enters it (a mount and a process namespace of its
 own, and `pivot_root`: in a plain chroot the kernel refuses user namespaces, and the sandbox's tests would fail for the
 wrong reason), clones what is committed, and runs `make demo`, `make test` and `make up` there. This machine's settings
-of apt, pip and npm, its certificates and the folders with packages that they name are shown there, read-only.
+of pip and npm and the folders with packages that they name are shown there, read-only; those of apt and its
+certificates are copied.
 
 Root only. What the commands print lies in build/fresh, a file for each.
 """
@@ -27,9 +28,9 @@ FOLDER = ROOT / "build" / "fresh"
 SUITE = "bookworm"
 NAMED_IN_README = ("ca-certificates", "git", "make", "python3")
 CHECKOUT = Path("/root/pockfarm")
-COPIED = "/etc/apt"
-"""Not shown read-only as the others are: packages that are installed there add settings of their own."""
-SETTINGS = ("/etc/ssl/certs", "/usr/local/share/ca-certificates", "/etc/resolv.conf", "/etc/hosts")
+COPIED = ("/etc/apt", "/etc/ssl/certs")
+"""Not shown read-only as the others are: packages that are installed there add files of their own."""
+SETTINGS = ("/usr/local/share/ca-certificates", "/etc/resolv.conf", "/etc/hosts")
 VARIABLES = re.compile(r"PIP_\w+|NPM_\w+|npm_config_\w+|\w*SSL\w*|\w*_CA_\w+|https?_proxy|no_proxy", re.IGNORECASE)
 INDEX = re.compile(r"file://(/[^\s'\",;]+)/")
 """The folder that a package index on the disk lies in: its pages name files beside them."""
@@ -119,8 +120,9 @@ def make_root() -> Path:
     policy = root / "usr/sbin/policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n")
     policy.chmod(0o755)
-    shutil.rmtree(root / COPIED.lstrip("/"))
-    shutil.copytree(COPIED, root / COPIED.lstrip("/"))
+    for folder in COPIED:
+        shutil.rmtree(root / folder.lstrip("/"))
+        shutil.copytree(folder, root / folder.lstrip("/"), symlinks=True)
     return root
 
 
@@ -180,9 +182,8 @@ def shown_paths(variables: dict[str, str]) -> list[str]:
     """Files and folders of this machine that its settings of apt, pip and npm consist of and name, outermost first."""
     texts = [*variables.values(), *pip_settings(), *npm_settings(), *apt_sources()]
     matches = {match for text in texts for rule in (INDEX, ABSOLUTE_PATH) for match in rule.findall(text)}
-    paths = sorted(
-        {path for path in matches if Path(path).exists()} | {path for path in SETTINGS if Path(path).exists()}
-    )
+    paths = sorted(path for path in {*matches, *SETTINGS} if Path(path).exists())
+    paths = [path for path in paths if not any(inside(path, folder) for folder in COPIED)]
     return [path for path in paths if not any(Path(path) != Path(other) and inside(path, other) for other in paths)]
 
 

@@ -198,7 +198,17 @@ def apt(names: Sequence[str], progress: Progress) -> None:
             progress.say(f"Debian packages: {how_much(names)}")
         done = apt_get(*command, gives_up_at=gives_up_at, progress=progress)
         if done.returncode != 0:
-            progress.say(f"apt-get {command[0]} failed: {done.stderr.strip()[-400:]}")
+            progress.say(f"apt-get {command[0]} failed: {why_failed(done)}")
+
+
+def why_failed(done: subprocess.CompletedProcess[str]) -> str:
+    """What dpkg said of each package that it could not set up, or else the last that apt said."""
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+    lines = [line for line in lines if not line.startswith(("pmstatus:", "dlstatus:"))]
+    errors = [at for at, line in enumerate(lines) if line.startswith("dpkg: error processing")]
+    if not errors:
+        return done.stderr.strip()[-400:]
+    return " | ".join(dict.fromkeys(line for at in errors for line in lines[max(0, at - 2) : at + 2]))
 
 
 def how_much(names: Sequence[str]) -> str:
