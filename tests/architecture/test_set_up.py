@@ -246,28 +246,6 @@ def test_a_lock_is_not_waited_for_for_ever(
         assert f"It is held by process {holder.pid}" in progress.text
 
 
-DPKG = """Setting up postgresql-common (248+deb12u1) ...
-pmstatus:postgresql-common:71.0:Configuring postgresql-common (amd64)
-chown: invalid user: 'postgres'
-dpkg: error processing package postgresql-common (--configure):
- installed postgresql-common package post-installation script subprocess returned error exit status 1
-Setting up fish (3.6.0-3.1+deb12u1) ...
-"""
-
-
-def test_a_package_that_cannot_be_set_up_is_named_with_its_own_words() -> None:
-    failed = subprocess.CompletedProcess(
-        ["apt-get"], 100, DPKG, "E: Sub-process /usr/bin/dpkg returned an error code (1)"
-    )
-    assert debian.why_failed(failed) == (
-        "Setting up postgresql-common (248+deb12u1) ... | chown: invalid user: 'postgres' | dpkg: error processing "
-        "package postgresql-common (--configure): | installed postgresql-common package post-installation script "
-        "subprocess returned error exit status 1"
-    )
-    without_output = subprocess.CompletedProcess(["apt-get"], 100, "", failed.stderr)
-    assert debian.why_failed(without_output) == failed.stderr
-
-
 def test_one_call_of_pip_resolves_all_that_the_tests_need(progress: Recorded, pip_calls: Path) -> None:
     environment.install_python_packages("dev", 221, progress)
     call, alone = pip_calls.read_text().splitlines()

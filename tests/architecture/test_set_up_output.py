@@ -180,3 +180,25 @@ def installed(name: str, extra: str = "") -> set[str]:
             if requirement.marker is None or requirement.marker.evaluate({"extra": one[1]}):
                 open_ones += [(canonical(requirement.name), extra) for extra in ("", *requirement.extras)]
     return {one for one, _ in found}
+
+
+DPKG = """Setting up postgresql-common (248+deb12u1) ...
+pmstatus:postgresql-common:71.0:Configuring postgresql-common (amd64)
+chown: invalid user: 'postgres'
+dpkg: error processing package postgresql-common (--configure):
+ installed postgresql-common package post-installation script subprocess returned error exit status 1
+Setting up fish (3.6.0-3.1+deb12u1) ...
+"""
+
+
+def test_a_package_that_cannot_be_set_up_is_named_with_its_own_words() -> None:
+    failed = subprocess.CompletedProcess(
+        ["apt-get"], 100, DPKG, "E: Sub-process /usr/bin/dpkg returned an error code (1)"
+    )
+    assert debian.why_failed(failed) == (
+        "Setting up postgresql-common (248+deb12u1) ... | chown: invalid user: 'postgres' | dpkg: error processing "
+        "package postgresql-common (--configure): | installed postgresql-common package post-installation script "
+        "subprocess returned error exit status 1"
+    )
+    without_output = subprocess.CompletedProcess(["apt-get"], 100, "", failed.stderr)
+    assert debian.why_failed(without_output) == failed.stderr
