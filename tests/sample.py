@@ -19,7 +19,7 @@ def sample(cases: Iterable[object], kept: Collection[str], named: Callable[[Any]
 
     Raises: ValueError where `kept` has a name that no case has, so that no list outlives what it names.
     """
-    parameters = [case if isinstance(case, Parameter) else pytest.param(case, id=named(case)) for case in cases]
+    parameters = _parameters(cases, named)
     if unknown := sorted(set(kept) - {parameter.id for parameter in parameters}):
         raise ValueError(f"no case is called {', '.join(unknown)}")
     return [
@@ -35,12 +35,16 @@ def thinned(cases: Iterable[object], count: int, named: Callable[[Any], str] = s
 
     Raises: ValueError if there are not more cases than that.
     """
-    parameters = [case if isinstance(case, Parameter) else pytest.param(case, id=named(case)) for case in cases]
+    parameters = _parameters(cases, named)
     if not 2 <= count < len(parameters):
         raise ValueError(f"{len(parameters)} cases cannot be thinned to {count}")
     last = len(parameters) - 1
-    kept = {round(number * last / (count - 1)) for number in range(count)}
-    return sample(parameters, [str(parameters[number].id) for number in kept])
+    numbers = {round(number * last / (count - 1)) for number in range(count)}
+    return sample(parameters, [str(parameters[number].id) for number in numbers])
+
+
+def _parameters(cases: Iterable[object], named: Callable[[Any], str]) -> list[Any]:
+    return [case if isinstance(case, Parameter) else pytest.param(case, id=named(case)) for case in cases]
 
 
 def some(cases: Iterable[T]) -> list[T]:

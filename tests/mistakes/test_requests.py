@@ -59,10 +59,17 @@ def _things(farm: TestFarm) -> dict[str, str]:
     waiting = farm.run(bundle=arm, device_class="raspberry-pi-9", allow_waiting=True)
     farm.http.post(f"/runs/{waiting['id']}/cancel")
     return {
-        "bundle": bundle, "arm": arm, "mlp": farm.bundle(b"mlp"), "weights": digest_of(weights), "job": job["id"],
-        "ended": ended["id"], "cancelled": waiting["id"], "short": bundle[:20], "emulated": emulated.device_id,
+        "bundle": bundle,
+        "arm": arm,
+        "mlp": farm.bundle(b"mlp"),
+        "weights": digest_of(weights),
+        "job": job["id"],
+        "ended": ended["id"],
+        "cancelled": waiting["id"],
+        "short": bundle[:20],
+        "emulated": emulated.device_id,
         "emulated_name": "emulated-pi",
-    }  # fmt: skip
+    }
 
 
 def _keys(farm: TestFarm) -> dict[str, dict[str, str]]:

@@ -40,16 +40,17 @@ class Run:
 
     def record(self) -> None:
         """Once: run everything with probes in the sources."""
-        done = self.folder / "recorded"
-        if done.exists():
-            return
+        if not self._is_recorded.exists():
+            self._record()
+            self._is_recorded.touch()
+
+    def _record(self) -> None:
         self._arrivals.mkdir(exist_ok=True)
         place_probes(self.checkout.root, self.checkout.site_packages, self._arrivals, self.mutants)
         try:
             self.checkout.run_everything(self._outcomes)
         finally:
             self.checkout.restore()
-        done.touch()
 
     def try_all(self, hours: float) -> Iterator[str]:
         """A line for each mutant; stops between two when the time is over."""
@@ -114,13 +115,18 @@ class Run:
             self.checkout.restore()
             file.write_text(json.dumps([asdict(mutant) for mutant in draw(self.checkout.root, seed)], indent=1))
         fields = json.loads(file.read_text())
-        return [Mutant(**{**one, "probed_lines": tuple(one["probed_lines"])}) for one in fields]
+        return [Mutant(**{**row, "probed_lines": tuple(row["probed_lines"])}) for row in fields]
 
     def _listed(self, name: str) -> list[str]:
         file = self.folder / f"{name}.txt"
         if not file.exists():
             file.write_text("\n".join(self.checkout.collected()))
         return file.read_text().splitlines()
+
+    @property
+    def _is_recorded(self) -> Path:
+        """A file that is there once everything has run."""
+        return self.folder / "recorded"
 
     @property
     def _arrivals(self) -> Path:

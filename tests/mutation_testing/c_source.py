@@ -9,8 +9,10 @@ from tests.mutation_testing.mutant import Mutant, swaps
 
 COMPARISONS = swaps([("<", "<="), (">", ">="), ("==", "!=")])
 BOOLEANS = swaps([("&&", "||")])
-NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*',
-                      re.DOTALL | re.MULTILINE)  # fmt: skip
+NOT_CODE = re.compile(
+    r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*',
+    re.DOTALL | re.MULTILINE,
+)
 COMPARISON = re.compile(r"(?<= )(<=|>=|==|!=|<|>)(?= )")
 BOOLEAN = re.compile(r"(?<= )(&&|\|\|)(?= )")
 CONSTANT = re.compile(r"(?<![\w.])\d+(?![\w.])")
@@ -21,7 +23,7 @@ RETURN = re.compile(r"^ +return (?!0;|NULL;)([^;{}]+);", re.MULTILINE)
 
 def c_mutants(path: str, text: str) -> list[Mutant]:
     """All mutants outside comments, strings and the preprocessor's lines."""
-    code = NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
+    code = NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
     return [
         Mutant(path, operator, start, end, text[start:end], after, text.count("\n", 0, start) + 1, ())
         for operator, start, end, after in _changes(code, text)

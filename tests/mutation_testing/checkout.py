@@ -60,8 +60,19 @@ class Checkout:
         listed.write_text("\n".join(tests) + "\n")
         outcomes.unlink(missing_ok=True)
         files = sorted({test.partition("::")[0] for test in tests})
-        words = [*files, "-m", "not resolution_224 and not soak", "-x", "-q", "-n", "2", "--dist", "loadgroup",
-                 "--timeout", str(HANGS_S)]  # fmt: skip
+        words = [
+            *files,
+            "-m",
+            "not resolution_224 and not soak",
+            "-x",
+            "-q",
+            "-n",
+            "2",
+            "--dist",
+            "loadgroup",
+            "--timeout",
+            str(HANGS_S),
+        ]
         environment = {"TESTS_TO_RUN": str(listed), "OUTCOMES": str(outcomes)}
         status = self._pytest(words, environment, stdout=subprocess.DEVNULL).returncode
         return status in (0, NONE_LEFT)
@@ -91,8 +102,15 @@ class Checkout:
     ) -> subprocess.CompletedProcess[str]:
         python = self.root / ".venv" / "bin" / "python"
         command = [str(python), "-m", "pytest", "-p", "tests.mutation_testing.selection", *words]
-        return subprocess.run(command, cwd=self.root, env={**os.environ, **environment}, stdout=stdout,
-                              preexec_fn=_ends_first, text=True, check=False)  # fmt: skip
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env={**os.environ, **environment},
+            stdout=stdout,
+            preexec_fn=_ends_first,
+            text=True,
+            check=False,
+        )
 
 
 _times = itertools.count(1_500_000_000)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from compiler.codegen.linking.toolchain import zig_cc
 from compiler.errors import BuildError
+from compiler.targets import load_cpu
+from tests.kernel_harness.machine import native_target
 from tests.mutation_testing.c_source import c_mutants
 from tests.mutation_testing.mutant import Mutant
 from tests.mutation_testing.python_source import python_mutants
 
 SHARES = {"compiler": 20, "service": 14, "C runtime": 10, "device_agents": 8, "pockfarm": 6, "workers": 2}
 """Mutants of each part, 60 together: about by how much source it has, and two of the smallest."""
-HOST = "x86_64-linux-musl"
 RUNTIME = Path("compiler/runtime")
 
 
@@ -49,10 +50,13 @@ def is_valid(root: Path, mutant: Mutant) -> bool:
     runtime = root / RUNTIME
     folders = [runtime, *(folder for folder in runtime.rglob("*") if folder.is_dir())]
     includes = [word for folder in folders for word in ("-I", str(folder))]
+    triple = load_cpu(native_target()).zig_triple
     with tempfile.TemporaryDirectory(prefix="pockfarm-mutant-") as name:
         (Path(name) / "mutant.c").write_text(text)
         try:
-            zig_cc(HOST, ["-w", *includes, "-c", "mutant.c", "-o", "mutant.o"], Path(name))
+            zig_cc(
+                load_cpu(native_target()).zig_triple, ["-w", *includes, "-c", "mutant.c", "-o", "mutant.o"], Path(name)
+            )
         except BuildError:
             return False
     return True

@@ -23,11 +23,10 @@ _seen = set()
 
 def arrive(number):
     test = os.environ.get("PYTEST_CURRENT_TEST", "")
-    if (number, test) in _seen:
-        return
-    _seen.add((number, test))
-    with open(os.path.join({folder!r}, str(number)), "a") as file:
-        file.write(test.replace("\\n", " ") + "\\n")
+    if (number, test) not in _seen:
+        _seen.add((number, test))
+        with open(os.path.join({folder!r}, str(number)), "a") as file:
+            file.write(test.replace("\\n", " ") + "\\n")
 '''
 STATEMENT = """{indent}try: __import__("mutation_probe").arrive({number})
 {indent}except Exception: pass

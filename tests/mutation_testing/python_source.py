@@ -71,21 +71,25 @@ Change = tuple[str, int, int, str, tuple[int, ...]]
 
 def _walk(node: ast.AST, source: _Source, lines: tuple[int, ...]) -> Iterator[Change]:
     """Changes below a node; `lines` is where the statement begins that it stands in, if that is in a function."""
-    if isinstance(node, (ast.JoinedStr, ast.Raise)) or _is_for_other_readers(node):
-        return
-    if _is_message(node) or (isinstance(node, ast.Expr) and _is_message(node.value)):
-        return
     for operator, start, end, after in _changes(node, source):
         yield operator, start, end, after, lines
     is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    for child in _computing_children(node):
+        begins = isinstance(child, ast.stmt) and (lines or is_function) and source.begins_line(child)
+        yield from _walk(child, source, (_line_of(child),) if begins else lines)
+
+
+def _computing_children(node: ast.AST) -> Iterator[ast.AST]:
+    """Without types, messages, and what only other readers of the file run."""
     for name, value in ast.iter_fields(node):
-        if name in TYPE_FIELDS:
-            continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.stmt) and (lines or is_function) and source.begins_line(child):
-                yield from _walk(child, source, (_line_of(child),))
-            elif isinstance(child, ast.AST):
-                yield from _walk(child, source, lines)
+            if name not in TYPE_FIELDS and isinstance(child, ast.AST) and not _is_left_out(child):
+                yield child
+
+
+def _is_left_out(node: ast.AST) -> bool:
+    is_text = isinstance(node, (ast.JoinedStr, ast.Raise)) or _is_message(node)
+    return is_text or _is_for_other_readers(node) or (isinstance(node, ast.Expr) and _is_message(node.value))
 
 
 def _changes(node: ast.AST, source: _Source) -> Iterator[tuple[str, int, int, str]]:
@@ -144,5 +148,9 @@ def _line_of(node: ast.stmt) -> int:
 
 def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef, source: _Source) -> int:
     """Where a function's first statement begins, past its docstring; 0 if none begins a line."""
-    body = [one for one in function.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
-    return next((_line_of(one) for one in body if source.begins_line(one)), 0)
+    statements = [
+        statement
+        for statement in function.body
+        if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+    ]
+    return next((_line_of(statement) for statement in statements if source.begins_line(statement)), 0)

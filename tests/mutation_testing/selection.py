@@ -33,9 +33,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not (file := os.environ.get("TESTS_TO_RUN")):
-        return
-    order = {name: number for number, name in enumerate(Path(file).read_text().splitlines())}
+    if file := os.environ.get("TESTS_TO_RUN"):
+        _choose(config, items, Path(file).read_text().splitlines())
+
+
+def _choose(config: pytest.Config, items: list[pytest.Item], names: list[str]) -> None:
+    """Leave the named tests in `items`, in the order of the names."""
+    order = {name: number for number, name in enumerate(names)}
     chosen = [item for item in items if node_id(item.nodeid) in order]
     config.hook.pytest_deselected(items=[item for item in items if node_id(item.nodeid) not in order])
     items[:] = sorted(chosen, key=lambda item: order[node_id(item.nodeid)])
