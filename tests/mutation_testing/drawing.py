@@ -54,9 +54,7 @@ def is_valid(root: Path, mutant: Mutant) -> bool:
     with tempfile.TemporaryDirectory(prefix="pockfarm-mutant-") as name:
         (Path(name) / "mutant.c").write_text(text)
         try:
-            zig_cc(
-                load_cpu(native_target()).zig_triple, ["-w", *includes, "-c", "mutant.c", "-o", "mutant.o"], Path(name)
-            )
+            zig_cc(triple, ["-w", *includes, "-c", "mutant.c", "-o", "mutant.o"], Path(name))
         except BuildError:
             return False
     return True

@@ -75,8 +75,10 @@ def _walk(node: ast.AST, source: _Source, lines: tuple[int, ...]) -> Iterator[Ch
         yield operator, start, end, after, lines
     is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     for child in _computing_children(node):
-        begins = isinstance(child, ast.stmt) and (lines or is_function) and source.begins_line(child)
-        yield from _walk(child, source, (_line_of(child),) if begins else lines)
+        if isinstance(child, ast.stmt) and (lines or is_function) and source.begins_line(child):
+            yield from _walk(child, source, (_line_of(child),))
+        else:
+            yield from _walk(child, source, lines)
 
 
 def _computing_children(node: ast.AST) -> Iterator[ast.AST]:
