@@ -27,6 +27,22 @@ sys.dont_write_bytecode = False
 # As in a user's shell: unbuffered streams keep nothing that a full disk has refused, and hide what buffers do.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 4 << 30
+"""What a run leaves there, several times over."""
+
+
+def _prefer_memory() -> None:
+    """Tests make tens of thousands of small files: in memory, where there is room and programs may be run."""
+    if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
+        return
+    there = os.statvfs(MEMORY)
+    if there.f_bavail * there.f_frsize >= MEMORY_BYTES and not there.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+_prefer_memory()
+
 # The same examples each time, and nothing that a slow machine fails by. A campaign chooses for itself.
 settings.register_profile(
     "pockfarm",

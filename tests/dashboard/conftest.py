@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
 from sqlalchemy import update
 
@@ -19,6 +18,7 @@ from service.farm import Farm
 from service.keys.service import Role, create_key, create_link
 from service.settings import Settings
 from tests.dashboard.seed import Seeded, seed
+from tests.service.client import Client
 from tests.waiting import HANG_S
 
 PATIENCE_MS = HANG_S * 1000
@@ -48,15 +48,15 @@ class SeededFarm:
         with self.farm.database.transaction() as session:
             session.execute(update(Device).values(last_seen_at=Device.last_seen_at + self.seen_at[0] - before))
 
-    def browser(self) -> TestClient:
+    def browser(self) -> Client:
         """A client with a session cookie, that asks for pages."""
-        client = TestClient(self.app, headers=BROWSER)
+        client = Client(self.app, headers=BROWSER)
         assert client.get(self.link()).status_code == 200
         return client
 
-    def stranger(self) -> TestClient:
+    def stranger(self) -> Client:
         """A client without a session, that asks for pages."""
-        return TestClient(self.app, headers=BROWSER)
+        return Client(self.app, headers=BROWSER)
 
 
 def make_app(folder: Path) -> FastAPI:
@@ -90,7 +90,7 @@ def _see_devices(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="package")
-def browser(seeded: SeededFarm) -> TestClient:
+def browser(seeded: SeededFarm) -> Client:
     """A signed-in browser on the seeded farm."""
     return seeded.browser()
 

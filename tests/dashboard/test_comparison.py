@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
@@ -43,6 +42,7 @@ from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.layers import small_layers, training_step
 from tests.dashboard.markup import check_page
 from tests.dashboard.reports import sample_report
+from tests.service.client import Client
 
 BASE_US = 1000.0
 
@@ -257,7 +257,7 @@ def test_groups_hold_like_runs_and_the_newest_of_each_configuration() -> None:
     assert [[run.id for run in group] for group in groups] == [["pi"], ["b4"], ["new"]]
 
 
-def test_the_benchmarks_page_hides_and_counts_what_is_not_valid(seeded: SeededFarm, browser: TestClient) -> None:
+def test_the_benchmarks_page_hides_and_counts_what_is_not_valid(seeded: SeededFarm, browser: Client) -> None:
     page = check_page(browser.get("/dashboard/benchmarks").text)
     assert "2 runs hidden: 1 noisy, 1 throttled." in page.visible_text()
     rows = browser.get("/dashboard/benchmarks.json").json()["rows"]
@@ -282,7 +282,7 @@ def test_a_benchmarks_page_whose_runs_are_all_hidden_says_so(seeded: SeededFarm)
     assert "2 runs brought numbers that do not count" in text
 
 
-def test_the_benchmarks_page_ranks_within_groups(browser: TestClient) -> None:
+def test_the_benchmarks_page_ranks_within_groups(browser: Client) -> None:
     rows = browser.get("/dashboard/benchmarks.json?class=host&model=mobilenet_v2").json()["rows"]
     assert [row["plan"] for row in rows] == ["bias-only", "sparse", "full"], "by what is planned: none has a rank"
     assert [row["dominated"] for row in rows] == ["no"] * 3
@@ -315,7 +315,7 @@ def repeated(session: Session, run_id: str, count: int) -> None:
     session.flush()
 
 
-def test_compare_says_why_not(seeded: SeededFarm, browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_says_why_not(seeded: SeededFarm, browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = seeded.ids
     text = check_page(
         browser.get(f"/dashboard/compare?run={ids.sparse_run}&run={ids.emulated_run}").text
@@ -361,7 +361,7 @@ def test_how_a_device_varies_is_learned_from_runs_that_were_the_same_again(seede
     assert known.deviation < 0.05
 
 
-def test_compare_names_unknown_runs(seeded: SeededFarm, browser: TestClient) -> None:
+def test_compare_names_unknown_runs(seeded: SeededFarm, browser: Client) -> None:
     ids = seeded.ids
     four = [ids.full_run, ids.sparse_run, ids.noisy_run, "run_nobody"]
     page = check_page(browser.get("/dashboard/compare?" + "&".join(f"run={i}" for i in four)).text)

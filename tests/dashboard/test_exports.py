@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import event, insert, update
 
 from device_agents.wire import RunSettings
@@ -20,6 +19,7 @@ from service.database.models import Device, DeviceEvent, Event, Job, Run
 from service.runs.filter import RunFilter
 from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.sample import sample
+from tests.service.client import Client
 
 MANY = MAX_MEASURED_RUNS + 2 * BATCH_ROWS + 7
 
@@ -49,11 +49,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
 
 
 @pytest.fixture(scope="module")
-def reader(large: SeededFarm) -> TestClient:
+def reader(large: SeededFarm) -> Client:
     return large.browser()
 
 
-def rows_of(client: TestClient, path: str) -> list[dict[str, str]]:
+def rows_of(client: Client, path: str) -> list[dict[str, str]]:
     """The CSV file's rows; the JSON file has the same."""
     rows = list(csv.DictReader(io.StringIO(client.get(path.replace("{}", ".csv")).text)))
     body = client.get(path.replace("{}", ".json")).json()
@@ -69,23 +69,23 @@ def ids(large: SeededFarm, table: type[Run] | type[Job], **chosen: Any) -> list[
         return [row.id for row in session.query(table.id).filter_by(**chosen).order_by(table.id.desc())]
 
 
-def test_files_hold_every_row_once(large: SeededFarm, reader: TestClient) -> None:
+def test_files_hold_every_row_once(large: SeededFarm, reader: Client) -> None:
     assert [row["id"] for row in rows_of(reader, "/dashboard/runs{}")] == ids(large, Run)
     assert [row["id"] for row in rows_of(reader, "/dashboard/jobs{}")] == ids(large, Job)
     assert len(ids(large, Run)) > MANY
 
 
-def test_files_of_a_later_page_hold_every_row_too(large: SeededFarm, reader: TestClient) -> None:
+def test_files_of_a_later_page_hold_every_row_too(large: SeededFarm, reader: Client) -> None:
     middle = ids(large, Run)[60]
     assert len(rows_of(reader, f"/dashboard/runs{{}}?before={middle}")) == len(ids(large, Run))
 
 
-def test_filters_stay_in_force(large: SeededFarm, reader: TestClient) -> None:
+def test_filters_stay_in_force(large: SeededFarm, reader: Client) -> None:
     assert [row["id"] for row in rows_of(reader, "/dashboard/jobs{}?state=failed")] == ids(large, Job, state="failed")
 
 
 @pytest.mark.parametrize("sort", sample(["median_ms", "-median_ms"], {"-median_ms"}))
-def test_a_sorted_file_is_sorted_as_a_whole(large: SeededFarm, reader: TestClient, sort: str) -> None:
+def test_a_sorted_file_is_sorted_as_a_whole(large: SeededFarm, reader: Client, sort: str) -> None:
     rows = rows_of(reader, f"/dashboard/runs{{}}?sort={sort}")
     assert sorted(row["id"] for row in rows) == sorted(ids(large, Run))
     medians = [float(row["median_ms"]) for row in rows if row["median_ms"]]
@@ -93,7 +93,7 @@ def test_a_sorted_file_is_sorted_as_a_whole(large: SeededFarm, reader: TestClien
     assert not any(row["median_ms"] for row in rows[len(medians) :])
 
 
-def test_the_files_of_a_device_and_a_job_are_whole(large: SeededFarm, reader: TestClient) -> None:
+def test_the_files_of_a_device_and_a_job_are_whole(large: SeededFarm, reader: Client) -> None:
     with large.farm.database.read() as session:
         run = session.get_one(Run, large.ids.sparse_run)
         job = session.query(Job).filter_by(bundle_digest=run.bundle_digest, state="succeeded").first()
@@ -106,7 +106,7 @@ def test_the_files_of_a_device_and_a_job_are_whole(large: SeededFarm, reader: Te
     assert [row["id"] for row in of_job] == ids(large, Run, bundle_digest=run.bundle_digest)
 
 
-def test_benchmarks_as_a_file_know_every_measured_run(large: SeededFarm, reader: TestClient) -> None:
+def test_benchmarks_as_a_file_know_every_measured_run(large: SeededFarm, reader: Client) -> None:
     with large.farm.database.transaction() as session:
         oldest = session.get_one(Run, ids(large, Run)[-1])
         oldest.settings = RunSettings("profile")
@@ -115,7 +115,7 @@ def test_benchmarks_as_a_file_know_every_measured_run(large: SeededFarm, reader:
     assert [row["median_ms"] for row in rows_of(reader, "/dashboard/benchmarks{}") if row["batch"] == "77"] == ["0.123"]
 
 
-def test_losses_of_a_long_run_are_all_there(large: SeededFarm, reader: TestClient) -> None:
+def test_losses_of_a_long_run_are_all_there(large: SeededFarm, reader: Client) -> None:
     with large.farm.database.transaction() as session:
         run = session.query(Run).filter_by(state="running").first()
         assert run is not None

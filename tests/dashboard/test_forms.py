@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
 from service.dashboard.visitors import SAID_COOKIE
 from service.keys.service import create_key, create_link
 from tests.dashboard.conftest import BROWSER, SeededFarm, make_farm
 from tests.dashboard.markup import check_page
+from tests.service.client import Client
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 
@@ -25,12 +25,12 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
     made.farm.close()
 
 
-def open_as(own: SeededFarm, *scopes: str) -> TestClient:
+def open_as(own: SeededFarm, *scopes: str) -> Client:
     """A browser whose key has these scopes."""
     with own.farm.database.transaction() as session:
         key, _ = create_key(session, name="-".join(scopes), scopes=scopes)
         token, _ = create_link(session, key_id=key.id, lifetime_s=60)
-    client = TestClient(own.app, headers=BROWSER)
+    client = Client(own.app, headers=BROWSER)
     assert client.get(f"/open/{token}").status_code == 200
     return client
 
@@ -50,7 +50,7 @@ def test_a_key_is_made_shown_once_and_revoked(own: SeededFarm) -> None:
     assert made.status_code == 201
     text = check_page(made.text).visible_text()
     secret = re.findall(r"pf_[0-9a-f]{64}", text)[0]
-    program = TestClient(own.app, headers={"Authorization": f"Bearer {secret}"})
+    program = Client(own.app, headers={"Authorization": f"Bearer {secret}"})
     assert program.get("/jobs").status_code == 200
     assert program.get("/keys").status_code == 403, "it may submit, and no more"
     (key,) = (one for one in browser.get("/keys").json() if one["name"] == "ci on build-3")
@@ -128,7 +128,7 @@ def test_nobody_elses_words_are_said(own: SeededFarm) -> None:
         assert "hacked" not in answer.text
 
 
-def _cookies(browser: TestClient) -> str:
+def _cookies(browser: Client) -> str:
     return "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from fastapi.testclient import TestClient
 
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import pages_of
 from tests.dashboard.test_pages import pages_of_each_kind
 from tests.sample import thinned
+from tests.service.client import Client
 
 FILES = ("/bundles/", "/weights")
 """Of downloads whose bytes seeded rows lack: their addresses must be the API's, and are asked by tests of the API."""
@@ -25,7 +25,7 @@ def followed() -> dict[str, int]:
 
 @pytest.mark.parametrize("name", thinned(pages_of_each_kind(), 10))
 def test_every_link_of_a_page_leads_somewhere(
-    name: str, seeded: SeededFarm, browser: TestClient, followed: dict[str, int]
+    name: str, seeded: SeededFarm, browser: Client, followed: dict[str, int]
 ) -> None:
     address = pages_of(seeded)[name]
     page = check_page(browser.get(address).text)

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.routing import iter_route_contexts
-from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from device_agents.wire import MODES
@@ -26,6 +25,7 @@ from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import pages_of
 from tests.dashboard.seeder import Seeder
 from tests.sample import sample
+from tests.service.client import Client
 
 HOSTILE = "<script>alert(1)</script>\"'&={{7*7}}"
 
@@ -54,7 +54,7 @@ def pages_of_each_kind() -> list[Any]:
 
 
 @pytest.mark.parametrize("name", page_names())
-def test_a_page_is_well_formed_and_safe(name: str, seeded: SeededFarm, browser: TestClient) -> None:
+def test_a_page_is_well_formed_and_safe(name: str, seeded: SeededFarm, browser: Client) -> None:
     answer = browser.get(pages_of(seeded)[name])
     assert answer.status_code == (404 if name == "problem-404" else 200)
     check_page(answer.text)
@@ -70,7 +70,7 @@ def test_a_page_is_well_formed_and_safe(name: str, seeded: SeededFarm, browser: 
 
 
 @pytest.mark.parametrize("name", pages_of_each_kind())
-def test_no_figure_has_its_unit_twice(name: str, seeded: SeededFarm, browser: TestClient) -> None:
+def test_no_figure_has_its_unit_twice(name: str, seeded: SeededFarm, browser: Client) -> None:
     page = browser.get(pages_of(seeded)[name]).text
     pairs = re.findall(r'<span class="value">([^<]*) <span class="unit">([^<]*)</span>', page)
     assert [figure for figure, unit in pairs if figure.split()[-1:] == [unit]] == []
@@ -78,7 +78,7 @@ def test_no_figure_has_its_unit_twice(name: str, seeded: SeededFarm, browser: Te
 
 
 @pytest.mark.parametrize("name", pages_of_each_kind())
-def test_no_figure_below_nought_has_a_hyphen(name: str, seeded: SeededFarm, browser: TestClient) -> None:
+def test_no_figure_below_nought_has_a_hyphen(name: str, seeded: SeededFarm, browser: Client) -> None:
     page = check_page(browser.get(pages_of(seeded)[name]).text)
     cells = [cell for grid in page.tables for row in grid.rows for cell in row]
     assert [cell for cell in cells if re.match(r"-[\d.]", cell)] == []
@@ -114,7 +114,7 @@ def test_a_link_opens_once(seeded: SeededFarm) -> None:
     assert "no longer opens" in check_page(again.text).visible_text()
 
 
-def test_programs_still_get_problem_documents(seeded: SeededFarm, browser: TestClient) -> None:
+def test_programs_still_get_problem_documents(seeded: SeededFarm, browser: Client) -> None:
     answer = browser.get("/dashboard/runs/none", headers={"accept": "application/json"})
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["code"] == "run.unknown"
@@ -122,7 +122,7 @@ def test_programs_still_get_problem_documents(seeded: SeededFarm, browser: TestC
     assert data.headers["content-type"] == "application/problem+json"
 
 
-def test_static_files_are_the_listed_ones_and_cached(browser: TestClient) -> None:
+def test_static_files_are_the_listed_ones_and_cached(browser: Client) -> None:
     for name in render.STATIC_FILES:
         answer = browser.get(render.static_address(name))
         assert answer.status_code == 200
@@ -141,9 +141,7 @@ def test_static_files_are_the_listed_ones_and_cached(browser: TestClient) -> Non
         ("/dashboard/devices?sort=-memory_gib", "/dashboard/devices{}?sort=-memory_gib", "device"),
     ],
 )
-def test_csv_and_json_hold_the_rows_of_the_page_in_its_order(
-    page: str, data: str, key: str, browser: TestClient
-) -> None:
+def test_csv_and_json_hold_the_rows_of_the_page_in_its_order(page: str, data: str, key: str, browser: Client) -> None:
     data = data if "{}" in data else data + "{}"
     rows = list(csv.DictReader(io.StringIO(browser.get(data.format(".csv")).text)))
     body = browser.get(data.format(".json")).json()
@@ -156,7 +154,7 @@ def test_csv_and_json_hold_the_rows_of_the_page_in_its_order(
             assert row[name] == ("" if value is None else str(value)), name
 
 
-def test_the_numbers_on_the_page_are_those_of_the_file(seeded: SeededFarm, browser: TestClient) -> None:
+def test_the_numbers_on_the_page_are_those_of_the_file(seeded: SeededFarm, browser: Client) -> None:
     run = seeded.ids.sparse_run
     kernels = browser.get(f"/dashboard/runs/{run}/kernels.json?sort=-time_us").json()["rows"]
     page = check_page(browser.get(f"/dashboard/runs/{run}?sort=-time_us").text)
@@ -168,7 +166,7 @@ def test_the_numbers_on_the_page_are_those_of_the_file(seeded: SeededFarm, brows
     assert sum(entry["share_percent"] for entry in kernels) == pytest.approx(100)
 
 
-def test_the_report_is_what_the_run_page_shows(seeded: SeededFarm, browser: TestClient) -> None:
+def test_the_report_is_what_the_run_page_shows(seeded: SeededFarm, browser: Client) -> None:
     run = seeded.ids.train_run
     losses = list(csv.DictReader(io.StringIO(browser.get(f"/dashboard/runs/{run}/losses.csv").text)))
     steps = list(csv.DictReader(io.StringIO(browser.get(f"/dashboard/runs/{run}/steps.csv").text)))
@@ -180,7 +178,7 @@ def test_the_report_is_what_the_run_page_shows(seeded: SeededFarm, browser: Test
     assert "no sensor" in text
 
 
-def test_every_download_of_a_run_answers(seeded: SeededFarm, browser: TestClient) -> None:
+def test_every_download_of_a_run_answers(seeded: SeededFarm, browser: Client) -> None:
     page = check_page(browser.get(f"/dashboard/runs/{seeded.ids.train_run}").text)
     hrefs = [e.attributes["href"] for e in page.all("a") if e.attributes["href"].endswith((".csv", ".json", "/report"))]
     assert len(hrefs) >= 10
@@ -188,7 +186,7 @@ def test_every_download_of_a_run_answers(seeded: SeededFarm, browser: TestClient
         assert browser.get(href).status_code == 200, href
 
 
-def test_filters_restrict_and_stay_in_links(seeded: SeededFarm, browser: TestClient) -> None:
+def test_filters_restrict_and_stay_in_links(seeded: SeededFarm, browser: Client) -> None:
     answer = browser.get("/dashboard/runs?state=failed&device=" + seeded.ids.quarantined)
     page = check_page(answer.text)
     rows = page.tables[0].rows[1:]
@@ -297,7 +295,7 @@ def test_a_report_of_another_protocol_leaves_the_summary(tmp_path: Path) -> None
     farm.close()
 
 
-def test_an_open_run_follows_its_events_and_a_closed_one_does_not(seeded: SeededFarm, browser: TestClient) -> None:
+def test_an_open_run_follows_its_events_and_a_closed_one_does_not(seeded: SeededFarm, browser: Client) -> None:
     def events(run: str) -> str:
         page = check_page(browser.get(f"/dashboard/runs/{run}").text)
         return page.all("main")[0].attributes.get("data-events", "")
@@ -310,7 +308,7 @@ def test_an_open_run_follows_its_events_and_a_closed_one_does_not(seeded: Seeded
     assert "148 of 400 steps" in text
 
 
-def test_health_of_devices(seeded: SeededFarm, browser: TestClient) -> None:
+def test_health_of_devices(seeded: SeededFarm, browser: Client) -> None:
     with (
         seeded.farm.database.transaction() as session
     ):  # the rows are older than this test, on a slow machine by minutes
@@ -326,19 +324,19 @@ def test_health_of_devices(seeded: SeededFarm, browser: TestClient) -> None:
 
 
 def test_data_files_are_refused_to_strangers_as_problems(seeded: SeededFarm) -> None:
-    answer = TestClient(seeded.app, headers=BROWSER).get("/dashboard/runs.csv")
+    answer = Client(seeded.app, headers=BROWSER).get("/dashboard/runs.csv")
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_the_run_list_can_be_narrowed_to_every_mode_there_is(browser: TestClient) -> None:
+def test_the_run_list_can_be_narrowed_to_every_mode_there_is(browser: Client) -> None:
     page = browser.get("/dashboard/runs").text
     [choices] = re.findall(r'<select[^>]*name="mode".*?</select>', page, re.DOTALL)
     assert re.findall(r'<option value="(\w+)"', choices) == list(MODES)
     assert browser.get("/dashboard/runs?mode=tune").status_code == 200
 
 
-def test_a_jobs_page_says_what_learns_and_its_file_has_every_layer(seeded: SeededFarm, browser: TestClient) -> None:
+def test_a_jobs_page_says_what_learns_and_its_file_has_every_layer(seeded: SeededFarm, browser: Client) -> None:
     address = f"/dashboard/jobs/{seeded.ids.done_job}"
     grids = check_page(browser.get(address).text).tables
     shown = next(grid for grid in grids if "What learns" in grid.rows[0])

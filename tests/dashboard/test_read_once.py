@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from fastapi.testclient import TestClient
 from sqlalchemy import event, select
 
 from service.dashboard import queries
 from service.dashboard.pages.run_drawings import drawings
 from service.database.models import Result
 from tests.dashboard.conftest import SeededFarm
+from tests.service.client import Client
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def statements(farm: SeededFarm) -> Iterator[list[str]]:
     event.remove(engine, "before_cursor_execute", note)
 
 
-def test_the_second_visit_reads_no_report(seeded: SeededFarm, browser: TestClient) -> None:
+def test_the_second_visit_reads_no_report(seeded: SeededFarm, browser: Client) -> None:
     path = f"/dashboard/runs/{seeded.ids.full_run}"
     first = browser.get(path).text
     with statements(seeded) as asked:
@@ -62,7 +62,7 @@ def test_a_report_that_counts_no_more_is_not_shown(seeded: SeededFarm) -> None:
         session.rollback()
 
 
-def test_pictures_that_are_remembered_lead_to_the_own_run(seeded: SeededFarm, browser: TestClient) -> None:
+def test_pictures_that_are_remembered_lead_to_the_own_run(seeded: SeededFarm, browser: Client) -> None:
     """Both ran the same bundle: one memory plan, drawn once, whose data are asked for under each run's address."""
     with seeded.farm.database.read() as session:
         first, second = (queries.run(session, run_id) for run_id in (seeded.ids.full_run, seeded.ids.noisy_run))

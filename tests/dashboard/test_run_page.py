@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from device_agents.measure.measurement import measure
@@ -24,6 +23,7 @@ from service.database.models import Run
 from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.markup import PageReader, check_page
 from tests.dashboard.test_forms import SAME, open_as, token_in
+from tests.service.client import Client
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +35,12 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
 
 
 @pytest.fixture(scope="module")
-def user(own: SeededFarm) -> TestClient:
+def user(own: SeededFarm) -> Client:
     """A browser that may read and submit."""
     return open_as(own, "read", "submit")
 
 
-def post(browser: TestClient, run_id: str, act: str, **typed: str) -> str:
+def post(browser: Client, run_id: str, act: str, **typed: str) -> str:
     """The text of the page that follows."""
     page = browser.get(f"/dashboard/runs/{run_id}")
     once = {one.attributes["name"]: one.attributes["value"] for one in check_page(page.text).all("input")
@@ -55,7 +55,7 @@ def words(page: PageReader) -> str:
     return page.visible_text()
 
 
-def test_a_run_is_named_tagged_and_noted(own: SeededFarm, user: TestClient) -> None:
+def test_a_run_is_named_tagged_and_noted(own: SeededFarm, user: Client) -> None:
     run = own.ids.full_run
     said = post(user, run, "about", name="base line", tags="Night, cold-room", note="with the <fan> off")
     for text in (
@@ -76,7 +76,7 @@ def test_a_run_is_named_tagged_and_noted(own: SeededFarm, user: TestClient) -> N
     assert user.get(f"/runs/{run}").json()["tags"] == []
 
 
-def test_what_cannot_be_said_comes_back_as_typed(own: SeededFarm, user: TestClient) -> None:
+def test_what_cannot_be_said_comes_back_as_typed(own: SeededFarm, user: Client) -> None:
     run = own.ids.full_run
     token = token_in(user.get(f"/dashboard/runs/{run}").text)
     typed = {"form_token": token, "name": "kept", "tags": "a/b", "note": ""}
@@ -89,7 +89,7 @@ def test_what_cannot_be_said_comes_back_as_typed(own: SeededFarm, user: TestClie
     assert user.get(f"/runs/{run}").json()["name"] == ""
 
 
-def test_an_open_run_is_cancelled_and_an_ended_one_made_again(own: SeededFarm, user: TestClient) -> None:
+def test_an_open_run_is_cancelled_and_an_ended_one_made_again(own: SeededFarm, user: Client) -> None:
     assert "is asked to stop" in post(user, own.ids.running_run, "cancel")
     with own.farm.database.read() as session:
         assert session.get_one(Run, own.ids.running_run).cancel_requested
@@ -101,7 +101,7 @@ def test_an_open_run_is_cancelled_and_an_ended_one_made_again(own: SeededFarm, u
     assert before > 0
 
 
-def test_run_again_makes_a_run_of_the_same(own: SeededFarm, user: TestClient) -> None:
+def test_run_again_makes_a_run_of_the_same(own: SeededFarm, user: Client) -> None:
     page = f"/dashboard/runs/{own.ids.full_run}"
     sent = {"form_token": token_in(user.get(page).text), "once": "the same click"}
     first, second = (user.post(f"{page}/again", data=sent, headers=SAME, follow_redirects=False) for _ in range(2))
@@ -139,7 +139,7 @@ def copied(page: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["sparse_run", "train_run", "second_train_run", "compare_run", "sustained_run"])
-def test_what_is_copied_asks_for_the_same_run(own: SeededFarm, user: TestClient, name: str) -> None:
+def test_what_is_copied_asks_for_the_same_run(own: SeededFarm, user: Client, name: str) -> None:
     run_id = getattr(own.ids, name)
     shown, run = copied(user.get(f"/dashboard/runs/{run_id}").text), user.get(f"/runs/{run_id}").json()
     options = parser().parse_args(shlex.split(shown["Command line"])[1:])
@@ -157,7 +157,7 @@ def test_what_is_copied_asks_for_the_same_run(own: SeededFarm, user: TestClient,
     assert any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(shown["Python"])))
 
 
-def test_a_citation_names_what_anyone_can_check(own: SeededFarm, user: TestClient) -> None:
+def test_a_citation_names_what_anyone_can_check(own: SeededFarm, user: Client) -> None:
     shown = copied(user.get(f"/dashboard/runs/{own.ids.sparse_run}").text)
     run = user.get(f"/runs/{own.ids.sparse_run}").json()
     assert run["id"] in shown["Sentence"]
@@ -167,14 +167,14 @@ def test_a_citation_names_what_anyone_can_check(own: SeededFarm, user: TestClien
     assert "step median" not in emulated["Sentence"], "its time says nothing"
 
 
-def test_contents_lead_to_parts_that_are_there(user: TestClient, own: SeededFarm) -> None:
+def test_contents_lead_to_parts_that_are_there(user: Client, own: SeededFarm) -> None:
     for run in (own.ids.pi_run, own.ids.train_run, own.ids.sustained_run, own.ids.failed_run, own.ids.running_run):
         page = check_page(user.get(f"/dashboard/runs/{run}").text)
         links = [one.attributes["href"] for one in page.all("a") if one.attributes.get("href", "").startswith("#")]
         assert len(links) >= 4
 
 
-def test_kernels_are_found_by_part_of_their_names(user: TestClient, own: SeededFarm) -> None:
+def test_kernels_are_found_by_part_of_their_names(user: Client, own: SeededFarm) -> None:
     text = user.get(f"/dashboard/runs/{own.ids.sparse_run}?find=DEPTHWISE&sort=-roof_percent").text
     page = check_page(text)
     grid = next(one for one in page.tables if one.caption == "Kernels of one step")
@@ -190,14 +190,14 @@ def test_kernels_are_found_by_part_of_their_names(user: TestClient, own: SeededF
     assert f"{len(shown)} kernels found" in page.visible_text()
 
 
-def test_a_queued_run_says_why_and_where_it_stands(own: SeededFarm, user: TestClient) -> None:
+def test_a_queued_run_says_why_and_where_it_stands(own: SeededFarm, user: Client) -> None:
     queued, *_ = [row["id"] for row in user.get("/dashboard/runs.json?state=queued").json()["rows"]]
     said = check_page(user.get(f"/dashboard/runs/{queued}").text).visible_text()
     for label in ("Queued for", "Position", "May start", "Expires"):
         assert label in said
 
 
-def test_a_running_run_says_how_long_it_takes_yet(own: SeededFarm, user: TestClient) -> None:
+def test_a_running_run_says_how_long_it_takes_yet(own: SeededFarm, user: Client) -> None:
     said = check_page(user.get(f"/dashboard/runs/{own.ids.running_run}").text).visible_text()
     assert "Elapsed" in said
     assert "Step time now498 ms" in said
@@ -220,14 +220,14 @@ def test_the_roof_is_what_the_best_kernels_reached() -> None:
     assert roof_of([kernel(0, 1.0, 0, 5)]) is None, "nothing is computed"
 
 
-def best_of(user: TestClient, runs: Iterable[str]) -> tuple[float, float]:
+def best_of(user: Client, runs: Iterable[str]) -> tuple[float, float]:
     """GFLOP/s and GB/s, from the files of kernels."""
     rows = [row for run in runs for row in user.get(f"/dashboard/runs/{run}/kernels.json").json()["rows"]]
     large = [row for row in rows if row["share_percent"] >= 0.1]
     return max(row["gflop_per_s"] for row in large), max(row["gib_per_s"] for row in large) * 1.024**3
 
 
-def test_the_roof_is_the_best_of_a_devices_valid_runs(own: SeededFarm, user: TestClient) -> None:
+def test_the_roof_is_the_best_of_a_devices_valid_runs(own: SeededFarm, user: Client) -> None:
     query = f"state=succeeded&mode=profile&verdict=valid&device={own.ids.pi}"
     runs = [row["id"] for row in user.get(f"/dashboard/runs.json?{query}").json()["rows"]]
     assert own.ids.pi_run in runs
@@ -242,7 +242,7 @@ def test_the_roof_is_the_best_of_a_devices_valid_runs(own: SeededFarm, user: Tes
             assert row["roof_percent"] == pytest.approx(100 * row["gflop_per_s"] / limit)
 
 
-def test_a_run_that_does_not_count_has_its_own_roof(own: SeededFarm, user: TestClient) -> None:
+def test_a_run_that_does_not_count_has_its_own_roof(own: SeededFarm, user: Client) -> None:
     for run in (own.ids.throttled_run, own.ids.noisy_run, own.ids.emulated_run):
         said = check_page(user.get(f"/dashboard/runs/{run}").text).visible_text()
         assert "the best that kernels of this run alone reached" in said, run

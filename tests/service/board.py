@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fastapi.testclient import TestClient
 
 from device_agents import wire as p
 
@@ -27,7 +26,7 @@ def description(name: str = "board", **changes: Any) -> p.DeviceDescription:
 class Board:
     """One device. `http` is any client of the farm."""
 
-    def __init__(self, http: httpx.Client | TestClient, *, name: str = "board", **changes: Any) -> None:
+    def __init__(self, http: httpx.Client, *, name: str = "board", **changes: Any) -> None:
         self.http = http
         self.key = Ed25519PrivateKey.generate()
         self.session = uuid.uuid4().hex

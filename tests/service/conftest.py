@@ -74,11 +74,13 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def empty_tables(url: str) -> None:
-    """Quicker than a database for each test."""
+    """Rows go, tables stay: TRUNCATE, which makes each table's files anew, takes a hundred times as long."""
     engine = create_engine(url)
-    tables = ", ".join(table.name for table in Base.metadata.sorted_tables)
+    deletions = [f"DELETE FROM {table.name}" for table in Base.metadata.sorted_tables]
     with engine.begin() as connection:
-        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
+        connection.execute(text("SET LOCAL session_replication_role = replica"))  # no foreign key is looked at
+        connection.execute(text("; ".join(deletions)))
+        connection.execute(text("SELECT setval(sequencename::regclass, 1, false) FROM pg_sequences"))
         connection.execute(insert(Organisation), HOME_ROW)
     engine.dispose()
 

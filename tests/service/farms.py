@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-from fastapi.testclient import TestClient
 from sqlalchemy import update
 
 from service.app import create_app
@@ -30,6 +29,7 @@ from service.sweeper import sweep
 from tests.service import one_compilation
 from tests.service.board import Board
 from tests.service.bundles import make_bundle, make_manifest
+from tests.service.client import Client
 
 one_compilation.install()
 
@@ -71,9 +71,9 @@ class TestFarm:
 
     __test__ = False
     farm: Farm
-    http: TestClient
+    http: Client
     queue: RecordingQueue
-    anonymous: TestClient
+    anonymous: Client
     organisation_id: str = HOME
 
     def key(self, role: str = "user", **fields: Any) -> dict[str, str]:
@@ -86,11 +86,10 @@ class TestFarm:
         """The same farm for an operator of a new organisation."""
         made = self.http.post("/organisations", json={"name": name})
         assert made.status_code == 201, made.text
-        found = replace(self, http=TestClient(self.http.app, raise_server_exceptions=False),
-                        organisation_id=made.json()["id"])  # fmt: skip
-        found.http.portal = self.http.portal
-        found.http.headers.update(found.key("operator"))
-        return found
+        http = Client(self.http.app, raise_exceptions=False, beside=self.http)
+        tenant = replace(self, http=http, organisation_id=made.json()["id"])
+        http.headers.update(tenant.key("operator"))
+        return tenant
 
     def worker_lives(self) -> None:
         """What a worker says every few seconds."""
@@ -180,9 +179,8 @@ def open_test_farm(state: Path, database_url: str, **settings: Any) -> Iterator[
     farm: Farm = app.state.farm
     with farm.database.transaction() as session:
         _, secret = create_key(session, name="operator", role="operator")
-    with TestClient(app, raise_server_exceptions=False) as http:
-        anonymous = TestClient(app, raise_server_exceptions=False)
-        anonymous.portal = http.portal
+    with Client(app, raise_exceptions=False) as http:
+        anonymous = Client(app, raise_exceptions=False, beside=http)
         http.headers["Authorization"] = f"Bearer {secret}"
         yield TestFarm(farm, http, queue, anonymous)
 

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
 from device_agents import wire
 from service.access import COOKIE
 from service.database.models import ApiKey, DashboardLink, DashboardSession
+from tests.service.client import Client
 from tests.service.farms import TestFarm
 
 OPEN_TO_ALL = {
@@ -69,8 +69,8 @@ def test_bad_authorization_is_401(small_farm: TestFarm, header: str) -> None:
     assert answer.status_code == 401
 
 
-def open_browser(farm: TestFarm) -> TestClient:
-    browser = TestClient(farm.anonymous.app, raise_server_exceptions=False)
+def open_browser(farm: TestFarm) -> Client:
+    browser = Client(farm.anonymous.app, raise_exceptions=False)
     token = farm.http.post("/dashboard/links").json()["token"]
     answer = browser.get(f"/open/{token}", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -158,7 +158,7 @@ def test_admin_makes_a_farm_with_a_private_key_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     link, token = admin(state, "one-time-link"), admin(state, "enrolment-token", "--device-class", "x86-64")
-    with TestClient(create_app(Settings(state=state, sweep_s=0))) as http:
+    with Client(create_app(Settings(state=state, sweep_s=0))) as http:
         assert http.get("/keys", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
         assert http.get(link.removeprefix("http://127.0.0.1:8000"), follow_redirects=False).status_code == 303
         from tests.service.board import Board

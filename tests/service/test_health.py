@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import text, update
 
 from service.app import create_app
@@ -17,6 +16,7 @@ from service.health.checks import Check, NotReady, Readiness
 from service.settings import Settings
 from service.sweeper import Sweeper
 from service.webhooks.courier import Courier
+from tests.service.client import Client
 from tests.service.farms import RecordingQueue, TestFarm
 from tests.waiting import HANG_S, until
 
@@ -71,7 +71,7 @@ def test_another_schema_is_not_ready(farm: TestFarm, revision: str, state: str) 
 
 def test_a_database_without_tables_takes_no_write(tmp_path: Path) -> None:
     app = create_app(Settings(state=tmp_path / "empty", sweep_s=0), queue=RecordingQueue())
-    with TestClient(app) as http:
+    with Client(app) as http:
         parts = http.get("/readyz").json()["parts"]
     assert (parts["database"], parts["migrations"]) == ("down", "behind")
 

@@ -194,7 +194,6 @@ def test_who_hangs_up_in_the_middle_is_no_failure_of_the_farm(farm: TestFarm, pa
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    assert farm.http.portal is not None
     farm.http.portal.call(farm.http.app, scope, receive, send)
     assert sent[0]["status"] == 422, sent
     assert json.loads(sent[1]["body"])["code"] == "request.cut-off"

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
 
 from service.dashboard.pages.admin.listing import PAGE_ROWS
@@ -27,6 +26,7 @@ from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page, serving
 from tests.dashboard.seeder import digest
 from tests.dashboard.test_forms import SAME, open_as, token_in
+from tests.service.client import Client
 
 MANY = 130
 KINDS: dict[str, tuple[type[Any], str]] = {
@@ -70,7 +70,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
 
 
 @pytest.fixture(scope="module")
-def admin(own: SeededFarm) -> TestClient:
+def admin(own: SeededFarm) -> Client:
     return own.browser()
 
 
@@ -80,7 +80,7 @@ def ids_on(page: str, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_entry_is_on_one_page(name: str, own: SeededFarm, admin: TestClient) -> None:
+def test_every_entry_is_on_one_page(name: str, own: SeededFarm, admin: Client) -> None:
     kind, noun = KINDS[name]
     with own.farm.database.read() as session:
         there = [row for (row,) in session.query(kind.id).order_by(kind.id.desc())]
@@ -100,7 +100,7 @@ def test_every_entry_is_on_one_page(name: str, own: SeededFarm, admin: TestClien
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("typed", "word"), [("_add_", "_ADD_"), ("50%", "50% more"), ("plain 128", "plain 128")])
-def test_an_entry_is_found_by_part_of_its_name(name: str, typed: str, word: str, admin: TestClient) -> None:
+def test_an_entry_is_found_by_part_of_its_name(name: str, typed: str, word: str, admin: Client) -> None:
     page = admin.get(f"/dashboard/admin/{name}", params={"find": typed})
     count = sum(word in f"{WORDS[at % 3]} {at:03d}" for at in range(MANY))
     text = check_page(page.text).visible_text()
@@ -113,13 +113,13 @@ def test_an_entry_is_found_by_part_of_its_name(name: str, typed: str, word: str,
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_search_that_finds_nothing_leads_back(name: str, admin: TestClient) -> None:
+def test_a_search_that_finds_nothing_leads_back(name: str, admin: Client) -> None:
     page = check_page(admin.get(f"/dashboard/admin/{name}?find=nobody").text)
     assert f"0 {KINDS[name][1]} with “nobody”." in page.visible_text()
     assert f"/dashboard/admin/{name}" in [one.attributes.get("href") for one in page.all("a")]
 
 
-def test_a_later_page_keeps_what_is_sought(admin: TestClient) -> None:
+def test_a_later_page_keeps_what_is_sought(admin: Client) -> None:
     page = admin.get("/dashboard/admin/keys?find=0").text
     older = re.search(r'<a href="([^"]+)" rel="next">Older</a>', page)
     assert older is not None
@@ -128,7 +128,7 @@ def test_a_later_page_keeps_what_is_sought(admin: TestClient) -> None:
     assert re.search(r'<a href="/dashboard/admin/keys\?find=0">Newest</a>', second)
 
 
-def test_limits_use_and_days_are_shown_with_whose_they_are(own: SeededFarm, admin: TestClient) -> None:
+def test_limits_use_and_days_are_shown_with_whose_they_are(own: SeededFarm, admin: Client) -> None:
     detail = {one["name"]: one for one in admin.get("/organisation").json()["quotas"]}
     limits, stays = check_page(admin.get(f"/dashboard/admin/organisations/{own.ids.tenant}").text).tables
     by_name = {row[-1]: row for row in limits.rows[1:]}
@@ -164,7 +164,7 @@ def test_a_tenant_sees_its_own_and_changes_nothing(own: SeededFarm) -> None:
     ],
 )
 def test_a_refused_change_is_told_beside_its_field(
-    form: str, typed: dict[str, str], words: str, own: SeededFarm, admin: TestClient
+    form: str, typed: dict[str, str], words: str, own: SeededFarm, admin: Client
 ) -> None:
     address = f"/dashboard/admin/organisations/{own.ids.tenant}"
     token = token_in(admin.get(address).text)
@@ -177,7 +177,7 @@ def test_a_refused_change_is_told_beside_its_field(
     assert state_of(own) == before
 
 
-def test_a_form_of_another_site_changes_no_limit(own: SeededFarm, admin: TestClient) -> None:
+def test_a_form_of_another_site_changes_no_limit(own: SeededFarm, admin: Client) -> None:
     before = state_of(own)
     for token, headers in (("0" * 40, SAME), ("", SAME)):
         for form in ("name", "limits", "stays"):

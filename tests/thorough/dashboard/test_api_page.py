@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
 
 from tests.dashboard.conftest import PATIENCE_MS, SeededFarm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page
+from tests.service.client import Client
 
 DESCRIPTION = json.loads((Path(__file__).parents[3] / "openapi.json").read_text())
 
 
-def test_every_endpoint_is_there_with_what_it_takes_and_a_line_to_copy(browser: TestClient) -> None:
+def test_every_endpoint_is_there_with_what_it_takes_and_a_line_to_copy(browser: Client) -> None:
     page = check_page(browser.get("/dashboard/api").text)
     said = page.visible_text()
     described = [

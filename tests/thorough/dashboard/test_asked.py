@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.routing import iter_route_contexts
-from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
 
 from service.dashboard import addresses
@@ -19,6 +18,7 @@ from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page
 from tests.dashboard.seeder import digest
+from tests.service.client import Client
 
 ANY_TEXT = {"find"}
 """Part of names: it may be in none of them, and the page says so."""
@@ -43,7 +43,7 @@ FIELDS = [(path, field) for path, fields in PAGES.items() for field in fields]
 
 
 @pytest.fixture(scope="module")
-def reader(seeded: SeededFarm) -> TestClient:
+def reader(seeded: SeededFarm) -> Client:
     """Who may open every page."""
     client = seeded.stranger()
     assert client.get(seeded.link("operator")).status_code == 200
@@ -76,7 +76,7 @@ def test_there_are_pages_with_fields() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_field_that_a_page_does_not_have_is_refused(path: str, seeded: SeededFarm, reader: TestClient) -> None:
+def test_a_field_that_a_page_does_not_have_is_refused(path: str, seeded: SeededFarm, reader: Client) -> None:
     address = filled(path, seeded)
     assert reader.get(address).status_code == 200
     answer = reader.get(f"{address}?{MADE_UP}=1")
@@ -89,7 +89,7 @@ def test_a_field_that_a_page_does_not_have_is_refused(path: str, seeded: SeededF
 
 @pytest.mark.parametrize(("path", "field"), [one for one in FIELDS if one[1] not in ANY_TEXT])
 def test_a_value_that_a_page_does_not_know_is_refused(
-    path: str, field: str, seeded: SeededFarm, reader: TestClient
+    path: str, field: str, seeded: SeededFarm, reader: Client
 ) -> None:
     address = filled(path, seeded)
     answer = reader.get(f"{address}?{field}={GARBAGE}")
@@ -104,7 +104,7 @@ def test_a_value_that_a_page_does_not_know_is_refused(
 
 
 @pytest.mark.parametrize(("path", "field"), FIELDS)
-def test_an_empty_field_is_none(path: str, field: str, seeded: SeededFarm, reader: TestClient) -> None:
+def test_an_empty_field_is_none(path: str, field: str, seeded: SeededFarm, reader: Client) -> None:
     address = filled(path, seeded)
     assert reader.get(f"{address}?{field}=").status_code == 200
 
@@ -124,19 +124,19 @@ def test_an_empty_field_is_none(path: str, field: str, seeded: SeededFarm, reade
         ("audit?outcome=dnoe", "did you mean 'done'?"),
     ],
 )
-def test_a_refusal_says_what_was_meant(query: str, words: str, reader: TestClient) -> None:
+def test_a_refusal_says_what_was_meant(query: str, words: str, reader: Client) -> None:
     answer = reader.get(f"/dashboard/{query}")
     assert answer.status_code == 422
     assert words in said(answer)
 
 
-def test_a_table_without_an_order_refuses_one(seeded: SeededFarm, reader: TestClient) -> None:
+def test_a_table_without_an_order_refuses_one(seeded: SeededFarm, reader: Client) -> None:
     answer = reader.get(f"/dashboard/runs/{seeded.ids.sparse_run}/steps.json?sort=time_us")
     assert answer.status_code == 422
     assert "leave sort out" in said(answer)
 
 
-def test_a_search_that_finds_nothing_says_so(seeded: SeededFarm, reader: TestClient) -> None:
+def test_a_search_that_finds_nothing_says_so(seeded: SeededFarm, reader: Client) -> None:
     answer = reader.get(f"/dashboard/runs/{seeded.ids.sparse_run}?find={GARBAGE}")
     assert answer.status_code == 200
     assert "0 kernels found" in said(answer)

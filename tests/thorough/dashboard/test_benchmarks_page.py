@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, Page, expect
 
 from service.bundles.manifest import precision
@@ -20,6 +19,7 @@ from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page, serving
 from tests.dashboard.seeder import digest
+from tests.service.client import Client
 from tests.thorough.dashboard.test_live_charts import chart
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
@@ -32,12 +32,12 @@ def window(web: Browser, address: str, seeded: SeededFarm) -> Iterator[Page]:
     page.context.close()
 
 
-def rows(browser: TestClient, query: str) -> list[dict[str, object]]:
+def rows(browser: Client, query: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = browser.get(f"/dashboard/benchmarks.json?{query}").json()["rows"]
     return found
 
 
-def test_filters_of_what_explains_a_number(browser: TestClient) -> None:
+def test_filters_of_what_explains_a_number(browser: Client) -> None:
     everything = rows(browser, "")
     assert rows(browser, "days=365") == everything
     counts = [sum(int(str(row["runs"])) for row in found) for found in (rows(browser, "days=1"), everything)]
@@ -138,12 +138,12 @@ def test_runs_are_found_by_precision_and_told_apart_by_it(tmp_path: Path, window
     own.farm.close()
 
 
-def test_hardware_comes_first(browser: TestClient) -> None:
+def test_hardware_comes_first(browser: Client) -> None:
     classes = [str(row["measurement_class"]) for row in rows(browser, "")]
     assert classes == sorted(classes, key=["hardware", "host", "emulated", "simulated"].index)
 
 
-def test_fronts_have_the_axes_that_are_asked_for(browser: TestClient) -> None:
+def test_fronts_have_the_axes_that_are_asked_for(browser: Client) -> None:
     text = browser.get("/dashboard/benchmarks?model=mobilenet_v2&class=hardware&x=energy&y=bundle&scale=log").text
     check_page(text)
     assert "On each device alone: energy and bundle size" in text
@@ -209,7 +209,7 @@ def test_axes_are_chosen_and_a_dot_says_what_it_is(window: Page) -> None:
     assert "bundle, MiB" in (found.get_attribute("aria-valuetext") or "")
 
 
-def test_kernels_stand_beside_each_other_where_times_may(browser: TestClient, seeded: SeededFarm) -> None:
+def test_kernels_stand_beside_each_other_where_times_may(browser: Client, seeded: SeededFarm) -> None:
     ids = seeded.ids
     alike = f"run={ids.full_run}&run={ids.sparse_run}"
     found = browser.get(f"/dashboard/compare.json?{alike}&of=kernels").json()["rows"]

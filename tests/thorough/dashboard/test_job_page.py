@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
 
 from service.database.models import Job
 from tests.dashboard.conftest import PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page, serving
+from tests.service.client import Client
 
 
-def test_stages_have_their_times_and_passes_say_what_they_did(seeded: SeededFarm, browser: TestClient) -> None:
+def test_stages_have_their_times_and_passes_say_what_they_did(seeded: SeededFarm, browser: Client) -> None:
     page = check_page(browser.get(f"/dashboard/jobs/{seeded.ids.done_job}").text)
     tables = {grid.caption: grid.rows[1:] for grid in page.tables}
     assert [row[:2] for row in tables["Stages of the compile"]] == [

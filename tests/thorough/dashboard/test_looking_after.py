@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, Page, expect
 
 from service.database.models import ApiKey, Device
@@ -14,6 +13,7 @@ from service.keys.service import create_key, create_link
 from tests.dashboard.conftest import BROWSER, PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.screenshots import LOOKS, open_page, pages_of, serving
 from tests.dashboard.test_forms import SAME, open_as, token_in
+from tests.service.client import Client
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
 PHONE = next(look for look in LOOKS if look.name == "phone")
@@ -227,11 +227,11 @@ def test_the_front_page_says_causes_once_each(tmp_path: Path) -> None:
     fresh.farm.close()
 
 
-def _reader(own: SeededFarm) -> TestClient:
+def _reader(own: SeededFarm) -> Client:
     with own.farm.database.transaction() as session:
         key, _ = create_key(session, name="reader", scopes=("read",))
         assert session.get(ApiKey, key.id)
         token, _ = create_link(session, key_id=key.id, lifetime_s=60)
-    client = TestClient(own.app, headers=BROWSER)
+    client = Client(own.app, headers=BROWSER)
     assert client.get(f"/open/{token}").status_code == 200
     return client

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, expect
 
 from service.dashboard.charts.lanes import lanes
@@ -15,6 +14,7 @@ from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page
 from tests.dashboard.seeder import digest
+from tests.service.client import Client
 
 MODEL = f"/dashboard/models/{digest('mobilenet_v2')}"
 
@@ -62,7 +62,7 @@ def test_an_older_bundle_shows_its_table_of_layers_and_says_so() -> None:
     assert layer_graph(told({"layers": {"rows": ["?"]}, "plan": 3})) is None
 
 
-def test_a_models_page_leads_to_its_plans_over_devices(browser: TestClient) -> None:
+def test_a_models_page_leads_to_its_plans_over_devices(browser: Client) -> None:
     listing = check_page(browser.get("/dashboard/models").text)
     names = [cells[0] for cells in listing.tables[0].rows[1:]]
     assert {"mobilenet_v2", "small_cnn"} <= set(names)

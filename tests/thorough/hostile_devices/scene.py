@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from device_agents import wire as p
@@ -20,6 +19,7 @@ from service.canary.building import HEALTH, SAMPLES
 from service.database.models import Job
 from tests.agents.live_farm import live_farm
 from tests.service.board import Board
+from tests.service.client import Client
 from tests.service.farms import RecordingQueue, TestFarm
 from tests.waiting import until
 
@@ -88,7 +88,7 @@ def scene(folder: Path, database_url: str) -> Iterator[Scene]:
             live_farm(folder, database_url=database_url, canary_s=PAUSE_S, compiler_version="test")
         )
         anonymous = opened.enter_context(httpx.Client(base_url=live.url, trust_env=False, timeout=30))
-        yield Scene(TestFarm(live.farm, cast(TestClient, live.http), RecordingQueue(), cast(TestClient, anonymous)))
+        yield Scene(TestFarm(live.farm, cast(Client, live.http), RecordingQueue(), cast(Client, anonymous)))
 
 
 def measurement(*samples_us: float, batch: int = 8, **lies: Any) -> p.Measurement:
