@@ -18,7 +18,7 @@ from tests.agents.conftest import AgentProcess, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle, script
 from tests.agents.processes import processes_of
-from tests.sample import sample
+from tests.sample import sample, thinned
 
 Start = Callable[..., AgentProcess]
 SECRET = b"root:$6$secret:19000:0:99999:7:::"
@@ -78,7 +78,7 @@ def test_odd_files_end_the_run_and_not_the_agent(farm: FakeFarm, start_agent: St
     assert not list((agent.state / "scratch").iterdir())
 
 
-@pytest.mark.parametrize("kind", sorted(ODD))
+@pytest.mark.parametrize("kind", thinned(sorted(ODD), 4))
 def test_the_same_without_a_farm(tmp_path: Path, kind: str) -> None:
     code, expected = ODD[kind]
     path, data, exported = tmp_path / "b.pfb", tmp_path / "d.npz", tmp_path / "exported"
@@ -139,6 +139,7 @@ TREES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", sample(sorted(TREES), ("deep",)))
 def test_hostile_trees_are_removed_and_nothing_else(
     farm: FakeFarm, start_agent: Start, tmp_path: Path, kind: str

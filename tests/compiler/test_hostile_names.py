@@ -73,7 +73,7 @@ def _shape(program: Program, memory: MemoryPlan) -> list[object]:
 
 @pytest.mark.parametrize(
     ("name", "optimizer"),
-    sample(crossed(sorted(MODELS), SPECS), ["mcunet-sgd", "resnet18-adamw", "transformer_encoder-adamw", "mlp-sgd"]),
+    sample(crossed(sorted(MODELS), SPECS), ["mcunet-sgd", "transformer_encoder-adamw"]),
 )
 def test_programs_do_not_depend_on_names(name: str, optimizer: str) -> None:
     model = MODELS[name](**SMALL.get(name, {}))
@@ -106,7 +106,7 @@ def train(folder: Path, name: str) -> tuple[list[float], dict[str, np.ndarray]]:
     return [event["loss"] for event in events if event["event"] == "step"], load_file(folder / "saved.safetensors")
 
 
-@pytest.mark.parametrize("optimizer", SPECS)
+@pytest.mark.parametrize("optimizer", sample(SPECS, ["adamw"]))
 def test_what_is_trained_does_not_depend_on_names(optimizer: str, tmp_path: Path, kernel_cache: Path) -> None:
     model = MODELS["small_cnn"]()
     names = renaming(model)

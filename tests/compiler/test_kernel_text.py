@@ -49,12 +49,14 @@ def test_every_operators_kernel_survives() -> None:
         assert canonical(read(show(spec))) == canonical(spec)
 
 
+@pytest.mark.thorough
 @settings(max_examples=300)
 @given(maps)
 def test_any_map_survives(spec: MapSpec) -> None:
     assert canonical(read(show(spec))) == canonical(spec)
 
 
+@pytest.mark.thorough
 @settings(max_examples=300)
 @given(st.recursive(st.text() | numbers | st.booleans() | st.none(), lambda inner: st.lists(inner).map(tuple)))
 def test_any_plain_value_survives(value: object) -> None:

@@ -30,6 +30,7 @@ from compiler.values import Value
 from examples.models import MODELS
 from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.program_interpreter import Machine
+from tests.sample import thinned
 
 PASSES = call_passes(load("x86-64-v4"))
 SGD = TrainingSpec.parse({"batch": 2, "optimizer": {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01}})
@@ -76,7 +77,7 @@ def _feeds(step: TrainingGraph) -> dict[Value, np.ndarray]:
     return feeds
 
 
-@pytest.mark.parametrize("case", sorted(CASES))
+@pytest.mark.parametrize("case", thinned(sorted(CASES), 4))
 def test_program_on_its_arena_means_what_the_plain_graph_means(case: str) -> None:
     name, options, preset, spec = CASES[case]
     plain = _graph(name, options)
@@ -144,6 +145,7 @@ def test_packing_is_valid_and_at_least_the_peak(sizes: list[tuple[int, int, int]
             assert offsets[i] + a.size_bytes <= offsets[j] or offsets[j] + b.size_bytes <= offsets[i]
 
 
+@pytest.mark.thorough
 def test_gradients_die_at_once() -> None:
     """Reordering: a full step never holds all weight-gradients at the same time (and some are never written)."""
     forward = run_passes(_graph("mcunet", {"resolution": 16}), FORWARD_PASSES)
@@ -159,6 +161,7 @@ def test_gradients_die_at_once() -> None:
     assert alive < len(lives) / 4
 
 
+@pytest.mark.thorough
 def test_sparse_plan_saves_memory_and_work() -> None:
     forward = run_passes(_graph("mcunet", {"resolution": 32}), FORWARD_PASSES)
     plans = {

@@ -257,6 +257,7 @@ def test_groups_hold_like_runs_and_the_newest_of_each_configuration() -> None:
     assert [[run.id for run in group] for group in groups] == [["pi"], ["b4"], ["new"]]
 
 
+@pytest.mark.thorough
 def test_the_benchmarks_page_hides_and_counts_what_is_not_valid(seeded: SeededFarm, browser: Client) -> None:
     page = check_page(browser.get("/dashboard/benchmarks").text)
     assert "2 runs hidden: 1 noisy, 1 throttled." in page.visible_text()
@@ -290,6 +291,7 @@ def test_the_benchmarks_page_ranks_within_groups(browser: Client) -> None:
     assert next(row for row in rows if row["plan"] == "sparse")["runs"] == 2
 
 
+@pytest.mark.thorough
 def test_the_benchmarks_page_has_ranks_once_a_device_is_known(seeded: SeededFarm) -> None:
     with seeded.farm.database.transaction() as session:
         before = benchmarks_page(session, RunFilter(device=seeded.ids.host), all_verdicts=False, sort="")
@@ -315,6 +317,7 @@ def repeated(session: Session, run_id: str, count: int) -> None:
     session.flush()
 
 
+@pytest.mark.thorough
 def test_compare_says_why_not(seeded: SeededFarm, browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = seeded.ids
     text = check_page(

@@ -75,6 +75,7 @@ def test_files_hold_every_row_once(large: SeededFarm, reader: Client) -> None:
     assert len(ids(large, Run)) > MANY
 
 
+@pytest.mark.thorough
 def test_files_of_a_later_page_hold_every_row_too(large: SeededFarm, reader: Client) -> None:
     middle = ids(large, Run)[60]
     assert len(rows_of(reader, f"/dashboard/runs{{}}?before={middle}")) == len(ids(large, Run))
@@ -84,6 +85,7 @@ def test_filters_stay_in_force(large: SeededFarm, reader: Client) -> None:
     assert [row["id"] for row in rows_of(reader, "/dashboard/jobs{}?state=failed")] == ids(large, Job, state="failed")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sort", sample(["median_ms", "-median_ms"], {"-median_ms"}))
 def test_a_sorted_file_is_sorted_as_a_whole(large: SeededFarm, reader: Client, sort: str) -> None:
     rows = rows_of(reader, f"/dashboard/runs{{}}?sort={sort}")
@@ -126,6 +128,7 @@ def test_losses_of_a_long_run_are_all_there(large: SeededFarm, reader: Client) -
     assert len(rows_of(reader, f"/dashboard/runs/{run_id}/losses{{}}")) == 6000
 
 
+@pytest.mark.thorough
 def test_a_file_is_sent_while_it_is_read_and_holds_no_connection(large: SeededFarm) -> None:
     database, statements = large.farm.database, []
     event.listen(database.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))

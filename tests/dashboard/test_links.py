@@ -23,7 +23,7 @@ def followed() -> dict[str, int]:
     return {}
 
 
-@pytest.mark.parametrize("name", thinned(pages_of_each_kind(), 10))
+@pytest.mark.parametrize("name", thinned(pages_of_each_kind(), 5))
 def test_every_link_of_a_page_leads_somewhere(
     name: str, seeded: SeededFarm, browser: Client, followed: dict[str, int]
 ) -> None:

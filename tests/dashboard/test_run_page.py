@@ -167,6 +167,7 @@ def test_a_citation_names_what_anyone_can_check(own: SeededFarm, user: Client) -
     assert "step median" not in emulated["Sentence"], "its time says nothing"
 
 
+@pytest.mark.thorough
 def test_contents_lead_to_parts_that_are_there(user: Client, own: SeededFarm) -> None:
     for run in (own.ids.pi_run, own.ids.train_run, own.ids.sustained_run, own.ids.failed_run, own.ids.running_run):
         page = check_page(user.get(f"/dashboard/runs/{run}").text)
@@ -242,6 +243,7 @@ def test_the_roof_is_the_best_of_a_devices_valid_runs(own: SeededFarm, user: Cli
             assert row["roof_percent"] == pytest.approx(100 * row["gflop_per_s"] / limit)
 
 
+@pytest.mark.thorough
 def test_a_run_that_does_not_count_has_its_own_roof(own: SeededFarm, user: Client) -> None:
     for run in (own.ids.throttled_run, own.ids.noisy_run, own.ids.emulated_run):
         said = check_page(user.get(f"/dashboard/runs/{run}").text).visible_text()

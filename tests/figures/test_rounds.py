@@ -10,6 +10,7 @@ import pytest
 
 from device_agents.figures import rounds as turns
 from device_agents.figures.rounds import LOOKS, Round
+from tests.sample import thinned
 
 Clock = Callable[[float], float]
 """The logarithm by which everything is slower at a moment (in processes since the start)."""
@@ -64,6 +65,7 @@ def decided(factor: float, seed: int, clock: Clock = lambda _: 0.0, noise: float
     raise AssertionError("the last look ends it")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "clock",
     [lambda _: 0.0, lambda at: 0.03 * math.sin(at / 7), lambda at: 0.05 * (at > 30), lambda at: 0.2 * (at % 13 == 0)],
@@ -75,8 +77,15 @@ def test_equal_bundles_are_seldom_called_different_and_unequal_ones_often(clock:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "bundles"), [(12, 2), (13, 3), (14, 2), (18, 2), (18, 4), (27, 3), (40, 2), (40, 4)]
-)  # fmt: skip
+    ("rounds", "bundles"),
+    thinned(
+        [
+            pytest.param(rounds, bundles, id=f"{bundles} in {rounds}")
+            for rounds, bundles in ((12, 2), (13, 3), (14, 2), (18, 2), (18, 4), (27, 3), (40, 2), (40, 4))
+        ],
+        3,
+    ),
+)
 def test_what_so_many_rounds_detect_they_find(rounds: int, bundles: int) -> None:
     """Nineteen of twenty are said; two of a hundred less come about by chance."""
     effect = turns.detectable(0.01, rounds, bundles=bundles)

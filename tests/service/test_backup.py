@@ -174,6 +174,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
             restore_backup(new, tmp_path / name, passphrase=None, say=said)
 
 
+@pytest.mark.thorough
 def test_a_backup_of_older_code_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, new = f"sqlite:///{tmp_path}/old.db", settings_at(tmp_path / "new", f"sqlite:///{tmp_path}/new/farm.db")
     migrate(url, "0006")

@@ -17,6 +17,7 @@ from service.devices import conditions
 from service.devices.conditions import KEPT_QUARTERS
 from service.sweeper import forget_temperatures, note_conditions
 from tests.agents.live_farm import LiveFarm
+from tests.sample import thinned
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 from tests.service.tenants import make_tenant
@@ -89,7 +90,7 @@ TEXTS = ("", "{", "[]", "null", '{"temperature_c":NaN}', '{"temperature_c":1e999
          '{"kept_bytes":1,"kept_bytes":2}')  # fmt: skip
 
 
-@pytest.mark.parametrize("said", [*map(json.dumps, ODD.values()), *TEXTS], ids=[*ODD, *map(repr, range(len(TEXTS)))])
+@pytest.mark.parametrize("said", thinned([*map(json.dumps, ODD.values()), *TEXTS], 7))
 def test_what_cannot_be_is_not_taken_and_told(small_farm: TestFarm, said: str) -> None:
     board = small_farm.board()
     tell(small_farm, board, FINE)
@@ -104,6 +105,7 @@ def test_what_cannot_be_is_not_taken_and_told(small_farm: TestFarm, said: str) -
     assert not marks(tell(small_farm, board, FINE)), "the next good one takes its place"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("total", "free", "is_full"),
     [

@@ -40,8 +40,8 @@ REVISIONS = [script.revision for script in reversed(list(ScriptDirectory(str(MIG
 """Every revision there is, the oldest first."""
 PAIRS = sorted({*itertools.pairwise(REVISIONS), (REVISIONS[0], REVISIONS[-1])})
 """Each step by itself, and the whole way: what goes up to today from any revision goes down to it again, too."""
-WAYS = sample(REVISIONS, {REVISIONS[0], REVISIONS[-1]})
-"""From the first, and from the newest, which may still change."""
+WAYS = sample(REVISIONS, {REVISIONS[0]})
+"""From the first."""
 STEPS = sample(
     (pytest.param(older, newer, id=f"{older}-{newer}") for older, newer in PAIRS),
     {f"{REVISIONS[0]}-{REVISIONS[-1]}", "-".join(REVISIONS[-2:])},
@@ -73,6 +73,7 @@ def add_rows(database: Database) -> None:
         )
 
 
+@pytest.mark.thorough
 def test_up_down_up_with_data(empty_url: str) -> None:
     database = Database(empty_url)
     with pytest.raises(SchemaBehind):
@@ -157,6 +158,7 @@ def test_a_filled_database_goes_up_and_down_again(
     assert content(url) == (schema, before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("older", "newer"), STEPS)
 def test_a_filled_database_goes_down_and_up_again(beginnings: Beginnings, older: str, newer: str) -> None:
     url = beginnings.of(newer)
@@ -167,6 +169,7 @@ def test_a_filled_database_goes_down_and_up_again(beginnings: Beginnings, older:
     assert content(url) == (schema, before)
 
 
+@pytest.mark.thorough
 def test_work_that_was_set_aside_gives_way_to_newer_work(empty_url: str) -> None:
     """Down to 0001 and up: a device that took other work in between does not have two live attempts."""
     filled_database(empty_url, "0002")
@@ -190,7 +193,16 @@ def test_work_that_was_set_aside_gives_way_to_newer_work(empty_url: str) -> None
     database.close()
 
 
-@pytest.mark.parametrize(("state", "stays"), [("queued", 0), ("leased", 0), ("running", 0), ("succeeded", 1)])
+@pytest.mark.parametrize(
+    ("state", "stays"),
+    sample(
+        [
+            pytest.param(state, stays, id=state)
+            for state, stays in [("queued", 0), ("leased", 0), ("running", 0), ("succeeded", 1)]
+        ],
+        ["queued", "succeeded"],
+    ),
+)
 def test_older_code_does_no_run_without_a_setting_that_it_lacks(empty_url: str, state: str, stays: int) -> None:
     """An open run waits aside for the newer code; one that has ended stays, and gets its setting back."""
     filled_database(empty_url, "0004")
@@ -284,6 +296,7 @@ def test_a_reference_to_nothing_stops_a_migration_by_name(tmp_path: Path) -> Non
     assert content(url) == before
 
 
+@pytest.mark.thorough
 def test_foreign_keys_hold_again_after_a_migration(tmp_path: Path) -> None:
     seen: list[int] = []
 
@@ -357,6 +370,7 @@ def test_versions_do_not_import_our_code() -> None:
                                  if line.startswith(("import ", "from "))]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_simultaneous_migrations_wait_for_each_other(empty_url: str) -> None:
     url = empty_url
     word = [sys.executable, "-c", "import sys; from service.database.schema import migrate; migrate(sys.argv[1])", url]

@@ -173,6 +173,7 @@ def test_one_is_acknowledged_and_over_once_the_device_is_as_before(small_farm: T
     assert (missing.status_code, missing.json()["code"]) == (404, "canary.change")
 
 
+@pytest.mark.thorough
 def test_times_that_may_have_changed_are_made_again_sooner(small_farm: TestFarm) -> None:
     farm, board = small_farm, small_farm.board()
     gone_through(farm, board, [*QUIET, 1100.0, 1101.0])
@@ -181,6 +182,7 @@ def test_times_that_may_have_changed_are_made_again_sooner(small_farm: TestFarm)
     assert next_s < 1.1 * 86_400 / 6 + 60
 
 
+@pytest.mark.thorough
 def test_what_is_not_valid_is_shown_and_not_judged(small_farm: TestFarm) -> None:
     farm, board = small_farm, small_farm.board()
     gone_through(farm, board, QUIET)
@@ -223,6 +225,7 @@ def test_a_compile_that_fails_is_not_asked_for_again_and_again(small_farm: TestF
     assert count(farm, Run) == 0
 
 
+@pytest.mark.thorough
 def test_what_canaries_show_of_a_device_is_known_of_everybodys_runs(farm: TestFarm) -> None:
     board = farm.board()
     gone_through(farm, board, QUIET[:7])
@@ -234,6 +237,7 @@ def test_what_canaries_show_of_a_device_is_known_of_everybodys_runs(farm: TestFa
         assert known.deviation == pytest.approx(float(np.std(np.log(QUIET[:7]), ddof=1)))
 
 
+@pytest.mark.thorough
 def test_what_a_hostile_device_says_of_itself_is_kept_short_and_plain(farm: TestFarm) -> None:
     board = farm.board()
     told = {f"{number}\0": "x\0\t" * 1000 for number in range(200)}
@@ -291,6 +295,7 @@ def test_the_history_survives_a_run_of_another_release_that_knows_no_job(small_f
     assert count(farm, CanaryTime) == count(farm, CanaryChange) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("canary", sample(TIMED, {"attention"}, lambda canary: canary.name))
 def test_the_file_is_what_the_script_makes_and_has_steps_that_are_finite(canary: Any, tmp_path: Any) -> None:
     model = onnx.load_from_string(canary.model)

@@ -55,6 +55,7 @@ def binary(bundle: Bundle, tmp_path: Path) -> StepBinary:
     return StepBinary.unpack(bundle, tmp_path / "several")
 
 
+@pytest.mark.thorough
 def test_every_micro_batch_draws_for_itself(binary: StepBinary, kernel_cache: Path, tmp_path: Path) -> None:
     """What steps of one batch draw, one after the other, on the same data and with weights that stay."""
     same = np.tile(X[:BATCH], (6, 1)), np.tile(LABELS[:BATCH], 6)
@@ -135,6 +136,7 @@ def feeds(step: TrainingGraph, part: slice, more: Mapping[str, np.ndarray]) -> d
     return {**own, **zeros, **rate, "input": X[part], "labels": LABELS[part], **more}
 
 
+@pytest.mark.thorough
 def test_exported_micro_batches_are_a_batch_of_all_of_them() -> None:
     """Feeding the sums of one run to the next does what a step on all samples at once does."""
     step, whole = derive(BATCH, 3), derive(3 * BATCH, 1)

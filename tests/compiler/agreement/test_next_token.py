@@ -59,6 +59,7 @@ def of_library(module: Logits, feeds: Arrays, labels: np.ndarray, ignored: int) 
         return float(module.model(**given, labels=torch.from_numpy(labels), ignore_index=ignored).loss)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "loss"),
     [
@@ -84,6 +85,7 @@ def labels_of(data: Arrays, own: bool) -> np.ndarray:
     return data[IDS] if own else np.where(data[MASK] == 1, data[IDS], -100)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loss", [{"labels": IDS, "ignore_index": 0}, pytest.param({}, marks=pytest.mark.thorough)])
 def test_the_binary_trains_and_scores(loss: dict[str, Any], tmp_path: Path, kernel_cache: Path) -> None:
     """A step, and a data set that ends amid a batch."""

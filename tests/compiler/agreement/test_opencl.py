@@ -32,7 +32,7 @@ NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "mobilenet-bias
         "mlp-last-layer-adamw",
         "digits-cnn-full", "encoder-full", "encoder-full-adamw", "encoder-sparse", "encoder-bias-only",
         "authored-rezero")  # fmt: skip
-KEPT = {"digits-cnn-full", "encoder-sparse"}
+KEPT = {"digits-cnn-full"}
 LANGUAGE_MODELS = ("bert", "distilbert", "vit", "gpt2", "llama")
 
 

@@ -74,7 +74,7 @@ def winograd_kinds(case: Case, target: str) -> list[str]:
     return [spec.kind for spec in specs if method_of(spec, load_cpu(target), None)]
 
 
-@pytest.mark.parametrize("target", sample([native_target(), *BOARDS], {native_target(), "raspberry-pi-5"}))
+@pytest.mark.parametrize("target", sample([native_target(), *BOARDS], {native_target()}))
 def test_steps_as_in_float64(case: Case, target: str, tmp_path: Path, kernel_cache: Path) -> None:
     assert sorted(winograd_kinds(case, target)) == sorted(2 * ["forward", "input_grad", "weight_grad"])
     built = build(case, target, tmp_path, kernel_cache, QEMU if target in BOARDS else ())
@@ -84,6 +84,7 @@ def test_steps_as_in_float64(case: Case, target: str, tmp_path: Path, kernel_cac
     assert not problems(built, run_step(built, optimizer, weights, state, 1, smooth_batch(built, weights, 1)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("convolutions", ["fast", "direct"])
 def test_a_spec_can_forbid_it(case: Case, convolutions: Literal["fast", "direct"], kernel_cache: Path) -> None:
     """There is one way only to schedule a direct convolution, so that tuning is not offered any."""

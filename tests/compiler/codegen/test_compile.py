@@ -62,6 +62,7 @@ def test_same_specs_same_bytes_in_any_number_of_processes() -> None:
     assert list(first) == [signature(spec) for spec in SPECS]
 
 
+@pytest.mark.thorough
 def test_workers_begun_before_build_and_end_with_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     with begun_workers(jobs=8) as begun:
@@ -87,6 +88,7 @@ def test_a_worker_is_ready_before_it_is_asked() -> None:
         until(lambda: "libtvm" in Path(f"/proc/{children[-1]}/maps").read_text())
 
 
+@pytest.mark.thorough
 def test_equal_specs_are_built_once_and_progress_counts_to_the_end() -> None:
     seen: list[tuple[int, int]] = []
     specs = [squares(64), squares(64), squares(65)]
@@ -97,6 +99,7 @@ def test_equal_specs_are_built_once_and_progress_counts_to_the_end() -> None:
     assert seen == [(0, 2), (1, 2), (2, 2)]
 
 
+@pytest.mark.thorough
 def test_workspace_is_what_planning_says() -> None:
     built = build_kernels(SPECS, TARGET, threads=2, cache_dir=None)
     for spec in SPECS:
@@ -124,6 +127,7 @@ def test_a_kept_process_goes_on_with_the_next_build() -> None:
     assert not fresh.is_alive
 
 
+@pytest.mark.thorough
 def test_a_warm_cache_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cold = build_kernels(SPECS, TARGET, threads=2, cache_dir=tmp_path)
     monkeypatch.setattr(subprocess, "Popen", refuse)
@@ -150,6 +154,7 @@ def test_what_the_key_depends_on() -> None:
     assert len(keys) == 4
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_cannot_be_built_is_named() -> None:
     broken = MapSpec((8,), (identity(8, dtype="bool"),), (identity(8),), (Unary("exp", Ref(0)),))
     with pytest.raises(
@@ -171,6 +176,7 @@ def test_a_worker_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
         build_kernels([squares(9)], TARGET, threads=1, cache_dir=None)
 
 
+@pytest.mark.thorough
 def test_the_caller_never_imports_tvm(tmp_path: Path) -> None:
     program = (
         "import sys; from compiler.codegen import api; from compiler.targets import load;"

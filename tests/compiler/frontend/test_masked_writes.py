@@ -17,6 +17,7 @@ from tests.compiler.frontend.onnx_graphs import imported
 from tests.compiler.graph_interpreter import evaluate_graph
 from tests.compiler.named import by_value
 from tests.models import Exporter, export
+from tests.sample import sample
 
 
 class Clipped(nn.Module):
@@ -60,7 +61,7 @@ def _exported(module: nn.Module, x: Tensor, exporter: Exporter) -> Graph:
     return imported(model, batch=len(x))
 
 
-@pytest.mark.parametrize("exporter", ["dynamo", "dynamo-unoptimized"])
+@pytest.mark.parametrize("exporter", sample(["dynamo", "dynamo-unoptimized"], ["dynamo"]))
 @pytest.mark.parametrize(
     ("make", "shape"),
     [(Clipped, (6, 4)), (MaskToken, (6, 4)), (MaskToken, (3, 5, 4))],

@@ -138,6 +138,7 @@ def test_a_plan_without_the_field_has_the_text_that_it_had() -> None:
     assert SparsePlan.parse(told.canonical_json()) == told
 
 
+@pytest.mark.thorough
 def test_it_costs_what_a_bias_costs() -> None:
     """The same kernels as of the module that was made with biases: in the product's epilogue, and their gradients."""
     torch.manual_seed(1)

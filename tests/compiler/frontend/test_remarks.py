@@ -16,6 +16,7 @@ from compiler.errors import ModelError, UnsupportedOperator
 from compiler.graph import Graph
 from tests.compiler.frontend.onnx_graphs import imported, model_of, node
 from tests.models import Exporter, export
+from tests.sample import sample
 
 BatchNorm = Literal["fold", "frozen"]
 
@@ -72,7 +73,7 @@ def model_with(exporter: Exporter, *, training: bool) -> bytes:
 
 
 @pytest.mark.parametrize("batch_norm", ["fold", "frozen"])
-@pytest.mark.parametrize("exporter", ["dynamo", "dynamo-unoptimized", "torchscript"])
+@pytest.mark.parametrize("exporter", sample(["dynamo", "dynamo-unoptimized", "torchscript"], ["dynamo", "torchscript"]))
 def test_a_norm_that_the_exporter_folded_is_not_kept_in_silence(exporter: Exporter, batch_norm: BatchNorm) -> None:
     found = said(imported(model_with(exporter, training=False), batch_norm=batch_norm))
     if batch_norm == "fold" or exporter == "dynamo-unoptimized":
@@ -114,6 +115,7 @@ def test_norms_that_torchscript_exported_in_training_mode_are_told() -> None:
     assert said(imported(exported))["model.batch_statistics"].endswith("do not update them: bn, bn2")
 
 
+@pytest.mark.thorough
 def test_transformers_in_training_mode_name_a_few_of_their_dropouts() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).train()

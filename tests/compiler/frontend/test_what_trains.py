@@ -74,8 +74,8 @@ TRAINED = [
     if (how == "dynamo-18" and name not in (*LIKE_ANOTHER, *ALSO_TORCHSCRIPT))
     or (how == "torchscript" and name in ALSO_TORCHSCRIPT)
     or (how == "dynamo-20" and name == "group-norm")
-]
-"""Trained in `make test`: each module once, by the exporter that tells least of it."""
+][::2]
+"""Trained in `make test`: every other module once, by the exporter that tells least of it."""
 UNTOLD = [pair for pair in PAIRS if not _tells(*pair)]
 
 

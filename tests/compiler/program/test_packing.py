@@ -14,6 +14,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
 from examples.models import MODELS
 from tests.compiler.program.planned import MILLION, TARGET, memory_of
+from tests.sample import thinned
 
 OWN = ("mcunet-full", "mobilenet-bias-only", "mobilenet-full", "resnet18-full", "resnet50-sparse")
 """Arenas of about a megabyte and more; of every step, the agreement tests look at the manifest."""
@@ -21,7 +22,7 @@ OWN = ("mcunet-full", "mobilenet-bias-only", "mobilenet-full", "resnet18-full", 
 MAX_GAP = 0.02
 
 
-@pytest.mark.parametrize("case", OWN)
+@pytest.mark.parametrize("case", thinned(OWN, 2))
 def test_no_arena_is_far_above_its_bound(case: str) -> None:
     memory = memory_of(case)
     assert memory.arena_bytes >= memory.bound_bytes == _most_alive(case)
@@ -55,6 +56,7 @@ def _most_alive(case: str) -> int:
     return most
 
 
+@pytest.mark.thorough
 def test_the_agreement_tests_have_arenas_of_over_a_megabyte() -> None:
     assert sum(memory_of(case).arena_bytes >= MILLION for case in OWN) >= 3
 

@@ -21,6 +21,7 @@ from examples.models import MODELS
 from tests.compiler.agreement.step_binary import StepBinary
 from tests.compiler.recomputation.small_steps import BATCH, CASES, SmallStep, small_step
 from tests.kernel_harness.machine import native_target
+from tests.sample import thinned
 
 FULL = SparsePlan.of_preset("full")
 COSTS = load("x86-64-v4").costs
@@ -39,7 +40,7 @@ def _kept_bytes(step: SmallStep, positions: list[int]) -> int:
     return sum(program.types[name].size_bytes for name in made & late)
 
 
-@pytest.mark.parametrize("case", sorted(CASES))
+@pytest.mark.parametrize("case", thinned(sorted(CASES), 2))
 def test_each_repeat_saves_what_it_says(case: str) -> None:
     step = small_step(case)
     repeats = rank_repeats(step.train, Machine(1 << 10, COSTS))
@@ -51,7 +52,7 @@ def test_each_repeat_saves_what_it_says(case: str) -> None:
         assert before - _kept_bytes(step, positions) == repeat.saved_bytes
 
 
-@pytest.mark.parametrize("case", sorted(CASES.keys() - {"mcunet-bias"}))  # of bits, little is kept
+@pytest.mark.parametrize("case", thinned(sorted(CASES.keys() - {"mcunet-bias"}), 2))  # of bits, little is kept
 def test_repeats_lower_the_peak(case: str) -> None:
     """Repeating all that saves kept bytes would make the whole forward pass again at once; what is taken does not."""
     step = small_step(case)
@@ -61,6 +62,7 @@ def test_repeats_lower_the_peak(case: str) -> None:
     assert _arena_bytes(step, taken) < 1.01 * _arena_bytes(step, [repeat.position for repeat in repeats])
 
 
+@pytest.mark.thorough
 def test_long_reductions_gain_nothing_and_values_in_the_cache_neither() -> None:
     encoder, mcunet = small_step("encoder").train, small_step("mcunet").train
     assert not any(repeat.gains for repeat in rank_repeats(mcunet, Machine(1 << 30, COSTS)))

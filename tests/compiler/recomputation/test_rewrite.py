@@ -30,7 +30,7 @@ def results(step: SmallStep, train: Program) -> tuple[Results, int]:
     return found | {s.value: machine.view(placed[0], s.value).copy() for s in step.state}, memory.arena_bytes
 
 
-@pytest.mark.parametrize("case", thinned(sorted(CASES), 3))
+@pytest.mark.parametrize("case", thinned(sorted(CASES), 2))
 def test_any_repeats_keep_every_bit(case: str) -> None:
     step = small_step(case)
     positions = repeatable(step.train)
@@ -44,6 +44,7 @@ def test_any_repeats_keep_every_bit(case: str) -> None:
             np.testing.assert_array_equal(found[key], array, err_msg=f"{key}, seed {seed}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["mcunet", "encoder"])
 def test_repeated_calls_can_be_cut_into_parts(case: str) -> None:
     step = small_step(case)

@@ -11,6 +11,7 @@ from compiler.splitting.choose import GAIN, STRIPS, Splits, choose_splits
 from compiler.splitting.rewrite import Split, split_chains
 from examples.models import MODELS
 from tests.compiler.splitting.test_split import CASES, LAST, bottlenecks, programs_of
+from tests.sample import thinned
 
 
 def no_scratch(call: KernelCall) -> int:
@@ -28,7 +29,7 @@ def peak_of(programs: tuple[Program, ...], splits: Splits | None = None) -> int:
     return max(max(live_bytes(program)) for program in cut)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", thinned(range(12), 4))
 def test_the_promised_peak_is_reached_and_fewer_strips_would_not(seed: int) -> None:
     programs, _, _ = programs_of(bottlenecks(seed), LAST)
     before = peak_of(programs)
@@ -43,6 +44,7 @@ def test_the_promised_peak_is_reached_and_fewer_strips_would_not(seed: int) -> N
             assert peak_of(programs, Splits(others, 0)) > 0.95 * splits.peak_bytes
 
 
+@pytest.mark.thorough
 def test_narrower_strips_are_worth_a_way_only_if_they_gain() -> None:
     programs, _, _ = programs_of(MODELS["mcunet"](resolution=32), SparsePlan.of_preset("last-layer"))
     splits = choose_splits(programs, some_scratch, 4)
@@ -52,6 +54,7 @@ def test_narrower_strips_are_worth_a_way_only_if_they_gain() -> None:
     assert narrower is None or narrower.peak_bytes <= (1 - GAIN) * splits.peak_bytes
 
 
+@pytest.mark.thorough
 def test_nothing_is_split_where_the_backward_pass_keeps_it() -> None:
     name, options, _ = CASES["mcunet"]
     programs, _, _ = programs_of(MODELS[name](**options), SparsePlan.of_preset("full"))

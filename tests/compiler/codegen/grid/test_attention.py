@@ -87,6 +87,7 @@ def test_only_what_is_wanted_is_written(wanted: tuple[bool, bool, bool]) -> None
     assert bool(workspace_bytes(spec, machine(), 1)) is (wanted != (False, False, True))
 
 
+@pytest.mark.thorough
 def test_rows_that_see_nothing_are_as_pytorch_has_them() -> None:
     """Zeros where -inf hides every key; an even spread, with its gradient, where the lowest number does."""
     spec = BLIND["causal and masked"]
@@ -130,6 +131,7 @@ def test_long_sums_keep_their_digits(kind: str) -> None:
     np.testing.assert_allclose(d_v, gradients(spec, operands, spec.wanted)[0], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_device_of_small_groups() -> None:
     """Its groups and their shared memory are kept to, and the numbers are the same."""
     target = replace(machine(), items=64, shared_bytes=SMALL.shared_bytes)

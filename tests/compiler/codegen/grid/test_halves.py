@@ -41,10 +41,10 @@ WEIGHTS_KEPT = (
 )  # fmt: skip
 KEPT = [
     f"{name}-{half}-{ENGINES[(i // 2) % 2]}"
-    for i, name in enumerate(name for name in SPECS if not name.startswith(ALIKE))
+    for i, name in enumerate([name for name in SPECS if not name.startswith(ALIKE)][::3])
     for half in (("bf16", "f16")[i % 2],)
 ]
-"""Each family and kind in one of the two, on one of the engines."""
+"""A third of the families and kinds in one of the two, on one of the engines: all widen and round by the same lines."""
 
 
 def ran(spec: KernelSpec, inputs: Sequence[Array], engine: str) -> list[Array]:
