@@ -32,6 +32,7 @@ def python_files(*folders: str) -> Iterator[Path]:
             yield path
 
 
+@cache
 def imports(path: Path, text: str | None = None) -> frozenset[str]:
     """Every dotted module that the file imports, anywhere in it; `from a import b` counts as `a` and `a.b`."""
     tree = ast.parse((ROOT / path).read_text() if text is None else text, filename=str(path))

@@ -9,6 +9,8 @@ import pytest
 
 from tests.architecture.sources import imports, python_files
 
+pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once for all of them
+
 Edges = Mapping[str, frozenset[str]]
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.architecture.sources import ROOT, imports, python_files
 
+pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once for all of them
+
 PACKAGES = ("compiler", "service", "workers", "device_agents", "pockfarm", "examples", "tests", "benchmarks")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {

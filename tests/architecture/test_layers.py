@@ -14,6 +14,8 @@ import pytest
 
 from tests.architecture.sources import imports, python_files
 
+pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once for all of them
+
 Layers = Sequence[str | tuple[str, ...]]
 
 LAYERS: dict[str, Layers] = {

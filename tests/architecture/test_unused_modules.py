@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 from tests.architecture.sources import ROOT, imports, python_files
 from tests.architecture.test_circles import module_of
+
+pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once for all of them
 
 PRODUCT = ("compiler", "service", "workers", "device_agents", "pockfarm")
 ENTRY_POINTS: Mapping[str, str] = {
@@ -22,6 +27,7 @@ ENTRY_POINTS: Mapping[str, str] = {
 }
 
 
+@cache
 def names_in(path: Path, text: str | None = None) -> frozenset[str]:
     """What the file imports, and its strings: tables of emitters and `python -m` name modules so."""
     text = (ROOT / path).read_text() if text is None else text

@@ -88,7 +88,6 @@ def test_a_worker_is_ready_before_it_is_asked() -> None:
         until(lambda: "libtvm" in Path(f"/proc/{children[-1]}/maps").read_text())
 
 
-@pytest.mark.thorough
 def test_equal_specs_are_built_once_and_progress_counts_to_the_end() -> None:
     seen: list[tuple[int, int]] = []
     specs = [squares(64), squares(64), squares(65)]
@@ -99,7 +98,6 @@ def test_equal_specs_are_built_once_and_progress_counts_to_the_end() -> None:
     assert seen == [(0, 2), (1, 2), (2, 2)]
 
 
-@pytest.mark.thorough
 def test_workspace_is_what_planning_says() -> None:
     built = build_kernels(SPECS, TARGET, threads=2, cache_dir=None)
     for spec in SPECS:
@@ -127,7 +125,6 @@ def test_a_kept_process_goes_on_with_the_next_build() -> None:
     assert not fresh.is_alive
 
 
-@pytest.mark.thorough
 def test_a_warm_cache_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cold = build_kernels(SPECS, TARGET, threads=2, cache_dir=tmp_path)
     monkeypatch.setattr(subprocess, "Popen", refuse)
