@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -38,9 +39,30 @@ def thinned(cases: Iterable[object], count: int, named: Callable[[Any], str] = s
     parameters = _parameters(cases, named)
     if not 2 <= count < len(parameters):
         raise ValueError(f"{len(parameters)} cases cannot be thinned to {count}")
-    last = len(parameters) - 1
-    numbers = {round(number * last / (count - 1)) for number in range(count)}
-    return sample(parameters, [str(parameters[number].id) for number in numbers])
+    return sample(parameters, [str(parameter.id) for parameter in _evenly(parameters, count)])
+
+
+def thin_folder(items: Iterable[pytest.Item], folder: Path, count: int, but: Collection[str] = ()) -> None:
+    """`thinned` for each test of a folder that has more cases, but for tests that name theirs, and the files `but`.
+
+    For a conftest's `pytest_collection_modifyitems`, where all tests of a folder range over such a matrix.
+    """
+    by_function: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.path.is_relative_to(folder) and item.path.name not in but:
+            by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in by_function.values():
+        if len(cases) > count and not any(case.get_closest_marker("thorough") for case in cases):
+            kept = _evenly(cases, count)
+            for case in cases:
+                if case not in kept:
+                    case.add_marker("thorough")
+
+
+def _evenly(cases: Sequence[T], count: int) -> list[T]:
+    """So many of them, evenly apart, with both ends."""
+    last = len(cases) - 1
+    return [cases[number] for number in sorted({round(number * last / (count - 1)) for number in range(count)})]
 
 
 def _parameters(cases: Iterable[object], named: Callable[[Any], str]) -> list[Any]:

@@ -96,7 +96,7 @@ def saying(garbage: str | bytes, folder: Path) -> bytes:
     return bundle(step=script(then=code))
 
 
-@pytest.mark.parametrize("kind", thinned(sorted(GARBAGE), 20))
+@pytest.mark.parametrize("kind", thinned(sorted(GARBAGE), 10))
 def test_garbage_ends_the_run_with_its_cause(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "b.pfb"
     path.write_bytes(saying(GARBAGE[kind], tmp_path))

@@ -253,7 +253,7 @@ def state_of(farm: LiveFarm, run_id: str) -> str:
         return str(session.scalar(select(Attempt.state).where(Attempt.run_id == run_id)) or "")
 
 
-@pytest.mark.parametrize("how", thinned(ENDS, 3))
+@pytest.mark.parametrize("how", thinned(ENDS, 2))
 def test_nothing_of_the_samples_is_in_any_byte_that_the_agent_sends(
     how: str, loopback: None, scripts_for_binaries: None, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from service.database.models import Event, Job, Run
 from tests.dashboard.conftest import PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.screenshots import LOOKS, Look, open_page, pages_of, serving
 from tests.dashboard.test_pages import pages_of_each_kind
-from tests.sample import some
+from tests.sample import some, thinned
 
 MEASURE = (Path(__file__).parent / "measure.js").read_text()
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("loopback")]
@@ -56,7 +56,7 @@ def window(
     page.context.close()
 
 
-@pytest.mark.parametrize("name", pages_of_each_kind())
+@pytest.mark.parametrize("name", thinned(pages_of_each_kind(), 16))
 def test_a_page_in_each_look(name: str, window: tuple[Look, Page], seeded: SeededFarm) -> None:
     _, page = window
     noise: list[str] = []
@@ -207,7 +207,7 @@ def test_pages_read_the_same_without_javascript(web: Browser, address: str, seed
     context.close()
 
 
-@pytest.mark.parametrize("name", ["run-profile", "compare", "benchmarks", "job-done"])
+@pytest.mark.parametrize("name", thinned(["run-profile", "compare", "benchmarks", "job-done"], 2))
 def test_a_printed_page_holds_its_tables_and_nothing_to_press(
     name: str, web: Browser, address: str, seeded: SeededFarm
 ) -> None:

@@ -89,7 +89,7 @@ def test_a_shell_offers_what_may_follow(scripts: Path, shell: str, line: str, so
     assert not none & found
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", sample(SHELLS, ("bash",)))
 def test_shells_offer_ids_of_a_farm_that_answers(scripts: Path, live: LiveFarm, shell: str) -> None:
     run = live.run(live.keep_bundle())
     assert run in offered(scripts, "pockfarm report run_", shell)

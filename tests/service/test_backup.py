@@ -85,6 +85,7 @@ def test_every_kind_of_row_comes_back(sqlite_url: str, other_url: str, tmp_path:
     assert content(new.database) == content(sqlite_url)
 
 
+@pytest.mark.thorough
 def test_it_is_one_moment_while_the_farm_goes_on(farm: TestFarm, tmp_path: Path) -> None:
     """Jobs come in all the time, each with its event in one transaction: a backup has both or none."""
     stop, count = threading.Event(), [0]

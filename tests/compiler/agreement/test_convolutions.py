@@ -178,7 +178,6 @@ def _case(net: Net) -> Case:
 
 
 KEPT = {
-    "rows, part of the channels",
     "transposed, part of the channels",
     "weights made at run time",
 }

@@ -311,7 +311,6 @@ def batches(case: Case) -> list[tuple[np.ndarray, np.ndarray]]:
 
 KEPT = {
     "nesterov",
-    "lion",
     "adafactor",
     "adamw of a transformer, by groups and clipped",
     "micro-batches and their statistics",

@@ -58,7 +58,9 @@ def check(got: tuple[Array, ...], want: tuple[Array, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("target", "name"),
-    sample(crossed([None, "x86-64-v3"], SPECS), [*(f"None-{name}" for name in SPECS), "x86-64-v3-groups of heads"]),
+    sample(
+        crossed([None, "x86-64-v3"], SPECS), ["x86-64-v3-groups of heads", *(f"None-{name}" for name in [*SPECS][::3])]
+    ),
 )
 def test_both_directions(name: str, target: str | None) -> None:
     spec = SPECS[name]

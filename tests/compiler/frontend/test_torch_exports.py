@@ -32,7 +32,7 @@ FAMILIES_KEPT = [
     "transformer_encoder-dynamo",
     "mlp-torchscript",
 ]
-TRANSFORMERS_KEPT = ["gpt2-dynamo", "vit-torchscript"]
+TRANSFORMERS_KEPT = ["vit-torchscript"]
 BOTH_WAYS = list(product(TRANSFORMERS, ("dynamo", "torchscript")))
 
 

@@ -171,16 +171,23 @@ def test_a_scheme_that_does_not_fit_says_what_is_missing(net: Graph, plan: str, 
         resolve_plan(net, SparsePlan.parse(plan))
 
 
+BERT_FIRST = (
+    *(f"attention.{name}" for name in ("self.query", "self.key", "self.value", "output.dense")),
+    "intermediate.dense",
+)
+GPT2_FIRST = ("attn.c_attn", "attn.c_proj", "mlp.c_fc")
+LLAMA_FIRST = (*(f"self_attn.{name}_proj" for name in "qkvo"), "mlp.gate_proj", "mlp.up_proj")
+"""Projections of a block's attention, and the first linears of its feed-forward part."""
+
+
 @pytest.mark.parametrize(
     ("name", "prefix", "first", "biases"),
     [
-        ("bert", "model.bert.encoder.layer.1", ("attention.self.query", "attention.self.key", "attention.self.value",
-                                                "attention.output.dense", "intermediate.dense"), 8),
-        ("gpt2", "model.transformer.h.1", ("attn.c_attn", "attn.c_proj", "mlp.c_fc"), 6),
-        ("llama", "model.model.layers.1", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                           "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj"), 0),
+        ("bert", "model.bert.encoder.layer.1", BERT_FIRST, 8),
+        pytest.param("gpt2", "model.transformer.h.1", GPT2_FIRST, 6, marks=pytest.mark.thorough),
+        pytest.param("llama", "model.model.layers.1", LLAMA_FIRST, 0, marks=pytest.mark.thorough),
     ],
-)  # fmt: skip
+)
 def test_a_scheme_finds_transformer_blocks(name: str, prefix: str, first: tuple[str, ...], biases: int) -> None:
     """Projections and the first feed-forward linears of the last block, found though no name is known."""
     module, inputs, names = transformers_model(name)
