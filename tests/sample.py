@@ -43,19 +43,20 @@ def thinned(cases: Iterable[object], count: int, named: Callable[[Any], str] = s
 
 
 def thin_folder(items: Iterable[pytest.Item], folder: Path, count: int, but: Collection[str] = ()) -> None:
-    """`thinned` for each test of a folder that has more cases, but for tests that name theirs, and the files `but`.
+    """`thinned` for what each test of a folder still has in `make test`, but for those of the files `but`.
 
     For a conftest's `pytest_collection_modifyitems`, where all tests of a folder range over such a matrix.
     """
     by_function: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.path.is_relative_to(folder) and item.path.name not in but:
+        is_left_out = item.path.name in but or item.get_closest_marker("thorough")
+        if item.path.is_relative_to(folder) and not is_left_out:
             by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in by_function.values():
-        if len(cases) > count and not any(case.get_closest_marker("thorough") for case in cases):
-            kept = _evenly(cases, count)
+        if len(cases) > count:
+            stay = _evenly(cases, count)
             for case in cases:
-                if case not in kept:
+                if case not in stay:
                     case.add_marker("thorough")
 
 

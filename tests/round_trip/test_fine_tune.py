@@ -26,10 +26,7 @@ from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.torch_module import Wanted, brought_module
 from tests.sample import thinned
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 SPEC = {"optimizer": {"kind": "sgd", "learning_rate": 0.1}}
 
 
