@@ -115,12 +115,12 @@ class Application(FastAPI):
 
 
 @cache
-def _routes() -> Sequence[BaseRoute]:
-    """The addresses of `ROUTERS`, worked out once in a process: they hold nothing of a farm."""
+def _routes() -> tuple[Sequence[BaseRoute], Sequence[str]]:
+    """The routes of `ROUTERS` and their addresses, worked out once in a process: they hold nothing of a farm."""
     described = FastAPI(openapi_url=None, **EVERY_ADDRESS)
     for router in ROUTERS:
         described.include_router(router)
-    return described.routes
+    return described.routes, addresses(described)
 
 
 def _confirm_key(farm: Farm) -> None:
@@ -174,8 +174,9 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     app.add_middleware(CountRequests, requests=metrics.requests)
     problems.install(app)
     problem_pages.install(app)
-    app.router.routes.extend(_routes())
-    refuse_gaps(addresses(app))
+    routes, addresses_of_routes = _routes()
+    refuse_gaps([*addresses(app), *addresses_of_routes])
+    app.router.routes.extend(routes)
     return app
 
 

@@ -43,6 +43,12 @@ def empty_sqlite() -> bytes:
         return path.read_bytes()
 
 
+@cache
+def plain_settings() -> Settings:
+    """Reading the environment takes longer than anything else that opens a farm."""
+    return Settings()
+
+
 @dataclass
 class RecordingQueue:
     """A broker that notes doorbells, and can be down."""
@@ -175,7 +181,8 @@ def open_test_farm(state: Path, database_url: str, **settings: Any) -> Iterator[
         "compiler_version": "test",
     } | settings
     queue = RecordingQueue()
-    app = create_app(Settings(state=state, database_url=database_url, **chosen), queue=queue)
+    configured = plain_settings().model_copy(update={"state": state, "database_url": database_url, **chosen})
+    app = create_app(configured, queue=queue)
     farm: Farm = app.state.farm
     with farm.database.transaction() as session:
         _, secret = create_key(session, name="operator", role="operator")
