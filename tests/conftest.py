@@ -29,19 +29,20 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 4 << 30
-"""What a run leaves there, several times over."""
 
 
-def _prefer_memory() -> None:
-    """Tests make tens of thousands of small files: in memory, where there is room and programs may be run."""
-    if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
-        return
-    there = os.statvfs(MEMORY)
-    if there.f_bavail * there.f_frsize >= MEMORY_BYTES and not there.f_flag & os.ST_NOEXEC:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+def _holds_tests_files(folder: Path) -> bool:
+    """Whether it can be written to, has room for what runs leave, and lets programs be run."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return False
+    file_system = os.statvfs(folder)
+    free_bytes = file_system.f_bavail * file_system.f_frsize
+    return free_bytes >= MEMORY_BYTES and not file_system.f_flag & os.ST_NOEXEC
 
 
-_prefer_memory()
+# Tests write tens of thousands of small files.
+if _holds_tests_files(MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # The same examples each time, and nothing that a slow machine fails by. A campaign chooses for itself.
 settings.register_profile(

@@ -42,21 +42,21 @@ def thinned(cases: Iterable[object], count: int, named: Callable[[Any], str] = s
     return sample(parameters, [str(parameter.id) for parameter in _evenly(parameters, count)])
 
 
-def thin_folder(items: Iterable[pytest.Item], folder: Path, count: int, but: Collection[str] = ()) -> None:
-    """`thinned` for what each test of a folder still has in `make test`, but for those of the files `but`.
+def thin_folder(items: Iterable[pytest.Item], folder: Path, count: int, except_files: Collection[str] = ()) -> None:
+    """`thinned` for what each test of a folder still has in `make test`, except those of `except_files`.
 
     For a conftest's `pytest_collection_modifyitems`, where all tests of a folder range over such a matrix.
     """
     by_function: dict[str, list[pytest.Item]] = {}
     for item in items:
-        is_left_out = item.path.name in but or item.get_closest_marker("thorough")
+        is_left_out = item.path.name in except_files or item.get_closest_marker("thorough")
         if item.path.is_relative_to(folder) and not is_left_out:
             by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in by_function.values():
         if len(cases) > count:
-            stay = _evenly(cases, count)
+            remaining = _evenly(cases, count)
             for case in cases:
-                if case not in stay:
+                if case not in remaining:
                     case.add_marker("thorough")
 
 

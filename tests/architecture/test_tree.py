@@ -65,8 +65,6 @@ def test_a_test_that_shows_nothing_says_so() -> None:
 
 def silent(text: str) -> list[str]:
     """Calls that leave a test out without a reason, and guards in tests that do it without a word, by their lines."""
-    if "skip" not in text and not re.search("^ {8,}return", text, re.MULTILINE):
-        return []  # it need not be parsed
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).removeprefix("pytest.") in SKIPS:

@@ -146,40 +146,40 @@ def test_choosing_runs_leads_to_their_comparison(web: Browser, address: str, see
 
 
 def test_open_pages_follow_by_themselves(web: Browser, tmp_path: Path) -> None:
-    own = make_farm(tmp_path)
-    with serving(own) as address:
-        page = open_page(web, LOOKS[0], address, own.link())
-        page.goto(f"/dashboard/jobs/{own.ids.compiling_job}")
+    scratch = make_farm(tmp_path)
+    with serving(scratch) as address:
+        page = open_page(web, LOOKS[0], address, scratch.link())
+        page.goto(f"/dashboard/jobs/{scratch.ids.compiling_job}")
         expect(page.get_by_text("codegen: 61 of 112 kernels", exact=True)).to_be_visible()
         page.evaluate("window.stillHere = true")
-        _change_job(own, "compiling", "link", 0.97)
+        _change_job(scratch, "compiling", "link", 0.97)
         expect(page.get_by_text("97%")).to_be_visible()
         expect(page.locator("#announcement")).to_have_text("compiling, link")
-        _change_job(own, "succeeded", "", 1.0)
+        _change_job(scratch, "succeeded", "", 1.0)
         expect(page.locator("progress")).to_have_count(0)
         expect(page.locator("main .chip").first).to_have_text("succeeded")
         assert page.evaluate("window.stillHere"), "the page was loaded again instead of followed"
-        page.goto(f"/dashboard/runs/{own.ids.running_run}")
-        _advance_run(own, 160)
+        page.goto(f"/dashboard/runs/{scratch.ids.running_run}")
+        _advance_run(scratch, 160)
         expect(page.get_by_text("160 of 400 steps")).to_be_visible()
         page.context.close()
-    own.farm.close()
+    scratch.farm.close()
 
 
 def test_a_queued_runs_page_shows_its_curve_and_validations_as_they_come(web: Browser, tmp_path: Path) -> None:
     """It was opened before there was anything to show, and nobody loads it again."""
-    own = make_farm(tmp_path)
-    run_id = own.ids.running_run
-    with own.farm.database.transaction() as session:
+    scratch = make_farm(tmp_path)
+    run_id = scratch.ids.running_run
+    with scratch.farm.database.transaction() as session:
         session.execute(delete(Event).where(Event.subject == run_id))
         session.get_one(Run, run_id).state = "queued"
-    with serving(own) as address:
-        page = open_page(web, LOOKS[0], address, own.link())
+    with serving(scratch) as address:
+        page = open_page(web, LOOKS[0], address, scratch.link())
         page.goto(f"/dashboard/runs/{run_id}")
         page.evaluate("window.isTheSame = true")
         for place in ("#run-curves", "#run-validations"):
             expect(page.locator(place)).to_be_hidden()
-        with own.farm.database.transaction() as session:
+        with scratch.farm.database.transaction() as session:
             session.get_one(Run, run_id).state = "running"
             for step in (1, 2, 3):
                 session.add(Event(subject=run_id, kind="step", body={"step": step, "loss": 1.0 / step, "attempt": 1}))
@@ -189,7 +189,7 @@ def test_a_queued_runs_page_shows_its_curve_and_validations_as_they_come(web: Br
         expect(page.locator("#run-validations table")).to_contain_text("0.5")
         assert page.evaluate("window.isTheSame") is True, "it has been loaded again"
         page.context.close()
-    own.farm.close()
+    scratch.farm.close()
 
 
 def test_pages_read_the_same_without_javascript(web: Browser, address: str, seeded: SeededFarm) -> None:
@@ -233,17 +233,17 @@ def test_a_tablet_has_the_whole_header(web: Browser, address: str, seeded: Seede
     page.context.close()
 
 
-def _change_job(own: SeededFarm, state: str, stage: str, fraction: float) -> None:
-    with own.farm.database.transaction() as session:
-        job = session.get(Job, own.ids.compiling_job)
+def _change_job(scratch: SeededFarm, state: str, stage: str, fraction: float) -> None:
+    with scratch.farm.database.transaction() as session:
+        job = session.get(Job, scratch.ids.compiling_job)
         assert job is not None
         job.state, job.stage, job.fraction = state, stage, fraction
         session.add(Event(subject=job.id, at=time.time(), kind="progress", body={"stage": stage}))
 
 
-def _advance_run(own: SeededFarm, step: int) -> None:
-    with own.farm.database.transaction() as session:
-        run = session.get(Run, own.ids.running_run)
+def _advance_run(scratch: SeededFarm, step: int) -> None:
+    with scratch.farm.database.transaction() as session:
+        run = session.get(Run, scratch.ids.running_run)
         assert run is not None
         run.steps_done = step
         session.add(Event(subject=run.id, at=time.time(), kind="step", body={"step": step, "loss": 0.5}))

@@ -18,19 +18,19 @@ SAME = {"Sec-Fetch-Site": "same-origin"}
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
     """A farm that these tests change."""
     made = make_farm(tmp_path_factory.mktemp("farm"))
     yield made
     made.farm.close()
 
 
-def open_as(own: SeededFarm, *scopes: str) -> Client:
+def open_as(scratch: SeededFarm, *scopes: str) -> Client:
     """A browser whose key has these scopes."""
-    with own.farm.database.transaction() as session:
+    with scratch.farm.database.transaction() as session:
         key, _ = create_key(session, name="-".join(scopes), scopes=scopes)
         token, _ = create_link(session, key_id=key.id, lifetime_s=60)
-    client = Client(own.app, headers=BROWSER)
+    client = Client(scratch.app, headers=BROWSER)
     assert client.get(f"/open/{token}").status_code == 200
     return client
 
@@ -42,15 +42,15 @@ def token_in(page: str) -> str:
     return found.pop()
 
 
-def test_a_key_is_made_shown_once_and_revoked(own: SeededFarm) -> None:
-    browser = open_as(own, "read", "admin")
+def test_a_key_is_made_shown_once_and_revoked(scratch: SeededFarm) -> None:
+    browser = open_as(scratch, "read", "admin")
     token = token_in(browser.get("/dashboard/admin/keys").text)
     typed = {"form_token": token, "name": "ci on build-3", "may": "submit", "days": "30"}
     made = browser.post("/dashboard/admin/keys", data=typed, headers=SAME)
     assert made.status_code == 201
     text = check_page(made.text).visible_text()
     secret = re.findall(r"pf_[0-9a-f]{64}", text)[0]
-    program = Client(own.app, headers={"Authorization": f"Bearer {secret}"})
+    program = Client(scratch.app, headers={"Authorization": f"Bearer {secret}"})
     assert program.get("/jobs").status_code == 200
     assert program.get("/keys").status_code == 403, "it may submit, and no more"
     (key,) = (one for one in browser.get("/keys").json() if one["name"] == "ci on build-3")
@@ -65,8 +65,8 @@ def test_a_key_is_made_shown_once_and_revoked(own: SeededFarm) -> None:
     assert said not in browser.get("/dashboard/admin/keys").text, "said once"
 
 
-def test_a_refused_form_keeps_what_was_typed(own: SeededFarm) -> None:
-    browser = open_as(own, "read", "admin")
+def test_a_refused_form_keeps_what_was_typed(scratch: SeededFarm) -> None:
+    browser = open_as(scratch, "read", "admin")
     token = token_in(browser.get("/dashboard/admin/keys").text)
     typed = {"form_token": token, "name": 'a "name" <b>', "may": "operate", "days": "soon"}
     answer = browser.post("/dashboard/admin/keys", data=typed, headers=SAME)
@@ -92,9 +92,9 @@ def test_a_refused_form_keeps_what_was_typed(own: SeededFarm) -> None:
     ],
 )
 def test_a_form_of_another_site_or_browser_does_nothing(
-    own: SeededFarm, headers: dict[str, str], token: str, code: str
+    scratch: SeededFarm, headers: dict[str, str], token: str, code: str
 ) -> None:
-    browser = open_as(own, "read", "admin")
+    browser = open_as(scratch, "read", "admin")
     good = token_in(browser.get("/dashboard/admin/keys").text)
     before = len(browser.get("/keys").json())
     typed = {"form_token": good if token == "good" else token, "name": "stolen", "may": "admin"}
@@ -104,15 +104,15 @@ def test_a_form_of_another_site_or_browser_does_nothing(
     assert len(browser.get("/keys").json()) == before
 
 
-def test_the_token_of_one_session_is_not_anothers(own: SeededFarm) -> None:
-    mine, other = open_as(own, "read", "admin"), open_as(own, "read", "admin")
+def test_the_token_of_one_session_is_not_anothers(scratch: SeededFarm) -> None:
+    mine, other = open_as(scratch, "read", "admin"), open_as(scratch, "read", "admin")
     token = token_in(other.get("/dashboard/admin/keys").text)
     answer = mine.post("/dashboard/admin/keys", data={"form_token": token, "name": "x"}, headers=SAME)
     assert answer.status_code == 403
 
 
-def test_who_may_not_is_told_so(own: SeededFarm) -> None:
-    browser = open_as(own, "read", "submit", "operate")
+def test_who_may_not_is_told_so(scratch: SeededFarm) -> None:
+    browser = open_as(scratch, "read", "submit", "operate")
     answer = browser.get("/dashboard/admin/keys")
     assert answer.status_code == 403
     assert "needs a key with the scope admin" in check_page(answer.text).visible_text()
@@ -120,8 +120,8 @@ def test_who_may_not_is_told_so(own: SeededFarm) -> None:
 
 
 @pytest.mark.thorough
-def test_nobody_elses_words_are_said(own: SeededFarm) -> None:
-    browser = open_as(own, "read", "admin")
+def test_nobody_elses_words_are_said(scratch: SeededFarm) -> None:
+    browser = open_as(scratch, "read", "admin")
     for cookie in (b"Z29vZApoYWNrZWQ=.0", b"Z29vZApoYWNrZWQ=", b"\xff.\xff", b".", b""):
         all_cookies = f"{_cookies(browser)}; {SAID_COOKIE}=".encode() + cookie
         answer = browser.get("/dashboard", headers=[(b"cookie", all_cookies)])
@@ -133,8 +133,8 @@ def _cookies(browser: Client) -> str:
     return "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
 
 
-def test_a_refused_button_leads_back(own: SeededFarm) -> None:
-    browser = open_as(own, "read", "admin")
+def test_a_refused_button_leads_back(scratch: SeededFarm) -> None:
+    browser = open_as(scratch, "read", "admin")
     token = token_in(browser.get("/dashboard/admin/keys").text)
     headers = SAME | {"Referer": "http://testserver/dashboard/admin/keys"}
     answer = browser.post("/dashboard/admin/keys/key_none/revoke", data={"form_token": token}, headers=headers)
@@ -143,17 +143,17 @@ def test_a_refused_button_leads_back(own: SeededFarm) -> None:
     assert "/dashboard/admin/keys" in links
 
 
-def test_a_button_that_is_refused_says_that_nothing_was_done(own: SeededFarm) -> None:
-    browser = open_as(own, "read", "submit")
-    here = f"/dashboard/runs/{own.ids.failed_run}"
+def test_a_button_that_is_refused_says_that_nothing_was_done(scratch: SeededFarm) -> None:
+    browser = open_as(scratch, "read", "submit")
+    here = f"/dashboard/runs/{scratch.ids.failed_run}"
     token = token_in(browser.get(here).text)
     answer = browser.post(f"{here}/again", data={"form_token": token}, headers=SAME)
     assert answer.status_code == 422, "it was to train, and its data set is gone"
     assert "This was not done" in check_page(answer.text).visible_text()
 
 
-def test_an_odd_body_is_no_failure_of_the_farm(own: SeededFarm, tmp_path: Path) -> None:
-    browser = open_as(own, "read", "admin")
+def test_an_odd_body_is_no_failure_of_the_farm(scratch: SeededFarm, tmp_path: Path) -> None:
+    browser = open_as(scratch, "read", "admin")
     form = {"content-type": "application/x-www-form-urlencoded"}
     for content, kind in (
         (b"name=%00&form_token=%ed%a0%80", form),

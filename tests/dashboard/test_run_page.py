@@ -27,7 +27,7 @@ from tests.service.client import Client
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
     """A farm that these tests change."""
     made = make_farm(tmp_path_factory.mktemp("farm"))
     yield made
@@ -35,9 +35,9 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
 
 
 @pytest.fixture(scope="module")
-def user(own: SeededFarm) -> Client:
+def user(scratch: SeededFarm) -> Client:
     """A browser that may read and submit."""
-    return open_as(own, "read", "submit")
+    return open_as(scratch, "read", "submit")
 
 
 def post(browser: Client, run_id: str, act: str, **typed: str) -> str:
@@ -55,8 +55,8 @@ def words(page: PageReader) -> str:
     return page.visible_text()
 
 
-def test_a_run_is_named_tagged_and_noted(own: SeededFarm, user: Client) -> None:
-    run = own.ids.full_run
+def test_a_run_is_named_tagged_and_noted(scratch: SeededFarm, user: Client) -> None:
+    run = scratch.ids.full_run
     said = post(user, run, "about", name="base line", tags="Night, cold-room", note="with the <fan> off")
     for text in (
         "Name, tags and note are saved",
@@ -76,8 +76,8 @@ def test_a_run_is_named_tagged_and_noted(own: SeededFarm, user: Client) -> None:
     assert user.get(f"/runs/{run}").json()["tags"] == []
 
 
-def test_what_cannot_be_said_comes_back_as_typed(own: SeededFarm, user: Client) -> None:
-    run = own.ids.full_run
+def test_what_cannot_be_said_comes_back_as_typed(scratch: SeededFarm, user: Client) -> None:
+    run = scratch.ids.full_run
     token = token_in(user.get(f"/dashboard/runs/{run}").text)
     typed = {"form_token": token, "name": "kept", "tags": "a/b", "note": ""}
     answer = user.post(f"/dashboard/runs/{run}/about", data=typed, headers=SAME)
@@ -89,26 +89,26 @@ def test_what_cannot_be_said_comes_back_as_typed(own: SeededFarm, user: Client) 
     assert user.get(f"/runs/{run}").json()["name"] == ""
 
 
-def test_an_open_run_is_cancelled_and_an_ended_one_made_again(own: SeededFarm, user: Client) -> None:
-    assert "is asked to stop" in post(user, own.ids.running_run, "cancel")
-    with own.farm.database.read() as session:
-        assert session.get_one(Run, own.ids.running_run).cancel_requested
+def test_an_open_run_is_cancelled_and_an_ended_one_made_again(scratch: SeededFarm, user: Client) -> None:
+    assert "is asked to stop" in post(user, scratch.ids.running_run, "cancel")
+    with scratch.farm.database.read() as session:
+        assert session.get_one(Run, scratch.ids.running_run).cancel_requested
         before = session.query(Run).count()
-    page = user.get(f"/dashboard/runs/{own.ids.running_run}").text
+    page = user.get(f"/dashboard/runs/{scratch.ids.running_run}").text
     assert "/again" not in page
-    ended = user.get(f"/dashboard/runs/{own.ids.full_run}").text
+    ended = user.get(f"/dashboard/runs/{scratch.ids.full_run}").text
     assert "/cancel" not in ended
     assert before > 0
 
 
-def test_run_again_makes_a_run_of_the_same(own: SeededFarm, user: Client) -> None:
-    page = f"/dashboard/runs/{own.ids.full_run}"
+def test_run_again_makes_a_run_of_the_same(scratch: SeededFarm, user: Client) -> None:
+    page = f"/dashboard/runs/{scratch.ids.full_run}"
     sent = {"form_token": token_in(user.get(page).text), "once": "the same click"}
     first, second = (user.post(f"{page}/again", data=sent, headers=SAME, follow_redirects=False) for _ in range(2))
     assert first.status_code == 303, first.text[:300]
     assert first.headers["location"] == second.headers["location"], "a form that is sent twice makes one run"
-    with own.farm.database.read() as session:
-        old = session.get_one(Run, own.ids.full_run)
+    with scratch.farm.database.read() as session:
+        old = session.get_one(Run, scratch.ids.full_run)
         new = session.get_one(Run, first.headers["location"].rsplit("/", 1)[1])
         assert new.id != old.id
         assert new.state == "queued"
@@ -118,13 +118,13 @@ def test_run_again_makes_a_run_of_the_same(own: SeededFarm, user: Client) -> Non
     assert "Queued: the same bundle" in user.get(first.headers["location"]).text
 
 
-def test_who_may_only_read_sees_no_buttons_and_is_refused(own: SeededFarm) -> None:
-    reader = open_as(own, "read")
-    text = reader.get(f"/dashboard/runs/{own.ids.full_run}").text
+def test_who_may_only_read_sees_no_buttons_and_is_refused(scratch: SeededFarm) -> None:
+    reader = open_as(scratch, "read")
+    text = reader.get(f"/dashboard/runs/{scratch.ids.full_run}").text
     assert "/again" not in text
     assert "about-name" not in text
     for act in ("cancel", "again", "about"):
-        answer = reader.post(f"/dashboard/runs/{own.ids.full_run}/{act}", data={"name": "x"}, headers=SAME)
+        answer = reader.post(f"/dashboard/runs/{scratch.ids.full_run}/{act}", data={"name": "x"}, headers=SAME)
         assert answer.status_code == 403
 
 
@@ -139,8 +139,8 @@ def copied(page: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["sparse_run", "train_run", "second_train_run", "compare_run", "sustained_run"])
-def test_what_is_copied_asks_for_the_same_run(own: SeededFarm, user: Client, name: str) -> None:
-    run_id = getattr(own.ids, name)
+def test_what_is_copied_asks_for_the_same_run(scratch: SeededFarm, user: Client, name: str) -> None:
+    run_id = getattr(scratch.ids, name)
     shown, run = copied(user.get(f"/dashboard/runs/{run_id}").text), user.get(f"/runs/{run_id}").json()
     options = parser().parse_args(shlex.split(shown["Command line"])[1:])
     assert options.device == run["device_id"]
@@ -157,26 +157,32 @@ def test_what_is_copied_asks_for_the_same_run(own: SeededFarm, user: Client, nam
     assert any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(shown["Python"])))
 
 
-def test_a_citation_names_what_anyone_can_check(own: SeededFarm, user: Client) -> None:
-    shown = copied(user.get(f"/dashboard/runs/{own.ids.sparse_run}").text)
-    run = user.get(f"/runs/{own.ids.sparse_run}").json()
+def test_a_citation_names_what_anyone_can_check(scratch: SeededFarm, user: Client) -> None:
+    shown = copied(user.get(f"/dashboard/runs/{scratch.ids.sparse_run}").text)
+    run = user.get(f"/runs/{scratch.ids.sparse_run}").json()
     assert run["id"] in shown["Sentence"]
     assert run["bundle_digest"] in shown["Sentence"]
     assert "95%" in shown["Sentence"]
-    emulated = copied(user.get(f"/dashboard/runs/{own.ids.emulated_run}").text)
+    emulated = copied(user.get(f"/dashboard/runs/{scratch.ids.emulated_run}").text)
     assert "step median" not in emulated["Sentence"], "its time says nothing"
 
 
 @pytest.mark.thorough
-def test_contents_lead_to_parts_that_are_there(user: Client, own: SeededFarm) -> None:
-    for run in (own.ids.pi_run, own.ids.train_run, own.ids.sustained_run, own.ids.failed_run, own.ids.running_run):
+def test_contents_lead_to_parts_that_are_there(user: Client, scratch: SeededFarm) -> None:
+    for run in (
+        scratch.ids.pi_run,
+        scratch.ids.train_run,
+        scratch.ids.sustained_run,
+        scratch.ids.failed_run,
+        scratch.ids.running_run,
+    ):
         page = check_page(user.get(f"/dashboard/runs/{run}").text)
         links = [one.attributes["href"] for one in page.all("a") if one.attributes.get("href", "").startswith("#")]
         assert len(links) >= 4
 
 
-def test_kernels_are_found_by_part_of_their_names(user: Client, own: SeededFarm) -> None:
-    text = user.get(f"/dashboard/runs/{own.ids.sparse_run}?find=DEPTHWISE&sort=-roof_percent").text
+def test_kernels_are_found_by_part_of_their_names(user: Client, scratch: SeededFarm) -> None:
+    text = user.get(f"/dashboard/runs/{scratch.ids.sparse_run}?find=DEPTHWISE&sort=-roof_percent").text
     page = check_page(text)
     grid = next(one for one in page.tables if one.caption == "Kernels of one step")
     hidden = [
@@ -191,19 +197,19 @@ def test_kernels_are_found_by_part_of_their_names(user: Client, own: SeededFarm)
     assert f"{len(shown)} kernels found" in page.visible_text()
 
 
-def test_a_queued_run_says_why_and_where_it_stands(own: SeededFarm, user: Client) -> None:
+def test_a_queued_run_says_why_and_where_it_stands(scratch: SeededFarm, user: Client) -> None:
     queued, *_ = [row["id"] for row in user.get("/dashboard/runs.json?state=queued").json()["rows"]]
     said = check_page(user.get(f"/dashboard/runs/{queued}").text).visible_text()
     for label in ("Queued for", "Position", "May start", "Expires"):
         assert label in said
 
 
-def test_a_running_run_says_how_long_it_takes_yet(own: SeededFarm, user: Client) -> None:
-    said = check_page(user.get(f"/dashboard/runs/{own.ids.running_run}").text).visible_text()
+def test_a_running_run_says_how_long_it_takes_yet(scratch: SeededFarm, user: Client) -> None:
+    said = check_page(user.get(f"/dashboard/runs/{scratch.ids.running_run}").text).visible_text()
     assert "Elapsed" in said
     assert "Step time now498 ms" in said
     assert "Steps end in about2 min 06 s" in said, "252 steps, one each half second"
-    rows = user.get(f"/dashboard/runs/{own.ids.running_run}/sent.json").json()["rows"]
+    rows = user.get(f"/dashboard/runs/{scratch.ids.running_run}/sent.json").json()["rows"]
     assert (len(rows), rows[0]["step"], rows[-1]["step_ms"]) == (148, 1, 498.0)
 
 
@@ -228,32 +234,32 @@ def best_of(user: Client, runs: Iterable[str]) -> tuple[float, float]:
     return max(row["gflop_per_s"] for row in large), max(row["gib_per_s"] for row in large) * 1.024**3
 
 
-def test_the_roof_is_the_best_of_a_devices_valid_runs(own: SeededFarm, user: Client) -> None:
-    query = f"state=succeeded&mode=profile&verdict=valid&device={own.ids.pi}"
+def test_the_roof_is_the_best_of_a_devices_valid_runs(scratch: SeededFarm, user: Client) -> None:
+    query = f"state=succeeded&mode=profile&verdict=valid&device={scratch.ids.pi}"
     runs = [row["id"] for row in user.get(f"/dashboard/runs.json?{query}").json()["rows"]]
-    assert own.ids.pi_run in runs
+    assert scratch.ids.pi_run in runs
     rate, traffic = best_of(user, runs)
-    assert best_of(user, [own.ids.pi_run]) != pytest.approx((rate, traffic)), "another run was better"
-    said = check_page(user.get(f"/dashboard/runs/{own.ids.pi_run}").text).visible_text()
+    assert best_of(user, [scratch.ids.pi_run]) != pytest.approx((rate, traffic)), "another run was better"
+    said = check_page(user.get(f"/dashboard/runs/{scratch.ids.pi_run}").text).visible_text()
     assert f"the best that kernels of {len(runs)} valid runs of this device with 2 threads, this one among them" in said
     assert f"reached: {significant(rate)} GFLOP/s and {significant(traffic)} GB/s, both measured" in said
-    for row in user.get(f"/dashboard/runs/{own.ids.pi_run}/kernels.json").json()["rows"]:
+    for row in user.get(f"/dashboard/runs/{scratch.ids.pi_run}/kernels.json").json()["rows"]:
         if row["mflop"]:
             limit = min(rate, row["flop_per_byte"] * traffic)
             assert row["roof_percent"] == pytest.approx(100 * row["gflop_per_s"] / limit)
 
 
 @pytest.mark.thorough
-def test_a_run_that_does_not_count_has_its_own_roof(own: SeededFarm, user: Client) -> None:
-    for run in (own.ids.throttled_run, own.ids.noisy_run, own.ids.emulated_run):
+def test_a_run_that_does_not_count_has_its_own_roof(scratch: SeededFarm, user: Client) -> None:
+    for run in (scratch.ids.throttled_run, scratch.ids.noisy_run, scratch.ids.emulated_run):
         said = check_page(user.get(f"/dashboard/runs/{run}").text).visible_text()
         assert "the best that kernels of this run alone reached" in said, run
         rows = user.get(f"/dashboard/runs/{run}/kernels.json").json()["rows"]
         assert max(row["roof_percent"] or 0 for row in rows) == pytest.approx(100.0)
 
 
-def test_looks_at_a_device_reach_over_all_of_the_steps(own: SeededFarm) -> None:
-    with own.farm.database.read() as session:
+def test_looks_at_a_device_reach_over_all_of_the_steps(scratch: SeededFarm) -> None:
+    with scratch.farm.database.read() as session:
         ids = session.scalars(select(Run.id).where(Run.state == "succeeded", Run.is_canary.is_(False))).all()
         found = [queries.run(session, run) for run in ids]
     reports = [one.report for one in found if one is not None and one.report is not None]
@@ -272,9 +278,9 @@ def test_looks_at_a_device_reach_over_all_of_the_steps(own: SeededFarm) -> None:
             assert steps[-1][0] > 0.9 * (looks[-1] - looks[0]), "one axis of time"
 
 
-def test_steps_stand_on_the_devices_time(own: SeededFarm) -> None:
-    with own.farm.database.read() as session:
-        found = queries.run(session, own.ids.sparse_run)
+def test_steps_stand_on_the_devices_time(scratch: SeededFarm) -> None:
+    with scratch.farm.database.read() as session:
+        found = queries.run(session, scratch.ids.sparse_run)
     assert found is not None
     assert found.report is not None
     blocks = [Block((1e6, 1e6)), Block((2e6,))]

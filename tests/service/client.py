@@ -1,6 +1,6 @@
 """An HTTP client of an application in the test's own process.
 
-Starlette's own goes from thread to thread eight times for each request, which costs more than most requests do.
+Starlette's client calls from thread to thread for each step of a request, which costs more than most requests do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class InProcess(httpx.BaseTransport):
 class Client(httpx.Client):
     """As a context manager it starts the application and stops it. Else `app` runs already, or need not run.
 
-    `beside` is another client of the application, in whose event loop this one's requests are answered.
+    `beside` is another client of the application, in whose event loop these requests are answered.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def empty_tables(url: str) -> None:
-    """Rows go, tables stay: TRUNCATE, which makes each table's files anew, takes a hundred times as long."""
+    """Deletes all rows. TRUNCATE takes much longer: it makes the files of each table anew."""
     engine = create_engine(url)
     deletions = [f"DELETE FROM {table.name}" for table in Base.metadata.sorted_tables]
     with engine.begin() as connection:

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from sqlalchemy import update
 
 from service.app import create_app
@@ -43,10 +44,20 @@ def empty_sqlite() -> bytes:
         return path.read_bytes()
 
 
-@cache
-def plain_settings() -> Settings:
-    """Reading the environment takes longer than anything else that opens a farm."""
-    return Settings()
+class SettingsOfTest(Settings):
+    """What a test sets, validated, and nothing of the environment, which takes long to read."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Values passed to the constructor alone."""
+        return (init_settings,)
 
 
 @dataclass
@@ -90,10 +101,10 @@ class TestFarm:
 
     def tenant(self, name: str) -> TestFarm:
         """The same farm for an operator of a new organisation."""
-        made = self.http.post("/organisations", json={"name": name})
-        assert made.status_code == 201, made.text
+        answer = self.http.post("/organisations", json={"name": name})
+        assert answer.status_code == 201, answer.text
         http = Client(self.http.app, raise_exceptions=False, beside=self.http)
-        tenant = replace(self, http=http, organisation_id=made.json()["id"])
+        tenant = replace(self, http=http, organisation_id=answer.json()["id"])
         http.headers.update(tenant.key("operator"))
         return tenant
 
@@ -181,8 +192,7 @@ def open_test_farm(state: Path, database_url: str, **settings: Any) -> Iterator[
         "compiler_version": "test",
     } | settings
     queue = RecordingQueue()
-    configured = plain_settings().model_copy(update={"state": state, "database_url": database_url, **chosen})
-    app = create_app(configured, queue=queue)
+    app = create_app(SettingsOfTest(state=state, database_url=database_url, **chosen), queue=queue)
     farm: Farm = app.state.farm
     with farm.database.transaction() as session:
         _, secret = create_key(session, name="operator", role="operator")

@@ -81,10 +81,10 @@ def test_pages_and_files_hold_all_of_it(farm: TestFarm) -> None:
 
 def test_nothing_changes_an_entry(small_farm: TestFarm) -> None:
     """No address leads to it but for reading, and nothing that the service does writes one again."""
-    said = [address for address in addresses(small_farm.http.app) if "audit" in address]
-    assert said
-    assert all(address.startswith("GET ") for address in said)
-    assert all(RULES[address].scope == "admin" for address in said)
+    audit_addresses = [address for address in addresses(small_farm.http.app) if "audit" in address]
+    assert audit_addresses
+    assert all(address.startswith("GET ") for address in audit_addresses)
+    assert all(RULES[address].scope == "admin" for address in audit_addresses)
     asked: list[str] = []
     event.listen(small_farm.farm.database.engine, "before_cursor_execute", lambda *words: asked.append(words[2]))
     small_farm.http.post("/users", json={"name": "Ada"})

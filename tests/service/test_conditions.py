@@ -90,11 +90,11 @@ TEXTS = ("", "{", "[]", "null", '{"temperature_c":NaN}', '{"temperature_c":1e999
          '{"kept_bytes":1,"kept_bytes":2}')  # fmt: skip
 
 
-@pytest.mark.parametrize("said", thinned([*map(json.dumps, ODD.values()), *TEXTS], 7))
-def test_what_cannot_be_is_not_taken_and_told(small_farm: TestFarm, said: str) -> None:
+@pytest.mark.parametrize("condition", thinned([*map(json.dumps, ODD.values()), *TEXTS], 7))
+def test_what_cannot_be_is_not_taken_and_told(small_farm: TestFarm, condition: str) -> None:
     board = small_farm.board()
     tell(small_farm, board, FINE)
-    board.condition = said
+    board.condition = condition
     answer = board.post(p.LEASE_PATH, p.LeaseRequest(board.session, 0.0, 2))
     assert answer.status_code == 204, "it is no reason to refuse work"
     note_conditions(small_farm.farm)

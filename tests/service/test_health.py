@@ -81,7 +81,7 @@ def test_the_answer_holds_no_word_of_a_driver(farm: TestFarm, monkeypatch: pytes
         raise ConnectionError("redis://:the-password@broker:6379 refused")
 
     monkeypatch.setattr(farm.queue, "check", broken)
-    checks = [Check(one.name, one.limit_s, broken) for one in farm.anonymous.app.state.readiness.checks]
+    checks = [Check(check.name, check.limit_s, broken) for check in farm.anonymous.app.state.readiness.checks]
     farm.anonymous.app.state.readiness = Readiness(checks, keep_s=0)
     answer = farm.anonymous.get("/readyz")
     assert set(answer.json()["parts"].values()) == {"down"}

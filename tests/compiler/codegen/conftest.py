@@ -9,11 +9,11 @@ import pytest
 from tests.sample import thin_folder
 
 CASES = 5
-OF_ITS_OWN = ("test_operators.py",)
+NOT_THINNED = ("test_operators.py",)
 """Each case is another operator."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a test's cases `make test` runs five."""
-    thin_folder(items, Path(__file__).parent, CASES, but=OF_ITS_OWN)
+    thin_folder(items, Path(__file__).parent, CASES, except_files=NOT_THINNED)

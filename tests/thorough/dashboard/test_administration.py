@@ -60,7 +60,7 @@ def made(name: str, at: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
     """A farm with long lists."""
     found = make_farm(tmp_path_factory.mktemp("farm"))
     with found.farm.database.transaction() as session:
@@ -70,8 +70,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
 
 
 @pytest.fixture(scope="module")
-def admin(own: SeededFarm) -> Client:
-    return own.browser()
+def admin(scratch: SeededFarm) -> Client:
+    return scratch.browser()
 
 
 def ids_on(page: str, name: str) -> list[str]:
@@ -80,9 +80,9 @@ def ids_on(page: str, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_entry_is_on_one_page(name: str, own: SeededFarm, admin: Client) -> None:
+def test_every_entry_is_on_one_page(name: str, scratch: SeededFarm, admin: Client) -> None:
     kind, noun = KINDS[name]
-    with own.farm.database.read() as session:
+    with scratch.farm.database.read() as session:
         there = [row for (row,) in session.query(kind.id).order_by(kind.id.desc())]
     found: list[str] = []
     address, pages = f"/dashboard/admin/{name}", 0
@@ -128,9 +128,9 @@ def test_a_later_page_keeps_what_is_sought(admin: Client) -> None:
     assert re.search(r'<a href="/dashboard/admin/keys\?find=0">Newest</a>', second)
 
 
-def test_limits_use_and_days_are_shown_with_whose_they_are(own: SeededFarm, admin: Client) -> None:
+def test_limits_use_and_days_are_shown_with_whose_they_are(scratch: SeededFarm, admin: Client) -> None:
     detail = {one["name"]: one for one in admin.get("/organisation").json()["quotas"]}
-    limits, stays = check_page(admin.get(f"/dashboard/admin/organisations/{own.ids.tenant}").text).tables
+    limits, stays = check_page(admin.get(f"/dashboard/admin/organisations/{scratch.ids.tenant}").text).tables
     by_name = {row[-1]: row for row in limits.rows[1:]}
     assert by_name.keys() == detail.keys()
     assert by_name["open_runs"][1:4] == ["0", "50", "this organisation"]
@@ -141,13 +141,15 @@ def test_limits_use_and_days_are_shown_with_whose_they_are(own: SeededFarm, admi
     assert {row[-1]: row[1] for row in home.rows[1:]}["open_runs"] == f"{detail['open_runs']['use']:.0f}"
 
 
-def test_a_tenant_sees_its_own_and_changes_nothing(own: SeededFarm) -> None:
-    reader = open_as(own, "read")
+def test_a_tenant_sees_its_own_and_changes_nothing(scratch: SeededFarm) -> None:
+    reader = open_as(scratch, "read")
     page = reader.get("/dashboard/admin/organisation")
     assert page.status_code == 200
     assert 'method="post"' not in page.text
-    assert reader.get(f"/dashboard/admin/organisations/{own.ids.tenant}").status_code == 403
-    refused = reader.post(f"/dashboard/admin/organisations/{own.ids.tenant}/limits", data={"keys": "1"}, headers=SAME)
+    assert reader.get(f"/dashboard/admin/organisations/{scratch.ids.tenant}").status_code == 403
+    refused = reader.post(
+        f"/dashboard/admin/organisations/{scratch.ids.tenant}/limits", data={"keys": "1"}, headers=SAME
+    )
     assert refused.status_code == 403
 
 
@@ -164,40 +166,40 @@ def test_a_tenant_sees_its_own_and_changes_nothing(own: SeededFarm) -> None:
     ],
 )
 def test_a_refused_change_is_told_beside_its_field(
-    form: str, typed: dict[str, str], words: str, own: SeededFarm, admin: Client
+    form: str, typed: dict[str, str], words: str, scratch: SeededFarm, admin: Client
 ) -> None:
-    address = f"/dashboard/admin/organisations/{own.ids.tenant}"
+    address = f"/dashboard/admin/organisations/{scratch.ids.tenant}"
     token = token_in(admin.get(address).text)
-    before = state_of(own)
+    before = state_of(scratch)
     answer = admin.post(f"{address}/{form}", data={"form_token": token, **typed}, headers=SAME)
     assert answer.status_code in (409, 422)
     (error,) = re.findall(r'<p class="error" id="([^"]+)">.*?</p>', answer.text, re.DOTALL)
     assert error == f"change-{form}-{next(iter(typed))}-error"
     assert words in check_page(answer.text).visible_text()
-    assert state_of(own) == before
+    assert state_of(scratch) == before
 
 
-def test_a_form_of_another_site_changes_no_limit(own: SeededFarm, admin: Client) -> None:
-    before = state_of(own)
+def test_a_form_of_another_site_changes_no_limit(scratch: SeededFarm, admin: Client) -> None:
+    before = state_of(scratch)
     for token, headers in (("0" * 40, SAME), ("", SAME)):
         for form in ("name", "limits", "stays"):
-            address = f"/dashboard/admin/organisations/{own.ids.tenant}/{form}"
+            address = f"/dashboard/admin/organisations/{scratch.ids.tenant}/{form}"
             answer = admin.post(address, data={"form_token": token, "keys": "0", "name": "x"}, headers=headers)
             assert answer.status_code == 403
-    assert state_of(own) == before
+    assert state_of(scratch) == before
 
 
-def state_of(own: SeededFarm) -> tuple[object, ...]:
-    with own.farm.database.read() as session:
-        one = session.get_one(Organisation, own.ids.tenant)
+def state_of(scratch: SeededFarm) -> tuple[object, ...]:
+    with scratch.farm.database.read() as session:
+        one = session.get_one(Organisation, scratch.ids.tenant)
         return one.name, dict(one.quotas), dict(one.retention)
 
 
 @pytest.mark.xdist_group("browser")
 @pytest.mark.usefixtures("loopback")
-def test_limits_are_changed_by_hand(web: Browser, own: SeededFarm) -> None:
-    with serving(own) as address:
-        page = open_page(web, LOOKS[0], address, own.link())
+def test_limits_are_changed_by_hand(web: Browser, scratch: SeededFarm) -> None:
+    with serving(scratch) as address:
+        page = open_page(web, LOOKS[0], address, scratch.link())
         page.goto("/dashboard/admin")
         page.get_by_role("link", name="Organisations", exact=True).click()
         page.get_by_label("Find by name").fill("acme")
@@ -221,5 +223,5 @@ def test_limits_are_changed_by_hand(web: Browser, own: SeededFarm) -> None:
         page.get_by_role("button", name="Rename it").click()
         expect(page.get_by_role("heading", name="acme works")).to_be_visible()
         page.context.close()
-    assert state_of(own) == ("acme works", {"open_jobs": 12.0, "storage_bytes": None},
+    assert state_of(scratch) == ("acme works", {"open_jobs": 12.0, "storage_bytes": None},
                              {"weights": 30.0, "events": None})  # fmt: skip

@@ -99,23 +99,23 @@ def test_nothing_is_cut_off_on_a_wide_page(window: Page, seeded: SeededFarm) -> 
 
 
 def test_runs_are_found_by_precision_and_told_apart_by_it(tmp_path: Path, window: Page) -> None:
-    own = make_farm(tmp_path)
-    with own.farm.database.transaction() as session:
-        full, half = (session.get_one(Run, run) for run in (own.ids.sparse_run, own.ids.full_run))
+    scratch = make_farm(tmp_path)
+    with scratch.farm.database.transaction() as session:
+        full, half = (session.get_one(Run, run) for run in (scratch.ids.sparse_run, scratch.ids.full_run))
         bundle = session.get_one(Bundle, half.bundle_digest)
         one = session.get_one(Bundle, full.bundle_digest)
         bundle.manifest = bundle.manifest | {"outputs": [{"name": "logits", "dtype": "f16"}]}
         bundle.plan_digest, half.settings = one.plan_digest, full.settings
         holding = session.query(Holding).filter_by(digest=bundle.digest).one()
         holding.plan_name = "sparse"  # the same in all else that makes a configuration
-    client = own.browser()
+    client = scratch.browser()
     halves, everything = rows(client, "precision=float16"), rows(client, "")
-    assert {row["run"] for row in halves} >= {own.ids.full_run}
+    assert {row["run"] for row in halves} >= {scratch.ids.full_run}
     assert {row["precision"] for row in halves} == {"float16"}
     whole = rows(client, "precision=float32")
     assert {row["precision"] for row in whole} == {"float32"}
     assert sorted(str(row["run"]) for row in [*halves, *whole]) == sorted(str(row["run"]) for row in everything)
-    assert {own.ids.full_run, own.ids.sparse_run} <= {row["run"] for row in everything}, "two configurations"
+    assert {scratch.ids.full_run, scratch.ids.sparse_run} <= {row["run"] for row in everything}, "two configurations"
     page = check_page(client.get("/dashboard/benchmarks?precision=float16").text)
     assert [one.attributes["value"] for one in page.all("option") if one.attributes["value"] in ("float16", "float32")]
     assert [row[2] for grid in page.tables for row in grid.rows[1:] if "sparse" in row[1]] != []
@@ -124,8 +124,8 @@ def test_runs_are_found_by_precision_and_told_apart_by_it(tmp_path: Path, window
     assert "No measured run matches" in client.get("/dashboard/benchmarks?precision=int8").text
     web = window.context.browser
     assert web is not None
-    with serving(own) as address:
-        seen = open_page(web, LOOKS[0], address, own.link())
+    with serving(scratch) as address:
+        seen = open_page(web, LOOKS[0], address, scratch.link())
         seen.goto("/dashboard/benchmarks")
         seen.get_by_label("Precision").select_option("float16")
         seen.get_by_role("button", name="Apply").click()
@@ -135,7 +135,7 @@ def test_runs_are_found_by_precision_and_told_apart_by_it(tmp_path: Path, window
         expect(seen.get_by_role("columnheader", name="Precision")).to_have_count(1)
         assert cut_off(seen) == []
         seen.context.close()
-    own.farm.close()
+    scratch.farm.close()
 
 
 def test_hardware_comes_first(browser: Client) -> None:

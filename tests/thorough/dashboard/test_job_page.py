@@ -31,26 +31,26 @@ def test_stages_have_their_times_and_passes_say_what_they_did(seeded: SeededFarm
 @pytest.mark.xdist_group("browser")
 @pytest.mark.usefixtures("loopback")
 def test_a_person_stops_a_compile_without_javascript(web: Browser, tmp_path: Path) -> None:
-    own = make_farm(tmp_path)
-    job_id = own.ids.compiling_job
-    with serving(own) as address:
+    scratch = make_farm(tmp_path)
+    job_id = scratch.ids.compiling_job
+    with serving(scratch) as address:
         context = web.new_context(java_script_enabled=False, base_url=address)
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
-        page.goto(own.link())
+        page.goto(scratch.link())
         page.goto(f"/dashboard/jobs/{job_id}")
         page.locator("#job-actions summary").click()
         page.get_by_role("button", name="Yes: Cancel").click()
         expect(page.locator("#said")).to_contain_text(job_id)
-        with own.farm.database.read() as session:
+        with scratch.farm.database.read() as session:
             assert session.get_one(Job, job_id).cancel_requested
-        page.goto(f"/dashboard/jobs/{own.ids.failed_job}")
+        page.goto(f"/dashboard/jobs/{scratch.ids.failed_job}")
         page.get_by_role("button", name="Compile again").click()
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         assert "/dashboard/jobs/" in page.url
         context.close()
-        phone = open_page(web, LOOKS[2], address, own.link())
+        phone = open_page(web, LOOKS[2], address, scratch.link())
         phone.goto(f"/dashboard/jobs/{job_id}")
         expect(phone.locator("#job-actions")).to_be_visible()
         phone.context.close()
-    own.farm.close()
+    scratch.farm.close()

@@ -20,7 +20,7 @@ PHONE = next(look for look in LOOKS if look.name == "phone")
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
     """A farm that these tests change."""
     made = make_farm(tmp_path_factory.mktemp("farm"))
     yield made
@@ -28,15 +28,15 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
 
 
 @pytest.fixture(scope="module")
-def address(own: SeededFarm) -> Iterator[str]:
-    with serving(own) as found:
+def address(scratch: SeededFarm) -> Iterator[str]:
+    with serving(scratch) as found:
         yield found
 
 
 @pytest.fixture
-def window(web: Browser, address: str, own: SeededFarm) -> Iterator[Page]:
+def window(web: Browser, address: str, scratch: SeededFarm) -> Iterator[Page]:
     """A signed-in window of an administrator."""
-    page = open_page(web, LOOKS[0], address, own.link())
+    page = open_page(web, LOOKS[0], address, scratch.link())
     yield page
     page.context.close()
 
@@ -67,7 +67,7 @@ def test_places_in_a_lane_go_by_age(window: Page) -> None:
     assert waits == sorted(waits)
 
 
-def test_a_slower_device_is_acknowledged_with_a_note(window: Page, own: SeededFarm) -> None:
+def test_a_slower_device_is_acknowledged_with_a_note(window: Page, scratch: SeededFarm) -> None:
     window.goto("/dashboard/regressions")
     expect(window.get_by_text("1.062× slower (1.058 to 1.066×)").first).to_be_visible()
     window.get_by_text("Say that it is known").first.click()
@@ -118,8 +118,8 @@ def test_a_token_comes_with_the_line_to_paste(window: Page, address: str) -> Non
     assert line.split("TOKEN=")[1].split()[0] not in window.content()
 
 
-def test_a_device_is_quarantined_released_and_tagged(window: Page, own: SeededFarm) -> None:
-    window.goto(f"/dashboard/devices/{own.ids.host}")
+def test_a_device_is_quarantined_released_and_tagged(window: Page, scratch: SeededFarm) -> None:
+    window.goto(f"/dashboard/devices/{scratch.ids.host}")
     window.locator("summary", has_text="Quarantine").click()
     window.locator("form#quarantine textarea").fill("its fan is loud")
     window.get_by_role("button", name="Quarantine it").click()
@@ -134,12 +134,12 @@ def test_a_device_is_quarantined_released_and_tagged(window: Page, own: SeededFa
         if refused:
             expect(window.locator("form#tags")).to_contain_text("is no tag")
             expect(window.locator("form#tags input[name=tags]")).to_have_value(typed)
-    with own.farm.database.read() as session:
-        assert session.get_one(Device, own.ids.host).tags == {"rack": "7", "quiet": ""}
+    with scratch.farm.database.read() as session:
+        assert session.get_one(Device, scratch.ids.host).tags == {"rack": "7", "quiet": ""}
 
 
-def test_a_device_is_renamed(window: Page, own: SeededFarm) -> None:
-    window.goto(f"/dashboard/devices/{own.ids.host}")
+def test_a_device_is_renamed(window: Page, scratch: SeededFarm) -> None:
+    window.goto(f"/dashboard/devices/{scratch.ids.host}")
     window.locator("summary", has_text="Name").click()
     for typed, refused in (("orin-nano-01", True), ("/etc", True), ("bench left", False)):
         window.locator("form#rename input[name=name]").fill(typed)
@@ -150,15 +150,15 @@ def test_a_device_is_renamed(window: Page, own: SeededFarm) -> None:
     expect(window.locator("#said")).to_contain_text("It is called bench left")
     expect(window.get_by_role("heading", level=1)).to_have_text("bench left")
     expect(window.locator(".facts")).to_contain_text(["build-box"])
-    with own.farm.database.transaction() as session:
-        session.get_one(Device, own.ids.host).given_name = None
+    with scratch.farm.database.transaction() as session:
+        session.get_one(Device, scratch.ids.host).given_name = None
 
 
-def test_it_all_works_without_scripts(web: Browser, address: str, own: SeededFarm) -> None:
+def test_it_all_works_without_scripts(web: Browser, address: str, scratch: SeededFarm) -> None:
     context = web.new_context(java_script_enabled=False, base_url=address)
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
-    page.goto(own.link())
+    page.goto(scratch.link())
     page.goto("/dashboard/admin/keys")
     page.locator("#new-key").get_by_label("Name").fill("by hand")
     page.get_by_label("Days until it expires").fill("7")
@@ -175,10 +175,10 @@ def test_it_all_works_without_scripts(web: Browser, address: str, own: SeededFar
 
 @pytest.mark.parametrize("name", ["runs", "devices", "queue", "jobs", "benchmarks", "model", "compare", "regressions"])
 def test_a_phone_shows_what_counts_without_scrolling_sideways(
-    name: str, web: Browser, address: str, own: SeededFarm
+    name: str, web: Browser, address: str, scratch: SeededFarm
 ) -> None:
-    page = open_page(web, PHONE, address, own.link())
-    page.goto(pages_of(own)[name])
+    page = open_page(web, PHONE, address, scratch.link())
+    page.goto(pages_of(scratch)[name])
     seen = page.evaluate(
         """() => [...document.querySelectorAll("main .scroll table")].map((table) => {
           const right = table.closest(".scroll").getBoundingClientRect().right;
@@ -194,17 +194,17 @@ def test_a_phone_shows_what_counts_without_scrolling_sideways(
     page.context.close()
 
 
-def test_those_who_only_read_are_offered_nothing_to_do(own: SeededFarm) -> None:
-    reader = open_as(own, "read")
-    for path in ("/dashboard/queue", "/dashboard/regressions", f"/dashboard/devices/{own.ids.pi}"):
+def test_those_who_only_read_are_offered_nothing_to_do(scratch: SeededFarm) -> None:
+    reader = open_as(scratch, "read")
+    for path in ("/dashboard/queue", "/dashboard/regressions", f"/dashboard/devices/{scratch.ids.pi}"):
         text = reader.get(path).text
         assert 'method="post"' not in text, path
         assert ">Admin<" not in text, path
-    operator = open_as(own, "read", "operate")
-    text = operator.get(f"/dashboard/devices/{own.ids.pi}").text
+    operator = open_as(scratch, "read", "operate")
+    text = operator.get(f"/dashboard/devices/{scratch.ids.pi}").text
     assert 'method="post"' in text
     token = token_in(text)
-    refused = reader.post(f"/dashboard/devices/{own.ids.pi}/release", data={"form_token": token}, headers=SAME)
+    refused = reader.post(f"/dashboard/devices/{scratch.ids.pi}/release", data={"form_token": token}, headers=SAME)
     assert refused.status_code == 403
 
 
@@ -227,11 +227,11 @@ def test_the_front_page_says_causes_once_each(tmp_path: Path) -> None:
     fresh.farm.close()
 
 
-def _reader(own: SeededFarm) -> Client:
-    with own.farm.database.transaction() as session:
+def _reader(scratch: SeededFarm) -> Client:
+    with scratch.farm.database.transaction() as session:
         key, _ = create_key(session, name="reader", scopes=("read",))
         assert session.get(ApiKey, key.id)
         token, _ = create_link(session, key_id=key.id, lifetime_s=60)
-    client = Client(own.app, headers=BROWSER)
+    client = Client(scratch.app, headers=BROWSER)
     assert client.get(f"/open/{token}").status_code == 200
     return client
