@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-import anyio
 import httpx
-from anyio.from_thread import BlockingPortal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
@@ -35,7 +34,10 @@ class InProcess(httpx.BaseTransport):
             body = b"".join([part async for part in response.stream])
             return httpx.Response(response.status_code, headers=response.headers, stream=httpx.ByteStream(body))
 
-        return anyio.run(answer) if self.portal is None else self.portal.call(answer)
+        if self.portal is not None:
+            return self.portal.call(answer)
+        with start_blocking_portal() as portal:  # a thread of its own: Playwright's loop runs in this one
+            return portal.call(answer)
 
 
 class Client(httpx.Client):
