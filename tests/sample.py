@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from itertools import product
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -39,31 +38,9 @@ def thinned(cases: Iterable[object], count: int, named: Callable[[Any], str] = s
     parameters = _parameters(cases, named)
     if not 2 <= count < len(parameters):
         raise ValueError(f"{len(parameters)} cases cannot be thinned to {count}")
-    return sample(parameters, [str(parameter.id) for parameter in _evenly(parameters, count)])
-
-
-def thin_folder(items: Iterable[pytest.Item], folder: Path, count: int, except_files: Collection[str] = ()) -> None:
-    """`thinned` for what each test of a folder still has in `make test`, except those of `except_files`.
-
-    For a conftest's `pytest_collection_modifyitems`, where all tests of a folder range over such a matrix.
-    """
-    by_function: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        is_left_out = item.path.name in except_files or item.get_closest_marker("thorough")
-        if item.path.is_relative_to(folder) and not is_left_out:
-            by_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in by_function.values():
-        if len(cases) > count:
-            remaining = _evenly(cases, count)
-            for case in cases:
-                if case not in remaining:
-                    case.add_marker("thorough")
-
-
-def _evenly(cases: Sequence[T], count: int) -> list[T]:
-    """So many of them, evenly apart, with both ends."""
-    last = len(cases) - 1
-    return [cases[number] for number in sorted({round(number * last / (count - 1)) for number in range(count)})]
+    last = len(parameters) - 1
+    numbers = {round(number * last / (count - 1)) for number in range(count)}
+    return sample(parameters, [str(parameters[number].id) for number in numbers])
 
 
 def _parameters(cases: Iterable[object], named: Callable[[Any], str]) -> list[Any]:

@@ -68,7 +68,6 @@ def test_train_run_uploads_weights(farm: FakeFarm, start_agent: Start) -> None:
     assert upload < record
 
 
-@pytest.mark.thorough
 def test_eval_run(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle(), mode="eval", steps=0, dataset=npz(label=2))
     start_agent("--once").wait()
@@ -105,7 +104,6 @@ def test_forged_signature_is_refused(farm: FakeFarm, start_agent: Start) -> None
     assert not [path for _, path in farm.requests if path.startswith("/agent/attempts/")]
 
 
-@pytest.mark.thorough
 def test_older_release_is_refused_after_a_restart(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle(), steps=2)
     start_agent("--once").wait()
@@ -162,7 +160,6 @@ step.time = types.SimpleNamespace(monotonic=lambda: real() + passed_s[0])
 """The clock by which a job's time is up goes on by so much with each step."""
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("signed_s", "asked_s"), [(1000.0, None), (1000.0, 3000.0), (3000.0, 1000.0)])
 def test_the_least_time_limit_counts(
     farm: FakeFarm, start_agent: Start, signed_s: float, asked_s: float | None
@@ -176,7 +173,6 @@ def test_the_least_time_limit_counts(
     assert report.measurement is not None, "what was measured until then is kept"
 
 
-@pytest.mark.thorough
 def test_cancellation_reaches_the_binary(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent("--once")
@@ -188,7 +184,6 @@ def test_cancellation_reaches_the_binary(farm: FakeFarm, start_agent: Start) -> 
     assert not processes_of(agent.state)
 
 
-@pytest.mark.thorough
 def test_binary_that_ignores_sigterm_is_killed(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("ignore-term"), warmup=0, steps=10_000)
     agent = start_agent("--once", before="import device_agents.job.step as step; step.GRACE_S = 1.0")
@@ -199,7 +194,6 @@ def test_binary_that_ignores_sigterm_is_killed(farm: FakeFarm, start_agent: Star
     assert not processes_of(agent.state)
 
 
-@pytest.mark.thorough
 def test_stale_lease_stops_the_run_and_keeps_the_result(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent("--once")
@@ -213,7 +207,6 @@ def test_stale_lease_stops_the_run_and_keeps_the_result(farm: FakeFarm, start_ag
     assert "409" in (kept / "why.txt").read_text()
 
 
-@pytest.mark.thorough
 def test_killed_agent_leaves_nothing_running_and_goes_on(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent()
@@ -231,7 +224,6 @@ def test_killed_agent_leaves_nothing_running_and_goes_on(farm: FakeFarm, start_a
     assert farm.renewals >= 1
 
 
-@pytest.mark.thorough
 def test_double_fork_does_not_outlive_the_job(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("escape"), warmup=0, steps=3)
     agent = start_agent("--once")
@@ -240,7 +232,6 @@ def test_double_fork_does_not_outlive_the_job(farm: FakeFarm, start_agent: Start
     assert not processes_of(agent.state)
 
 
-@pytest.mark.thorough
 def test_sigterm_stops_the_job_and_reports_it(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("slow"), warmup=0, steps=10_000)
     agent = start_agent()
@@ -260,7 +251,6 @@ def test_sigterm_while_idle_ends_at_once(farm: FakeFarm, start_agent: Start) -> 
     farm.wait_for(lambda: farm.given_up == 1)
 
 
-@pytest.mark.thorough
 def test_result_survives_a_farm_that_goes_away(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
     farm.assign(bundle(step=script("held", gate=gate)), mode="train", steps=8, dataset=npz())
     agent = start_agent(before=SOON)
@@ -288,7 +278,6 @@ def test_busy_farm_and_expired_credential_are_got_over(farm: FakeFarm, start_age
     assert farm.renewals >= 1
 
 
-@pytest.mark.thorough
 def test_heartbeats_come_from_a_process_of_their_own(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
     farm.assign(bundle(step=script("held", gate=gate)), warmup=0, steps=12)
     agent = start_agent("--once", before="from device_agents.farm import heartbeat; heartbeat.STOPPED_INTERVALS = 1e6")
@@ -346,7 +335,6 @@ def test_agents_of_one_machine_take_turns(farm: FakeFarm, start_agent: Start, tm
     assert farm.report().outcome.state == "succeeded"
 
 
-@pytest.mark.thorough
 def test_an_agent_learns_the_farms_new_key_by_a_new_token_only(farm: FakeFarm, start_agent: Start) -> None:
     first = start_agent()
     farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)
@@ -362,7 +350,6 @@ def test_an_agent_learns_the_farms_new_key_by_a_new_token_only(farm: FakeFarm, s
     assert farm.report().outcome.state == "succeeded"
 
 
-@pytest.mark.thorough
 def test_a_device_that_lost_its_key_says_so_and_makes_no_other(farm: FakeFarm, start_agent: Start) -> None:
     first = start_agent()
     farm.wait_for(lambda: ("POST", p.LEASE_PATH) in farm.requests)

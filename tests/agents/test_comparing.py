@@ -114,7 +114,6 @@ def test_a_binary_that_tells_more_steps_or_does_not_end(tmp_path: Path, then: st
     assert result.report.outcome.code == code
 
 
-@pytest.mark.thorough
 def test_what_cannot_be_is_no_comparison(paths: tuple[Path, Path]) -> None:
     report = run_bundle(paths[0], replace(SETTINGS, compare_s=0.2), others=[paths[1]]).report
     assert report.comparison is not None

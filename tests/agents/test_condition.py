@@ -91,7 +91,6 @@ def test_what_is_not_known_is_left_out_of_the_header() -> None:
     assert len(whole) <= wire.MOST_CONDITION_CHARACTERS
 
 
-@pytest.mark.thorough
 def test_a_real_agent_tells_it_with_requests_for_work_and_with_heartbeats(
     farm: FakeFarm, start_agent: Callable[..., AgentProcess], gate: Path
 ) -> None:

@@ -81,7 +81,6 @@ def test_the_documented_commands_enrol_each_board(farm: LiveFarm, tmp_path: Path
     assert device_class == board
 
 
-@pytest.mark.thorough
 def test_a_token_for_another_class_is_refused_with_both_classes_and_each_way_out_works(
     farm: LiveFarm, tmp_path: Path
 ) -> None:

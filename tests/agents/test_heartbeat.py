@@ -26,7 +26,6 @@ from tests.waiting import until
 Start = Callable[..., AgentProcess]
 
 
-@pytest.mark.thorough
 def test_a_heartbeat_process_that_is_killed_is_started_again(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
     farm.assign(bundle(step=script("held", gate=gate)), warmup=0, steps=30)
     agent = start_agent("--once")

@@ -198,7 +198,6 @@ AGENT = ("us is NaN", "us is negative", "kernel time is NaN", "arena larger than
          "kernel name is half a surrogate", "us is a huge integer")  # fmt: skip
 
 
-@pytest.mark.thorough
 def test_the_agent_outlives_one_bad_run_after_another(farm: FakeFarm, start_agent: Start, tmp_path: Path) -> None:
     start_agent()
     for number, kind in enumerate(AGENT):
@@ -251,7 +250,6 @@ def test_a_manifest_with_an_impossible_batch_is_refused(tmp_path: Path, batch: o
     assert run_bundle(path, RunSettings("profile", steps=1)).report.outcome.code == "bundle.invalid"
 
 
-@pytest.mark.thorough
 def test_a_stream_of_words_on_standard_error_does_not_hold_up_the_events(
     farm: FakeFarm, start_agent: Start, gate: Path
 ) -> None:

@@ -139,7 +139,6 @@ TREES = {
 }
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("kind", sample(sorted(TREES), ("deep",)))
 def test_hostile_trees_are_removed_and_nothing_else(
     farm: FakeFarm, start_agent: Start, tmp_path: Path, kind: str

@@ -88,7 +88,6 @@ def test_the_oldest_cryptography_is_the_least_that_is_asked_for() -> None:
     assert requirements() == [f"cryptography>={OLDEST.split('.')[0]}"]
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(distribution_python() is None, reason="the system's Python has no cryptography 38 or later")
 def test_it_works_with_the_distributions_python(farm: FakeFarm, start_agent: Start, tmp_path: Path) -> None:
     """On Debian 12 that is the least that is asked for."""

@@ -103,7 +103,6 @@ def test_one_line_makes_a_board_a_device_that_works(farm: LiveFarm, board: Board
     assert len(farm.http.get("/devices").json()["items"]) == 1
 
 
-@pytest.mark.thorough
 def test_the_unit_that_it_leaves_is_a_good_one(farm: LiveFarm, board: Board) -> None:
     board.pipe(script(farm), POCKFARM_ENROL_TOKEN=farm.token())
     unit = board.root / "program" / "pockfarm-agent.service"
@@ -115,7 +114,6 @@ def test_the_unit_that_it_leaves_is_a_good_one(farm: LiveFarm, board: Board) -> 
         assert line in text.splitlines()
 
 
-@pytest.mark.thorough
 @needs_program("systemd-analyze")
 def test_systemd_understands_the_unit_that_it_leaves(farm: LiveFarm, board: Board) -> None:
     board.pipe(script(farm), POCKFARM_ENROL_TOKEN=farm.token())
@@ -162,7 +160,6 @@ def refusals() -> Mapping[str, tuple[dict[str, str], str]]:
     }
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("case", thinned(sorted(refusals()), 2))
 def test_each_refusal_is_in_clear_words(farm: LiveFarm, board: Board, case: str) -> None:
     variables, message = refusals()[case]
@@ -205,7 +202,6 @@ def test_a_script_that_was_cut_off_does_nothing(farm: LiveFarm, board: Board) ->
 WRONG_CLOCK = "import time as t; real = t.time; t.time = lambda: real() + 3600\n"
 
 
-@pytest.mark.thorough
 def test_a_wrong_clock_is_no_board_yet(farm: LiveFarm, board: Board) -> None:
     (board.root / "site").mkdir()
     (board.root / "site" / "sitecustomize.py").write_text(WRONG_CLOCK)
@@ -217,7 +213,6 @@ def test_a_wrong_clock_is_no_board_yet(farm: LiveFarm, board: Board) -> None:
     assert farm.http.get("/devices").json()["items"] == []
 
 
-@pytest.mark.thorough
 def test_the_agent_is_one_file_the_same_each_time(farm: LiveFarm, tmp_path: Path) -> None:
     answer = httpx.get(f"{farm.url}/agent.pyz", trust_env=False)
     assert answer.headers["x-pockfarm-digest"] == f"sha256:{hashlib.sha256(answer.content).hexdigest()}"

@@ -85,7 +85,6 @@ def test_an_update_takes_the_place_of_the_agent_that_ran(farm: LiveFarm, board: 
     assert list((board.root / "state").glob("self-test.*")) == []
 
 
-@pytest.mark.thorough
 def test_a_board_that_is_not_fit_keeps_its_agent_running(farm: LiveFarm, board: SystemdBoard) -> None:
     (board.root / "site").mkdir()
     (board.root / "site" / "sitecustomize.py").write_text(WRONG_CLOCK)
@@ -96,7 +95,6 @@ def test_a_board_that_is_not_fit_keeps_its_agent_running(farm: LiveFarm, board: 
     assert list((board.root / "state").glob("self-test.*")) == []
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["the farm refuses", "the program cannot be written"])
 def test_what_fails_after_the_stop_starts_the_agent_again(farm: LiveFarm, board: SystemdBoard, case: str) -> None:
     token = farm.token() if case == "the program cannot be written" else "0" * 64
@@ -109,7 +107,6 @@ def test_what_fails_after_the_stop_starts_the_agent_again(farm: LiveFarm, board:
     assert (board.runs, board.program.read_bytes()) == (OLDER, OLDER)
 
 
-@pytest.mark.thorough
 def test_an_agent_that_did_not_run_is_not_started_by_a_failure(farm: LiveFarm, board: SystemdBoard) -> None:
     os.remove(board.folder / "runs")
     done = board.pipe(script(farm), POCKFARM_ENROL_TOKEN="0" * 64)

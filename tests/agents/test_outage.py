@@ -35,7 +35,6 @@ def order(farm: FakeFarm, since: int, what: str) -> int:
     return next(index for index, (_, path) in enumerate(farm.requests) if index >= since and path.endswith(what))
 
 
-@pytest.mark.thorough
 def test_the_spool_goes_before_new_work(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
     farm.assign(bundle(step=script("held", gate=gate)), mode="train", steps=6, dataset=npz())
     agent = start_agent(before=SOON)
@@ -70,7 +69,6 @@ def test_so_it_does_after_the_agent_was_killed_too(farm: FakeFarm, start_agent: 
     assert order(farm, seen, "lease-0001/report") < order(farm, seen, p.LEASE_PATH)
 
 
-@pytest.mark.thorough
 def test_a_farm_that_answers_503_to_everything_is_waited_for(farm: FakeFarm, start_agent: Start, gate: Path) -> None:
     farm.assign(bundle(step=script("held", gate=gate)), warmup=0, steps=4)
     agent = start_agent(before=SOON)
@@ -141,7 +139,6 @@ def test_the_farm_is_well_but_does_not_take_the_result_yet(farm: FakeFarm, tmp_p
     assert "lease-0001" not in farm.stale
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("path", "status"), sample(crossed(["/report", "/weights"], [422, 413]), {"/report-413", "/weights-422"})
 )

@@ -22,7 +22,6 @@ from tests.agents.fake_step import bundle
 Start = Callable[..., AgentProcess]
 
 
-@pytest.mark.thorough
 def test_an_assignment_is_taken_once_also_by_a_later_start(farm: FakeFarm, start_agent: Start) -> None:
     work = farm.assign(bundle(), steps=2)
     envelope = seal(farm.key, farm.key_id, p.ASSIGNMENT_TYPE, p.dumps(work))

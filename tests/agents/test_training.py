@@ -127,7 +127,6 @@ def test_a_run_that_is_stopped_says_how_far_it_came(farm: FakeFarm, start_agent:
     assert report.training.weights_step is None
 
 
-@pytest.mark.thorough
 def test_a_diverged_run_of_the_farm_leaves_no_weights(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle("diverge-late"), mode="train", steps=9, dataset=npz(), validation=0.25, eval_every=2)
     start_agent("--once").wait()

@@ -117,7 +117,6 @@ def test_both_are_within_one_budget(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- from a farm
 
 
-@pytest.mark.thorough
 def test_an_agent_fetches_both_and_tells_of_the_right_one(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle(), mode="train", steps=4, eval_every=2, dataset=npz(), validation_dataset=npz(5, label=3))
     start_agent("--once").wait()
@@ -140,7 +139,6 @@ def test_another_than_the_signed_one_is_not_used(farm: FakeFarm, start_agent: St
     assert farm.report().outcome.code == "download.digest"
 
 
-@pytest.mark.thorough
 def test_what_is_not_signed_is_not_even_fetched(farm: FakeFarm, start_agent: Start) -> None:
     farm.assign(bundle(), mode="train", steps=4, dataset=npz(), validation_dataset=npz(5),
                 signed={"validation_dataset": None})  # fmt: skip

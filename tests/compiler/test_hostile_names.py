@@ -27,7 +27,7 @@ from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load as load_target
 from examples.models import MODELS
 from tests.compiler.hostile_names import OURS, hostile_names, renamed, renaming
-from tests.sample import crossed, sample, thinned
+from tests.sample import crossed, sample
 from tests.unpacked import unpacked
 
 FULL = SparsePlan.of_preset("full")
@@ -159,7 +159,7 @@ DEFECTS = {
 }
 
 
-@pytest.mark.parametrize("case", thinned(DEFECTS, 5))
+@pytest.mark.parametrize("case", DEFECTS)
 def test_a_name_that_we_would_give_trains(case: str, tmp_path: Path, kernel_cache: Path) -> None:
     names = {"weight": "w", "bias": "b", "output": "y", "data": "x", **DEFECTS[case]}
     plain, odd = (build(linear(**own), tmp_path / key, kernel_cache) for key, own in (("a", {}), ("b", names)))

@@ -43,7 +43,6 @@ def test_a_step_that_the_board_cannot_hold_is_refused_with_the_ways_out() -> Non
         assert words in str(error)
 
 
-@pytest.mark.thorough
 def test_the_spec_s_own_limit_stands_in_place_of_the_budget(kernel_cache: Path) -> None:
     settings = BuildSettings(FULL, spec(memory_limit_bytes=1 << 30), tiny(), cache_dir=kernel_cache)
     with pytest.raises(DoesNotFit):
@@ -63,7 +62,6 @@ def test_a_limit_that_no_way_keeps_is_named_with_the_ways_that_were_tried() -> N
         assert "1 ways" not in refused.value.hint
 
 
-@pytest.mark.thorough
 def test_the_budget_changes_no_byte_of_what_fits(kernel_cache: Path) -> None:
     model, settings = MODELS["small_cnn"](), BuildSettings(FULL, spec(), load(native_target()), cache_dir=kernel_cache)
     plenty = compile_training(model, settings)

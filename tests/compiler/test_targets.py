@@ -13,7 +13,6 @@ from compiler import targets
 from compiler.errors import TargetError
 from compiler.program.cost import Machine
 from compiler.targets import FOLDER, KINDS, MachineCosts
-from tests.sample import thinned
 
 NAMES = targets.names("cpu")
 ENGINES = tuple(name for name in targets.names() if name not in NAMES)
@@ -83,7 +82,7 @@ def llvm_features() -> dict[str, set[str]]:
 
 
 @pytest.mark.xdist_group("llvm features")
-@pytest.mark.parametrize("name", thinned(NAMES, 4))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_device_must_report_what_the_code_may_use(name: str) -> None:
     required = set(targets.load(name).required_features)
     for feature in list(required):

@@ -105,9 +105,9 @@ def test_a_form_of_another_site_or_browser_does_nothing(
 
 
 def test_the_token_of_one_session_is_not_anothers(scratch: SeededFarm) -> None:
-    mine, other = open_as(scratch, "read", "admin"), open_as(scratch, "read", "admin")
-    token = token_in(other.get("/dashboard/admin/keys").text)
-    answer = mine.post("/dashboard/admin/keys", data={"form_token": token, "name": "x"}, headers=SAME)
+    sender, another_session = open_as(scratch, "read", "admin"), open_as(scratch, "read", "admin")
+    token = token_in(another_session.get("/dashboard/admin/keys").text)
+    answer = sender.post("/dashboard/admin/keys", data={"form_token": token, "name": "x"}, headers=SAME)
     assert answer.status_code == 403
 
 

@@ -205,10 +205,10 @@ def test_a_queued_run_says_why_and_where_it_stands(scratch: SeededFarm, user: Cl
 
 
 def test_a_running_run_says_how_long_it_takes_yet(scratch: SeededFarm, user: Client) -> None:
-    said = check_page(user.get(f"/dashboard/runs/{scratch.ids.running_run}").text).visible_text()
-    assert "Elapsed" in said
-    assert "Step time now498 ms" in said
-    assert "Steps end in about2 min 06 s" in said, "252 steps, one each half second"
+    text = check_page(user.get(f"/dashboard/runs/{scratch.ids.running_run}").text).visible_text()
+    assert "Elapsed" in text
+    assert "Step time now498 ms" in text
+    assert "Steps end in about2 min 06 s" in text, "252 steps, one each half second"
     rows = user.get(f"/dashboard/runs/{scratch.ids.running_run}/sent.json").json()["rows"]
     assert (len(rows), rows[0]["step"], rows[-1]["step_ms"]) == (148, 1, 498.0)
 
@@ -240,9 +240,9 @@ def test_the_roof_is_the_best_of_a_devices_valid_runs(scratch: SeededFarm, user:
     assert scratch.ids.pi_run in runs
     rate, traffic = best_of(user, runs)
     assert best_of(user, [scratch.ids.pi_run]) != pytest.approx((rate, traffic)), "another run was better"
-    said = check_page(user.get(f"/dashboard/runs/{scratch.ids.pi_run}").text).visible_text()
-    assert f"the best that kernels of {len(runs)} valid runs of this device with 2 threads, this one among them" in said
-    assert f"reached: {significant(rate)} GFLOP/s and {significant(traffic)} GB/s, both measured" in said
+    text = check_page(user.get(f"/dashboard/runs/{scratch.ids.pi_run}").text).visible_text()
+    assert f"the best that kernels of {len(runs)} valid runs of this device with 2 threads, this one among them" in text
+    assert f"reached: {significant(rate)} GFLOP/s and {significant(traffic)} GB/s, both measured" in text
     for row in user.get(f"/dashboard/runs/{scratch.ids.pi_run}/kernels.json").json()["rows"]:
         if row["mflop"]:
             limit = min(rate, row["flop_per_byte"] * traffic)
@@ -280,13 +280,13 @@ def test_looks_at_a_device_reach_over_all_of_the_steps(scratch: SeededFarm) -> N
 
 def test_steps_stand_on_the_devices_time(scratch: SeededFarm) -> None:
     with scratch.farm.database.read() as session:
-        found = queries.run(session, scratch.ids.sparse_run)
-    assert found is not None
-    assert found.report is not None
+        run = queries.run(session, scratch.ids.sparse_run)
+    assert run is not None
+    assert run.report is not None
     blocks = [Block((1e6, 1e6)), Block((2e6,))]
     looks, measured = (DeviceState(100.5), DeviceState(111.0)), measure(blocks, batch=1, warmup_steps=0, threads=1)
     report = replace(
-        found.report, started_at=100.0, transfer_s=1.0, run_s=10.0, device_states=looks, measurement=measured
+        run.report, started_at=100.0, transfer_s=1.0, run_s=10.0, device_states=looks, measurement=measured
     )
     assert list(moments(report)) == [(4.5, 1000.0), (5.5, 1000.0), (10.5, 2000.0)]
     assert list(moments(replace(report, device_states=()))) == []

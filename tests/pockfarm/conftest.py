@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.agents.live_farm import LiveFarm, live_farm
-from tests.sample import thin_folder
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +32,3 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("POCKFARM_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests range over all hundred commands: of a test's cases `make test` runs sixteen."""
-    thin_folder(items, Path(__file__).parent, 16)

@@ -98,7 +98,6 @@ def test_shells_offer_ids_of_a_farm_that_answers(scripts: Path, live: LiveFarm, 
     assert not [word for word in devices if word.startswith("run_")]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_offers_files(scripts: Path, shell: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").touch()
@@ -107,7 +106,6 @@ def test_a_shell_offers_files(scripts: Path, shell: str, monkeypatch: pytest.Mon
     assert offered(scripts, "pockfarm build mod", shell) == ["model.onnx"]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("shell", SHELLS)
 def test_without_a_farm_nothing_is_offered_and_nothing_is_said(
     scripts: Path, shell: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

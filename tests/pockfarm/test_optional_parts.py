@@ -77,7 +77,6 @@ def test_the_emulated_board_and_opencl_are_the_optional_parts(state: StateFolder
     assert optional == ["agent-emulated", "agent-opencl"]
 
 
-@pytest.mark.thorough
 def test_a_working_emulator_and_driver_are_used_not_looked_for() -> None:
     assert why_no_device(EMULATED_DEVICE) == ""
     assert why_no_device(OPENCL_DEVICE) == ""

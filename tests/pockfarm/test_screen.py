@@ -50,7 +50,6 @@ def test_who_wants_no_colours_gets_none(environment: dict[str, str], has_colours
     assert "failed" in seen
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("asked", "is_painted"), [("always", True), ("never", False), ("auto", False)])
 def test_an_option_says_more_than_the_place(asked: str, is_painted: bool) -> None:
     words = [sys.executable, "-m", "pockfarm.cli", "devices", "--color", asked, "--state-folder", "/nowhere"]

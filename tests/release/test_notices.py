@@ -63,7 +63,6 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [

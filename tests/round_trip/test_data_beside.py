@@ -70,7 +70,6 @@ def test_a_large_module_comes_home(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         tuned.save_onnx(tmp_path / "gone" / "back.onnx")
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("large")
 def test_a_tied_table_of_a_large_module_comes_home() -> None:
     torch.manual_seed(0)

@@ -183,7 +183,6 @@ def test_what_cannot_be_kept_is_named(module: Any, code: str, words: str) -> Non
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
-@pytest.mark.thorough
 def test_a_module_without_dropout_says_so() -> None:
     x, y = xy()
     tuned = pockfarm.fine_tune(nn.Linear(6, 4), x, (x, y), spec=TINY, steps=1)

@@ -51,7 +51,6 @@ def test_the_best_validated_state_comes_back() -> None:
         assert F.cross_entropy(module.double()(x[48:].double()), y[48:]).item() == pytest.approx(min(losses), rel=1e-5)
 
 
-@pytest.mark.thorough
 def test_the_best_by_data_of_its_own_comes_back() -> None:
     """Twelve samples of their own, a batch and a half; an epoch is of all of the data."""
     module, x, y = task()

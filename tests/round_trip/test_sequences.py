@@ -46,7 +46,6 @@ def test_a_module_with_positions_first_is_pytorchs() -> None:
     assert "fine_tune.same_for_all_assumed" in [one.code for one in tuned.warnings]
 
 
-@pytest.mark.thorough
 def test_a_language_models_labels_are_its_own_input() -> None:
     torch.manual_seed(6)
     module = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7))

@@ -145,7 +145,6 @@ def admin(state: Path, *arguments: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-@pytest.mark.thorough
 def test_admin_makes_a_farm_with_a_private_key_file(tmp_path: Path) -> None:
     from service.app import create_app
     from service.settings import Settings

@@ -67,7 +67,6 @@ def test_it_tells_what_the_api_process_leaves_to_it(apart: tuple[TestFarm, Recei
         assert process.wait(HANG_S) == 0
 
 
-@pytest.mark.thorough
 def test_it_gives_signs_of_life(apart: tuple[TestFarm, Receiver], tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     with courier(apart[0], alive):

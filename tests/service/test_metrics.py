@@ -143,7 +143,6 @@ def test_only_operators_see_the_farms_figures(small_farm: TestFarm) -> None:
     assert small_farm.anonymous.get("/metrics").status_code == 401
 
 
-@pytest.mark.thorough
 def test_requests_of_several_processes_are_added_up(tmp_path: Path) -> None:
     """As several uvicorn workers behind one port do it, when the variable names a folder."""
     script = (

@@ -370,7 +370,6 @@ def test_versions_do_not_import_our_code() -> None:
                                  if line.startswith(("import ", "from "))]  # fmt: skip
 
 
-@pytest.mark.thorough
 def test_simultaneous_migrations_wait_for_each_other(empty_url: str) -> None:
     url = empty_url
     word = [sys.executable, "-c", "import sys; from service.database.schema import migrate; migrate(sys.argv[1])", url]

@@ -104,7 +104,6 @@ def wait_for(farm: LiveFarm, run_id: str) -> dict[str, Any]:
     return run
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("stay", [False, True])
 def test_a_real_agent_trains_on_its_own_data_and_lets_out_what_was_said(
     stay: bool, loopback: None, scripts_for_binaries: None, tmp_path: Path

@@ -61,7 +61,6 @@ def test_everything_that_a_running_farm_leaves_is_private(loopback: None, tmp_pa
     assert state.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.thorough
 def test_the_admin_command_leaves_private_files(tmp_path: Path) -> None:
     environment = {**os.environ, "POCKFARM_STATE": str(tmp_path / "s")}
     for words in (["migrate"], ["create-key", "--save"]):

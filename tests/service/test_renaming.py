@@ -94,7 +94,6 @@ def test_what_is_no_name_is_refused(small_farm: TestFarm, name: str) -> None:
     assert small_farm.http.get(f"/devices/{board.device_id}").json()["name"] == "board"
 
 
-@pytest.mark.thorough
 def test_another_organisations_names_take_none_away(farm: TestFarm) -> None:
     acme = make_tenant(farm, "acme")
     theirs = acme.farm.http.get(f"/devices/{acme.device}").json()["name"]

@@ -141,7 +141,6 @@ def test_what_is_needed_stays(farm: TestFarm, why: str) -> None:
         assert used <= taken(farm)
 
 
-@pytest.mark.thorough
 def test_what_another_organisation_holds_keeps_its_bytes(farm: TestFarm) -> None:
     """One's rule takes it from the one; the other, whose files are the same, notices nothing."""
     mine, other = trained(farm), trained(acme := farm.tenant("acme"))

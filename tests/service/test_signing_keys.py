@@ -73,7 +73,6 @@ def test_another_farms_key_is_refused(migrated_sqlite: Path, tmp_path: Path) -> 
         pass
 
 
-@pytest.mark.thorough
 def test_the_way_out_makes_a_new_key_and_only_when_the_old_one_is_gone(sqlite_url: str, tmp_path: Path) -> None:
     state = tmp_path / "s"
     with open_test_farm(state, sqlite_url) as farm:

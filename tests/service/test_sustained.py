@@ -68,7 +68,6 @@ def made(farm: TestFarm, board: Board, bundle: str, found: p.Sustained, **body: 
     return str(run["id"])
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("patient")
 def test_whole_life_of_a_sustained_run(farm: TestFarm) -> None:
     board = able(farm)

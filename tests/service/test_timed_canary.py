@@ -182,7 +182,6 @@ def test_times_that_may_have_changed_are_made_again_sooner(small_farm: TestFarm)
     assert next_s < 1.1 * 86_400 / 6 + 60
 
 
-@pytest.mark.thorough
 def test_what_is_not_valid_is_shown_and_not_judged(small_farm: TestFarm) -> None:
     farm, board = small_farm, small_farm.board()
     gone_through(farm, board, QUIET)
@@ -295,7 +294,6 @@ def test_the_history_survives_a_run_of_another_release_that_knows_no_job(small_f
     assert count(farm, CanaryTime) == count(farm, CanaryChange) == 0
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("canary", sample(TIMED, {"attention"}, lambda canary: canary.name))
 def test_the_file_is_what_the_script_makes_and_has_steps_that_are_finite(canary: Any, tmp_path: Any) -> None:
     model = onnx.load_from_string(canary.model)

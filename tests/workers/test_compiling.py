@@ -87,7 +87,6 @@ def test_compile_gives_the_bundle_and_its_progress(farm: TestFarm) -> None:
 SAID = {"code": "model.example", "where": "<b>fc</b>", "message": "is odd", "hint": "do this instead"}
 
 
-@pytest.mark.thorough
 def test_what_the_compiler_warns_of_is_told_with_the_job(farm: TestFarm, marks: Path) -> None:
     (marks / "said.json").write_text(json.dumps([SAID]))
     job = compile_now(farm, f"warns {marks / 'said.json'}")
@@ -120,7 +119,6 @@ def test_warnings_of_another_form_are_not_taken(farm: TestFarm, marks: Path, war
     assert "warnings" in job["ending"]["message"]
 
 
-@pytest.mark.thorough
 def test_a_tuning_job_makes_the_bundle_that_measures_another(farm: TestFarm) -> None:
     source = compile_now(farm, "fine")["bundle_digest"]
     job = farm.http.post("/tune", json={"bundle": source}).json()
@@ -132,7 +130,6 @@ def test_a_tuning_job_makes_the_bundle_that_measures_another(farm: TestFarm) -> 
     assert (manifest["kind"], manifest["digests"]["source"]) == ("tuning", source)
 
 
-@pytest.mark.thorough
 def test_a_compile_gets_the_schedules_that_were_measured_before_it_was_asked_for(farm: TestFarm) -> None:
     plain = compile_now(farm, "fine")
     with farm.farm.database.transaction() as session:

@@ -35,7 +35,6 @@ def without_room(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return left
 
 
-@pytest.mark.thorough
 def test_a_compiled_bundle_waits_for_room_in_the_storage(farm: TestFarm, without_room: list[int]) -> None:
     job_id, left = farm_job(farm, without_room)
     run_compile(farm, job_id)

@@ -128,7 +128,6 @@ def test_a_clock_that_jumps_and_a_machine_that_slept_stop_nobody(tmp_path: Path,
         assert beats.silent() == [], "nobody has looked for an hour"
 
 
-@pytest.mark.thorough
 def test_a_process_that_goes_on_after_a_pause_is_not_killed(tmp_path: Path, clock: list[float]) -> None:
     with stopped_process() as pid:
         folder_of(tmp_path, pid)

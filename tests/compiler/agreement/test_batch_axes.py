@@ -135,7 +135,6 @@ def _first(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(array, min(1, array.ndim - 1), 0))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", sample(["lstm", "encoder"], {"encoder"}))
 def test_the_binary_is_pytorchs(name: str, tmp_path: Path, kernel_cache: Path) -> None:
     """Two steps, each from the module's state; then scores and logits of a data set that ends amid a batch."""

@@ -186,7 +186,6 @@ def test_vectors_sequences_and_a_norm_that_is_called_twice(tmp_path: Path, kerne
     check_steps(made, parameters_of(made.module), cancelled=["fc1.bias", "fc2.bias"])
 
 
-@pytest.mark.thorough
 def test_an_emulated_board(tmp_path: Path, kernel_cache: Path) -> None:
     module = nn.Sequential(nn.BatchNorm3d(5), nn.Flatten(2), nn.BatchNorm1d(5), nn.Flatten(), nn.Linear(60, 4))
     made = make(module, (5, 3, 2, 2), tmp_path, kernel_cache, batch=4, target="aarch64",
@@ -194,14 +193,12 @@ def test_an_emulated_board(tmp_path: Path, kernel_cache: Path) -> None:
     check_steps(made, parameters_of(module), steps=2)
 
 
-@pytest.mark.thorough
 def test_statistics_of_frozen_layers_are_kept_too(tmp_path: Path, kernel_cache: Path) -> None:
     """As in PyTorch: `requires_grad=False` does not stop a norm in training mode."""
     made = make(Residual(), (3, 8, 8), tmp_path, kernel_cache, plan=LAST)
     check_steps(made, {"fc.weight", "fc.bias"}, steps=2)
 
 
-@pytest.mark.thorough
 def test_a_run_goes_on_from_its_checkpoint_and_evaluates_with_running_statistics(
     tmp_path: Path, kernel_cache: Path
 ) -> None:

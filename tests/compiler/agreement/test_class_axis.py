@@ -87,7 +87,6 @@ def test_the_axis_is_part_of_the_digest_only_where_it_is_said() -> None:
         TrainingSpec.parse("loss: {kind: mse, class_axis: 1}")
 
 
-@pytest.mark.thorough
 def test_the_binary_trains_scores_and_infers_so(tmp_path: Path, kernel_cache: Path) -> None:
     """One step's weights, the score of a data set that is no whole number of batches, the layout of the logits."""
     module, model = exported(1)

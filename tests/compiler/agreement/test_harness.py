@@ -69,7 +69,6 @@ def _share(result: StepResult, name: str) -> float:
     return float(np.linalg.norm(result.expected[name] - start) / np.linalg.norm(start))
 
 
-@pytest.mark.thorough
 def test_the_step_is_right_and_its_updates_are_small(step: tuple[Built, StepResult]) -> None:
     built, result = step
     assert problems(built, result) == []

@@ -185,7 +185,6 @@ def summed(tags: Tensor, numbers: Tensor, y: Tensor, wanted_numbers: Tensor, sof
     return torch.stack(terms).sum()
 
 
-@pytest.mark.thorough
 def test_the_binary_trains_and_scores_them_all(tmp_path: Path, kernel_cache: Path) -> None:
     """Losses that share labels, step by step from its own state; a data set's score, of whole and part batches."""
     module, model = tagger()

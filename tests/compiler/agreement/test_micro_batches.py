@@ -55,7 +55,6 @@ def binary(bundle: Bundle, tmp_path: Path) -> StepBinary:
     return StepBinary.unpack(bundle, tmp_path / "several")
 
 
-@pytest.mark.thorough
 def test_every_micro_batch_draws_for_itself(binary: StepBinary, kernel_cache: Path, tmp_path: Path) -> None:
     """What steps of one batch draw, one after the other, on the same data and with weights that stay."""
     same = np.tile(X[:BATCH], (6, 1)), np.tile(LABELS[:BATCH], 6)

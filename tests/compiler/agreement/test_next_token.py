@@ -85,7 +85,6 @@ def labels_of(data: Arrays, own: bool) -> np.ndarray:
     return data[IDS] if own else np.where(data[MASK] == 1, data[IDS], -100)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("loss", [{"labels": IDS, "ignore_index": 0}, pytest.param({}, marks=pytest.mark.thorough)])
 def test_the_binary_trains_and_scores(loss: dict[str, Any], tmp_path: Path, kernel_cache: Path) -> None:
     """A step, and a data set that ends amid a batch."""

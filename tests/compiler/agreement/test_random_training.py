@@ -120,7 +120,6 @@ def test_an_autoencoder_takes_the_steps_that_pytorch_takes_with_its_noise(tmp_pa
     assert first + second == losses, "a run that goes on from a checkpoint draws on"
 
 
-@pytest.mark.thorough
 def test_parts_repeats_and_threads_change_no_number(tmp_path: Path, kernel_cache: Path) -> None:
     module, binary = built(tmp_path / "a", kernel_cache, threads=1)
     info = binary.run("info")[0]
@@ -156,7 +155,6 @@ def test_evaluation_draws_the_same_every_time(tmp_path: Path, kernel_cache: Path
     np.testing.assert_allclose(y[:BATCH], wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["native", "aarch64"])
 def test_every_machine_draws_the_same(tmp_path: Path, kernel_cache: Path, target: str) -> None:
     """Uniform numbers to the bit; normal ones as far as their logarithm and cosine are rounded alike."""

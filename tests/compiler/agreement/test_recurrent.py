@@ -146,7 +146,6 @@ def test_gradients_are_the_modules(name: str, exporter: Exporter) -> None:
         np.testing.assert_allclose(found[key], gradient, rtol=1e-5, atol=1e-6 * np.abs(gradient).max(), err_msg=key)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "exporter"), sample(_named(BUILT), {"gru-torchscript"}))
 def test_the_step_is_the_module(name: str, exporter: Exporter, tmp_path: Path, kernel_cache: Path) -> None:
     module, model = exported(name, exporter)

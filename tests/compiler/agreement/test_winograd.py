@@ -84,7 +84,6 @@ def test_steps_as_in_float64(case: Case, target: str, tmp_path: Path, kernel_cac
     assert not problems(built, run_step(built, optimizer, weights, state, 1, smooth_batch(built, weights, 1)))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("convolutions", ["fast", "direct"])
 def test_a_spec_can_forbid_it(case: Case, convolutions: Literal["fast", "direct"], kernel_cache: Path) -> None:
     """There is one way only to schedule a direct convolution, so that tuning is not offered any."""

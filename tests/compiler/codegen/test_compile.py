@@ -62,7 +62,6 @@ def test_same_specs_same_bytes_in_any_number_of_processes() -> None:
     assert list(first) == [signature(spec) for spec in SPECS]
 
 
-@pytest.mark.thorough
 def test_workers_begun_before_build_and_end_with_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     with begun_workers(jobs=8) as begun:
@@ -151,7 +150,6 @@ def test_what_the_key_depends_on() -> None:
     assert len(keys) == 4
 
 
-@pytest.mark.thorough
 def test_a_kernel_that_cannot_be_built_is_named() -> None:
     broken = MapSpec((8,), (identity(8, dtype="bool"),), (identity(8),), (Unary("exp", Ref(0)),))
     with pytest.raises(
@@ -173,7 +171,6 @@ def test_a_worker_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
         build_kernels([squares(9)], TARGET, threads=1, cache_dir=None)
 
 
-@pytest.mark.thorough
 def test_the_caller_never_imports_tvm(tmp_path: Path) -> None:
     program = (
         "import sys; from compiler.codegen import api; from compiler.targets import load;"

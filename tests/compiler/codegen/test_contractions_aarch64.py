@@ -13,7 +13,7 @@ from compiler.targets import load_cpu
 from tests.compiler.codegen.contractions import Contraction, Kind, conv, depthwise, distance, expected, random_inputs
 from tests.compiler.codegen.emulation import run_emulated
 from tests.kernel_harness.assembly import assembly
-from tests.sample import thinned
+from tests.sample import sample, thinned
 
 PADS = (1, 1, 1, 1)
 SPECS: dict[str, Contraction] = {
@@ -37,7 +37,7 @@ WINOGRAD: dict[str, Contraction] = {
 KERNELS = SPECS | WINOGRAD
 
 
-@pytest.mark.parametrize("name", list(SPECS))
+@pytest.mark.parametrize("name", thinned(SPECS, 6))
 def test_emulated(name: str) -> None:
     spec = SPECS[name]
     inputs = random_inputs(spec)
@@ -45,7 +45,7 @@ def test_emulated(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
-@pytest.mark.parametrize("board", ["raspberry-pi-4", "raspberry-pi-5"])
+@pytest.mark.parametrize("board", sample(["raspberry-pi-4", "raspberry-pi-5"], ["raspberry-pi-4"]))
 def test_winograd_emulated(kind: Kind, board: str) -> None:
     """On Cortex-A72 and A76, by default."""
     spec = conv(kind, (2, 15, 13, 48), 80, (3, 3), (1, 1), PADS)
@@ -62,7 +62,7 @@ def test_every_winograd_tile_emulated(size: int) -> None:
     assert distance(got, expected(spec, inputs)) < {2: 6e-7, 6: 6e-6}[size]
 
 
-@pytest.mark.parametrize("name", thinned(KERNELS, 7))
+@pytest.mark.parametrize("name", thinned(KERNELS, 4))
 @pytest.mark.parametrize("target", ["raspberry-pi-4", "x86-64-v3"])
 def test_no_calls_and_vector_arithmetic(name: str, target: str) -> None:
     """Nothing falls back to library calls (other than clearing memory) or to scalar multiply-adds

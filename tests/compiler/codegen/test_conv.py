@@ -50,7 +50,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 6))
+@pytest.mark.parametrize("case", thinned(CASES, 4))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(kind: Kind, case: str) -> None:
     checked(conv(kind, *CASES[case]))

@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("case", thinned(CASES, 4))
+@pytest.mark.parametrize("case", thinned(CASES, 3))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(kind: Kind, case: str) -> None:
     check(conv(kind, *CASES[case]))

@@ -79,7 +79,6 @@ def test_transposes(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
     check(written)
 
 
-@pytest.mark.thorough
 @settings(max_examples=60)
 @given(st.data())
 def test_any_shape_broadcast_and_order(data: st.DataObject) -> None:

@@ -65,7 +65,6 @@ def test_maxima(extents: tuple[int, ...], reduced: tuple[int, ...]) -> None:
     check(reduction(extents, reduced, "max"), [x])
 
 
-@pytest.mark.thorough
 @settings(max_examples=40)
 @given(st.data())
 def test_any_shape_any_axes(data: st.DataObject) -> None:

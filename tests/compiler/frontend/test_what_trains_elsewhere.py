@@ -47,7 +47,6 @@ class _OneElement(nn.Module):
         return (x * 0.5) @ self.w * self.s
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1, 1)], ids=str)
 def test_one_element_of_every_shape_learns_and_a_constant_node_does_not(
     shape: tuple[int, ...], tmp_path: Path, kernel_cache: Path

@@ -71,7 +71,6 @@ def test_a_loss_that_explodes_is_told_with_its_step(table_binary: Path, tmp_path
     assert len(run(table_binary, *options, "--explosion-factor", 1e9).losses) == 60
 
 
-@pytest.mark.thorough
 def test_gradient_descent_beyond_its_stable_rate_explodes(explodes: Judge) -> None:
     """Least squares in float64, by PyTorch: stable below 2 / the largest eigenvalue, growing without end above."""
     torch.manual_seed(0)

@@ -61,7 +61,6 @@ def mapped(process: int, name: str) -> Iterator[dict[str, int]]:
             own[first[:-1]] = int(rest[0])
 
 
-@pytest.mark.thorough
 def test_no_page_of_a_frozen_weight_is_a_copy(binary: StepBinary) -> None:
     words = ["train", "--weights", binary.weights, "--steps", 10**8, *data(binary)]
     with subprocess.Popen(

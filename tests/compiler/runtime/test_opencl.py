@@ -97,7 +97,6 @@ def test_all_memory_is_one_buffer_of_the_planned_bytes(
     assert outside == set()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("target", BOARDS)
 def test_a_boards_program_loads_a_driver_of_the_board(target: str, tmp_path: Path) -> None:
     """Emulated: AArch64 code under qemu, with the C library of a board's system and the stub as its driver."""

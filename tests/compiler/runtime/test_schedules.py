@@ -18,7 +18,6 @@ from compiler.program.program import Schedule
 from tests.compiler import tiny_images
 from tests.compiler.step_process import Data, classifier_state, run, table_data, table_state, write_weights
 from tests.compiler.tiny_images import BATCH, CLASSES, FEATURES, ROWS
-from tests.sample import thinned
 from tests.vision import transformers
 
 pytestmark = pytest.mark.xdist_group("runtime")
@@ -80,7 +79,7 @@ def rates_of(binary: Path, weights: Path, data: Data, *options: object) -> list[
     return [event["learning_rate"] for event in done.all("step")]
 
 
-@pytest.mark.parametrize("name", thinned(REFERENCES, 4))
+@pytest.mark.parametrize("name", REFERENCES)
 def test_rates_are_those_of_the_reference(binary: Path, weights: Path, data: Data, name: str) -> None:
     scheduler, options = REFERENCES[name]
     rates = rates_of(binary, weights, data, "--steps", STEPS, *options)

@@ -191,8 +191,8 @@ def test_a_form_of_another_site_changes_no_limit(scratch: SeededFarm, admin: Cli
 
 def state_of(scratch: SeededFarm) -> tuple[object, ...]:
     with scratch.farm.database.read() as session:
-        one = session.get_one(Organisation, scratch.ids.tenant)
-        return one.name, dict(one.quotas), dict(one.retention)
+        organisation = session.get_one(Organisation, scratch.ids.tenant)
+        return organisation.name, dict(organisation.quotas), dict(organisation.retention)
 
 
 @pytest.mark.xdist_group("browser")

@@ -125,16 +125,16 @@ def test_runs_are_found_by_precision_and_told_apart_by_it(tmp_path: Path, window
     web = window.context.browser
     assert web is not None
     with serving(scratch) as address:
-        seen = open_page(web, LOOKS[0], address, scratch.link())
-        seen.goto("/dashboard/benchmarks")
-        seen.get_by_label("Precision").select_option("float16")
-        seen.get_by_role("button", name="Apply").click()
-        expect(seen.locator("main tbody tr")).to_have_count(len(halves))
-        seen.get_by_label("Precision").select_option("")
-        seen.get_by_role("button", name="Apply").click()
-        expect(seen.get_by_role("columnheader", name="Precision")).to_have_count(1)
-        assert cut_off(seen) == []
-        seen.context.close()
+        window = open_page(web, LOOKS[0], address, scratch.link())
+        window.goto("/dashboard/benchmarks")
+        window.get_by_label("Precision").select_option("float16")
+        window.get_by_role("button", name="Apply").click()
+        expect(window.locator("main tbody tr")).to_have_count(len(halves))
+        window.get_by_label("Precision").select_option("")
+        window.get_by_role("button", name="Apply").click()
+        expect(window.get_by_role("columnheader", name="Precision")).to_have_count(1)
+        assert cut_off(window) == []
+        window.context.close()
     scratch.farm.close()
 
 

@@ -29,8 +29,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeededFarm]:
 
 @pytest.fixture(scope="module")
 def address(scratch: SeededFarm) -> Iterator[str]:
-    with serving(scratch) as found:
-        yield found
+    with serving(scratch) as address:
+        yield address
 
 
 @pytest.fixture

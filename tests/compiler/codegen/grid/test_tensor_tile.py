@@ -317,7 +317,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("factors", FACTORS)
-@pytest.mark.parametrize("name", thinned(AT_SIZE, 8))
+@pytest.mark.parametrize("name", thinned(AT_SIZE, 3))
 def test_kernels_fit_both_generations(name: str, factors: Factors) -> None:
     for target in (cast(GridTarget, load(one)) for one in TARGETS):
         built = build_object(rounded(AT_SIZE[name], factors), target)
