@@ -137,7 +137,6 @@ def test_a_part_of_the_channels_is_told_and_counted() -> None:
     assert (learning["elements"], learning["all_elements"]) == (16 * 128, 64 * 128 + 128)
 
 
-@pytest.mark.thorough
 def test_every_field_of_both_documents_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(MODELS["mlp"]())
     arguments = ["plan", "explain", str(tmp_path / "net.onnx"), "--spec", "{batch: 2, optimizer: {kind: adamw}}"]

@@ -67,7 +67,6 @@ def settings(*groups: Mapping[str, object]) -> dict[str, Settings]:
     return found
 
 
-@pytest.mark.thorough
 def test_no_decay_of_biases_and_norms_is_one_line() -> None:
     found = settings({"kind": "vector", "weight_decay": 0})
     assert {name for name, own in found.items() if own.weight_decay == 0} == {

@@ -52,7 +52,6 @@ def told(graph: Graph, plan: str) -> dict[str, str]:
     return {warning.code: warning.message for warning in decide_plan(graph, SparsePlan.parse(plan)).warnings}
 
 
-@pytest.mark.thorough
 def test_a_ratio_without_channels_names_what_learns_whole() -> None:
     graph = layers()
     plan = "{update: [{parameters: ['*'], ratio: 0.5}]}"
@@ -69,7 +68,6 @@ def test_a_ratio_without_channels_names_what_learns_whole() -> None:
     assert all(name in message for name in whole[:3])
 
 
-@pytest.mark.thorough
 def test_a_ratio_that_rounds_up_to_everything_is_told() -> None:
     plan = "{update: [{parameters: [wide.weight, narrow.weight], ratio: 0.9}]}"
     found = told(layers(), plan)

@@ -145,7 +145,6 @@ def test_packing_is_valid_and_at_least_the_peak(sizes: list[tuple[int, int, int]
             assert offsets[i] + a.size_bytes <= offsets[j] or offsets[j] + b.size_bytes <= offsets[i]
 
 
-@pytest.mark.thorough
 def test_gradients_die_at_once() -> None:
     """Reordering: a full step never holds all weight-gradients at the same time (and some are never written)."""
     forward = run_passes(_graph("mcunet", {"resolution": 16}), FORWARD_PASSES)
@@ -161,7 +160,6 @@ def test_gradients_die_at_once() -> None:
     assert alive < len(lives) / 4
 
 
-@pytest.mark.thorough
 def test_sparse_plan_saves_memory_and_work() -> None:
     forward = run_passes(_graph("mcunet", {"resolution": 32}), FORWARD_PASSES)
     plans = {

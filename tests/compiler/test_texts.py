@@ -99,7 +99,6 @@ def test_every_operators_example_survives(record: Operator, example: Example) ->
         check_program(lower(graph, "forward", inputs=graph.inputs, outputs=graph.outputs))
 
 
-@pytest.mark.thorough
 @settings(max_examples=200)
 @given(st.lists(st.floats(width=32), max_size=8), st.text(), st.text(min_size=1))
 def test_any_numbers_and_names_survive(numbers: list[float], layer: str, name: str) -> None:

@@ -317,7 +317,6 @@ def repeated(session: Session, run_id: str, count: int) -> None:
     session.flush()
 
 
-@pytest.mark.thorough
 def test_compare_says_why_not(seeded: SeededFarm, browser: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = seeded.ids
     text = check_page(

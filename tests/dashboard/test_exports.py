@@ -75,7 +75,6 @@ def test_files_hold_every_row_once(large: SeededFarm, reader: Client) -> None:
     assert len(ids(large, Run)) > MANY
 
 
-@pytest.mark.thorough
 def test_files_of_a_later_page_hold_every_row_too(large: SeededFarm, reader: Client) -> None:
     middle = ids(large, Run)[60]
     assert len(rows_of(reader, f"/dashboard/runs{{}}?before={middle}")) == len(ids(large, Run))
@@ -128,7 +127,6 @@ def test_losses_of_a_long_run_are_all_there(large: SeededFarm, reader: Client) -
     assert len(rows_of(reader, f"/dashboard/runs/{run_id}/losses{{}}")) == 6000
 
 
-@pytest.mark.thorough
 def test_a_file_is_sent_while_it_is_read_and_holds_no_connection(large: SeededFarm) -> None:
     database, statements = large.farm.database, []
     event.listen(database.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))

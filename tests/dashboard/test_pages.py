@@ -295,7 +295,6 @@ def test_a_report_of_another_protocol_leaves_the_summary(tmp_path: Path) -> None
     farm.close()
 
 
-@pytest.mark.thorough
 def test_an_open_run_follows_its_events_and_a_closed_one_does_not(seeded: SeededFarm, browser: Client) -> None:
     def events(run: str) -> str:
         page = check_page(browser.get(f"/dashboard/runs/{run}").text)

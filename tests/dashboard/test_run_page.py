@@ -167,7 +167,6 @@ def test_a_citation_names_what_anyone_can_check(scratch: SeededFarm, user: Clien
     assert "step median" not in emulated["Sentence"], "its time says nothing"
 
 
-@pytest.mark.thorough
 def test_contents_lead_to_parts_that_are_there(user: Client, scratch: SeededFarm) -> None:
     for run in (
         scratch.ids.pi_run,
@@ -249,7 +248,6 @@ def test_the_roof_is_the_best_of_a_devices_valid_runs(scratch: SeededFarm, user:
             assert row["roof_percent"] == pytest.approx(100 * row["gflop_per_s"] / limit)
 
 
-@pytest.mark.thorough
 def test_a_run_that_does_not_count_has_its_own_roof(scratch: SeededFarm, user: Client) -> None:
     for run in (scratch.ids.throttled_run, scratch.ids.noisy_run, scratch.ids.emulated_run):
         said = check_page(user.get(f"/dashboard/runs/{run}").text).visible_text()

@@ -67,7 +67,6 @@ def test_a_change_is_found_within_a_week_and_where_it_was(change: float, kind: s
     assert covered >= 30
 
 
-@pytest.mark.thorough
 def test_what_is_below_the_noise_is_none() -> None:
     logs = history(np.random.default_rng(1), 400, "independent", 0.02)
     logs[200:] += 0.01

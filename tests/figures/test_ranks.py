@@ -7,7 +7,6 @@ import random
 import time
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,7 +86,6 @@ def simulated(noise: np.random.Generator, *, count: int, between: float, within:
     return [Run(blocks(), known) for _ in range(count)]
 
 
-@pytest.mark.thorough
 def test_chance_seldom_ranks_equal_runs() -> None:
     noise = np.random.default_rng(5)
     for count in (2, 5, 12, 30):

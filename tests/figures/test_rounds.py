@@ -65,7 +65,6 @@ def decided(factor: float, seed: int, clock: Clock = lambda _: 0.0, noise: float
     raise AssertionError("the last look ends it")
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "clock",
     [lambda _: 0.0, lambda at: 0.03 * math.sin(at / 7), lambda at: 0.05 * (at > 30), lambda at: 0.2 * (at % 13 == 0)],

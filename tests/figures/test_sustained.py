@@ -52,7 +52,6 @@ def warmed(us: np.ndarray, onset: float, factor: float, takes: float) -> np.ndar
     return us * (1 + (factor - 1) * (1 - np.exp(-since / takes)))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("noise", sample(NOISES, [str(NOISES[1])]))
 def test_an_onset_is_found_within_a_twentieth(noise: Noise) -> None:
     source, errors, ratios = np.random.default_rng(5), [], []
@@ -67,7 +66,6 @@ def test_an_onset_is_found_within_a_twentieth(noise: Noise) -> None:
     assert np.mean(ratios) >= 0.97
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("noise", sample(NOISES, [str(NOISES[3])]))
 def test_a_slow_ramp_is_found_nearly_as_well(noise: Noise) -> None:
     source, errors = np.random.default_rng(6), []

@@ -22,7 +22,6 @@ def test_no_changed_message_is_accepted(seed: int) -> None:
     assert {tally.name: tally.count for tally in tallies} == {name: round(300 * SHARES[name]) for name in SHARES}
 
 
-@pytest.mark.thorough
 @pytest.mark.usefixtures("loopback")
 def test_a_door_that_lets_something_in_is_seen(tmp_path: Path) -> None:
     with doors(tmp_path) as opened:

@@ -70,7 +70,6 @@ def test_the_best_by_data_of_its_own_comes_back() -> None:
     assert best["accuracy"] == pytest.approx((logits.argmax(1) == held_out[1]).double().mean().item())
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("held_out", "said"),
     [

@@ -126,7 +126,6 @@ def test_a_run_whose_answer_was_lost_can_be_cancelled(farm: TestFarm) -> None:
     assert farm.show(run["id"])["state"] == "cancelled"
 
 
-@pytest.mark.thorough
 def test_a_board_that_begins_and_then_asks_for_other_work_is_still_suspected(farm: TestFarm) -> None:
     run = farm.run(bundle=farm.bundle())
     for name in ("one", "two"):
@@ -205,7 +204,6 @@ def test_failure_that_may_pass_is_tried_again_on_the_only_device_once_that_has_w
     assert farm.show(run["id"])["state"] == "queued", "no run ends because of one device"
 
 
-@pytest.mark.thorough
 def test_three_silences_quarantine_the_device(farm: TestFarm) -> None:
     digest, board = farm.bundle(), farm.board()
     for _ in range(3):

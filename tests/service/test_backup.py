@@ -85,7 +85,6 @@ def test_every_kind_of_row_comes_back(sqlite_url: str, other_url: str, tmp_path:
     assert content(new.database) == content(sqlite_url)
 
 
-@pytest.mark.thorough
 def test_it_is_one_moment_while_the_farm_goes_on(farm: TestFarm, tmp_path: Path) -> None:
     """Jobs come in all the time, each with its event in one transaction: a backup has both or none."""
     stop, count = threading.Event(), [0]
@@ -175,7 +174,6 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
             restore_backup(new, tmp_path / name, passphrase=None, say=said)
 
 
-@pytest.mark.thorough
 def test_a_backup_of_older_code_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, new = f"sqlite:///{tmp_path}/old.db", settings_at(tmp_path / "new", f"sqlite:///{tmp_path}/new/farm.db")
     migrate(url, "0006")

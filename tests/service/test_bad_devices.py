@@ -77,7 +77,6 @@ def test_a_bad_device_beside_a_good_one_spoils_no_run(farm: TestFarm, outcome: p
     assert shown_device(farm, good)["state"] == "active"
 
 
-@pytest.mark.thorough
 def test_a_success_between_makes_an_end_of_the_row(small_farm: TestFarm) -> None:
     digest, board = small_farm.bundle(), small_farm.board()
     for outcome in (DISK, SANDBOX, None, DISK, SANDBOX):
@@ -130,7 +129,6 @@ def test_with_one_bad_device_only_runs_wait_and_say_so(farm: TestFarm, outcome: 
     assert str(outcome.code) in ending["message"]
 
 
-@pytest.mark.thorough
 def test_a_run_goes_to_each_device_once(farm: TestFarm) -> None:
     farm.run(bundle=farm.bundle())
     boards = [farm.board(name=f"board {n}") for n in range(5)]
@@ -222,7 +220,6 @@ def test_boards_that_all_bundles_take_down_have_to_prove_that_they_work(farm: Te
     assert waiting, "the canary comes at once: nobody has to mend a board that was not the cause"
 
 
-@pytest.mark.thorough
 def test_a_board_that_works_in_between_is_not_doubted(farm: TestFarm) -> None:
     pair, good = [farm.board(name="one"), farm.board(name="two")], farm.bundle(b"good")
     for model in (b"a", b"b", b"c"):

@@ -166,7 +166,6 @@ def test_a_queued_run_calls_a_device_that_waits(calling_farm: TestFarm) -> None:
         assert taken(held.result()) == run
 
 
-@pytest.mark.thorough
 def test_a_run_that_comes_back_calls_another_device(calling_farm: TestFarm) -> None:
     first, second, digest = calling_farm.board(name="first"), calling_farm.board(name="second"), calling_farm.bundle()
     run = calling_farm.run(bundle=digest)["id"]
@@ -176,7 +175,6 @@ def test_a_run_that_comes_back_calls_another_device(calling_farm: TestFarm) -> N
         assert taken(held.result()) == run
 
 
-@pytest.mark.thorough
 def test_a_failed_run_calls_past_the_devices_that_failed_on_it(calling_farm: TestFarm) -> None:
     first, second, third = (calling_farm.board(name=name) for name in ("first", "second", "third"))
     digest, passing = calling_farm.bundle(), p.Outcome("failed", "infra", "download.failed", "no network")
@@ -198,7 +196,6 @@ def test_a_released_device_is_called(calling_farm: TestFarm) -> None:
         assert taken(held.result()) == run
 
 
-@pytest.mark.thorough
 def test_a_device_that_waits_asks_the_database_nothing_and_one_run_calls_one(calling_farm: TestFarm) -> None:
     boards, digest = [calling_farm.board(name=f"board {n}") for n in range(3)], calling_farm.bundle()
     looks: list[str] = []

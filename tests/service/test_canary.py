@@ -113,7 +113,6 @@ def test_wrong_losses_keep_it_away_for_longer_and_longer(small_farm: TestFarm, l
     assert "was not right: canary.wrong: " in history(farm, board)
 
 
-@pytest.mark.thorough
 def test_what_was_right_before_is_not_right_again(small_farm: TestFarm) -> None:
     farm = small_farm
     board = quarantined(farm)
@@ -195,7 +194,6 @@ def test_a_release_in_between_is_not_undone_and_canaries_are_not_listed(small_fa
     assert farm.show(work.run_id)["state"] == "failed"
 
 
-@pytest.mark.thorough
 def test_nobody_else_is_given_a_canary(farm: TestFarm) -> None:
     board = quarantined(farm)
     other = farm.board(name="other")

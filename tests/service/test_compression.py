@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-import pytest
-
 from service.compression import LEAST_BYTES
 from tests.dashboard.conftest import make_farm
 
@@ -27,7 +25,6 @@ def test_pages_and_their_files_are_compressed_for_who_takes_it(tmp_path: Path) -
     seeded.farm.close()
 
 
-@pytest.mark.thorough
 def test_neither_the_api_nor_an_answer_to_a_form_is_compressed(tmp_path: Path) -> None:
     """They may hold a secret beside the asker's words; the length would tell of it."""
     seeded = make_farm(tmp_path)

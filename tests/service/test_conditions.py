@@ -105,7 +105,6 @@ def test_what_cannot_be_is_not_taken_and_told(small_farm: TestFarm, condition: s
     assert not marks(tell(small_farm, board, FINE)), "the next good one takes its place"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("total", "free", "is_full"),
     [

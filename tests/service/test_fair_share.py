@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-import pytest
-
 from service.database.models import Job
 from service.jobs import claims
 from service.lanes.claim import Head, in_turn
@@ -62,7 +60,6 @@ def test_the_fewest_on_devices_first(farm: TestFarm) -> None:
     assert Counter(taken[:2]) == {True: 1, False: 1}
 
 
-@pytest.mark.thorough
 def test_no_more_at_once_than_the_quota(farm: TestFarm) -> None:
     acme, first, second = farm.tenant("acme"), farm.board(name="first"), farm.board(name="second")
     bundle = acme.bundle()
@@ -96,7 +93,6 @@ def queue_jobs(farm: TestFarm, count: int) -> list[str]:
     return [farm.compile(f"{farm.organisation_id} {number}".encode()).json()["id"] for number in range(count)]
 
 
-@pytest.mark.thorough
 def test_organisations_take_turns_on_workers(farm: TestFarm) -> None:
     """Two workers, then one: the queue of one organisation does not hold up another's."""
     acme, other = farm.tenant("acme"), farm.tenant("other")

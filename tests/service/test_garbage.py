@@ -95,7 +95,6 @@ def test_what_is_in_use_stays_and_what_is_not_goes(farm: TestFarm) -> None:
     assert [one for one, _ in twice(farm).removed] == []
 
 
-@pytest.mark.thorough
 def test_nothing_goes_before_its_grace_or_in_a_dry_run(farm: TestFarm) -> None:
     orphan = put(farm, b"nobody's")
     assert collect(farm, dry_run=True).removed == []
@@ -139,7 +138,6 @@ def test_a_reference_to_a_file_that_has_just_gone_is_refused_and_works_again(
     assert needed(farm) <= kept(farm)
 
 
-@pytest.mark.thorough
 def test_a_collector_that_dies_leaves_no_reference_without_its_file(
     farm: TestFarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +163,6 @@ def test_a_collector_that_dies_leaves_no_reference_without_its_file(
     assert twice(farm).removed == []
 
 
-@pytest.mark.thorough
 def test_while_a_file_is_removed_a_new_reference_waits(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     """It hears that the file is gone, or puts it again: it never refers to nothing."""
     put(farm, b"model")

@@ -281,7 +281,6 @@ def test_descriptions_that_no_board_has_enrol_none_or_are_cleaned(small_farm: Te
     assert len(device["name"]) <= 200
 
 
-@pytest.mark.thorough
 def test_a_device_that_floods_reports_and_leases_hurts_itself_only(small_farm: TestFarm) -> None:
     """It fails every run that it gets, at once: three strikes, and the runs go to the other."""
     farm = small_farm

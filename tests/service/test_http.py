@@ -101,7 +101,6 @@ def test_editors_get_the_schemas_without_a_key(small_farm: TestFarm) -> None:
     assert small_farm.anonymous.get("/schemas/other").status_code == 422
 
 
-@pytest.mark.thorough
 def test_every_reference_in_the_description_exists(small_farm: TestFarm) -> None:
     described: dict[str, Any] = small_farm.http.get("/openapi.json").json()
     names = {part.split('"')[0] for part in json.dumps(described).split("#/components/schemas/")[1:]}

@@ -92,7 +92,6 @@ def test_a_lane_is_known_by_what_is_set_in_it() -> None:
     assert KEY.id == "lan_23e986918879a9825cc0c129fc005f3a"
 
 
-@pytest.mark.thorough
 def test_runs_of_one_wish_share_a_lane(farm: TestFarm) -> None:
     digest, board = farm.bundle(), farm.board()
     wishes: list[dict[str, Any]] = [{}, {}, {"device": board.device_id}, {"device_class": "x86-64"}, {}]
@@ -104,7 +103,6 @@ def test_runs_of_one_wish_share_a_lane(farm: TestFarm) -> None:
     assert rows == {lanes[0]: ("", ""), lanes[2]: (board.device_id, ""), lanes[3]: ("", "x86-64")}
 
 
-@pytest.mark.thorough
 def test_a_full_page_of_unsuitable_runs_does_not_hide_a_suitable_one(farm: TestFarm) -> None:
     digest, board = farm.bundle(), farm.board()
     first = farm.run(bundle=digest)["id"]
@@ -130,7 +128,6 @@ def test_the_oldest_comes_first_over_all_lanes(farm: TestFarm) -> None:
         Head("l2", "r1", 1.0), Head("l3", "r0", 2.0), Head("l1", "r2", 2.0)]  # fmt: skip
 
 
-@pytest.mark.thorough
 def test_a_run_that_comes_back_keeps_its_turn(farm: TestFarm) -> None:
     digest, one, other = farm.bundle(), farm.board(name="one"), farm.board(name="other")
     first, _ = farm.run(bundle=digest)["id"], farm.run(bundle=digest)["id"]
@@ -236,7 +233,6 @@ def test_an_empty_look_is_one_statement_by_index(farm: TestFarm, wishes: str) ->
     assert "Seq Scan on runs" not in plan, plan
 
 
-@pytest.mark.thorough
 def test_what_has_left_the_queue_is_not_read_though_statistics_say_that_nothing_waits(farm: TestFarm) -> None:
     """PostgreSQL then takes any index of queued runs for a single page: one that it reads from end to end would have an
     entry for each run that has been queued since the last VACUUM."""

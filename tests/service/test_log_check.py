@@ -107,7 +107,6 @@ def test_a_farm_that_rewrote_its_log_is_caught(logged: TestFarm, tmp_path: Path,
     assert keep.read_bytes() == kept, "it is evidence"
 
 
-@pytest.mark.thorough
 def test_a_log_that_grew_fits(logged: TestFarm, tmp_path: Path) -> None:
     farm, keep = Seen(logged), tmp_path / "head.json"
     check_log(farm, keep, trusted=None)
@@ -132,7 +131,6 @@ def finished_again(farm: TestFarm) -> None:
     farm.sweep()
 
 
-@pytest.mark.thorough
 def test_heads_are_kept_now_and_then(logged: TestFarm) -> None:
     finished_again(logged)
     logged.sweep()

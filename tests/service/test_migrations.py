@@ -73,7 +73,6 @@ def add_rows(database: Database) -> None:
         )
 
 
-@pytest.mark.thorough
 def test_up_down_up_with_data(empty_url: str) -> None:
     database = Database(empty_url)
     with pytest.raises(SchemaBehind):
@@ -169,7 +168,6 @@ def test_a_filled_database_goes_down_and_up_again(beginnings: Beginnings, older:
     assert content(url) == (schema, before)
 
 
-@pytest.mark.thorough
 def test_work_that_was_set_aside_gives_way_to_newer_work(empty_url: str) -> None:
     """Down to 0001 and up: a device that took other work in between does not have two live attempts."""
     filled_database(empty_url, "0002")
@@ -296,7 +294,6 @@ def test_a_reference_to_nothing_stops_a_migration_by_name(tmp_path: Path) -> Non
     assert content(url) == before
 
 
-@pytest.mark.thorough
 def test_foreign_keys_hold_again_after_a_migration(tmp_path: Path) -> None:
     seen: list[int] = []
 

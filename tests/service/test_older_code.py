@@ -14,7 +14,6 @@ from service.database.schema import current_revision, known_revisions, migrate
 from tests.service.test_migrations import downgrade, filled_database
 
 
-@pytest.mark.thorough
 def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> None:
     """0028: comparisons wait aside; a warm-up by rule, a report without an interval, a verdict of function do not.
     0029: sustained runs wait aside."""

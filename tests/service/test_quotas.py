@@ -45,7 +45,6 @@ def test_every_quota_is_in_the_table_and_the_settings(small_farm: TestFarm) -> N
     assert set(COSTS) <= set(RULES)
 
 
-@pytest.mark.thorough
 def test_open_jobs_and_runs(farm: TestFarm) -> None:
     acme, other = farm.tenant("acme"), farm.tenant("other")
     bundle = acme.bundle()
@@ -180,7 +179,6 @@ def test_uploads_side_by_side_keep_to_the_room_for_files(farm: TestFarm, is_thre
     assert (used(acme, "storage_bytes"), kept(farm)) == (900, {digest_of(files[number])})
 
 
-@pytest.mark.thorough
 def test_the_room_is_asked_for_again_when_uploads_are_finished(farm: TestFarm) -> None:
     """A limit that was lowered meanwhile: each is refused, stays, and may be finished later."""
     acme = farm.tenant("acme")

@@ -227,7 +227,6 @@ def test_the_same_figures_of_an_emulated_board_are_taken(small_farm: TestFarm) -
     assert small_farm.show(run["id"])["state"] == "succeeded"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fields", [{"step": 1 << 70}, {"step": -1}, {"step_us": 0.0}, {"fraction": 2.0}, {"at": 1e300}]
 )

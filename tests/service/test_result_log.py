@@ -275,7 +275,6 @@ def test_a_bundle_is_from_where_its_paper_is(
     assert "UNANCHORED" in said
 
 
-@pytest.mark.thorough
 def test_a_bundle_with_a_new_manifest_is_no_bundle_of_the_farm(saved: Saved, origin: dict[str, Path]) -> None:
     changed = rebuilt(origin["bundle"].read_bytes(), "bin/step", b"\x7fELF, of somebody else")
     origin["bundle"].write_bytes(changed)

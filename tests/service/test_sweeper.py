@@ -135,7 +135,6 @@ def test_compiling_job_is_cancelled_through_its_worker_or_without_it(farm: TestF
     assert farm.http.get(f"/jobs/{job_id}").json()["state"] == "cancelled"
 
 
-@pytest.mark.thorough
 def test_sweeper_thread_sweeps_by_itself(tmp_path: Path, sqlite_url: str) -> None:
     with open_test_farm(tmp_path / "s", sqlite_url, sweep_s=0.05, doorbell_s=0.0) as farm:
         farm.compile()

@@ -37,7 +37,6 @@ def test_a_run_goes_only_to_devices_that_have_what_it_asks_for(farm: TestFarm) -
     assert leased(both).run_id == on_both["id"]
 
 
-@pytest.mark.thorough
 def test_runs_for_others_hide_none_behind_them(farm: TestFarm) -> None:
     plain, tagged = farm.board(name="plain"), farm.board(name="tagged")
     tag(farm, tagged, gpu="")

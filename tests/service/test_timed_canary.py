@@ -224,7 +224,6 @@ def test_a_compile_that_fails_is_not_asked_for_again_and_again(small_farm: TestF
     assert count(farm, Run) == 0
 
 
-@pytest.mark.thorough
 def test_what_canaries_show_of_a_device_is_known_of_everybodys_runs(farm: TestFarm) -> None:
     board = farm.board()
     gone_through(farm, board, QUIET[:7])
@@ -236,7 +235,6 @@ def test_what_canaries_show_of_a_device_is_known_of_everybodys_runs(farm: TestFa
         assert known.deviation == pytest.approx(float(np.std(np.log(QUIET[:7]), ddof=1)))
 
 
-@pytest.mark.thorough
 def test_what_a_hostile_device_says_of_itself_is_kept_short_and_plain(farm: TestFarm) -> None:
     board = farm.board()
     told = {f"{number}\0": "x\0\t" * 1000 for number in range(200)}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from alembic import command
 from sqlalchemy import text
 
@@ -126,7 +125,6 @@ def test_a_request_with_another_one_is_another_request(small_farm: TestFarm) -> 
     assert other.status_code in (409, 422)
 
 
-@pytest.mark.thorough
 def test_older_code_never_sees_a_run_that_names_one(tmp_path: Path) -> None:
     """Its settings make no sense without, so even an ended one is set aside, and comes back."""
     url = f"sqlite:///{tmp_path / 'farm.db'}"

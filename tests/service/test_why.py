@@ -103,7 +103,6 @@ def test_a_device_that_is_quarantined_or_away_is_warned_of(small_farm: TestFarm)
     assert "mine is quarantined: an operator said so" in run["warnings"][0]["message"]
 
 
-@pytest.mark.thorough
 def test_the_queue_says_who_is_busy_how_many_are_ahead_and_when_it_may_start(farm: TestFarm) -> None:
     digest, board = farm.bundle(), farm.board(name="bench")
     for _ in range(5):

@@ -44,7 +44,6 @@ def limit(farm: TestFarm, tenant: TestFarm, most: int) -> None:
     assert farm.http.patch(f"/organisations/{tenant.organisation_id}", json=body).status_code == 200
 
 
-@pytest.mark.thorough
 def test_a_quota_that_is_used_up_is_what_a_run_waits_for(farm: TestFarm) -> None:
     acme, a, b = farm.tenant("acme"), farm.board(name="a"), farm.board(name="b")
     digest = acme.bundle()

@@ -135,7 +135,6 @@ def feeds(step: TrainingGraph, part: slice, more: Mapping[str, np.ndarray]) -> d
     return {**own, **zeros, **rate, "input": X[part], "labels": LABELS[part], **more}
 
 
-@pytest.mark.thorough
 def test_exported_micro_batches_are_a_batch_of_all_of_them() -> None:
     """Feeding the sums of one run to the next does what a step on all samples at once does."""
     step, whole = derive(BATCH, 3), derive(3 * BATCH, 1)

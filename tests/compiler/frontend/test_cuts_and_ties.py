@@ -117,7 +117,6 @@ def test_what_no_gradient_reaches_stays_and_is_told() -> None:
         differentiate(attach_loss(graph, LossSpec(kind="mse")), resolve_plan(graph, only))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("exporter", DYNAMO)
 def test_tied_tensors_have_the_first_of_their_names(exporter: Exporter) -> None:
     torch.manual_seed(2)

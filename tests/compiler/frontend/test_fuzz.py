@@ -80,7 +80,6 @@ def test_arbitrary_bytes(data: bytes) -> None:
     _import(data)
 
 
-@pytest.mark.thorough
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 7), st.binary(max_size=30)), max_size=8))
 @settings(max_examples=300)
 def test_arbitrary_fields_through_the_scan(fields: list[tuple[int, int, bytes]]) -> None:

@@ -123,7 +123,6 @@ class Scaled(nn.Module):
         return self.out(torch.add(x, self.shift, alpha=2))
 
 
-@pytest.mark.thorough
 def test_arithmetic_inside_an_operator_is_not_taken_for_a_view() -> None:
     graph = graph_of(Scaled(), 2, 8)
     assert set(graph.unlearnable) == {"shift"}

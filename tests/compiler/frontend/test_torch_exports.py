@@ -118,7 +118,6 @@ def test_fresh_norms_leave_biases_that_a_plan_can_name() -> None:
     assert all(fresh.named_parameters()[name].created for name in biases - {"classifier.bias"})
 
 
-@pytest.mark.thorough
 def test_training_mode_exports_lose_dropout_and_batch_statistics() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -63,7 +63,6 @@ def test_gradients_are_the_same_to_the_bit(name: str) -> None:
         assert np.array_equal(exact[value], found[value])
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(MODELS_OF_MASKS))
 def test_less_than_half_is_kept(name: str) -> None:
     graph = _step(name).graph

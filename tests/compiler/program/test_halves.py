@@ -38,13 +38,11 @@ def held() -> tuple[Program, ...]:
     return programs("bf16")
 
 
-@pytest.mark.thorough
 def test_nothing_changes_without_being_asked() -> None:
     for program in some(programs("f32")):
         assert all(tensor.dtype not in ("bf16", "f16") for tensor in program.types.values())
 
 
-@pytest.mark.thorough
 def test_what_outlives_a_call_chain_stays_whole(held: tuple[Program, ...]) -> None:
     for program in held:
         for value in (*program.inputs, *program.outputs, *program.updates, *program.state):
@@ -54,7 +52,6 @@ def test_what_outlives_a_call_chain_stays_whole(held: tuple[Program, ...]) -> No
                 assert not any(program.types[value].element.is_half for value in (*call.inputs, *call.outputs))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("more", [{"accumulate": 3}, {"optimizer": {"kind": "adamw", "clip_norm": 1.0}}])
 def test_gradients_of_parameters_stay_whole_also_where_no_product_updates(more: dict[str, object]) -> None:
     for program in programs("bf16", more=more):
@@ -63,14 +60,12 @@ def test_gradients_of_parameters_stay_whole_also_where_no_product_updates(more: 
         assert not any(program.types[call.outputs[0]].element.is_half for call in gradients)
 
 
-@pytest.mark.thorough
 def test_a_scaled_loss_costs_no_call() -> None:
     """Gradients are divided by the scale where they are made, or where they are used."""
     for scaled, plain in zip(programs("f16"), programs("bf16"), strict=True):
         assert [call.layer + call.phase for call in scaled.calls] == [call.layer + call.phase for call in plain.calls]
 
 
-@pytest.mark.thorough
 def test_most_of_what_lies_between_calls_is_held_in_half(held: tuple[Program, ...]) -> None:
     plain = programs("f32")
     for program, before in zip(held, plain, strict=True):
@@ -88,7 +83,6 @@ def test_values_that_share_storage_are_held_alike(held: tuple[Program, ...]) -> 
             assert program.types[value].element.is_half == program.types[program.root(value)].element.is_half
 
 
-@pytest.mark.thorough
 def test_a_call_says_what_it_moves(held: tuple[Program, ...]) -> None:
     plain = {call.layer + call.phase: call for call in programs("f32")[0].calls}
     halved = [call for call in held[0].calls if isinstance(call.spec, MatmulSpec) and call.spec.stored]

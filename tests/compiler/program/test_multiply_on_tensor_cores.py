@@ -38,7 +38,6 @@ def products_of(program: Program) -> Counter[tuple[str, str]]:
     return Counter((spec.kind if isinstance(spec, ConvSpec) else "matmul", spec.products) for spec in specs)
 
 
-@pytest.mark.thorough
 def test_products_of_both_directions_are_made_so() -> None:
     program, trace = scheduled(CUDA)
     found = products_of(program)

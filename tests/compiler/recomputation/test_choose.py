@@ -62,7 +62,6 @@ def test_repeats_lower_the_peak(case: str) -> None:
     assert _arena_bytes(step, taken) < 1.01 * _arena_bytes(step, [repeat.position for repeat in repeats])
 
 
-@pytest.mark.thorough
 def test_long_reductions_gain_nothing_and_values_in_the_cache_neither() -> None:
     encoder, mcunet = small_step("encoder").train, small_step("mcunet").train
     assert not any(repeat.gains for repeat in rank_repeats(mcunet, Machine(1 << 30, COSTS)))

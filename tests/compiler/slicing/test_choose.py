@@ -44,7 +44,6 @@ def _train_program(resolution: int) -> Program:
     return make_programs(forward, derive_training_step(forward, resolve_plan(forward, FULL), SPEC), PASSES)[0][0]
 
 
-@pytest.mark.thorough
 def test_high_resolution_is_cut_and_late_layers_stay_whole() -> None:
     program = _train_program(192)
     cut = parts_of(program, choose_groups(program, BATCH, Machine(1 << 20, COSTS)))
@@ -61,7 +60,6 @@ def test_high_resolution_is_cut_and_late_layers_stay_whole() -> None:
     assert np.mean(sizes[True]) > 2 * np.mean(sizes[False])
 
 
-@pytest.mark.thorough
 def test_nothing_is_cut_that_fits_the_cache_or_has_one_sample() -> None:
     program = _train_program(64)
     assert choose_groups(program, BATCH, Machine(1 << 30, COSTS)) == ()

@@ -44,7 +44,6 @@ def test_the_promised_peak_is_reached_and_fewer_strips_would_not(seed: int) -> N
             assert peak_of(programs, Splits(others, 0)) > 0.95 * splits.peak_bytes
 
 
-@pytest.mark.thorough
 def test_narrower_strips_are_worth_a_way_only_if_they_gain() -> None:
     programs, _, _ = programs_of(MODELS["mcunet"](resolution=32), SparsePlan.of_preset("last-layer"))
     splits = choose_splits(programs, some_scratch, 4)
@@ -54,7 +53,6 @@ def test_narrower_strips_are_worth_a_way_only_if_they_gain() -> None:
     assert narrower is None or narrower.peak_bytes <= (1 - GAIN) * splits.peak_bytes
 
 
-@pytest.mark.thorough
 def test_nothing_is_split_where_the_backward_pass_keeps_it() -> None:
     name, options, _ = CASES["mcunet"]
     programs, _, _ = programs_of(MODELS[name](**options), SparsePlan.of_preset("full"))

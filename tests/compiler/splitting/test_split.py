@@ -124,7 +124,6 @@ def agree(found: Results, wanted: Results, what: str) -> None:
         np.testing.assert_allclose(found[key], want, rtol=1e-4, atol=1e-5 * scale, err_msg=f"{key}, {what}")
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("seed", thinned(range(12), 4))
 def test_any_split_of_random_bottlenecks_keeps_the_meaning(seed: int) -> None:
     programs, state, arrays = programs_of(bottlenecks(seed), LAST)
@@ -151,7 +150,6 @@ def test_any_split_keeps_the_meaning_beside_slices_and_repeats(case: str) -> Non
         agree(found, wanted, f"turn {turn}")
 
 
-@pytest.mark.thorough
 def test_what_is_kept_for_the_backward_pass_ends_no_chain() -> None:
     name, options, _ = CASES["mcunet"]
     (full, forward), _, _ = programs_of(MODELS[name](**options), SparsePlan.of_preset("full"))

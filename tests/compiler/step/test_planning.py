@@ -79,7 +79,6 @@ def both(*modules: str) -> set[str]:
     return {f"{module}.{kind}" for module in modules for kind in ("weight", "bias")}
 
 
-@pytest.mark.thorough
 def test_layers_are_counted_in_forward_order(net: Graph) -> None:
     assert [net.names[layer.weights[0]] for layer in layers_of(net)] == [f"{name}.weight" for name in ORDER]
     assert [net.names[layer.biases[0]] for layer in layers_of(net)] == [f"{name}.bias" for name in ORDER]

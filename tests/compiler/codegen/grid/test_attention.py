@@ -131,7 +131,6 @@ def test_long_sums_keep_their_digits(kind: str) -> None:
     np.testing.assert_allclose(d_v, gradients(spec, operands, spec.wanted)[0], rtol=1e-6)
 
 
-@pytest.mark.thorough
 def test_a_device_of_small_groups() -> None:
     """Its groups and their shared memory are kept to, and the numbers are the same."""
     target = replace(machine(), items=64, shared_bytes=SMALL.shared_bytes)

@@ -122,7 +122,6 @@ def test_sums(spec: MatmulSpec | ConvSpec) -> None:
     check(replace(spec, epilogue=RELU6), tolerance=3e-6)
 
 
-@pytest.mark.thorough
 def test_sums_are_split_too() -> None:
     spec = MatmulSpec(1, 64, 64, 20000, a_transposed=True, sums=True, dtype="f32")
     sums = sums_of(spec)

@@ -80,7 +80,6 @@ def test_whole_numbers_add_up_exactly() -> None:
     np.testing.assert_array_equal(run_kernel(spec, [index, d_y], target=OPENCL)[0], want)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("rows", sample([1000, 5], {"5"}))
 def test_a_row_that_most_positions_name_loses_few_bits(rows: int) -> None:
     """As padding does: an item that adds term by term is off by three times as much."""

@@ -55,7 +55,6 @@ def chosen(constants: list[float]) -> Expr:
     return expr
 
 
-@pytest.mark.thorough
 def test_constants_survive_bit_for_bit() -> None:
     bits = np.random.default_rng(0).integers(0, 2**32, 150, dtype=np.uint32)
     drawn = [float(one) for one in bits.view(np.float32) if np.isfinite(one)]
