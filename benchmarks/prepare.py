@@ -21,7 +21,7 @@ from benchmarks.definitions import Model, Workload
 from benchmarks.models import MODELS
 from compiler.errors import PlanError
 from compiler.export.names import OnnxNames
-from compiler.frontend.exporters.restore import restored
+from compiler.frontend.exporters.restore import restore_parameters
 from compiler.frontend.file.source import parse_model
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
@@ -126,7 +126,7 @@ def _write_work(prepared: Prepared) -> None:
 def _names_in_file(model: bytes) -> dict[str, str]:
     """Parameter -> its initializer, where the exporter stored it under another name."""
     stored = parse_model(model)
-    nodes = restored(stored).nodes
+    nodes = restore_parameters(stored).nodes
     added = len(nodes) - len(stored.nodes)
     views = {node.outputs[0]: node.inputs[0] for node in nodes[:added]}
     return {

@@ -10,7 +10,8 @@ from compiler.codegen.api import build_kernels
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.workers import Worker, begun_workers
 from compiler.external import NO_EXTERNAL, External
-from compiler.frontend.importer import import_model
+from compiler.frontend.importer import import_source, read_source
+from compiler.frontend.source_passes import Source, Wishes
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES, run_passes
 from compiler.passes.eliminate_dead import without_dead
@@ -75,7 +76,9 @@ def walk(
     spec, target = settings.spec, settings.target
     clock, trace = Clock(settings.progress), trace if trace is not None else Trace()
     clock.enter("import", 0.0)
-    imported = _imported(model, settings, external)
+    source = _read(model, settings, external, trace)
+    yield Stage("source", source)
+    imported = _imported(source, settings)
     yield Stage("import", imported)
     clock.enter("optimize", 0.04)
     forward = run_passes(imported, FORWARD_PASSES, trace, "forward graph")
@@ -186,20 +189,22 @@ def _lower_step(training: TrainingGraph, name: ProgramName) -> Program:
     return lower(training.graph, name, inputs=inputs, outputs=training.results)
 
 
-def _imported(model: bytes, settings: BuildSettings, external: External) -> Graph:
+def _read(model: bytes, settings: BuildSettings, external: External, trace: Trace) -> Source:
     spec = settings.spec
-    return import_model(
-        model,
+    wishes = Wishes(spec.tied, spec.untied, settings.plan.create_biases)
+    return read_source(model, wishes, limits=settings.limits, external=external, trace=trace)
+
+
+def _imported(source: Source, settings: BuildSettings) -> Graph:
+    spec = settings.spec
+    return import_source(
+        source,
         input_shapes=spec.input_shapes(),
         batch_axes=spec.batch_axes(),
         batch=spec.batch,
         batch_norm=spec.batch_norm,
         dropout=spec.dropout,
-        tied=spec.tied,
-        untied=spec.untied,
-        create_biases=settings.plan.create_biases,
         limits=settings.limits,
-        external=external,
     )
 
 

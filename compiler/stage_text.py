@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from compiler.errors import SpecError
 from compiler.external import NO_EXTERNAL, External
+from compiler.frontend.source_passes import Source
+from compiler.frontend.source_text import source_text
 from compiler.graph import Graph
 from compiler.kernels.spec import signature
 from compiler.kernels.text import show, show_fields
@@ -32,6 +34,8 @@ def text_after(model: bytes, settings: BuildSettings, stage: str, external: Exte
 def text_of(stage: Stage) -> str:
     """The text of what a stage made."""
     match stage.made:
+        case Source() as source:
+            return source_text(source)
         case Graph() as graph:
             return graph_text(graph)
         case TrainingGraph() as step:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.choice import Choice
+from compiler.frontend.source_passes import Source
 from compiler.graph import Graph
 from compiler.placement.place import Way
 from compiler.program.program import MemoryPlan, Optimizer, Program, ProgramName, StateTensor
@@ -21,7 +22,7 @@ from compiler.values import Names
 from compiler.warnings import CompileWarning
 
 StageName = Literal[
-    "import", "forward", "plan", "loss", "differentiate", "optimizer", "training",
+    "source", "import", "forward", "plan", "loss", "differentiate", "optimizer", "training",
     "lower", "fuse", "schedule", "place", "memory", "kernels",
 ]  # fmt: skip
 STAGES: tuple[StageName, ...] = get_args(StageName)
@@ -60,7 +61,7 @@ class Stage:
     """A stage that is done."""
 
     name: StageName
-    made: Graph | UpdatePlan | TrainingGraph | tuple[Program, ...] | MemoryPlan | CompiledStep
+    made: Source | Graph | UpdatePlan | TrainingGraph | tuple[Program, ...] | MemoryPlan | CompiledStep
     names: Names = field(default_factory=dict)
     """What the model calls the values in what was made, if that does not tell."""
 

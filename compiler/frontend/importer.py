@@ -11,21 +11,10 @@ from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.call import Call, Result, closest
-from compiler.frontend.expansion.bodies import with_lifted_initializers, without_functions
 from compiler.frontend.expansion.control import CONTROL, Run
 from compiler.frontend.expansion.selected import read_selected, refuse_selected
 from compiler.frontend.expansion.stand_ins import define, stands_in
-from compiler.frontend.exporters.embedding_bags import without_bag_loops
-from compiler.frontend.exporters.label_smoothing import with_smoothing
-from compiler.frontend.exporters.masked_writes import without_masked_writes
-from compiler.frontend.exporters.module_paths import with_module_paths
-from compiler.frontend.exporters.new_biases import with_biases
 from compiler.frontend.exporters.readings import readings_of
-from compiler.frontend.exporters.restore import restored
-from compiler.frontend.exporters.sharing import shared_as_told
-from compiler.frontend.exporters.torch_recurrent import with_module_tensors
-from compiler.frontend.exporters.unrecorded import told_apart
-from compiler.frontend.file.form import check_form
 from compiler.frontend.file.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.file.prescan import prescan
 from compiler.frontend.file.source import AttributeValue, SourceModel, SourceNode, parse_model
@@ -36,16 +25,15 @@ from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.remarks import remark
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
+from compiler.frontend.source_passes import FOREIGN, NO_WISHES, Source, Wishes, prepared
 from compiler.graph import Array, Graph, Unlearnable
 from compiler.origins import Origins, Reading
+from compiler.rewriting.passes import Trace
 from compiler.values import Value
 from compiler.warnings import few_of
 
 MAX_RECIPES = 64
 """What is computed from parameters in more steps than this is put into the graph at once: replaying it recurses."""
-
-# What NumPy and Python raise when a model's attributes or shapes make no sense; translated once, in `_guarded`.
-_FOREIGN = (ValueError, TypeError, IndexError, KeyError, ArithmeticError, MemoryError, AssertionError)
 
 
 def import_model(
@@ -56,9 +44,7 @@ def import_model(
     batch_norm: BatchNormMode,
     dropout: DropoutMode = "ignore",
     batch_axes: Mapping[str, BatchAxis] | None = None,
-    tied: Sequence[Sequence[str]] = (),
-    untied: Sequence[str] = (),
-    create_biases: Sequence[str] = (),
+    wishes: Wishes = NO_WISHES,
     limits: ModelLimits = DEFAULT_LIMITS,
     external: External = NO_EXTERNAL,
 ) -> Graph:
@@ -66,55 +52,70 @@ def import_model(
 
     `input_shapes` binds dimensions that the model leaves open, by input name; an open first axis is the batch, unless
     `batch_axes` or the model's own words say otherwise.
-    The author's parameters become parameters (`tied` and `untied` overrule which of them are one); only what depends
-    on none is folded. `create_biases` names layers that get a bias that they do not have; `external` holds data files.
+    The author's parameters become parameters (`wishes` may overrule which of them are one); only what depends on none
+    is folded. `external` holds data files.
 
-    Raises: ModelError and its kinds, LimitExceeded; SpecError (`tied`, `untied`), PlanError (`create_biases`).
+    Raises: as `read_source` and `import_source`.
+    """
+    source = read_source(model, wishes, limits=limits, external=external)
+    return import_source(
+        source,
+        input_shapes=input_shapes,
+        batch=batch,
+        batch_norm=batch_norm,
+        dropout=dropout,
+        batch_axes=batch_axes,
+        limits=limits,
+    )
+
+
+def read_source(
+    model: bytes,
+    wishes: Wishes = NO_WISHES,
+    *,
+    limits: ModelLimits = DEFAULT_LIMITS,
+    external: External = NO_EXTERNAL,
+    trace: Trace | None = None,
+) -> Source:
+    """An ONNX file as its author meant it, before anything is known of shapes; `trace` hears of every pass.
+
+    Raises: ModelError and its kinds, LimitExceeded; SpecError (tied, untied), PlanError (biases).
     """
     prescan(model, limits, {location: memoryview(data).nbytes for location, data in external.items()})
-    stored = without_functions(with_lifted_initializers(check_form(parse_model(model, external))), limits)
-    source = _prepared(check_form(stored), tied, untied, create_biases)
-    scope = _open_scope(source, limits, batch_norm)
-    scope.dropout, scope.stored = dropout, source.initializers
+    return prepared(parse_model(model, external), wishes, limits, trace)
+
+
+def import_source(
+    source: Source,
+    *,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    batch: int,
+    batch_norm: BatchNormMode,
+    dropout: DropoutMode = "ignore",
+    batch_axes: Mapping[str, BatchAxis] | None = None,
+    limits: ModelLimits = DEFAULT_LIMITS,
+) -> Graph:
+    """A graph with static shapes of what `read_source` gives; arguments as for `import_model`.
+
+    Raises: ModelError and its kinds, LimitExceeded.
+    """
+    meant = source.meant
+    scope = _open_scope(meant, limits, batch_norm)
+    scope.dropout, scope.stored = dropout, meant.initializers
     inputs: dict[str, Value] = {}
-    bound = bind_inputs(source.inputs, input_shapes, batch, limits, batch_axes or {})
+    bound = bind_inputs(meant.inputs, input_shapes, batch, limits, batch_axes or {})
     scope.warnings |= dict.fromkeys(bound.warnings)
     for name, tensor in bound.types.items():
         value = scope.builder.fresh()
         scope.builder.types[value] = tensor
         scope.operands[name] = inputs[name] = value
-    for node in source.nodes:
-        _guarded(scope, node, source.opset)
-    for name in source.outputs:
+    for node in meant.nodes:
+        _guarded(scope, node, meant.opset)
+    for name in meant.outputs:
         refuse_selected(scope, [name], f"output {name!r}")
-    remark(scope, source)
-    graph = _finish(scope, source, inputs, readings_of(stored, source, scope.own_names))
+    remark(scope, meant)
+    graph = _finish(scope, meant, inputs, readings_of(source.stored, meant, scope.own_names))
     return replace(graph, batch_axes={inputs[name]: axis for name, axis in bound.axes.items() if axis != 0})
-
-
-def _prepared(
-    stored: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str], biases: Sequence[str]
-) -> SourceModel:
-    """The model as its author meant it: what exporters did undone, the spec's word on sharing, the plan's on biases."""
-    try:
-        apart = told_apart(restored(with_module_tensors(with_module_paths(stored))), untied)
-        source = shared_as_told(apart, tied, untied)
-        written = without_masked_writes(with_smoothing(without_bag_loops(source)))
-        return with_biases(_without_replaced(written, stored), biases)
-    except _FOREIGN as problem:
-        raise ModelError(
-            f"what its exporter says of its parameters does not fit it: {problem}",
-            where="model",
-            hint="is the file damaged, or edited after the export?",
-        ) from None
-
-
-def _without_replaced(source: SourceModel, stored: SourceModel) -> SourceModel:
-    """The model without initializers that no node reads, unless none did in the file either."""
-    read = {name for node in source.nodes for name in node.inputs} | set(source.outputs)
-    spare = set(stored.initializers) - {name for node in stored.nodes for name in node.inputs}
-    kept = read | spare
-    return replace(source, initializers={name: array for name, array in source.initializers.items() if name in kept})
 
 
 def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormMode) -> Scope:
@@ -166,7 +167,7 @@ def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
         if problem.where in ("", node.name):
             problem.where = node.where
         raise
-    except _FOREIGN as problem:
+    except FOREIGN as problem:
         raise ModelError(
             f"its operands do not fit its definition: {problem}", where=node.where, hint="run onnx.checker on the model"
         ) from None

@@ -40,7 +40,7 @@ def add_build(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("--target", default="host", help="see `pockfarm targets` (default: host, this machine)")
     command.add_argument("--out", type=Path, metavar="FILE.pfb", help="the bundle; needed without --stop-after")
     command.add_argument(
-        "--stop-after", metavar="STAGE", help="import, forward, lower, fuse, …: build no further and write no bundle"
+        "--stop-after", metavar="STAGE", help="source, import, forward, lower, …: build no further and write no bundle"
     )
     command.add_argument("--print", action="store_true", dest="shown", help="print what that stage made, as text")
     words = "the bundle also holds the step as a shared library for apps (`library: true` in the spec)"

@@ -66,7 +66,8 @@ LAYERS: dict[str, Layers] = {
         "pieces",  # what rows are written with
         "sliding",
         "rows",
-        "importer",
+        "source_passes",  # the file, as its author meant it
+        ("importer", "source_text"),
     ),
     "compiler.codegen": (
         ("artefacts", "choice"),  # what is built, and one way to schedule it

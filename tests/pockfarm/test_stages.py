@@ -12,7 +12,7 @@ from compiler.stages import STAGES
 from examples.models import MODELS
 from pockfarm.cli import main
 
-HEADS = {"plan": "plan", "memory": "memory", "kernels": "kernels"} | dict.fromkeys(
+HEADS = {"source": 'source opset 18 of "pockfarm examples"', "plan": "plan", "memory": "memory", "kernels": "kernels"} | dict.fromkeys(
     ("lower", "fuse", "schedule", "place"), "program train"
 )
 
@@ -56,7 +56,7 @@ def test_later_stages_do_not_run(model: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--stop-after", "fused", "--print"], "no stage 'fused' (stages: import, forward, plan,"),
+        (["--stop-after", "fused", "--print"], "no stage 'fused' (stages: source, import, forward, plan,"),
         (["--print"], "say which with --stop-after"),
         ([], "needs --out FILE.pfb, or --stop-after STAGE"),
         (["--stop-after", "lower", "--out", "x.pfb"], "leave out --out"),

@@ -63,7 +63,7 @@ def called_after(node: SourceNode, name: str) -> SourceNode:
 # ------------------------------------------------------------------------------------------------------------ functions
 
 
-def without_functions(source: SourceModel, limits: ModelLimits) -> SourceModel:
+def inline_functions(source: SourceModel, limits: ModelLimits) -> SourceModel:
     """The model with the bodies of its functions in place of their calls. Raises: LimitExceeded, ModelError."""
     if not source.functions:
         return source
@@ -171,7 +171,7 @@ def _with_values(node: SourceNode, values: Mapping[str, AttributeValue], call: S
 # ----------------------------------------------------------------------------------------------------------- sub-graphs
 
 
-def with_lifted_initializers(source: SourceModel) -> SourceModel:
+def lift_initializers(source: SourceModel) -> SourceModel:
     """The model with what its sub-graphs store among its own initializers, under the same names where they are free."""
     if not any(isinstance(value, Body) for node in source.nodes for value in node.attributes.values()):
         return source

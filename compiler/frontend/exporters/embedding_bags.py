@@ -36,7 +36,7 @@ class _Bags:
     indices: str = ""
 
 
-def without_bag_loops(source: SourceModel) -> SourceModel:
+def reduce_bags(source: SourceModel) -> SourceModel:
     """The model with embedding bags as reductions; unchanged if it has none."""
     if not any(node.op_type == "Loop" for node in source.nodes):
         return source

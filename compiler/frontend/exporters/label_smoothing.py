@@ -19,7 +19,7 @@ _SMOOTHING = 5
 """Which argument of the call it is."""
 
 
-def with_smoothing(source: SourceModel) -> SourceModel:
+def smooth_labels(source: SourceModel) -> SourceModel:
     """The model with each cross-entropy as its author wrote it. Raises: UnsupportedOperator, with class weights."""
     smoothed = {node.outputs[0]: _smoothing(node) for node in source.nodes if node.torch_op.startswith(_CALL)}
     if not any(smoothed.values()):

@@ -20,7 +20,7 @@ from compiler.graph import Array
 _SAME = ("Cast", "CastLike", "Identity")
 
 
-def without_masked_writes(source: SourceModel) -> SourceModel:
+def select_masked_writes(source: SourceModel) -> SourceModel:
     """The model with choices in place of writes through masks; unchanged if it has none."""
     if not any(node.op_type == "NonZero" for node in source.nodes):
         return source

@@ -16,7 +16,7 @@ from compiler.frontend.file.source import SourceModel
 _MOST_REPEATED = 6
 
 
-def with_module_paths(source: SourceModel) -> SourceModel:
+def name_modules(source: SourceModel) -> SourceModel:
     """The model with the paths that fit its tensors; unchanged if no path can be read in two ways."""
     if source.producer != "pytorch" or source.record is not None:
         return source

@@ -50,7 +50,7 @@ class _Layer:
         return self.bias.removesuffix(".bias")
 
 
-def with_biases(source: SourceModel, targets: Sequence[str]) -> SourceModel:
+def create_biases(source: SourceModel, targets: Sequence[str]) -> SourceModel:
     """The model with zero biases for the layers that `targets` mean.
 
     Raises: PlanError for a target without wildcards of which one takes none, and for one of which none does.

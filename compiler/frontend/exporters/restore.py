@@ -28,7 +28,7 @@ _STAND_INS = (("aten.group_norm", "InstanceNormalization"),)
 """(operator, ONNX node of its decomposition) whose scale and shift are ones and zeros, no parameters."""
 
 
-def restored(source: SourceModel) -> SourceModel:
+def restore_parameters(source: SourceModel) -> SourceModel:
     """The model with every parameter of the module under its own name; unchanged if the file has no record."""
     if source.record is None:
         return source

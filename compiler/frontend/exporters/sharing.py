@@ -12,7 +12,7 @@ from compiler.errors import SpecError
 from compiler.frontend.file.source import SourceModel, SourceNode, free_name
 
 
-def shared_as_told(source: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
+def tie_and_untie(source: SourceModel, tied: Sequence[Sequence[str]], untied: Sequence[str]) -> SourceModel:
     """The model with `tied` and `untied` applied.
 
     Of tied initializers the first one's name stays. An untied one stays with its first reader; the others get

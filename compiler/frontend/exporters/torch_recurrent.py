@@ -29,7 +29,7 @@ class _Work:
     prologue: list[SourceNode] = field(default_factory=list)
 
 
-def with_module_tensors(source: SourceModel) -> SourceModel:
+def restore_recurrent(source: SourceModel) -> SourceModel:
     """The model with the tensors of its recurrent modules; unchanged if it has none that were folded."""
     layers = [position for position, node in enumerate(source.nodes) if _is_folded(source, node)]
     if source.producer != "pytorch" or not layers:

@@ -34,7 +34,7 @@ _CALL = re.compile(r"_\d+$")
 _SPEC = "decide in the spec: `tied: [[a, b]]`, `untied: [name]`"
 
 
-def told_apart(source: SourceModel, untied: Collection[str]) -> SourceModel:
+def tell_parameters_apart(source: SourceModel, untied: Collection[str]) -> SourceModel:
     """The model with its parameters named and told apart as far as the file tells; unchanged if it has a record.
 
     Initializers in `untied` are not guessed to be one with others.

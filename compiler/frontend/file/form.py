@@ -19,6 +19,15 @@ def check_form(source: SourceModel) -> SourceModel:
     return source
 
 
+def form_problem(source: SourceModel) -> str:
+    """What `check_form` says of a model; empty for one that is well formed."""
+    try:
+        check_form(source)
+    except ModelError as problem:
+        return str(problem)
+    return ""
+
+
 def _check_nodes(nodes: Iterable[SourceNode], known: set[str]) -> None:
     for node in nodes:
         for name in node.inputs:

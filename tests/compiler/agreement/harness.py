@@ -17,6 +17,7 @@ import torch
 
 from compiler.api import BuildSettings, compile_training
 from compiler.frontend.importer import import_model
+from compiler.frontend.source_passes import Wishes
 from compiler.graph import Parameter
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.precision import Compute, Frozen
@@ -107,7 +108,11 @@ class Built:
 def build(case: Case, target: str | Target, folder: Path, cache: Path, runner: tuple[str, ...] = ()) -> Built:
     """Compile the case's step for a target and unpack it; its first checkpoint holds the author's parameters."""
     graph = import_model(
-        case.model, input_shapes={}, batch=case.batch, batch_norm=case.batch_norm, create_biases=case.plan.create_biases
+        case.model,
+        input_shapes={},
+        batch=case.batch,
+        batch_norm=case.batch_norm,
+        wishes=Wishes(create_biases=case.plan.create_biases),
     )
     board = load(target) if isinstance(target, str) else target
     bundle = compile_training(

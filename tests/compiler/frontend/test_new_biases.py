@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from compiler.api import BuildSettings
 from compiler.errors import ModelError, PlanError
 from compiler.frontend.importer import import_model
+from compiler.frontend.source_passes import Wishes
 from compiler.graph import Graph
 from compiler.kernels.spec import signature
 from compiler.pipeline import walk
@@ -51,7 +52,7 @@ def models() -> dict[str, bytes]:
 
 
 def with_biases(model: bytes, *targets: str) -> Graph:
-    return import_model(model, input_shapes={}, batch=2, batch_norm="fold", create_biases=targets)
+    return import_model(model, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(create_biases=targets))
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)

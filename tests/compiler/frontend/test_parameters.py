@@ -9,6 +9,7 @@ from onnx import numpy_helper
 
 from compiler.errors import ModelError, PlanError, SpecError
 from compiler.frontend.importer import import_model
+from compiler.frontend.source_passes import Wishes
 from compiler.graph import Array, Graph
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.spec.documents import SparsePlan
@@ -170,7 +171,7 @@ def test_a_fresh_vector_that_two_nodes_read_is_one_parameter_unless_the_spec_say
     graph = imported(model)
     assert set(graph.named_parameters()) == {"a.weight", "b.weight", "zeros"}
     assert [warning.code for warning in graph.warnings] == ["model.shared_fill"]
-    apart = import_model(model, input_shapes={}, batch=2, batch_norm="fold", untied=("zeros",))
+    apart = import_model(model, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(untied=("zeros",)))
     assert set(apart.named_parameters()) == {"a.weight", "b.weight", "zeros", "zeros@make_y"}
 
 
@@ -186,7 +187,7 @@ def test_what_the_spec_tells_apart_gets_names_that_nothing_has() -> None:
     for own in nodes:
         own.name = "twice"
     model = model_of(nodes, ROWS, initializers=stored)
-    graph = import_model(model, input_shapes={}, batch=2, batch_norm="fold", untied=("w",))
+    graph = import_model(model, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(untied=("w",)))
     assert set(graph.named_parameters()) == {"w", "w@twice", "w@twice'", "w@twice''"}
     feeds = feeds_for(graph)
     want = feeds["x"] @ np.linalg.matrix_power(stored["w"].astype(float), 3) @ stored["w@twice"]
@@ -198,13 +199,13 @@ def test_the_spec_ties_equal_initializers_and_refuses_others() -> None:
     nodes = [node("MatMul", ["x", "a"], ["h"]), node("MatMul", ["h", "b"], ["y"])]
     model = model_of(nodes, ROWS, initializers={"a": weight, "b": weight})
     assert set(imported(model).named_parameters()) == {"a", "b"}
-    tied = import_model(model, input_shapes={}, batch=2, batch_norm="fold", tied=(("a", "b"),))
+    tied = import_model(model, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(tied=(("a", "b"),)))
     assert set(tied.named_parameters()) == {"a"}
     other = model_of(nodes, ROWS, initializers={"a": weight, "b": weight + 1})
     with pytest.raises(SpecError, match=r"spec\.tied\[0\]: 'b' differs from 'a'"):
-        import_model(other, input_shapes={}, batch=2, batch_norm="fold", tied=(("a", "b"),))
+        import_model(other, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(tied=(("a", "b"),)))
     with pytest.raises(SpecError, match=r"spec\.untied\[0\]: the model has no initializer 'c'"):
-        import_model(other, input_shapes={}, batch=2, batch_norm="fold", untied=("c",))
+        import_model(other, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(untied=("c",)))
 
 
 def test_a_matrix_shared_through_identity_stays_one_parameter() -> None:
