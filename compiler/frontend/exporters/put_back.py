@@ -3,7 +3,6 @@
 The record names the operators that a folded initializer came through, not their operands. That is enough where
 
 * an operator has an inverse and no other operand (`exp(s)`, `-exp(a)`): the parameter is computed back,
-* a number is added to a parameter, as the source line of its reader says (`(1.0 + self.weight)`),
 * a Linear of parameters that the file still holds gives its bias in every row: it was called on zeros, as the first
   step of a recurrent cell is,
 * a sum of squares equals that of a parameter that the file still holds.
@@ -14,8 +13,7 @@ Ensures: what the step computes equals what was stored, to float32's rounding. W
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +27,6 @@ from compiler.frontend.exporters.restoration import (
     fresh,
     give_view,
     hold,
-    is_nowhere,
     see,
 )
 from compiler.frontend.file.source import SourceNode
@@ -41,13 +38,7 @@ _LARGEST_START = 1 << 14
 _SPREAD = 1e-6
 """How far apart, at most, two numbers may be that give neighbours in float32."""
 _NOTHING = np.zeros(0, np.float32)
-_NUMBER = r"\d+(?:\.\d*)?"
 _ROUNDING = 1e-6
-_LINE = re.compile(
-    rf"[(,]\s*(?:(?P<before>{_NUMBER})\s*\+\s*)?self\.(?P<leaf>\w+)(?:\.float\(\))?"
-    rf"(?:\s*\+\s*(?P<after>{_NUMBER}))?\s*[),]"
-)
-"""`(1.0 + self.weight.float())`, and the like: a whole argument, or what stands in parentheses of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +68,7 @@ def put_back(work: Restoration, name: str, reads: Sequence[Read], *, in_one_piec
     else:
         silent = all(not work.source.nodes[read.node].call.result for read in reads)
         found = silent and _started(work, name, reads, alone=True)
-    return found or _shifted(work, name, reads)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- from an inverse
@@ -138,59 +129,6 @@ def _backward(array: Array, chain: Sequence[_Inverse]) -> Array:
     for step in reversed(chain):
         array = step.backward(array)
     return array
-
-
-# ------------------------------------------------------------------------------------------------- from a source line
-
-
-def _shifted(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
-    """Each reader says which of its module's parameters it adds which number to; equal sums are stored once."""
-    told = [_told_shift(work, name, read) for read in reads]
-    if any(one is None for one in told):
-        return False
-    array = work.source.initializers[name]
-    for read, one in zip(reads, told, strict=True):
-        assert one is not None
-        member, shift = one
-        stored = work.initializers.get(member)
-        if stored is not None and not np.array_equal(stored + array.dtype.type(shift), array):
-            return False
-        if stored is None and not hold(work, member, (array.astype(np.float64) - shift).astype(array.dtype)):
-            return False
-        if stored is None:
-            work.computed_back.append(member)
-        key = (member, f"{name} shifted")
-        if key not in work.views:
-            node = work.source.nodes[read.node]
-            number, output = fresh(work, f"{member}:shift"), fresh(work, f"{member}:add")
-            work.initializers[number] = np.asarray(shift, array.dtype)
-            work.constants.add(number)
-            made = SourceNode(node.name, "Add", (member, number), (output,), {}, node.module, node.torch_op)
-            work.prologue.append(made)
-            work.views[key] = output
-        see(work, (read,), work.views[key])
-    return True
-
-
-def _told_shift(work: Restoration, name: str, read: Read) -> tuple[str, float] | None:
-    """(parameter, number added to it), if the line that the reader came from says so and nothing speaks against it."""
-    node, record = work.source.nodes[read.node], work.record
-    argument, match = argument_of(work, read), _only(_LINE.finditer(node.line))
-    operators, _ = operators_behind(name, record)
-    if operators != ["add"] or operators_behind(argument, record)[0] != ["add"] or match is None:
-        return None
-    numbers = [number for number in (match["before"], match["after"]) if number]
-    member = f"{node.module}.{match['leaf']}".lstrip(".")
-    is_own = member in record.origins(name) if argument == name else is_nowhere(work, member)
-    if len(numbers) != 1 or member not in record.parameters or not is_own:
-        return None
-    return member, float(numbers[0])
-
-
-def _only(matches: Iterable[re.Match[str]]) -> re.Match[str] | None:
-    """The one that adds a number; None if there is none, or several."""
-    found = [match for match in matches if match["before"] or match["after"]]
-    return found[0] if len(found) == 1 else None
 
 
 # ------------------------------------------------------------------------------------------------- from what it equals

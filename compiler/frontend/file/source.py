@@ -21,7 +21,6 @@ from compiler.frontend.file.torch_record import (
     NO_CALL,
     TorchCall,
     TorchRecord,
-    source_line,
     told_by,
     torch_call,
     torch_record,
@@ -81,8 +80,6 @@ class SourceNode:
     """Of a call of a model-local function, that function's; empty for the standard's operators."""
     opset: int = 0
     """Version of the standard that it is written in; 0: the model's."""
-    line: str = ""
-    """The line of the module's source that it came from, if the exporter tells."""
 
     def operand(self, index: int) -> str:
         """Name of input `index`, or an empty text if it is left out."""
@@ -257,7 +254,6 @@ def parsed_node(node: Any, index: int) -> SourceNode:
         *origin,
         call=torch_call(told),
         domain=_plain(node.domain),
-        line=source_line(told),
     )
 
 

@@ -18,7 +18,6 @@ DETACH = "aten.detach.default"
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 CALL = "pkg.torch.onnx.fx_node"
-STACK = "pkg.torch.onnx.stack_trace"
 
 _SPECS = (
     re.compile(r"^(?P<name>\w+): (?P<kind>[A-Z_]+)(?: target='(?P<target>[^']*)')?", re.MULTILINE),
@@ -126,11 +125,6 @@ def torch_call(told: Mapping[str, str]) -> TorchCall:
     positional = arguments.partition(", kwargs = ")[0].removeprefix("(").removesuffix(")")
     written = tuple(part.strip() for part in _POSITIONAL.findall(positional[:_LONGEST]))
     return TorchCall(called[1], tuple(_ARGUMENT.findall(arguments)), written)
-
-
-def source_line(told: Mapping[str, str]) -> str:
-    """The innermost line of source that a node's metadata tells of, or an empty text."""
-    return told.get(STACK, "").rstrip().rpartition("\n")[2].strip()[:_LONGEST]
 
 
 def _signature(text: str) -> dict[str, tuple[str, str]]:

@@ -437,10 +437,10 @@ def _names(*names: str) -> frozenset[str]:
 
 CASES: Mapping[str, Authored] = {
     "exp-scale": Authored(ExpScale, _rows, recovered=_names("log_scale")),
-    "one-plus-weight": Authored(GemmaNorm, _rows, recovered=_names("weight"), torchscript=False),
+    "one-plus-weight": Authored(GemmaNorm, _rows, folded=_names("weight"), torchscript=False),
     "magnitudes": Authored(PositiveWeight, _rows, folded=_names("V")),
     "weight-norm": Authored(WeightNorm, _rows, folded=_names("V", "g"), torchscript=False),
-    "partly-folded": Authored(PartlyFolded, _rows, torchscript=False),
+    "partly-folded": Authored(PartlyFolded, _rows, folded=_names("gain"), torchscript=False),
     "transposed-product": Authored(TransposedProduct, _rows, torchscript=False),
     "unrolled-rnn": Authored(UnrolledRnn, _sequences),
     "standardised-input": Authored(Standardised, _rows, unlabelled=_names("mean", "deviation")),
