@@ -22,7 +22,7 @@ from benchmarks.models import MODELS
 from compiler.errors import PlanError
 from compiler.export.names import OnnxNames
 from compiler.frontend.exporters.restore import restore_parameters
-from compiler.frontend.file.source import parse_model
+from compiler.frontend.file.parse import parse_model
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import CLEAN_UP, FORWARD_PASSES, run_passes

@@ -16,8 +16,9 @@ from compiler.frontend.expansion.selected import read_selected, refuse_selected
 from compiler.frontend.expansion.stand_ins import define, stands_in
 from compiler.frontend.exporters.readings import readings_of
 from compiler.frontend.file.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.frontend.file.parse import parse_model
 from compiler.frontend.file.prescan import prescan
-from compiler.frontend.file.source import AttributeValue, SourceModel, SourceNode, parse_model
+from compiler.frontend.file.source import AttributeValue, SourceModel, SourceNode
 from compiler.frontend.file.torch_record import UNOPTIMIZED
 from compiler.frontend.folds import FOLDS, cast_target, shape_vector
 from compiler.frontend.input_axes import BatchAxis

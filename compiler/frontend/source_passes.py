@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 
 from compiler.errors import ModelError
-from compiler.frontend.expansion.bodies import inline_functions, lift_initializers
+from compiler.frontend.expansion.bodies import inline_functions
+from compiler.frontend.exporters.constant_weights import lift_weights
 from compiler.frontend.exporters.embedding_bags import reduce_bags
 from compiler.frontend.exporters.label_smoothing import smooth_labels
 from compiler.frontend.exporters.masked_writes import select_masked_writes
@@ -70,10 +71,10 @@ def prepared(parsed: SourceModel, wishes: Wishes, limits: ModelLimits, trace: Tr
 
 
 def file_passes(limits: ModelLimits) -> Passes[SourceModel]:
-    """What the format's own means of writing shorter stand for."""
+    """What the format's own ways to write it stand for."""
     return (
-        as_pass(lift_initializers),  # first: a function's call must not hide what its sub-graphs hold
-        as_pass(partial(inline_functions, limits=limits)),  # all others see nodes of the standard only
+        as_pass(partial(inline_functions, limits=limits)),  # first: all others see nodes of the standard only
+        as_pass(lift_weights),  # what is read from a Constant is then read as from an initializer, by all others
     )
 
 

@@ -15,6 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from compiler.errors import ModelError
+from compiler.frontend.file.stored_tensors import stored_tensors
 from compiler.tensors import Array
 
 MAX_AXES = 6
@@ -38,13 +39,13 @@ class Match:
 
 
 def match_tensors(model: bytes, weights: Mapping[str, Array]) -> dict[str, Match]:
-    """Weight -> the initializer of the file that it became; a weight that the file does not hold has none.
+    """Weight -> the stored tensor of the file that it became; a weight that the file does not hold has none.
 
     Raises: ModelError naming the weight and the tensors, where several could be it.
     """
     proto = onnx.ModelProto()
     proto.ParseFromString(model)
-    stored = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer}
+    stored = {held.name: numpy_helper.to_array(held.tensor) for held in stored_tensors(proto).values()}
     tensors = {name: array for name, array in stored.items() if array.dtype.kind == "f" and array.size}
     found: dict[str, Match] = {}
     taken: dict[str, str] = {}

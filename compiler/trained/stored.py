@@ -18,6 +18,8 @@ from onnx import numpy_helper
 from compiler.errors import ModelError
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.file.external_data import fill_in
+from compiler.frontend.file.source import free_name
+from compiler.frontend.file.stored_tensors import read_inside, stored_tensors
 from compiler.origins import Origins, Reading
 from compiler.tensors import Array
 from compiler.trained.data_files import DataFile, location_of, refer
@@ -61,7 +63,7 @@ class StoredModel:
         self._proto = onnx.ModelProto.FromString(model)
         self._external = external
         self._outside = fill_in(self._proto, external)
-        self._tensors = {tensor.name: tensor for tensor in self._proto.graph.initializer}
+        self._tensors = {stored.name: stored.tensor for stored in stored_tensors(self._proto).values()}
         self._readings = {(reading.node, reading.index): reading for reading in origins.readings}
         self._apart = {reading.stored for reading in origins.readings} - self._tensors.keys()
         """Values of the file that are tensors of their own, though a node makes them of another one."""
@@ -100,8 +102,6 @@ class StoredModel:
         for node in self._proto.graph.node:
             if name in node.output and node.op_type == "Identity":
                 return self._array(node.input[0])
-            if name in node.output and node.op_type == "Constant" and node.attribute[0].name == "value":
-                return np.asarray(numpy_helper.to_array(node.attribute[0].t))
         raise ModelError("the file does not hold it", where=f"tensor {name!r}")
 
     def with_tensors(
@@ -113,10 +113,10 @@ class StoredModel:
         """
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
-        held = {tensor.name: tensor for tensor in proto.graph.initializer}
+        held = {stored.name: stored.tensor for stored in stored_tensors(proto).values()}
         files = {location: DataFile(memoryview(data).cast("B")) for location, data in self._external.items()}
         uses: dict[str, list[_Use]] = {}
-        for stored, use in self._uses(proto.graph):
+        for stored, use in self._uses(proto):
             uses.setdefault(stored, []).append(use)
         taken = {*self._tensors, *(name for node in proto.graph.node for name in node.output)}
         tensors = {**others, **changed}
@@ -132,7 +132,7 @@ class StoredModel:
                 if kind == kept:
                     _replace(held[stored], array, files)
                     continue
-                name = _free(kind.tensor, taken)
+                name = free_name(kind.tensor, taken)
                 _add(proto.graph.initializer.add(), name, array, files)
                 added.append(name)
                 for use in readers:
@@ -143,18 +143,17 @@ class StoredModel:
         _add_sums(proto.graph, sums, taken)
         return Rewritten(Files(proto.SerializeToString(), files), tuple(added))
 
-    def _uses(self, graph: Any) -> Iterator[tuple[str, _Use]]:
-        """(what the file names there, use) of every input that reads an initializer or a tensor of the author's."""
-        for node in graph.node:
+    def _uses(self, proto: Any) -> Iterator[tuple[str, _Use]]:
+        """(what the file names there, use) of every input that reads a stored tensor or a tensor of the author's."""
+        for node in proto.graph.node:
             dropped = range(len(node.input), len(node.input) + 3)
             for index in [*range(len(node.input)), *dropped]:
                 name = node.input[index] if index < len(node.input) else ""
                 if name in self._tensors or (node.output[0], index) in self._readings:
                     yield name, _Use(node, index, self._seen(node, index))
-            for body in _bodies(node):
-                for name in _names_read(body):
-                    if name in self._tensors:
-                        yield name, _Use(None, 0, _Seen(name))
+        for name in read_inside(proto, stored_tensors(proto)):
+            if name in self._tensors:
+                yield name, _Use(None, 0, _Seen(name))
 
     def _kept(self, stored: str, kinds: list[_Seen | None]) -> _Seen | None:
         """Whose elements the file's own initializer holds from now on."""
@@ -175,21 +174,6 @@ class StoredModel:
         elif seen.view:
             array = array.reshape(old.shape) if seen.view == "Reshape" else np.broadcast_to(array, old.shape)
         return array.astype(old.dtype, copy=False)
-
-
-def _bodies(node: Any) -> Iterator[Any]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _names_read(graph: Any) -> Iterator[str]:
-    for node in graph.node:
-        yield from node.input
-        for body in _bodies(node):
-            yield from _names_read(body)
-    yield from (value.name for value in graph.output)
 
 
 def _replace(tensor: Any, array: Array, files: Mapping[str, DataFile]) -> None:
@@ -229,7 +213,7 @@ def _add_sums(graph: Any, sums: Mapping[str, str], taken: set[str]) -> None:
         nodes.append(node)
         name = node.output[0] if node.output else ""
         if name in sums:
-            node.output[0] = _free(f"{name}_without_bias", taken)
+            node.output[0] = free_name(f"{name}_without_bias", taken)
             label = f"{node.name}_bias" if node.name else ""
             nodes.append(onnx.helper.make_node("Add", [node.output[0], sums[name]], [name], name=label))
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -243,10 +227,3 @@ def _rewire(use: _Use, name: str) -> None:
     while len(use.node.input) <= use.place:
         use.node.input.append("")
     use.node.input[use.place] = name
-
-
-def _free(wanted: str, taken: set[str]) -> str:
-    while wanted in taken:
-        wanted += "'"
-    taken.add(wanted)
-    return wanted

@@ -1,8 +1,7 @@
 """Bodies put in place: the nodes of a sub-graph or a function among those of its caller, under names of their own.
 
-Model-local functions are put in place before anything else looks at the model; the initializers of sub-graphs become
-the model's, so that they are parameters like all others. Sub-graphs are put in place by the import, which knows
-conditions and trip counts (`control.py`).
+Model-local functions are put in place before anything else looks at the model. Sub-graphs are put in place by the
+import, which knows conditions and trip counts (`control.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from compiler.frontend.file.source import (
     SourceNode,
     free_name,
 )
-from compiler.graph import Array
 
 
 def place(
@@ -140,7 +138,7 @@ class _Inlining:
 
 def _names_in(body: Body) -> set[str]:
     made = (name for node in body.nodes for name in node.outputs)
-    return {*body.inputs, *body.captured, *body.initializers, *made}
+    return {*body.inputs, *body.captured, *made}
 
 
 def _arguments(body: Body, node: SourceNode) -> dict[str, str]:
@@ -166,42 +164,3 @@ def _with_values(node: SourceNode, values: Mapping[str, AttributeValue], call: S
             value = called(value, values, call)
         attributes[name] = value
     return replace(node, attributes=attributes)
-
-
-# ----------------------------------------------------------------------------------------------------------- sub-graphs
-
-
-def lift_initializers(source: SourceModel) -> SourceModel:
-    """The model with what its sub-graphs store among its own initializers, under the same names where they are free."""
-    if not any(isinstance(value, Body) for node in source.nodes for value in node.attributes.values()):
-        return source
-    initializers, taken = dict(source.initializers), source.value_names()
-    nodes = tuple(_lifted(node, initializers, taken)[0] for node in source.nodes)
-    return replace(source, nodes=nodes, initializers=initializers)
-
-
-def _lifted(node: SourceNode, initializers: dict[str, Array], taken: set[str]) -> tuple[SourceNode, tuple[str, ...]]:
-    """The node with what its sub-graphs stored as further inputs, and the names of those."""
-    further: dict[str, None] = {}
-    attributes = dict(node.attributes)
-    for key, body in node.attributes.items():
-        if isinstance(body, Body):
-            attributes[key], found = _lifted_body(body, initializers, taken, len(node.inputs) + len(further))
-            further.update(dict.fromkeys(found))
-    inputs = (*node.inputs, *further)
-    return replace(node, inputs=inputs, attributes=attributes), tuple(further)
-
-
-def _lifted_body(
-    body: Body, initializers: dict[str, Array], taken: set[str], first: int
-) -> tuple[Body, tuple[str, ...]]:
-    own = {name: free_name(name, taken) for name in body.initializers}
-    initializers.update({own[name]: array for name, array in body.initializers.items()})
-    nodes, names = [], list(own.values())
-    for node in body.nodes:
-        changed, found = _lifted(renamed(node, own), initializers, taken)
-        nodes.append(changed)
-        names += found
-    captured = {**body.captured, **{name: first + position for position, name in enumerate(names)}}
-    outputs = tuple(own.get(name, name) for name in body.outputs)
-    return replace(body, nodes=tuple(nodes), outputs=outputs, initializers={}, captured=captured), tuple(names)

@@ -15,7 +15,8 @@ import onnx
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import ModelError
 from compiler.frontend.expansion.bodies import called
-from compiler.frontend.file.source import OPSETS, AttributeValue, Body, SourceNode, parsed_attribute, parsed_node
+from compiler.frontend.file.parse import parsed_attribute, parsed_node
+from compiler.frontend.file.source import OPSETS, AttributeValue, Body, SourceNode
 from compiler.frontend.scope import Scope
 from compiler.values import Value
 

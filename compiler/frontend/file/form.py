@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from compiler.errors import ModelError
 from compiler.frontend.file.source import Body, SourceModel, SourceNode
@@ -14,7 +14,7 @@ def check_form(source: SourceModel) -> SourceModel:
     _define(known, [value.name for value in source.inputs], "graph inputs")
     _check_nodes(source.nodes, known)
     for (domain, name), function in source.functions.items():
-        _check_body(function.body, f"function {domain}::{name}")
+        _check_body(function.body, f"function {domain}::{name}", source.initializers)
     _check_outputs(source.outputs, known)
     return source
 
@@ -40,8 +40,8 @@ def _check_nodes(nodes: Iterable[SourceNode], known: set[str]) -> None:
                 _check_body(value, node.where)
 
 
-def _check_body(body: Body, where: str) -> None:
-    known = {*body.initializers, *body.captured}
+def _check_body(body: Body, where: str, around: Collection[str] = ()) -> None:
+    known = {*body.captured, *around}
     _define(known, body.inputs, where)
     _check_nodes(body.nodes, known)
     for name in body.outputs:

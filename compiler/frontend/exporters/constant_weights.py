@@ -1,0 +1,102 @@
+"""Weights that a file holds in Constant nodes, of its graph, its branches and its functions: parameters like initializers.
+
+Rewrites: a Constant that is a weight -> an initializer under the name of `stored_tensors`. Requires: a file without
+PyTorch's record, which says itself what a parameter is; floats, more than one. Ensures: where the file holds other
+tensors as initializers, a Constant is a weight only if an operator takes it where it takes weights; the others are
+literals of the author's. Why: some exporters write no initializers at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.element_types import holds_reals
+from compiler.frontend.file.source import Body, SourceModel, SourceNode
+from compiler.graph import Array
+
+WEIGHT_INPUTS: Mapping[str, tuple[int, ...]] = {
+    "BatchNormalization": (1, 2, 3, 4),
+    "Conv": (1, 2),
+    "ConvTranspose": (1, 2),
+    "GRU": (1, 2, 3),
+    "Gather": (0,),
+    "Gemm": (1, 2),
+    "GroupNormalization": (1, 2),
+    "InstanceNormalization": (1, 2),
+    "LSTM": (1, 2, 3, 7),
+    "LayerNormalization": (1, 2),
+    "MatMul": (0, 1),
+    "PRelu": (1,),
+    "RNN": (1, 2, 3),
+}
+"""Where operators take what layers learn."""
+_CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_VIEWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def lift_weights(source: SourceModel) -> SourceModel:
+    """The model with weights of Constant nodes among its initializers; unchanged if it has none."""
+    stored = {} if source.record is not None else dict(_constants(source.nodes))
+    if not stored:
+        return source
+    if any(array.size > 1 and holds_reals(array) for array in source.initializers.values()):
+        stored = {name: stored[name] for name in dict.fromkeys(_weights(source.nodes, stored))}
+    nodes, renamed = _without(source.nodes, stored)
+    nodes = tuple(replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)) for node in nodes)
+    outputs = tuple(renamed.get(name, name) for name in source.outputs)
+    return replace(source, nodes=nodes, outputs=outputs, initializers={**source.initializers, **stored})
+
+
+def _bodies(node: SourceNode) -> Iterator[tuple[str, Body]]:
+    return ((key, value) for key, value in node.attributes.items() if isinstance(value, Body))
+
+
+def _constants(nodes: Sequence[SourceNode]) -> Iterator[tuple[str, Array]]:
+    for node in nodes:
+        array = node.attributes.get("value") if node.tensor else None
+        if isinstance(array, np.ndarray) and array.size > 1 and holds_reals(array):
+            yield node.tensor, array
+        for _, body in _bodies(node):
+            yield from _constants(body.nodes)
+
+
+def _weights(nodes: Sequence[SourceNode], candidates: Collection[str]) -> Iterator[str]:
+    """Those of some Constants that an operator beside them takes as weights, or that is added to such a product."""
+    tensors = {node.outputs[0]: node.tensor for node in nodes if node.tensor in candidates}
+    products: set[str] = set()
+    for node in nodes:
+        if node.op_type in _VIEWS:
+            if node.operand(0) in tensors:
+                tensors[node.outputs[0]] = tensors[node.operand(0)]
+            if node.operand(0) in products:
+                products.add(node.outputs[0])
+        taken = [node.operand(index) for index in WEIGHT_INPUTS.get(node.op_type, ())]
+        if node.op_type == "Add" and not products.isdisjoint(node.inputs):
+            taken = list(node.inputs)
+        yield from (tensors[name] for name in taken if name in tensors)
+        if node.op_type in _CONTRACTIONS and not tensors.keys().isdisjoint(taken):
+            products.add(node.outputs[0])
+        for _, body in _bodies(node):
+            yield from _weights(body.nodes, candidates)
+
+
+def _without(nodes: Sequence[SourceNode], lifted: Collection[str]) -> tuple[tuple[SourceNode, ...], dict[str, str]]:
+    """Nodes without the Constants of these tensors, and what the others read of them now: name here -> tensor."""
+    remaining: list[SourceNode] = []
+    reads: dict[str, str] = {}
+    for node in nodes:
+        if node.tensor in lifted:
+            reads[node.outputs[0]] = node.tensor
+            continue
+        inputs, attributes = list(node.inputs), dict(node.attributes)
+        for key, body in _bodies(node):
+            inner, inner_reads = _without(body.nodes, lifted)
+            inputs += [name for name in dict.fromkeys(inner_reads.values()) if name not in inputs]
+            captured = {local: inputs.index(name) for local, name in inner_reads.items()}
+            attributes[key] = replace(body, nodes=inner, captured={**body.captured, **captured})
+            reads |= {name: name for name in inner_reads.values()}
+        remaining.append(replace(node, inputs=tuple(inputs), attributes=attributes))
+    return tuple(remaining), reads

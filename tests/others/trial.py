@@ -1,0 +1,168 @@
+"""One file of others, brought by a spec alone: is it usable, and is what it trains what ONNX Runtime computes?
+
+*Usable*: it builds, the first loss equals ONNX Runtime's output put through the loss in NumPy, 20 steps on fixed data
+lower it, and the trained file's output, by ONNX Runtime, gives the loss that the next step would begin with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+import pockfarm
+from compiler.graph import Array
+from pockfarm.errors import PockfarmError
+
+STEPS = 20
+BATCH = 2
+FORWARD_TOLERANCE = 1e-4
+"""Of a loss, relative: float32 sums in another order."""
+EXTENTS = (64, 96, 128, 256, 512, 32, 48, 320, 640, 16, 8, 1000)
+"""Tried in turn for axes that a file leaves open, until ONNX Runtime takes them."""
+RATES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+"""Of Adam: the first that lowers the loss counts, as for a user who turns the rate down."""
+_NUMPY = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16, 11: np.float64, 3: np.int8, 2: np.uint8}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a file: `verdict` is usable, refused, wrong, or no reference."""
+
+    file: str
+    verdict: str
+    detail: str
+    seconds: float
+
+    def line(self) -> str:
+        """For a table."""
+        return f"{self.verdict:13} {self.seconds:6.1f} s  {self.file}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Example:
+    """Inputs that ONNX Runtime takes, and the output that a loss is taken of."""
+
+    feeds: Mapping[str, Array]
+    output: str
+    answer: Array
+    batch: int
+
+
+def tried(path: Path, name: str, spec: Mapping[str, Any]) -> Outcome:
+    """Bring a file; `spec` is what a user would add to it."""
+    begun = time.monotonic()
+
+    def ended(verdict: str, detail: str) -> Outcome:
+        return Outcome(name, verdict, " ".join(detail.split())[:600], time.monotonic() - begun)
+
+    example = example_of(path, spec)
+    if example is None:
+        return ended("no reference", "ONNX Runtime takes none of the shapes that were tried")
+    try:
+        return ended(*_trained(path, example, spec))
+    except PockfarmError as problem:
+        return ended("refused", str(problem))
+
+
+def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str, str]:
+    noise = np.random.default_rng(1).standard_normal(example.answer.shape)
+    labels = (example.answer + noise * max(float(example.answer.std()), 0.1)).astype(np.float32)
+    exact = float(np.square(example.answer.astype(np.float64) - labels).mean())
+    shapes = {key: list(array.shape) for key, array in example.feeds.items()}
+    detail = ""
+    for rate in RATES:
+        tuned = pockfarm.fine_tune(
+            path,
+            None,
+            {**example.feeds, "y": labels},
+            spec={
+                "batch": example.batch,
+                "inputs": shapes,
+                "loss": {"kind": "mse"},
+                "optimizer": {"kind": "adam", "learning_rate": rate},
+                **spec,
+            },
+            output=example.output,
+            steps=STEPS,
+        )
+        first, last = tuned.losses[0], tuned.losses[-1]
+        detail = f"loss {first:.6g} (exact {exact:.6g}) to {last:.6g} at {rate:g}, {len(tuned.changed)} tensors learn"
+        if not abs(first - exact) <= FORWARD_TOLERANCE * exact:
+            return "wrong", detail
+        if last < first:
+            return _checked(tuned, example, labels, detail)
+    return "wrong", f"no rate lowers the loss: {detail}"
+
+
+def _checked(tuned: pockfarm.FineTuned, example: Example, labels: Array, detail: str) -> tuple[str, str]:
+    again = _session(tuned.onnx).run([example.output], dict(example.feeds))[0]
+    by_file = float(np.square(again.astype(np.float64) - labels).mean())
+    last = tuned.losses[-1]
+    verdict = "usable" if by_file < tuned.losses[0] else "wrong"
+    return verdict, f"{detail}; the trained file gives {by_file:.6g} after {last:.6g}"
+
+
+def example_of(path: Path, spec: Mapping[str, Any]) -> Example | None:
+    """Random inputs in the first shapes that ONNX Runtime takes; None if it takes none that are tried."""
+    model = onnx.load(path)
+    stored = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in stored]
+    session = _session(path.read_bytes())
+    for extents in _choices(inputs, spec):
+        feeds = {value.name: _drawn(value, extents, model) for value in inputs}
+        try:
+            answers = session.run(None, feeds)
+        except Exception:  # whatever ONNX Runtime says of shapes that do not fit: others are tried
+            continue
+        for output, answer in zip(session.get_outputs(), answers, strict=True):
+            if (
+                isinstance(answer, np.ndarray)
+                and answer.dtype.kind == "f"
+                and answer.size
+                and np.isfinite(answer).all()
+            ):
+                return Example(feeds, output.name, answer, next(iter(feeds.values())).shape[0])
+    return None
+
+
+def _session(model: bytes) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _choices(inputs: list[Any], spec: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+    """Extents by symbol: the batch, and one number for all other open axes, or two."""
+    symbols = list(dict.fromkeys(name for value in inputs for name, is_first in _open(value) if not is_first))
+    for extent in EXTENTS:
+        yield dict.fromkeys(symbols, extent)
+    for first, rest in itertools.product(EXTENTS, EXTENTS) if len(symbols) > 1 else ():
+        yield {symbol: first if number == 0 else rest for number, symbol in enumerate(symbols)}
+
+
+def _open(value: Any) -> Iterator[tuple[str, bool]]:
+    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+        if dim.dim_value <= 0:
+            yield dim.dim_param or f"{value.name}.{axis}", axis == 0
+
+
+def _drawn(value: Any, extents: Mapping[str, int], model: Any) -> Array:
+    symbols = dict(enumerate(value.type.tensor_type.shape.dim))
+    shape = tuple(
+        dim.dim_value if dim.dim_value > 0 else BATCH if axis == 0 else extents[dim.dim_param or f"{value.name}.{axis}"]
+        for axis, dim in symbols.items()
+    )
+    source = np.random.default_rng(7)
+    dtype = np.dtype(_NUMPY[value.type.tensor_type.elem_type])
+    if dtype.kind == "f":
+        return source.standard_normal(shape).astype(dtype)
+    return source.integers(0, 2 if dtype.kind == "b" else 20, shape).astype(dtype)
