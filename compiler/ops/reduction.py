@@ -39,6 +39,7 @@ _CUBE = TensorType("f32", (2, 3, 4))
 _EXAMPLES = (
     Example((_CUBE,), {"axes": (1,), "keepdims": True}, ("apart",)),
     Example((_CUBE,), {"axes": (0, 2), "keepdims": False}, ("apart",)),
+    Example((TensorType("f32", ()),), {"axes": (), "keepdims": False}),
 )
 
 
@@ -88,12 +89,15 @@ def _reduction(
         epilogue: Expr = Binary("mul", Ref(0), Const(scale(shape, attrs))) if scale else Ref(0)
         result = TensorType(outputs[0].dtype, tuple(shape[i] for i in kept))
         target = Access(result, tuple(axis(i) for i in kept))
+        if not axes:  # of a scalar, or of nothing: one axis of one turn
+            shape, axes = (*shape, 1), (len(shape),)
         return ReduceSpec(shape, axes, combine, (identity(inputs[0]),), Ref(0), target, epilogue)
 
     def to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
         out = OnnxWriter(node.output)
         axes, keep = ints(node.attrs, "axes"), int(flag(node.attrs, "keepdims"))
-        out.add(onnx, node.inputs[0], out.ints(*axes), output=node.output, keepdims=keep)
+        noop = {} if axes else {"noop_with_empty_axes": 1}
+        out.add(onnx, node.inputs[0], out.ints(*axes), output=node.output, keepdims=keep, **noop)
         return out.nodes
 
     def run(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:

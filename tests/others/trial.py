@@ -76,13 +76,14 @@ def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str
     noise = np.random.default_rng(1).standard_normal(example.answer.shape)
     labels = (example.answer + noise * max(float(example.answer.std()), 0.1)).astype(np.float32)
     exact = float(np.square(example.answer.astype(np.float64) - labels).mean())
+    samples = labels if labels.shape[:1] == (example.batch,) else labels.reshape(example.batch, *labels.shape)
     shapes = {key: list(array.shape) for key, array in example.feeds.items()}
     detail = ""
     for rate in RATES:
         tuned = pockfarm.fine_tune(
             path,
             None,
-            {**example.feeds, "y": labels},
+            {**example.feeds, "y": samples},
             spec={
                 "batch": example.batch,
                 "inputs": shapes,

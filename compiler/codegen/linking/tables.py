@@ -388,9 +388,14 @@ def _same_bytes_as(program: Program, value: Value) -> Value:
 
 
 def _with_batch(shape: tuple[int, ...], batch: int, name: str) -> tuple[int, ...]:
-    """The shape with the batch as its first axis: a first axis of `batch * t` becomes two axes, batch and t."""
+    """The shape with the batch as its first axis: a first axis of `batch * t` becomes two axes, batch and t.
+
+    Of a batch of one, the tensor is the sample.
+    """
     if shape and shape[0] == batch:
         return shape
+    if batch == 1:
+        return (1, *shape)
     if shape and shape[0] and shape[0] % batch == 0:
         return (batch, shape[0] // batch, *shape[1:])
     raise SpecError(f"shape {shape} does not begin with the batch ({batch})", where=name)
