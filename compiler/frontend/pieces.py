@@ -1,10 +1,13 @@
-"""What rows that move elements are written with: repetition, positions counted from the front."""
+"""What rows are written with: repetition, positions counted from the front, one axis or all from there on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 
-from compiler.frontend.call import Call
+from compiler.element_types import REAL
+from compiler.frontend.call import Call, Rule
+from compiler.frontend.file.source import OPSETS
 from compiler.frontend.scope import Known, Operand
 from compiler.values import Value
 
@@ -38,3 +41,18 @@ def checked_index(call: Call, position: int, extent: int) -> Operand:
         if not -extent <= low <= high < extent:
             call.fail(f"index {low if low < -extent else high} of an axis of extent {extent}")
     return index
+
+
+def over_axis(apply: Callable[[Call, Value, int], Value]) -> Rule:
+    """The row of an operator over one axis; before opset 13, over all axes from that one on, as if they were one."""
+
+    def rule(call: Call) -> Operand:
+        call.require_dtype(0, REAL)
+        shape, is_old = call.shape(0), call.opset < OPSETS[0]
+        axis = call.axis(call.attributes.integer("axis", 1 if is_old else -1), len(shape))
+        if not is_old or axis == len(shape) - 1:
+            return apply(call, call.value(0), axis)
+        flat = call.reshape(call.value(0), (prod(shape[:axis]), prod(shape[axis:])))
+        return call.reshape(apply(call, flat, 1), shape)
+
+    return rule

@@ -12,6 +12,8 @@ from functools import partial, wraps
 
 from compiler.errors import ModelError
 from compiler.frontend.expansion.bodies import inline_functions
+from compiler.frontend.expansion.older_opsets import upgrade
+from compiler.frontend.expansion.real_types import read_as_float32
 from compiler.frontend.exporters.constant_weights import lift_weights
 from compiler.frontend.exporters.embedding_bags import reduce_bags
 from compiler.frontend.exporters.label_smoothing import smooth_labels
@@ -74,6 +76,8 @@ def file_passes(limits: ModelLimits) -> Passes[SourceModel]:
     """What the format's own ways to write it stand for."""
     return (
         as_pass(partial(inline_functions, limits=limits)),  # first: all others see nodes of the standard only
+        as_pass(upgrade),  # one version of the standard from here on
+        as_pass(read_as_float32),  # before anything asks what holds real numbers
         as_pass(lift_weights),  # what is read from a Constant is then read as from an initializer, by all others
     )
 

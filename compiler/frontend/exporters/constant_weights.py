@@ -1,4 +1,4 @@
-"""Weights that a file holds in Constant nodes, of its graph, its branches and its functions: parameters like initializers.
+"""Weights in Constant nodes, of the graph, of its branches and of functions: parameters like initializers.
 
 Rewrites: a Constant that is a weight -> an initializer under the name of `stored_tensors`. Requires: a file without
 PyTorch's record, which says itself what a parameter is; floats, more than one. Ensures: where the file holds other

@@ -17,6 +17,7 @@ from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.file.external_data import fill_in
 from compiler.frontend.file.prescan import STANDARD_DOMAINS
 from compiler.frontend.file.source import (
+    OLDEST_OPSET,
     OPSETS,
     AttributeValue,
     Body,
@@ -30,7 +31,7 @@ from compiler.frontend.file.stored_tensors import Path, StoredTensor, stored_ten
 from compiler.frontend.file.torch_record import told_by, torch_call, torch_record
 from compiler.graph import Array
 
-_OTHER_OPSET = "export again with opset_version=18, or use onnx.version_converter"
+_OTHER_OPSET = "export again in opset 18 (torch.onnx.export(..., opset_version=18), tf2onnx --opset 18)"
 _QUOTED = re.compile(r"'([^']*)'")
 """The items of a list of names, as Python prints it: how the exporter stores its metadata."""
 
@@ -117,7 +118,7 @@ class _Parser:
         where = f"function {proto.name!r}"
         versions = [entry.version for entry in proto.opset_import if entry.domain in STANDARD_DOMAINS]
         opset = int(versions[0]) if versions else model_opset
-        if opset not in OPSETS:
+        if not OLDEST_OPSET <= opset <= OPSETS[-1]:
             raise UnsupportedOperator(_outside(opset), where=where, hint=_OTHER_OPSET)
         defaults = {one.name: self.attribute(one, where, (*path, one.name)) for one in proto.attribute_proto}
         body = Body(tuple(proto.input), tuple(proto.output), self.nodes(proto.node, path))
@@ -207,13 +208,13 @@ def _opset(proto: Any) -> int:
     versions = [entry.version for entry in proto.opset_import if entry.domain in STANDARD_DOMAINS]
     if len(set(versions)) != 1:
         raise ModelError(f"imports {len(versions)} versions of the standard operators, expected 1", where="model")
-    if versions[0] not in OPSETS:
+    if not OLDEST_OPSET <= versions[0] <= OPSETS[-1]:
         raise UnsupportedOperator(_outside(versions[0]), where="model", hint=_OTHER_OPSET)
     return int(versions[0])
 
 
 def _outside(opset: int) -> str:
-    return f"opset {opset} is outside {OPSETS[0]} to {OPSETS[-1]}"
+    return f"opset {opset} is outside {OLDEST_OPSET} to {OPSETS[-1]}"
 
 
 def _array(tensor: Any, where: str) -> Array:
@@ -234,10 +235,12 @@ def _input(value: Any) -> SourceInput:
 
 
 def _dimension(dim: Any) -> int | str | None:
+    """An extent, a symbol, or None: exporters also write -1, 0 and "?" for an extent that is open, each its own."""
     kind = dim.WhichOneof("value")
     if kind == "dim_value":
-        return int(dim.dim_value)
-    return str(dim.dim_param) or None if kind == "dim_param" else None
+        return int(dim.dim_value) if dim.dim_value > 0 else None
+    symbol = str(dim.dim_param).strip() if kind == "dim_param" else ""
+    return None if symbol in ("", "?", "-1") else symbol
 
 
 def _plain(domain: str) -> str:

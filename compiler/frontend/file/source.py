@@ -12,8 +12,11 @@ from compiler.frontend.file.torch_record import NO_CALL, TorchCall, TorchRecord
 from compiler.graph import Array
 from compiler.warnings import CompileWarning
 
+OLDEST_OPSET = 7
+"""What is older has other rules of broadcasting."""
 OPSETS = range(13, 29)
-"""Up to the newest that the `onnx` package knows, whose own cases the tests run; ONNX Runtime may know fewer."""
+"""In which the import reads nodes; older ones are written anew. Up to the newest that the `onnx` package knows, whose own
+cases the tests run; ONNX Runtime may know fewer."""
 
 
 @dataclass(frozen=True, slots=True)

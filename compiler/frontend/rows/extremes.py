@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.element_types import NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
+from compiler.frontend.pieces import over_axis
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 
@@ -53,14 +54,12 @@ def _loses(call: Call, x: Value, top: Value) -> Value:
     return call.emit("or", below, call.emit("and", call.emit("is_nan", top), number))
 
 
-def _hardmax(call: Call) -> Operand:
+def _hardmax(call: Call, x: Value, axis: int) -> Value:
     """1 at the first maximum along the axis, 0 elsewhere; no gradient."""
-    call.require_dtype(0, REAL)
-    x, shape = call.value(0), call.shape(0)
-    axis = call.axis(call.attributes.integer("axis", -1), len(shape))
+    shape = call.shape_of(x)
     place = _place(call, x, axis, last=False)
     positions = np.arange(shape[axis], dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     return call.emit("cast", call.emit("equal", call.constant(positions), place), to=call.dtype(0))
 
 
-ROWS: Mapping[str, Rule] = {"ArgMax": _arg(largest=True), "ArgMin": _arg(largest=False), "Hardmax": _hardmax}
+ROWS: Mapping[str, Rule] = {"ArgMax": _arg(largest=True), "ArgMin": _arg(largest=False), "Hardmax": over_axis(_hardmax)}

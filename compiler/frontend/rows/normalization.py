@@ -7,17 +7,13 @@ from math import prod
 
 from compiler.element_types import REAL
 from compiler.frontend.call import Call, Result, Rule
+from compiler.frontend.pieces import over_axis
 from compiler.frontend.scope import Operand
 from compiler.values import Value
 
 
 def _softmax(op: str) -> Rule:
-    def rule(call: Call) -> Operand:
-        call.require_dtype(0, REAL)
-        axis = call.axis(call.attributes.integer("axis", -1), call.rank(0))
-        return call.from_last(call.emit(op, call.to_last(call.value(0), axis)), axis)
-
-    return rule
+    return over_axis(lambda call, x, axis: call.from_last(call.emit(op, call.to_last(x, axis)), axis))
 
 
 def _trailing(op: str, default_epsilon: float) -> Rule:
