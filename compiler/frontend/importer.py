@@ -103,7 +103,7 @@ def import_source(
     meant = source.meant
     scope = _open_scope(meant, limits, batch_norm)
     scope.dropout, scope.stored = dropout, meant.initializers
-    inputs: dict[str, Value] = {}
+    inputs = scope.inputs
     bound = bind_inputs(meant.inputs, input_shapes, batch, limits, batch_axes or {})
     scope.warnings |= dict.fromkeys(bound.warnings)
     for name, tensor in bound.types.items():

@@ -92,6 +92,7 @@ class Scope:
         self.dropout: DropoutMode = "ignore"
         self.absorbed: set[str] = set()
         """Outputs of nodes that an earlier node already computes (a BatchNormalization folded into its Conv)."""
+        self.inputs: dict[str, Value] = {}
         self.operands: dict[str, Operand] = {}
         self.sequences: dict[str, tuple[str, ...]] = {}
         """ONNX sequence -> the names of its tensors."""

@@ -6,12 +6,13 @@ list below that says why it stands where it stands. `pockfarm build --stop-after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 
 from compiler.errors import ModelError
 from compiler.frontend.expansion.bodies import inline_functions
+from compiler.frontend.expansion.bound_values import bind_values
 from compiler.frontend.expansion.older_opsets import upgrade
 from compiler.frontend.expansion.real_types import read_as_float32
 from compiler.frontend.exporters.constant_weights import lift_weights
@@ -35,8 +36,9 @@ FOREIGN = (ValueError, TypeError, IndexError, KeyError, ArithmeticError, MemoryE
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the spec and the plan say of a file's tensors: `tied` and `untied` ones, layers that get new biases."""
+    """What spec and plan say of a file: values of inputs, `tied` and `untied` tensors, layers with new biases."""
 
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     tied: Sequence[Sequence[str]] = ()
     untied: Sequence[str] = ()
     create_biases: Sequence[str] = ()
@@ -83,9 +85,10 @@ def file_passes(limits: ModelLimits) -> Passes[SourceModel]:
 
 
 def author_passes(stored: SourceModel, wishes: Wishes) -> Passes[SourceModel]:
-    """What exporters did undone, then the user's own wishes."""
+    """What the user decides of inputs, then what exporters did undone, then the user's other wishes."""
     return (
-        as_pass(name_modules),  # first: the others ask of which module a node is
+        as_pass(partial(bind_values, values=wishes.values)),  # what they decide is known to all others
+        as_pass(name_modules),  # before parameters are looked for: the others ask of which module a node is
         as_pass(restore_recurrent),  # before parameters are told apart: a cell's tensors are pieces of several
         as_pass(restore_parameters),  # files with PyTorch's record: it says which parameter each reader reads
         as_pass(partial(tell_parameters_apart, untied=wishes.untied)),  # files without: known habits, and guesses

@@ -115,9 +115,11 @@ class TrainingSpec:
         Integer(1, 4096), "micro-batches of a step, of `batch` samples each; their gradients are averaged", default=1
     )
     inputs: tuple[tuple[str, InputSpec], ...] = member(
-        ByName(InputForm()), "shapes of inputs whose dimensions the model leaves open, and where their samples lie",
-        default=(), always=True,
-    )  # fmt: skip
+        ByName(InputForm()),
+        "of inputs: shapes where the model leaves some open, where samples lie, values that they always have",
+        default=(),
+        always=True,
+    )
     batch_norm: BatchNormMode = member(
         OneOf(get_args(BatchNormMode)), "fold into the layer before; frozen statistics; train as in model.train()",
         default="fold", always=True,
@@ -163,11 +165,17 @@ class TrainingSpec:
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes bound by the user, by input name."""
-        return {name: told.shape for name, told in self.inputs if told.shape is not None}
+        return {name: told.shape for name, told in self.inputs if told.shape is not None and told.value is None}
 
     def batch_axes(self) -> dict[str, BatchAxis]:
         """Where the user says that samples lie, by input name."""
-        return {name: told.batch_axis for name, told in self.inputs if told.batch_axis is not None}
+        return {
+            name: told.batch_axis for name, told in self.inputs if told.batch_axis is not None and told.value is None
+        }
+
+    def input_values(self) -> dict[str, tuple[float, ...]]:
+        """Values that the user gives to inputs for good, by input name."""
+        return {name: entry.value for name, entry in self.inputs if entry.value is not None}
 
     def canonical_json(self) -> str:
         """One text for one meaning."""

@@ -1,11 +1,12 @@
-"""What a spec says of a model's input: its shape, and which axis holds the samples."""
+"""What a spec says of a model's input: its shape, which axis holds the samples, or the value that it always has."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Union
 
-from compiler.spec.forms import Integer, Json, Place, Shape, as_mapping, near_hint
+from compiler.spec.forms import Integer, Json, Numbers, Place, Shape, as_mapping, near_hint
 from compiler.spec.records import member, members_of, plain_record, schema_of
 
 BatchAxis = Union[int, Literal["none"]]
@@ -39,13 +40,18 @@ class InputSpec:
         BatchAxisForm(), "the axis that holds the samples, the first by default; null: the same for every sample",
         default=None,
     )  # fmt: skip
+    value: tuple[float, ...] | None = member(
+        Numbers(-math.inf, math.inf, "numbers"),
+        "what it always is: a number, or as many as it has elements; the step then takes no such input",
+        default=None,
+    )
 
 
 _FIELDS = {one.called: one for one in members_of(InputSpec)}
 
 
 class InputForm:
-    """A shape, or a mapping with `shape` and `batch_axis`, of which null says that there is none."""
+    """A shape, or a mapping with `shape`, `batch_axis` (null: there is none) and `value`."""
 
     kind = InputSpec
 
@@ -55,7 +61,7 @@ class InputForm:
             return InputSpec(Shape().read(value, place))
         if not isinstance(value, dict):
             raise place.refused(
-                "a shape is a list of 1 to 8 positive integers", "or a mapping with shape and batch_axis"
+                "a shape is a list of 1 to 8 positive integers", "or a mapping with shape, batch_axis and value"
             )
         given = as_mapping(value, place)
         other = next((name for name in given if name not in _FIELDS), None)
@@ -66,7 +72,7 @@ class InputForm:
 
     def plain(self, value: InputSpec) -> Json:
         """The shape if it is all that is said."""
-        if value.batch_axis is None and value.shape is not None:
+        if value.shape is not None and value == InputSpec(value.shape):
             return list(value.shape)
         return plain_record(value)
 

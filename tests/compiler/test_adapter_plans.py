@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.errors import CompileError, ModelError, PlanError
+from compiler.errors import ModelError, PlanError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.origins import Adapter, Origins
@@ -111,20 +111,20 @@ def test_what_learns_by_a_rule_takes_no_adapter(graph: Graph) -> None:
     made = adapted(graph, "*_proj", rules=("v_proj.*",))
     assert modules(made) == ["q_proj"]
     assert "v_proj.weight" in {made.graph.parameters[value].name for value in made.plan}
-    with pytest.raises(PlanError, match="a rule of the plan lets the weight itself learn"):
+    with pytest.raises(PlanError, match=r"^plan\.lora\.targets\[0\]: 'v_proj\.weight' .* rule "):
         adapted(graph, "v_proj", rules=("v_proj.*",))
 
 
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("grouped", "'grouped.weight' cannot take an adapter: .* as convolutions in groups"),
+        ("grouped", r"'grouped\.weight' .* convolutions in groups"),
         ("dilated", "is a dilated convolution"),
-        ("tall", "cuts or reshapes it first, as convolutions .* of rank 1 or 3 do"),
+        ("tall", "as convolutions .* of rank 1 or 3 do"),
         ("table", "it is tied"),
         ("left", "multiplies with it from the left"),
         ("scale", "'scale' cannot take an adapter"),
-        ("norm", "'norm' matches norm.weight, norm.bias, and no weight of a linear layer"),
+        ("norm", r"'norm' matches norm\.weight, norm\.bias, "),
         ("q_porj", "no layer is called 'q_porj'.*did you mean q_proj"),
         ("x.*", "no layer is called 'x\\.\\*'"),
     ],
@@ -137,12 +137,12 @@ def test_what_cannot_take_an_adapter_is_refused_by_name(graph: Graph, target: st
 
 
 def test_more_that_does_not_fit(graph: Graph, model: bytes) -> None:
-    with pytest.raises(PlanError, match="is an embedding, which kind: dora does not take"):
+    with pytest.raises(PlanError, match=r"^plan\.lora\.kind: 'embed' .* dora "):
         adapted(graph, "embed", kind="dora")
-    with pytest.raises(CompileError, match=r"a norm is folded into it; say batch_norm: frozen"):
+    with pytest.raises(PlanError, match=r"^plan\.lora\.targets\[0\]: 'conv\.weight' .* norm "):
         adapted(graph_of(model, "fold"), "conv")
     once = adapted(graph, "q_proj").graph
-    with pytest.raises(PlanError, match=r"the model has a 'q_proj.lora_A.weight' of its own"):
+    with pytest.raises(PlanError, match=r"^plan\.lora: .* 'q_proj\.lora_A\.weight' "):
         adapted(once, "q_proj")
 
 
@@ -228,13 +228,13 @@ def test_merged_weights_are_rounded_once() -> None:
 
 def test_what_peft_has_no_place_for_is_refused() -> None:
     tensors = {name: np.zeros((1, 1), np.float32) for name in ("m.fc.lora_A.weight", "m.fc.lora_B.weight", "m.scale")}
-    with pytest.raises(ModelError, match="its plan has no adapters"):
+    with pytest.raises(ModelError, match=r"^bundle: "):
         kept_apart((), {}, (), ())
-    with pytest.raises(ModelError, match=r"m\.scale learned by a rule in a module that holds adapters"):
+    with pytest.raises(ModelError, match=r"^adapter: m\.scale "):
         kept_apart((_adapter(),), tensors, ("m.scale",), ())
-    with pytest.raises(ModelError, match="or whose name ends that of one"):
+    with pytest.raises(ModelError, match=r"^adapter: head\.bias "):
         kept_apart((_adapter(module="pre_head", weight="pre_head.weight"),), tensors, ("head.bias",), ())
-    with pytest.raises(ModelError, match="not the weight of a module of its own"):
+    with pytest.raises(ModelError, match=r"^adapter: w: "):
         kept_apart((_adapter(weight="w", module="w"),), tensors, (), ())
 
 

@@ -106,10 +106,10 @@ def test_a_path_is_no_target_name() -> None:
 def test_a_kind_that_nothing_describes_is_refused() -> None:
     text = (FOLDER / "raspberry-pi-4.toml").read_text()
     for wrong in (text.replace('kind = "cpu"', 'kind = "gpu"'), text.replace('kind = "cpu"', ""), "kind = 7"):
-        with pytest.raises(TargetError, match="no kind of target is called") as caught:
+        with pytest.raises(TargetError, match=r"^target new: no kind ") as caught:
             targets.parse("new", wrong)
         assert all(kind in caught.value.hint for kind in KINDS)
-    with pytest.raises(TargetError, match=r"target new: its fields are not those of kind 'cpu'.*cores"):
+    with pytest.raises(TargetError, match=r"^target new: .* 'cpu'.* 'cores'"):
         targets.parse("new", text.replace("cores = 4\n", "", 1))
     with pytest.raises(TargetError, match="not TOML"):
         targets.parse("new", "kind = ")

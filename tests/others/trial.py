@@ -77,19 +77,21 @@ def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str
     labels = (example.answer + noise * max(float(example.answer.std()), 0.1)).astype(np.float32)
     exact = float(np.square(example.answer.astype(np.float64) - labels).mean())
     samples = labels if labels.shape[:1] == (example.batch,) else labels.reshape(example.batch, *labels.shape)
-    shapes = {key: list(array.shape) for key, array in example.feeds.items()}
+    given = {key: entry for key, entry in spec.get("inputs", {}).items() if "value" in entry}
+    data = {key: array for key, array in example.feeds.items() if key not in given}
+    inputs = {**{key: list(array.shape) for key, array in data.items()}, **spec.get("inputs", {})}
     detail = ""
     for rate in RATES:
         tuned = pockfarm.fine_tune(
             path,
             None,
-            {**example.feeds, "y": samples},
+            {**data, "y": samples},
             spec={
                 "batch": example.batch,
-                "inputs": shapes,
                 "loss": {"kind": "mse"},
                 "optimizer": {"kind": "adam", "learning_rate": rate},
                 **spec,
+                "inputs": inputs,
             },
             output=example.output,
             steps=STEPS,
@@ -118,7 +120,7 @@ def example_of(path: Path, spec: Mapping[str, Any]) -> Example | None:
     inputs = [value for value in model.graph.input if value.name not in stored]
     session = _session(path.read_bytes())
     for extents in _choices(inputs, spec):
-        feeds = {value.name: _drawn(value, extents, model) for value in inputs}
+        feeds = {value.name: _drawn(value, extents, spec) for value in inputs}
         try:
             answers = session.run(None, feeds)
         except Exception:  # whatever ONNX Runtime says of shapes that do not fit: others are tried
@@ -156,7 +158,7 @@ def _open(value: Any) -> Iterator[tuple[str, bool]]:
             yield dim.dim_param or f"{value.name}.{axis}", axis == 0
 
 
-def _drawn(value: Any, extents: Mapping[str, int], model: Any) -> Array:
+def _drawn(value: Any, extents: Mapping[str, int], spec: Mapping[str, Any]) -> Array:
     symbols = dict(enumerate(value.type.tensor_type.shape.dim))
     shape = tuple(
         dim.dim_value if dim.dim_value > 0 else BATCH if axis == 0 else extents[dim.dim_param or f"{value.name}.{axis}"]
@@ -164,6 +166,9 @@ def _drawn(value: Any, extents: Mapping[str, int], model: Any) -> Array:
     )
     source = np.random.default_rng(7)
     dtype = np.dtype(_NUMPY[value.type.tensor_type.elem_type])
+    given = spec.get("inputs", {}).get(value.name, {})
+    if "value" in given:
+        return np.full(shape, given["value"], dtype)
     if dtype.kind == "f":
         return source.standard_normal(shape).astype(dtype)
     return source.integers(0, 2 if dtype.kind == "b" else 20, shape).astype(dtype)

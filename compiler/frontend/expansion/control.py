@@ -6,7 +6,7 @@ like through any others. What only run-time values decide is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -16,19 +16,75 @@ from compiler.frontend.expansion.bodies import place
 from compiler.frontend.expansion.lists import LISTS
 from compiler.frontend.file.source import Body, SourceNode, free_name
 from compiler.frontend.scope import Known, Scope
+from compiler.values import Value
 
 Run = Callable[[Sequence[SourceNode]], None]
 """Imports nodes."""
 _STATIC = (
-    "bind the input shapes in the spec, or export with the branch or loop decided (torch.onnx.export, dynamo=True)"
+    "if it is a setting of the model, give its value in the spec, as in inputs: {sr: {value: 16000}}; else bind the "
+    "input shapes, or export with the branch or loop decided (torch.onnx.export, dynamo=True)"
+)
+_RANDOM = frozenset(
+    ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
 
 
 def _if(scope: Scope, node: SourceNode, run: Run) -> None:
-    """The nodes of the branch that the condition takes."""
-    taken = _truth(scope, node, node.operand(0), "the condition")
-    outputs = _run_body(scope, node, _body(node, "then_branch" if taken else "else_branch"), (), node.outputs, run)
+    """The nodes of the branch that the condition takes; where data decides, both, and a choice of results."""
+    branches = [_body(node, "then_branch"), _body(node, "else_branch")]
+    condition = scope.operands.get(node.operand(0))
+    if isinstance(condition, Value):
+        _select(scope, node, condition, branches, run)
+        return
+    is_true = _truth(scope, node, node.operand(0), "the condition")
+    outputs = _run_body(scope, node, branches[0 if is_true else 1], (), node.outputs, run)
     _bind(scope, node.outputs, outputs)
+
+
+def _select(scope: Scope, node: SourceNode, condition: Value, branches: Sequence[Body], run: Run) -> None:
+    """Both branches, and of each output the one that the condition means.
+
+    Raises: UnsupportedOperator where the branches give other shapes, or draw random numbers.
+    """
+    decided = _decided_by(scope, condition)
+    if scope.shape(condition) not in ((), (1,)):
+        raise ModelError("its condition must be one element", where=node.where)
+    drawing = next((inner for body in branches for inner in _nodes_in(body) if inner.op_type in _RANDOM), None)
+    if drawing is not None:
+        _refuse(node, f"{decided} decides, and {drawing.where} of a branch draws random numbers")
+    results = [_run_body(scope, node, body, (), (), run) for body in branches]
+    single = free_name(f"{node.name}/condition", scope.taken)
+    run([SourceNode(node.name, "Reshape", (node.operand(0), _known(scope, node, np.zeros(0, np.int64))), (single,))])
+    for name, taken, other in zip(node.outputs, *results, strict=False):
+        if not name:
+            continue
+        kinds = [(_shape(scope, node, result), scope.dtype(scope.operands[result])) for result in (taken, other)]
+        if kinds[0] != kinds[1]:
+            shapes = " or ".join(f"{dtype}{list(shape)}" for shape, dtype in kinds)
+            _refuse(node, f"{decided} decides whether output {name!r} is {shapes}")
+        run([SourceNode(node.name, "Where", (single, taken, other), (name,))])
+
+
+def _nodes_in(body: Body) -> Iterator[SourceNode]:
+    for node in body.nodes:
+        yield node
+        for value in node.attributes.values():
+            if isinstance(value, Body):
+                yield from _nodes_in(value)
+
+
+def _decided_by(scope: Scope, value: Value) -> str:
+    """The inputs that a value follows from, for people."""
+    makers = {output: node for node in scope.builder.nodes for output in node.outputs}
+    reached, pending = {value}, [value]
+    while pending:
+        maker = makers.get(pending.pop())
+        for operand in maker.inputs if maker is not None else ():
+            if operand not in reached:
+                reached.add(operand)
+                pending.append(operand)
+    names = [name for name, operand in scope.inputs.items() if operand in reached]
+    return f"input {' and '.join(map(repr, names[:3]))}" if names else "data"
 
 
 def _loop(scope: Scope, node: SourceNode, run: Run) -> None:
@@ -149,8 +205,10 @@ def _body(node: SourceNode, attribute: str) -> Body:
 
 def _elements(scope: Scope, node: SourceNode, name: str, what: str) -> np.ndarray:
     operand = scope.operands.get(name)
-    if not isinstance(operand, Known):
-        _refuse(node, f"{what} ({name!r}) is only known at run time")
+    if isinstance(operand, Value):
+        _refuse(node, f"{_decided_by(scope, operand)} decides {what}")
+    if operand is None:
+        _refuse(node, f"{what} ({name!r}) is no tensor")
     scope.bake(operand, node.where)
     if operand.array.size != 1:
         raise ModelError(f"{what} must be one element, has {operand.array.size}", where=node.where)

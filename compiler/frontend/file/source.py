@@ -15,8 +15,8 @@ from compiler.warnings import CompileWarning
 OLDEST_OPSET = 7
 """What is older has other rules of broadcasting."""
 OPSETS = range(13, 29)
-"""In which the import reads nodes; older ones are written anew. Up to the newest that the `onnx` package knows, whose own
-cases the tests run; ONNX Runtime may know fewer."""
+"""In which the import reads nodes; older ones are written anew. Up to the newest that the `onnx` package knows, whose
+own cases the tests run; ONNX Runtime may know fewer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,7 @@ def test_the_binary_trains_and_scores_them_all(tmp_path: Path, kernel_cache: Pat
         (
             {"terms": [{}, {"ignore_index": 3}]},
             "spec.loss.terms[1].ignore_index",
-            "another loss that reads 'y' ignores -100, this one 3",
+            "'y' ignores -100, this one 3",
         ),
         ({"kind": "next_token", "output": "tags", "labels": "x"}, "spec.loss.labels", "array of its own"),
         ({"kind": "mse", "batch_axis": 1}, "spec.loss.batch_axis", "does not have the batch, 4, in axis 1"),

@@ -155,21 +155,21 @@ REFUSED = {
     "run-time condition": (
         _run_time_if(),
         UnsupportedOperator,
-        r"'make_y' \(If\): the condition \('c'\) is only known",
+        r"'make_y' \(If\): the condition \('c'\)",
     ),
     "run-time trip count": (
         _loop("n", "true", n=("i64", ("batch",))),
         UnsupportedOperator,
-        r"'make_y' \(Loop\): the trip count \('n'\) is only known at run time",
+        r"'make_y' \(Loop\): the trip count \('n'\)",
     ),
-    "endless": (_loop("", "true"), LimitExceeded, r"'make_y' \(Loop\): more than 1,000 nodes once .* loops unrolled"),
-    "nearly endless": (_loop("many", ""), LimitExceeded, r"more than 1,000 nodes once"),
-    "free name": (_reading("nowhere"), ModelError, r"'make_y' \(If\): reads 'nowhere', which nothing before it makes"),
-    "no output": (_reading("x", ("u", "w")), ModelError, r"reads 'w', which nothing before it makes"),
+    "endless": (_loop("", "true"), LimitExceeded, r"'make_y' \(Loop\): more than 1,000 nodes"),
+    "nearly endless": (_loop("many", ""), LimitExceeded, r"more than 1,000 nodes"),
+    "free name": (_reading("nowhere"), ModelError, r"'make_y' \(If\): reads 'nowhere'"),
+    "no output": (_reading("x", ("u", "w")), ModelError, r"reads 'w'"),
     "no body": (
         model_of([node("If", ["c"], ["y"])], X, initializers={"c": np.asarray(True)}, infer_shapes=False),
         ModelError,
-        r"attribute 'then_branch' must be a graph of 1 outputs",
+        r"'then_branch' must be a graph of 1 ",
     ),
 }
 

@@ -77,9 +77,7 @@ def test_defined_operators_agree_with_onnx_runtime(name: str, without: Without) 
 def test_a_definition_that_needs_what_there_is_not_names_the_operator() -> None:
     schedule = node("BlackmanWindow", ["n"], ["y"])
     model = model_of([schedule], {"n": ("i64", ("batch",))}, infer_shapes=False)
-    with pytest.raises(
-        UnsupportedOperator, match=r"'make_y' \(BlackmanWindow\): its definition by other operators needs"
-    ):
+    with pytest.raises(UnsupportedOperator, match=r"^node 'make_y' \(BlackmanWindow\): .* Loop: "):
         imported(model)
 
 
@@ -157,14 +155,12 @@ def test_functions_that_double_at_each_level_meet_the_limit() -> None:
     for level in range(1, 30):
         calls = [_call(f"F{level - 1}", ["a"], ["h"]), _call(f"F{level - 1}", ["h"], ["b"])]
         levels.append(_function(f"F{level}", ["a"], ["b"], calls))
-    with pytest.raises(LimitExceeded, match="536,870,912 nodes with functions expanded, the limit is 50,000"):
+    with pytest.raises(LimitExceeded, match=r"^graph: 536,870,912 nodes .* 50,000$"):
         imported(_calling([_call("F29", ["x"], ["y"])], levels))
 
 
 def test_definitions_count_as_the_nodes_that_they_are(without: Without) -> None:
     without("MeanVarianceNormalization")
     model = model_of([node("MeanVarianceNormalization", ["x"], ["y"])], {"x": ("f32", ("batch", 3, 2, 2))})
-    with pytest.raises(
-        LimitExceeded, match=r"'make_y' \(MeanVarianceNormalization\): more than 5 nodes once operators"
-    ):
+    with pytest.raises(LimitExceeded, match=r"^node 'make_y' .* more than 5 nodes "):
         import_model(model, input_shapes={}, batch=2, batch_norm="fold", limits=ModelLimits(nodes=5))

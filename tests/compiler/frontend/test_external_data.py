@@ -126,13 +126,13 @@ V = TensorProto(name="v", dims=[3, 5], data_type=TensorProto.FLOAT)
 FILE = {"w.bin": bytes(120)}
 
 REFUSED: dict[str, tuple[list[TensorProto], Mapping[str, bytes], str]] = {
-    "no file": ([apart(W, "w.bin")], {}, "tensor 'w': its data lies in another file, 'w.bin', which was not given"),
+    "no file": ([apart(W, "w.bin")], {}, "'w.bin', which was not given"),
     "beyond the end": ([apart(W, "w.bin", offset=61)], FILE, "needs bytes 61 to 121 of 'w.bin', which has 120"),
     "far beyond": ([apart(W, "w.bin", offset=10**17)], FILE, "which has 120"),
-    "too short": ([apart(W, "w.bin", length=56)], FILE, "its shape needs 60 bytes, and it refers to 56"),
-    "too long": ([apart(W, "w.bin", length=64)], FILE, "its shape needs 60 bytes, and it refers to 64"),
+    "too short": ([apart(W, "w.bin", length=56)], FILE, "needs 60 bytes, and it refers to 56"),
+    "too long": ([apart(W, "w.bin", length=64)], FILE, "needs 60 bytes, and it refers to 64"),
     "overlapping": ([apart(W, "w.bin", offset=0), apart(V, "w.bin", offset=59)], FILE, "shares bytes 59 to 60"),
-    "the same bytes": ([apart(W, "w.bin"), apart(V, "w.bin")], FILE, "shares bytes 0 to 60 of 'w.bin' with tensor"),
+    "the same bytes": ([apart(W, "w.bin"), apart(V, "w.bin")], FILE, "shares bytes 0 to 60 of 'w.bin'"),
     "negative offset": ([apart(W, "w.bin", offset=-1)], FILE, "offset '-1' of its external data"),
     "offset in words": ([apart(W, "w.bin", offset="ten")], FILE, "offset 'ten'"),
     "offset too long": ([apart(W, "w.bin", offset="9" * 30)], FILE, "is no number of bytes"),

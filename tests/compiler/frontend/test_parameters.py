@@ -203,9 +203,15 @@ def test_the_spec_ties_equal_initializers_and_refuses_others() -> None:
     assert set(tied.named_parameters()) == {"a"}
     other = model_of(nodes, ROWS, initializers={"a": weight, "b": weight + 1})
     with pytest.raises(SpecError, match=r"spec\.tied\[0\]: 'b' differs from 'a'"):
+<<<<<<< HEAD
         import_model(other, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(tied=(("a", "b"),)))
     with pytest.raises(SpecError, match=r"spec\.untied\[0\]: the model has no initializer 'c'"):
         import_model(other, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(untied=("c",)))
+=======
+        import_model(other, input_shapes={}, batch=2, batch_norm="fold", tied=(("a", "b"),))
+    with pytest.raises(SpecError, match=r"^spec\.untied\[0\]: .* 'c' "):
+        import_model(other, input_shapes={}, batch=2, batch_norm="fold", untied=("c",))
+>>>>>>> 5377c9d6 (Tests of the compiler hold a refusal by its place, names and numbers, no longer by its sentence)
 
 
 def test_a_matrix_shared_through_identity_stays_one_parameter() -> None:
@@ -291,7 +297,7 @@ def test_a_bound_that_others_read_too_cannot_learn_and_the_remedy_fits() -> None
     nodes = [node("Clip", ["x", "low"], ["a"]), node("Mul", ["a", "low"], ["y"])]
     graph = imported(model_of(nodes, ROWS, initializers={"low": np.asarray(0.5, np.float32)}))
     assert "model.fixed_parameters" in [warning.code for warning in graph.warnings]
-    with pytest.raises(PlanError, match=r"low cannot learn: node 'make_a' \(Clip\).*rewrite the model"):
+    with pytest.raises(PlanError, match=r"^plan\.preset: low .*'make_a' \(Clip\)"):
         resolve_plan(graph, SparsePlan.of_preset("full"))
 
 

@@ -58,7 +58,7 @@ def test_typed_data_fields_pass_when_complete(data_type: str) -> None:
     prescan(helper.make_model(graph).SerializeToString())
     del tensor.dims[:]
     tensor.dims.extend([2, 4])
-    with pytest.raises(ModelError, match=r"tensor 'w'.*declares 8 numbers, 6 are present"):
+    with pytest.raises(ModelError, match=r"^tensor 'w': .* 8 numbers, 6 "):
         prescan(helper.make_model(helper.make_graph([], "g", [], [], [tensor])).SerializeToString())
 
 
@@ -98,7 +98,7 @@ ABSURD = {
     "foreign domain": (
         _model(_field(1, _field(3, b"n1") + _field(4, b"Gelu") + _field(7, b"com.microsoft"))),
         UnsupportedOperator,
-        r"node 'n1' \(Gelu\).*'com.microsoft'.*before ONNX Runtime's optimizer",
+        r"^node 'n1' \(Gelu\): .*'com\.microsoft'",
     ),
     "no graph": (_number(1, 10), ModelError, r"0 graphs"),
     "two graphs": (_model(b"") + _field(7, b""), ModelError, r"2 graphs"),
@@ -162,7 +162,7 @@ def test_counts_are_bounded_and_named() -> None:
     with pytest.raises(LimitExceeded, match="3 graph inputs and outputs, the limit is 2"):
         prescan(_model(ends), limits)
     wide = _field(1, _field(4, b"Sum") + b"".join(_field(1, b"x") for _ in range(5)))
-    with pytest.raises(LimitExceeded, match=r"\(Sum\).*5 inputs and outputs, the limit is 4"):
+    with pytest.raises(LimitExceeded, match=r"^node 0 \(Sum\): 5 .* 4$"):
         prescan(_model(wide), limits)
     with pytest.raises(LimitExceeded, match="protobuf fields"):
         prescan(_relu(), ModelLimits(wire_fields=10))

@@ -31,17 +31,15 @@ UNSUPPORTED = {
     "operator": _case(
         "StringSplit",
         ROWS,
-        r"'make_y' \(StringSplit\).*StringSplit is not supported.*rewrite the model with others of the \d+ operators",
+        r"'make_y' \(StringSplit\): .* others of the \d+ operators",
     ),
     "attribute": _case("Relu", ROWS, r"\(Relu\): attribute 'slope' is not supported", slope=1),
     "conv of vectors": _case("Conv", {"x": ("f32", (2, 4))}, r"\(Conv\): convolves rank 2", _ones(4, 4)),
     "4-d pool": _case("MaxPool", {"x": ("f32", (2, 3, 4, 4, 4, 4))}, r"pools rank 6", kernel_shape=[2, 2, 2, 2]),
-    "run-time k": _case("TopK", {**ROWS, "k": ("i64", (2,))}, r"\(TopK\): k \(input 'k'\) is only known at run time"),
-    "large determinant": _case("Det", {"x": ("f32", (2, 5, 5))}, r"\(Det\): a determinant of 5 rows, the limit is 4"),
-    "run-time Unique": _case("Unique", ROWS, r"Unique is not supported on values that are only known at run time"),
-    "run-time shape": _case(
-        "Reshape", {**ROWS, "s": ("i64", (2,))}, r"the target shape \(input 's'\) is only known at run time"
-    ),
+    "run-time k": _case("TopK", {**ROWS, "k": ("i64", (2,))}, r"\(TopK\): k \(input 'k'\) is only known"),
+    "large determinant": _case("Det", {"x": ("f32", (2, 5, 5))}, r"\(Det\): .* 5 rows, the limit is 4"),
+    "run-time Unique": _case("Unique", ROWS, r"Unique is not supported on values"),
+    "run-time shape": _case("Reshape", {**ROWS, "s": ("i64", (2,))}, r"target shape \(input 's'\) is only known"),
     "float64": _case("MatMul", ROWS, r"\(MatMul\).*float64.*float32", np.ones((4, 4))),
     "overlapping unpool": _case(
         "MaxUnpool", {**IMAGE, "i": ("i64", IMAGE["x"][1])}, r"\(MaxUnpool\): its windows overlap", kernel_shape=[2, 2]
@@ -96,7 +94,7 @@ def test_opsets_inside_the_range_are_accepted(opset: int) -> None:
 @pytest.mark.parametrize(
     ("nodes", "outputs", "message"),
     [
-        ([node("Relu", ["z"], ["y"])], ["y"], "reads 'z', which nothing before it makes"),
+        ([node("Relu", ["z"], ["y"])], ["y"], "reads 'z'"),
         ([node("Relu", ["y"], ["h"]), node("Relu", ["x"], ["y"])], ["y"], "reads 'y'"),
         ([node("Relu", ["x"], ["y"]), node("Relu", ["x"], ["y"])], ["y"], "'y' is defined twice"),
         ([node("Relu", ["x"], ["x"])], ["x"], "'x' is defined twice"),
@@ -117,7 +115,7 @@ def test_an_unused_unsupported_type_of_input_is_named() -> None:
     output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, [2, 3])
     graph = helper.make_graph([node("Relu", ["x"], ["y"])], "g", [value], [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
-    with pytest.raises(UnsupportedOperator, match=r"input 'x': has element type float16; supported: float32"):
+    with pytest.raises(UnsupportedOperator, match=r"^input 'x': .* float16; "):
         imported(model)
 
 
@@ -158,7 +156,7 @@ def test_outputs_that_are_one_value_or_no_computation_are_refused() -> None:
 
 def test_an_output_that_its_operator_does_not_have_is_refused_by_name() -> None:
     model = model_of([node("Relu", ["x"], ["y", "more"])], ROWS, outputs=("y", "more"), infer_shapes=False)
-    with pytest.raises(ModelError, match=r"output 'more': no node computes it from the inputs"):
+    with pytest.raises(ModelError, match=r"^output 'more': no node "):
         imported(model)
 
 
@@ -168,5 +166,5 @@ def test_a_variance_that_is_not_positive_is_refused(variance: float) -> None:
     conv = node("Conv", ["x", "weight"], ["h"])
     norm = node("BatchNormalization", ["h", *stored], ["y"])
     model = model_of([conv, norm], IMAGE, initializers={"weight": _ones(4, 4, 3, 3), **stored})
-    with pytest.raises(ModelError, match=r"BatchNormalization.*its variance is not positive everywhere"):
+    with pytest.raises(ModelError, match=r"\(BatchNormalization\): .* not positive"):
         imported(model)

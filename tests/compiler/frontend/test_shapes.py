@@ -30,8 +30,8 @@ def test_other_open_axes_come_from_the_spec_or_a_shared_symbol() -> None:
     ("shape", "bound", "message"),
     [
         (("batch", "time"), {}, r"input 'x' axis 1: is open"),
-        ((4, 3), {}, r"input 'x' axis 0: is 4 in the model, the spec's batch is 2"),
-        (("batch", 3), {"x": (2, 5)}, r"input 'x' axis 1: is 3 in the model and 5 in the spec"),
+        ((4, 3), {}, r"input 'x' axis 0: is 4 .* batch is 2"),
+        (("batch", 3), {"x": (2, 5)}, r"input 'x' axis 1: is 3 .* 5 in the spec"),
         (("batch", 3), {"x": (2, 3, 1)}, r"input 'x': has rank 2"),
         (("batch", 3), {"q": (2, 3)}, r"input 'q': the model has no such input"),
         (("batch", 3), {"x": (3, 3)}, r"input 'x' axis 0"),

@@ -103,13 +103,13 @@ BROKEN = {
     "bounds": (with_alias("b1", Alias(named("b"), 3 * SIZE)), "b1 ends at byte 160 of b, which has 128"),
     "negative": (with_alias("b1", Alias(named("b"), -1)), "b1 ends at byte 63 of b"),
     "operand": (changed(2, inputs=all_named("b")), "the kernel takes 'b', f32[32], as f32[16]"),
-    "operands": (changed(2, inputs=()), "the kernel takes 1 inputs and 1 outputs, the call has 0 and 1"),
+    "operands": (changed(2, inputs=()), "1 inputs and 1 outputs, the call has 0 and 1"),
     "no type": (changed(0, inputs=all_named("x", "v")), "layer of a: v has no type"),
     "no output": (replace(SOUND, outputs=all_named("f")), "nothing makes f, a result"),
     "output not made": (with_calls(0, 1, 2, 3, 4, 6), "nothing makes w', a result"),
     "half overwritten": (
         replace(SOUND, aliases={**SOUND.aliases, named("c0"): Alias(named("b"), SIZE)}),
-        "reads b0 while it overwrites part of it with c0",
+        "reads b0 while it overwrites part of it",
     ),
 }
 

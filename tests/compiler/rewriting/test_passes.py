@@ -72,7 +72,7 @@ def test_cleaning_up_says_when_it_is_done() -> None:
 
 
 def test_passes_that_never_settle_are_named() -> None:
-    with pytest.raises(InternalError, match="flip: passes still change something after 50 rounds"):
+    with pytest.raises(InternalError, match=r"^flip: .* 50 rounds$"):
         run_passes(chain(1), (until_stable((drop_one, flip)),))
 
 
@@ -80,9 +80,7 @@ def test_passes_that_never_settle_are_named() -> None:
 def test_the_pass_that_broke_a_graph_is_named(verify: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where only the end is looked at: then the passes run once more, each with a look."""
     monkeypatch.setenv(VERIFY, verify)
-    with pytest.raises(
-        InternalError, match=r"drop_all_but_outputs: exp .* reads undefined.*; passes run before: drop_one"
-    ):
+    with pytest.raises(InternalError, match=r"^drop_all_but_outputs: .* before: drop_one$"):
         run_passes(chain(2), (drop_one, drop_all_but_outputs, drop_one))
 
 

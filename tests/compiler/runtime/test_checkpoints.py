@@ -229,11 +229,10 @@ def test_a_file_that_matches_in_part_says_so(
         "event": "weights", "file": str(mine), "taken": 1, "parameters": 2, "ignored": 2,
         "ignored_names": ["layer3.scale", "layer4.shift"],
     }  # fmt: skip
-    said = [line for line in outcome.stderr.splitlines() if str(mine) in line]
-    assert said == [
-        f"step: {mine}: 1 of 2 parameters are taken from it, the others from the files before it; "
-        "2 of its tensors are ignored: 'layer3.scale', 'layer4.shift'"
-    ]
+    [line] = [line for line in outcome.stderr.splitlines() if str(mine) in line]
+    assert " 1 of 2 parameters " in line
+    assert " 2 of its tensors " in line
+    assert line.endswith(": 'layer3.scale', 'layer4.shift'")
 
 
 def test_of_many_ignored_tensors_a_few_are_named(binary: Path, tmp_path: Path, data: Data) -> None:

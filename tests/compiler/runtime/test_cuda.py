@@ -210,7 +210,8 @@ def test_without_a_driver_the_next_step_is_told(built: StepBinary, tmp_path: Pat
 def test_an_old_driver_is_named_so(built: StepBinary, tmp_path: Path) -> None:
     code, events = run(built, stub(tmp_path, "-DSTUB_IS_OLD"))
     assert (code, events[-1]["code"]) == (4, "limits.driver")
-    assert "has no cuGraphInstantiateWithFlags: it is older than CUDA 11.4" in events[-1]["message"]
+    assert " cuGraphInstantiateWithFlags: " in events[-1]["message"]
+    assert events[-1]["message"].endswith(" CUDA 11.4")
 
 
 @pytest.mark.parametrize(
@@ -223,8 +224,8 @@ def test_an_old_driver_is_named_so(built: StepBinary, tmp_path: Path) -> None:
         ("memory", 4, "limits.memory", "driver CUDA 12.2 has 64; use a sparser plan"),
         ("cuMemAlloc_v2", 4, "limits.memory", "no room for this step (cuMemAlloc_v2 answered"),
         ("cuMemsetD8Async", 5, "internal.device", "(1) to cuMemsetD8Async"),
-        ("code", 4, "limits.device", "compute capability 8.7, driver CUDA 12.2 takes no form of a kernel of this build "
-         "(code: CUDA_ERROR_NO_BINARY_FOR_GPU; PTX: CUDA_ERROR_UNSUPPORTED_PTX_VERSION: line 3: odd word)"),
+        ("code", 4, "limits.device", "(code: CUDA_ERROR_NO_BINARY_FOR_GPU; "
+         "PTX: CUDA_ERROR_UNSUPPORTED_PTX_VERSION: line 3: odd word)"),
         ("cuModuleLoadData", 4, "limits.memory", "(cuModuleLoadData answered CUDA_ERROR_OUT_OF_MEMORY)"),
         ("cuModuleGetFunction", 5, "internal.device", "answered an unknown error (500) to cuModuleGetFunction"),
         ("items", 4, "limits.device", "of at most 1 items"),

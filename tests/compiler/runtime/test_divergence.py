@@ -62,7 +62,7 @@ def test_a_loss_that_explodes_is_told_with_its_step(table_binary: Path, tmp_path
     done = run(table_binary, *options)
     assert refused(done) == (2, "user", "train.diverged")
     assert done.one("error")["step"] == len(done.losses) < 30
-    assert "lower the learning rate (now 30), or --explosion-factor 0" in done.one("error")["message"]
+    assert "learning rate (now 30)" in done.one("error")["message"]
     assert done.losses[-1] > 100 * max(1, done.losses[0])
     endless = run(table_binary, *options, "--explosion-factor", 0)
     assert endless.code == 0

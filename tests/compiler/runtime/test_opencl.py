@@ -123,7 +123,8 @@ def test_without_a_driver_the_next_step_is_told(built: StepBinary, tmp_path: Pat
 def test_an_old_driver_is_named_so(built: StepBinary, tmp_path: Path) -> None:
     code, events = run(built, stub(tmp_path, "-DSTUB_IS_OLD"))
     assert (code, events[-1]["code"]) == (4, "limits.driver")
-    assert "has no clCreateKernel: it is older than OpenCL 1.2" in events[-1]["message"]
+    assert " clCreateKernel: " in events[-1]["message"]
+    assert events[-1]["message"].endswith(" OpenCL 1.2")
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,9 @@ def test_another_base_is_refused_by_its_digest() -> None:
     base = base_tensors()
     data = delta_bytes(base, trained_tensors(base))
     other = {**base, "fc.bias": base["fc.bias"] + 1}
-    with pytest.raises(UsageError, match=r"'fc.bias'.*made of base sha256:[0-9a-f]{64}.*its elements are others"):
+    with pytest.raises(UsageError, match=r"'fc\.bias': .*sha256:\w{64}.* elements "):
         pockfarm.apply_delta(other, data)
-    with pytest.raises(UsageError, match="no such tensor"):
+    with pytest.raises(UsageError, match=r"'conv\.weight': .* no such tensor"):
         pockfarm.apply_delta({"still": base["still"]}, data)
     assert pockfarm.apply_delta({**base, "still": base["still"] + 1}, data).keys() == base.keys()
 

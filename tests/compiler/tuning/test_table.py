@@ -60,7 +60,7 @@ def test_the_digest_names_what_differs_from_the_default() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kernel": "xyz"}, "tuning entry 0: kernel and version must be 64 hex digits"),
+        ({"kernel": "xyz"}, "tuning entry 0: .* 64 hex digits"),
         ({"threads": True}, "threads is True"),
         ({"threads": 0}, "threads at least 1"),
         ({"choice": "rows"}, "not a choice: 'rows'"),

@@ -170,5 +170,5 @@ def test_every_column_is_one_item_s(cut: Cut, width: int) -> None:
 @pytest.mark.parametrize("target", ["x86-64-v3/opencl", "x86-64-v3/cuda"])
 def test_products_of_scores_are_f32(target: str) -> None:
     spec = AttentionSpec("forward", 1, 1, 1, 4, 4, 4, 4, 1.0, products="bf16", dtype="f32")
-    with pytest.raises(BuildError, match=r"multiplies in bf16, which|have no products bf16"):
+    with pytest.raises(BuildError, match=r"multiplies in bf16|no products bf16"):
         build_object(spec, load(target))

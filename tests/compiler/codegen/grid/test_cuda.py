@@ -199,7 +199,7 @@ def test_items_meet_at_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_barrier_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AssertionError, match="output 0 depends on the order of items or groups"):
+    with pytest.raises(AssertionError, match="output 0 depends on the order"):
         run_written(monkeypatch, lambda here: store_neighbour(here, waits=False))
 
 

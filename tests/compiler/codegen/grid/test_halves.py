@@ -137,5 +137,5 @@ def test_a_kernel_widens_a_weight_of_bytes(name: str, engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_panels_are_refused(engine: str) -> None:
     spec = MatmulSpec(1, 45, 128, 130, dtype="f32", b_batched=False, b_panel=32)
-    with pytest.raises(BuildError, match="MatmulSpec kernels for a grid have no panels of 32 columns"):
+    with pytest.raises(BuildError, match="no panels of 32 columns"):
         build_object(spec, load(engine))

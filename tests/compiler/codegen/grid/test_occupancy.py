@@ -45,9 +45,9 @@ def test_what_a_multiprocessor_holds(
 
 
 def test_what_is_not_known_is_not_guessed() -> None:
-    with pytest.raises(InternalError, match=r"no limits of sm_75 are known, only of sm_87, sm_90"):
+    with pytest.raises(InternalError, match=r"sm_75 .* sm_87, sm_90$"):
         occupancy(launch(64, 16), "sm_75")
-    with pytest.raises(InternalError, match="nothing is known of its registers"):
+    with pytest.raises(InternalError, match=r"^pf_0: .* registers$"):
         occupancy(launch(64, None), "sm_87")
 
 
