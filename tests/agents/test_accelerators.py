@@ -64,14 +64,14 @@ def test_facts_hold_nothing_that_a_terminal_would_act_on() -> None:
 
 
 def test_an_engine_that_nobody_knows_is_refused_with_those_there_are() -> None:
-    with pytest.raises(EnrolmentError, match="no such engine; there are: opencl, cuda"):
+    with pytest.raises(EnrolmentError, match=r"^--engine vulkan: .*opencl, cuda$"):
         accelerator_of("vulkan", told(GPU))
-    with pytest.raises(EnrolmentError, match=r"CUDA knows no device here\. Install the driver of this board's GPU$"):
+    with pytest.raises(EnrolmentError, match=r"^--engine cuda: [^()]* GPU$"):
         accelerator_of("cuda", told())
 
 
 def test_why_there_is_no_device_is_said() -> None:
-    with pytest.raises(EnrolmentError, match=r"CUDA knows no device here \(\\x1b\[31mcuInit answers 100\)\. Install"):
+    with pytest.raises(EnrolmentError, match=r"\(\\x1b\[31mcuInit answers 100\)"):
         accelerator_of("cuda", told({"none": "\x1b[31mcuInit answers 100"}))
 
 

@@ -39,7 +39,7 @@ def test_a_heartbeat_process_that_is_killed_is_started_again(farm: FakeFarm, sta
     gate.touch()
     assert farm.report().outcome.state == "succeeded"
     assert agent.wait() == 0
-    assert "the heartbeat process ended with code -9; starting another" in agent.log.read_text()
+    assert "heartbeat process ended with code -9" in agent.log.read_text()
 
 
 class LookingClock:

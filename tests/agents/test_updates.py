@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents import wire as p
 from device_agents.devices.describe import describe_device
-from device_agents.errors import Unreachable
+from device_agents.errors import BadUpdate, Unreachable
 from device_agents.farm.client import FarmClient
 from device_agents.farm.state import Identity, StateFolder, public_key_text, seal
 from device_agents.slots import launcher
@@ -328,8 +328,9 @@ def test_what_an_offer_says_is_checked(board: Board, fields: dict[str, Any], cod
 def test_going_back_is_allowed_when_it_is_meant_down_to_the_operators_oldest() -> None:
     back = offer_of(GOOD, version="0.0.9", is_rollback=True)
     check_offer(back, Wishes())
-    with pytest.raises(Exception, match=r"below 0\.0\.10, the oldest that this board's operator wants"):
+    with pytest.raises(BadUpdate, match=r"0\.0\.9 is below 0\.0\.10") as caught:
         check_offer(back, Wishes(oldest_version="0.0.10"))
+    assert caught.value.code == "oldest"
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(board: Board) -> None:

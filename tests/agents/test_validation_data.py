@@ -80,7 +80,7 @@ def test_what_goes_with_no_other_is_refused(
 def test_one_that_cannot_be_read_is_told_from_the_first(tmp_path: Path) -> None:
     result = trained(tmp_path, EVERY_2, npz(name="other"))
     assert result.report.outcome.code == "data.missing"
-    assert result.report.outcome.message.startswith("of the validation data set: the data set has no array for")
+    assert result.report.outcome.message.startswith("of the validation data set: ")
     assert not result.report.losses
 
 
@@ -109,7 +109,7 @@ def test_both_are_within_one_budget(tmp_path: Path) -> None:
     assert data is not None
     assert validation is not None
     assert np.array_equal(np.load(data.inputs["input"]), np.load(validation.inputs["input"]))
-    with pytest.raises(BadData, match=r"of the validation data set: y\.npy declares 800 bytes") as told:
+    with pytest.raises(BadData, match=r"^of the validation data set: y\.npy .* 800 ") as told:
         split_data_sets((archive, archive), tmp_path / "three", ["input"], max_bytes=most - 200)
     assert told.value.code == "data.size"
 
@@ -180,7 +180,7 @@ def test_an_older_agent_loses_just_the_runs_that_name_one(farm: FakeFarm, is_val
 def test_an_assignment_validates_on_one_thing() -> None:
     blob = p.Blob("sha256:" + "a" * 64, 1)
     fields = ("run", 1, "dev", "x86-64", "x86-64-v3", "lease-0001", 1.0, 60.0, 0.0, 1e12, 1, "", "", blob)
-    with pytest.raises(p.ProtocolError, match=r"^validation_dataset: must be left out, or `validation`"):
+    with pytest.raises(p.ProtocolError, match=r"^validation_dataset: .*`validation`"):
         p.Assignment(*fields, RunSettings("train", validation=0.5), blob, validation_dataset=blob)
-    with pytest.raises(p.ProtocolError, match=r"^patience: must be left out, or `validation` or `validation_dataset`"):
+    with pytest.raises(p.ProtocolError, match=r"^patience: .*`validation_dataset`"):
         p.Assignment(*fields, RunSettings("train", patience=2), blob)
