@@ -67,10 +67,11 @@ def progress() -> Recorded:
 
 def test_debian_packages_are_counted_before_they_come_and_shown_as_they_come(fakes: Path, progress: Recorded) -> None:
     debian.apt(["chromium"], progress)
-    assert progress.messages == ["Debian packages: 37 to install, 112 MB to fetch, 423 MB on the disk"]
-    assert progress.states == [
-        "Debian packages: install: 20% Retrieving file 4 of 37",
-        "Debian packages: install: 61% Unpacking chromium (amd64)",
+    [message] = progress.messages
+    assert re.findall(r"\d+(?: MB)?", message) == ["37", "112 MB", "423 MB"]
+    assert [state.split(": ")[-1] for state in progress.states] == [
+        "20% Retrieving file 4 of 37",
+        "61% Unpacking chromium (amd64)",
     ]
 
 
@@ -87,7 +88,7 @@ def test_python_packages_are_counted_as_pip_meets_them(fakes: Path, progress: Re
 
 def test_what_pip_said_last_is_the_reason(fakes: Path, progress: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAILS", "yes")
-    with pytest.raises(SetUpError, match=r"pip failed \(ERROR: no space left\); its output is in set-up.log"):
+    with pytest.raises(SetUpError, match=r"ERROR: no space left.* set-up\.log"):
         environment.install_python_packages("dev", 221, progress)
 
 
