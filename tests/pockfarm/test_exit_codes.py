@@ -87,7 +87,9 @@ def test_5_no_farm_answers(
     assert cli.main([*example(path), "--json"]) == 5
     out, err = capsys.readouterr()
     assert not out
-    assert "no answer from the farm at http://127.0.0.1:1" in err
+    problem = json.loads(err.splitlines()[-1])
+    assert problem["code"] == "farm.unreachable"
+    assert " http://127.0.0.1:1" in problem["message"]
 
 
 @pytest.mark.parametrize("path", sample(OF_A_FARM, SHOWN))

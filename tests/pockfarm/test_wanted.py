@@ -38,7 +38,7 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(call: Call, said: str) -
     [
         (lambda c: c.submit_compile_job(b"", targets=[]), "targets is empty: name what to compile for"),
         (lambda c: c.submit_finetune_job(b""), r"there is no data to train on: give data=\(x, y\)"),
-        (lambda c: c.submit_profile_job(3), "bundle is int; expected a compile job, a Bundle or a digest"),
+        (lambda c: c.submit_profile_job(3), "bundle is int; expected a compile job"),
         (lambda c: c.submit_compile_job("no.onnx", targets=["host"]), "no.onnx: No such file"),
         (lambda c: c.submit_compile_job(b"", {"update": 3}, targets="x"), "update"),
     ],
@@ -62,9 +62,9 @@ def test_what_is_not_installed_is_named_with_its_command(monkeypatch: pytest.Mon
     for name in ("pandas", "matplotlib"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     profile = Profile("run_1", "http://farm.example", {})
-    with pytest.raises(UsageError, match=r"profile.to_frame\(\) needs pandas.*pip install pandas"):
+    with pytest.raises(UsageError, match=r"^profile\.to_frame\(\) .* install pandas$"):
         profile.to_frame()
-    with pytest.raises(UsageError, match=r"profile.plot\(\) needs matplotlib.*pip install matplotlib"):
+    with pytest.raises(UsageError, match=r"^profile\.plot\(\) .* install matplotlib$"):
         profile.plot()
 
 
@@ -76,5 +76,5 @@ def test_the_farms_own_machine_is_a_target_by_name() -> None:
     )
     assert target_named(lambda: [board, here], "host") == "x86-64-v4"
     assert target_named(list, "raspberry-pi-5") == "raspberry-pi-5"
-    with pytest.raises(UsageError, match="no agent on its own machine, so there is no target `host`; name one"):
+    with pytest.raises(UsageError, match="no target `host`"):
         target_named(lambda: [board], "host")

@@ -34,10 +34,10 @@ def farm(loopback: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFarm]:
 
 def test_report_tells_them_in_every_form(farm: FakeFarm, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", "run_1"]) == 0
-    said = "dataset.x: whole numbers from 0 to 255 [data.bytes]\n  x / 255"
-    assert f"\n\nwarning: {said}" in capsys.readouterr().out
+    words = f"{ODD['where']}: {ODD['message']}"
+    assert f"\n\nwarning: {words} [data.bytes]\n  {ODD['hint']}" in capsys.readouterr().out
     assert cli.main(["report", "run_1", "--md"]) == 0
-    assert r"**Warning:** dataset.x: whole numbers from 0 to 255 \[data.bytes\] x / 255" in capsys.readouterr().out
+    assert rf"**Warning:** {words} \[data.bytes\] {ODD['hint']}" in capsys.readouterr().out
     assert cli.main(["report", "run_1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {**REPORT, "warnings": [ODD]}
 

