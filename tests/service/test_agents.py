@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ def test_enrolment_token_works_once_and_for_its_class(farm: TestFarm) -> None:
     token = farm.http.post("/devices/enrolment-tokens", json={"device_class": "x86-64"}).json()["token"]
     wrong = Board(farm.anonymous, device_class="raspberry-pi-4").try_enrol(token)
     assert (wrong.status_code, wrong.json()["code"]) == (403, "enrol.device-class")
-    assert wrong.json()["detail"] == "this token is for devices of class x86-64, and this device is a raspberry-pi-4"
+    assert re.findall(r"x86-64|raspberry-pi-4", wrong.json()["detail"]) == ["x86-64", "raspberry-pi-4"]
     assert "make a token for raspberry-pi-4" in wrong.json()["hint"]
     assert "--class x86-64" in wrong.json()["hint"]
     board = Board(farm.anonymous).enrol(token)

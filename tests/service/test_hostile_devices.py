@@ -51,7 +51,9 @@ def test_a_device_that_is_always_noisy_is_marked_and_goes_on(farm: TestFarm) -> 
         work(farm, noisy, digest, verdict=p.Verdict("noisy", "spread"), measurement=measured(100.0))
         verdict = p.Verdict("valid" if n == 2 else "noisy", "x")
         work(farm, quiet, digest, verdict=verdict, measurement=measured(100.0))
-    assert marks(farm, noisy) == {"always-noisy": "none of its newest 5 measurements was valid: noisy"}
+    [(code, message)] = marks(farm, noisy).items()
+    assert code == "always-noisy"
+    assert " newest 5 measurements " in message
     assert marks(farm, quiet) == {}
     assert farm.http.get(f"/devices/{noisy.device_id}").json()["state"] == "active"
 
@@ -89,10 +91,10 @@ def test_figures_that_cannot_be_are_refused_struck_and_marked(small_farm: TestFa
     assignment = leased(board)
     answer = board.report(assignment, memory=p.Memory(peak_rss_bytes=1 << 50))
     assert (answer.status_code, answer.json()["code"]) == (422, "report.impossible")
-    assert marks(farm, board) == {
-        "impossible-reports": "told figures that cannot be 1 times in its newest 1 attempts; the last: "
-        "memory.peak_rss_bytes"
-    }
+    [(code, message)] = marks(farm, board).items()
+    assert code == "impossible-reports"
+    assert " 1 times in its newest 1 attempts; " in message
+    assert message.endswith(" memory.peak_rss_bytes")
     assert farm.show(run["id"])["state"] == "queued"
 
 

@@ -88,9 +88,10 @@ def test_a_plan_that_is_taken_no_more_is_refused(farm: TestFarm) -> None:
     with farm.farm.database.transaction() as session:
         session.get_one(Job, job["id"]).plan_json = '{"updat": []}'
     answer = again(farm, job["id"])
-    assert answer.status_code == 422
-    assert "kept by an earlier release, and not taken now" in answer.json()["detail"]
-    assert "POST /compile" in answer.json()["hint"]
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["where"]) == (422, "plan.invalid", "plan")
+    assert problem["detail"].startswith("kept by an earlier release")
+    assert "POST /compile" in problem["hint"]
 
 
 def test_another_organisations_job_is_not_there(farm: TestFarm) -> None:

@@ -126,9 +126,9 @@ def test_a_line_says_what_it_is_about() -> None:
 
 
 def test_an_unknown_level_or_form_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"POCKFARM_LOG_LEVEL=loud: expected one of debug, info"):
+    with pytest.raises(ValueError, match=r"^POCKFARM_LOG_LEVEL=loud: .* debug, info"):
         log_lines.configure("test", level="loud")
-    with pytest.raises(ValueError, match=r"POCKFARM_LOG_FORMAT=xml: expected one of auto, json"):
+    with pytest.raises(ValueError, match=r"^POCKFARM_LOG_FORMAT=xml: .* auto, json"):
         log_lines.configure("test", form="xml")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,11 +67,11 @@ def test_an_operator_takes_the_schema_back_by_a_command(
         assert admin.main(["migrate-back", revision]) == 1
         return capsys.readouterr().err
 
-    assert "has schema none, which is older than 0027 already" in refusal("0027")
+    assert re.search(r" schema none, .* 0027\b", refusal("0027"))
     assert admin.main(["migrate"]) == 0
-    assert f"no revision 27: it is one of 0001 to {head}, or base" in refusal("27")
+    assert re.search(rf"no revision 27: .* 0001 to {head}\b", refusal("27"))
     assert admin.main(["migrate-back", "0027"]) == 0
-    assert "has schema 0027, which is older than 0028 already" in refusal("0028")
+    assert re.search(r" schema 0027, .* 0028\b", refusal("0028"))
     with database.engine.connect() as connection:
         assert current_revision(connection) == "0027"
     assert admin.main(["migrate"]) == 0

@@ -208,7 +208,7 @@ def test_without_a_root_the_signing_key_is_the_anchor(farm: TestFarm, tmp_path: 
     (tmp_path / "receipt").write_bytes(farm.http.get(f"/runs/{run_id}/receipt").content)
     findings = verify_file(tmp_path / "receipt", trusted=farm.farm.signer.public_key)
     assert findings[0].how == f"run {run_id}, attempt 1: succeeded"
-    with pytest.raises(NotVerified, match="nothing leads from there to the key that you named"):
+    with pytest.raises(NotVerified, match="nothing leads from there"):
         verify_file(tmp_path / "receipt", trusted="A" * 43 + "=")
 
 
@@ -266,7 +266,7 @@ def test_a_bundle_is_from_where_its_paper_is(
         assert pockfarm(["verify", bundle, str(origin[paper]), *trust]) == 0
         assert f"{origin[paper]} names it" in capsys.readouterr().out
     assert pockfarm(["verify", bundle, str(origin["other"]), *trust]) == 4
-    assert "which no receipt or statement that holds here names" in capsys.readouterr().out
+    assert "no receipt or statement" in capsys.readouterr().out
     assert pockfarm(["verify", bundle, str(origin["other"])]) == 4
     assert pockfarm(["verify", bundle, *trust]) == 4, "nothing of it was signed by whom we trust"
     assert "nothing shows that sha256:" in capsys.readouterr().out

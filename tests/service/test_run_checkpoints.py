@@ -99,7 +99,8 @@ def test_another_device_goes_on_where_the_first_stood(farm: TestFarm) -> None:
     training = p.Training("completed", STEPS, weights_step=STEPS, resumed_step=5)
     assert second.report(again, losses=(1.0,) * STEPS, training=training).status_code == 200
     assert rows(farm) == [], "the run has ended"
-    assert "goes on from step 5 (checkpoint of attempt 1, on first)" in messages(farm, run["id"])
+    [message] = [message for message in messages(farm, run["id"]) if message.startswith("goes on from step 5 ")]
+    assert message.endswith(" attempt 1, on first)")
     report = farm.http.get(f"/runs/{run['id']}/report").json()["report"]
     assert report["training"]["resumed_step"] == 5
 

@@ -94,7 +94,7 @@ def test_an_illegal_transition_is_typed_and_changes_nothing(farm: TestFarm) -> N
     with farm.farm.database.transaction() as session:
         row = session.get_one(Run, run["id"])
         count = len(session.scalars(select(Event).where(Event.subject == row.id)).all())
-        with pytest.raises(IllegalTransition, match=r"run run_\w+ is cancelled: no 'lease' leads out of that"):
+        with pytest.raises(IllegalTransition, match=r"^run run_\w+ is cancelled: .*'lease'"):
             move(session, row, "lease", attempt=1)
         with pytest.raises(IllegalTransition):
             move(session, row, "such an event does not exist")

@@ -230,11 +230,11 @@ def test_two_agree_where_they_slow_down_by_as_much(farm: TestFarm) -> None:
     other = made(farm, board, bundle, curve(factor=1.6))
     few = [made(farm, board, bundle, curve(count=10), sustain_s=10) for _ in range(2)]
     found = farm.http.get(f"/runs/{one}/beside/{same}").json()
-    assert (found["agrees"], found["says"][:50]) == (True, "the intervals of how much it slows down overlap (s")
+    assert (found["agrees"], " overlap (" in found["says"]) == (True, True)
     found = farm.http.get(f"/runs/{one}/beside/{other}").json()
     assert (found["agrees"], "lie apart" in found["says"]) == (False, True)
     found = farm.http.get(f"/runs/{few[0]}/beside/{few[1]}").json()
-    assert (found["agrees"], found["says"]) == (None, "cannot tell: one of them has too few windows for an interval")
+    assert (found["agrees"], " too few windows " in found["says"]) == (None, True)
     found = farm.http.get(f"/runs/{one}/beside/{few[0]}").json()
     assert found["agrees"] is None
     assert farm.http.post(f"/runs/{one}/again", json={}).status_code == 202

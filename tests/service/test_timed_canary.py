@@ -142,7 +142,7 @@ def test_a_change_beyond_the_noise_is_a_regression_with_what_changed_there(farm:
     assert one["ratio_low"] < 1.05 < one["ratio_high"]
     assert one["deviation"] == pytest.approx(0.0016, abs=0.0005)
     assert {"what": "compiler", "before": "test", "after": "test-2", "away": 0} in one["differences"]
-    assert one["explains"].startswith("just there changed: compiler from test to test-2")
+    assert "compiler from test to test-2" in one["explains"]
     history = farm.http.get(f"/devices/{board.device_id}").json()
     assert any(line["kind"] == "slower" and "compiler from test to test-2" in line["message"]
                for line in history["history"])  # fmt: skip
@@ -158,7 +158,8 @@ def test_one_is_acknowledged_and_over_once_the_device_is_as_before(small_farm: T
     farm, board = small_farm, small_farm.board()
     gone_through(farm, board, [*QUIET, *(1.1 * us for us in QUIET[:6])])
     first, second = regressions(farm)
-    assert first["explains"] == "nothing that the farm knows of changed there: look at the device"
+    assert first["differences"] == []
+    assert first["explains"].startswith("nothing ")
     path = f"/devices/{board.device_id}/canaries/{first['id']}/acknowledge"
     assert farm.http.post(path, json={}, headers=farm.key()).status_code == 403
     told = farm.http.post(path, json={"reason": "its fan is being replaced"}).json()

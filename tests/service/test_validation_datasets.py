@@ -78,8 +78,8 @@ def test_one_that_does_not_fit_the_bundle_is_refused_by_field(small_farm: TestFa
 
 
 SOLITARY: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"validation": 0.25}, "validation_dataset: must be left out, or `validation`, the share that is held out"),
-    ({"mode": "eval"}, "validation_dataset: must be left out: mode eval has no validations"),
+    ({"validation": 0.25}, "validation_dataset: must be left out, or `validation`"),
+    ({"mode": "eval"}, "validation_dataset: must be left out: mode eval "),
     ({"validation_dataset": "dat_1"}, "validation_dataset"),
     ({"validation_dataset": None, "patience": 2}, "or `validation` or `validation_dataset` set"),
 )

@@ -33,11 +33,13 @@ def test_weights_of_another_model_are_told_tensor_by_tensor(small_farm: TestFarm
     have = tensors(conv_weight=(3, 3), old_bias=(4,), head_weight=(2, 4))
     many = {f"layer{index}_weight": (2,) for index in range(5)}
     answer = start_from(small_farm, have, needed=tensors(conv_weight=(3, 5), head_weight=(2, 4), **many)).json()
-    assert answer["detail"] == (
-        "these weights are of another model: of the 7 tensors that the bundle needs and the 3 that are there, "
-        "5 missing ('layer0.weight', 'layer1.weight', 'layer2.weight' and 2 more), 1 unexpected ('old.bias'), "
-        "1 of another shape ('conv.weight' [3, 3], needed [3, 5])"
-    )
+    for part in (
+        " 7 tensors ",
+        "5 missing ('layer0.weight', 'layer1.weight', 'layer2.weight' and 2 more), ",
+        "1 unexpected ('old.bias'), ",
+        "1 of another shape ('conv.weight' [3, 3], needed [3, 5])",
+    ):
+        assert part in answer["detail"], part
     assert "start from a run of the bundle's own model" in answer["hint"]
 
 
