@@ -98,6 +98,12 @@ def test_every_pin_installs_on_the_oldest_python_that_the_readme_promises() -> N
     assert [name for name, wanted in told.items() if DEBIAN_12 not in SpecifierSet(wanted)] == []
 
 
+def test_the_agent_extra_is_small_and_old_python_can_install_it() -> None:
+    assert [re.split(r"\W", text)[0] for text in PROJECT["optional-dependencies"]["agent"]] == ["cryptography"]
+    assert PROJECT["dependencies"] == []
+    assert PROJECT["requires-python"] == ">=3.9"
+
+
 def test_an_ordinary_user_is_told_what_to_install(progress: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -371,3 +377,9 @@ def test_every_target_of_the_makefile_is_phony_and_described() -> None:
     assert sorted(targets) == sorted(phony)
     listed = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [name for name in targets if not re.search(rf"^{name}\s+\S", listed, re.MULTILINE)] == []
+
+
+def test_continuous_integration_runs_make_test_and_nothing_else() -> None:
+    lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines == ["set -eu", 'cd "$(dirname "$0")/.."', "exec make test </dev/null"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
