@@ -109,9 +109,9 @@ def test_both_are_within_one_budget(tmp_path: Path) -> None:
     assert data is not None
     assert validation is not None
     assert np.array_equal(np.load(data.inputs["input"]), np.load(validation.inputs["input"]))
-    with pytest.raises(BadData, match=r"^of the validation data set: y\.npy .* 800 ") as told:
+    with pytest.raises(BadData, match=r"^of the validation data set: y\.npy .* 800 ") as refusal:
         split_data_sets((archive, archive), tmp_path / "three", ["input"], max_bytes=most - 200)
-    assert told.value.code == "data.size"
+    assert refusal.value.code == "data.size"
 
 
 # ------------------------------------------------------------------------------------------------------- from a farm

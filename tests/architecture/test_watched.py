@@ -107,9 +107,9 @@ def test_a_command_that_dies_by_a_signal_and_one_that_is_not_there(
     process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + signal.SIGKILL
     process = start(started, tmp_path / "alive", str(tmp_path / "no-such-program"))
-    _, said = process.communicate(timeout=HANG_S)
+    _, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 127
-    assert "no-such-program" in said
+    assert "no-such-program" in stderr
 
 
 def test_the_first_sign_may_be_long_in_coming_and_an_older_file_is_none(

@@ -108,9 +108,9 @@ def test_a_rank_above_that_of_the_weight_is_told(graph: Graph) -> None:
 
 
 def test_what_learns_by_a_rule_takes_no_adapter(graph: Graph) -> None:
-    made = adapted(graph, "*_proj", rules=("v_proj.*",))
-    assert modules(made) == ["q_proj"]
-    assert "v_proj.weight" in {made.graph.parameters[value].name for value in made.plan}
+    with_adapters = adapted(graph, "*_proj", rules=("v_proj.*",))
+    assert modules(with_adapters) == ["q_proj"]
+    assert "v_proj.weight" in {with_adapters.graph.parameters[value].name for value in with_adapters.plan}
     with pytest.raises(PlanError, match=r"^plan\.lora\.targets\[0\]: 'v_proj\.weight' .* rule "):
         adapted(graph, "v_proj", rules=("v_proj.*",))
 

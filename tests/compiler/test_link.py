@@ -254,7 +254,7 @@ def test_what_a_static_executable_cannot_hold_or_call_is_refused(
     tmp_path: Path, odd: Callable[[CompiledKernel], CompiledKernel]
 ) -> None:
     image, target = tiny_images.classifier(), targets.load("x86-64-v3")
-    changed = {key: odd(one) for key, one in tiny_images.kernels(image, target.zig_triple).items()}
+    changed = {key: odd(kernel) for key, kernel in tiny_images.kernels(image, target.zig_triple).items()}
     with pytest.raises(InternalError, match=r"^tiny_linear: .* not \('"):
         link_binary(image, changed, target, work_dir=tmp_path)
 

@@ -230,14 +230,14 @@ def test_a_row_without_a_rank_says_why_and_pushes_nobody() -> None:
         with_blocks(facts("c", median_us=10.0, plan_name="bias"), 1),
     ]  # fmt: skip
     group = one_group(runs, CALM)
-    said = {row.values["run"]: (row.values["rank"], row.values["no_rank"]) for row in group.table.rows}
-    assert said["a"] == ("1", None)
-    assert said["b"] == (None, "noisy, not valid")
-    assert said["c"] == (None, "1 block, 5 are needed")
-    assert said["d"][0] is None
-    assert said["d"][1].endswith(" 5× again")
+    ranks = {row.values["run"]: (row.values["rank"], row.values["no_rank"]) for row in group.table.rows}
+    assert ranks["a"] == ("1", None)
+    assert ranks["b"] == (None, "noisy, not valid")
+    assert ranks["c"] == (None, "1 block, 5 are needed")
+    assert ranks["d"][0] is None
+    assert str(ranks["d"][1]).endswith(" 5× again")
     assert len(group.unranked) == 3
-    assert any(one.startswith("tiny on ") for one in group.unranked)
+    assert any(reason.startswith("tiny on ") for reason in group.unranked)
     (alone,) = one_group([with_blocks(facts("c"), 1)], CALM).unranked
     assert alone == "1 block, 5 are needed"
     (emulated,) = one_group([facts("e", measurement_class="emulated", verdict="function")], CALM).table.rows
@@ -331,10 +331,12 @@ def test_compare_says_why_not(seeded: SeededFarm, browser: Client, monkeypatch: 
     assert "cannot tell" in fine
     assert "A, B: how its device varies" in fine
     monkeypatch.setattr(compare, "variations", lambda _, ids, judged: dict.fromkeys(ids, Variation(0.005, 20)))
-    told = check_page(browser.get(f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}").text).visible_text()
-    assert "likely" in told
-    assert "× faster (" in told
-    assert "cannot" not in told
+    page_text = check_page(
+        browser.get(f"/dashboard/compare?run={ids.full_run}&run={ids.sparse_run}").text
+    ).visible_text()
+    assert "likely" in page_text
+    assert "× faster (" in page_text
+    assert "cannot" not in page_text
     data = browser.get(f"/dashboard/compare.json?run={ids.sparse_run}&run={ids.emulated_run}").json()
     median = next(row for row in data["rows"] if row["metric"] == "median_ms")
     assert "emulated" in median["not_comparable"]

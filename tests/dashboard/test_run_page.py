@@ -250,8 +250,8 @@ def test_the_roof_is_the_best_of_a_devices_valid_runs(scratch: SeededFarm, user:
 
 def test_a_run_that_does_not_count_has_its_own_roof(scratch: SeededFarm, user: Client) -> None:
     for run in (scratch.ids.throttled_run, scratch.ids.noisy_run, scratch.ids.emulated_run):
-        said = check_page(user.get(f"/dashboard/runs/{run}").text).visible_text()
-        assert " kernels of this run alone reached" in said, run
+        text = check_page(user.get(f"/dashboard/runs/{run}").text).visible_text()
+        assert " kernels of this run alone reached" in text, run
         rows = user.get(f"/dashboard/runs/{run}/kernels.json").json()["rows"]
         assert max(row["roof_percent"] or 0 for row in rows) == pytest.approx(100.0)
 

@@ -65,7 +65,7 @@ def test_targets_are_listed_and_host_is_resolved(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["build", "none.onnx", "--out", "x"], "none.onnx: No such file"),
         (["build", "{model}", "--target", "toaster", "--out", "x"], "no target 'toaster'"),
@@ -80,7 +80,11 @@ def test_targets_are_listed_and_host_is_resolved(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_what_a_user_can_change_is_told_without_a_traceback(
-    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = tmp_path / "broken.onnx"
     model.write_bytes(b"this is no model")
@@ -89,7 +93,7 @@ def test_what_a_user_can_change_is_told_without_a_traceback(
     places = {"{model}": str(model), "{noise}": "noise"}
     assert cli.main([places.get(word, word) for word in arguments]) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert "Traceback" not in err
 
 
@@ -133,8 +137,8 @@ def test_compile_says_what_the_compiler_warns_of(
 ) -> None:
     model = tmp_path / "net.onnx"
     model.write_bytes(b"onnx")
-    said = [{"code": "model.example", "where": f"fc{i}", "message": "is odd", "hint": ""} for i in range(25)]
-    done = {"id": "job_1", "state": "succeeded", "bundle_digest": DIGEST, "warnings": said}
+    warnings = [{"code": "model.example", "where": f"fc{i}", "message": "is odd", "hint": ""} for i in range(25)]
+    done = {"id": "job_1", "state": "succeeded", "bundle_digest": DIGEST, "warnings": warnings}
     farm.on("POST", "/compile", Answer(202, {"id": "job_1", "state": "queued"}))
     farm.on("GET", "/jobs/job_1", Answer(200, done))
     assert cli.main(["compile", str(model), "--target", "raspberry-pi-4"]) == 0
@@ -235,7 +239,7 @@ def test_a_run_names_a_second_data_set_to_validate_on(farm: FakeFarm, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["run", DIGEST, "train", "--validation-dataset", "v.npz", "--validation", "0.5"],
          "--validation-dataset: must be left out, or `validation`"),
@@ -249,10 +253,10 @@ def test_a_run_names_a_second_data_set_to_validate_on(farm: FakeFarm, tmp_path: 
     ],
 )  # fmt: skip
 def test_what_to_validate_on_is_said_once_and_before_anything_is_sent(
-    farm: FakeFarm, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    farm: FakeFarm, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(arguments) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not farm.seen
 
 

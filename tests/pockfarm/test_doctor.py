@@ -114,8 +114,8 @@ def test_devices_that_are_ill_or_silent_are_named() -> None:
 
 
 def test_parts_clock_and_regressions_are_judged() -> None:
-    said = {"parts": {"database": "ok", "broker": "down"}, "why": {"broker": "it does not answer"}}
-    broker = found(of_farm.ready_findings(said), "farm's broker")
+    response = {"parts": {"database": "ok", "broker": "down"}, "why": {"broker": "it does not answer"}}
+    broker = found(of_farm.ready_findings(response), "farm's broker")
     assert (broker.state, broker.says) == (WRONG, "it does not answer")
     assert "start Valkey" in broker.mend
     assert of_farm.skew_finding(2.0).state == OK

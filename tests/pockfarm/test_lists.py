@@ -119,7 +119,7 @@ def test_filters_choose_and_an_empty_list_says_of_what(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("runs --state faild", "did you mean 'failed'?"),
         ("jobs --state leased", "argument --state: invalid choice: 'leased' "),
@@ -130,12 +130,12 @@ def test_filters_choose_and_an_empty_list_says_of_what(
     ],
 )  # fmt: skip
 def test_a_value_of_a_closed_set_is_refused_by_its_name(
-    arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments.split())
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_states_are_those_of_the_farm() -> None:

@@ -36,7 +36,7 @@ def test_a_device_is_named_by_its_name_or_its_id(farm: FakeFarm, capsys: Capture
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("desk-pie", "did you mean 'desk-pi'?"),
         ("toaster", "'toaster' (`pockfarm devices` lists them)\n"),
@@ -44,16 +44,16 @@ def test_a_device_is_named_by_its_name_or_its_id(farm: FakeFarm, capsys: Capture
     ],
 )
 def test_a_name_that_no_device_has_or_two_have_is_refused(
-    farm: FakeFarm, name: str, told: str, capsys: Capture
+    farm: FakeFarm, name: str, message: str, capsys: Capture
 ) -> None:  # fmt: skip
     for words in (["devices", "drain", name], ["run", "sha256:" + "a" * 64, "profile", "--device", name]):
         assert cli.main(words) == 2
-        assert told in capsys.readouterr().err
-    assert not [one for one in farm.seen if one.method == "POST"], "nothing is done"
+        assert message in capsys.readouterr().err
+    assert not [request for request in farm.seen if request.method == "POST"], "nothing is done"
 
 
 def test_what_class_was_meant_is_told_where_none_is_found(farm: FakeFarm, capsys: Capture) -> None:
-    found = Answer(200, {"items": [DESK]})
-    farm.on("GET", "/devices", Answer(200, {"items": []}), found)
+    response = Answer(200, {"items": [DESK]})
+    farm.on("GET", "/devices", Answer(200, {"items": []}), response)
     assert cli.main(["devices", "--class", "rasberry-pi-4"]) == 0
     assert "did you mean 'raspberry-pi-4'?" in capsys.readouterr().out

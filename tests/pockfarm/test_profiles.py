@@ -89,7 +89,7 @@ def test_the_file_is_its_owners_only_and_holds_the_others(alone: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "asked", "said"),
+    ("text", "asked", "pattern"),
     [
         ("[work]\nurl = https://w.example\napi_key = k\n", "wrok", r"no profile 'wrok' in .*; did you mean 'work'\?"),
         ("[work]\nurl = https://w.example\napi_key = k\n", "home", "no profile 'home' in .*; there are work\n.*init"),
@@ -98,10 +98,10 @@ def test_the_file_is_its_owners_only_and_holds_the_others(alone: Path) -> None:
         ("", "work", "no profile 'work' in .*farms.ini\n  pockfarm init --profile work"),
     ],
 )
-def test_a_profile_that_is_not_there(alone: Path, text: str, asked: str, said: str) -> None:
+def test_a_profile_that_is_not_there(alone: Path, text: str, asked: str, pattern: str) -> None:
     profiles.farms_file().parent.mkdir()
     profiles.farms_file().write_text(text)
-    with pytest.raises(UsageError, match=f"(?s){said}"):
+    with pytest.raises(UsageError, match=f"(?s){pattern}"):
         Client(profile=asked)
 
 

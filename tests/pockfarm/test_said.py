@@ -84,13 +84,13 @@ def test_weights_of_another_model_end_a_run(folder: Path, bundle: Path, mode: Lo
 
 
 def test_weights_that_match_in_part_are_told(folder: Path, bundle: Path) -> None:
-    own = load_file(unpacked(bundle.read_bytes(), folder / "unpacked") / "weights.safetensors")
+    weights = load_file(unpacked(bundle.read_bytes(), folder / "unpacked") / "weights.safetensors")
     part = folder / "part.safetensors"
-    save_file({"fc1.weight": own["fc1.weight"], "encoder.weight": np.ones((6, 4), np.float32)}, part)
-    said: list[str] = []
+    save_file({"fc1.weight": weights["fc1.weight"], "encoder.weight": np.ones((6, 4), np.float32)}, part)
+    lines: list[str] = []
     options = local.ExecOptions(RunSettings("eval"), data=folder / "data.npz", weights=part)
-    local.execute(bundle, options, progress=said.append)
-    (line,) = [line for line in said if "parameters are taken" in line]
+    local.execute(bundle, options, progress=lines.append)
+    (line,) = [line for line in lines if "parameters are taken" in line]
     assert " 1 of 4 parameters " in line
     assert line.endswith(" 1 of its tensors are ignored: 'encoder.weight'")
 

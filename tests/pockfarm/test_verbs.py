@@ -61,11 +61,11 @@ def test_what_runs_is_asked_to_stop_and_what_has_ended_stays() -> None:
 def test_an_id_of_another_kind_is_refused_with_those_that_are_taken(
     words: str, live: LiveFarm, capsys: Capture
 ) -> None:
-    told = refusal(words.split(), capsys)
-    assert f"'{words.split()[1]}' is no id " in told
-    assert "run_… or job_…" in told
-    assert "`pockfarm runs`, `pockfarm jobs`" in told
-    assert told.count("\n") == 1
+    stderr = refusal(words.split(), capsys)
+    assert f"'{words.split()[1]}' is no id " in stderr
+    assert "run_… or job_…" in stderr
+    assert "`pockfarm runs`, `pockfarm jobs`" in stderr
+    assert stderr.count("\n") == 1
 
 
 def test_a_run_that_ended_is_queued_once_more(live: LiveFarm, digest: str, capsys: Capture) -> None:

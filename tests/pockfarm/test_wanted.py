@@ -34,7 +34,7 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(call: Call, said: str) -
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "pattern"),
     [
         (lambda c: c.submit_compile_job(b"", targets=[]), "targets is empty: name what to compile for"),
         (lambda c: c.submit_finetune_job(b""), r"there is no data to train on: give data=\(x, y\)"),
@@ -43,8 +43,8 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(call: Call, said: str) -
         (lambda c: c.submit_compile_job(b"", {"update": 3}, targets="x"), "update"),
     ],
 )
-def test_what_is_wrong_is_told_before_it_is_sent(call: Call, said: str) -> None:
-    with Client("http://farm.example", "key") as client, pytest.raises(UsageError, match=said):
+def test_what_is_wrong_is_told_before_it_is_sent(call: Call, pattern: str) -> None:
+    with Client("http://farm.example", "key") as client, pytest.raises(UsageError, match=pattern):
         call(client)
 
 

@@ -137,8 +137,8 @@ def test_kept_apart_the_base_stays_and_the_adapter_is_a_start(
     first, after = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("adapter", "next"))
     assert first.keys() == after.keys()
     assert all(not torch.equal(first[name], after[name]) for name in first)
-    told = tmp_path / "adapter" / "adapter_config.json"
-    told.write_text(json.dumps({**json.loads(told.read_text()), "lora_alpha": 8}))
+    config = tmp_path / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "lora_alpha": 8}))
     assert main([*common, "infer", *given]) == 2
     assert re.search(r" lora_alpha: 8, .* 16\b", capsys.readouterr().err)
 

@@ -93,18 +93,18 @@ def test_linear_layers_have_four_bits_and_others_eight() -> None:
     module, tokens, labels = Widths(), torch.randint(0, 60, (4, 6)), torch.randint(0, 60, (4,))
     spec = SPEC | {"precision": {"frozen": "int4"}}
     tuned = pockfarm.fine_tune(module, (tokens,), (tokens, labels), plan="bias-only", spec=spec, steps=1)
-    told = {one.code: one.message for one in tuned.warnings}
-    assert told.keys() == {"precision.rounded", "precision.in_eight_bits"}
-    assert "3 frozen weights" in told["precision.in_eight_bits"]
-    assert "head.weight (its 61 inputs " in told["precision.in_eight_bits"]
-    assert "odd.weight (its 61 channels " in told["precision.in_eight_bits"]
-    own = copy.deepcopy(module).double()
+    message_by_code = {warning.code: warning.message for warning in tuned.warnings}
+    assert message_by_code.keys() == {"precision.rounded", "precision.in_eight_bits"}
+    assert "3 frozen weights" in message_by_code["precision.in_eight_bits"]
+    assert "head.weight (its 61 inputs " in message_by_code["precision.in_eight_bits"]
+    assert "odd.weight (its 61 channels " in message_by_code["precision.in_eight_bits"]
+    reference = copy.deepcopy(module).double()
     for name in ("embed.weight", "odd.weight", "head.weight"):
-        own.get_parameter(name).data = rounded(module.get_parameter(name)).double()
-    own.mix.weight.data = rounded_in_groups(module.mix.weight).double()
-    nn.functional.cross_entropy(own(tokens), labels).backward()
+        reference.get_parameter(name).data = rounded(module.get_parameter(name)).double()
+    reference.mix.weight.data = rounded_in_groups(module.mix.weight).double()
+    nn.functional.cross_entropy(reference(tokens), labels).backward()
     for name in ("mix.bias", "odd.bias", "head.bias"):
-        wanted = -RATE * own.get_parameter(name).grad
+        wanted = -RATE * reference.get_parameter(name).grad
         moved = (tuned[name].detach() - module.get_parameter(name).detach()).double()
         assert float((moved - wanted).norm()) < 1e-4 * float(wanted.norm()), name
     assert torch.equal(tuned["mix.weight"], module.mix.weight), "the author's own weights come back"

@@ -104,21 +104,21 @@ def test_a_schedule_of_the_spec_is_what_a_run_takes_unless_told() -> None:
 
 def test_training_that_diverges_is_told_with_its_losses() -> None:
     module, x, y = task()
-    with pytest.raises(Diverged, match=r"^training diverged at step \d+: ") as told:
+    with pytest.raises(Diverged, match=r"^training diverged at step \d+: ") as failure:
         pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, steps=200, learning_rate=1e6)
-    training, losses = told.value.report["training"], told.value.report["losses"]
+    training, losses = failure.value.report["training"], failure.value.report["losses"]
     assert (training["outcome"], training["steps"]) == ("diverged", len(losses))
     assert losses[0] < 2
-    assert (told.value.state, told.value.code, told.value.exit_code) == ("succeeded", "train.diverged", 4)
+    assert (failure.value.state, failure.value.code, failure.value.exit_code) == ("succeeded", "train.diverged", 4)
     settings: dict[str, Any] = {"validation": 0.25, "eval_every": 1, "save_best": True}
-    kept = pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, steps=200, learning_rate=1e6, **settings)
-    assert kept.outcome == "diverged"
-    assert kept.weights_step == min(kept.validations, key=lambda one: one["loss"])["step"]
-    assert [one.code for one in kept.warnings] == ["fine_tune.diverged"]
+    tuned = pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, steps=200, learning_rate=1e6, **settings)
+    assert tuned.outcome == "diverged"
+    assert tuned.weights_step == min(tuned.validations, key=lambda validation: validation["loss"])["step"]
+    assert [warning.code for warning in tuned.warnings] == ["fine_tune.diverged"]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"shedule": "linear"}, "shedule: no such setting; did you mean 'schedule'?"),
         ({"schedule": "step"}, "schedule: must be one of constant, cosine, linear"),
@@ -127,8 +127,8 @@ def test_training_that_diverges_is_told_with_its_losses() -> None:
         ({"validation": 1.5}, "validation: must be above 0, at most 0.9"),
     ],
 )
-def test_a_setting_that_cannot_be_is_told_before_anything_is_built(given: dict[str, Any], said: str) -> None:
+def test_a_setting_that_cannot_be_is_told_before_anything_is_built(given: dict[str, Any], message: str) -> None:
     module, x, y = task()
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as refusal:
         pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, **given)
-    assert said in str(told.value)
+    assert message in str(refusal.value)

@@ -69,10 +69,10 @@ def test_a_run_is_asked_for_again_as_it_was(farm: TestFarm) -> None:
 def test_losses_agree_to_the_last_bit_or_not(farm: TestFarm) -> None:
     board = farm.board()
     body = {"bundle": farm.bundle(), "dataset": farm.dataset()}
-    one = trained(farm, board, body, 2.0, 1.5, 1.25)
+    first = trained(farm, board, body, 2.0, 1.5, 1.25)
     same = trained(farm, board, body, 2.0, 1.5, 1.25)
     other = trained(farm, board, body, 2.0, 1.5000000000000002, 1.25)
-    agrees, differs = beside(farm, one, same), beside(farm, one, other)
+    agrees, differs = beside(farm, first, same), beside(farm, first, other)
     assert (agrees["agrees"], agrees["losses"], agrees["differences"]) == (True, "equal to the last bit", [])
     assert differs["agrees"] is False
     assert differs["losses"].endswith(" step 2: 1.5 and 1.5000000000000002")
@@ -81,22 +81,22 @@ def test_losses_agree_to_the_last_bit_or_not(farm: TestFarm) -> None:
 
 def test_times_agree_as_far_as_the_device_is_known(farm: TestFarm) -> None:
     board, bundle = farm.board(), farm.bundle()
-    one, same = profiled(farm, board, bundle, 1000.0), profiled(farm, board, bundle, 1010.0)
-    found = beside(farm, one, same)
-    assert found["agrees"] is None
-    assert found["says"].startswith("cannot tell: how its device varies")
+    first, same = profiled(farm, board, bundle, 1000.0), profiled(farm, board, bundle, 1010.0)
+    comparison = beside(farm, first, same)
+    assert comparison["agrees"] is None
+    assert comparison["says"].startswith("cannot tell: how its device varies")
     for us in (995.0, 1003.0, 1008.0, 1001.0, 997.0, 1004.0, 999.0):
         last = profiled(farm, board, bundle, us)
-    assert beside(farm, one, last)["agrees"] is True
+    assert beside(farm, first, last)["agrees"] is True
     slower = profiled(farm, board, bundle, 1500.0)
-    found = beside(farm, one, slower)
-    assert (found["agrees"], found["time"]["says"][:14]) == (False, "likely 1.50\N{MULTIPLICATION SIGN} s"), (
+    comparison = beside(farm, first, slower)
+    assert (comparison["agrees"], comparison["time"]["says"][:14]) == (False, "likely 1.50\N{MULTIPLICATION SIGN} s"), (
         "it does not widen that itself"
     )
     other = profiled(farm, board, farm.bundle(b"other"), 2500.0)
-    found = beside(farm, one, other)
-    assert (found["agrees"], found["says"]) == (None, "not the same run: other bundle")
-    assert [difference["what"] for difference in found["differences"]] == ["bundle"]
+    comparison = beside(farm, first, other)
+    assert (comparison["agrees"], comparison["says"]) == (None, "not the same run: other bundle")
+    assert [difference["what"] for difference in comparison["differences"]] == ["bundle"]
 
 
 def test_a_run_without_a_report_is_beside_nothing(farm: TestFarm) -> None:
@@ -157,10 +157,12 @@ def test_what_the_command_line_says(
 
 
 def test_two_runs_beside_each_other_in_words() -> None:
-    found = {"first": "run_a", "second": "run_b", "agrees": False, "says": "the losses differ from step 2: 1.5 and 1.4",
-             "losses": "differ from step 2: 1.5 and 1.4", "weights": "other files",
-             "differences": [{"what": "device", "first": "dev_1", "second": "dev_2"}]}  # fmt: skip
-    lines = beside_text(found).splitlines()
-    assert lines[0] == f"run_b does not agree with run_a: {found['says']}"
+    comparison = {
+        "first": "run_a", "second": "run_b", "agrees": False, "says": "the losses differ from step 2: 1.5 and 1.4",
+        "losses": "differ from step 2: 1.5 and 1.4", "weights": "other files",
+        "differences": [{"what": "device", "first": "dev_1", "second": "dev_2"}],
+    }  # fmt: skip
+    lines = beside_text(comparison).splitlines()
+    assert lines[0] == f"run_b does not agree with run_a: {comparison['says']}"
     assert lines[2].split() == ["weights", "other", "files"]
     assert lines[-1].split() == ["device", "dev_1", "dev_2"]

@@ -141,25 +141,25 @@ def test_only_boards_with_the_tag_the_newest_first(farm: TestFarm) -> None:
 
 
 def test_the_first_failure_of_a_small_stage_halts_it_and_says_so(farm: TestFarm) -> None:
-    one, other = board(farm, "one"), board(farm, "other")
-    made = publish_own(farm)
-    sequence = offer_of(one.try_lease()).sequence
-    now_runs(one, OLD.digest, failed=p.UpdateFailure(sequence, "it ended with code 1: boom"))
-    told = show(farm, made["id"])
-    assert (told["state"], told["failed"]) == ("halted", 1)
-    assert told["halt_reason"].startswith("1 of 1 devices ")
-    assert told["halt_reason"].endswith(", one: it ended with code 1: boom")
+    first, other = board(farm, "one"), board(farm, "other")
+    release = publish_own(farm)
+    sequence = offer_of(first.try_lease()).sequence
+    now_runs(first, OLD.digest, failed=p.UpdateFailure(sequence, "it ended with code 1: boom"))
+    halted = show(farm, release["id"])
+    assert (halted["state"], halted["failed"]) == ("halted", 1)
+    assert halted["halt_reason"].startswith("1 of 1 devices ")
+    assert halted["halt_reason"].endswith(", one: it ended with code 1: boom")
     assert not is_offered(other)
-    assert not is_offered(one)
+    assert not is_offered(first)
     entries = farm.http.get("/audit?action=agent-release halted").json()["items"]
-    assert [(entry["subject"], entry["detail"]) for entry in entries] == [(made["id"], told["halt_reason"])]
-    history = farm.http.get(f"/devices/{one.device_id}").json()["history"]
+    assert [(entry["subject"], entry["detail"]) for entry in entries] == [(release["id"], halted["halt_reason"])]
+    history = farm.http.get(f"/devices/{first.device_id}").json()["history"]
     assert "it ended with code 1: boom" in next(line["message"] for line in history if line["kind"] == "update-failed")
-    wider = farm.http.patch(f"/agent-releases/{made['id']}", json={})
+    wider = farm.http.patch(f"/agent-releases/{release['id']}", json={})
     assert (wider.status_code, wider.json()["code"]) == (409, "release.halted")
     again = publish_own(farm, digest=OWN)
-    assert again["sequence"] > made["sequence"]
-    assert is_offered(one)
+    assert again["sequence"] > release["sequence"]
+    assert is_offered(first)
 
 
 def test_what_a_board_refuses_counts_and_work_is_not_touched(farm: TestFarm) -> None:

@@ -271,8 +271,8 @@ def test_a_bundle_is_from_where_its_paper_is(
     assert pockfarm(["verify", bundle, *trust]) == 4, "nothing of it was signed by whom we trust"
     assert "nothing shows that sha256:" in capsys.readouterr().out
     assert pockfarm(["verify", bundle]) == 0
-    assert "intact, origin not shown" in (said := capsys.readouterr().out)
-    assert "UNANCHORED" in said
+    assert "intact, origin not shown" in (output := capsys.readouterr().out)
+    assert "UNANCHORED" in output
 
 
 def test_a_bundle_with_a_new_manifest_is_no_bundle_of_the_farm(saved: Saved, origin: dict[str, Path]) -> None:

@@ -34,7 +34,7 @@ def assignment(settings: RunSettings) -> p.Assignment:
 
 
 @pytest.mark.parametrize(
-    ("given", "where", "said"),
+    ("given", "where", "bounds"),
     [
         ({"steps": -1}, "steps", "1 to 100,000"),
         ({"steps": 100_001}, "steps", "1 to 100,000"),
@@ -50,8 +50,8 @@ def assignment(settings: RunSettings) -> p.Assignment:
         ({"mode": "dance"}, "mode", "one of profile, train, eval, tune"),
     ],
 )
-def test_a_value_beyond_its_bounds_is_refused_by_name(given: dict[str, Any], where: str, said: str) -> None:
-    with pytest.raises(p.ProtocolError, match=re.escape(f"{where}: must be {said}")):
+def test_a_value_beyond_its_bounds_is_refused_by_name(given: dict[str, Any], where: str, bounds: str) -> None:
+    with pytest.raises(p.ProtocolError, match=re.escape(f"{where}: must be {bounds}")):
         RunSettings(**given)
 
 
@@ -110,9 +110,9 @@ def test_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
 
 
 def test_a_row_that_no_version_wrote_is_no_agents_fault() -> None:
-    with pytest.raises(ValueError, match=r"^a run's row holds .*: settings") as told:
+    with pytest.raises(ValueError, match=r"^a run's row holds .*: settings") as refusal:
         settings_of_row({"mode": "prune", "steps": 7})
-    assert not isinstance(told.value, p.ProtocolError)
+    assert not isinstance(refusal.value, p.ProtocolError)
 
 
 @pytest.mark.parametrize("seed", [10**400, -1, True])

@@ -226,18 +226,18 @@ def test_a_boards_own_limit_makes_it_shorter(farm: TestFarm) -> None:
 @pytest.mark.usefixtures("patient")
 def test_two_agree_where_they_slow_down_by_as_much(farm: TestFarm) -> None:
     board, bundle = able(farm), farm.bundle()
-    one, same = (made(farm, board, bundle, curve(factor=factor)) for factor in (1.25, 1.25))
+    first, same = (made(farm, board, bundle, curve(factor=factor)) for factor in (1.25, 1.25))
     other = made(farm, board, bundle, curve(factor=1.6))
     few = [made(farm, board, bundle, curve(count=10), sustain_s=10) for _ in range(2)]
-    found = farm.http.get(f"/runs/{one}/beside/{same}").json()
-    assert (found["agrees"], " overlap (" in found["says"]) == (True, True)
-    found = farm.http.get(f"/runs/{one}/beside/{other}").json()
-    assert (found["agrees"], "lie apart" in found["says"]) == (False, True)
-    found = farm.http.get(f"/runs/{few[0]}/beside/{few[1]}").json()
-    assert (found["agrees"], " too few windows " in found["says"]) == (None, True)
-    found = farm.http.get(f"/runs/{one}/beside/{few[0]}").json()
-    assert found["agrees"] is None
-    assert farm.http.post(f"/runs/{one}/again", json={}).status_code == 202
+    comparison = farm.http.get(f"/runs/{first}/beside/{same}").json()
+    assert (comparison["agrees"], " overlap (" in comparison["says"]) == (True, True)
+    comparison = farm.http.get(f"/runs/{first}/beside/{other}").json()
+    assert (comparison["agrees"], "lie apart" in comparison["says"]) == (False, True)
+    comparison = farm.http.get(f"/runs/{few[0]}/beside/{few[1]}").json()
+    assert (comparison["agrees"], " too few windows " in comparison["says"]) == (None, True)
+    comparison = farm.http.get(f"/runs/{first}/beside/{few[0]}").json()
+    assert comparison["agrees"] is None
+    assert farm.http.post(f"/runs/{first}/again", json={}).status_code == 202
 
 
 @pytest.mark.usefixtures("patient")

@@ -135,14 +135,14 @@ def test_a_change_beyond_the_noise_is_a_regression_with_what_changed_there(farm:
     assert regressions(farm) == [], "four runs may be a bad day"
     gone_through(farm, board, [1050.0])
     assert farm.http.get("/regressions", params={"device": "dev_0"}).json()["code"] == "device.unknown"
-    found = regressions(farm, device=board.device_id)
-    assert sorted(one["canary"] for one in found) == ["attention", "convolutions"]
-    one = found[0]
-    assert one["state"] == "open"
-    assert one["ratio_low"] < 1.05 < one["ratio_high"]
-    assert one["deviation"] == pytest.approx(0.0016, abs=0.0005)
-    assert {"what": "compiler", "before": "test", "after": "test-2", "away": 0} in one["differences"]
-    assert "compiler from test to test-2" in one["explains"]
+    changes = regressions(farm, device=board.device_id)
+    assert sorted(change["canary"] for change in changes) == ["attention", "convolutions"]
+    change = changes[0]
+    assert change["state"] == "open"
+    assert change["ratio_low"] < 1.05 < change["ratio_high"]
+    assert change["deviation"] == pytest.approx(0.0016, abs=0.0005)
+    assert {"what": "compiler", "before": "test", "after": "test-2", "away": 0} in change["differences"]
+    assert "compiler from test to test-2" in change["explains"]
     history = farm.http.get(f"/devices/{board.device_id}").json()
     assert any(line["kind"] == "slower" and "compiler from test to test-2" in line["message"]
                for line in history["history"])  # fmt: skip
@@ -162,9 +162,9 @@ def test_one_is_acknowledged_and_over_once_the_device_is_as_before(small_farm: T
     assert first["explains"].startswith("nothing ")
     path = f"/devices/{board.device_id}/canaries/{first['id']}/acknowledge"
     assert farm.http.post(path, json={}, headers=farm.key()).status_code == 403
-    told = farm.http.post(path, json={"reason": "its fan is being replaced"}).json()
-    assert (told["state"], told["acknowledgement"]) == ("acknowledged", "its fan is being replaced")
-    assert [one["id"] for one in regressions(farm)] == [second["id"]]
+    response = farm.http.post(path, json={"reason": "its fan is being replaced"}).json()
+    assert (response["state"], response["acknowledgement"]) == ("acknowledged", "its fan is being replaced")
+    assert [change["id"] for change in regressions(farm)] == [second["id"]]
     gone_through(farm, board, QUIET[:6])
     assert regressions(farm) == []
     states = {change["state"] for each in shown(farm, board)["series"] for change in each["changes"]}

@@ -160,20 +160,20 @@ def test_attempts_tell_what_was_decided_because_of_them(farm: TestFarm) -> None:
     run = farm.run(bundle=farm.bundle())
     full, flaky = farm.board(name="full"), farm.board(name="flaky")
     full.report(leased(full), DISK)
-    said = why(farm, run["id"])
-    assert (said["tries"][0]["fault"], said["tries"][0]["strike"]) == ("device", "counted")
-    assert "a strike against full" in said["tries"][0]["decision"]
+    response = why(farm, run["id"])
+    assert (response["tries"][0]["fault"], response["tries"][0]["strike"]) == ("device", "counted")
+    assert "a strike against full" in response["tries"][0]["decision"]
     flaky.report(leased(flaky), NETWORK)
-    said = why(farm, run["id"])
-    assert said["tries"][0]["decision"].endswith("attempt 2 followed")
-    assert (said["tries"][1]["fault"], said["tries"][1]["strike"]) == ("passing", None)
-    assert re.search(r"\bflaky .* 10 minutes\b", said["tries"][1]["decision"])
-    assert said["waiting"]["code"] == "excluded"
-    by_name = {one["name"]: one for one in said["waiting"]["devices"]}
+    response = why(farm, run["id"])
+    assert response["tries"][0]["decision"].endswith("attempt 2 followed")
+    assert (response["tries"][1]["fault"], response["tries"][1]["strike"]) == ("passing", None)
+    assert re.search(r"\bflaky .* 10 minutes\b", response["tries"][1]["decision"])
+    assert response["waiting"]["code"] == "excluded"
+    by_name = {device["name"]: device for device in response["waiting"]["devices"]}
     assert by_name["flaky"]["until"] is not None
     assert "may try again in 10 minutes" in by_name["flaky"]["says"]
     assert "an operator's release lifts that" in by_name["full"]["says"]
-    assert said["says"].startswith("It was tried twice ")
+    assert response["says"].startswith("It was tried twice ")
     farm.http.post(f"/devices/{full.device_id}/release", json={})
     assert why(farm, run["id"])["waiting"]["code"] == "next"
 
@@ -217,23 +217,23 @@ def test_runs_from_before_have_decisions_too(small_farm: TestFarm) -> None:
 def test_a_compile_that_waits_is_tried_again_and_ends(farm: TestFarm) -> None:
     first = farm.compile(b"one").json()["id"]
     second = farm.compile(b"two").json()["id"]
-    said = why(farm, second)
-    assert (said["waiting"]["position"], said["waiting"]["sureness"]) == (2, "unknown")
-    assert "if it stays so, no worker is up" in said["says"]
+    response = why(farm, second)
+    assert (response["waiting"]["position"], response["waiting"]["sureness"]) == (2, "unknown")
+    assert "if it stays so, no worker is up" in response["says"]
     farm.work_off(first)
     with farm.farm.database.transaction() as session:
         claim = claims.claim(session, farm.compile(b"three").json()["id"], lease_s=60)
         session.execute(update(Job).where(Job.id == first).values(finished_at=Job.started_at + 30))
     assert claim is not None
-    said = why(farm, second)
-    assert said["waiting"]["sureness"] == "rough"
-    assert "30 seconds" in said["says"]
+    response = why(farm, second)
+    assert response["waiting"]["sureness"] == "rough"
+    assert "30 seconds" in response["says"]
     assert "A worker has been at it for" in why(farm, claim.job_id)["says"]
     with farm.farm.database.transaction() as session:
         claims.fail(session, claim, claims.Failure("infra", "infra.killed", "it was killed", retry=True), attempts=3)
-    said = why(farm, claim.job_id)
-    assert said["tries"] == [
-        {"n": 1, "began_at": said["tries"][0]["began_at"], "decision": "it was killed; it went back into the queue"}
+    response = why(farm, claim.job_id)
+    assert response["tries"] == [
+        {"n": 1, "began_at": response["tries"][0]["began_at"], "decision": "it was killed; it went back into the queue"}
     ]
     farm.http.post(f"/jobs/{second}/cancel")
     assert why(farm, second)["says"].startswith("It was cancelled: ")
@@ -252,5 +252,5 @@ def test_expired_runs_say_who_did_not_take_them(small_farm: TestFarm) -> None:
     with farm.farm.database.transaction() as session:
         session.execute(update(Run).values(queue_deadline_at=time.time() - 1))
     farm.sweep()
-    said = why(farm, run["id"])
-    assert re.search(r"^It expired: .* x86-64-v3 ", said["says"])
+    response = why(farm, run["id"])
+    assert re.search(r"^It expired: .* x86-64-v3 ", response["says"])

@@ -54,10 +54,10 @@ def test_a_quota_that_is_used_up_is_what_a_run_waits_for(farm: TestFarm) -> None
     work = leased(a)
     assert work.run_id == first
     assert b.lease() is None, "what is foretold is what happens"
-    found = waiting(acme, second)
-    assert (found["code"], found["position"], found["sureness"]) == ("quota", 1, "rough")
-    assert " 1 of 1 run on devices; first in the queue" in found["says"]
-    assert "may start in very roughly 2 hours" in found["says"]
+    reason = waiting(acme, second)
+    assert (reason["code"], reason["position"], reason["sureness"]) == ("quota", 1, "rough")
+    assert " 1 of 1 run on devices; first in the queue" in reason["says"]
+    assert "may start in very roughly 2 hours" in reason["says"]
     assert waiting(acme, third)["position"] == 2
     assert "may start in very roughly 4 hours" in waiting(acme, third)["says"]
     a.report(work)
@@ -95,9 +95,9 @@ def test_among_organisations_the_position_is_by_fair_share(farm: TestFarm) -> No
     mine = [acme.run(bundle=digest)["id"] for _ in range(2)]
     late = other.run(bundle=theirs)["id"]
     assert waiting(other, late)["code"] == "next", "the youngest, of the one that has nothing on devices"
-    found = waiting(acme, mine[0])
-    assert (found["code"], found["position"], found["sureness"]) == ("queue", 2, "unknown")
-    assert "other organisations wait too" in found["says"]
+    reason = waiting(acme, mine[0])
+    assert (reason["code"], reason["position"], reason["sureness"]) == ("queue", 2, "unknown")
+    assert "other organisations wait too" in reason["says"]
     assert leased(b).run_id == late
     assert waiting(acme, mine[0])["position"] == 1
 

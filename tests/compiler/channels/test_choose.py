@@ -169,10 +169,10 @@ def plain() -> Graph:
 
 def test_heads_where_no_attention_is_known_are_told_as_a_guess() -> None:
     rules = [{"parameters": ["up"], "channels": {"indices": [0], "along": "heads", "heads": 6}}]
-    (told,) = decide_plan(plain(), SparsePlan.parse({"update": rules})).warnings
-    assert (told.code, told.where) == ("plan.heads_assumed", "plan.update[0].channels.heads")
-    assert " 6 parts " in told.message
-    assert told.message.endswith(" in up")
+    (warning,) = decide_plan(plain(), SparsePlan.parse({"update": rules})).warnings
+    assert (warning.code, warning.where) == ("plan.heads_assumed", "plan.update[0].channels.heads")
+    assert " 6 parts " in warning.message
+    assert warning.message.endswith(" in up")
     rules = [{"parameters": ["q"], "channels": {"indices": [0], "along": "heads", "heads": 2}}]
     assert decide_plan(GRAPH, SparsePlan.parse({"update": rules})).warnings == ()
 

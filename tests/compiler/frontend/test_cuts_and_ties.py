@@ -110,7 +110,7 @@ def test_what_no_gradient_reaches_stays_and_is_told() -> None:
     graph = graph_of(module, x, "dynamo-unoptimized")
     assert_gradients(graph, module, x)
     step = differentiate(attach_loss(graph, LossSpec(kind="mse")), resolve_plan(graph, SparsePlan.of_preset("full")))
-    (warning,) = [one for one in step.graph.warnings if one.code == "plan.no_gradient"]
+    (warning,) = [warning for warning in step.graph.warnings if warning.code == "plan.no_gradient"]
     assert "router.weight" in warning.message
     only = SparsePlan.parse({"name": "routers", "update": [{"parameters": ["router.*"]}]})
     with pytest.raises(PlanError, match=r"^plan: .* router\.weight, router\.bias \("):

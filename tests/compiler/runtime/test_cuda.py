@@ -215,7 +215,7 @@ def test_an_old_driver_is_named_so(built: StepBinary, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "exit_code", "code", "said"),
+    ("wrong", "exit_code", "code", "message"),
     [
         ("cuInit", 4, "limits.driver", "CUDA knows no GPU here (CUDA_ERROR_NO_DEVICE)"),
         ("cuDeviceGetCount", 4, "limits.driver", "CUDA knows no GPU here (it counts none)"),
@@ -244,11 +244,11 @@ def test_an_old_driver_is_named_so(built: StepBinary, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_the_driver_refuses_is_told(
-    built: StepBinary, driver: Path, wrong: str, exit_code: int, code: str, said: str
+    built: StepBinary, driver: Path, wrong: str, exit_code: int, code: str, message: str
 ) -> None:
-    found, events = run(built, driver, wrong)
-    assert (found, events[-1]["event"], events[-1]["code"]) == (exit_code, "error", code)
-    assert said in events[-1]["message"]
+    status, events = run(built, driver, wrong)
+    assert (status, events[-1]["event"], events[-1]["code"]) == (exit_code, "error", code)
+    assert message in events[-1]["message"]
 
 
 @pytest.mark.parametrize(

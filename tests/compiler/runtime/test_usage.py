@@ -85,11 +85,11 @@ def test_help_lists_the_commands(binary: Path) -> None:
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["train", "--help"]])
 def test_help_says_what_this_step_is(binary: Path, words: list[str]) -> None:
     """What a stranger wants to know of a file that somebody handed on: model, data, memory, exit codes."""
-    said = run(binary, *words).stderr
+    help_text = run(binary, *words).stderr
     info = run(binary, "info").one("info")
-    assert f"x: f32 [samples, {FEATURES}]" in said
-    assert "labels: i64 [samples]" in said
-    assert f"logits: f32 [samples, {CLASSES}]" in said
-    assert f"{info['mapped_bytes']} bytes: weights {info['weights_bytes']}" in said
-    assert f"{BATCH} samples, loss cross_entropy" in said
-    assert "Exit codes: 0 done, 2 " in said
+    assert f"x: f32 [samples, {FEATURES}]" in help_text
+    assert "labels: i64 [samples]" in help_text
+    assert f"logits: f32 [samples, {CLASSES}]" in help_text
+    assert f"{info['mapped_bytes']} bytes: weights {info['weights_bytes']}" in help_text
+    assert f"{BATCH} samples, loss cross_entropy" in help_text
+    assert "Exit codes: 0 done, 2 " in help_text

@@ -137,7 +137,7 @@ def test_a_norm_without_a_shift_gives_the_layer_its_bias_back() -> None:
 
 
 def test_a_bias_that_nothing_could_take_is_refused() -> None:
-    norm, own = replace(LAYER, takes_bias=""), author()
-    before = checkpoint(norm, own)
+    norm, tensors = replace(LAYER, takes_bias=""), author()
+    before = checkpoint(norm, tensors)
     with pytest.raises(ModelError, match=r"^norm 'bn\.weight': .*batch_norm: frozen"):
-        unfold(norm, before, learned(before, 0.1), own.__getitem__)
+        unfold(norm, before, learned(before, 0.1), tensors.__getitem__)
