@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.kernel_harness.cache import kernel_cache_folder
 from tests.mutation_testing.checkout import Checkout
 from tests.mutation_testing.drawing import draw
 from tests.mutation_testing.mutant import Mutant
@@ -39,16 +40,17 @@ class Run:
         self._results = self.folder / "results.jsonl"
 
     def record(self) -> None:
-        """Once: run everything with probes in the sources."""
+        """Once: run everything with probes in the sources. It goes on where it was stopped."""
         if not self._is_recorded.exists():
             self._record()
             self._is_recorded.touch()
 
     def _record(self) -> None:
         self._arrivals.mkdir(exist_ok=True)
+        self.checkout.restore()
         place_probes(self.checkout.root, self.checkout.site_packages, self._arrivals, self.mutants)
         try:
-            self.checkout.run_everything(self._outcomes)
+            self.checkout.run_everything(self._outcomes, kernel_cache_folder())
         finally:
             self.checkout.restore()
 

@@ -51,9 +51,11 @@ class Checkout:
         lines = self._pytest(words, {}, stdout=subprocess.PIPE).stdout.splitlines()
         return [line for line in lines if "::" in line]
 
-    def run_everything(self, outcomes: Path) -> int:
+    def run_everything(self, outcomes: Path, kernels: Path) -> int:
+        """Run what has no outcome yet, with the kernels that a folder holds already."""
         words = [*WITH_THOROUGH, "-n", "3", "--dist", "loadgroup"]
-        return self._pytest(words, {"OUTCOMES": str(outcomes)}).returncode
+        environment = {"OUTCOMES": str(outcomes), "GO_ON": "1", "POCKFARM_TEST_CACHE": str(kernels)}
+        return self._pytest(words, environment).returncode
 
     def passes(self, tests: Sequence[str], listed: Path, outcomes: Path) -> bool:
         """Run these, in this order, until one fails; `listed` is where they are written down."""
