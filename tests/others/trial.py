@@ -19,7 +19,7 @@ import onnxruntime as ort
 
 import pockfarm
 from compiler.graph import Array
-from pockfarm.errors import PockfarmError
+from pockfarm.errors import Diverged, PockfarmError
 
 STEPS = 20
 BATCH = 2
@@ -82,20 +82,20 @@ def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str
     inputs = {**{key: list(array.shape) for key, array in data.items()}, **spec.get("inputs", {})}
     detail = ""
     for rate in RATES:
-        tuned = pockfarm.fine_tune(
-            path,
-            None,
-            {**data, "y": samples},
-            spec={
-                "batch": example.batch,
-                "loss": {"kind": "mse"},
-                "optimizer": {"kind": "adam", "learning_rate": rate},
-                **spec,
-                "inputs": inputs,
-            },
-            output=example.output,
-            steps=STEPS,
-        )
+        settings = {
+            "batch": example.batch,
+            "loss": {"kind": "mse"},
+            "optimizer": {"kind": "adam", "learning_rate": rate},
+            **spec,
+            "inputs": inputs,
+        }
+        try:
+            tuned = pockfarm.fine_tune(
+                path, None, {**data, "y": samples}, spec=settings, output=example.output, steps=STEPS
+            )
+        except Diverged as problem:
+            detail = str(problem)
+            continue
         first, last = tuned.losses[0], tuned.losses[-1]
         detail = f"loss {first:.6g} (exact {exact:.6g}) to {last:.6g} at {rate:g}, {len(tuned.changed)} tensors learn"
         if not abs(first - exact) <= TOLERANCES[example.answer.dtype.name] * exact:
@@ -118,6 +118,8 @@ def example_of(path: Path, spec: Mapping[str, Any]) -> Example | None:
     model = onnx.load(path)
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in stored]
+    if any(value.type.tensor_type.elem_type not in _NUMPY for value in inputs):
+        return None
     session = _session(path.read_bytes())
     for extents in _choices(inputs, spec):
         feeds = {value.name: _drawn(value, extents, spec) for value in inputs}

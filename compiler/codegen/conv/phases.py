@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from compiler.errors import InternalError
@@ -61,6 +61,46 @@ class TapRun:
     offset_step: int
     tap: int
     tap_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlikePhases:
+    """`turns` phases; each is as the one before, its first output one further, its taps `tap_shift` further."""
+
+    phase: AxisPhase
+    turns: int = 1
+    tap_shift: int = 0
+
+
+LEAST_ALIKE = 8
+"""Phases that are written as one loop; of fewer, each has code of its own, which knows where it is."""
+
+
+def alike_phases(phases: tuple[AxisPhase, ...]) -> tuple[AlikePhases, ...]:
+    """Runs of phases that differ only in where they are: of a stride of 128 there are 128 phases and a few kinds."""
+    runs: list[tuple[int, list[AxisPhase]]] = []
+    for phase in phases:
+        shift, run = runs[-1] if runs else (0, [])
+        next_shift = _shift(run[-1], phase) if run else None
+        if next_shift is None or (len(run) > 1 and next_shift != shift):
+            runs.append((0, [phase]))
+        else:
+            run.append(phase)
+            runs[-1] = (next_shift, run)
+    alike: list[AlikePhases] = []
+    for shift, run in runs:
+        alike += [AlikePhases(run[0], len(run), shift)] if len(run) >= LEAST_ALIKE else map(AlikePhases, run)
+    return tuple(alike)
+
+
+def _shift(before: AxisPhase, after: AxisPhase) -> int | None:
+    """How much further the taps of the next phase are; None if it differs in anything else."""
+    shifts = {tap - other for (tap, _), (other, _) in zip(after.taps, before.taps, strict=False)}
+    offsets = [[offset for _, offset in phase.taps] for phase in (before, after)]
+    is_next = replace(after, first=before.first, taps=before.taps) == before and after.first == before.first + 1
+    if not is_next or offsets[0] != offsets[1] or len(shifts) > 1:
+        return None
+    return shifts.pop() if shifts else 0
 
 
 def tap_run(phase: AxisPhase) -> TapRun:

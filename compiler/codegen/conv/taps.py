@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tvm import tirx
 
 from compiler.codegen.conv.band import Image, Source, Unit, fill, unit_of, units
-from compiler.codegen.conv.phases import AxisPhase, TapRun, axis_phases, tap_run
+from compiler.codegen.conv.phases import AlikePhases, AxisPhase, TapRun, alike_phases, axis_phases, tap_run
 from compiler.codegen.conv.plan import ConvPlan, out_rows, panel_elements
 from compiler.codegen.tile.epilogue import Epilogue
 from compiler.codegen.tile.packing import Matrix, pack_panel
@@ -16,6 +17,41 @@ from compiler.codegen.tile.share import share_out
 from compiler.codegen.tile.tiling import ColumnTile
 from compiler.codegen.tir.tir import Block, Operands, Value, divide, index
 from compiler.kernels.spec import ConvSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """A row's and a column's phase, each of one turn among alike ones; its taps begin at a step of the panel."""
+
+    rows: AlikePhases
+    columns: AlikePhases
+    row_turn: Value | int
+    column_turn: Value | int
+    step: Value | int
+
+    @property
+    def row(self) -> AxisPhase:
+        return self.rows.phase
+
+    @property
+    def column(self) -> AxisPhase:
+        return self.columns.phase
+
+    @property
+    def row_tap(self) -> Value | int:
+        """How much further its taps are than those of the first turn."""
+        return self.row_turn * self.rows.tap_shift
+
+    @property
+    def column_tap(self) -> Value | int:
+        return self.column_turn * self.columns.tap_shift
+
+
+def _turns(block: Block, count: int, write: Callable[[Block, Value | int], None]) -> None:
+    if count == 1:
+        write(block, 0)
+    else:
+        block.loop(count, write, name="phase")
 
 
 class ConvTaps:
@@ -38,14 +74,32 @@ class ConvTaps:
         self.w_strides = (spec.k, 1) if forward else (1, spec.k)
         self.phases = self._phases()
 
-    def _phases(self) -> list[tuple[AxisPhase, AxisPhase, int]]:
-        """(row phase, column phase, step at which its taps begin in a panel)."""
-        found, step = [], 0
-        for row in self.rows:
-            for column in self.columns:
-                found.append((row, column, step))
-                step += len(row.taps) * len(column.taps) * self.channels
-        return found
+    def _phases(self) -> list[tuple[AlikePhases, AlikePhases, int]]:
+        """(row phases, column phases, step at which the taps of the first begin in a panel)."""
+        phases, step = [], 0
+        for rows in alike_phases(self.rows):
+            for columns in alike_phases(self.columns):
+                phases.append((rows, columns, step))
+                step += rows.turns * columns.turns * self._steps(rows.phase, columns.phase)
+        return phases
+
+    def _steps(self, row: AxisPhase, column: AxisPhase) -> int:
+        """Of a panel: what the taps of one phase take."""
+        return len(row.taps) * len(column.taps) * self.channels
+
+    def _each_phase(self, block: Block, write: Callable[[Block, _Phase], None]) -> None:
+        """Code for every phase, in the order of panels; those that are alike share theirs."""
+        for rows, columns, step in self.phases:
+            self._each_turn(block, rows, columns, step, write)
+
+    def _each_turn(
+        self, block: Block, rows: AlikePhases, columns: AlikePhases, step: int, write: Callable[[Block, _Phase], None]
+    ) -> None:
+        def turn(body: Block, i: Value | int, j: Value | int) -> None:
+            place = step + (i * columns.turns + j) * self._steps(rows.phase, columns.phase)
+            write(body, _Phase(rows, columns, i, j, place))
+
+        _turns(block, rows.turns, lambda b, i: _turns(b, columns.turns, lambda c, j: turn(c, i, j)))
 
     def emit(self, block: Block) -> None:
         """Pack the weights if need be, then all units of work."""
@@ -77,16 +131,14 @@ class ConvTaps:
         # From one group to the next, whose weights are further columns.
         group_w = self.spec.group[1]
 
-        def phase_panel(
-            body: Block, tile: ColumnTile, number: Value, phase: tuple[AxisPhase, AxisPhase, int], group: Value | int
-        ) -> None:
-            row, column, step = phase
-            rows, cols = tap_run(row), tap_run(column)
+        def phase_panel(body: Block, tile: ColumnTile, number: Value, phase: _Phase, group: Value | int) -> None:
+            rows, cols = tap_run(phase.row), tap_run(phase.column)
             first = group * self.group_panel + number * (self._panel_steps() * cut.tile.width)
-            base = body.let(first + step * tile.width, "panel")
+            base = body.let(first + phase.step * tile.width, "panel")
 
             def tap_panel(b: Block, i: Value, j: Value) -> None:
-                tap = (rows.tap + i * rows.tap_step) * self.spec.kernel[1] + cols.tap + j * cols.tap_step
+                row_tap = rows.tap + phase.row_tap + i * rows.tap_step
+                tap = row_tap * self.spec.kernel[1] + cols.tap + phase.column_tap + j * cols.tap_step
                 start = b.let(tap * weights + group * group_w, "tap")
                 source = Matrix(self.w, start, *self.w_strides).at(0, number * cut.tile.width)
                 place = base + (i * cols.count + j) * (channels * tile.width)
@@ -95,8 +147,7 @@ class ConvTaps:
             body.loop(rows.count, lambda b, i: b.loop(cols.count, lambda c, j: tap_panel(c, i, j), name="tap"))
 
         def tile_panel(body: Block, tile: ColumnTile, number: Value, group: Value | int = 0) -> None:
-            for phase in self.phases:
-                phase_panel(body, tile, number, phase, group)
+            self._each_phase(body, lambda b, phase: phase_panel(b, tile, number, phase, group))
 
         if self.spec.groups > 1:
             self._pack_groups(block, tile_panel)
@@ -128,7 +179,7 @@ class ConvTaps:
     def _panel_steps(self) -> int:
         return self.spec.kernel[0] * self.spec.kernel[1] * self.channels
 
-    def _panel(self, number: Value, step: int, tile: ColumnTile, group: Value | int) -> Vectors:
+    def _panel(self, number: Value, step: Value | int, tile: ColumnTile, group: Value | int) -> Vectors:
         width = self.plan.columns.tile.width
         if self.plan.direct:
             return Vectors(self.w, number * width + step * self.spec.k, self.spec.k)
@@ -141,24 +192,26 @@ class ConvTaps:
         cut = self.plan.columns
 
         def column_tile(body: Block, tile: ColumnTile, number: Value) -> None:
-            for row, column, step in self.phases:
-                panel = self._panel(number, step, tile, unit.group)
-                self._phase(body, unit, source, row, column, tile, number, panel)
+            def phase_tiles(b: Block, phase: _Phase) -> None:
+                panel = self._panel(number, phase.step, tile, unit.group)
+                self._phase(b, unit, source, phase, tile, number, panel)
+
+            self._each_phase(body, phase_tiles)
 
         block.loop(cut.full, lambda b, j: column_tile(b, cut.tile, j), name="column_tile")
         if cut.tail:
             column_tile(block, cut.tail, index(cut.full))
 
     def _phase(
-        self, block: Block, unit: Unit, source: Source, row: AxisPhase, column: AxisPhase,
-        tile: ColumnTile, number: Value, panel: Vectors,
-    ) -> None:  # fmt: skip
+        self, block: Block, unit: Unit, source: Source, phase: _Phase, tile: ColumnTile, number: Value, panel: Vectors
+    ) -> None:
         """All outputs of one phase and one column tile in a unit."""
+        row, column = phase.row, phase.column
         full, rest = divmod(column.count, self.plan.rows)
 
         def out_row(body: Block, image: Value, q: Value) -> None:
             def tiles(b: Block, first: Value, height: int) -> None:
-                self._tile(b, unit, source, image, q, row, column, first, height, tile, number, panel)
+                self._tile(b, unit, source, image, q, phase, first, height, tile, number, panel)
 
             body.loop(full, lambda b, i: tiles(b, b.let(i * self.plan.rows, "column"), self.plan.rows), name="columns")
             if rest:
@@ -173,17 +226,17 @@ class ConvTaps:
         block.loop(unit.images, lambda b, g: b.loop(unit.rows, lambda c, q: guarded(c, g, q), name="row"), name="image")
 
     def _tile(
-        self, block: Block, unit: Unit, source: Source, image: Value, q: Value, row: AxisPhase, column: AxisPhase,
+        self, block: Block, unit: Unit, source: Source, image: Value, q: Value, phase: _Phase,
         first: Value, height: int, tile: ColumnTile, number: Value, panel: Vectors,
     ) -> None:  # fmt: skip
-        band = self.plan.band
+        band, column = self.plan.band, phase.column
         total = RegisterTile(block, height, tile)
         # Input of the first tap position of the band for the tile's first output column.
         place = image * source.image_stride + q * (band.row_step * source.row_stride)
         base = block.let(source.base + place + first * (column.input_step * band.pixel), "x")
         pixel = Scalars(source.buffer, base, column.input_step * band.pixel, 1)
-        self._taps(block, total, pixel, source.row_stride, tap_run(row), tap_run(column), panel)
-        self._store(block, total, unit, image, q, row, column, first, number)
+        self._taps(block, total, pixel, source.row_stride, tap_run(phase.row), tap_run(column), panel)
+        self._store(block, total, unit, image, q, phase, first, number)
 
     def _taps(
         self, block: Block, total: RegisterTile, pixel: Scalars, row_stride: int,
@@ -211,13 +264,14 @@ class ConvTaps:
         block.loop(rows.count, lambda body, i: body.loop(turns, lambda b, j: run(b, i, j), name="tap"), name="tap_row")
 
     def _store(
-        self, block: Block, total: RegisterTile, unit: Unit, image: Value, q: Value,
-        row: AxisPhase, column: AxisPhase, first: Value, number: Value,
+        self, block: Block, total: RegisterTile, unit: Unit, image: Value, q: Value, phase: _Phase, first: Value,
+        number: Value,
     ) -> None:  # fmt: skip
         height, width = self.out_shape
         n = block.let(unit.image + image, "n")
-        y = block.let((unit.first + q) * row.step + row.first, "oh")
-        x = block.let(first * column.step + column.first, "ow")
+        row, column = phase.row, phase.column
+        y = block.let((unit.first + q) * row.step + (row.first + phase.row_turn), "oh")
+        x = block.let(first * column.step + (column.first + phase.column_turn), "ow")
         first_k = unit.group * (self.count // self.spec.groups)
         k = block.let(number * self.plan.columns.tile.width + first_k, "k")
         base = block.let(((n * height + y) * width + x) * self.count + k, "place")

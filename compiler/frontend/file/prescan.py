@@ -273,7 +273,7 @@ class _Scan:
             rank += 1
             self._at_most(rank, self._limits.rank, "dimensions", where)
             dims += self._dimension(first, last, where)
-        self._check_dims(dims, where)
+        self._check_dims([max(dim, 0) for dim in dims], where)  # exporters write -1 for what is open
 
     def _dimension(self, begin: int, end: int, where: str) -> list[int]:
         fixed: list[int] = []

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from compiler.codegen.choice import choose
+from compiler.codegen.conv.phases import alike_phases, axis_phases
 from compiler.codegen.conv.plan import plan
 from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import ConvSpec
@@ -54,6 +55,27 @@ CASES: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(kind: Kind, case: str) -> None:
     checked(conv(kind, *CASES[case]))
+
+
+LONG_STRIDES: dict[str, tuple[Any, ...]] = {
+    "a bank of filters": ((2, 1, 200, 1), 6, (1, 24), (1, 12), (0, 0, 0, 0)),
+    "both axes": ((1, 21, 19, 3), 5, (9, 10), (8, 9), (2, 1, 3, 4)),
+    "taps that do not fit": ((2, 1, 61, 2), 9, (1, 21), (1, 10), (0, 3, 0, 5)),
+    "dilated": ((1, 1, 90, 2), 4, (1, 7), (1, 9), (0, 4, 0, 4), (1, 4)),
+    "stride above kernel": ((1, 1, 64, 2), 4, (1, 5), (1, 16), (0, 0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("case", LONG_STRIDES)
+def test_phases_that_are_alike_share_their_code(case: str) -> None:
+    checked(conv("input_grad", *LONG_STRIDES[case]), threads=2)
+
+
+def test_code_does_not_grow_with_the_stride() -> None:
+    spec = conv("input_grad", (2, 1, 4000, 1), 36, (1, 256), (1, 128), (0, 0, 0, 0))
+    columns = axis_phases(spec, 1)
+    assert len(columns) == 128
+    assert [run.turns for run in alike_phases(columns)] == [32, 96]
 
 
 @pytest.mark.parametrize("kind", KINDS)
