@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.element_types import holds_reals
+from compiler.frontend.file.added import is_infinite_mask
 from compiler.frontend.file.source import SourceModel, SourceNode, free_name
 from compiler.frontend.file.torch_record import UNOPTIMIZED
 from compiler.graph import Array
@@ -35,13 +36,14 @@ _SPEC = "decide in the spec: `tied: [[a, b]]`, `untied: [name]`"
 
 
 def tell_parameters_apart(source: SourceModel, untied: Collection[str]) -> SourceModel:
-    """The model with its parameters named and told apart as far as the file tells; unchanged if it has a record.
+    """The model with its parameters named and told apart as far as the file tells; a record's words stand.
 
-    Initializers in `untied` are not guessed to be one with others.
+    Initializers in `untied` are not guessed to be one with others. What holds a mask's infinity is no parameter.
     """
+    masks = _infinite_masks(source)
     if source.record is not None:
-        return source
-    source = replace(source, constants=_constants(source))
+        return _tell_of_masks(replace(source, constants=source.constants | masks), source.record.parameters & masks)
+    source = replace(source, constants=_constants(source) | masks)
     if source.producer == "pytorch":
         source = _named_convolutions(_named_weights(_unmerged_identities(source)))
         source = _tied_tables(_apart_by_module(source), untied)
@@ -67,10 +69,28 @@ def _constants(source: SourceModel) -> frozenset[str]:
     )
 
 
+def _infinite_masks(source: SourceModel) -> frozenset[str]:
+    readers: dict[str, list[SourceNode]] = {}
+    for node in source.nodes:
+        for name in dict.fromkeys(node.inputs):
+            readers.setdefault(name, []).append(node)
+    return frozenset(
+        name for name, array in source.initializers.items() if is_infinite_mask(name, array, readers)
+    ) - set(source.outputs)
+
+
+def _tell_of_masks(source: SourceModel, parameters: Collection[str]) -> SourceModel:
+    if not parameters:
+        return source
+    what = "parameters that hold infinity and are only added or chosen: masks, which stay as they are and do not learn"
+    hint = "keep a mask in a buffer, and what is to learn in a parameter without it"
+    return _warned(source, "model.mask_parameter", few_of(sorted(parameters)), what, hint)
+
+
 def _is_mask(array: Array) -> bool:
-    """True for an additive mask: zeros (or ones), and numbers that stand for minus infinity."""
+    """True for an additive mask of finite numbers: zeros (or ones), and numbers that stand for minus infinity."""
     large = np.abs(array) >= MASKED
-    if not bool(large.any()) or bool(np.isnan(array).any()):
+    if not bool(large.any()) or not bool(np.isfinite(array).all()):
         return False
     return np.unique(array[~large]).size <= 2
 

@@ -1,4 +1,4 @@
-"""Import rows: attention and rotary embedding of opset 23, as matrix products and softmax."""
+"""Import rows: attention and rotary embedding of opset 23 and later, as matrix products and softmax."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _attention(call: Call) -> Operand:
 
     A query that sees no key gives zeros.
     Shapes: Q, K, V are [B, heads, T, D], or [B, T, heads D] with `q_num_heads` and `kv_num_heads`.
-    Source: ONNX Attention, opset 23.
+    Source: ONNX Attention, opset 23 and later; where text and runtimes differ, its reference implementation.
     """
     call.only_outputs(1)
     for index in range(3):
@@ -82,11 +82,11 @@ def _grouped(call: Call, value: Value, heads: _Heads) -> Value:
 
 
 def _attend(call: Call, q: Value, k: Value, v: Value, heads: _Heads) -> Value:
-    scale = call.attributes.number("scale", 0.0) or 1 / sqrt(heads.width)
+    scale = call.attributes.number("scale", 1 / sqrt(heads.width))
     scores = call.emit("matmul", q, k, transpose_a=False, transpose_b=True)
     scores = call.emit("mul", scores, call.scalar(scale, scores))
     cap = call.attributes.number("softcap", 0.0)
-    if cap:
+    if cap > 0:
         scaled = call.emit("mul", scores, call.scalar(1 / cap, scores))
         scores = call.emit("mul", call.emit("tanh", scaled), call.scalar(cap, scores))
     scores = _masked(call, scores, heads)
@@ -100,16 +100,25 @@ def _masked(call: Call, scores: Value, heads: _Heads) -> Value:
         scores = call.emit("where", seen, scores, low)
     if not call.has(3):
         return scores
-    mask = _mask_by_group(call, heads)
-    if call.dtype(3) == "bool":
-        return call.emit("where", mask, scores, low)
-    call.require_dtype(3, REAL)
-    return call.emit("add", scores, mask)
+    call.require_dtype(3, ("bool", *REAL))
+    mask = _mask_by_group(call, _padded_mask(call, heads.keys), heads)
+    return call.emit("where", mask, scores, low) if call.dtype(3) == "bool" else call.emit("add", scores, mask)
 
 
-def _mask_by_group(call: Call, heads: _Heads) -> Value:
-    """The mask, [..., heads or 1, T, S], beside scores that may carry a group axis."""
+def _padded_mask(call: Call, keys: int) -> Value:
+    """The mask, which hides the keys that it has no column for: an extent of 1 is not broadcast along this axis."""
     mask, shape = call.value(3), call.shape(3)
+    missing = keys - shape[-1] if shape else 0
+    if missing <= 0:
+        return mask
+    fill = np.zeros((), bool) if call.dtype(3) == "bool" else np.asarray(-np.inf, np.float32)
+    hidden = call.constant(np.full((*shape[:-1], missing), fill))
+    return call.emit("concat", mask, hidden, axis=len(shape) - 1)
+
+
+def _mask_by_group(call: Call, mask: Value, heads: _Heads) -> Value:
+    """The mask, [..., heads or 1, T, S], beside scores that may carry a group axis."""
+    shape = call.shape_of(mask)
     if heads.query == heads.key_value or len(shape) < 3:
         return mask
     if shape[-3] == 1:

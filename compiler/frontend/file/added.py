@@ -1,0 +1,67 @@
+"""Whether infinity in a stored tensor is a mask's: it reaches results only where it hides, in a sum or a choice.
+
+A weight that multiplies makes NaN of it, and so does a layer that reads it as a statistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from compiler.frontend.file.source import SourceNode
+from compiler.graph import Array
+
+Places = Mapping[str, Sequence[int]]
+"""Operators, and inputs of theirs."""
+_EVERY = range(64)
+_MOVES: Places = {
+    **dict.fromkeys(("Cast", "CastLike", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
+                     "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
+                    (0,)),
+    "Concat": _EVERY,
+}  # fmt: skip
+"""Those that pass their elements on."""
+_CHOICES: Places = {
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min"), _EVERY),
+    **dict.fromkeys(("Clip", "IsInf"), (0,)),
+    "Where": (1, 2),
+}
+_TAKES: Mapping[float, Places] = {
+    -np.inf: {
+        **_CHOICES,
+        **dict.fromkeys(("Add", "Sum"), _EVERY),
+        **dict.fromkeys(("Exp", "LogSoftmax", "ReduceLogSumExp", "Softmax", "Sub"), (0,)),
+        "Attention": (3,),
+    },
+    np.inf: {**_CHOICES, "Sub": (1,)},
+}
+"""By infinity, those where it has a meaning of its own: nothing weighs, or nothing is larger or smaller."""
+
+
+def is_infinite_mask(name: str, array: Array, readers: Mapping[str, Sequence[SourceNode]]) -> bool:
+    """True for real numbers, some of them infinite and none NaN, of which every reader takes the infinite ones."""
+    if array.dtype.kind != "f" or not array.size:
+        return False
+    with np.errstate(invalid="ignore"):
+        least, largest = array.min(), array.max()
+    signs = [number for number in (least, largest) if np.isinf(number)]
+    if not signs or np.isnan(least):
+        return False
+    return all(_is_taken(name, readers, _TAKES[float(sign)]) for sign in signs)
+
+
+def _is_taken(name: str, readers: Mapping[str, Sequence[SourceNode]], taken: Places) -> bool:
+    """True if all nodes that the elements reach, moved or as they are, read them in one of the places."""
+    waiting, seen = [name], {name}
+    while waiting:
+        value = waiting.pop()
+        for node in readers.get(value, ()):
+            places = {index for index, operand in enumerate(node.inputs) if operand == value}
+            if places <= set(taken.get(node.op_type, ())):
+                continue
+            if not places <= set(_MOVES.get(node.op_type, ())):
+                return False
+            waiting += [output for output in node.outputs if output not in seen]
+            seen.update(node.outputs)
+    return True
