@@ -49,6 +49,12 @@ def _is_shared(scope: Scope, node: SourceNode, index: int) -> bool:
     return len(scope.readers.get(node.inputs[index], ())) > 1
 
 
+def _is_repeated(scope: Scope, name: str) -> bool:
+    """True for what a node makes by repeating stored elements."""
+    makers = (node for readers in scope.readers.values() for node in readers if name in node.outputs)
+    return any(node.op_type in ("Expand", "Tile") for node in makers)
+
+
 def _is_stored(operand: Operand | None) -> bool:
     """Known, and not computed from parameters: those would have to learn through the norm."""
     return isinstance(operand, Known) and operand.recipe is None
@@ -97,7 +103,7 @@ def batch_normalization(call: Call) -> Result:
     if any(call.shape(i) != (channels,) for i in range(1, 5)):
         call.fail(f"its scale, bias, mean and variance must have shape [{channels}]")
     moved = call.to_last(x, axis)
-    if _running_is_read(call.scope, call.node) or not all(_is_stored(call.operand(i)) for i in (3, 4)):
+    if _running_is_read(call.scope, call.node) or not all(isinstance(call.operand(i), Known) for i in (3, 4)):
         y, *running = _as_written(call, moved, epsilon, momentum, training=training)
         return (call.from_last(y, axis), *running)
     if call.scope.batch_norm == "train":
@@ -199,13 +205,15 @@ def _of_batch(call: Call, x: Value, epsilon: float, momentum: float) -> Value:
 
     Whether a step trains is not known here: `statistic` nodes stand for either (`compiler.step.batch_statistics`).
     """
-    if momentum in (0.0, 1.0):
+    if not 0 <= momentum <= 1:
+        call.fail(f"its momentum is {momentum:g}; it must be from 0 to 1")
+    repeated = [name for name in call.node.inputs[3:5] if _is_repeated(call.scope, name)]
+    if repeated:
         call.unsupported(
-            f"its momentum is {momentum:g}, as PyTorch exports a cumulative average (momentum=None)",
-            "give the BatchNorm a momentum before the export, or say batch_norm: frozen",
+            f"its running statistics {repeated[0]!r} repeat those of a layer for every sample, as PyTorch writes an "
+            "InstanceNorm with running statistics; a step cannot update them",
+            "say batch_norm: frozen; or give the InstanceNorm track_running_stats=False, for each sample's own",
         )
-    if not 0 < momentum < 1:
-        call.fail(f"its momentum is {momentum:g}; it must be between 0 and 1")
     # First what learns: a tensor that is both, because its exporter stored equal ones once, learns.
     learned = _learned(call)
     mean, variance = (

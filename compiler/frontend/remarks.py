@@ -25,7 +25,9 @@ def remark(scope: Scope, source: SourceModel) -> None:
     """Warn of all that the import left out, assumed, or could not do as asked."""
     if scope.batch_norm != "fold":
         _folded_norms(scope, source)
-    if scope.batch_norm != "train":
+    if scope.batch_norm == "train":
+        _standing_norms(scope, source)
+    else:
         _training_norms(scope, source)
     if scope.dropout == "train":
         _no_dropouts(scope)
@@ -63,6 +65,19 @@ def _training_norms(scope: Scope, source: SourceModel) -> None:
             f"{len(training)} BatchNorms were exported in training mode; here they use their running statistics, "
             f"as in evaluation mode, and do not update them: {few_of(training)}",
             hint="call model.eval() before the export; or say batch_norm: train, which uses each batch's own",
+        )
+
+
+def _standing_norms(scope: Scope, source: SourceModel) -> None:
+    """Those whose momentum keeps all of the old statistics: legal, and what the author may not have meant."""
+    norms = [node for node in source.nodes if node.op_type == "BatchNormalization"]
+    standing = [_layer(node) for node in norms if node.attributes.get("momentum") == 1.0]
+    if standing:
+        scope.warn(
+            "model.standing_statistics",
+            f"{len(standing)} BatchNorms have momentum 1, by which their running statistics stay as they are; PyTorch "
+            f"writes momentum=None, a cumulative average, in the same way: {few_of(standing)}",
+            hint="if they should change, give them a momentum before the export",
         )
 
 

@@ -234,7 +234,7 @@ def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[Brought, Tra
     else:
         # The export has one output: the one that the loss reads.
         spec = replace(spec, loss=replace(spec.loss, output=""))
-    wanted = Wanted(spec.batch, output, spec.dropout == "train", axes)
+    wanted = Wanted(spec.batch, output, spec.dropout == "train", axes, spec.batch_norm == "train")
     brought = brought_module(model, example, wanted, folder, opened)
     return replace(brought, warnings=(*brought.warnings, *same_for_all(axes, said))), spec
 

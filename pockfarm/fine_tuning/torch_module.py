@@ -20,6 +20,7 @@ from pockfarm.fine_tuning.asked import literal, patterns
 from pockfarm.fine_tuning.model import Brought, Input
 from pockfarm.fine_tuning.torch_biases import places, with_created
 from pockfarm.fine_tuning.torch_export import Call, Form, exported, inputs_of, outputs_of, own_gradients
+from pockfarm.fine_tuning.torch_norms import require_running_averages
 from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning
 
@@ -41,18 +42,21 @@ ROOM_FACTOR = 6
 class Wanted:
     """What is to be exported: samples of a step, what the loss reads, and whether dropouts drop.
 
-    `axes` is where the samples of inputs lie, as `axes_of` tells.
+    `axes` is where the samples of inputs lie, as `axes_of` tells; `averages`: norms update their running statistics.
     """
 
     batch: int
     output: Output = None
     drops: bool = False
     axes: Axes = field(default_factory=dict)
+    averages: bool = False
 
 
 def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, opened: ExitStack) -> Brought:
     """The module's export, in `folder`; its files stay open as long as `opened`. Raises: UsageError."""
     _require_float32(module)
+    if wanted.averages:
+        require_running_averages(module)
     held_bytes = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     _require_room(held_bytes, folder)
     call = _call(module, example, wanted, _device(module))

@@ -22,6 +22,7 @@ from compiler.targets import load
 from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.frontend.onnx_graphs import imported
+from tests.compiler.graph_interpreter import evaluate_graph
 from tests.models import export
 from tests.sample import sample
 
@@ -136,10 +137,13 @@ def changes(module: nn.Module, before: dict[str, np.ndarray]) -> dict[str, np.nd
             if name in before for array in [array.detach().numpy()]}  # fmt: skip
 
 
-def check_steps(made: Made, learns: set[str], *, cancelled: Sequence[str] = (), steps: int = STEPS) -> None:
+def check_steps(
+    made: Made, learns: set[str], *, cancelled: Sequence[str] = (), steps: int = STEPS, standing: bool = False
+) -> None:
     """Every step from the reference's state: what each tensor changes by is what it changes by in float64.
 
     `cancelled` are biases right before a norm, which takes them away again: their gradients are zero but for rounding.
+    `standing`: running statistics stay as they are.
     """
     exact, single = copy.deepcopy(made.module).double(), copy.deepcopy(made.module).float()
     for number in range(steps):
@@ -158,7 +162,7 @@ def check_steps(made: Made, learns: set[str], *, cancelled: Sequence[str] = (), 
             if name in cancelled:
                 assert np.abs(found).max() < 1e-6
                 continue
-            if name not in learns and not name.endswith(STATISTICS):
+            if name not in learns and (standing or not name.endswith(STATISTICS)):
                 assert not found.any(), f"{name} should not change"
                 continue
             assert np.linalg.norm(change) > 0, name
@@ -248,10 +252,37 @@ def test_one_number_per_channel_has_no_variance(tmp_path: Path, kernel_cache: Pa
         make(module, (5,), tmp_path, kernel_cache, batch=1)
 
 
-def test_a_cumulative_average_is_refused(tmp_path: Path, kernel_cache: Path) -> None:
-    module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 4))
-    with pytest.raises(UnsupportedOperator, match="cumulative average"):
-        make(module, (5,), tmp_path, kernel_cache)
+@pytest.mark.parametrize("momentum", [0.0, 1.0])
+def test_momenta_at_the_ends(tmp_path: Path, kernel_cache: Path, momentum: float) -> None:
+    """0: the running statistics stay as they were; 1: they are those of the last batch."""
+    module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6, momentum=momentum), nn.Linear(6, 4))
+    made = make(module, (5,), tmp_path, kernel_cache)
+    check_steps(made, parameters_of(module), cancelled=["0.bias"], standing=momentum == 0)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo-unoptimized", "torchscript"])
+def test_running_statistics_of_instances(exporter: str) -> None:
+    """PyTorch writes a BatchNormalization of all samples' channels: no step updates them, and none trains them."""
+    module = nn.Sequential(nn.InstanceNorm2d(3, affine=True, track_running_stats=True), nn.Flatten(), nn.Linear(48, 4))
+    nn.init.normal_(module[0].running_mean)
+    x = torch.randn(2, 3, 4, 4)
+    model = exported(module.eval(), (x,), exporter)
+    with pytest.raises(UnsupportedOperator, match=r"InstanceNorm with running statistics.*batch_norm: frozen"):
+        imported(model, batch_norm="train")
+    graph = imported(model, batch_norm="frozen")
+    assert set(graph.named_parameters()) == parameters_of(module)
+    (found,) = [evaluate_graph(graph, {graph.inputs[0]: x.numpy()})[value] for value in graph.outputs]
+    np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def exported(module: nn.Module, inputs: tuple[torch.Tensor, ...], exporter: str) -> bytes:
+    if exporter != "torchscript":
+        return export(module, inputs, exporter="dynamo-unoptimized", dynamic_batch=False)
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, inputs, buffer, dynamo=False, do_constant_folding=False)
+    return buffer.getvalue()
 
 
 def test_norms_without_running_statistics(tmp_path: Path, kernel_cache: Path) -> None:
@@ -265,14 +296,7 @@ def test_norms_without_running_statistics(tmp_path: Path, kernel_cache: Path) ->
 def test_fresh_statistics_have_their_own_names(exporter: str) -> None:
     """Of a fresh module they are equal, and exporters store equal tensors once."""
     module = Residual().eval()
-    if exporter == "torchscript":
-        buffer = io.BytesIO()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(module, (torch.randn(2, 3, 8, 8),), buffer, dynamo=False, do_constant_folding=False)
-        model = buffer.getvalue()
-    else:
-        model = export(module, (torch.randn(2, 3, 8, 8),), exporter="dynamo-unoptimized")
+    model = exported(module, (torch.randn(2, 3, 8, 8),), exporter)
     graph = imported(model, batch_norm="train")
     assert set(graph.buffers()) == {name for name, _ in module.named_buffers() if name.endswith(STATISTICS)}
     assert set(graph.named_parameters()) == parameters_of(module)

@@ -126,9 +126,10 @@ def test_a_training_mode_export_is_taken_in_evaluation_mode() -> None:
     np.testing.assert_array_equal(evaluate_named(graph, feeds)["y"], evaluate_named(reference, feeds)["y"])
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("batch_norm", ["fold", "frozen", "train"])
-def test_a_node_whose_running_statistics_are_read_does_as_onnx_says(batch_norm: BatchNormMode) -> None:
-    nodes = [node("BatchNormalization", ["x", *VECTORS], ["y", "mean", "var"], training_mode=1, momentum=0.7)]
+def test_a_node_whose_running_statistics_are_read_does_as_onnx_says(batch_norm: BatchNormMode, momentum: float) -> None:
+    nodes = [node("BatchNormalization", ["x", *VECTORS], ["y", "mean", "var"], training_mode=1, momentum=momentum)]
     stored = {name: array for name, array in _stored(3).items() if name != "conv.weight"}
     model = model_of(nodes, IMAGE, outputs=("y", "mean", "var"), initializers=stored)
     graph = imported(model, batch_norm=batch_norm)
@@ -184,3 +185,18 @@ def test_norms_whose_fresh_statistics_are_stored_once_each_have_their_own() -> N
     arrays |= {"other.weight": np.ones(3, np.float32), "other.bias": np.zeros(3, np.float32)}
     graph = imported(model_of(nodes, IMAGE, initializers=arrays), batch_norm="train")
     assert set(graph.buffers()) == {*VECTORS[2:], "other.running_mean", "other.running_var"}
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.5])
+def test_a_momentum_that_is_no_share_is_refused(momentum: float) -> None:
+    with pytest.raises(ModelError, match="must be from 0 to 1"):
+        imported(_conv_norm(momentum=momentum), batch_norm="train")
+
+
+def test_statistics_that_stand_are_told() -> None:
+    """A file cannot tell PyTorch's momentum=0 from momentum=None."""
+    graph = imported(_conv_norm(momentum=1.0), batch_norm="train")
+    assert [(one.code, "momentum=None" in one.message) for one in graph.warnings] == [
+        ("model.standing_statistics", True)
+    ]
+    assert imported(_conv_norm(momentum=0.0), batch_norm="train").warnings == ()

@@ -1,0 +1,30 @@
+"""Norms whose running statistics a step cannot keep as their module does in training mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from pockfarm.errors import UsageError
+
+
+def require_running_averages(module: Any) -> None:
+    """What `batch_norm: train` asks of a module's norms.
+
+    Raises: UsageError naming a norm that averages cumulatively, which its file does not tell, or by instance.
+    """
+    for name, part in module.named_modules():
+        if getattr(part, "running_mean", None) is None:
+            continue
+        if isinstance(part, _InstanceNorm):
+            raise UsageError(
+                f"{name or 'the module'}: an InstanceNorm with running statistics, which a step cannot update\n"
+                "  say batch_norm: frozen, or give it track_running_stats=False: each sample's own statistics"
+            )
+        if isinstance(part, _BatchNorm) and part.momentum is None:
+            raise UsageError(
+                f"{name or 'the module'}: momentum=None averages over all batches, and a step has one share for each\n"
+                "  give it a momentum, as in momentum=0.1, or say batch_norm: frozen"
+            )
