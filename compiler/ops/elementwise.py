@@ -1,4 +1,4 @@
-"""Element-wise operators: those of one number, of two, and clip, cast and where."""
+"""Element-wise operators: those of one number, of two, clip, cast and where, and those that are singular."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from compiler.ops.record import (
     number,
     text,
 )
+from compiler.ops.singular import SINGULAR
 from compiler.ops.unary import UNARY_OPERATORS
 from compiler.values import Value
 
@@ -138,4 +139,4 @@ WHERE = Operator(
     examples=(Example((_BOOL, _VECTOR, _ROW), values=("bool",)),),
 )
 
-ELEMENTWISE = (*UNARY_OPERATORS, CLIP, CAST, *BINARY_OPERATORS, WHERE)
+ELEMENTWISE = (*UNARY_OPERATORS, CLIP, CAST, *BINARY_OPERATORS, WHERE, *SINGULAR)

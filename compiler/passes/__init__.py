@@ -17,6 +17,7 @@ from compiler.passes.normalization import join_norms
 from compiler.passes.save_masks import save_masks
 from compiler.passes.save_places import save_places
 from compiler.passes.simplify import simplify
+from compiler.passes.singular import separate_singular
 from compiler.rewriting.passes import Pass, Passes, Trace, run, until_stable
 from compiler.rewriting.verify import find_problem
 
@@ -34,6 +35,7 @@ FORWARD_PASSES: Passes[Graph] = (
     until_stable(CLEAN_UP),  # guards and masks that nothing reads any more would count as readers
     fuse_attention,  # before norms: it reads its scaling off products that a norm's spelling resembles
     join_norms,  # on the forward graph, so that the backward pass has one gradient for all
+    separate_singular,  # after norms, whose roots it would take; before gradients are written by the chain rule
     until_stable(CLEAN_UP),  # attention's own transposes cancel against the model's
 )
 TRAINING_PASSES: Passes[Graph] = (

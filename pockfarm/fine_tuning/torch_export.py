@@ -165,10 +165,12 @@ def own_gradients() -> Iterator[list[str]]:
 
 
 def _by_dynamo(module: Any, call: Call, form: Form, path: Path) -> None:
+    from pockfarm.fine_tuning.torch_translations import TRANSLATIONS
+
     with contextlib.redirect_stdout(io.StringIO()), told_by_detach(module):
         program = torch.onnx.export(
             module, call.args, kwargs=dict(call.kwargs) or None, output_names=list(form.outputs) or None,
-            dynamo=True, optimize=False, verbose=False,
+            dynamo=True, optimize=False, verbose=False, custom_translation_table=dict(TRANSLATIONS),
         )  # fmt: skip
         program.save(path, external_data=form.is_large)
 

@@ -67,13 +67,7 @@ def _powers(call: Call, x: Value, p: int) -> Value:
 
 def _root(call: Call, total: Value, p: int) -> Value:
     """The root's slope at zero counts as zero, as in PyTorch's pool: 0 / 0 would make a window of zeros NaN."""
-    if p == 1:
-        return total
-    zero = call.scalar(0.0, total)
-    vanishes = call.emit("equal", total, zero)
-    safe = call.emit("where", vanishes, call.scalar(1.0, total), total)
-    root = call.emit("sqrt", safe) if p == 2 else call.emit("pow", safe, call.scalar(1 / p, safe))
-    return call.emit("where", vanishes, zero, root)
+    return total if p == 1 else call.emit("safe_power", total, exponent=1 / p)
 
 
 def _window(call: Call) -> tuple[Window, tuple[int, ...]]:

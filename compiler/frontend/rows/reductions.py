@@ -87,11 +87,7 @@ def _sum_square(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Valu
 
 def _l2(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:
     """The root's slope at zero counts as zero, as a norm's does in PyTorch: 0 / 0 would make a row of zeros NaN."""
-    total = _sum_square(call, x, axes, keep)
-    zero = call.scalar(0.0, total)
-    vanishes = call.emit("equal", total, zero)
-    root = call.emit("sqrt", call.emit("where", vanishes, call.scalar(1.0, total), total))
-    return call.emit("where", vanishes, zero, root)
+    return call.emit("safe_power", _sum_square(call, x, axes, keep), exponent=0.5)
 
 
 def _l1(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Value:

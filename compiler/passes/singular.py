@@ -1,0 +1,144 @@
+"""Takes what is composed of elementary functions for the function that it is, where the chain rule is 0 times infinity.
+
+Rewrites: the root of a sum of squares or of sizes' powers, and its terms below the first power, to `safe_power`;
+atan(y / x) to `atan_ratio`; log(sigmoid x) and log(1 - sigmoid x) to what does not overflow; what an infinite slope
+belongs to and a `where`, or a maximum with a logarithm, does not take, to that of 1 in its place.
+Requires: nothing. Ensures: the same values, a logarithm's of a sigmoid more exactly; gradients that are PyTorch's for
+its own norm, std, cdist, cosine similarity, atan2, sinc, log-sigmoid and binary cross-entropy, and finite where a
+composition of its author's has NaN.
+Why: a root's slope at 0 is infinite, below it is slope 0, and their product is NaN; a file has the composition alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.errors import ModelShapeError
+from compiler.graph import Graph, Node
+from compiler.ops.record import broadcast_shape
+from compiler.passes.vanishing import exponent_of, find_norms, number_of
+from compiler.rewriting.builder import GraphBuilder
+from compiler.rewriting.passes import PassResult, rewritten
+from compiler.values import Value
+
+_POLES = {"div": 1, "log": 0, "pow": 0, "reciprocal": 0, "rsqrt": 0, "sqrt": 0}
+"""Operators with an infinite slope somewhere, and the operand that it depends on."""
+
+
+def separate_singular(graph: Graph) -> PassResult[Graph]:
+    """The graph with singular compositions as functions of their own."""
+    rewriter = _Rewriter(graph)
+    for node in graph.nodes:
+        rewriter.b.stand_for(node)
+        if len(node.outputs) > 1 or not rewriter.write(node):
+            rewriter.b.nodes.append(node)
+    return rewritten(graph, rewriter.b.graph_of(graph))
+
+
+class _Rewriter:
+    """Writes the graph anew, node by node."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.b = GraphBuilder(graph, keep_nodes=False)
+        self._graph = graph
+        self._makers = graph.producers()
+        self._readers = graph.consumers()
+        self._norms = find_norms(graph)
+        self._put_off: dict[Value, Node] = {}
+
+    def write(self, node: Node) -> bool:
+        """Append what has become of a node; False if it stays."""
+        if node.output in self._norms:
+            exponent = exponent_of(self._graph, node)
+            assert exponent is not None
+            self.b.emit("safe_power", node.inputs[0], output=node.output, exponent=exponent)
+            return True
+        rules = {
+            "atan": self._ratio,
+            "log": self._log_sigmoid,
+            "maximum": self._bounded_logarithm,
+            "where": self._choice,
+        }
+        return (node.op in rules and rules[node.op](node)) or (node.op in _POLES and self._not_taken(node))
+
+    def _ratio(self, node: Node) -> bool:
+        ratio = self._made(node.inputs[0], "div")
+        if ratio is None:
+            return False
+        self.b.emit("atan_ratio", *ratio.inputs, output=node.output)
+        return True
+
+    def _log_sigmoid(self, node: Node) -> bool:
+        """log(sigmoid x) = min(x, 0) - log1p(exp(-|x|)), and that of 1 - sigmoid x = sigmoid(-x)."""
+        b, sigmoid = self.b, self._made(node.inputs[0], "sigmoid")
+        rest = self._made(node.inputs[0], "sub") if sigmoid is None else None
+        if rest is not None and number_of(self._graph, rest.inputs[0]) == 1.0:
+            sigmoid = self._made(rest.inputs[1], "sigmoid")
+        if sigmoid is None or b.shape(sigmoid.output) != b.shape(node.output):
+            return False
+        x = sigmoid.inputs[0] if rest is None else b.emit("neg", sigmoid.inputs[0])
+        small = b.emit("log1p", b.emit("exp", b.emit("neg", b.emit("abs", x))))
+        b.emit("sub", b.emit("minimum", x, b.constant(0.0)), small, output=node.output)
+        return True
+
+    def _bounded_logarithm(self, node: Node) -> bool:
+        """max(log x, c), which is c where x = 0."""
+        for operand, bound in (node.inputs, node.inputs[::-1]):
+            log, least = self._made(operand, "log"), number_of(self._graph, bound)
+            if log is None or least is None or not np.isfinite(least) or not self._is_private(operand):
+                continue
+            b, x = self.b, log.inputs[0]
+            if b.shape(x) != b.shape(node.output):
+                continue
+            vanishes = b.emit("equal", x, b.constant(0.0))
+            safe = b.emit("log", b.emit("where", vanishes, b.constant(1.0), x))
+            b.emit("where", vanishes, bound, b.emit("maximum", safe, bound), output=node.output)
+            return True
+        return False
+
+    def _not_taken(self, node: Node) -> bool:
+        """What a `where` alone reads is put off until its condition is there."""
+        choice = self._readers.get(node.output, [])
+        if len(choice) != 1 or choice[0].op != "where" or not self._is_private(node.output):
+            return False
+        condition, *branches = choice[0].inputs
+        operand = node.inputs[_POLES[node.op]]
+        guard = self._made(operand, "where")
+        is_guarded = guard is not None and guard.inputs[0] == condition
+        if branches.count(node.output) != 1 or condition == node.output or is_guarded:
+            return False
+        is_constant = operand in self._graph.arrays and operand not in self._graph.parameters
+        if is_constant or not self._fits(condition, operand):
+            return False
+        self._put_off[node.output] = node
+        return True
+
+    def _choice(self, node: Node) -> bool:
+        """Where it takes the other branch, 1 stands for the operand of what was put off."""
+        condition, *branches = node.inputs
+        for branch in branches:
+            pole = self._put_off.pop(branch, None)
+            if pole is None:
+                continue
+            self.b.stand_for(pole)
+            inputs, place, one = list(pole.inputs), _POLES[pole.op], self.b.constant(1.0)
+            order = (inputs[place], one) if branch == branches[0] else (one, inputs[place])
+            inputs[place] = self.b.emit("where", condition, *order)
+            self.b.emit(pole.op, *inputs, output=pole.output)
+        self.b.stand_for(node)
+        return False
+
+    def _made(self, value: Value, op: str) -> Node | None:
+        node = self._makers.get(value)
+        return node if node is not None and node.op == op else None
+
+    def _is_private(self, value: Value) -> bool:
+        return len(self._readers.get(value, ())) == 1 and value not in self._graph.outputs
+
+    def _fits(self, condition: Value, operand: Value) -> bool:
+        """True if choosing by the condition repeats no element of the operand."""
+        shape = self.b.shape(operand)
+        try:
+            return broadcast_shape(self.b.shape(condition), shape) == shape
+        except ModelShapeError:
+            return False
