@@ -12,9 +12,12 @@ from compiler.stages import STAGES
 from examples.models import MODELS
 from pockfarm.cli import main
 
-HEADS = {"source": 'source opset 18 of "pockfarm examples"', "plan": "plan", "memory": "memory", "kernels": "kernels"} | dict.fromkeys(
-    ("lower", "fuse", "schedule", "place"), "program train"
-)
+HEADS = {
+    "source": 'source opset 18 of "pockfarm examples"',
+    "plan": "plan",
+    "memory": "memory",
+    "kernels": "kernels",
+} | dict.fromkeys(("lower", "fuse", "schedule", "place"), "program train")
 
 
 @pytest.fixture(scope="module")
