@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from compiler.axes.walk import Cut, Piece, Walk
 from compiler.errors import SpecError
-from compiler.graph import Graph
+from compiler.graph import Graph, Node
+from compiler.ops.record import integer
 from compiler.values import Value
 from compiler.warnings import CompileWarning
 
@@ -14,7 +17,7 @@ Found = tuple[int, tuple[CompileWarning, ...]]
 def batch_axis(graph: Graph, output: Value, said: int | None, where: str) -> Found:
     """The axis, and what is to be said of it; `where` is the loss in the spec.
 
-    It is the first where all inputs have their samples in the first, and nothing else is said.
+    A first axis of samples and positions together may hold the positions of each sample side by side.
     Raises: SpecError if the output has no such axis, or nothing tells which it is.
     """
     shape, name, batch = graph.types[output].shape, graph.name_of(output), graph.batch()
@@ -27,8 +30,6 @@ def batch_axis(graph: Graph, output: Value, said: int | None, where: str) -> Fou
                 hint=f"it may be axis {others}" if others else "it is in none: name another output",
             )
         return said, ()
-    if not any(graph.batch_axes.get(value) for value in graph.data_inputs()):
-        return 0, ()
     return _traced(graph, output, where)
 
 
@@ -41,13 +42,64 @@ def holds_samples(graph: Graph, output: Value) -> bool:
     return not said and graph.types[output].shape[axis : axis + 1] == (graph.batch(),)
 
 
+def check_samples_apart(graph: Graph) -> None:
+    """Raises: SpecError for an input along whose samples something runs: they are positions, and no samples."""
+    walk = Walk(graph)
+    ends = _Ends(graph, walk)
+    for node in graph.nodes:
+        for value, axis in _in_order(node, walk):
+            inputs = ends.inputs_of(walk.whole(value, axis))
+            if not inputs or walk.shape(value)[axis] == 1:
+                continue
+            name, place = graph.name_of(inputs[0]), graph.batch_axis(inputs[0])
+            others = [other for other in range(len(graph.types[inputs[0]].shape)) if other != place]
+            line = (
+                f"say where they lie, as in inputs: {{{name}: {{batch_axis: {others[0]}}}}}" if len(others) > 1 else ""
+            )
+            raise SpecError(
+                f"{node.layer} ({node.op}) runs along axis {place} of it, which is taken for the samples",
+                where=f"spec.inputs.{name}",
+                hint=line or "the model takes one sequence at a time: export it with an axis for samples",
+            )
+
+
+def _in_order(node: Node, walk: Walk) -> Iterator[tuple[Value, int]]:
+    """Operands and the axis of each along which the order counts, or of which only some is read."""
+    x = node.inputs[0] if node.inputs else None
+    if x is None:
+        return
+    if node.op == "recurrence":
+        yield x, 0
+    elif node.op in ("cumulative_sum", "linear_scan"):
+        yield x, integer(node.attrs, "axis") % len(walk.shape(x))
+    elif node.op == "attention":
+        yield from ((operand, 1) for operand in node.inputs[:2])
+    elif node.op == "slice":
+        cut = zip(walk.shape(x), walk.shape(node.output), strict=True)
+        yield from ((x, axis) for axis, (before, after) in enumerate(cut) if before != after)
+
+
 def _traced(graph: Graph, output: Value, where: str) -> Found:
     shape, name, batch = graph.types[output].shape, graph.name_of(output), graph.batch()
-    ends = {axis: _ends(graph, output, axis) for axis, extent in enumerate(shape) if extent == batch}
-    proven = [axis for axis, found in ends.items() if "batch" in found]
+    if batch == 1 and not any(graph.batch_axes.get(value) for value in graph.data_inputs()):
+        return 0, ()
+    walk = Walk(graph)
+    ends = _Ends(graph, walk)
+    by_axis = {axis: ends.of(walk.whole(output, axis)) for axis, extent in enumerate(shape) if extent == batch}
+    proven = [axis for axis, found in by_axis.items() if _BATCH in found]
     if proven:
         return proven[0], ()
-    possible = [axis for axis, found in ends.items() if "unknown" in found]
+    if shape and shape[0] % batch == 0 and shape[0] != batch:
+        positions = shape[0] // batch
+        if _BATCH in ends.of(Piece(output, 0, positions, batch)):
+            return 0, ()
+        if _BATCH in ends.of(Piece(output, 0, 1, batch)):
+            raise SpecError(
+                f"axis 0 of {name}, {graph.types[output]}, holds the samples of each position side by side",
+                where=f"{where}.output",
+                hint="export the model with its samples before its positions, or as an axis of their own",
+            )
+    possible = [axis for axis, found in by_axis.items() if "unknown" in found]
     if len(possible) != 1:
         raise SpecError(
             f"the graph does not tell which axis of {name}, {graph.types[output]}, holds the batch, {batch}",
@@ -62,25 +114,55 @@ def _traced(graph: Graph, output: Value, where: str) -> Found:
 
 # ------------------------------------------------------------------------------------------------------- following it
 
+_BATCH = "batch"
 
-def _ends(graph: Graph, output: Value, axis: int) -> set[str]:
-    """What an axis is led back to: the `batch` of an input, something `else`, or it is `unknown`."""
-    walk, inputs = Walk(graph), frozenset(graph.data_inputs())
-    found: set[str] = set()
-    todo, seen = [walk.whole(output, axis)], {walk.whole(output, axis)}
-    while todo:
-        piece = todo.pop()
-        if piece.value not in walk.makers:
-            of_batch = walk.is_whole(piece) and piece.value in inputs and graph.batch_axis(piece.value) == piece.axis
-            found.add("batch" if of_batch else "else")
-            continue
-        for step in walk.behind(piece):
+
+class _Ends:
+    """What axes are led back to: the `batch` of an input, something `else`, or `unknown`; and of which inputs."""
+
+    def __init__(self, graph: Graph, walk: Walk) -> None:
+        self._graph, self._walk = graph, walk
+        self._inputs = frozenset(graph.data_inputs())
+        self._known: dict[Piece, frozenset[Value | str]] = {}
+
+    def of(self, piece: Piece) -> set[str]:
+        """The kinds of ends."""
+        return {end if isinstance(end, str) else _BATCH for end in self._all(piece)}
+
+    def inputs_of(self, piece: Piece) -> list[Value]:
+        """The inputs whose samples a piece runs over."""
+        return [end for end in self._all(piece) if isinstance(end, Value)]
+
+    def _all(self, start: Piece) -> frozenset[Value | str]:
+        pending = [start]
+        while pending:
+            piece = pending[-1]
+            if piece in self._known:
+                pending.pop()
+                continue
+            ends, before = self._step(piece)
+            open_pieces = [step for step in before if step not in self._known]
+            if open_pieces:
+                pending += open_pieces
+                continue
+            self._known[piece] = ends.union(*(self._known[step] for step in before))
+            pending.pop()
+        return self._known[start]
+
+    def _step(self, piece: Piece) -> tuple[frozenset[Value | str], list[Piece]]:
+        """The ends that a piece itself is, and the pieces one step back."""
+        if piece.value not in self._walk.makers:
+            is_input = self._walk.is_whole(piece) and piece.value in self._inputs
+            is_batch = is_input and self._graph.batch_axis(piece.value) == piece.axis
+            return frozenset({piece.value if is_batch else "else"}), []
+        ends: set[Value | str] = set()
+        before: list[Piece] = []
+        for step in self._walk.behind(piece):
             if isinstance(step, Cut) or step == "unknown":  # some of the samples are no batch
-                found.add("unknown")
-            elif isinstance(step, Piece) and step not in seen:
-                seen.add(step)
-                todo.append(step)
-    return found
+                ends.add("unknown")
+            elif isinstance(step, Piece):
+                before.append(step)
+        return frozenset(ends), before
 
 
-__all__ = ["batch_axis", "holds_samples"]
+__all__ = ["batch_axis", "check_samples_apart", "holds_samples"]

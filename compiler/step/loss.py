@@ -8,7 +8,7 @@ from compiler.errors import SpecError
 from compiler.graph import Graph, TensorType
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossSpec, LossTerm
-from compiler.step.batch_axis import batch_axis, holds_samples
+from compiler.step.batch_axis import batch_axis, check_samples_apart, holds_samples
 from compiler.step.classes import class_axis, weighted_axis
 from compiler.step.loss_kinds import LOSSES
 from compiler.step.training import Term, TrainingGraph
@@ -24,6 +24,7 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     outputs is added to the graph's warnings.
     Raises: SpecError if a named output does not exist or does not fit its loss, or losses disagree about labels.
     """
+    check_samples_apart(graph)
     writer = _Writer(graph)
     role: Role = "plain" if spec.terms else "loss"
     places = [f"spec.loss.terms[{number}]" for number in range(len(spec.terms))] or ["spec.loss"]

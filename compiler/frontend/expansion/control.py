@@ -21,8 +21,7 @@ from compiler.values import Value
 Run = Callable[[Sequence[SourceNode]], None]
 """Imports nodes."""
 _STATIC = (
-    "if it is a setting of the model, give its value in the spec, as in inputs: {sr: {value: 16000}}; else bind the "
-    "input shapes, or export with the branch or loop decided (torch.onnx.export, dynamo=True)"
+    "bind the input shapes in the spec, or export with the branch or loop decided (torch.onnx.export, dynamo=True)"
 )
 _RANDOM = frozenset(
     ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
@@ -46,12 +45,11 @@ def _select(scope: Scope, node: SourceNode, condition: Value, branches: Sequence
 
     Raises: UnsupportedOperator where the branches give other shapes, or draw random numbers.
     """
-    decided = _decided_by(scope, condition)
     if scope.shape(condition) not in ((), (1,)):
         raise ModelError("its condition must be one element", where=node.where)
     drawing = next((inner for body in branches for inner in _nodes_in(body) if inner.op_type in _RANDOM), None)
     if drawing is not None:
-        _refuse(node, f"{decided} decides, and {drawing.where} of a branch draws random numbers")
+        _refuse_decided(scope, node, condition, f"whether {drawing.where} draws random numbers")
     results = [_run_body(scope, node, body, (), (), run) for body in branches]
     single = free_name(f"{node.name}/condition", scope.taken)
     run([SourceNode(node.name, "Reshape", (node.operand(0), _known(scope, node, np.zeros(0, np.int64))), (single,))])
@@ -61,7 +59,7 @@ def _select(scope: Scope, node: SourceNode, condition: Value, branches: Sequence
         kinds = [(_shape(scope, node, result), scope.dtype(scope.operands[result])) for result in (taken, other)]
         if kinds[0] != kinds[1]:
             shapes = " or ".join(f"{dtype}{list(shape)}" for shape, dtype in kinds)
-            _refuse(node, f"{decided} decides whether output {name!r} is {shapes}")
+            _refuse_decided(scope, node, condition, f"whether output {name!r} is {shapes}")
         run([SourceNode(node.name, "Where", (single, taken, other), (name,))])
 
 
@@ -73,8 +71,8 @@ def _nodes_in(body: Body) -> Iterator[SourceNode]:
                 yield from _nodes_in(value)
 
 
-def _decided_by(scope: Scope, value: Value) -> str:
-    """The inputs that a value follows from, for people."""
+def _inputs_behind(scope: Scope, value: Value) -> list[str]:
+    """Names of the inputs that a value follows from."""
     makers = {output: node for node in scope.builder.nodes for output in node.outputs}
     reached, pending = {value}, [value]
     while pending:
@@ -83,8 +81,19 @@ def _decided_by(scope: Scope, value: Value) -> str:
             if operand not in reached:
                 reached.add(operand)
                 pending.append(operand)
-    names = [name for name, operand in scope.inputs.items() if operand in reached]
-    return f"input {' and '.join(map(repr, names[:3]))}" if names else "data"
+    return [name for name, operand in scope.inputs.items() if operand in reached]
+
+
+def _refuse_decided(scope: Scope, node: SourceNode, value: Value, what: str) -> NoReturn:
+    """Raises: UnsupportedOperator that names the inputs behind a value which decides."""
+    names = _inputs_behind(scope, value)
+    inputs = f"input {' and '.join(map(repr, names[:3]))}" if names else "data"
+    line = (
+        f"if it is a setting of the model, give its value, as in inputs: {{{names[0]}: {{value: 1}}}}; "
+        if names
+        else ""
+    )
+    raise UnsupportedOperator(f"{inputs} decides {what}", where=node.where, hint=line + _STATIC)
 
 
 def _loop(scope: Scope, node: SourceNode, run: Run) -> None:
@@ -206,7 +215,7 @@ def _body(node: SourceNode, attribute: str) -> Body:
 def _elements(scope: Scope, node: SourceNode, name: str, what: str) -> np.ndarray:
     operand = scope.operands.get(name)
     if isinstance(operand, Value):
-        _refuse(node, f"{_decided_by(scope, operand)} decides {what}")
+        _refuse_decided(scope, node, operand, what)
     if operand is None:
         _refuse(node, f"{what} ({name!r}) is no tensor")
     scope.bake(operand, node.where)

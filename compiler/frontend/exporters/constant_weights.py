@@ -2,8 +2,9 @@
 
 Rewrites: a Constant that is a weight -> an initializer under the name of `stored_tensors`. Requires: a file without
 PyTorch's record, which says itself what a parameter is; floats, more than one. Ensures: where the file holds other
-tensors as initializers, a Constant is a weight only if an operator takes it where it takes weights; the others are
-literals of the author's. Why: some exporters write no initializers at all.
+tensors as initializers, a Constant is a weight only if an operator takes it where it takes weights, and its elements
+differ (exporters fill operators that they need with ones and zeros); the others are literals of the author's. In a file
+without such initializers all are weights, if any is. Why: some exporters write no initializers at all.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ _VIEWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transp
 def lift_weights(source: SourceModel) -> SourceModel:
     """The model with weights of Constant nodes among its initializers; unchanged if it has none."""
     stored = {} if source.record is not None else dict(_constants(source.nodes))
-    if not stored:
+    weights = dict.fromkeys(_weights(source.nodes, stored))
+    if not weights:
         return source
     if any(array.size > 1 and holds_reals(array) for array in source.initializers.values()):
-        stored = {name: stored[name] for name in dict.fromkeys(_weights(source.nodes, stored))}
+        stored = {name: stored[name] for name in weights if stored[name].min() < stored[name].max()}
     nodes, renamed = _without(source.nodes, stored)
     nodes = tuple(replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)) for node in nodes)
     outputs = tuple(renamed.get(name, name) for name in source.outputs)

@@ -9,11 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from compiler.errors import LimitExceeded, ModelError, UnsupportedOperator
+from compiler.errors import LimitExceeded, ModelError, SpecError, UnsupportedOperator
 from compiler.frontend.file.limits import ModelLimits
 from compiler.frontend.importer import import_model
+from compiler.frontend.source_passes import Wishes
 from compiler.graph import Array
-from tests.compiler.frontend.onnx_graphs import Shape, assert_agrees, imported, model_of, node
+from tests.compiler.frontend.onnx_graphs import Shape, assert_agrees, feeds_for, imported, model_of, node, run_onnx
+from tests.compiler.named import evaluate_named
 
 X: dict[str, tuple[str, Shape]] = {"x": ("f32", ("batch", 3))}
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -130,19 +132,13 @@ def _loop(trips: str, go: str, **more: tuple[str, Shape]) -> bytes:
                     infer_shapes=False)  # fmt: skip
 
 
-def _run_time_if() -> bytes:
+def _run_time_if(then: onnx.NodeProto, other: onnx.NodeProto, **more: tuple[str, Shape]) -> bytes:
     nodes = [
         node("ReduceSum", ["x"], ["s"], keepdims=0),
         node("Less", ["s", "zero"], ["c"]),
-        node(
-            "If",
-            ["c"],
-            ["y"],
-            then_branch=body([node("Neg", ["x"], ["u"])], ["u"]),
-            else_branch=body([node("Relu", ["x"], ["v"])], ["v"]),
-        ),
+        node("If", ["c"], ["y"], then_branch=body([then], ["u"]), else_branch=body([other], ["v"])),
     ]
-    return model_of(nodes, X, initializers={"zero": np.asarray(0, np.float32)}, infer_shapes=False)
+    return model_of(nodes, {**X, **more}, initializers={"zero": np.asarray(0, np.float32)}, infer_shapes=False)
 
 
 def _reading(name: str, outputs: Sequence[str] = ("u",)) -> bytes:
@@ -152,15 +148,20 @@ def _reading(name: str, outputs: Sequence[str] = ("u",)) -> bytes:
 
 
 REFUSED = {
-    "run-time condition": (
-        _run_time_if(),
+    "run-time shape": (
+        _run_time_if(node("Neg", ["x"], ["u"]), node("Transpose", ["x"], ["v"])),
         UnsupportedOperator,
-        r"'make_y' \(If\): the condition \('c'\)",
+        r"'make_y' \(If\): input 'x' decides .* f32\[2, 3\] or f32\[3, 2\]",
+    ),
+    "run-time draw": (
+        _run_time_if(node("Neg", ["x"], ["u"]), node("RandomNormalLike", ["x"], ["v"])),
+        UnsupportedOperator,
+        r"'make_y' \(If\): input 'x' decides .*RandomNormalLike",
     ),
     "run-time trip count": (
         _loop("n", "true", n=("i64", ("batch",))),
         UnsupportedOperator,
-        r"'make_y' \(Loop\): the trip count \('n'\)",
+        r"'make_y' \(Loop\): input 'n' decides the trip count .*inputs: {n: {value: 1}}",
     ),
     "endless": (_loop("", "true"), LimitExceeded, r"'make_y' \(Loop\): more than 1,000 nodes"),
     "nearly endless": (_loop("many", ""), LimitExceeded, r"more than 1,000 nodes"),
@@ -179,6 +180,50 @@ def test_what_data_decides_is_refused_by_name(name: str) -> None:
     model, error, message = REFUSED[name]
     with pytest.raises(error, match=message):
         import_model(model, input_shapes={}, batch=2, batch_norm="fold", limits=ModelLimits(nodes=1000))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_where_data_decide_both_branches_are_there(sign: float) -> None:
+    model = _run_time_if(node("Neg", ["x"], ["u"]), node("Relu", ["x"], ["v"]))
+    assert_agrees(model, imported(model), {"x": np.full((2, 3), sign, np.float32)})
+
+
+@pytest.mark.parametrize(("value", "learns"), [(16000, "fast"), (8000, "slow")])
+def test_a_branch_is_taken_by_the_value_that_the_spec_gives(value: int, learns: str) -> None:
+    nodes = [
+        node("Equal", ["rate", "k"], ["c"]),
+        node(
+            "If",
+            ["c"],
+            ["y"],
+            then_branch=body([scale("fast", "u")], ["u"]),
+            else_branch=body([scale("slow", "v")], ["v"]),
+        ),
+    ]
+    stored = {"k": np.asarray(16000), "fast": weights(3, 3), "slow": weights(3, 4)}
+    model = model_of(nodes, {**X, "rate": ("i64", ())}, initializers=stored, infer_shapes=False)
+    graph = import_model(
+        model, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(values={"rate": (float(value),)})
+    )
+    assert [graph.name_of(value) for value in graph.inputs] == ["x"]
+    assert list(graph.named_parameters()) == [learns]
+    feeds = feeds_for(graph)
+    (expected,) = run_onnx(model, ["y"], {**feeds, "rate": np.asarray(value)})
+    np.testing.assert_allclose(evaluate_named(graph, feeds)["y"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rat": (1.0,)}, r"spec\.inputs\.rat\.value: .*'?rate"),
+        ({"rate": (0.5,)}, r"spec\.inputs\.rate\.value: 0\.5 .*int64"),
+        ({"rate": (1.0, 2.0)}, r"spec\.inputs\.rate\.value: 2 numbers .*\[\]"),
+    ],
+)
+def test_values_that_no_input_takes_are_refused(values: Mapping[str, tuple[float, ...]], message: str) -> None:
+    model = model_of([node("Neg", ["x"], ["y"])], {**X, "rate": ("i64", ())}, infer_shapes=False)
+    with pytest.raises(SpecError, match=message):
+        import_model(model, input_shapes={}, batch=2, batch_norm="fold", wishes=Wishes(values=values))
 
 
 def test_a_loop_of_no_turn_hands_its_input_on() -> None:
