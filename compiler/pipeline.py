@@ -204,6 +204,7 @@ def _imported(source: Source, settings: BuildSettings) -> Graph:
         batch=spec.batch,
         batch_norm=spec.batch_norm,
         dropout=spec.dropout,
+        outputs=[term.output for term in spec.loss.each if term.output],
         limits=settings.limits,
     )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
+from functools import partial
 
 from compiler.element_types import holds_reals
 from compiler.errors import CompileError, ModelError, UnsupportedOperator
@@ -18,23 +17,22 @@ from compiler.frontend.exporters.readings import readings_of
 from compiler.frontend.file.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.file.parse import parse_model
 from compiler.frontend.file.prescan import prescan
-from compiler.frontend.file.source import AttributeValue, SourceModel, SourceNode
+from compiler.frontend.file.source import SourceModel, SourceNode
 from compiler.frontend.file.torch_record import UNOPTIMIZED
-from compiler.frontend.folds import FOLDS, cast_target, shape_vector
+from compiler.frontend.folding import fold, refuse_unread
+from compiler.frontend.folds import FOLDS
 from compiler.frontend.input_axes import BatchAxis
 from compiler.frontend.input_types import bind_inputs
 from compiler.frontend.remarks import remark
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
 from compiler.frontend.source_passes import FOREIGN, NO_WISHES, Source, Wishes, prepared
-from compiler.graph import Array, Graph, Unlearnable
+from compiler.frontend.spare_outputs import SpareOutputs
+from compiler.graph import Graph, Unlearnable
 from compiler.origins import Origins, Reading
 from compiler.rewriting.passes import Trace
 from compiler.values import Value
 from compiler.warnings import few_of
-
-MAX_RECIPES = 64
-"""What is computed from parameters in more steps than this is put into the graph at once: replaying it recurses."""
 
 
 def import_model(
@@ -46,6 +44,7 @@ def import_model(
     dropout: DropoutMode = "ignore",
     batch_axes: Mapping[str, BatchAxis] | None = None,
     wishes: Wishes = NO_WISHES,
+    outputs: Collection[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
     external: External = NO_EXTERNAL,
 ) -> Graph:
@@ -66,6 +65,7 @@ def import_model(
         batch_norm=batch_norm,
         dropout=dropout,
         batch_axes=batch_axes,
+        outputs=outputs,
         limits=limits,
     )
 
@@ -94,9 +94,12 @@ def import_source(
     batch_norm: BatchNormMode,
     dropout: DropoutMode = "ignore",
     batch_axes: Mapping[str, BatchAxis] | None = None,
+    outputs: Collection[str] = (),
     limits: ModelLimits = DEFAULT_LIMITS,
 ) -> Graph:
     """A graph with static shapes of what `read_source` gives; arguments as for `import_model`.
+
+    `outputs` are those that losses read, by default the first; what only others need may be left out, with a warning.
 
     Raises: ModelError and its kinds, LimitExceeded.
     """
@@ -110,12 +113,15 @@ def import_source(
         value = scope.builder.fresh()
         scope.builder.types[value] = tensor
         scope.operands[name] = inputs[name] = value
+    spare = SpareOutputs(meant, outputs)
     for node in meant.nodes:
-        _guarded(scope, node, meant.opset)
+        spare.attempt(node.outputs, node.inputs, partial(_guarded, scope, node, meant.opset))
+    ends: dict[str, Value] = {}
     for name in meant.outputs:
-        refuse_selected(scope, [name], f"output {name!r}")
+        spare.attempt([name], [name], partial(_add_output, scope, name, ends))
+    spare.warn(scope, meant.outputs)
     remark(scope, meant)
-    graph = _finish(scope, meant, inputs, readings_of(source.stored, meant, scope.own_names))
+    graph = _finish(scope, meant, ends, readings_of(source.stored, meant, scope.own_names))
     return replace(graph, batch_axes={inputs[name]: axis for name, axis in bound.axes.items() if axis != 0})
 
 
@@ -174,7 +180,21 @@ def _guarded(scope: Scope, node: SourceNode, opset: int) -> None:
         ) from None
 
 
+_ADVICE = {
+    "ai.onnx.ml": "train the part of the model before it: trees and the like do not learn by gradients",
+    "com.microsoft": "bring the file as it was exported, before ONNX Runtime's optimizer joined its nodes",
+}
+"""Domain -> what to do about an operator of it."""
+
+
 def _import_node(scope: Scope, node: SourceNode, opset: int) -> None:
+    if node.domain:
+        raise UnsupportedOperator(
+            f"operator {node.op_type} of domain {node.domain!r} is not part of the ONNX standard",
+            where=node.where,
+            hint=_ADVICE.get(node.domain, "export with standard ONNX operators only"),
+        )
+
     def run(nodes: Sequence[SourceNode]) -> None:
         scope.count_nodes(nodes, node.where)
         for inner in nodes:
@@ -192,7 +212,7 @@ def _import_node(scope: Scope, node: SourceNode, opset: int) -> None:
 
 
 def _import_known_or_not(scope: Scope, node: SourceNode, opset: int, run: Run) -> None:
-    results = _fold(scope, node, opset)
+    results = fold(scope, node, opset)
     if results:
         _assign(scope, node, results)
         return
@@ -217,14 +237,8 @@ def _apply_row(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand | No
         )
     call = Call(scope, node, opset)
     result = ROWS[node.op_type](call)
-    _refuse_unread(call)
+    refuse_unread(call)
     return _as_tuple(result)
-
-
-def _refuse_unread(call: Call) -> None:
-    unread = call.attributes.unread()
-    if unread:
-        call.unsupported(f"attribute {unread!r} is not supported", "export the model without it")
 
 
 def _as_tuple(result: Result) -> tuple[Operand | None, ...]:
@@ -237,104 +251,11 @@ def _assign(scope: Scope, node: SourceNode, results: Sequence[Operand | None]) -
             scope.operands[name] = result
 
 
-# ----------------------------------------------------------------------------------------------------------- folding
-
-
-def _fold(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
-    """The outputs of a node whose operands are all known; empty if it must run."""
-    if node.op_type == "Constant":
-        return (Known(node.outputs[0], _constant(node)),)
-    if node.op_type in ("Shape", "Size") and len(node.inputs) == 1:
-        call = Call(scope, node, opset)
-        shape = call.shape(0)
-        array = np.asarray(np.prod(shape, dtype=np.int64)) if node.op_type == "Size" else shape_vector(call, shape)
-        _refuse_unread(call)
-        return (Known(node.outputs[0], array),)
-    if node.op_type in ("Cast", "CastLike"):
-        return _cast(scope, node, opset)
-    operands = [scope.operands[name] for name in node.inputs if name]
-    known = [operand for operand in operands if isinstance(operand, Known)]
-    if node.op_type not in FOLDS or len(known) != len(operands) or (not known and node.inputs):
-        return ()
-    return _folded(scope, node, opset, known)
-
-
-def _cast(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
-    """A known tensor in another element type; one that has it already is still the same parameter."""
-    call = Call(scope, node, opset)
-    known = call.known(0)
-    if known is None:
-        return ()
-    dtype = cast_target(call)
-    if known.array.dtype == dtype:
-        return (known,)
-    return _computed(scope, node, (known.array.astype(dtype),), (known,))
-
-
-def _folded(scope: Scope, node: SourceNode, opset: int, known: Sequence[Known]) -> tuple[Operand, ...]:
-    turned = _transposed(node, known[0]) if node.op_type == "Transpose" else None
-    if turned is not None:
-        return (turned,)
-    call = Call(scope, node, opset)
-    result = FOLDS[node.op_type](call, [operand.array for operand in known])
-    _refuse_unread(call)
-    arrays = result if isinstance(result, tuple) else (result,)
-    scope.count_folded(arrays, node.where)
-    return _computed(scope, node, arrays, known)
-
-
-def _computed(scope: Scope, node: SourceNode, arrays: Sequence[Array], known: Sequence[Known]) -> tuple[Operand, ...]:
-    """Constants if no parameter stands behind them; else values that the step computes, if it reads them."""
-    behind = frozenset(name for operand in known for name in (operand.source, *operand.behind) if name)
-    if not behind:
-        return tuple(Known(name, array) for name, array in zip(node.outputs, arrays, strict=False))
-    if node.op_type not in ROWS:
-        for operand in known:
-            scope.bake(operand, node.where)
-        return tuple(Known(name, array) for name, array in zip(node.outputs, arrays, strict=False))
-    depth = 1 + max(operand.depth for operand in known)
-    if depth > MAX_RECIPES:
-        return ()
-    return tuple(
-        Known(name, array, recipe=node, behind=behind, depth=depth)
-        for name, array in zip(node.outputs, arrays, strict=False)
-    )
-
-
-def _transposed(node: SourceNode, known: Known) -> Known | None:
-    """A transposed initializer is the same parameter seen through other axes."""
-    perm = node.attributes.get("perm", tuple(reversed(range(known.array.ndim))))
-    if not known.source or not isinstance(perm, tuple):
-        return None
-    order = tuple(int(axis) for axis in perm)
-    before = known.perm or tuple(range(known.array.ndim))
-    through = tuple(before[axis] for axis in order)
-    return Known(node.outputs[0], known.array.transpose(order), source=known.source, perm=through)
-
-
-def _constant(node: SourceNode) -> Array:
-    if len(node.attributes) != 1:
-        raise ModelError(f"holds {len(node.attributes)} values, expected 1", where=node.where)
-    ((name, value),) = node.attributes.items()
-    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-    if name == "value" and isinstance(value, np.ndarray):
-        return value
-    if name not in dtypes:
-        raise UnsupportedOperator(f"a constant given as {name!r} is not supported", where=node.where)
-    return _numbers(value, np.dtype(dtypes[name]))
-
-
-def _numbers(value: AttributeValue, dtype: np.dtype[np.generic]) -> Array:
-    return np.asarray(value, dtype)
-
-
 # --------------------------------------------------------------------------------------------------------- finishing
 
 
-def _finish(scope: Scope, source: SourceModel, inputs: Mapping[str, Value], readings: tuple[Reading, ...]) -> Graph:
-    made = {value for node in scope.builder.nodes for value in node.outputs}
-    outputs = {name: _output_value(scope, name, inputs, made) for name in source.outputs}
-    _refuse_equal(outputs)
+def _finish(scope: Scope, source: SourceModel, outputs: Mapping[str, Value], readings: tuple[Reading, ...]) -> Graph:
+    inputs = scope.inputs
     unlearnable = {name: Unlearnable(why, UNOPTIMIZED) for name, why in source.unlearnable.items()} | _baked(scope)
     return Graph(
         nodes=tuple(scope.builder.nodes),
@@ -368,27 +289,26 @@ def _baked(scope: Scope) -> dict[str, Unlearnable]:
     return found
 
 
-def _output_value(scope: Scope, name: str, inputs: Collection[str], made: Collection[Value]) -> Value:
-    """The graph value behind a model output; an input that is passed on under another name gets an identity node.
+def _add_output(scope: Scope, name: str, outputs: dict[str, Value]) -> None:
+    """The graph value behind a model output joins `outputs`; an input or another output gets an identity node.
 
-    Raises: ModelError if no node computes it from the inputs.
+    Raises: ModelError if no node computes it from the inputs, or it is another output too.
     """
+    refuse_selected(scope, [name], f"output {name!r}")
     value = scope.operands.get(name)
-    if value is None or isinstance(value, Known) or name in inputs:
+    if value is None or isinstance(value, Known) or name in scope.inputs:
         raise ModelError(
             "no node computes it from the inputs", where=f"output {name!r}", hint="remove this output from the model"
         )
+    other = next((other for other, held in outputs.items() if held == value), None)
+    if other is not None:
+        raise ModelError(
+            f"is the same value as output {other!r}",
+            where=f"output {name!r}",
+            hint="remove one of them from the model",
+        )
     scope.builder.layer = f"output {name}"
-    return value if value in made else scope.emit("identity", value)
-
-
-def _refuse_equal(outputs: Mapping[str, Value]) -> None:
-    """Raises: ModelError for two outputs that are one value."""
-    first: dict[Value, str] = {}
-    for name, value in outputs.items():
-        if first.setdefault(value, name) != name:
-            raise ModelError(f"is the same value as output {first[value]!r}", where=f"output {name!r}",
-                             hint="remove one of them from the model")  # fmt: skip
+    outputs[name] = scope.emit("identity", value) if value in scope.inputs.values() else value
 
 
 def _names(scope: Scope, source: SourceModel, ends: Mapping[str, Value]) -> dict[Value, str]:

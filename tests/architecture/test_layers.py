@@ -66,6 +66,8 @@ LAYERS: dict[str, Layers] = {
         "pieces",  # what rows are written with
         "sliding",
         "rows",
+        "folding",  # what is known already
+        "spare_outputs",  # what may be missing
         "source_passes",  # the file, as its author meant it
         ("importer", "source_text"),
     ),

@@ -79,7 +79,7 @@ def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str
     samples = labels if labels.shape[:1] == (example.batch,) else labels.reshape(example.batch, *labels.shape)
     given = {key: entry for key, entry in spec.get("inputs", {}).items() if "value" in entry}
     data = {key: array for key, array in example.feeds.items() if key not in given}
-    inputs = {**{key: list(array.shape) for key, array in data.items()}, **spec.get("inputs", {})}
+    inputs = {**{key: list(array.shape) for key, array in data.items() if array.ndim}, **spec.get("inputs", {})}
     detail = ""
     for rate in RATES:
         settings = {

@@ -23,12 +23,6 @@ Call = tuple[str, str]
 """(domain, operator or function name)."""
 
 STANDARD_DOMAINS = ("", "ai.onnx")
-_ADVICE = {
-    "ai.onnx.ml": "train the part of the model before it: trees and the like do not learn by gradients",
-    "com.microsoft": "bring the file as it was exported, before ONNX Runtime's optimizer joined its nodes",
-}
-"""Domain -> what to do about an operator of it."""
-
 _STRING = 8
 _ITEMS_PER_NUMBER = {21: 2, 22: 2, 23: 2, 25: 4, 26: 4}
 _NUMBERS_PER_ITEM = {14: 2, 15: 2}
@@ -109,9 +103,6 @@ class _Scan:
             )
         self._scope = _Scope()
         self._graph(*graphs[0], depth=1, where="graph", outermost=True)
-        self._check_calls(self._scope)
-        for body in self._functions.values():
-            self._check_calls(body)
         self._check_expansion()
 
     def _function(self, begin: int, end: int) -> None:
@@ -134,15 +125,6 @@ class _Scan:
         if key in self._functions:
             raise ModelError("defined twice", where=f"function {domain}::{name}")
         self._functions[key] = self._scope
-
-    def _check_calls(self, body: _Scope) -> None:
-        for (domain, name), place in body.places.items():
-            if domain not in STANDARD_DOMAINS and (domain, name) not in self._functions:
-                raise UnsupportedOperator(
-                    f"operator {name} of domain {domain!r} is not part of the ONNX standard",
-                    where=place,
-                    hint=_ADVICE.get(domain, "export with standard ONNX operators only"),
-                )
 
     def _check_expansion(self) -> None:
         sizes: dict[Call, int] = {}

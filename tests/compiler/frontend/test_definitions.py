@@ -139,7 +139,7 @@ def test_a_function_that_hands_its_input_on() -> None:
         ([_function("F", [], ["b"], [node("Relu", ["b"], ["b"])])], ModelError, "nothing before it makes"),
         ([_function("F", ["a"], ["b"], [node("Relu", ["a"], ["c"])])], ModelError, "nothing in its body makes 'b'"),
         ([_function("F", [], ["b"], [node("Constant", [], ["b"], value_float=1.0)])], ModelError, "1 inputs and 1 out"),
-        ([_function("F", ["a"], ["b"], [node("Relu", ["a"], ["b"])], opset=9)], UnsupportedOperator, "'F': opset 9"),
+        ([_function("F", ["a"], ["b"], [node("Relu", ["a"], ["b"])], opset=6)], UnsupportedOperator, "'F': opset 6"),
         ([_function("F", ["a"], ["b"], [node("Unique", ["a"], ["b"])])], UnsupportedOperator, "make_b' .Unique"),
     ],
 )  # fmt: skip

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
 from compiler.errors import ModelError, ModelShapeError, UnsupportedOperator
+from compiler.frontend.importer import import_model
 from tests.compiler.frontend.onnx_graphs import Shape, imported, model_of, node
 from tests.compiler.named import evaluate_named
 
@@ -40,12 +44,13 @@ UNSUPPORTED = {
     "large determinant": _case("Det", {"x": ("f32", (2, 5, 5))}, r"\(Det\): .* 5 rows, the limit is 4"),
     "run-time Unique": _case("Unique", ROWS, r"Unique is not supported on values"),
     "run-time shape": _case("Reshape", {**ROWS, "s": ("i64", (2,))}, r"target shape \(input 's'\) is only known"),
-    "float64": _case("MatMul", ROWS, r"\(MatMul\).*float64.*float32", np.ones((4, 4))),
     "overlapping unpool": _case(
         "MaxUnpool", {**IMAGE, "i": ("i64", IMAGE["x"][1])}, r"\(MaxUnpool\): its windows overlap", kernel_shape=[2, 2]
     ),
     "deformable conv": _case("DeformConv", {**IMAGE, "o": IMAGE["x"]}, r"operator DeformConv is not supported"),
 }
+
+PLAINLY: Mapping[str, Any] = {"input_shapes": {}, "batch": 2, "batch_norm": "fold"}
 
 CONTRADICTORY = {
     "reshape": _case("Reshape", ROWS, r"\(Reshape\).*does not reshape to \[5, 5\]", np.asarray([5, 5])),
@@ -79,14 +84,14 @@ def test_contradictory_models_name_the_node(name: str) -> None:
     assert caught.value.cause == "model"
 
 
-@pytest.mark.parametrize("opset", [9, 12, 29])
+@pytest.mark.parametrize("opset", [6, 29])
 def test_opsets_outside_the_range_are_refused(opset: int) -> None:
     model = model_of([node("Relu", ["x"], ["y"])], ROWS, opset=opset)
-    with pytest.raises(UnsupportedOperator, match=rf"opset {opset} is outside 13 to 28"):
+    with pytest.raises(UnsupportedOperator, match=rf"opset {opset} is outside 7 to 28"):
         imported(model)
 
 
-@pytest.mark.parametrize("opset", [13, 17, 23, 28])
+@pytest.mark.parametrize("opset", [7, 13, 17, 23, 28])
 def test_opsets_inside_the_range_are_accepted(opset: int) -> None:
     imported(model_of([node("Relu", ["x"], ["y"])], ROWS, opset=opset))
 
@@ -111,11 +116,11 @@ def test_graphs_that_are_not_in_single_assignment_form(
 
 
 def test_an_unused_unsupported_type_of_input_is_named() -> None:
-    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT16, [2, 3])
-    output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, [2, 3])
-    graph = helper.make_graph([node("Relu", ["x"], ["y"])], "g", [value], [output])
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.STRING, [2, 3])
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.STRING, [2, 3])
+    graph = helper.make_graph([node("Identity", ["x"], ["y"])], "g", [value], [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
-    with pytest.raises(UnsupportedOperator, match=r"^input 'x': .* float16; "):
+    with pytest.raises(UnsupportedOperator, match=r"^input 'x': .* string; "):
         imported(model)
 
 
@@ -149,15 +154,15 @@ def test_local_functions_are_expanded() -> None:
 def test_outputs_that_are_one_value_or_no_computation_are_refused() -> None:
     nodes = [node("Relu", ["x"], ["h"]), node("Identity", ["h"], ["y"])]
     with pytest.raises(ModelError, match="output 'y': is the same value as output 'h'"):
-        imported(model_of(nodes, ROWS, ["h", "y"]))
+        import_model(model_of(nodes, ROWS, ["h", "y"]), **PLAINLY, outputs=["h", "y"])
     with pytest.raises(ModelError, match="output 'k': no node computes it"):
-        imported(model_of([node("Relu", ["x"], ["y"])], ROWS, ["y", "k"], {"k": _ones(3)}))
+        imported(model_of([node("Relu", ["x"], ["y"])], ROWS, ["k", "y"], {"k": _ones(3)}))
 
 
 def test_an_output_that_its_operator_does_not_have_is_refused_by_name() -> None:
     model = model_of([node("Relu", ["x"], ["y", "more"])], ROWS, outputs=("y", "more"), infer_shapes=False)
     with pytest.raises(ModelError, match=r"^output 'more': no node "):
-        imported(model)
+        import_model(model, **PLAINLY, outputs=["more"])
 
 
 @pytest.mark.parametrize("variance", [-1.0, np.nan, -2e-5])
