@@ -34,6 +34,7 @@ from compiler.step.autodiff import differentiate
 from compiler.step.batch_statistics import use_batch_statistics
 from compiler.step.dropout import drop_at_random
 from compiler.step.frozen import hold_frozen
+from compiler.step.logits import expose_logits
 from compiler.step.loss import attach_loss
 from compiler.step.loss_scale import loss_scale
 from compiler.step.optimizer import add_optimizer
@@ -84,6 +85,7 @@ def walk(
     forward = run_passes(imported, FORWARD_PASSES, trace, "forward graph")
     yield Stage("forward", forward)
     clock.enter("differentiate", 0.08)
+    forward = expose_logits(forward, spec.loss)
     reach = reached_by_loss(attach_loss(forward, spec.loss))
     decided = decide_plan(forward, settings.plan, reach)
     adapted = attach_adapters(forward, decided.updates, settings.plan.lora)

@@ -116,7 +116,7 @@ def _classes(step: CompiledStep, labels: Value) -> dict[str, object]:
     terms = [term for term in step.training.terms if term.labels == labels and term.classifies]
     if not terms:
         return {}
-    types = step.training.graph.types
+    types = step.programs["forward"].types
     shapes = [(types[term.output].shape or (1,), term.class_axis) for term in terms]
     classes = min(shape[-1 if axis is None else axis] for shape, axis in shapes)
     return {"classes": classes} if terms[0].ignored == IGNORED else {"classes": classes, "ignored": terms[0].ignored}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from compiler.errors import SpecError
@@ -10,6 +11,7 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossSpec, LossTerm
 from compiler.step.batch_axis import batch_axis, check_samples_apart, holds_samples
 from compiler.step.classes import class_axis, weighted_axis
+from compiler.step.logits import DONE_BY_LOSS, in_front
 from compiler.step.loss_kinds import LOSSES
 from compiler.step.training import Term, TrainingGraph
 from compiler.values import Role, Value
@@ -31,9 +33,10 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     made = [writer.term(term, where, role) for term, where in zip(spec.each, places, strict=True)]
     loss = writer.total(made) if spec.terms else made[0][1]
     terms = tuple(term for term, _ in made)
-    logits = _answer(graph, terms)
+    logits = _answer(graph, terms, [_output(graph, term, where) for term, where in zip(spec.each, places, strict=True)])
     arrays = {value: name for name, value in writer.labels.items()}
-    axes = {value: axis for value, axis in {**writer.axes, logits: _axis_of(graph, logits, terms)}.items() if axis}
+    answer_axis = writer.axes[logits] if logits in writer.axes else _axis_of(graph, logits, terms)
+    axes = {value: axis for value, axis in {**writer.axes, logits: answer_axis}.items() if axis}
     whole = replace(
         writer.b.graph_of(graph),
         inputs=(*graph.inputs, *arrays),
@@ -86,6 +89,7 @@ class _Writer:
             classes = weighted_axis(self.graph, output, spec, where)
         self.warnings += said
         labels = self._labels(spec, where, wanted, at)
+        read = self._read_of(spec, where, output)
         if spec.kind in CLASSIFYING and self.ignored.setdefault(labels, spec.ignore_index) != spec.ignore_index:
             raise SpecError(
                 f"another loss that reads {spec.labels!r} ignores {self.ignored[labels]}, this one {spec.ignore_index}",
@@ -93,12 +97,25 @@ class _Writer:
                 hint="say the same, or give each its own array, as in labels: boxes",
             )
         self.axes[output] = samples
+        if read != output:
+            self.axes[read] = samples
         return Term(
-            spec.kind, output, labels, spec.weight, classes, samples,
+            spec.kind, read, labels, spec.weight, classes, samples,
             delta=spec.beta if spec.kind == "smooth_l1" else spec.delta,
             is_sum=spec.reduction == "sum", ignored=spec.ignore_index, smoothing=spec.label_smoothing,
             class_weights=spec.class_weights, pos_weight=spec.pos_weight,
         )  # fmt: skip
+
+    def _read_of(self, spec: LossTerm, where: str, output: Value) -> Value:
+        """What a loss that does its own softmax or sigmoid reads of an output that is one already."""
+        logits = in_front(self.b, self.graph, output, spec)
+        if logits is None:
+            return output
+        name, operator = self.graph.name_of(output), DONE_BY_LOSS[spec.kind][0]
+        what = f"{name!r} is a {operator}'s: the loss reads what is in front of it, since {spec.kind} takes its own"
+        hint = "nothing need be done; what the model answers, and its file, keep it"
+        self.warnings += (CompileWarning("loss.before_activation", f"{where}.output", what, hint),)
+        return logits
 
     def _labels(self, spec: LossTerm, where: str, tensor: TensorType, samples: int) -> Value:
         if spec.kind == "next_token":
@@ -141,9 +158,9 @@ class _Writer:
         return b.emit("add", total, parts[-1], output=b.fresh("loss"))
 
 
-def _answer(graph: Graph, terms: tuple[Term, ...]) -> Value:
-    """What the model answers: what is measured first, or the first output that is no loss, or else the loss."""
-    measured = [term.output for term in terms if term.labels is not None]
+def _answer(graph: Graph, terms: tuple[Term, ...], outputs: Sequence[Value]) -> Value:
+    """What the model answers: the output measured first, or the first output that is no loss, or else the loss."""
+    measured = [output for term, output in zip(terms, outputs, strict=True) if term.labels is not None]
     losses = {term.output for term in terms if term.labels is None}
     others = [
         value

@@ -1,0 +1,107 @@
+"""Models that end with a softmax or sigmoid, and a loss that takes its own: it reads the logits, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+import pockfarm
+from compiler.graph import Array
+from tests.compiler.frontend.onnx_graphs import run_onnx
+
+WEIGHT = np.random.default_rng(3).standard_normal((4, 3)).astype(np.float32)
+X = np.random.default_rng(5).standard_normal((6, 5, 4)).astype(np.float32)
+RATE = 0.5
+LAST: dict[str, Any] = {}
+FIRST: dict[str, Any] = {"class_axis": 1}
+
+
+def model_of(tail: Sequence[onnx.NodeProto]) -> bytes:
+    """[N, 5, 4] times a weight, `h` [N, 5, 3], then `tail`, which makes `y`."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), *tail]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["N", 5, 4])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(WEIGHT, "w")],
+    )
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    )
+
+
+def swapped(x: str, output: str) -> onnx.NodeProto:
+    return helper.make_node("Transpose", [x], [output], perm=[0, 2, 1])
+
+
+SOFTMAXES: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
+    "softmax": ([helper.make_node("Softmax", ["h"], ["y"])], LAST),
+    "softmax of the middle axis": ([swapped("h", "t"), helper.make_node("Softmax", ["t"], ["y"], axis=1)], FIRST),
+    "softmax, then turned": ([helper.make_node("Softmax", ["h"], ["p"]), swapped("p", "y")], FIRST),
+    "log softmax": ([helper.make_node("LogSoftmax", ["h"], ["y"])], LAST),
+}
+
+
+@pytest.mark.parametrize("name", SOFTMAXES)
+def test_cross_entropy_is_of_the_logits(name: str) -> None:
+    tail, options = SOFTMAXES[name]
+    labels = np.random.default_rng(6).integers(0, 3, (6, 5))
+    weight = torch.tensor(WEIGHT, dtype=torch.float64, requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(
+        (torch.from_numpy(X).double() @ weight).flatten(0, 1), torch.from_numpy(labels).flatten()
+    )
+    tuned = trained(model_of(tail), labels, {"kind": "cross_entropy", **options})
+    agree(tuned, model_of(tail), loss, weight)
+    assert ("loss.before_activation" in codes(tuned)) == (name != "log softmax")
+
+
+def test_binary_cross_entropy_is_of_the_logits() -> None:
+    labels = np.random.default_rng(6).random((6, 5, 3)).astype(np.float32)
+    weight = torch.tensor(WEIGHT, dtype=torch.float64, requires_grad=True)
+    logits = torch.from_numpy(X).double() @ weight
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(labels).double())
+    model = model_of([helper.make_node("Sigmoid", ["h"], ["y"])])
+    tuned = trained(model, labels, {"kind": "bce_with_logits"})
+    agree(tuned, model, loss, weight)
+    assert "loss.before_activation" in codes(tuned)
+
+
+def test_other_softmaxes_are_the_models_own() -> None:
+    """One over positions: the loss reads what it gives."""
+    model = model_of([helper.make_node("Softmax", ["h"], ["y"], axis=1)])
+    labels = np.random.default_rng(6).integers(0, 3, (6, 5))
+    weight = torch.tensor(WEIGHT, dtype=torch.float64, requires_grad=True)
+    answers = (torch.from_numpy(X).double() @ weight).softmax(1)
+    loss = torch.nn.functional.cross_entropy(answers.flatten(0, 1), torch.from_numpy(labels).flatten())
+    tuned = trained(model, labels, {"kind": "cross_entropy"})
+    agree(tuned, model, loss, weight)
+    assert "loss.before_activation" not in codes(tuned)
+
+
+def trained(model: bytes, labels: Array, loss: dict[str, Any]) -> pockfarm.FineTuned:
+    settings = {"batch": 6, "loss": loss, "optimizer": {"learning_rate": RATE}}
+    return pockfarm.fine_tune(model, None, {"x": X, "y": labels}, spec=settings, steps=1)
+
+
+def agree(tuned: pockfarm.FineTuned, model: bytes, loss: torch.Tensor, weight: torch.Tensor) -> None:
+    """The loss and the step are PyTorch's; what the file answers are probabilities as before."""
+    loss.backward()
+    assert weight.grad is not None
+    assert tuned.losses[0] == pytest.approx(loss.item(), rel=1e-6)
+    np.testing.assert_allclose(tuned["w"] - WEIGHT, -RATE * weight.grad.numpy(), rtol=1e-4, atol=1e-7)
+    (before,), (after,) = run_onnx(model, ["y"], {"x": X}), run_onnx(tuned.onnx, ["y"], {"x": X})
+    assert before.shape == after.shape
+    assert [node.op_type for node in onnx.load_from_string(tuned.onnx).graph.node] == [
+        node.op_type for node in onnx.load_from_string(model).graph.node
+    ]
+
+
+def codes(tuned: pockfarm.FineTuned) -> set[str]:
+    return {warning.code for warning in tuned.warnings}
