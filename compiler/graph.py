@@ -71,6 +71,8 @@ class Parameter:
     """True for a zero bias that the exporter dropped and we created."""
     orders: tuple[tuple[int, ...], ...] = ()
     """For each inside axis, the file's channel at each place; empty for an axis, or for all, in the file's order."""
+    fixed: str = ""
+    """Why presets leave it as it is, if they do: its elements are no weights. A rule that names it lets it learn."""
     parted: int | None = None
     """An inside axis that is one with the next where no channels are chosen; optimizer state is kept so in files."""
 

@@ -19,6 +19,7 @@ from compiler.frontend.file.parse import parse_model
 from compiler.frontend.file.prescan import prescan
 from compiler.frontend.file.source import SourceModel, SourceNode
 from compiler.frontend.file.torch_record import UNOPTIMIZED
+from compiler.frontend.fixed_numbers import with_fixed_numbers
 from compiler.frontend.folding import fold, refuse_unread
 from compiler.frontend.folds import FOLDS
 from compiler.frontend.input_axes import BatchAxis
@@ -122,6 +123,8 @@ def import_source(
     spare.warn(scope, meant.outputs)
     remark(scope, meant)
     graph = _finish(scope, meant, ends, readings_of(source.stored, meant, scope.own_names))
+    if meant.record is None:
+        graph = with_fixed_numbers(graph)
     return replace(graph, batch_axes={inputs[name]: axis for name, axis in bound.axes.items() if axis != 0})
 
 

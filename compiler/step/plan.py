@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compiler.channels.orders import is_run
@@ -31,6 +31,8 @@ class _Asked:
 
     rules: dict[str, UpdateRule] = field(default_factory=dict)
     """Of the parameters that learn."""
+    fixed: dict[str, None] = field(default_factory=dict)
+    """What a preset leaves alone, since its elements are no weights."""
     by_preset: dict[str, bool] = field(default_factory=dict)
     """Whether it was the preset that let them."""
     unlearnable: dict[str, str] = field(default_factory=dict)
@@ -88,6 +90,13 @@ def _trains_nothing(graph: Graph, plan: SparsePlan, asked: _Asked) -> PlanError:
             f"{few_of(asked.frozen)}",
             where="plan.frozen",
             hint="leave out what is to learn; it overrides preset and rules",
+        )
+    if asked.fixed:
+        reason = next(parameter.fixed for parameter in graph.parameters.values() if parameter.name in asked.fixed)
+        return PlanError(
+            f"plan {plan.name!r} trains nothing: its preset leaves out {few_of([*asked.fixed])}: {reason}",
+            where="plan",
+            hint="a rule that names them lets them learn, as in update: [{parameters: NAME}]",
         )
     if not graph.named_parameters():
         return PlanError(
@@ -149,11 +158,28 @@ def _left_out(graph: Graph, plan: SparsePlan, asked: _Asked) -> Sequence[Compile
         message = f"preset {plan.preset} leaves out what the loss does not depend on: {few_of(asked.left_out)}"
         hint = "name an output that they feed in the spec's loss, if they are to learn"
         told.append(CompileWarning("plan.left_out", "plan.preset", message, hint))
+    told += _of_fixed(graph, plan, asked)
     if asked.cannot:
         first = graph.unlearnable[asked.cannot[0]]
         message = f"preset {plan.preset} leaves out {few_of(asked.cannot)}, which cannot learn: {first.reason}"
         told.append(CompileWarning("plan.cannot_learn", "plan.preset", message, first.remedy))
     return told
+
+
+def _of_fixed(graph: Graph, plan: SparsePlan, asked: _Asked) -> Iterator[CompileWarning]:
+    """What is said of numbers that are no weights: of those that stay, and of those that a rule lets learn."""
+    reasons = {parameter.name: parameter.fixed for parameter in graph.parameters.values() if parameter.fixed}
+    for reason in dict.fromkeys(reasons.values()):
+        names = [name for name in asked.fixed if reasons[name] == reason and name not in asked.rules]
+        if names:
+            message = f"preset {plan.preset} leaves out {few_of(names)}: {reason}"
+            yield CompileWarning("plan.fixed_numbers", "plan.preset", message, "a rule that names it lets it learn")
+        names = [name for name in asked.rules if reasons.get(name) == reason]
+        if names:
+            message = f"{few_of(names)}: {reason}; the plan lets it learn"
+            yield CompileWarning(
+                "plan.fixed_numbers_learn", "plan.update", message, "freeze it by a rule with ratio: 0"
+            )
 
 
 def _asked(model: Named, plan: SparsePlan, reach: Reach | None) -> _Asked:
@@ -163,7 +189,10 @@ def _asked(model: Named, plan: SparsePlan, reach: Reach | None) -> _Asked:
     values = {parameter.name: value for value, parameter in graph.parameters.items()}
     for rule, names in preset_selections(model, plan, layers, reach):
         for name in names:
-            _decide(asked, name, rule, "plan.preset" if name in graph.unlearnable else "", by_preset=True)
+            if name in values and graph.parameters[values[name]].fixed:
+                asked.fixed.setdefault(name, None)
+            else:
+                _decide(asked, name, rule, "plan.preset" if name in graph.unlearnable else "", by_preset=True)
     for position, rule in enumerate(plan.rules):
         where = f"plan.update[{position}]"
         for name in selected_by(model, rule, layers, where):

@@ -67,7 +67,7 @@ LAYERS: dict[str, Layers] = {
         "sliding",
         "rows",
         "folding",  # what is known already
-        "spare_outputs",  # what may be missing
+        ("fixed_numbers", "spare_outputs"),  # what is no weight; what may be missing
         "source_passes",  # the file, as its author meant it
         ("importer", "source_text"),
     ),

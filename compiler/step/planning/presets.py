@@ -47,7 +47,13 @@ def last_layer(graph: Graph, reach: Reach | None) -> list[str]:
     first_use: dict[Value, int] = {}
     for position, node in enumerate(graph.nodes):
         for value in node.inputs:
-            if value in graph.parameters and graph.parameters[value].may_learn and (reach is None or value in reach):
+            parameter = graph.parameters.get(value)
+            if (
+                parameter is not None
+                and parameter.may_learn
+                and not parameter.fixed
+                and (reach is None or value in reach)
+            ):
                 first_use.setdefault(value, position)
     contractions = [first_use[value] for value in first_use if graph.parameters[value].channel_axis is not None]
     start = max(contractions, default=max(first_use.values(), default=0))

@@ -1,0 +1,150 @@
+"""Numbers that are no weights stay as they are under presets, whatever they are called; a rule lets them learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from compiler.graph import Array, Graph
+from compiler.passes import FORWARD_PASSES, run_passes
+from compiler.spec.documents import SparsePlan
+from compiler.step.plan import decide_plan
+from tests.compiler.frontend.onnx_graphs import Shape, imported, model_of, node
+
+Case = tuple[Sequence[onnx.NodeProto], dict[str, tuple[str, Shape]], Mapping[str, Array]]
+ROWS: dict[str, tuple[str, Shape]] = {"x": ("f32", (2, 8))}
+SOUND: dict[str, tuple[str, Shape]] = {"x": ("f32", (2, 1, 256))}
+WEIGHT = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32)
+LENGTH = 64
+TIME = np.arange(LENGTH)
+WINDOW = np.hanning(LENGTH)
+
+
+def floats(array: Array | float) -> Array:
+    return np.asarray(array, np.float32)
+
+
+def waves(function: object, count: int = 33) -> Array:
+    """The rows of a windowed Fourier transform."""
+    return np.stack([WINDOW * function(2 * np.pi * k * TIME / LENGTH) for k in range(count)])  # type: ignore[operator]
+
+
+def bands(count: int, width: int) -> Array:
+    """Triangles of growing width, as of the mel scale."""
+    edges = np.geomspace(1, width - 1, count + 2)
+    grid = np.arange(width)
+    return np.stack(
+        [
+            np.clip(np.minimum((grid - a) / (b - a), (c - grid) / (c - b)), 0, None)
+            for a, b, c in zip(edges[:-2], edges[1:-1], edges[2:], strict=True)
+        ]
+    )
+
+
+def stem(kernel: Array) -> Case:
+    nodes = [
+        node("Conv", ["x", "c"], ["h"], strides=[16]),
+        node("Tanh", ["h"], ["t"]),
+        node("ReduceMean", ["t", "last"], ["m"], keepdims=0),
+        node("MatMul", ["m", "w"], ["y"]),
+    ]
+    weight = np.random.default_rng(1).standard_normal((len(kernel), 3))
+    return nodes, SOUND, {"c": floats(kernel[:, None]), "w": floats(weight), "last": np.asarray([2])}
+
+
+def guarded(*nodes: onnx.NodeProto, number: float = 1e-10) -> Case:
+    return (
+        [node("MatMul", ["x", "w"], ["h"]), node("Mul", ["h", "h"], ["s"]), *nodes],
+        ROWS,
+        {"w": WEIGHT, "c": floats(number)},
+    )
+
+
+def product(weight: Array) -> Case:
+    nodes = [node("Abs", ["x"], ["a"]), node("MatMul", ["a", "c"], ["h"]), node("MatMul", ["h", "w"], ["y"])]
+    tail = np.random.default_rng(1).standard_normal((weight.shape[1], 3))
+    return nodes, {"x": ("f32", (2, weight.shape[0]))}, {"c": floats(weight), "w": floats(tail)}
+
+
+def binned(bins: Array) -> Case:
+    """A detector's head: the mean of bins by their probabilities."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Reshape", ["h", "shape"], ["r"]),
+        node("Softmax", ["r"], ["p"], axis=1),
+        node("Conv", ["p", "c"], ["y"]),
+    ]
+    weight = np.random.default_rng(1).standard_normal((8, 64))
+    return (
+        nodes,
+        ROWS,
+        {"w": floats(weight), "shape": np.asarray([2, 16, 4, 1]), "c": floats(bins.reshape(1, 16, 1, 1))},
+    )
+
+
+STAYS: dict[str, tuple[Case, str]] = {
+    "before a logarithm": (guarded(node("Add", ["s", "c"], ["g"]), node("Log", ["g"], ["y"])), "1e-10 keeps"),
+    "before a root, through a view": (
+        guarded(
+            node("Add", ["c", "s"], ["g"]), node("Transpose", ["g"], ["v"]), node("Sqrt", ["v"], ["y"]), number=1e-5
+        ),
+        "1e-05 keeps",
+    ),
+    "bins": (binned(np.arange(16)), "in order"),
+    "cosines": (stem(waves(np.cos)), "waves"),
+    "cosines and sines": (stem(np.concatenate([waves(np.cos), -waves(np.sin)])), "waves"),
+    "bands": (product(bands(20, 128).T), "bands"),
+}
+LEARNS: dict[str, Case] = {
+    "an addend": guarded(node("Add", ["s", "c"], ["y"])),
+    "a large addend": guarded(node("Add", ["s", "c"], ["g"]), node("Log", ["g"], ["y"]), number=0.5),
+    "a scale": guarded(node("Mul", ["s", "c"], ["y"]), number=1e-3),
+    "filters that have learned": stem(torch.nn.init.orthogonal_(torch.empty(33, LENGTH)).numpy()),
+    "bins that have learned": binned(np.arange(16) + 0.01 * np.random.default_rng(3).standard_normal(16)),
+    "a matrix of no sign": product(np.random.default_rng(2).standard_normal((128, 20))),
+    "a matrix of one sign": product(np.abs(np.random.default_rng(2).standard_normal((128, 20)))),
+}
+
+
+def graph_of(case: Case) -> Graph:
+    nodes, inputs, stored = case
+    return run_passes(imported(model_of(nodes, inputs, ["y"], stored, infer_shapes=False)), FORWARD_PASSES)
+
+
+def learning(graph: Graph, **plan: object) -> tuple[set[str], dict[str, str]]:
+    decided = decide_plan(graph, SparsePlan.parse({"name": "a plan", **plan}))
+    return {graph.parameters[value].name for value in decided.updates}, {
+        warning.code: warning.message for warning in decided.warnings
+    }
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_is_no_weight_stays_and_its_reason_is_given(name: str) -> None:
+    case, reason = STAYS[name]
+    names, messages = learning(graph_of(case), preset="full")
+    assert names == {"w"}
+    assert messages["plan.fixed_numbers"].startswith("preset full leaves out c: ")
+    assert reason in messages["plan.fixed_numbers"]
+
+
+@pytest.mark.parametrize("name", ["before a logarithm", "bins"])
+def test_a_rule_that_names_it_lets_it_learn_and_that_is_said(name: str) -> None:
+    names, messages = learning(graph_of(STAYS[name][0]), preset="full", update=[{"parameters": "c"}])
+    assert names == {"w", "c"}
+    assert "plan.fixed_numbers" not in messages
+    assert messages["plan.fixed_numbers_learn"].startswith("c: ")
+
+
+@pytest.mark.parametrize("name", LEARNS)
+def test_what_may_be_a_weight_learns(name: str) -> None:
+    names, messages = learning(graph_of(LEARNS[name]), preset="full")
+    assert names == {"w", "c"}
+    assert not messages.keys() & {"plan.fixed_numbers", "plan.fixed_numbers_learn"}
+
+
+def test_the_last_layer_is_the_last_that_learns() -> None:
+    assert learning(graph_of(STAYS["bins"][0]), preset="last-layer")[0] == {"w"}
