@@ -90,7 +90,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {
             "batch": 2,
             "accumulate": 2,
-            "inputs": {"x": {"shape": [2, 3, 4], "batch_axis": 0}},
+            "inputs": {"x": {"shape": [2, 3, 4], "batch_axis": 0}, "rate": {"value": [2.0]}},
             "batch_norm": "frozen",
             "dropout": "train",
             "tied": [["b0", "m.b1"]],
@@ -282,7 +282,7 @@ def model() -> bytes:
         node("MatMul", ["g", "w1"], ["h"]),
         node("Add", ["h", "b2"], ["y"]),
     ]
-    return model_of(nodes, {"x": ("f32", (2, 3, 4))}, initializers=tensors)
+    return model_of(nodes, {"x": ("f32", (2, 3, 4)), "rate": ("f32", ())}, initializers=tensors)
 
 
 @cache
