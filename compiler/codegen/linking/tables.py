@@ -388,7 +388,7 @@ def _same_bytes_as(program: Program, value: Value) -> Value:
 
 
 def _with_batch(shape: tuple[int, ...], batch: int, name: str) -> tuple[int, ...]:
-    """The shape with the batch first: `batch * t` becomes two axes, batch and t; of a batch of one, all is the sample."""
+    """The shape with the batch first: `batch * t` becomes two axes, batch and t; a batch of one is its sample."""
     if shape and shape[0] == batch:
         return shape
     if batch == 1:

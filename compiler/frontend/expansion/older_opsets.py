@@ -2,8 +2,8 @@
 
 Rewrites: one row of `_RULES` for each operator whose older versions are written otherwise. Requires: opset 7 or later.
 Ensures: a node means what its own version of the standard says. Softmax and its kin keep their version, since what they
-were taken over depends on a rank that only the import knows. Why here and not by `onnx.version_converter`: that one drops what
-exporters tell of each node, and would see a stranger's file before our limits do (decision 99).
+were taken over depends on a rank that only the import knows. Why here and not by `onnx.version_converter`: that one
+drops what exporters tell of each node, and would see a stranger's file before our limits do (decision 99).
 
 Source: the versions of each operator in ONNX's `Changelog.md`.
 """
