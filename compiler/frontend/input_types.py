@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from compiler.element_types import EMITTED, emitted_of_onnx
+from compiler.element_types import ELEMENT_TYPES, EMITTED, emitted_of_onnx
 from compiler.errors import LimitExceeded, ModelShapeError, UnsupportedOperator
 from compiler.frontend.file.limits import ModelLimits
 from compiler.frontend.file.source import SourceInput, type_label
@@ -97,12 +99,13 @@ def _bind(
     declared = value.shape if value.shape is not None else given
     if declared is None:
         raise ModelShapeError(
-            "has no shape in the model", where=where, hint=f"bind it: inputs: {{{value.name}: [...]}}"
+            "has no shape in the model", where=where, hint=f"bind it: inputs: {{{quoted(value.name)}: [...]}}"
         )
     if given is not None and len(given) != len(declared):
         raise ModelShapeError(f"has rank {len(declared)}, the bound shape {list(given)} has {len(given)}", where=where)
+    line = _likely(value, declared, symbols, samples)
     shape = tuple(
-        _extent(extent, None if given is None else given[axis], axis, symbols, samples, where)
+        _extent(extent, None if given is None else given[axis], axis, symbols, samples, where, line)
         for axis, extent in enumerate(declared)
     )
     return TensorType(element.name, shape)
@@ -115,6 +118,7 @@ def _extent(
     symbols: Mapping[str, tuple[int, str]],
     samples: _Samples,
     where: str,
+    line: str,
 ) -> int:
     place = f"{where} axis {axis}"
     if isinstance(declared, str) and declared in symbols:
@@ -122,7 +126,7 @@ def _extent(
     elif not isinstance(declared, int):
         declared = given if given is not None else samples.batch if axis == samples.axis else None
     if declared is None:
-        raise ModelShapeError("is open and nothing binds it", where=place, hint="give the input's shape in the spec")
+        raise ModelShapeError("is open and nothing binds it", where=place, hint=f"bind it in the spec, as in {line}")
     if declared < 1:
         raise ModelShapeError(f"is {declared}, must be at least 1", where=place)
     if given is not None and given != declared:
@@ -135,3 +139,32 @@ def _extent(
             "input is the same for all, say so by batch_axis under inputs",
         )
     return declared
+
+
+_LIKELY = {2: 16000, 4: 224}
+"""Extents by rank: a second of sound, a picture's side."""
+_LIKELY_ELSE = 128
+
+
+def _likely(
+    value: SourceInput, declared: Sequence[int | str | None], symbols: Mapping[str, tuple[int, str]], samples: _Samples
+) -> str:
+    """The line of a spec that binds an input, with likely numbers where the model leaves extents open."""
+    is_real = value.element_type == ELEMENT_TYPES["f32"].onnx
+    likely = _LIKELY.get(len(declared), _LIKELY_ELSE) if is_real else _LIKELY_ELSE
+    extents = [
+        extent
+        if isinstance(extent, int)
+        else samples.batch
+        if axis == samples.axis
+        else symbols[extent][0]
+        if isinstance(extent, str) and extent in symbols
+        else likely
+        for axis, extent in enumerate(declared)
+    ]
+    return f"inputs: {{{quoted(value.name)}: {extents}}}"
+
+
+def quoted(name: str) -> str:
+    """A name as YAML and JSON take it for a key."""
+    return name if re.fullmatch(r"[A-Za-z_][\w.-]*", name) else json.dumps(name)

@@ -15,7 +15,7 @@ from compiler.frontend.expansion.bodies import inline_functions
 from compiler.frontend.expansion.bound_values import bind_values
 from compiler.frontend.expansion.older_opsets import upgrade
 from compiler.frontend.expansion.real_types import read_as_float32
-from compiler.frontend.exporters.constant_weights import lift_weights
+from compiler.frontend.exporters.constant_weights import Quantized, lift_weights, settle_eight_bits
 from compiler.frontend.exporters.embedding_bags import reduce_bags
 from compiler.frontend.exporters.label_smoothing import smooth_labels
 from compiler.frontend.exporters.masked_writes import select_masked_writes
@@ -42,6 +42,7 @@ class Wishes:
     tied: Sequence[Sequence[str]] = ()
     untied: Sequence[str] = ()
     create_biases: Sequence[str] = ()
+    quantized: Quantized = "frozen"
 
 
 NO_WISHES = Wishes()
@@ -60,7 +61,7 @@ class Source:
 def prepared(parsed: SourceModel, wishes: Wishes, limits: ModelLimits, trace: Trace | None = None) -> Source:
     """Run all passes over a parsed model. Raises: ModelError and its kinds, LimitExceeded, SpecError, PlanError."""
     steps = Trace()
-    stored = check_form(run(check_form(parsed), file_passes(limits), form_problem, steps, "file"))
+    stored = check_form(run(check_form(parsed), file_passes(limits, wishes.quantized), form_problem, steps, "file"))
     try:
         meant = run(stored, author_passes(stored, wishes), form_problem, steps, "source")
     except FOREIGN as problem:
@@ -74,12 +75,13 @@ def prepared(parsed: SourceModel, wishes: Wishes, limits: ModelLimits, trace: Tr
     return Source(stored, meant, tuple(step.name for step in steps.steps if step.modified))
 
 
-def file_passes(limits: ModelLimits) -> Passes[SourceModel]:
+def file_passes(limits: ModelLimits, quantized: Quantized) -> Passes[SourceModel]:
     """What the format's own ways to write it stand for."""
     return (
         as_pass(partial(inline_functions, limits=limits)),  # first: all others see nodes of the standard only
         as_pass(upgrade),  # one version of the standard from here on
         as_pass(read_as_float32),  # before anything asks what holds real numbers
+        as_pass(partial(settle_eight_bits, quantized=quantized)),  # says which Constants are no weights
         as_pass(lift_weights),  # what is read from a Constant is then read as from an initializer, by all others
     )
 

@@ -134,6 +134,12 @@ class TrainingSpec:
     untied: tuple[str, ...] = member(
         Names(), "initializers that are a parameter of its own for each of their readers", default=()
     )
+    quantized: Literal["frozen", "dequantize"] = member(
+        OneOf(("frozen", "dequantize")),
+        "weights that the file stores in eight bits: frozen as they are stored; dequantize: read as real numbers, so "
+        "that they learn",
+        default="frozen",
+    )
     convolutions: Literal["fast", "direct"] = member(
         OneOf(("fast", "direct")), "direct: no Winograd, whose rounding error is up to three times as large",
         default="fast", always=True,

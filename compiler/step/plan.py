@@ -98,6 +98,10 @@ def _trains_nothing(graph: Graph, plan: SparsePlan, asked: _Asked) -> PlanError:
             where="plan",
             hint="a rule that names them lets them learn, as in update: [{parameters: NAME}]",
         )
+    in_eight_bits = next((warning for warning in graph.warnings if warning.code == "model.eight_bits"), None)
+    if not graph.named_parameters() and in_eight_bits is not None:
+        problem = f"plan {plan.name!r} trains nothing: {in_eight_bits.message}"
+        return PlanError(problem, where="plan", hint=in_eight_bits.hint)
     if not graph.named_parameters():
         return PlanError(
             f"plan {plan.name!r} trains nothing: there is no parameter in this model that could learn",

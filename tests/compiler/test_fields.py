@@ -95,6 +95,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "dropout": "train",
             "tied": [["b0", "m.b1"]],
             "untied": ["shared"],
+            "quantized": "dequantize",
             "convolutions": "direct",
             "precision": {
                 "compute": "f16",

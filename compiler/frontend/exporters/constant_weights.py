@@ -11,12 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from compiler.element_types import holds_reals
 from compiler.frontend.file.source import Body, SourceModel, SourceNode
 from compiler.graph import Array
+from compiler.warnings import CompileWarning, few_of
+
+Quantized = Literal["frozen", "dequantize"]
+"""What becomes of weights that a file stores in eight bits."""
 
 WEIGHT_INPUTS: Mapping[str, tuple[int, ...]] = {
     "BatchNormalization": (1, 2, 3, 4),
@@ -41,6 +46,7 @@ _VIEWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transp
 def lift_weights(source: SourceModel) -> SourceModel:
     """The model with weights of Constant nodes among its initializers; unchanged if it has none."""
     stored = {} if source.record is not None else dict(_constants(source.nodes))
+    stored = {name: array for name, array in stored.items() if name not in source.constants}
     weights = dict.fromkeys(_weights(source.nodes, stored))
     if not weights:
         return source
@@ -102,3 +108,26 @@ def _without(nodes: Sequence[SourceNode], lifted: Collection[str]) -> tuple[tupl
             reads |= {name: name for name in inner_reads.values()}
         remaining.append(replace(node, inputs=tuple(inputs), attributes=attributes))
     return tuple(remaining), reads
+
+
+def settle_eight_bits(source: SourceModel, quantized: Quantized) -> SourceModel:
+    """The model with its weights of eight bits frozen as they are stored, or as others are; and that is said."""
+    if not source.eight_bits:
+        return source
+    count = f"{sum(source.eight_bits.values()):,} weights in eight bits"
+    if quantized == "dequantize":
+        warning = CompileWarning(
+            "model.eight_bits",
+            few_of([*source.eight_bits]),
+            f"{count} are read as real numbers, so that they learn; the trained file holds these",
+            "leave out `quantized: dequantize`, and they stay as they are stored",
+        )
+        return replace(source, warnings=(*source.warnings, warning))
+    warning = CompileWarning(
+        "model.eight_bits",
+        few_of([*source.eight_bits]),
+        f"{count} are frozen, as they are stored",
+        "say `quantized: dequantize` in the spec, and they learn as real numbers",
+    )
+    constants = source.constants | source.eight_bits.keys()
+    return replace(source, constants=constants, warnings=(*source.warnings, warning))

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
+from compiler.frontend.file.eight_bits import dequantize
 from compiler.frontend.file.external_data import fill_in
 from compiler.frontend.file.prescan import STANDARD_DOMAINS
 from compiler.frontend.file.source import (
@@ -49,6 +50,7 @@ def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
     if graph.sparse_initializer:
         raise UnsupportedOperator("sparse initializers are not supported", where="graph", hint="store them dense")
     elsewhere = fill_in(proto, external)
+    eight_bits = dequantize(graph)
     initializers = {
         tensor.name: elsewhere[tensor.name]
         if tensor.name in elsewhere
@@ -66,6 +68,7 @@ def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
         initializers=initializers,
         producer=str(proto.producer_name),
         record=torch_record(graph),
+        eight_bits=eight_bits,
         functions={
             (_plain(function.domain), str(function.name)): parser.function(function, opset, ("functions", number))
             for number, function in enumerate(proto.functions)

@@ -110,6 +110,8 @@ class SourceModel:
     record: TorchRecord | None = None
     functions: Mapping[tuple[str, str], Function] = field(default_factory=dict)
     """(domain, name) -> function, until they are put in place."""
+    eight_bits: Mapping[str, int] = field(default_factory=dict)
+    """Constants that the file stores in eight bits and scales, with their elements."""
     constants: frozenset[str] = frozenset()
     """Float initializers that are no parameters: buffers, and what an exporter computed."""
     created: frozenset[str] = frozenset()

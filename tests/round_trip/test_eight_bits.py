@@ -1,0 +1,105 @@
+"""Weights that a file stores in eight bits: frozen as they are, or read as real numbers that learn; counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import pockfarm
+from compiler.graph import Array
+from pockfarm.errors import PockfarmError
+
+RANDOM = np.random.default_rng(0)
+BYTES = RANDOM.integers(-128, 128, (4, 3)).astype(np.int8)
+SCALES = (RANDOM.random(3) / 100 + 0.01).astype(np.float32)
+X = RANDOM.standard_normal((8, 4)).astype(np.float32)
+TIMES: Mapping[str, tuple[Sequence[onnx.NodeProto], Mapping[str, Array]]] = {
+    "by one scale": (
+        [helper.make_node("DequantizeLinear", ["w", "s", "z"], ["wd"])],
+        {"w": BYTES, "s": SCALES[0], "z": np.asarray(3, np.int8)},
+    ),
+    "by a scale for each output": (
+        [helper.make_node("DequantizeLinear", ["w", "s"], ["wd"], axis=1)],
+        {"w": BYTES, "s": SCALES},
+    ),
+    "without signs": (
+        [helper.make_node("DequantizeLinear", ["w", "s", "z"], ["wd"], axis=1)],
+        {"w": BYTES.view(np.uint8), "s": SCALES, "z": np.asarray([1, 128, 255], np.uint8)},
+    ),
+    "by arithmetic": (
+        [
+            helper.make_node("Cast", ["w"], ["f"], to=1),
+            helper.make_node("Sub", ["f", "z"], ["g"]),
+            helper.make_node("Mul", ["g", "s"], ["wd"]),
+        ],
+        {"w": BYTES, "s": SCALES, "z": np.asarray(2, np.float32)},
+    ),
+}
+
+
+def model_of(name: str, *, bias: bool) -> bytes:
+    nodes, stored = TIMES[name]
+    tail = [helper.make_node("MatMul", ["x", "wd"], ["h" if bias else "y"])]
+    if bias:
+        tail.append(helper.make_node("Add", ["h", "b"], ["y"]))
+        stored = {**stored, "b": np.asarray([0.5, -0.25, 1.0], np.float32)}
+    graph = helper.make_graph(
+        [*nodes, *tail],
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["N", 4])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(np.asarray(array), tensor) for tensor, array in stored.items()],
+    )
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    )
+
+
+def run_onnx(model: bytes) -> Array:
+    """What the file computes, as written: ONNX Runtime's optimizer multiplies in eight bits."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(["y"], {"x": X})[0])
+
+
+def trained(model: bytes, **spec: object) -> tuple[pockfarm.FineTuned, Array]:
+    answer = run_onnx(model)
+    settings = {"batch": 8, "loss": {"kind": "mse"}, "optimizer": {"learning_rate": 0.1}, **spec}
+    tuned = pockfarm.fine_tune(model, None, {"x": X, "y": answer + 1}, spec=settings, steps=5)
+    assert tuned.losses[0] == pytest.approx(1.0, rel=1e-5)
+    after = run_onnx(tuned.onnx)
+    assert float(np.square(after - answer - 1).mean()) < tuned.losses[-1] < tuned.losses[0]
+    return tuned, after
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_they_learn_as_real_numbers(name: str) -> None:
+    tuned, _ = trained(model_of(name, bias=False), quantized="dequantize")
+    assert set(tuned.changed) == {"wd"}
+    (warning,) = [warning for warning in tuned.warnings if warning.code == "model.eight_bits"]
+    assert warning.message.startswith("12 weights ")
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_they_stay_as_they_are_stored_and_are_counted(name: str) -> None:
+    model = model_of(name, bias=True)
+    tuned, _ = trained(model)
+    assert set(tuned.changed) == {"b"}
+    before, after = (onnx.load_from_string(file).graph for file in (model, tuned.onnx))
+    assert list(after.node) == list(before.node)
+    assert [tensor for tensor in after.initializer if tensor.name != "b"] == [
+        tensor for tensor in before.initializer if tensor.name != "b"
+    ]
+    (warning,) = [warning for warning in tuned.warnings if warning.code == "model.eight_bits"]
+    assert warning.message == "12 weights in eight bits are frozen, as they are stored"
+
+
+def test_a_plan_that_trains_nothing_else_says_what_lets_them_learn() -> None:
+    with pytest.raises(PockfarmError, match=r"12 weights in eight bits .*`quantized: dequantize`"):
+        trained(model_of("by one scale", bias=False))
