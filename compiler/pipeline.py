@@ -37,6 +37,7 @@ from compiler.step.frozen import hold_frozen
 from compiler.step.logits import expose_logits
 from compiler.step.loss import attach_loss
 from compiler.step.loss_scale import loss_scale
+from compiler.step.on_bounds import on_bounds
 from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, decide_plan
 from compiler.step.planning.reach import reached_by_loss
@@ -214,7 +215,9 @@ def _imported(source: Source, settings: BuildSettings) -> Graph:
 def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace: Trace | None) -> Iterator[Stage]:
     step = drop_at_random(use_batch_statistics(attach_loss(forward, spec.loss)))
     yield Stage("loss", step)
+    still = on_bounds(step.graph, plan)
     step = differentiate(step, plan, scale=loss_scale(step, spec.precision))
+    step = step.with_graph(replace(step.graph, warnings=(*step.graph.warnings, *still)))
     yield Stage("differentiate", step)
     step = add_optimizer(accumulate(step, spec.accumulate), spec.optimizer, plan)
     yield Stage("optimizer", step)

@@ -147,7 +147,7 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormM
         batch_norm=batch_norm,
         taken={*source.initializers, *(value.name for value in source.inputs), *_made_names(source)},
         bias_suffix=_bias_suffix(source),
-        recorded=source.record.parameters if source.record else (),
+        record=source.record,
         created=source.created,
     )
     for warning in source.warnings:

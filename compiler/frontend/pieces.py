@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from compiler.element_types import REAL
+from compiler.element_types import NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.file.source import OPSETS
 from compiler.frontend.scope import Known, Operand
@@ -41,6 +41,16 @@ def checked_index(call: Call, position: int, extent: int) -> Operand:
         if not -extent <= low <= high < extent:
             call.fail(f"index {low if low < -extent else high} of an axis of extent {extent}")
     return index
+
+
+def from_left(call: Call, op: str) -> Value:
+    """All operands, put together by an operator of two from the first on."""
+    for index in range(len(call.operands)):
+        call.require_dtype(index, NUMERIC)
+    result = call.value(0)
+    for index in range(1, len(call.operands)):
+        result = call.emit(op, result, call.value(index))
+    return result
 
 
 def over_axis(apply: Callable[[Call, Value, int], Value]) -> Rule:

@@ -18,6 +18,7 @@ from compiler.element_types import emitted_of_numpy
 from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
 from compiler.frontend.file.limits import ModelLimits
 from compiler.frontend.file.source import SourceNode
+from compiler.frontend.file.torch_record import TorchRecord
 from compiler.graph import Array, AttrValue, Parameter, TensorType
 from compiler.origins import FoldedNorm
 from compiler.rewriting.builder import GraphBuilder
@@ -76,7 +77,7 @@ class Scope:
         batch_norm: BatchNormMode,
         taken: Collection[str],
         bias_suffix: str,
-        recorded: Collection[str],
+        record: TorchRecord | None,
         created: Collection[str],
     ) -> None:
         self.builder = GraphBuilder()
@@ -86,8 +87,10 @@ class Scope:
         self.readers = readers
         self.created = created
         """Tensors that the file does not hold: dropped by an exporter, or asked for by a plan."""
-        self.recorded = recorded
+        self.recorded: Collection[str] = record.parameters if record is not None else ()
         """Parameters that the file itself calls so; of others we only know that they are float initializers."""
+        self.inside: Collection[str] = record.inside if record is not None else ()
+        """Operators of PyTorch's that bound whose slope on a bound is that inside, as far as the file says."""
         self.batch_norm = batch_norm
         self.dropout: DropoutMode = "ignore"
         self.absorbed: set[str] = set()

@@ -131,6 +131,18 @@ def _where_less(b: Emitter, low: Value, high: Value, d: Value) -> Value:
     return b.emit("where", b.emit("less", low, high), d, half)
 
 
+def _bound_grads(*, low: bool) -> tuple[BinaryOneSided, BinaryOneSided]:
+    """Those of x and of a bound y: `d` is the bound's where x is beyond it, and x's elsewhere, on the bound too."""
+
+    def beyond(b: Emitter, x: Value, y: Value) -> Value:
+        return b.emit("less", x, y) if low else b.emit("less", y, x)
+
+    return (
+        lambda b, x, y, z, d: b.emit("where", beyond(b, x, y), b.constant(0.0), d),
+        lambda b, x, y, z, d: b.emit("where", beyond(b, x, y), d, b.constant(0.0)),
+    )
+
+
 _BITS = NotDifferentiable("bits have no derivative")
 _WHOLE = (TensorType("i64", (2, 3, 5)), TensorType("i64", (3, 1)))
 _BOOL_ROW = TensorType("bool", (3, 1))
@@ -173,6 +185,8 @@ BINARY_OPERATORS = (
         "Min",
         scalar="min",
     ),
+    _binary("at_least", np.maximum, _bound_grads(low=True), "Max", scalar="max"),
+    _binary("at_most", np.minimum, _bound_grads(low=False), "Min", scalar="min"),
     _binary("pow", np.power, (_d_pow_x, _d_pow_y), "Pow", values=("positive", "positive"), flops=30),
     _binary(
         "mod",

@@ -15,7 +15,7 @@ import numpy as np
 
 from compiler.errors import ModelShapeError
 from compiler.graph import Graph, Node
-from compiler.ops.record import broadcast_shape
+from compiler.ops.record import broadcast_shape, number
 from compiler.passes.vanishing import exponent_of, find_norms, number_of
 from compiler.rewriting.builder import GraphBuilder
 from compiler.rewriting.passes import PassResult, rewritten
@@ -56,7 +56,10 @@ class _Rewriter:
         rules = {
             "atan": self._ratio,
             "log": self._log_sigmoid,
+            "at_least": self._bounded_logarithm,
+            "clip": self._clipped_logarithm,
             "maximum": self._bounded_logarithm,
+            "relu": self._clipped_logarithm,
             "where": self._choice,
         }
         return (node.op in rules and rules[node.op](node)) or (node.op in _POLES and self._not_taken(node))
@@ -83,7 +86,7 @@ class _Rewriter:
 
     def _bounded_logarithm(self, node: Node) -> bool:
         """max(log x, c), which is c where x = 0."""
-        for operand, bound in (node.inputs, node.inputs[::-1]):
+        for operand, bound in (node.inputs, node.inputs[::-1])[: 2 if node.op == "maximum" else 1]:
             log, least = self._made(operand, "log"), number_of(self._graph, bound)
             if log is None or least is None or not np.isfinite(least) or not self._is_private(operand):
                 continue
@@ -92,9 +95,21 @@ class _Rewriter:
                 continue
             vanishes = b.emit("equal", x, b.constant(0.0))
             safe = b.emit("log", b.emit("where", vanishes, b.constant(1.0), x))
-            b.emit("where", vanishes, bound, b.emit("maximum", safe, bound), output=node.output)
+            b.emit("where", vanishes, bound, b.emit(node.op, safe, bound), output=node.output)
             return True
         return False
+
+    def _clipped_logarithm(self, node: Node) -> bool:
+        """The same where the bound is an attribute."""
+        b, log = self.b, self._made(node.inputs[0], "log")
+        low, high = (number(node.attrs, "low"), number(node.attrs, "high")) if node.op == "clip" else (0.0, np.inf)
+        if log is None or not np.isfinite(low) or not self._is_private(node.inputs[0]):
+            return False
+        vanishes = b.emit("equal", log.inputs[0], b.constant(0.0))
+        safe = b.emit("log", b.emit("where", vanishes, b.constant(1.0), log.inputs[0]))
+        bounded = b.emit("clip", safe, low=low, high=high)
+        b.emit("where", vanishes, b.constant(min(low, high)), bounded, output=node.output)
+        return True
 
     def _not_taken(self, node: Node) -> bool:
         """What a `where` alone reads is put off until its condition is there."""

@@ -19,6 +19,7 @@ import torch
 
 from compiler.trained.evaluation import without_training_mode
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.torch_bounds import SLOPE_INSIDE, slopes_inside
 from pockfarm.fine_tuning.torch_detached import forward_replaced, told_by_detach
 from pockfarm.fine_tuning.torch_dropout import Dropping, dropping, in_training
 from pockfarm.values import CompileWarning
@@ -172,6 +173,7 @@ def _by_dynamo(module: Any, call: Call, form: Form, path: Path) -> None:
             module, call.args, kwargs=dict(call.kwargs) or None, output_names=list(form.outputs) or None,
             dynamo=True, optimize=False, verbose=False, custom_translation_table=dict(TRANSLATIONS),
         )  # fmt: skip
+        program.model.graph.metadata_props[SLOPE_INSIDE] = " ".join(slopes_inside())
         program.save(path, external_data=form.is_large)
 
 

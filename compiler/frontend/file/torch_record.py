@@ -15,6 +15,10 @@ UNOPTIMIZED = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
 """What brings a file whose parameters the exporter has left alone."""
 DETACH = "aten.detach.default"
 """The operator behind an Identity node that no gradient passes."""
+CLAMPS = frozenset({"aten.clamp", "aten.clamp_min", "aten.clamp_max"})
+"""The operators that bound, without their overloads; its exporter writes Clip, or Max and Min."""
+SLOPE_INSIDE = "pockfarm.slope_inside"
+"""Metadata of a graph: those of them whose slope on a bound that is a number is that inside. Written by `fine_tune`."""
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 CALL = "pkg.torch.onnx.fx_node"
@@ -54,6 +58,8 @@ class TorchRecord:
     """Results that the user gets; the file may call them otherwise."""
     folded_from: Mapping[str, tuple[str, ...]]
     """Initializer -> the names of everything that the exporter computed it from, intermediate values included."""
+    inside: frozenset[str] = frozenset()
+    """Of `CLAMPS`: those whose slope on a bound that is a number is that inside, as the module's PyTorch has it."""
 
     def origins(self, initializer: str) -> tuple[str, ...]:
         """The parameters that an initializer was folded from."""
@@ -106,6 +112,7 @@ def torch_record(graph: Any) -> TorchRecord | None:
         inputs=inputs,
         outputs=frozenset(name for name, (kind, _) in _signature(gives).items() if kind == "USER_OUTPUT"),
         folded_from=folded,
+        inside=CLAMPS.intersection(told.get(SLOPE_INSIDE, "").split()),
     )
 
 

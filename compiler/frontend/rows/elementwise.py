@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from compiler.element_types import ELEMENT_TYPES, EMITTED, NUMERIC, REAL, emitted_of_onnx
 from compiler.frontend.call import Call, Rule
 from compiler.frontend.file.torch_record import DETACH
+from compiler.frontend.pieces import from_left
 from compiler.frontend.scope import Known, Operand, Scope
 from compiler.values import Value
 
@@ -53,16 +54,13 @@ def _same_dtype(call: Call, allowed: tuple[str, ...]) -> None:
         call.fail(f"its operands have types {first} and {second}; ONNX wants one type")
 
 
-def _variadic(op: str, *, mean: bool = False) -> Rule:
-    def rule(call: Call) -> Operand:
-        for index in range(len(call.operands)):
-            call.require_dtype(index, NUMERIC)
-        result = call.value(0)
-        for index in range(1, len(call.operands)):
-            result = call.emit(op, result, call.value(index))
-        return call.emit("mul", result, call.scalar(1 / len(call.operands), result)) if mean else result
+def _sum(call: Call) -> Operand:
+    return from_left(call, "add")
 
-    return rule
+
+def _mean(call: Call) -> Operand:
+    total = from_left(call, "add")
+    return call.emit("mul", total, call.scalar(1 / len(call.operands), total))
 
 
 def _add(call: Call) -> Operand:
@@ -173,9 +171,7 @@ ROWS: Mapping[str, Rule] = {
     "Less": _binary("less"),
     "LessOrEqual": _binary("less_equal"),
     "Log": unary("log"),
-    "Max": _variadic("maximum"),
-    "Mean": _variadic("add", mean=True),
-    "Min": _variadic("minimum"),
+    "Mean": _mean,
     "Mul": _mul,
     "Neg": _number("neg"),
     "Not": _not,
@@ -187,7 +183,7 @@ ROWS: Mapping[str, Rule] = {
     "Sin": unary("sin"),
     "Sqrt": unary("sqrt"),
     "Sub": _binary("sub"),
-    "Sum": _variadic("add"),
+    "Sum": _sum,
     "Tanh": unary("tanh"),
     "Where": _where,
     "Xor": _xor,
