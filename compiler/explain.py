@@ -36,7 +36,7 @@ def explain_plan(model: bytes, settings: BuildSettings, external: External = NO_
     memory: MemoryPlan = made["memory"]
     plan = {value: part for value, part in made["plan"].items() if value in training.gradients}
     programs = {program.name: program for program in made["place"]}
-    train, other, others = programs["train"], programs.get("accumulate"), settings.spec.accumulate - 1
+    train, other, others = programs["train"], programs.get("accumulate"), settings.spec.accumulate.steps - 1
     return {
         "schema": SCHEMA,
         **plan_table(Planned(made["loss"].graph, training, plan, train, other, others)),

@@ -137,7 +137,7 @@ def walk(
             memory=placed.memory,
             state=placed.state,
             kernels=kernels,
-            optimizer=_optimizer(spec),
+            optimizer=_optimizer(spec, training),
             threads=settings.threads,
             stage_ms=clock.ms,
             ways=placed.ways,
@@ -252,9 +252,10 @@ def _built(
     return dict(built)
 
 
-def _optimizer(spec: TrainingSpec) -> Optimizer:
+def _optimizer(spec: TrainingSpec, training: TrainingGraph) -> Optimizer:
     own, told = spec.optimizer, spec.schedule
     schedule = Schedule(told.kind, told.warmup_steps, told.final_ratio)
     return Optimizer(
-        own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate, schedule
-    )
+        own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate.steps,
+        schedule, training.is_mean_of_labels,
+    )  # fmt: skip

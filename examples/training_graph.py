@@ -34,7 +34,8 @@ class TrainingGraph:
         self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self.about: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
         self.accumulators: Mapping[str, str] = json.loads(self.about.get("accumulators", "{}"))
-        self.micro_batches = json.loads(self.about["spec"]).get("accumulate", 1)
+        asked = json.loads(self.about["spec"]).get("accumulate", 1)
+        self.micro_batches: int = asked["steps"] if isinstance(asked, dict) else asked
         self.runs = [self.session]
         if self.accumulators:  # every micro-batch but the last is a run of the file beside
             before = model.with_name(f"{model.stem}.accumulate.onnx")
@@ -61,7 +62,7 @@ class TrainingGraph:
             part = {name: np.split(array, len(self.runs))[number] for name, array in fed.items()}
             losses.append(self._run(session, {**part, **self._hyper(number)}))
         self.state = {name: array for name, array in self.state.items() if name not in self.accumulators}
-        return float(np.mean(losses))
+        return losses[-1] if self.about.get("mean") == "labels" else float(np.mean(losses))
 
     def _run(self, session: onnxruntime.InferenceSession, fed: Arrays) -> float:
         """One micro-batch; what it updates is in the state then."""

@@ -378,7 +378,9 @@ def _looked_at(bundle: Path, options: ExecOptions) -> tuple[CompileWarning, ...]
         raise UsageError(f"{problem}; `pockfarm build` makes one, MODEL.onnx to BUNDLE.pfb [{problem.code}]") from None
     preflight.check_places(options.settings.mode, {name: getattr(options, name) for name in preflight.MADE_BY})
     preflight.check_class(options.device_class, (targets.load(name).device_class for name in targets.names()))
-    return preflight.check_data(options.settings, manifest, options.data, options.validation_data)
+    odd = preflight.check_data(options.settings, manifest, options.data, options.validation_data)
+    goes_on = options.weights is not None or options.resume is not None
+    return (*odd, *preflight.settings_remarks(options.settings, manifest, goes_on=goes_on))
 
 
 def _limits() -> Limits:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device_agents.wire import RunSettings, data_fit
+from device_agents.wire import RunSettings, data_fit, settings_fit
 from pockfarm.errors import UsageError
 from pockfarm.near import meant
 from pockfarm.values import CompileWarning
@@ -75,6 +75,14 @@ def check_data(settings: RunSettings, manifest: Mapping[str, Any], data: Path | 
     for path in (data, validation):
         found += _looked_at(path, manifest, reads_labels=reads_labels) if path is not None else ()
     return tuple(found)
+
+
+def settings_remarks(
+    settings: RunSettings, manifest: Mapping[str, Any], *, goes_on: bool = False
+) -> tuple[CompileWarning, ...]:
+    """What is odd about the settings beside the bundle; `goes_on`: from weights that have steps behind them."""
+    odd = settings_fit.remarks(settings, manifest, goes_on=goes_on)
+    return tuple(CompileWarning(one.code, one.array, one.message, one.hint) for one in odd)
 
 
 def _looked_at(path: Path, manifest: Mapping[str, Any], *, reads_labels: bool) -> Iterator[CompileWarning]:

@@ -76,7 +76,8 @@ def plan_table(step: Planned) -> dict[str, Any]:
         if value in step.plan:
             rows.of(value).optimizer_bytes += step.training.graph.types[state].size_bytes
     for sum_of, value in step.training.accumulators.items():
-        rows.of(value).accumulator_bytes += step.training.graph.types[sum_of].size_bytes
+        row = rows.of(value) if value in step.forward.parameters else rows.rest
+        row.accumulator_bytes += step.training.graph.types[sum_of].size_bytes
     for call in step.train.calls:
         _count_flops(rows.doing(call), call)
     for call in step.other.calls if step.other is not None else ():

@@ -50,7 +50,8 @@ def training_model(
     `labels` (of several, or of another array than `y`: array -> input); `hyper` (kind -> input), `state` (input ->
     [kind, parameter]), `updates` (input -> output); for each parameter how the file's layout maps to it; and what is
     `said`. A step of several micro-batches is its last one: `accumulators` (input -> parameter) take the sums of the
-    others' gradients, which are the updates of `step.accumulation`.
+    others' gradients, which are the updates of `step.accumulation`; with a `mean` over labels, its loss is the
+    step's, and two more take the sums of the labels that counted and of what they lost.
     """
     graph, names = step.graph, OnnxNames(step.graph.names)
     frozen = [parameter for parameter in graph.parameters if parameter not in step.updates]
@@ -72,6 +73,7 @@ def training_model(
     if step.accumulators:
         of_parameters = {names.of(value): names.of(of) for value, of in step.accumulators.items()}
         metadata["accumulators"] = json.dumps(of_parameters, sort_keys=True)
+        metadata["mean"] = "labels" if step.is_mean_of_labels else "micro_batches"
     model = _export(graph, names, (*inputs, *state), state, name, metadata, beside)
     held = {names.of(value): np.asarray(graph.arrays[value]) for value in state}
     zeros = {names.of(value): _type(graph, value) for value in step.optimizer_state}

@@ -241,6 +241,8 @@ class Optimizer:
     micro_batches: int = 1
     """Of a step: all but the last are runs of the program `accumulate`."""
     schedule: Schedule = Schedule()
+    is_mean_of_labels: bool = False
+    """Whether the loss of a step's last micro-batch is that of all, by their labels; else theirs are averaged."""
 
 
 @dataclass(frozen=True, slots=True)

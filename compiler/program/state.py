@@ -48,8 +48,8 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
             )
         )
     for value, parameter in training.accumulators.items():  # last: the runtime clears them together
-        name = names.state(value.kind, forward.parameters[parameter].name)
-        tensors.append(_plain_state(value, name, types[value], "accumulator"))
+        of = forward.parameters[parameter].name if parameter in forward.parameters else parameter.role
+        tensors.append(_plain_state(value, names.state(value.kind, of), types[value], "accumulator"))
     return tuple(tensors)
 
 

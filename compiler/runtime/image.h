@@ -140,6 +140,7 @@ typedef struct {
     const pf_setting *settings; /* of the optimizer, for `info` */
     uint32_t setting_count;
     int32_t micro_batches; /* of a step: the last is a run of `train`, the others of `accumulate` */
+    bool mean_of_labels;   /* the last one's loss is that of all, by the labels that count; else theirs are averaged */
     uint64_t accumulator_offset, accumulator_bytes; /* cleared before a step */
     int32_t threads;
     pf_sizes sizes;

@@ -129,7 +129,8 @@ void pf_set_learning_rate(pf_step *step, double learning_rate);
 void pf_set_seed(pf_step *step, uint64_t seed);
 
 /* Forward and backward of the bound batch, and the update. Of a build whose steps have several micro-batches (`accumulate` in
- * its spec), a call takes one, and the last of a step updates: bind before each. `train.diverged` if the loss is not finite. */
+ * its spec), a call takes one, and the last of a step updates: bind before each. `*loss` is the micro-batch's; with `mean: labels` there,
+ * the last one's is that of the step. `train.diverged` if it is not finite. */
 pf_status pf_train_step(pf_step *step, float *loss);
 
 /* Logits of the bound batch. */

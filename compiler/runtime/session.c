@@ -250,6 +250,10 @@ pf_status pf_run_train(pf_step *step, float *loss) {
     return PF_OK;
 }
 
+double pf_step_loss(double sum, float last) {
+    return pf_image_data.mean_of_labels ? (double)last : sum / (double)pf_image_data.micro_batches;
+}
+
 pf_status pf_train_step(pf_step *step, float *loss) {
     PF_TRY(pf_run_train(step, loss));
     if (isfinite(*loss)) return PF_OK;

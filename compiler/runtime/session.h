@@ -39,6 +39,9 @@ pf_status pf_run_call(pf_step *step, const pf_program *program, uint32_t index);
 /* `pf_train_step` that takes a loss that is not finite as it comes: a profile measures time, not learning. */
 pf_status pf_run_train(pf_step *step, float *loss);
 
+/* That of a whole step, of the sum of its micro-batches' losses and the last of them. */
+double pf_step_loss(double sum, float last);
+
 /* Write a checkpoint of the unfinished run at hand; see `pf_checkpoint_write_unfinished`. */
 pf_status pf_save_unfinished(pf_step *step, const char *path, const pf_unfinished *unfinished, const char *best);
 

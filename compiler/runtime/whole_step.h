@@ -4,7 +4,7 @@
 
 #include "data.h"
 
-/* Fill and run the micro-batches from sample `position` on. `*loss` is the mean of theirs, which need not be finite; `*us` is
+/* Fill and run the micro-batches from sample `position` on. `*loss` is that of the step, which need not be finite; `*us` is
  * the time that they ran. */
 pf_status pf_whole_step(const pf_data *data, pf_step *step, int64_t position, float *loss, double *us);
 

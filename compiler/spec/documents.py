@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from compiler.errors import PlanError, SpecError
+from compiler.spec.accumulation import AccumulateForm, AccumulateSpec
 from compiler.spec.adapters import AdapterSpec
 from compiler.spec.forms import ByName, Flag, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Text, near_hint
 from compiler.spec.inputs import BatchAxis, InputForm, InputSpec
@@ -111,8 +112,10 @@ class TrainingSpec:
     schedule: ScheduleSpec = member(
         RecordOf(ScheduleSpec), "how the learning rate goes on; a run may be told otherwise", default=ScheduleSpec()
     )
-    accumulate: int = member(
-        Integer(1, 4096), "micro-batches of a step, of `batch` samples each; their gradients are averaged", default=1
+    accumulate: AccumulateSpec = member(
+        AccumulateForm(),
+        "micro-batches of a step, of `batch` samples each; their gradients are averaged",
+        default=AccumulateSpec(),
     )
     inputs: tuple[tuple[str, InputSpec], ...] = member(
         ByName(InputForm()),

@@ -39,7 +39,12 @@ def _cross_entropy(b: GraphBuilder, term: Term, role: Role) -> Value:
 
 
 def _next_token(b: GraphBuilder, term: Term, role: Role) -> Value:
-    """Each position against the next one's label; the last one counts for nothing, and no logits are copied."""
+    """Each position against the next one's label."""
+    return _classified(b, term, _next_labels(b, term), role)
+
+
+def _next_labels(b: GraphBuilder, term: Term) -> Value:
+    """That of the next position, beside each; the last one counts for nothing, and no logits are copied."""
     labels = _labels_of(term)
     if b.types[labels].dtype != "i64":
         labels = b.emit("cast", labels, to="i64")
@@ -47,7 +52,7 @@ def _next_token(b: GraphBuilder, term: Term, role: Role) -> Value:
     begins = [int(axis == along) for axis in range(len(shape))]
     rest = b.emit("slice", labels, starts=tuple(begins), stops=shape, steps=(1,) * len(shape))
     none = np.full((*shape[:along], 1, *shape[along + 1 :]), NOTHING_IGNORED, np.int64)
-    return _classified(b, term, b.emit("concat", rest, b.constant(none), axis=along), role)
+    return b.emit("concat", rest, b.constant(none), axis=along)
 
 
 def sequence_axis(b: GraphBuilder, term: Term) -> int:
@@ -62,14 +67,23 @@ def _classified(b: GraphBuilder, term: Term, labels: Value, role: Role) -> Value
     axes = tuple(range(len(b.shape(rows))))
     if term.is_sum:
         return b.emit("reduce_sum", rows, axes=axes, keepdims=False, output=b.fresh(role))
-    counted = _counted(b, labels, ignored)
-    if weights:
-        count = _positive_or_1(b, b.emit("reduce_sum", b.emit("mul", counted, _own_weights(b, labels, weights[0])),
-                                         axes=axes, keepdims=False))  # fmt: skip
-    else:
-        count = b.emit("maximum", b.emit("reduce_sum", counted, axes=axes, keepdims=False), b.constant(1.0))
+    count = _count(b, term, labels)
+    count = positive_or_1(b, count) if weights else b.emit("maximum", count, b.constant(1.0))
     total = b.emit("reduce_sum", rows, axes=axes, keepdims=False)
     return b.emit("div", total, count, output=b.fresh(role))
+
+
+def label_count(b: GraphBuilder, term: Term) -> Value:
+    """How many labels of a loss by classes count, or the sum of their classes' weights: what its mean divides by."""
+    return _count(b, term, _next_labels(b, term) if term.is_shifted else _labels_of(term))
+
+
+def _count(b: GraphBuilder, term: Term, labels: Value) -> Value:
+    counted = _counted(b, labels, max(term.ignored, NOTHING_IGNORED))
+    if term.class_weights:
+        weights = b.constant(np.asarray(term.class_weights, np.float32))
+        counted = b.emit("mul", counted, _own_weights(b, labels, weights))
+    return b.emit("reduce_sum", counted, axes=tuple(range(len(b.shape(counted)))), keepdims=False)
 
 
 def _counted(b: GraphBuilder, labels: Value, ignored: int) -> Value:
@@ -88,7 +102,7 @@ def _own_weights(b: GraphBuilder, labels: Value, weights: Value) -> Value:
     return b.emit("gather", weights, known, axis=0)
 
 
-def _positive_or_1(b: GraphBuilder, total: Value) -> Value:
+def positive_or_1(b: GraphBuilder, total: Value) -> Value:
     """What a weighted mean divides by: 1 where no label counts, so that the loss is 0."""
     one = b.constant(1.0)
     return b.emit("where", b.emit("less", b.constant(0.0), total), total, one)

@@ -69,7 +69,8 @@ class TrainingGraph:
     optimizer_state: Mapping[Value, Value] = field(default_factory=dict)
     hyper: tuple[Value, ...] = ()
     accumulators: Mapping[Value, Value] = field(default_factory=dict)
-    """Input that holds the sum of a gradient over the other micro-batches of the step -> its parameter."""
+    """Input that holds the sum of a gradient over the other micro-batches of the step -> its parameter; of a mean over
+    labels also those of the labels that count -> the labels, and of what they lost -> the loss of one micro-batch."""
     accumulation: TrainingGraph | None = None
     """What a micro-batch does that is not the last of its step; None where a step has one."""
     batch_axes: Mapping[Value, int | None] = field(default_factory=dict)
@@ -81,6 +82,11 @@ class TrainingGraph:
         if len(self.label_arrays) != 1:
             raise InternalError(f"{len(self.label_arrays)} inputs take labels, not one", where="loss")
         return next(iter(self.label_arrays))
+
+    @property
+    def is_mean_of_labels(self) -> bool:
+        """Whether the loss of its last micro-batch is that of all, by the labels that count."""
+        return any(value not in self.graph.parameters for value in self.accumulators.values())
 
     @property
     def plain_labels(self) -> bool:

@@ -31,6 +31,7 @@ from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of
 from pockfarm.fine_tuning.trainer import Run, RunData, Say, Step, Trainer
+from pockfarm.preflight import settings_remarks
 from pockfarm.values import CompileWarning, Dataset
 
 _NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "bool": "bool"}
@@ -178,11 +179,11 @@ def _ready(task: _Task, brought: Brought | None, step: Step, names: Names, sets:
     manifest = manifest_of(_held(step.bundle))
     inputs, labels = _read_by(manifest)
     sets = _each(sets, lambda arrays: fitted(arrays, {**names.keyed(inputs), **labels}))
-    odd = tuple(remarks.of_arrays(sets, manifest))
     samples = task.data.samples if isinstance(task.data, Dataset) else max(map(len, sets["data"].values()))
     files = {which: _written(arrays, step.bundle.parent / f"{which}.npz") for which, arrays in sets.items()}
     given = {**task.data_sets, **files}
     settings = _settings(task.asked, samples, int(manifest["batch"]))
+    odd = (*remarks.of_arrays(sets, manifest), *settings_remarks(settings, manifest))
 
     def finish(model: Brought, run: Run) -> FineTuned:
         check_left(run)

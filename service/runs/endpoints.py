@@ -51,7 +51,7 @@ def _named(session: Session, run: Run) -> Holding:
 def _create(session: Session, farm: Farm, body: RunCreate, key_id: str) -> Answer:
     found = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
     run = service.create(session, body, found.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
-    said = (*remarks.of_settings(body), *remarks.of_data(session, run))
+    said = (*remarks.of_settings(body), *remarks.of_run(session, run))
     warnings = [*said, *placement.warnings_of(session, farm.settings, run)]
     made = run_created(run, found.holding, warnings)
     return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
@@ -152,7 +152,7 @@ def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
                           comparison=compared.view(session, run, result),
                           sustained=sustained.view_in(result.report),
                           provenance=provenance.of(session, run, result, now=time.time()),
-                          warnings=remarks.of_data(session, run))  # fmt: skip
+                          warnings=remarks.of_run(session, run))  # fmt: skip
 
 
 @router.post("/{run_id}/again", status_code=202, response_model=RunCreated)

@@ -1,14 +1,23 @@
-"""What is odd about a run's data, said when it is sent and wherever its result is read: it may be meant, or not."""
+"""What is odd about a run, said when it is sent and wherever its result is read: it may be meant, or not."""
 
 from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from device_agents.wire import RunSettings, settings_of
+from device_agents.wire import RunSettings, settings_fit, settings_of
 from service.bundles.service import built
 from service.database.models import Dataset, Run
 from service.datasets import service as datasets
 from service.runs.schemas import RunCreate, RunWarning
+
+
+def of_run(session: Session, run: Run) -> list[RunWarning]:
+    """Of its data, and of its settings beside its bundle."""
+    bundle = built(session, run.bundle_digest)
+    goes_on = run.weights_digest is not None
+    odd = settings_fit.remarks(run.settings, bundle.manifest, goes_on=goes_on)
+    said = [RunWarning(code=one.code, where=one.array, message=one.message, hint=one.hint) for one in odd]
+    return [*of_data(session, run), *said]
 
 
 def of_data(session: Session, run: Run) -> list[RunWarning]:

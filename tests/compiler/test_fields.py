@@ -89,7 +89,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         FULL,
         {
             "batch": 2,
-            "accumulate": 2,
+            "accumulate": {"steps": 2, "mean": "labels"},
             "inputs": {"x": {"shape": [2, 3, 4], "batch_axis": 0}, "rate": {"value": [2.0]}},
             "batch_norm": "frozen",
             "dropout": "train",

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_agents.wire import RunSettings
 from pockfarm import Client, cli
 from pockfarm.client.profile import Profile
 from pockfarm.fine_tuning import remarks
+from pockfarm.preflight import settings_remarks
 from pockfarm.values import CompileWarning, Dataset
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 
@@ -62,6 +64,27 @@ def test_data_of_a_fine_tuning_are_told_in_the_callers_words() -> None:
     few: dict[str, Any] = {"input": np.zeros((2, 2), np.float32), "y": np.arange(2)}
     told = list(remarks.of_arrays({"data": far, "validation_data": few}, MANIFEST))
     assert [(one.code, one.where) for one in told] == [("data.scale", "data.input"), ("data.few", "validation_data")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "schedule", "goes_on", "is_odd"),
+    [
+        ({"steps": 20, "warmup_steps": 20}, {}, False, True),
+        ({"steps": 20}, {"warmup_steps": 30}, False, True),
+        ({"steps": 21, "warmup_steps": 20}, {}, False, False),
+        ({"steps": 20, "warmup_steps": 0}, {"warmup_steps": 30}, False, False),
+        ({"steps": 20, "warmup_steps": 20, "schedule_steps": 40}, {}, False, False),
+        ({"steps": 20, "warmup_steps": 20}, {}, True, False),
+        ({"mode": "eval"}, {"warmup_steps": 30}, False, False),
+    ],
+)
+def test_a_warm_up_that_a_run_does_not_come_out_of_is_told(
+    settings: dict[str, Any], schedule: dict[str, int], goes_on: bool, is_odd: bool
+) -> None:
+    """By the run, by the bundle, as a part of a longer schedule, after another run, where nothing learns."""
+    manifest = {**MANIFEST, "schedule": schedule} if schedule else MANIFEST
+    odd = settings_remarks(RunSettings(**{"mode": "train", **settings}), manifest, goes_on=goes_on)
+    assert [(one.code, one.where) for one in odd] == [("run.only-warmup", "warmup_steps")] * is_odd
 
 
 def test_data_on_a_farm_are_told_by_the_farm() -> None:

@@ -64,6 +64,11 @@ def setting_rows(optimizer: Optimizer) -> list[str]:
     return [f'{{"{name}", {float(getattr(optimizer, name)).hex()}}}' for name in TOLD[optimizer.kind]]
 
 
+def micro_batch_fields(optimizer: Optimizer) -> dict[str, str]:
+    """How many micro-batches a step has, and whose loss is the step's."""
+    return {"micro_batches": str(optimizer.micro_batches), "mean_of_labels": str(optimizer.is_mean_of_labels).lower()}
+
+
 def schedule_fields(schedule: Schedule) -> str:
     """A schedule as the runtime's `pf_schedule`; the steps are a run's."""
     kind, ratio = f"PF_RATE_{schedule.kind.upper()}", schedule.final_ratio.hex()

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.linking.c_text import c_array, c_list, c_string, c_struct
-from compiler.codegen.linking.hyper import hyper_rows, schedule_fields, setting_rows
+from compiler.codegen.linking.hyper import hyper_rows, micro_batch_fields, schedule_fields, setting_rows
 from compiler.codegen.linking.launches import CodeTables, LaunchTables
 from compiler.codegen.linking.losses import check_losses, classes_of, ignored_by, label_name, term_fields
 from compiler.codegen.linking.orders import OrderTables
@@ -184,7 +184,7 @@ class _Tables:
             "arguments": f"{program.name}_arguments",
             "inputs": f"{{{inputs}}}",
             "labels": f"{{{', '.join(self._place_or_nowhere(program, name) for name in labels) or NOWHERE}}}",
-            "loss": str(self._place(program, self.image.loss)) if is_train else NOWHERE,
+            "loss": str(self._place(program, program.outputs[0])) if is_train else NOWHERE,
             "logits": NOWHERE if is_train else str(self._place(program, self.image.logits)),
             "hyper": f"{program.name}_hyper",
             "hyper_count": str(len(self._hyper(program))),
@@ -357,7 +357,7 @@ class _Tables:
             "settings": "settings",
             "setting_count": str(len(setting_rows(image.optimizer))),
             "schedule": schedule_fields(image.optimizer.schedule),
-            "micro_batches": str(image.optimizer.micro_batches),
+            **micro_batch_fields(image.optimizer),
             "accumulator_offset": str(accumulators),
             "accumulator_bytes": str(accumulator_bytes),
             "threads": str(image.threads),

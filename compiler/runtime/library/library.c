@@ -136,15 +136,15 @@ pockfarm_status pockfarm_save(pockfarm_step *step, const char *path, pockfarm_co
 static pf_status train(pf_step *step, const pockfarm_array *given, int32_t count, double *loss) {
     pf_arrays arrays;
     double sum = 0.0;
+    float last = 0.0f;
     PF_TRY(pf_arrays_take(&arrays, given, count, pf_step_samples(), true));
     step->micro_batch = 0; /* also after a step that failed */
     for (int64_t i = 0; i < pf_image_data.micro_batches; i++) {
-        float own = 0.0f;
         pf_arrays_fill(&arrays, step, PF_TRAIN, i * pf_batch());
-        PF_TRY(pf_run_train(step, &own));
-        sum += (double)own;
+        PF_TRY(pf_run_train(step, &last));
+        sum += (double)last;
     }
-    *loss = sum / (double)pf_image_data.micro_batches;
+    *loss = pf_step_loss(sum, last);
     if (isfinite(*loss)) return PF_OK;
     return pf_fail(PF_USER, "train.diverged", "the loss of step %" PRId64 " is %s; lower the learning rate (now %g) or check the data",
                    step->steps_done, isnan(*loss) ? "NaN" : "infinite", step->learning_rate);

@@ -129,7 +129,7 @@ def run_page(
         steps=drawn.steps,
         loss=drawn.loss,
         training_notice=training_notice(report.training if report else None),
-        remarks=remarks.of_data(session, row),
+        remarks=remarks.of_run(session, row),
         validations=thinned(validation_table(validations)) if validations else None,
         evaluation=evaluation_table(found) if report and report.evaluation_before else None,
         kernel_figures=drawn.kernels,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from compiler.api import BuildSettings, compile_training
 from compiler.bundle.archive import Bundle
+from compiler.errors import SpecError
 from compiler.export.training import export_training
 from compiler.frontend.importer import import_model
 from compiler.passes import FORWARD_PASSES, run_passes
@@ -24,6 +26,7 @@ from tests.compiler.agreement.onnx_checks import same_on_onnx_runtime
 from tests.compiler.agreement.step_binary import StepBinary, native_target
 from tests.compiler.export.test_training_export import _run
 from tests.models import export
+from tests.sample import sample
 
 BATCH = 3
 RNG = np.random.default_rng(5)
@@ -113,13 +116,131 @@ def test_a_profile_is_of_whole_steps(bundle: Bundle, binary: StepBinary) -> None
     assert overhead["calls"] == len(kernels)
 
 
+# ------------------------------------------------------------------------------------------------- mean over labels
+
+WEIGHTS = [0.2, 1.0, 3.0, 0.5]
+PLACES = 5
+
+
+class Tagger(nn.Module):
+    """Classes of the places of a sequence, the batch first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(10, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+def ignoring(labels: np.ndarray, ignored: int) -> np.ndarray:
+    """None of the labels of the first micro-batch counts, few of the second, all of the third."""
+    some = labels.copy()
+    some[:BATCH] = ignored
+    some[BATCH : 2 * BATCH].reshape(-1)[1:] = ignored
+    return some
+
+
+SAMPLES = 3 * BATCH
+LONG = RNG.normal(size=(SAMPLES, PLACES, 10)).astype(np.float32)
+TAGS = RNG.integers(0, 4, (SAMPLES, PLACES))
+COUNTED: dict[str, tuple[dict[str, object], np.ndarray, np.ndarray]] = {
+    "ignored": ({"kind": "cross_entropy", "ignore_index": 3}, X[:SAMPLES], ignoring(LABELS[:SAMPLES], 3)),
+    "weights": ({"kind": "cross_entropy", "class_weights": WEIGHTS}, X[:SAMPLES], LABELS[:SAMPLES]),
+    "both, smoothed": (
+        {"kind": "cross_entropy", "class_weights": WEIGHTS, "label_smoothing": 0.1}, LONG, ignoring(TAGS, -100)
+    ),
+    "next": ({"kind": "next_token"}, LONG, ignoring(TAGS, -100)),
+    "none": ({"kind": "cross_entropy"}, X[:SAMPLES], np.full(SAMPLES, -100)),
+}  # fmt: skip
+
+
+def all_at_once(module: nn.Module, loss: Mapping[str, Any], x: np.ndarray, labels: np.ndarray) -> Tensor:
+    """The loss of all samples as one batch, by PyTorch in float64."""
+    logits, told = module(torch.from_numpy(x).double()), torch.from_numpy(labels)
+    if loss["kind"] == "next_token":
+        logits, told = logits[:, :-1], told[:, 1:]
+    return nn.functional.cross_entropy(
+        logits.flatten(0, -2),
+        told.flatten(),
+        torch.tensor(loss["class_weights"]).double() if "class_weights" in loss else None,
+        ignore_index=loss.get("ignore_index", -100),
+        label_smoothing=loss.get("label_smoothing", 0.0),
+    )
+
+
+@pytest.mark.parametrize("name", sample(COUNTED, {"ignored", "both, smoothed", "next"}))
+def test_a_mean_over_labels_is_that_of_one_batch(name: str, kernel_cache: Path, tmp_path: Path) -> None:
+    """Loss and gradients of a step, and what `eval` reports, which the mean of means is not."""
+    loss, x, labels = COUNTED[name]
+    torch.manual_seed(0)
+    module = Tagger()
+    spec = {"batch": BATCH, "loss": loss, "accumulate": {"steps": 3, "mean": "labels"}, "threads": 2}
+    spec |= {"optimizer": {"kind": "sgd", "learning_rate": 0.5, "clip_norm": 1e6}}
+    file = export(module, (torch.from_numpy(x[:BATCH]),), exporter="dynamo-unoptimized")
+    settings = BuildSettings(
+        plan=SparsePlan.parse("full"), spec=TrainingSpec.parse(spec), target=load(native_target()),
+        cache_dir=kernel_cache, jobs=1,
+    )  # fmt: skip
+    binary = StepBinary.unpack(compile_training(file, settings), tmp_path)
+    data = binary.write_data({"input": x}, labels)
+    losses, after = binary.train(binary.checkpoint(), 2, data)
+    same_on_onnx_runtime(binary, data)
+    module.double()
+    for number, lost in enumerate(losses):
+        wanted = all_at_once(module, loss, x, labels)
+        counts = bool((labels != loss.get("ignore_index", -100)).any())
+        assert lost == pytest.approx(wanted.item() if counts else 0.0, rel=1e-5), f"step {number}"
+        if counts:
+            gradients = torch.autograd.grad(wanted, list(module.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+                    parameter -= 0.5 * gradient
+    for parameter, value in module.named_parameters():
+        np.testing.assert_allclose(after[parameter], value.detach().numpy(), rtol=1e-5, atol=1e-6, err_msg=parameter)
+    if (labels != loss.get("ignore_index", -100)).any():
+        (event,) = [one for one in binary.run("eval", "--weights", binary.weights, *data) if one["event"] == "eval"]
+        assert event["loss"] == pytest.approx(losses[0], rel=1e-5)
+
+
+SAID: dict[str, tuple[dict[str, object], str]] = {
+    "ignore_index": ({"loss": {"ignore_index": 3}}, "(ignore_index 3)"),
+    "weights": ({"loss": {"class_weights": WEIGHTS}}, "(class_weights)"),
+    "plain": ({}, ""),
+    "summed": ({"loss": {"ignore_index": 3, "reduction": "sum"}}, ""),
+    "one": ({"loss": {"ignore_index": 3}, "accumulate": 1}, ""),
+    "labels": ({"loss": {"ignore_index": 3}, "accumulate": {"steps": 2, "mean": "labels"}}, ""),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_mean_of_means_is_told_where_it_is_another_loss(name: str) -> None:
+    spec, reason = SAID[name]
+    told = [one for one in derive(BATCH, 2, **spec).graph.warnings if one.code == "loss.mean_of_means"]
+    assert [reason in one.message for one in told] == [True] * bool(reason)
+
+
+REFUSED = {
+    "sum": ({"reduction": "sum"}, "reduction: sum"),
+    "other labels": ({"terms": [{"ignore_index": 3}, {"labels": "z"}]}, "count different labels"),
+    "numbers beside classes": ({"terms": [{}, {"kind": "l1", "labels": "z"}]}, "count different labels"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_losses_that_have_no_mean_over_labels_are_refused(name: str) -> None:
+    loss, reason = REFUSED[name]
+    with pytest.raises(SpecError, match=reason) as problem:
+        derive(BATCH, 2, loss=loss, accumulate={"steps": 2, "mean": "labels"})
+    assert problem.value.where == "spec.accumulate"
+
+
 # ------------------------------------------------------------------------------------------------------------- export
 
 
-def derive(batch: int, micro_batches: int) -> TrainingGraph:
-    spec = TrainingSpec.parse(
-        {"batch": batch, "accumulate": micro_batches, "optimizer": {"kind": "lion", "clip_norm": 0.1}}
-    )
+def derive(batch: int, micro_batches: int, **more: object) -> TrainingGraph:
+    optimizer = {"kind": "lion", "clip_norm": 0.1}
+    spec = TrainingSpec.parse({"batch": batch, "accumulate": micro_batches, "optimizer": optimizer, **more})
     graph = import_model(model(drops=False), input_shapes={}, batch=batch, batch_norm="fold")
     graph = run_passes(graph, FORWARD_PASSES)
     return derive_training_step(graph, resolve_plan(graph, SparsePlan.parse("full")), spec)
