@@ -81,8 +81,8 @@ def settings_remarks(
     settings: RunSettings, manifest: Mapping[str, Any], *, goes_on: bool = False
 ) -> tuple[CompileWarning, ...]:
     """What is odd about the settings beside the bundle; `goes_on`: from weights that have steps behind them."""
-    odd = settings_fit.remarks(settings, manifest, goes_on=goes_on)
-    return tuple(CompileWarning(one.code, one.array, one.message, one.hint) for one in odd)
+    remarks = settings_fit.remarks(settings, manifest, goes_on=goes_on)
+    return tuple(CompileWarning(odd.code, odd.array, odd.message, odd.hint) for odd in remarks)
 
 
 def _looked_at(path: Path, manifest: Mapping[str, Any], *, reads_labels: bool) -> Iterator[CompileWarning]:

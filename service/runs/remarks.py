@@ -15,9 +15,9 @@ def of_run(session: Session, run: Run) -> list[RunWarning]:
     """Of its data, and of its settings beside its bundle."""
     bundle = built(session, run.bundle_digest)
     goes_on = run.weights_digest is not None
-    odd = settings_fit.remarks(run.settings, bundle.manifest, goes_on=goes_on)
-    said = [RunWarning(code=one.code, where=one.array, message=one.message, hint=one.hint) for one in odd]
-    return [*of_data(session, run), *said]
+    remarks = settings_fit.remarks(run.settings, bundle.manifest, goes_on=goes_on)
+    warnings = [RunWarning(code=odd.code, where=odd.array, message=odd.message, hint=odd.hint) for odd in remarks]
+    return [*of_data(session, run), *warnings]
 
 
 def of_data(session: Session, run: Run) -> list[RunWarning]:

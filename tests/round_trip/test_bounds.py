@@ -178,8 +178,8 @@ def test_fine_tune_moves_what_starts_on_the_bounds_of_a_clamp() -> None:
 def test_what_starts_on_a_bound_and_cannot_leave_it_is_named(exporter: Exporter) -> None:
     """Whether the file bounds in two nodes or in one."""
     model = export(Switches().eval(), (torch.randn(2, 3),), exporter=exporter, dynamic_batch=False)
-    (said,) = on_bounds_of(model)
-    assert said.endswith("shares (2 of 3 elements)")
+    (message,) = on_bounds_of(model)
+    assert message.endswith("shares (2 of 3 elements)")
 
 
 class Ways(nn.Module):
@@ -198,8 +198,8 @@ class Ways(nn.Module):
 def test_only_what_every_reader_holds_is_named() -> None:
     """Behind functions of each element alone, too."""
     model = export(Ways().eval(), (torch.randn(2, 3),), exporter="dynamo-unoptimized", dynamic_batch=False)
-    (said,) = on_bounds_of(model)
-    assert said.endswith(": gate (3 of 3 elements), rows (3 of 3 elements)")
+    (message,) = on_bounds_of(model)
+    assert message.endswith(": gate (3 of 3 elements), rows (3 of 3 elements)")
 
 
 def on_bounds_of(model: bytes) -> list[str]:

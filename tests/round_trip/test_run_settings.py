@@ -132,3 +132,13 @@ def test_a_setting_that_cannot_be_is_told_before_anything_is_built(given: dict[s
     with pytest.raises(UsageError) as refusal:
         pockfarm.fine_tune(module, x[:8], (x, y), spec=SPEC, **given)
     assert message in str(refusal.value)
+
+
+def test_a_warm_up_that_the_run_does_not_come_out_of_is_told() -> None:
+    """By the spec's schedule; its rates are what it says."""
+    module, x, y = task()
+    spec = {**SPEC, "schedule": {"warmup_steps": 5}}
+    tuned = pockfarm.fine_tune(module, x[:8], (x, y), spec=spec, steps=4, learning_rate=0.1)
+    assert [(warning.code, warning.where) for warning in tuned.warnings] == [("run.only-warmup", "warmup_steps")]
+    assert tuned.learning_rates == pytest.approx([0, 0.02, 0.04, 0.06])
+    assert pockfarm.fine_tune(module, x[:8], (x, y), spec=spec, steps=6).warnings == ()

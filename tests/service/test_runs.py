@@ -262,3 +262,10 @@ def test_report_and_weights_of_an_unfinished_run(small_farm: TestFarm) -> None:
     assert small_farm.http.get(f"/runs/{run['id']}/weights").json()["code"] == "run.no-weights"
     small_farm.http.post(f"/runs/{run['id']}/cancel")
     assert small_farm.http.get(f"/runs/{run['id']}/report").json()["code"] == "run.no-report"
+
+
+def test_a_warm_up_that_a_run_does_not_come_out_of_is_told(farm: TestFarm) -> None:
+    """When it is sent."""
+    asked = {"bundle": farm.bundle(), "dataset": farm.dataset(), "mode": "train", "steps": 5}
+    answers = [farm.run(**asked, warmup_steps=count)["warnings"] for count in (4, 5)]
+    assert ["run.only-warmup" in [warning["code"] for warning in answer] for answer in answers] == [False, True]

@@ -157,12 +157,12 @@ COUNTED: dict[str, tuple[dict[str, object], np.ndarray, np.ndarray]] = {
 
 def all_at_once(module: nn.Module, loss: Mapping[str, Any], x: np.ndarray, labels: np.ndarray) -> Tensor:
     """The loss of all samples as one batch, by PyTorch in float64."""
-    logits, told = module(torch.from_numpy(x).double()), torch.from_numpy(labels)
+    logits, classes = module(torch.from_numpy(x).double()), torch.from_numpy(labels)
     if loss["kind"] == "next_token":
-        logits, told = logits[:, :-1], told[:, 1:]
+        logits, classes = logits[:, :-1], classes[:, 1:]
     return nn.functional.cross_entropy(
         logits.flatten(0, -2),
-        told.flatten(),
+        classes.flatten(),
         torch.tensor(loss["class_weights"]).double() if "class_weights" in loss else None,
         ignore_index=loss.get("ignore_index", -100),
         label_smoothing=loss.get("label_smoothing", 0.0),
@@ -199,8 +199,9 @@ def test_a_mean_over_labels_is_that_of_one_batch(name: str, kernel_cache: Path, 
     for parameter, value in module.named_parameters():
         np.testing.assert_allclose(after[parameter], value.detach().numpy(), rtol=1e-5, atol=1e-6, err_msg=parameter)
     if (labels != loss.get("ignore_index", -100)).any():
-        (event,) = [one for one in binary.run("eval", "--weights", binary.weights, *data) if one["event"] == "eval"]
-        assert event["loss"] == pytest.approx(losses[0], rel=1e-5)
+        events = binary.run("eval", "--weights", binary.weights, *data)
+        (evaluated,) = [event for event in events if event["event"] == "eval"]
+        assert evaluated["loss"] == pytest.approx(losses[0], rel=1e-5)
 
 
 SAID: dict[str, tuple[dict[str, object], str]] = {
@@ -216,8 +217,9 @@ SAID: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("name", SAID)
 def test_a_mean_of_means_is_told_where_it_is_another_loss(name: str) -> None:
     spec, reason = SAID[name]
-    told = [one for one in derive(BATCH, 2, **spec).graph.warnings if one.code == "loss.mean_of_means"]
-    assert [reason in one.message for one in told] == [True] * bool(reason)
+    warnings = derive(BATCH, 2, **spec).graph.warnings
+    messages = [warning.message for warning in warnings if warning.code == "loss.mean_of_means"]
+    assert [reason in message for message in messages] == [True] * bool(reason)
 
 
 REFUSED = {
