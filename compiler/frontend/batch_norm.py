@@ -2,7 +2,8 @@
 
 Forward: y = (x - mean) * scale / sqrt(var + epsilon) + bias, per channel (axis 1).
 Source: ONNX BatchNormalization, opset 14 and 15. Whether a model was exported in training mode does not matter: the
-spec's `batch_norm` decides; but a node that no running statistics feed, or whose own are read, does as ONNX says.
+spec's `batch_norm` decides; but `train` leaves those in evaluation mode alone where others train
+(`compiler.frontend.modes`), and a node that no running statistics feed, or whose own are read, does as ONNX says.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def batch_normalization(call: Call) -> Result:
     if _running_is_read(call.scope, call.node) or not all(isinstance(call.operand(i), Known) for i in (3, 4)):
         y, *running = _as_written(call, moved, epsilon, momentum, training=training)
         return (call.from_last(y, axis), *running)
-    if call.scope.batch_norm == "train":
+    if call.scope.batch_norm == "train" and call.node.outputs[0] not in call.scope.evaluated:
         return call.from_last(_of_batch(call, moved, epsilon, momentum), axis)
     if call.scope.batch_norm == "fold" and all(_is_stored(call.operand(i)) for i in range(1, 5)) and _is_one(call):
         return call.from_last(_folded(call, moved), axis)
@@ -258,7 +259,8 @@ def _buffer(call: Call, index: int) -> Value:
         return earlier
     if index == 4:
         _checked(call, known.array, call.attributes.number("epsilon", 1e-5))
-    for name in (*((given,) if given in scope.stored else ()), _own_name(call, index)):
+    stands = any(reader.outputs[0] in scope.evaluated for reader in scope.readers[given])
+    for name in (*((given,) if given in scope.stored and not stands else ()), _own_name(call, index)):
         if name in scope.held:
             continue
         if name != given:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from compiler.frontend.folding import fold, refuse_unread
 from compiler.frontend.folds import FOLDS
 from compiler.frontend.input_axes import BatchAxis
 from compiler.frontend.input_types import bind_inputs
+from compiler.frontend.modes import in_evaluation
 from compiler.frontend.remarks import remark
 from compiler.frontend.rows import ROWS
 from compiler.frontend.scope import BatchNormMode, DropoutMode, Known, Operand, Scope
@@ -106,7 +107,7 @@ def import_source(
     """
     meant = source.meant
     scope = _open_scope(meant, limits, batch_norm)
-    scope.dropout, scope.stored = dropout, meant.initializers
+    scope.dropout, scope.stored, scope.evaluated = dropout, meant.initializers, in_evaluation(meant)
     inputs = scope.inputs
     bound = bind_inputs(meant.inputs, input_shapes, batch, limits, batch_axes or {})
     scope.warnings |= dict.fromkeys(bound.warnings)
@@ -145,21 +146,16 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormM
         replay,
         readers=readers,
         batch_norm=batch_norm,
-        taken={*source.initializers, *(value.name for value in source.inputs), *_made_names(source)},
+        taken=source.value_names(),
         bias_suffix=_bias_suffix(source),
         record=source.record,
         created=source.created,
     )
-    for warning in source.warnings:
-        scope.warnings[warning] = None
+    scope.warnings |= dict.fromkeys(source.warnings)
     for name, array in source.initializers.items():
         trainable = holds_reals(array) and name not in source.constants
         scope.operands[name] = Known(name, array, source=name if trainable else "")
     return scope
-
-
-def _made_names(source: SourceModel) -> Iterator[str]:
-    return (name for node in source.nodes for name in node.outputs if name)
 
 
 def _bias_suffix(source: SourceModel) -> str:
@@ -318,7 +314,7 @@ def _names(scope: Scope, source: SourceModel, ends: Mapping[str, Value]) -> dict
     """What the model calls its values: of several names of one value, an input's or output's, else the first."""
     names = {value: name for name, value in ends.items()}
     names.update((value, name) for name, value in scope.held.items())
-    for name in _made_names(source):
+    for name in (output for node in source.nodes for output in node.outputs if output):
         made = scope.operands.get(name)
         if isinstance(made, Value) and name not in ends:
             names.setdefault(made, name)

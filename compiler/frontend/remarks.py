@@ -11,14 +11,13 @@ import numpy as np
 
 from compiler.frontend.file.source import SourceModel, SourceNode
 from compiler.frontend.file.torch_record import UNOPTIMIZED
+from compiler.frontend.modes import uses_batch_statistics
 from compiler.frontend.scope import Known, Scope
 from compiler.warnings import few_of
 
 _COMPUTED = re.compile(r"onnx::Conv(Transpose)?_\d+")
 """TorchScript's name of a convolution's weight that it computed: its own weight times the norm's scale."""
 _CONTRACTIONS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-_BATCH_STATISTICS = ("aten._native_batch_norm_legit_functional", "aten._native_batch_norm_legit.default")
-"""PyTorch's operators of a BatchNorm in training mode; the exporter writes them as if they were in evaluation mode."""
 
 
 def remark(scope: Scope, source: SourceModel) -> None:
@@ -30,9 +29,10 @@ def remark(scope: Scope, source: SourceModel) -> None:
     else:
         _training_norms(scope, source)
     if scope.dropout == "train":
-        _no_dropouts(scope)
+        _no_dropouts(scope, source)
     else:
         _dropouts(scope, source)
+    _in_evaluation(scope, source)
     _unused(scope, source)
     _damaged(scope, source)
 
@@ -58,7 +58,7 @@ def _holds_norm(node: SourceNode, source: SourceModel) -> bool:
 
 
 def _training_norms(scope: Scope, source: SourceModel) -> None:
-    training = [_layer(node) for node in source.nodes if _uses_batch_statistics(node)]
+    training = [_layer(node) for node in source.nodes if uses_batch_statistics(node)]
     if training:
         scope.warn(
             "model.batch_statistics",
@@ -70,7 +70,8 @@ def _training_norms(scope: Scope, source: SourceModel) -> None:
 
 def _standing_norms(scope: Scope, source: SourceModel) -> None:
     """Those whose momentum keeps all of the old statistics: legal, and what the author may not have meant."""
-    norms = [node for node in source.nodes if node.op_type == "BatchNormalization"]
+    every = (node for node in source.nodes if node.op_type == "BatchNormalization")
+    norms = [node for node in every if node.outputs[0] not in scope.evaluated]
     standing = [_layer(node) for node in norms if node.attributes.get("momentum") == 1.0]
     if standing:
         scope.warn(
@@ -79,14 +80,6 @@ def _standing_norms(scope: Scope, source: SourceModel) -> None:
             f"writes momentum=None, a cumulative average, in the same way: {few_of(standing)}",
             hint="if they should change, give them a momentum before the export",
         )
-
-
-def _uses_batch_statistics(node: SourceNode) -> bool:
-    if node.torch_op.startswith(_BATCH_STATISTICS):
-        return node.op_type == "BatchNormalization" or node.op_type in _CONTRACTIONS
-    if node.op_type != "BatchNormalization":
-        return False
-    return node.attributes.get("training_mode", 0) == 1 or any(node.outputs[1:])
 
 
 def _dropouts(scope: Scope, source: SourceModel) -> None:
@@ -103,9 +96,26 @@ def _dropouts(scope: Scope, source: SourceModel) -> None:
     )
 
 
-def _no_dropouts(scope: Scope) -> None:
+def _in_evaluation(scope: Scope, source: SourceModel) -> None:
+    """Norms and dropouts that the file itself keeps from what the spec asks for; `fine_tune` tells of marked ones."""
+    asked = {"BatchNormalization": scope.batch_norm, "Dropout": scope.dropout}
+    for kind, words, field in (("BatchNormalization", "BatchNorms", "batch_norm"), ("Dropout", "Dropouts", "dropout")):
+        nodes = [node for node in source.nodes if node.op_type == kind and node.outputs[0] in scope.evaluated]
+        names = [_layer(node) for node in nodes if not node.evaluates]
+        if names and asked[kind] == "train":
+            scope.warn(
+                "model.in_evaluation",
+                f"{len(names)} {words} are in evaluation mode in a file where others train, and stay so: "
+                f"{few_of(names)}",
+                where=f"spec.{field}",
+                hint="call model.train() before the export to let all of them train",
+            )
+
+
+def _no_dropouts(scope: Scope, source: SourceModel) -> None:
     """The exporter was first: in evaluation mode it leaves dropouts out."""
-    if not any(node.op == "dropout" for node in scope.builder.nodes):
+    stays = any(node.op_type == "Dropout" and node.outputs[0] in scope.evaluated for node in source.nodes)
+    if not stays and not any(node.op == "dropout" for node in scope.builder.nodes):
         scope.warn(
             "model.no_dropout",
             "the file has no Dropout node that drops anything, so `dropout: train` does nothing",

@@ -93,6 +93,8 @@ class Scope:
         """Operators of PyTorch's that bound whose slope on a bound is that inside, as far as the file says."""
         self.batch_norm = batch_norm
         self.dropout: DropoutMode = "ignore"
+        self.evaluated: Collection[str] = ()
+        """First outputs of norms and dropouts that stay in evaluation mode whatever the spec says."""
         self.absorbed: set[str] = set()
         """Outputs of nodes that an earlier node already computes (a BatchNormalization folded into its Conv)."""
         self.inputs: dict[str, Value] = {}

@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from compiler.warnings import few_of
+from pockfarm.fine_tuning.torch_modes import Modes, told_of
 from pockfarm.values import CompileWarning
 
 DROPS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "scaled_dot_product_attention",
@@ -33,10 +34,14 @@ _LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDeco
 
 @dataclass(frozen=True)
 class Dropping:
-    """Parts (paths) that are to be in training mode for an export, and those whose randomness it cannot keep."""
+    """Parts (paths) that are to be in training mode for an export, and those whose randomness it cannot keep.
+
+    `staying` would drop too, and are in evaluation mode.
+    """
 
     parts: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    staying: tuple[str, ...] = ()
     problem: str = ""
     """Why the module could not be looked at while it trains: what it does beside its Dropout modules is unknown."""
 
@@ -56,16 +61,16 @@ class Dropping:
                                f"does not run in training mode ({self.problem}): only its Dropout modules drop values",
                                "use nn.Dropout in place of functions that ask self.training")
             )  # fmt: skip
-        return tuple(told)
+        return (*told, *told_of(self.staying, "dropout"))
 
 
-def dropping(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Dropping:
+def dropping(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], modes: Modes) -> Dropping:
     """Look at a run in training mode (its norms stay in evaluation); the module's buffers are as they were afterwards.
 
-    The caller restores modes and the random state.
+    `modes` are those that the module was brought with. The caller restores them, and the random state.
     """
     paths = {part: path for path, part in module.named_modules()}
-    found = {path for part, path in paths.items() if _drops(part)}
+    found = set(modes.dropouts)
     lost: set[str] = set()
     problem = ""
     watch = _Watch(lambda part: found.add(paths[part]), lambda part: lost.add(paths[part]))
@@ -79,9 +84,11 @@ def dropping(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[
                 :200
             ]
+    staying = modes.staying(found | lost) & (found | lost)
+    found, lost = found - staying, lost - staying
     if found:
         found |= {path for part, path in paths.items() if isinstance(part, _LAYERS)}
-    return Dropping(tuple(sorted(found - lost)), tuple(sorted(lost)), problem)
+    return Dropping(tuple(sorted(found - lost)), tuple(sorted(lost)), tuple(sorted(staying)), problem)
 
 
 @contextlib.contextmanager
@@ -108,13 +115,6 @@ def _by_mask(rank: int) -> Callable[..., Any]:
         return input * functional.dropout(mask, p, training)
 
     return drop
-
-
-def _drops(part: nn.Module) -> bool:
-    """True for PyTorch's own modules that drop values, whether or not a run reaches them."""
-    if isinstance(part, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
-        return bool(part.p > 0)
-    return isinstance(part, (nn.RNNBase, nn.MultiheadAttention)) and bool(part.dropout > 0)
 
 
 class _Watch(TorchFunctionMode):  # type: ignore[misc]

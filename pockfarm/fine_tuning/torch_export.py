@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
-from compiler.trained.evaluation import without_training_mode
+from compiler.trained.evaluation import with_evaluated, without_training_mode
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.torch_bounds import SLOPE_INSIDE, slopes_inside
 from pockfarm.fine_tuning.torch_detached import forward_replaced, told_by_detach
 from pockfarm.fine_tuning.torch_dropout import Dropping, dropping, in_training
+from pockfarm.fine_tuning.torch_modes import marked, modes_of, told_of
 from pockfarm.values import CompileWarning
 
 _NOISY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
@@ -39,33 +40,46 @@ class Call:
 class Form:
     """What file an export makes: of which outputs, with dropouts or without, its tensors inside or beside it.
 
-    `choose` picks what the module gives, `outputs` are the names of that; `drops`: parts that drop values stay in.
+    `choose` picks what the module gives, `outputs` are the names of that; `drops`: parts that drop values stay in;
+    `averages`: norms are to train, and those in evaluation mode are marked.
     """
 
     choose: Callable[[Any], Any] | None = None
     outputs: tuple[str, ...] = ()
     drops: bool = False
     is_large: bool = False
+    averages: bool = False
 
 
 def exported(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWarning, ...]:
     """Write the ONNX file of a module in evaluation mode. Raises: UsageError with what PyTorch's exporters say."""
+    modes = modes_of(module)
+    staying = modes.staying() & modes.norms if form.averages else frozenset()
     with _as_it_was(module), _choosing(module, form.choose):
-        found = dropping(module, call.args, call.kwargs) if form.drops else Dropping()
+        dropouts = dropping(module, call.args, call.kwargs, modes) if form.drops else Dropping()
         module.eval()
-        if not found.parts:
-            return (*found.warnings, *_written(module, call, form, path))
-        try:
-            with in_training(module, found.parts):
-                told = _written(module, call, form, path)
-        except UsageError as problem:
-            module.eval()
-            lost = Dropping(
-                lost=tuple(sorted({*found.parts, *found.lost})), problem=str(problem).splitlines()[-1].strip()
-            )
-            return (*lost.warnings[:1], *_written(module, call, form, path))
-        path.write_bytes(without_training_mode(path.read_bytes()))
-        return (*found.warnings, *told)
+        with marked(module, staying) as momenta:
+            told = _with_dropouts(module, call, form, path, dropouts)
+    if staying:
+        path.write_bytes(with_evaluated(path.read_bytes(), momenta))
+    return (*told, *told_of(staying, "batch_norm"))
+
+
+def _with_dropouts(module: Any, call: Call, form: Form, path: Path, dropouts: Dropping) -> tuple[CompileWarning, ...]:
+    """Write the file with the dropouts that are there, or without any if no exporter takes them."""
+    if not dropouts.parts:
+        return (*dropouts.warnings, *_written(module, call, form, path))
+    try:
+        with in_training(module, dropouts.parts):
+            told = _written(module, call, form, path)
+    except UsageError as problem:
+        module.eval()
+        lost = Dropping(
+            lost=tuple(sorted({*dropouts.parts, *dropouts.lost})), problem=str(problem).splitlines()[-1].strip()
+        )
+        return (*lost.warnings[:1], *_written(module, call, form, path))
+    path.write_bytes(without_training_mode(path.read_bytes()))
+    return (*dropouts.warnings, *told)
 
 
 def _written(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWarning, ...]:

@@ -64,7 +64,8 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
     with own_gradients() as functions:
         given = outputs_of(module, call)
     choose, told = _chooser(given, output)
-    form = Form(choose, output if isinstance(output, tuple) else (), wanted.drops, held_bytes > LARGE_BYTES)
+    names, is_large = output if isinstance(output, tuple) else (), held_bytes > LARGE_BYTES
+    form = Form(choose, names, wanted.drops, is_large, wanted.averages)
     path = folder / "model.onnx"
     told += exported(module, call, form, path)
     frozen = [name for name, tensor in module.named_parameters() if not tensor.requires_grad]

@@ -8,15 +8,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from pockfarm.errors import UsageError
+from pockfarm.fine_tuning.torch_modes import modes_of
 
 
 def require_running_averages(module: Any) -> None:
-    """What `batch_norm: train` asks of a module's norms.
+    """What `batch_norm: train` asks of a module's norms, but of those that stay in evaluation mode.
 
     Raises: UsageError naming a norm that averages cumulatively, which its file does not tell, or by instance.
     """
+    staying = modes_of(module).staying()
     for name, part in module.named_modules():
-        if getattr(part, "running_mean", None) is None:
+        if name in staying or getattr(part, "running_mean", None) is None:
             continue
         if isinstance(part, _InstanceNorm):
             raise UsageError(

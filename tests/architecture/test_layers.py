@@ -60,7 +60,8 @@ LAYERS: dict[str, Layers] = {
     ),
     "compiler.frontend": (
         "file",  # what the file says
-        ("exporters", "scope", "input_axes"),  # what exporters did, undone; what an import knows; where samples lie
+        # What exporters did, undone; what an import knows; where samples lie; what stays in evaluation mode.
+        ("exporters", "scope", "input_axes", "modes"),
         "call",  # one node
         ("batch_norm", "expansion", "folds", "remarks", "input_types"),
         "pieces",  # what rows are written with

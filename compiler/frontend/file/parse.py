@@ -16,6 +16,7 @@ from compiler.errors import ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.file.eight_bits import dequantize
 from compiler.frontend.file.external_data import fill_in
+from compiler.frontend.file.modes import EVALUATION, MODE
 from compiler.frontend.file.prescan import STANDARD_DOMAINS
 from compiler.frontend.file.source import (
     OLDEST_OPSET,
@@ -115,6 +116,7 @@ class _Parser:
             call=torch_call(metadata),
             domain=_plain(node.domain),
             tensor=self.stored[path].name if path in self.stored else "",
+            evaluates=metadata.get(MODE) == EVALUATION,
         )
 
     def function(self, proto: Any, model_opset: int, path: Path) -> Function:

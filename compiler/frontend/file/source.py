@@ -65,6 +65,8 @@ class SourceNode:
     """Version of the standard that it is written in; 0: the model's."""
     tensor: str = ""
     """Of a Constant: the name that its tensor has in the whole file."""
+    evaluates: bool = False
+    """Marked as in evaluation mode, whatever a spec says (`compiler.frontend.file.modes`)."""
 
     def operand(self, index: int) -> str:
         """Name of input `index`, or an empty text if it is left out."""

@@ -112,12 +112,13 @@ def _bernoulli(call: Call) -> Operand:
 def _dropout(call: Call) -> Result:
     """Left out, unless the spec says `dropout: train`; so or so, evaluation drops nothing. A mask, if read, keeps all.
 
-    Whether the node was exported in training mode does not matter. Source: ONNX Dropout (13, 22).
+    Whether the node was exported in training mode matters only where others were (`compiler.frontend.modes`).
+    Source: ONNX Dropout (13, 22).
     """
     ratio = _ratio(call)
     own = call.attributes.integer("seed", 0) % (1 << 48) if "seed" in call.attributes else -1
     y: Operand = call.operand(0)
-    if call.scope.dropout == "train" and ratio > 0:
+    if call.scope.dropout == "train" and ratio > 0 and call.node.outputs[0] not in call.scope.evaluated:
         call.require_dtype(0, REAL)
         call.scope.random_nodes += 1
         y = call.emit("dropout", call.value(0), ratio=ratio, stream=call.scope.random_nodes, seed=own)
