@@ -23,7 +23,7 @@ from compiler.trained.bring_back import Trained, bring_back, manifest_of
 from compiler.warnings import few_of
 from device_agents.wire import RunSettings
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning import remarks
+from pockfarm.fine_tuning import comparison, remarks
 from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
 from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
 from pockfarm.fine_tuning.deltas import changes_of
@@ -163,11 +163,32 @@ def _prepared(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) ->
     plan = _plan(asked, brought)
     say("compiling")
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
+    brought = replace(brought, warnings=(*brought.warnings, *_compared(trainer, brought, spec, step, folder)))
     if not is_plain:
         inputs, labels = _read_by(manifest_of(_held(step.bundle)))
         names = replace(names, inputs=tuple(inputs), labels=tuple(labels))
         sets = _each(task.arrays, lambda data: read_data(data, names, inputs, labels))
     return _ready(task, brought, step, names, sets)
+
+
+def _compared(
+    trainer: Trainer, brought: Brought, spec: TrainingSpec, step: Step, folder: Path
+) -> tuple[CompileWarning, ...]:
+    """The step's forward pass beside the module, if it is one of float32. Raises: UsageError if they differ."""
+    original, manifest = brought.original, manifest_of(_held(step.bundle))
+    rounds = spec.precision != type(spec.precision)()
+    if original is None or rounds or {one["name"] for one in manifest["inputs"]} != original.example.keys():
+        return ()
+    told = comparison.random_in_evaluation(original)
+    if told:
+        return told
+    draws = list(comparison.draws_of(original.example, brought.inputs))
+    drawn = [draw for draw in draws if original.answer(draw.feeds) is not None]
+    data = comparison.written(drawn, brought.inputs, folder / "compared.npz")
+    answers = trainer.answers(step, data, folder)
+    if answers is not None and len(answers) == len(drawn) * int(manifest["batch"]):
+        comparison.require_alike(brought, manifest["outputs"][0], drawn, np.split(answers, len(drawn)))
+    return ()
 
 
 def _read_by(manifest: Mapping[str, Any]) -> tuple[dict[str, Input], dict[str, Input]]:

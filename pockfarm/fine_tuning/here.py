@@ -7,12 +7,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from device_agents.wire import RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.asked import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
 from pockfarm.fine_tuning.result import FineTuned
-from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, RunData, Say, Step
+from pockfarm.fine_tuning.trainer import ANSWERS, BUNDLE, TRAINED, Run, RunData, Say, Step
 from pockfarm.model_files import ModelFiles
 from pockfarm.values import Dataset
 
@@ -68,6 +70,13 @@ class Here:
         path = folder / BUNDLE
         built.write(path)
         return Step(path, built.digest, built.warnings)
+
+    def answers(self, step: Step, data: Path, folder: Path) -> Any:
+        """As `Trainer.answers`."""
+        local, out = _local(), folder / ANSWERS
+        options = local.ExecOptions(RunSettings(mode="infer"), data=data, out=out)
+        local.execute(step.bundle, options, progress=lambda line: None)
+        return np.load(out, allow_pickle=False)
 
     def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:
         """As `Trainer.train`."""

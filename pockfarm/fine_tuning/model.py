@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from compiler.trained.bring_back import Trained
+from compiler.trained.likely import Part
 from pockfarm.errors import UsageError
 from pockfarm.model_files import ModelFiles, files_of
 from pockfarm.values import CompileWarning
@@ -38,6 +39,20 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Original:
+    """A module that was brought, as it answers itself in evaluation mode; arrays by the names of its inputs.
+
+    `answer` is its output that the loss reads, None where it refuses the inputs; `exact` the same in float64, None
+    where it does not run so; `parts` are the calls of its parts (`compiler.trained.likely.Part`).
+    """
+
+    example: Mapping[str, Any]
+    answer: Callable[[Mapping[str, Any]], Any]
+    exact: Callable[[Mapping[str, Any]], Any]
+    parts: Callable[[Mapping[str, Any]], Sequence[Part]]
+
+
+@dataclass(frozen=True)
 class Brought:
     """An ONNX model, its files open, and where it comes from.
 
@@ -56,6 +71,8 @@ class Brought:
     frozen_names: tuple[str, ...] = ()
     is_frozen: bool = False
     places: Callable[[str], tuple[str, ...]] = lambda name: (name,)
+    original: Original | None = None
+    """What the file is to compute; None: the file is what was brought."""
 
 
 def brought_file(model: File, opened: ExitStack) -> Brought:

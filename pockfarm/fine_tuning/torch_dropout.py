@@ -74,7 +74,7 @@ def dropping(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     lost: set[str] = set()
     problem = ""
     watch = _Watch(lambda part: found.add(paths[part]), lambda part: lost.add(paths[part]))
-    with _kept_buffers(module):
+    with kept_buffers(module):
         for part in paths:
             part.training = not isinstance(part, _NormBase)
         try:
@@ -166,7 +166,7 @@ def _has_effect(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
 
 
 @contextlib.contextmanager
-def _kept_buffers(module: nn.Module) -> Iterator[None]:
+def kept_buffers(module: nn.Module) -> Iterator[None]:
     """What a run in training mode moves (statistics, the vectors of a spectral norm) is put back."""
     before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     try:

@@ -55,7 +55,7 @@ def exported(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWa
     """Write the ONNX file of a module in evaluation mode. Raises: UsageError with what PyTorch's exporters say."""
     modes = modes_of(module)
     staying = modes.staying() & modes.norms if form.averages else frozenset()
-    with _as_it_was(module), _choosing(module, form.choose):
+    with as_it_was(module), _choosing(module, form.choose):
         dropouts = dropping(module, call.args, call.kwargs, modes) if form.drops else Dropping()
         module.eval()
         with marked(module, staying) as momenta:
@@ -121,7 +121,7 @@ def _remedy(problem: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _as_it_was(module: Any) -> Iterator[None]:
+def as_it_was(module: Any) -> Iterator[None]:
     """Evaluation mode and no gradients inside; afterwards every sub-module has its own mode again."""
     modes = {part: part.training for part in module.modules()}
     levels = {name: logging.getLogger(name).level for name in _NOISY}
@@ -154,7 +154,7 @@ def _choosing(module: Any, choose: Callable[[Any], Any] | None) -> Iterator[None
 
 def outputs_of(module: Any, call: Call) -> Any:
     """What the module gives for the example, in evaluation mode. Raises: UsageError."""
-    with _as_it_was(module):
+    with as_it_was(module):
         try:
             return module(*call.args, **call.kwargs)
         except Exception as problem:

@@ -11,7 +11,7 @@ from device_agents.wire import RunSettings
 from pockfarm.model_files import ModelFiles
 from pockfarm.values import CompileWarning, Dataset
 
-BUNDLE, TRAINED = "step.pfb", "trained.safetensors"
+ANSWERS, BUNDLE, TRAINED = "answers.npy", "step.pfb", "trained.safetensors"
 """Files of a trainer."""
 Say = Callable[[str], None]
 """Hears of progress, a line at a time."""
@@ -51,6 +51,9 @@ class Trainer(Protocol):
 
     def build(self, model: ModelFiles, plan: str, spec: str, folder: Path, say: Say) -> Step:
         """Compile; `plan` and `spec` are JSON."""
+
+    def answers(self, step: Step, data: Path, folder: Path) -> Any:
+        """What the forward pass gives for a data set (an array, samples first); None where it cannot run beforehand."""
 
     def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:
         """Train on data sets."""

@@ -1,0 +1,83 @@
+"""How a module itself answers, to compare its file with. The door to PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from compiler.trained.likely import Part
+from pockfarm.fine_tuning.model import Original
+from pockfarm.fine_tuning.torch_dropout import kept_buffers
+from pockfarm.fine_tuning.torch_export import Call, as_it_was, inputs_of
+
+Feeds = Mapping[str, Any]
+
+
+def original(module: Any, call: Call, choose: Callable[[Any], Any] | None) -> Original:
+    """The module as it is now; `call` is the example, `choose` picks the output that the loss reads."""
+    tensors, numbers = inputs_of(module, call), itertools.count()
+
+    def run(own: Any, feeds: Feeds, real: torch.dtype) -> Any:
+        given = {id(tensor): _like(tensor, feeds[name], real) for name, tensor in tensors.items()}
+        args = tuple(given.get(id(value), value) for value in call.args)
+        kwargs = {name: given.get(id(value), value) for name, value in call.kwargs.items()}
+        with as_it_was(own), kept_buffers(own):
+            torch.default_generator.manual_seed(next(numbers))  # two calls that draw shall differ
+            whole = own(*args, **kwargs)
+        chosen = whole if choose is None else choose(whole)
+        return _array(chosen[0] if isinstance(chosen, tuple) else chosen)
+
+    def answer(feeds: Feeds) -> Any:
+        try:
+            return run(module, feeds, torch.float32)
+        except Exception:  # the module's own code may refuse inputs that were drawn
+            return None
+
+    def exact(feeds: Feeds) -> Any:
+        try:
+            return run(copy.deepcopy(module).double(), feeds, torch.float64)
+        except Exception:  # a module may insist on float32, or on being there once
+            return None
+
+    return Original(
+        example={name: _array(tensor) for name, tensor in tensors.items()},
+        answer=answer,
+        exact=exact,
+        parts=lambda feeds: _parts(module, lambda: answer(feeds)),
+    )
+
+
+def _parts(module: Any, run: Callable[[], Any]) -> list[Part]:
+    """Calls of the parts that have no parts below them, in the order in which they end."""
+    calls: list[Part] = []
+
+    def heard(path: str) -> Callable[..., None]:
+        def hear(part: Any, args: Any, gave: Any) -> None:
+            tensor = gave[0] if isinstance(gave, tuple) and gave else gave
+            if isinstance(tensor, torch.Tensor):
+                read = [_array(one) for one in args if isinstance(one, torch.Tensor)]
+                calls.append(Part(path, type(part).__name__, read, _array(tensor)))
+
+        return hear
+
+    parts = [(path, part) for path, part in module.named_modules() if path and not any(part.children())]
+    hooks = [part.register_forward_hook(heard(path)) for path, part in parts]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def _like(tensor: Any, array: Any, real: torch.dtype) -> Any:
+    given = torch.from_numpy(array.copy()).to(tensor.device)
+    return given.to(real) if given.is_floating_point() and tensor.dtype == torch.float32 else given.to(tensor.dtype)
+
+
+def _array(tensor: Any) -> Any:
+    return tensor.detach().cpu().numpy().copy()

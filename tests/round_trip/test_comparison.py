@@ -1,0 +1,154 @@
+"""The file that `fine_tune` exports is compared with its module before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pockfarm
+from pockfarm.errors import UsageError
+from pockfarm.fine_tuning import torch_module
+from pockfarm.fine_tuning.comparison import draws_of
+from pockfarm.fine_tuning.model import Input
+from tests.round_trip.test_fine_tune import SPEC, after_a_step, assert_like, xy
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+class Branching(nn.Module):
+    """A branch that the example takes, and its opposite does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        if float(x.sum()) > 0:
+            y = y * 3
+        return self.last(y)
+
+
+def test_a_branch_on_data_that_the_older_exporter_bakes_in_is_refused() -> None:
+    torch.manual_seed(0)
+    module, (x, y) = Branching(), xy()
+    with pytest.raises(UsageError, match=r"of the example with its signs turned(.|\n)*\(Mul\)(.|\n)*torch\.where"):
+        pockfarm.fine_tune(module, x.abs(), (x, y), spec=SPEC, steps=1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.head = nn.GRU(5, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.gru(x[:, None].expand(-1, 4, -1))[0][:, -1])
+
+
+def sloped() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.LeakyReLU(0.2), nn.Linear(6, 3))
+
+
+def pooled() -> nn.Module:
+    layers = [nn.Unflatten(1, (1, 1, 5)), nn.Conv2d(1, 2, 1), nn.AvgPool2d(3, 2, 1), nn.Flatten(), nn.Linear(6, 3)]
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize(
+    ("make", "operator", "attribute", "value", "part"),
+    [
+        (Recurrent, "GRU", "linear_before_reset", 0, "gru"),
+        (sloped, "LeakyRelu", "alpha", 0.25, "1"),
+        (pooled, "AveragePool", "count_include_pad", 0, "2"),
+    ],
+    ids=["gru", "slope", "pool"],
+)
+def test_a_file_that_computes_something_else_is_refused_with_its_node(
+    make: Callable[[], nn.Module], operator: str, attribute: str, value: Any, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = torch_module.exported
+
+    def changed(module: Any, call: Any, form: Any, path: Path) -> Any:
+        told = whole(module, call, form, path)
+        proto = onnx.load(path)
+        (node,) = (node for node in proto.graph.node if node.op_type == operator)
+        kept = [one for one in node.attribute if one.name != attribute]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute(attribute, value)])
+        onnx.save(proto, path)
+        return told
+
+    torch.manual_seed(0)
+    module, (x, y) = make(), xy()
+    assert_like(pockfarm.fine_tune(module, x, (x, y), spec=SPEC, steps=1), dict(after_a_step(module, x, y)))
+    monkeypatch.setattr(torch_module, "exported", changed)
+    with pytest.raises(UsageError, match=rf"output '.*' is .* at \[.*apart(.|\n)*\({operator}\).*'{part}'"):
+        pockfarm.fine_tune(module, x, (x, y), spec=SPEC, steps=1)
+
+
+class Noisy(nn.Module):
+    """Draws in evaluation too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x + 0.01 * torch.randn_like(x))
+
+
+class Strict(nn.Module):
+    """Refuses what is not positive, and is undefined where it gets by: only the example can be compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and bool((x < 0).any()):
+            raise ValueError("only positive numbers")
+        return self.last(x.log())
+
+
+class Logarithm(Strict):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x.log())
+
+
+@pytest.mark.parametrize(
+    ("module", "codes"), [(Noisy(), ["fine_tune.not_compared"]), (Strict(), []), (Logarithm(), [])],
+    ids=["random", "refusing", "undefined"],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_trained_all_the_same(module: nn.Module, codes: list[str]) -> None:
+    x, y = xy()
+    tuned = pockfarm.fine_tune(module, x.abs() + 0.1, (x.abs() + 0.1, y), spec=SPEC, steps=1)
+    assert [told.code for told in tuned.warnings if told.code != "fine_tune.old_exporter"] == codes
+
+
+def test_inputs_are_drawn_within_what_the_example_shows() -> None:
+    random = np.random.default_rng(1)
+    example: Mapping[str, Any] = {
+        "tokens": random.integers(3, 40, (4, 7)),
+        "x": random.normal(size=(6, 4)).astype(np.float32),
+        "mask": random.random((4, 7)) > 0.5,
+        "table": random.normal(size=(5,)).astype(np.float32),
+    }
+    axes = {"tokens": 0, "x": 1, "mask": 0, "table": None}
+    inputs = {name: Input(array.shape, str(array.dtype), batch_axis=axes[name]) for name, array in example.items()}
+    first, *others = (draw.feeds for draw in draws_of(example, inputs))
+    assert all(first[name] is example[name] for name in example)
+    assert np.array_equal(others[0]["x"], -example["x"][:, ::-1])
+    for drawn in others:
+        assert {name: (array.shape, array.dtype) for name, array in drawn.items()} == {
+            name: (array.shape, array.dtype) for name, array in example.items()
+        }
+        assert 3 <= drawn["tokens"].min() <= drawn["tokens"].max() < 40
+        assert not np.array_equal(np.sign(drawn["x"]), np.sign(example["x"]))
+        assert np.array_equal(drawn["table"], example["table"])
