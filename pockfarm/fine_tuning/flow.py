@@ -179,15 +179,17 @@ def _compared(
     rounds = spec.precision != type(spec.precision)()
     if original is None or rounds or {one["name"] for one in manifest["inputs"]} != original.example.keys():
         return ()
-    told = comparison.random_in_evaluation(original)
+    draws = comparison.draws_of(original, brought.inputs)
+    if not draws:
+        return ()
+    told = comparison.random_in_evaluation(original, draws[0])
     if told:
         return told
-    draws = list(comparison.draws_of(original.example, brought.inputs))
-    drawn = [draw for draw in draws if original.answer(draw.feeds) is not None]
-    data = comparison.written(drawn, brought.inputs, folder / "compared.npz")
-    answers = trainer.answers(step, data, folder)
-    if answers is not None and len(answers) == len(drawn) * int(manifest["batch"]):
-        comparison.require_alike(brought, manifest["outputs"][0], drawn, np.split(answers, len(drawn)))
+    output = manifest["outputs"][0]
+    draws = [draw for draw in draws if output["shape"] or np.isfinite(draw.meant).all()]
+    answers = comparison.answers_of(trainer, step, draws, brought.inputs, folder, is_loss=not output["shape"])
+    if answers:
+        comparison.require_alike(brought, output, draws, answers)
     return ()
 
 
@@ -258,6 +260,7 @@ def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[Brought, Tra
         spec = replace(spec, loss=replace(spec.loss, output=""))
     wanted = Wanted(spec.batch, output, spec.dropout == "train", axes, spec.batch_norm == "train")
     brought = brought_module(model, example, wanted, folder, opened)
+    comparison.require_alike_in_training(brought)
     return replace(brought, warnings=(*brought.warnings, *same_for_all(axes, said))), spec
 
 

@@ -71,9 +71,12 @@ class Here:
         built.write(path)
         return Step(path, built.digest, built.warnings)
 
-    def answers(self, step: Step, data: Path, folder: Path) -> Any:
+    def answers(self, step: Step, data: Path, folder: Path, *, is_loss: bool) -> Any:
         """As `Trainer.answers`."""
         local, out = _local(), folder / ANSWERS
+        if is_loss:
+            report = local.execute(step.bundle, local.ExecOptions(RunSettings(mode="eval"), data=data))
+            return np.asarray([report["evaluation_before"]["loss"]], np.float32)
         options = local.ExecOptions(RunSettings(mode="infer"), data=data, out=out)
         local.execute(step.bundle, options, progress=lambda line: None)
         return np.load(out, allow_pickle=False)

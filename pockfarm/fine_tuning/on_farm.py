@@ -90,7 +90,7 @@ class OnFarm:
         self.farm.save_bundle(digest, folder / BUNDLE)
         return Step(folder / BUNDLE, digest, job.warnings)
 
-    def answers(self, step: Step, data: Path, folder: Path) -> None:
+    def answers(self, step: Step, data: Path, folder: Path, *, is_loss: bool) -> None:
         """As `Trainer.answers`: a device would have to be waited for."""
 
     def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:

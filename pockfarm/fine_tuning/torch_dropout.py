@@ -28,7 +28,7 @@ DRAWS = ("alpha_dropout", "feature_alpha_dropout", "feature_dropout", "rrelu", "
          "randn_like", "bernoulli", "bernoulli_", "uniform_", "normal_")  # fmt: skip
 """Functions that draw otherwise: in a file they would do so in evaluation too."""
 _CHANNELS = ("dropout1d", "dropout2d", "dropout3d")
-_LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer)
+LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer)
 """In evaluation they may take a path of their own, around the dropouts below them."""
 
 
@@ -87,7 +87,7 @@ def dropping(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     staying = modes.staying(found | lost) & (found | lost)
     found, lost = found - staying, lost - staying
     if found:
-        found |= {path for part, path in paths.items() if isinstance(part, _LAYERS)}
+        found |= {path for part, path in paths.items() if isinstance(part, LAYERS)}
     return Dropping(tuple(sorted(found - lost)), tuple(sorted(lost)), tuple(sorted(staying)), problem)
 
 

@@ -21,7 +21,7 @@ from pockfarm.fine_tuning.model import Brought, Input
 from pockfarm.fine_tuning.torch_biases import places, with_created
 from pockfarm.fine_tuning.torch_export import Call, Form, exported, inputs_of, outputs_of, own_gradients
 from pockfarm.fine_tuning.torch_norms import require_running_averages
-from pockfarm.fine_tuning.torch_original import original
+from pockfarm.fine_tuning.torch_original import Training, original
 from pockfarm.model_files import files_of
 from pockfarm.values import CompileWarning
 
@@ -85,7 +85,7 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
         base=lambda trained: changing(module, trained),
         warnings=told,
         places=lambda name: places(module, name),
-        original=original(module, call, choose),
+        original=original(module, call, choose, Training(wanted.drops, wanted.averages)),
     )
 
 

@@ -4,51 +4,104 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from compiler.trained.likely import Part
-from pockfarm.fine_tuning.model import Original
-from pockfarm.fine_tuning.torch_dropout import kept_buffers
+from pockfarm.fine_tuning.model import InTraining, Original
+from pockfarm.fine_tuning.torch_dropout import LAYERS, dropping, kept_buffers
 from pockfarm.fine_tuning.torch_export import Call, as_it_was, inputs_of
+from pockfarm.fine_tuning.torch_modes import modes_of
 
 Feeds = Mapping[str, Any]
 
 
-def original(module: Any, call: Call, choose: Callable[[Any], Any] | None) -> Original:
+@dataclass(frozen=True)
+class Training:
+    """What the spec lets train: dropouts, and norms by the statistics of their batch."""
+
+    drops: bool
+    averages: bool
+
+
+def original(module: Any, call: Call, choose: Callable[[Any], Any] | None, spec: Training) -> Original:
     """The module as it is now; `call` is the example, `choose` picks the output that the loss reads."""
     tensors, numbers = inputs_of(module, call), itertools.count()
 
-    def run(own: Any, feeds: Feeds, real: torch.dtype) -> Any:
+    def run(own: Any, feeds: Feeds, real: torch.dtype, seed: int, training: Collection[str] = ()) -> Any:
         given = {id(tensor): _like(tensor, feeds[name], real) for name, tensor in tensors.items()}
         args = tuple(given.get(id(value), value) for value in call.args)
         kwargs = {name: given.get(id(value), value) for name, value in call.kwargs.items()}
         with as_it_was(own), kept_buffers(own):
-            torch.default_generator.manual_seed(next(numbers))  # two calls that draw shall differ
+            torch.default_generator.manual_seed(seed)
+            for path in training:
+                own.get_submodule(path).training = True
             whole = own(*args, **kwargs)
         chosen = whole if choose is None else choose(whole)
         return _array(chosen[0] if isinstance(chosen, tuple) else chosen)
 
     def answer(feeds: Feeds) -> Any:
         try:
-            return run(module, feeds, torch.float32)
+            return run(module, feeds, torch.float32, next(numbers))  # two calls that draw shall differ
         except Exception:  # the module's own code may refuse inputs that were drawn
             return None
 
     def exact(feeds: Feeds) -> Any:
         try:
-            return run(copy.deepcopy(module).double(), feeds, torch.float64)
+            return run(copy.deepcopy(module).double(), feeds, torch.float64, 0)
         except Exception:  # a module may insist on float32, or on being there once
             return None
+
+    def training(feeds: Feeds) -> InTraining | None:
+        modes = _trained(module, call, spec)
+        if modes is None:
+            return None
+        step, whole = modes
+
+        def answered(parts: Collection[str]) -> Any:
+            try:
+                return run(module, feeds, torch.float32, 0, parts)
+            except Exception:  # as above
+                return None
+
+        def alone() -> Feeds:
+            answers = {path: answered({*step, path}) for path in sorted(whole - step)}
+            return {path: array for path, array in answers.items() if array is not None}
+
+        of_step, of_whole = answered(step), answered(whole)
+        return None if of_step is None or of_whole is None else InTraining(of_step, of_whole, alone)
 
     return Original(
         example={name: _array(tensor) for name, tensor in tensors.items()},
         answer=answer,
         exact=exact,
+        training=training,
         parts=lambda feeds: _parts(module, lambda: answer(feeds)),
     )
+
+
+def _trained(module: Any, call: Call, spec: Training) -> tuple[frozenset[str], frozenset[str]] | None:
+    """Parts that train in a step, and those that train in the module: all but what draws or averages otherwise.
+
+    None where a step trains none, or the module does not run in training mode (which an export tells).
+    """
+    if not (spec.drops or spec.averages):
+        return None
+    modes = modes_of(module)
+    with as_it_was(module):
+        drawing = dropping(module, call.args, call.kwargs, modes)
+    if drawing.problem:
+        return None
+    parts = dict(module.named_modules())
+    layers = frozenset(path for path, part in parts.items() if isinstance(part, LAYERS))
+    norms = modes.norms - modes.staying() if spec.averages else frozenset()
+    step = layers | norms | frozenset(drawing.parts if spec.drops else ())
+    silent = frozenset(parts) - modes.norms - {*drawing.parts, *drawing.lost, *drawing.staying}
+    is_apart = bool(modes.staying() or drawing.staying)
+    return step, step | (silent & modes.training if is_apart else silent)
 
 
 def _parts(module: Any, run: Callable[[], Any]) -> list[Part]:

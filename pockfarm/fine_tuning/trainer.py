@@ -52,8 +52,11 @@ class Trainer(Protocol):
     def build(self, model: ModelFiles, plan: str, spec: str, folder: Path, say: Say) -> Step:
         """Compile; `plan` and `spec` are JSON."""
 
-    def answers(self, step: Step, data: Path, folder: Path) -> Any:
-        """What the forward pass gives for a data set (an array, samples first); None where it cannot run beforehand."""
+    def answers(self, step: Step, data: Path, folder: Path, *, is_loss: bool) -> Any:
+        """What the forward pass gives for a data set (an array, samples first); None where it cannot run beforehand.
+
+        `is_loss`: the output is the loss itself, which is asked for a batch at a time.
+        """
 
     def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:
         """Train on data sets."""

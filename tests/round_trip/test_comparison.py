@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import pockfarm
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning import torch_module
-from pockfarm.fine_tuning.comparison import draws_of
+from pockfarm.fine_tuning import torch_export
+from pockfarm.fine_tuning.comparison import feeds_of
 from pockfarm.fine_tuning.model import Input
 from tests.round_trip.test_fine_tune import SPEC, after_a_step, assert_like, xy
 
@@ -41,6 +41,22 @@ def test_a_branch_on_data_that_the_older_exporter_bakes_in_is_refused() -> None:
     module, (x, y) = Branching(), xy()
     with pytest.raises(UsageError, match=r"of the example with its signs turned(.|\n)*\(Mul\)(.|\n)*torch\.where"):
         pockfarm.fine_tune(module, x.abs(), (x, y), spec=SPEC, steps=1)
+
+
+class Loss(Branching):
+    """Gives its own loss."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).square().mean()
+
+
+def test_a_model_that_gives_its_loss_is_compared_too() -> None:
+    torch.manual_seed(0)
+    x, spec = xy()[0].abs(), {**SPEC, "loss": {"kind": "graph"}}
+    with pytest.raises(UsageError, match=r"signs turned"):
+        pockfarm.fine_tune(Loss(), x, {"x": x}, spec=spec, steps=1)
+    tuned = pockfarm.fine_tune(Loss(), torch.zeros_like(x), {"x": x}, spec=spec, steps=1)
+    assert np.isfinite(tuned.losses).all()
 
 
 class Recurrent(nn.Module):
@@ -73,24 +89,46 @@ def pooled() -> nn.Module:
 def test_a_file_that_computes_something_else_is_refused_with_its_node(
     make: Callable[[], nn.Module], operator: str, attribute: str, value: Any, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = torch_module.exported
+    whole = torch_export.exported
 
     def changed(module: Any, call: Any, form: Any, path: Path) -> Any:
         told = whole(module, call, form, path)
         proto = onnx.load(path)
         (node,) = (node for node in proto.graph.node if node.op_type == operator)
-        kept = [one for one in node.attribute if one.name != attribute]
+        others = [entry for entry in node.attribute if entry.name != attribute]
         del node.attribute[:]
-        node.attribute.extend([*kept, onnx.helper.make_attribute(attribute, value)])
+        node.attribute.extend([*others, onnx.helper.make_attribute(attribute, value)])
         onnx.save(proto, path)
         return told
 
     torch.manual_seed(0)
     module, (x, y) = make(), xy()
     assert_like(pockfarm.fine_tune(module, x, (x, y), spec=SPEC, steps=1), dict(after_a_step(module, x, y)))
-    monkeypatch.setattr(torch_module, "exported", changed)
+    monkeypatch.setattr("pockfarm.fine_tuning.torch_module.exported", changed)
     with pytest.raises(UsageError, match=rf"output '.*' is .* at \[.*apart(.|\n)*\({operator}\).*'{part}'"):
         pockfarm.fine_tune(module, x, (x, y), spec=SPEC, steps=1)
+
+
+class Louder(nn.Module):
+    """Doubles its output while it trains."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if self.training else x
+
+
+@pytest.mark.parametrize("spec", [{"dropout": "train"}, {"batch_norm": "train"}], ids=["dropout", "norm"])
+def test_what_else_changes_in_training_mode_is_refused(spec: dict[str, str]) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), Louder(), nn.Linear(6, 3)]
+    module, (x, y) = nn.Sequential(*layers), xy()
+    with pytest.raises(UsageError, match=r"in training mode .* rounding explains(.|\n)*forward\(\) of 3, which"):
+        pockfarm.fine_tune(module, x, (x, y), spec={**SPEC, **spec}, steps=1)
+    assert_like(
+        pockfarm.fine_tune(module, x, (x, y), spec=SPEC | {"batch_norm": "frozen"}, steps=1),
+        dict(after_a_step(module, x, y)),
+    )
+    module[3] = nn.Identity()
+    pockfarm.fine_tune(module, x, (x, y), spec={**SPEC, **spec}, steps=1)
 
 
 class Noisy(nn.Module):
@@ -142,7 +180,7 @@ def test_inputs_are_drawn_within_what_the_example_shows() -> None:
     }
     axes = {"tokens": 0, "x": 1, "mask": 0, "table": None}
     inputs = {name: Input(array.shape, str(array.dtype), batch_axis=axes[name]) for name, array in example.items()}
-    first, *others = (draw.feeds for draw in draws_of(example, inputs))
+    first, *others = (feeds for _, feeds in feeds_of(example, inputs))
     assert all(first[name] is example[name] for name in example)
     assert np.array_equal(others[0]["x"], -example["x"][:, ::-1])
     for drawn in others:
