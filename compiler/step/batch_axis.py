@@ -106,6 +106,8 @@ def _traced(graph: Graph, output: Value, where: str) -> Found:
             where=f"{where}.output",
             hint="say it, as in loss: {batch_axis: 1}; an axis of samples and positions together cannot be read",
         )
+    if possible == [0] and not any(graph.batch_axes.get(value) for value in graph.data_inputs()):
+        return 0, ()  # as in all inputs, and no other axis could be it
     message = f"axis {possible[0]} of {name}, {graph.types[output]}, is taken as the batch: no other has {batch}"
     return possible[0], (
         CompileWarning("loss.batch_axis_assumed", f"{where}.output", message, "say it, as in loss: {batch_axis: 1}"),

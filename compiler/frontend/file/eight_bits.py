@@ -7,7 +7,7 @@ Requires: a result of as many elements as the tensor. Ensures: a file is read, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,47 +28,61 @@ def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int
     known = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location != tensor.EXTERNAL}
     known |= {node.output[0]: node.attribute[0].t for node in graph.node if _is_constant(node)}
     arrays: dict[str, Array] = {}
-    weights: dict[str, tuple[int, Array]] = {}
-    sizes: dict[str, int] = {}
+    places: dict[str, int] = {}
     for position, node in enumerate(graph.node):
-        rule = _RULES.get(node.op_type) if not node.domain else None
+        operands = [name for name in node.input if name]
         if (
-            rule is None
-            or not node.input
-            or any(name and name not in known and name not in arrays for name in node.input)
+            node.domain
+            or len(node.output) != 1
+            or not operands
+            or not all(name in known or name in arrays for name in operands)
         ):
             continue
-        operands = [_array(name, known, arrays) for name in node.input if name]
-        first = next((name for name in node.input if name in sizes), "")
-        is_start = node.op_type in ("Cast", "DequantizeLinear") and operands[0].dtype in _EIGHT_BITS
-        if not first and not is_start:
-            continue
-        size = sizes[first] if first else operands[0].size
-        result = rule(operands, {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute})
-        if result is None or result.size != size:
-            continue
-        arrays[node.output[0]], sizes[node.output[0]] = result, size
-        weights[node.output[0]] = (position, result)
-    inner = {name for position, _ in weights.values() for name in graph.node[position].input}
-    read_elsewhere = {
-        name for position, node in enumerate(graph.node) if node.output[0] not in weights for name in node.input
-    }
-    ends = {name: entry for name, entry in weights.items() if name not in inner or name in read_elsewhere}
+        start = next((arrays[name] for name in operands if name in arrays), None)
+        result = _result(node, [_array(name, known, arrays) for name in operands], start)
+        if result is not None:
+            arrays[node.output[0]], places[node.output[0]] = result, position
+    read = {name for node in graph.node if places.keys().isdisjoint(node.output) for name in node.input}
+    inner = {name for position in places.values() for name in graph.node[position].input}
+    ends = {name: places[name] for name in arrays if name in read or name not in inner}
     if only is not None:
-        ends = {name: entry for name, entry in ends.items() if name in only}
-    for name, (position, array) in ends.items():
+        ends = {name: position for name, position in ends.items() if name in only}
+    for name, position in ends.items():
         label = graph.node[position].name
-        tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        tensor = numpy_helper.from_array(np.ascontiguousarray(arrays[name]), name)
         graph.node[position].CopyFrom(onnx.helper.make_node("Constant", [], [name], name=label, value=tensor))
-    return {name: int(array.size) for name, (_, array) in ends.items()}
+    return {name: int(arrays[name].size) for name in ends}
 
 
 def _is_constant(node: Any) -> bool:
-    return node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
+    is_tensor = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
+    return is_tensor and len(node.output) == 1
 
 
-def _array(name: str, known: Mapping[str, Any], arrays: Mapping[str, Array]) -> Array:
-    return arrays[name] if name in arrays else np.asarray(numpy_helper.to_array(known[name]))
+def _array(name: str, known: Mapping[str, Any], arrays: Mapping[str, Array]) -> Array | None:
+    if name in arrays:
+        return arrays[name]
+    try:
+        return np.asarray(numpy_helper.to_array(known[name]))
+    except Exception:  # malformed tensors raise what NumPy raises; the parser names them
+        return None
+
+
+def _result(node: Any, operands: Sequence[Array | None], start: Array | None) -> Array | None:
+    """What a node makes of stored tensors; None unless they begin with eight bits and it keeps their elements."""
+    rule = _RULES.get(node.op_type)
+    arrays = [array for array in operands if array is not None]
+    if rule is None or len(arrays) != len(operands):
+        return None
+    if start is None:
+        if node.op_type not in ("Cast", "DequantizeLinear") or arrays[0].dtype not in _EIGHT_BITS:
+            return None
+        start = arrays[0]
+    try:
+        result = rule(arrays, {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute})
+    except (ValueError, TypeError, IndexError, ArithmeticError):  # operands that make no sense: the import refuses them
+        return None
+    return result if result is not None and result.size == start.size else None
 
 
 def _cast(operands: list[Array], attributes: _Attributes) -> Array | None:
