@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: mutants test-costs fresh bench-gpu pytorch client-platforms agent-packages docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
+.PHONY: others mutants test-costs fresh bench-gpu pytorch client-platforms agent-packages docs notices release calibrate load mutations old-and-new large memory recipes coverage compile-time round-trip onnx-standard inner-loops instructions help demo test test-all up down check format golden bench screenshots pages test-224 races soak fuzz states same set-up set-up-test clean agent hostile mistakes sandbox-cost chaos fuzz-api uploads fuzz-models
 
 help:                ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -124,6 +124,9 @@ fuzz-api: set-up-test  ## requests drawn from the API's description, on a real A
 
 fuzz-models: set-up-test  ## models of which one field of the format is changed, through the worker's child; goes on with its log (MODELS= SEED=)
 	$(BIN)/python -m tests.workers.mutants --models $(or $(MODELS),1000) --seed $(or $(SEED),1) --log build/mutants-$(or $(SEED),1).jsonl
+
+others: set-up-test  ## ONNX files below FOLDER= brought as a user would, beside ONNX Runtime; a line for each
+	$(BIN)/python -m tests.others $(FOLDER)
 
 coverage: set-up-test  ## the model zoo by every exporter, a step of each against the module; writes docs/coverage.md (hours)
 	$(BIN)/python -m tests.zoo

@@ -25,7 +25,7 @@ STEPS = 20
 BATCH = 2
 TOLERANCES = {"float32": 1e-4, "float16": 3e-3}
 """Of a loss, relative, by the type that ONNX Runtime computes in: sums in another order."""
-EXTENTS = (64, 96, 128, 256, 512, 32, 48, 320, 640, 16, 8, 1000)
+EXTENTS = (64, 96, 128, 256, 512, 576, 32, 48, 320, 640, 16, 8, 1000)
 """Tried in turn for axes that a file leaves open, until ONNX Runtime takes them."""
 RATES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 """Of Adam: the first that lowers the loss counts, as for a user who turns the rate down."""
@@ -147,11 +147,12 @@ def _session(model: bytes) -> ort.InferenceSession:
 
 def _choices(inputs: list[Any], spec: Mapping[str, Any]) -> Iterator[dict[str, int]]:
     """Extents by symbol: the batch, and one number for all other open axes, or two."""
-    symbols = list(dict.fromkeys(name for value in inputs for name, is_first in _open(value) if not is_first))
+    batches = dict.fromkeys((name for value in inputs for name, is_first in _open(value) if is_first), BATCH)
+    symbols = list(dict.fromkeys(name for value in inputs for name, _ in _open(value) if name not in batches))
     for extent in EXTENTS:
-        yield dict.fromkeys(symbols, extent)
+        yield {**dict.fromkeys(symbols, extent), **batches}
     for first, rest in itertools.product(EXTENTS, EXTENTS) if len(symbols) > 1 else ():
-        yield {symbol: first if number == 0 else rest for number, symbol in enumerate(symbols)}
+        yield {**{symbol: first if number == 0 else rest for number, symbol in enumerate(symbols)}, **batches}
 
 
 def _open(value: Any) -> Iterator[tuple[str, bool]]:
@@ -163,7 +164,7 @@ def _open(value: Any) -> Iterator[tuple[str, bool]]:
 def _drawn(value: Any, extents: Mapping[str, int], spec: Mapping[str, Any]) -> Array:
     symbols = dict(enumerate(value.type.tensor_type.shape.dim))
     shape = tuple(
-        dim.dim_value if dim.dim_value > 0 else BATCH if axis == 0 else extents[dim.dim_param or f"{value.name}.{axis}"]
+        dim.dim_value if dim.dim_value > 0 else extents[dim.dim_param or f"{value.name}.{axis}"]
         for axis, dim in symbols.items()
     )
     source = np.random.default_rng(7)
