@@ -86,7 +86,7 @@ def _traced(graph: Graph, output: Value, where: str) -> Found:
     walk = Walk(graph)
     ends = _Ends(graph, walk)
     by_axis = {axis: ends.of(walk.whole(output, axis)) for axis, extent in enumerate(shape) if extent == batch}
-    proven = [axis for axis, found in by_axis.items() if _BATCH in found]
+    proven = [axis for axis, kinds in by_axis.items() if _BATCH in kinds]
     if proven:
         return proven[0], ()
     if shape and shape[0] % batch == 0 and shape[0] != batch:
@@ -99,7 +99,7 @@ def _traced(graph: Graph, output: Value, where: str) -> Found:
                 where=f"{where}.output",
                 hint="export the model with its samples before its positions, or as an axis of their own",
             )
-    possible = [axis for axis, found in by_axis.items() if "unknown" in found]
+    possible = [axis for axis, kinds in by_axis.items() if "unknown" in kinds]
     if len(possible) != 1:
         raise SpecError(
             f"the graph does not tell which axis of {name}, {graph.types[output]}, holds the batch, {batch}",
@@ -125,7 +125,7 @@ class _Ends:
     def __init__(self, graph: Graph, walk: Walk) -> None:
         self._graph, self._walk = graph, walk
         self._inputs = frozenset(graph.data_inputs())
-        self._known: dict[Piece, frozenset[Value | str]] = {}
+        self._ends: dict[Piece, frozenset[Value | str]] = {}
 
     def of(self, piece: Piece) -> set[str]:
         """The kinds of ends."""
@@ -139,17 +139,17 @@ class _Ends:
         pending = [start]
         while pending:
             piece = pending[-1]
-            if piece in self._known:
+            if piece in self._ends:
                 pending.pop()
                 continue
             ends, before = self._step(piece)
-            open_pieces = [step for step in before if step not in self._known]
+            open_pieces = [step for step in before if step not in self._ends]
             if open_pieces:
                 pending += open_pieces
                 continue
-            self._known[piece] = ends.union(*(self._known[step] for step in before))
+            self._ends[piece] = ends.union(*(self._ends[step] for step in before))
             pending.pop()
-        return self._known[start]
+        return self._ends[start]
 
     def _step(self, piece: Piece) -> tuple[frozenset[Value | str], list[Piece]]:
         """The ends that a piece itself is, and the pieces one step back."""

@@ -84,7 +84,7 @@ class _Upgrade:
     changed: Counter[str] = field(default_factory=Counter)
 
     def upgraded(self, nodes: Sequence[SourceNode]) -> tuple[SourceNode, ...]:
-        return tuple(one for node in nodes for one in self._node(node))
+        return tuple(newer for node in nodes for newer in self._node(node))
 
     def _node(self, node: SourceNode) -> Iterator[SourceNode]:
         opset = node.opset or self.opset

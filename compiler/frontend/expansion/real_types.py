@@ -29,7 +29,9 @@ def read_as_float32(source: SourceModel) -> SourceModel:
     if not others:
         return source
     nodes = tuple(_node(node, others) for node in source.nodes)
-    inputs = tuple(replace(one, element_type=_FLOAT) if one.element_type in others else one for one in source.inputs)
+    inputs = tuple(
+        replace(value, element_type=_FLOAT) if value.element_type in others else value for value in source.inputs
+    )
     initializers = {name: _array(array, others) for name, array in source.initializers.items()}
     names = " and ".join(sorted(map(type_label, others)))
     warning = CompileWarning(

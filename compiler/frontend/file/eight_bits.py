@@ -25,8 +25,8 @@ def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int
 
     Returns the names of the Constants, with their elements.
     """
-    known = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location != tensor.EXTERNAL}
-    known |= {node.output[0]: node.attribute[0].t for node in graph.node if _is_constant(node)}
+    stored = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location != tensor.EXTERNAL}
+    stored |= {node.output[0]: node.attribute[0].t for node in graph.node if _is_constant(node)}
     arrays: dict[str, Array] = {}
     places: dict[str, int] = {}
     for position, node in enumerate(graph.node):
@@ -35,11 +35,11 @@ def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int
             node.domain
             or len(node.output) != 1
             or not operands
-            or not all(name in known or name in arrays for name in operands)
+            or not all(name in stored or name in arrays for name in operands)
         ):
             continue
         start = next((arrays[name] for name in operands if name in arrays), None)
-        result = _result(node, [_array(name, known, arrays) for name in operands], start)
+        result = _result(node, [_array(name, stored, arrays) for name in operands], start)
         if result is not None:
             arrays[node.output[0]], places[node.output[0]] = result, position
     read = {name for node in graph.node if places.keys().isdisjoint(node.output) for name in node.input}
@@ -59,11 +59,11 @@ def _is_constant(node: Any) -> bool:
     return is_tensor and len(node.output) == 1
 
 
-def _array(name: str, known: Mapping[str, Any], arrays: Mapping[str, Array]) -> Array | None:
+def _array(name: str, stored: Mapping[str, Any], arrays: Mapping[str, Array]) -> Array | None:
     if name in arrays:
         return arrays[name]
     try:
-        return np.asarray(numpy_helper.to_array(known[name]))
+        return np.asarray(numpy_helper.to_array(stored[name]))
     except Exception:  # malformed tensors raise what NumPy raises; the parser names them
         return None
 
@@ -79,7 +79,7 @@ def _result(node: Any, operands: Sequence[Array | None], start: Array | None) ->
             return None
         start = arrays[0]
     try:
-        result = rule(arrays, {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute})
+        result = rule(arrays, {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute})
     except (ValueError, TypeError, IndexError, ArithmeticError):  # operands that make no sense: the import refuses them
         return None
     return result if result is not None and result.size == start.size else None

@@ -101,7 +101,7 @@ class _Parser:
         """A node, its sub-graphs closed; without a name it is called after its place."""
         name = node.name or f"{node.op_type}_{index}"
         where = f"node {name!r} ({node.op_type})"
-        attributes = {one.name: self.attribute(one, where, (*path, one.name)) for one in node.attribute}
+        attributes = {entry.name: self.attribute(entry, where, (*path, entry.name)) for entry in node.attribute}
         metadata = told_by(node)
         inputs = tuple(node.input)
         if any(isinstance(value, Body) for value in attributes.values()):
@@ -125,7 +125,7 @@ class _Parser:
         opset = int(versions[0]) if versions else model_opset
         if not OLDEST_OPSET <= opset <= OPSETS[-1]:
             raise UnsupportedOperator(_outside(opset), where=where, hint=_OTHER_OPSET)
-        defaults = {one.name: self.attribute(one, where, (*path, one.name)) for one in proto.attribute_proto}
+        defaults = {entry.name: self.attribute(entry, where, (*path, entry.name)) for entry in proto.attribute_proto}
         body = Body(tuple(proto.input), tuple(proto.output), self.nodes(proto.node, path))
         return Function(body, defaults, 0 if opset == model_opset else opset)
 
@@ -195,9 +195,9 @@ class _Parser:
 
 def _free_names(body: Body) -> dict[str, None]:
     """What a body reads and does not make, in order."""
-    made = {*body.inputs, *(name for node in body.nodes for name in node.outputs)}
+    inner = {*body.inputs, *(name for node in body.nodes for name in node.outputs)}
     read = itertools.chain(body.outputs, *(node.inputs for node in body.nodes))
-    return {name: None for name in read if name and name not in made}
+    return {name: None for name in read if name and name not in inner}
 
 
 def _parse(model: bytes) -> Any:
@@ -252,15 +252,15 @@ def _plain(domain: str) -> str:
     return "" if domain in STANDARD_DOMAINS else str(domain)
 
 
-def _torch_origin(node: Any, told: Mapping[str, str]) -> tuple[str, str, str]:
+def _torch_origin(node: Any, metadata: Mapping[str, str]) -> tuple[str, str, str]:
     """(module path, operator, module class) as far as PyTorch's exporters tell.
 
     Dynamo writes them into metadata; TorchScript writes the path into the node's name.
     """
-    modules = _QUOTED.findall(told.get("pkg.torch.onnx.name_scopes", ""))
+    modules = _QUOTED.findall(metadata.get("pkg.torch.onnx.name_scopes", ""))
     if modules:
         # The classes of the modules on the path, then the operator.
-        classes = ["", *_QUOTED.findall(told.get("pkg.torch.onnx.class_hierarchy", ""))]
+        classes = ["", *_QUOTED.findall(metadata.get("pkg.torch.onnx.class_hierarchy", ""))]
         return (modules[-2] if len(modules) > 1 else "", classes[-1], classes[-2] if len(classes) > 1 else "")
     return (_module_of_path(node.name.split("/")[1:-1]) if node.name.startswith("/") else "", "", "")
 
