@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+import yaml
 
 from compiler.errors import LimitExceeded, ModelShapeError
 from compiler.frontend.file.limits import ModelLimits
 from compiler.frontend.importer import import_model
-from tests.compiler.frontend.onnx_graphs import assert_agrees, imported, model_of, node
+from tests.compiler.frontend.onnx_graphs import Shape, assert_agrees, imported, model_of, node
 
 RELU = [node("Relu", ["x"], ["y"])]
 
@@ -222,3 +224,32 @@ def test_run_time_tensors_are_limited_too() -> None:
     with pytest.raises(LimitExceeded, match="input 'x'"):
         import_model(model_of(RELU, {"x": ("f32", ("batch", 9))}), input_shapes={}, batch=2, batch_norm="fold",
                      limits=small)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "line"),
+    [
+        ("f32", ("batch", 3, "height", "width"), "inputs: {x: [2, 3, 224, 224]}"),
+        ("f32", (None, None), "inputs: {x: [2, 16000]}"),
+        ("i64", ("N", "T"), "inputs: {x: [2, 128]}"),
+    ],
+)
+def test_an_open_axis_is_answered_by_the_line_to_write(kind: str, shape: Shape, line: str) -> None:
+    model = model_of([node("Neg", ["x"], ["y"])], {"x": (kind, shape)}, infer_shapes=False)
+    with pytest.raises(ModelShapeError) as refusal:
+        imported(model)
+    assert refusal.value.hint.endswith(line)
+    (given,) = yaml.safe_load(f"{{{line}}}")["inputs"].values()
+    imported(model, x=tuple(given))
+
+
+@pytest.mark.parametrize("symbol", [-1, 0, "?", "-1", ""])
+def test_what_exporters_write_for_an_open_axis_is_open_and_each_is_its_own(symbol: int | str) -> None:
+    model = onnx.load_from_string(model_of([node("Neg", ["x"], ["y"])], {"x": ("f32", (2, 3, 4))}))
+    for dim in (model.graph.input[0].type.tensor_type.shape.dim[axis] for axis in (1, 2)):
+        if isinstance(symbol, int):
+            dim.dim_value = symbol
+        else:
+            dim.dim_param = symbol
+    graph = imported(model.SerializeToString(), x=(2, 5, 7))
+    assert graph.types[graph.inputs[0]].shape == (2, 5, 7)
