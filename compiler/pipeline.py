@@ -256,6 +256,13 @@ def _optimizer(spec: TrainingSpec, training: TrainingGraph) -> Optimizer:
     own, told = spec.optimizer, spec.schedule
     schedule = Schedule(told.kind, told.warmup_steps, told.final_ratio)
     return Optimizer(
-        own.kind, own.learning_rate, own.momentum, own.beta1, own.beta2, own.beta2_decay, spec.accumulate.steps,
-        schedule, training.is_mean_of_labels,
-    )  # fmt: skip
+        own.kind,
+        own.learning_rate,
+        own.momentum,
+        own.beta1,
+        own.beta2,
+        own.beta2_decay,
+        spec.accumulate.steps,
+        schedule,
+        training.is_mean_of_labels,
+    )

@@ -38,46 +38,48 @@ def fold(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
     if node.op_type in ("Cast", "CastLike"):
         return _cast(scope, node, opset)
     operands = [scope.operands[name] for name in node.inputs if name]
-    known = [operand for operand in operands if isinstance(operand, Known)]
-    if node.op_type not in FOLDS or len(known) != len(operands) or (not known and node.inputs):
+    operands_known = [operand for operand in operands if isinstance(operand, Known)]
+    if node.op_type not in FOLDS or len(operands_known) != len(operands) or (not operands_known and node.inputs):
         return ()
-    return _folded(scope, node, opset, known)
+    return _folded(scope, node, opset, operands_known)
 
 
 def _cast(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
     """A known tensor in another element type; one that has it already is still the same parameter."""
     call = Call(scope, node, opset)
-    known = call.known(0)
-    if known is None:
+    operand = call.known(0)
+    if operand is None:
         return ()
     dtype = cast_target(call)
-    if known.array.dtype == dtype:
-        return (known,)
-    return _computed(scope, node, (known.array.astype(dtype),), (known,))
+    if operand.array.dtype == dtype:
+        return (operand,)
+    return _computed(scope, node, (operand.array.astype(dtype),), (operand,))
 
 
-def _folded(scope: Scope, node: SourceNode, opset: int, known: Sequence[Known]) -> tuple[Operand, ...]:
-    turned = _transposed(node, known[0]) if node.op_type == "Transpose" else None
+def _folded(scope: Scope, node: SourceNode, opset: int, operands: Sequence[Known]) -> tuple[Operand, ...]:
+    turned = _transposed(node, operands[0]) if node.op_type == "Transpose" else None
     if turned is not None:
         return (turned,)
     call = Call(scope, node, opset)
-    result = FOLDS[node.op_type](call, [operand.array for operand in known])
+    result = FOLDS[node.op_type](call, [operand.array for operand in operands])
     refuse_unread(call)
     arrays = result if isinstance(result, tuple) else (result,)
     scope.count_folded(arrays, node.where)
-    return _computed(scope, node, arrays, known)
+    return _computed(scope, node, arrays, operands)
 
 
-def _computed(scope: Scope, node: SourceNode, arrays: Sequence[Array], known: Sequence[Known]) -> tuple[Operand, ...]:
+def _computed(
+    scope: Scope, node: SourceNode, arrays: Sequence[Array], operands: Sequence[Known]
+) -> tuple[Operand, ...]:
     """Constants if no parameter stands behind them; else values that the step computes, if it reads them."""
-    behind = frozenset(name for operand in known for name in (operand.source, *operand.behind) if name)
+    behind = frozenset(name for operand in operands for name in (operand.source, *operand.behind) if name)
     if not behind:
         return tuple(Known(name, array) for name, array in zip(node.outputs, arrays, strict=False))
     if node.op_type not in ROWS:
-        for operand in known:
+        for operand in operands:
             scope.bake(operand, node.where)
         return tuple(Known(name, array) for name, array in zip(node.outputs, arrays, strict=False))
-    depth = 1 + max(operand.depth for operand in known)
+    depth = 1 + max(operand.depth for operand in operands)
     if depth > MAX_RECIPES:
         return ()
     return tuple(
@@ -86,15 +88,15 @@ def _computed(scope: Scope, node: SourceNode, arrays: Sequence[Array], known: Se
     )
 
 
-def _transposed(node: SourceNode, known: Known) -> Known | None:
+def _transposed(node: SourceNode, operand: Known) -> Known | None:
     """A transposed initializer is the same parameter seen through other axes."""
-    perm = node.attributes.get("perm", tuple(reversed(range(known.array.ndim))))
-    if not known.source or not isinstance(perm, tuple):
+    perm = node.attributes.get("perm", tuple(reversed(range(operand.array.ndim))))
+    if not operand.source or not isinstance(perm, tuple):
         return None
     order = tuple(int(axis) for axis in perm)
-    before = known.perm or tuple(range(known.array.ndim))
+    before = operand.perm or tuple(range(operand.array.ndim))
     through = tuple(before[axis] for axis in order)
-    return Known(node.outputs[0], known.array.transpose(order), source=known.source, perm=through)
+    return Known(node.outputs[0], operand.array.transpose(order), source=operand.source, perm=through)
 
 
 def _constant(node: SourceNode) -> Array:

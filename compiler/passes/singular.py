@@ -136,8 +136,8 @@ class _Rewriter:
             if pole is None:
                 continue
             self.b.stand_for(pole)
-            inputs, place, one = list(pole.inputs), _POLES[pole.op], self.b.constant(1.0)
-            order = (inputs[place], one) if branch == branches[0] else (one, inputs[place])
+            inputs, place, unit = list(pole.inputs), _POLES[pole.op], self.b.constant(1.0)
+            order = (inputs[place], unit) if branch == branches[0] else (unit, inputs[place])
             inputs[place] = self.b.emit("where", condition, *order)
             self.b.emit(pole.op, *inputs, output=pole.output)
         self.b.stand_for(node)

@@ -174,12 +174,14 @@ class TrainingSpec:
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes bound by the user, by input name."""
-        return {name: told.shape for name, told in self.inputs if told.shape is not None and told.value is None}
+        return {name: entry.shape for name, entry in self.inputs if entry.shape is not None and entry.value is None}
 
     def batch_axes(self) -> dict[str, BatchAxis]:
         """Where the user says that samples lie, by input name."""
         return {
-            name: told.batch_axis for name, told in self.inputs if told.batch_axis is not None and told.value is None
+            name: entry.batch_axis
+            for name, entry in self.inputs
+            if entry.batch_axis is not None and entry.value is None
         }
 
     def input_values(self) -> dict[str, tuple[float, ...]]:

@@ -68,8 +68,10 @@ def _remarks(step: TrainingGraph) -> tuple[CompileWarning, ...]:
     reasons = {reason for term in step.terms for reason in _reasons(step.graph, term)}
     if not reasons:
         return ()
-    message = f"each micro-batch counts the same, however many of its labels count ({', '.join(sorted(reasons))}): " \
-        "another loss is trained than `eval` reports"  # fmt: skip
+    message = (
+        f"each micro-batch counts the same, however many of its labels count ({', '.join(sorted(reasons))}): "
+        "another loss is trained than `eval` reports"
+    )
     hint = "say accumulate: {steps: K, mean: labels}, which counts each label of a step once"
     return (CompileWarning("loss.mean_of_means", WHERE, message, hint),)
 
@@ -108,15 +110,24 @@ def _counting(step: TrainingGraph) -> Term | None:
     """The term by whose labels a step is averaged; None where every micro-batch counts as many."""
     for term in step.terms:
         if term.is_sum:
-            raise SpecError("a loss that is added up (`reduction: sum`) has no mean over labels", where=WHERE,
-                            hint="leave the reduction out, or the mean")  # fmt: skip
+            raise SpecError(
+                "a loss that is added up (`reduction: sum`) has no mean over labels",
+                where=WHERE,
+                hint="leave the reduction out, or the mean",
+            )
         if term.labels is None:
-            raise SpecError("the model computes its loss itself (`kind: graph`), so nothing tells which labels count",
-                            where=WHERE, hint="take the logits out and give the loss in the spec")  # fmt: skip
+            raise SpecError(
+                "the model computes its loss itself (`kind: graph`), so nothing tells which labels count",
+                where=WHERE,
+                hint="take the logits out and give the loss in the spec",
+            )
     first, *others = (_counted_by(term) for term in step.terms)
     if any(other != first for other in others):
-        raise SpecError("the terms of the loss count different labels, or weigh them differently: their sum is no mean",
-                        where=WHERE, hint="leave `mean: labels` out, or train one of the terms")  # fmt: skip
+        raise SpecError(
+            "the terms of the loss count different labels, or weigh them differently: their sum is no mean",
+            where=WHERE,
+            hint="leave `mean: labels` out, or train one of the terms",
+        )
     return step.terms[0] if first is not None else None
 
 

@@ -157,17 +157,17 @@ def _idle_frozen(model: Named, plan: SparsePlan) -> Sequence[CompileWarning]:
 
 
 def _left_out(graph: Graph, plan: SparsePlan, asked: _Asked) -> Sequence[CompileWarning]:
-    told = []
+    warnings = []
     if asked.left_out:
         message = f"preset {plan.preset} leaves out what the loss does not depend on: {few_of(asked.left_out)}"
         hint = "name an output that they feed in the spec's loss, if they are to learn"
-        told.append(CompileWarning("plan.left_out", "plan.preset", message, hint))
-    told += _of_fixed(graph, plan, asked)
+        warnings.append(CompileWarning("plan.left_out", "plan.preset", message, hint))
+    warnings += _of_fixed(graph, plan, asked)
     if asked.cannot:
         first = graph.unlearnable[asked.cannot[0]]
         message = f"preset {plan.preset} leaves out {few_of(asked.cannot)}, which cannot learn: {first.reason}"
-        told.append(CompileWarning("plan.cannot_learn", "plan.preset", message, first.remedy))
-    return told
+        warnings.append(CompileWarning("plan.cannot_learn", "plan.preset", message, first.remedy))
+    return warnings
 
 
 def _of_fixed(graph: Graph, plan: SparsePlan, asked: _Asked) -> Iterator[CompileWarning]:

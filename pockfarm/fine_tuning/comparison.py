@@ -93,7 +93,9 @@ def _written(draws: list[Draw], inputs: Mapping[str, Input], path: Path) -> Path
     for name, first in draws[0].feeds.items():
         axis = inputs[name].batch_axis
         batches = [draw.feeds[name] for draw in draws]
-        arrays[name] = first[None] if axis is None else np.concatenate([np.moveaxis(one, axis, 0) for one in batches])
+        arrays[name] = (
+            first[None] if axis is None else np.concatenate([np.moveaxis(array, axis, 0) for array in batches])
+        )
     np.savez(path, allow_pickle=False, **arrays)
     return path
 

@@ -177,14 +177,14 @@ def _compared(
     """The step's forward pass beside the module, if it is one of float32. Raises: UsageError if they differ."""
     original, manifest = brought.original, manifest_of(_held(step.bundle))
     rounds = spec.precision != type(spec.precision)()
-    if original is None or rounds or {one["name"] for one in manifest["inputs"]} != original.example.keys():
+    if original is None or rounds or {entry["name"] for entry in manifest["inputs"]} != original.example.keys():
         return ()
     draws = comparison.draws_of(original, brought.inputs)
     if not draws:
         return ()
-    told = comparison.random_in_evaluation(original, draws[0])
-    if told:
-        return told
+    warnings = comparison.random_in_evaluation(original, draws[0])
+    if warnings:
+        return warnings
     output = manifest["outputs"][0]
     draws = [draw for draw in draws if output["shape"] or np.isfinite(draw.meant).all()]
     answers = comparison.answers_of(trainer, step, draws, brought.inputs, folder, is_loss=not output["shape"])

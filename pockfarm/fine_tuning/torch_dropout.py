@@ -70,10 +70,10 @@ def dropping(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     `modes` are those that the module was brought with. The caller restores them, and the random state.
     """
     paths = {part: path for path, part in module.named_modules()}
-    found = set(modes.dropouts)
+    random_parts = set(modes.dropouts)
     lost: set[str] = set()
     problem = ""
-    watch = _Watch(lambda part: found.add(paths[part]), lambda part: lost.add(paths[part]))
+    watch = _Watch(lambda part: random_parts.add(paths[part]), lambda part: lost.add(paths[part]))
     with kept_buffers(module):
         for part in paths:
             part.training = not isinstance(part, _NormBase)
@@ -84,11 +84,11 @@ def dropping(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[
                 :200
             ]
-    staying = modes.staying(found | lost) & (found | lost)
-    found, lost = found - staying, lost - staying
-    if found:
-        found |= {path for part, path in paths.items() if isinstance(part, LAYERS)}
-    return Dropping(tuple(sorted(found - lost)), tuple(sorted(lost)), tuple(sorted(staying)), problem)
+    staying = modes.staying(random_parts | lost) & (random_parts | lost)
+    random_parts, lost = random_parts - staying, lost - staying
+    if random_parts:
+        random_parts |= {path for part, path in paths.items() if isinstance(part, LAYERS)}
+    return Dropping(tuple(sorted(random_parts - lost)), tuple(sorted(lost)), tuple(sorted(staying)), problem)
 
 
 @contextlib.contextmanager

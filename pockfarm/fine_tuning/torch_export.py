@@ -59,10 +59,10 @@ def exported(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWa
         dropouts = dropping(module, call.args, call.kwargs, modes) if form.drops else Dropping()
         module.eval()
         with marked(module, staying) as momenta:
-            told = _with_dropouts(module, call, form, path, dropouts)
+            warnings = _with_dropouts(module, call, form, path, dropouts)
     if staying:
         path.write_bytes(with_evaluated(path.read_bytes(), momenta))
-    return (*told, *told_of(staying, "batch_norm"))
+    return (*warnings, *told_of(staying, "batch_norm"))
 
 
 def _with_dropouts(module: Any, call: Call, form: Form, path: Path, dropouts: Dropping) -> tuple[CompileWarning, ...]:
@@ -71,7 +71,7 @@ def _with_dropouts(module: Any, call: Call, form: Form, path: Path, dropouts: Dr
         return (*dropouts.warnings, *_written(module, call, form, path))
     try:
         with in_training(module, dropouts.parts):
-            told = _written(module, call, form, path)
+            warnings = _written(module, call, form, path)
     except UsageError as problem:
         module.eval()
         lost = Dropping(
@@ -79,7 +79,7 @@ def _with_dropouts(module: Any, call: Call, form: Form, path: Path, dropouts: Dr
         )
         return (*lost.warnings[:1], *_written(module, call, form, path))
     path.write_bytes(without_training_mode(path.read_bytes()))
-    return (*dropouts.warnings, *told)
+    return (*dropouts.warnings, *warnings)
 
 
 def _written(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWarning, ...]:

@@ -31,15 +31,15 @@ def original(module: Any, call: Call, choose: Callable[[Any], Any] | None, spec:
     """The module as it is now; `call` is the example, `choose` picks the output that the loss reads."""
     tensors, numbers = inputs_of(module, call), itertools.count()
 
-    def run(own: Any, feeds: Feeds, real: torch.dtype, seed: int, training: Collection[str] = ()) -> Any:
+    def run(module: Any, feeds: Feeds, real: torch.dtype, seed: int, training: Collection[str] = ()) -> Any:
         given = {id(tensor): _like(tensor, feeds[name], real) for name, tensor in tensors.items()}
         args = tuple(given.get(id(value), value) for value in call.args)
         kwargs = {name: given.get(id(value), value) for name, value in call.kwargs.items()}
-        with as_it_was(own), kept_buffers(own):
+        with as_it_was(module), kept_buffers(module):
             torch.default_generator.manual_seed(seed)
             for path in training:
-                own.get_submodule(path).training = True
-            whole = own(*args, **kwargs)
+                module.get_submodule(path).training = True
+            whole = module(*args, **kwargs)
         chosen = whole if choose is None else choose(whole)
         return _array(chosen[0] if isinstance(chosen, tuple) else chosen)
 
@@ -112,7 +112,7 @@ def _parts(module: Any, run: Callable[[], Any]) -> list[Part]:
         def hear(part: Any, args: Any, gave: Any) -> None:
             tensor = gave[0] if isinstance(gave, tuple) and gave else gave
             if isinstance(tensor, torch.Tensor):
-                read = [_array(one) for one in args if isinstance(one, torch.Tensor)]
+                read = [_array(operand) for operand in args if isinstance(operand, torch.Tensor)]
                 calls.append(Part(path, type(part).__name__, read, _array(tensor)))
 
         return hear

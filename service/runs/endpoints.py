@@ -51,8 +51,8 @@ def _named(session: Session, run: Run) -> Holding:
 def _create(session: Session, farm: Farm, body: RunCreate, key_id: str) -> Answer:
     found = bundles.held(session, body.bundle, where="bundle", hint="POST /compile makes one")
     run = service.create(session, body, found.bundle, api_key_id=key_id, limits=farm.settings, storage=farm.storage)
-    said = (*remarks.of_settings(body), *remarks.of_run(session, run))
-    warnings = [*said, *placement.warnings_of(session, farm.settings, run)]
+    notes = (*remarks.of_settings(body), *remarks.of_run(session, run))
+    warnings = [*notes, *placement.warnings_of(session, farm.settings, run)]
     made = run_created(run, found.holding, warnings)
     return Answer(202, made.model_dump(mode="json"), {"Location": f"/runs/{run.id}"})
 
@@ -148,11 +148,16 @@ def show_report(run_id: str, farm: FarmDep, _: PrincipalDep) -> ReportView:
     with farm.database.read() as session:
         run = service.find(session, run_id)
         result = service.result_of(session, run)
-        return ReportView(run_id=run.id, digest=result.digest, recorded_at=result.recorded_at, report=result.report,
-                          comparison=compared.view(session, run, result),
-                          sustained=sustained.view_in(result.report),
-                          provenance=provenance.of(session, run, result, now=time.time()),
-                          warnings=remarks.of_run(session, run))  # fmt: skip
+        return ReportView(
+            run_id=run.id,
+            digest=result.digest,
+            recorded_at=result.recorded_at,
+            report=result.report,
+            comparison=compared.view(session, run, result),
+            sustained=sustained.view_in(result.report),
+            provenance=provenance.of(session, run, result, now=time.time()),
+            warnings=remarks.of_run(session, run),
+        )
 
 
 @router.post("/{run_id}/again", status_code=202, response_model=RunCreated)

@@ -63,11 +63,10 @@ def tried(path: Path, name: str, spec: Mapping[str, Any]) -> Outcome:
     def ended(verdict: str, detail: str) -> Outcome:
         return Outcome(name, verdict, " ".join(detail.split())[:600], time.monotonic() - begun)
 
-    example = example_of(path, spec)
-    if example is None:
-        return ended("no reference", "ONNX Runtime takes none of the shapes that were tried")
     try:
-        return ended(*_trained(path, example, spec))
+        return ended(*_trained(path, example_of(path, spec), spec))
+    except NoReference as problem:
+        return ended("no reference", str(problem))
     except PockfarmError as problem:
         return ended("refused", str(problem))
 
@@ -113,13 +112,17 @@ def _checked(tuned: pockfarm.FineTuned, example: Example, labels: Array, detail:
     return verdict, f"{detail}; the trained file gives {by_file:.6g} after {last:.6g}"
 
 
-def example_of(path: Path, spec: Mapping[str, Any]) -> Example | None:
-    """Random inputs in the first shapes that ONNX Runtime takes; None if it takes none that are tried."""
+class NoReference(Exception):
+    """There is nothing to compare a file with."""
+
+
+def example_of(path: Path, spec: Mapping[str, Any]) -> Example:
+    """Random inputs in the first shapes that ONNX Runtime takes. Raises: NoReference."""
     model = onnx.load(path)
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in stored]
     if any(value.type.tensor_type.elem_type not in _NUMPY for value in inputs):
-        return None
+        raise NoReference("an input holds no numbers")
     session = _session(path.read_bytes())
     for extents in _choices(inputs, spec):
         feeds = {value.name: _drawn(value, extents, spec) for value in inputs}
@@ -135,7 +138,7 @@ def example_of(path: Path, spec: Mapping[str, Any]) -> Example | None:
                 and np.isfinite(answer).all()
             ):
                 return Example(feeds, output.name, answer, next(iter(feeds.values())).shape[0])
-    return None
+    raise NoReference("ONNX Runtime takes none of the shapes that were tried")
 
 
 def _session(model: bytes) -> ort.InferenceSession:

@@ -84,7 +84,7 @@ def test_a_warm_up_that_a_run_does_not_come_out_of_is_told(
     """By the run, by the bundle, as a part of a longer schedule, after another run, where nothing learns."""
     manifest = {**MANIFEST, "schedule": schedule} if schedule else MANIFEST
     odd = settings_remarks(RunSettings(**{"mode": "train", **settings}), manifest, goes_on=goes_on)
-    assert [(one.code, one.where) for one in odd] == [("run.only-warmup", "warmup_steps")] * is_odd
+    assert [(warning.code, warning.where) for warning in odd] == [("run.only-warmup", "warmup_steps")] * is_odd
 
 
 def test_data_on_a_farm_are_told_by_the_farm() -> None:

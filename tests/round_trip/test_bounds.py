@@ -108,8 +108,13 @@ def by_us(function: Function, exporter: str) -> dict[str, np.ndarray]:
 
 ENDS = {"clamp from": (1,), "clamp_min": (1,), "clamp to": (3,), "clamp_max": (3,)}
 """Which of `STARTS` lie on a bound, where it is not both."""
-BY_FILE = {"clamp-dynamo-unoptimized", "clamp-torchscript", "clamp of floats-dynamo-unoptimized",
-           "clamp_max-torchscript", "clip in place-dynamo-unoptimized"}  # fmt: skip
+BY_FILE = {
+    "clamp-dynamo-unoptimized",
+    "clamp-torchscript",
+    "clamp of floats-dynamo-unoptimized",
+    "clamp_max-torchscript",
+    "clip in place-dynamo-unoptimized",
+}
 
 
 @pytest.mark.parametrize(("name", "exporter"), sample(crossed(NUMBERS, ["dynamo-unoptimized", "torchscript"]), BY_FILE))
@@ -125,10 +130,18 @@ LIKE = [
     *crossed(TENSORS, ["dynamo-unoptimized", "fine_tune"]),
     *crossed(NUMBERS, ["fine_tune"]),
 ]
-LIKE_KEPT = {"hardtanh-fine_tune", "hardsigmoid-torchscript", "hardswish-dynamo-unoptimized", "maximum-fine_tune",
-             "clamp of tensors-dynamo-unoptimized", "clamp between what learns-fine_tune",
-             "clamp_min of one that learns-dynamo-unoptimized", "clamp-fine_tune", "clamp to-fine_tune",
-             "clamp_min-fine_tune"}  # fmt: skip
+LIKE_KEPT = {
+    "hardtanh-fine_tune",
+    "hardsigmoid-torchscript",
+    "hardswish-dynamo-unoptimized",
+    "maximum-fine_tune",
+    "clamp of tensors-dynamo-unoptimized",
+    "clamp between what learns-fine_tune",
+    "clamp_min of one that learns-dynamo-unoptimized",
+    "clamp-fine_tune",
+    "clamp to-fine_tune",
+    "clamp_min-fine_tune",
+}
 
 
 @pytest.mark.parametrize(("name", "exporter"), sample(LIKE, LIKE_KEPT))

@@ -92,14 +92,14 @@ def test_a_file_that_computes_something_else_is_refused_with_its_node(
     whole = torch_export.exported
 
     def changed(module: Any, call: Any, form: Any, path: Path) -> Any:
-        told = whole(module, call, form, path)
+        written = whole(module, call, form, path)
         proto = onnx.load(path)
         (node,) = (node for node in proto.graph.node if node.op_type == operator)
         others = [entry for entry in node.attribute if entry.name != attribute]
         del node.attribute[:]
         node.attribute.extend([*others, onnx.helper.make_attribute(attribute, value)])
         onnx.save(proto, path)
-        return told
+        return written
 
     torch.manual_seed(0)
     module, (x, y) = make(), xy()
@@ -161,13 +161,14 @@ class Logarithm(Strict):
 
 
 @pytest.mark.parametrize(
-    ("module", "codes"), [(Noisy(), ["fine_tune.not_compared"]), (Strict(), []), (Logarithm(), [])],
+    ("module", "codes"),
+    [(Noisy(), ["fine_tune.not_compared"]), (Strict(), []), (Logarithm(), [])],
     ids=["random", "refusing", "undefined"],
-)  # fmt: skip
+)
 def test_what_cannot_be_compared_is_trained_all_the_same(module: nn.Module, codes: list[str]) -> None:
     x, y = xy()
     tuned = pockfarm.fine_tune(module, x.abs() + 0.1, (x.abs() + 0.1, y), spec=SPEC, steps=1)
-    assert [told.code for told in tuned.warnings if told.code != "fine_tune.old_exporter"] == codes
+    assert [warning.code for warning in tuned.warnings if warning.code != "fine_tune.old_exporter"] == codes
 
 
 def test_inputs_are_drawn_within_what_the_example_shows() -> None:

@@ -47,15 +47,15 @@ def xy() -> tuple[Tensor, Tensor]:
 
 def after_a_step_in_its_modes(module: nn.Module, x: Tensor, y: Tensor) -> Mapping[str, Tensor]:
     """PyTorch's own step of SGD, in float64."""
-    own = copy.deepcopy(module).double()
-    optimizer = torch.optim.SGD(own.parameters(), 0.1)
-    functional.cross_entropy(own(x.double()), y).backward()
+    wide = copy.deepcopy(module).double()
+    optimizer = torch.optim.SGD(wide.parameters(), 0.1)
+    functional.cross_entropy(wide(x.double()), y).backward()
     optimizer.step()
-    return own.state_dict()
+    return wide.state_dict()
 
 
 def codes(tuned: pockfarm.FineTuned) -> list[str]:
-    return [told.code for told in tuned.warnings]
+    return [warning.code for warning in tuned.warnings]
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])

@@ -158,10 +158,14 @@ def test_what_the_command_line_says(
 
 def test_two_runs_beside_each_other_in_words() -> None:
     comparison = {
-        "first": "run_a", "second": "run_b", "agrees": False, "says": "the losses differ from step 2: 1.5 and 1.4",
-        "losses": "differ from step 2: 1.5 and 1.4", "weights": "other files",
+        "first": "run_a",
+        "second": "run_b",
+        "agrees": False,
+        "says": "the losses differ from step 2: 1.5 and 1.4",
+        "losses": "differ from step 2: 1.5 and 1.4",
+        "weights": "other files",
         "differences": [{"what": "device", "first": "dev_1", "second": "dev_2"}],
-    }  # fmt: skip
+    }
     lines = beside_text(comparison).splitlines()
     assert lines[0] == f"run_b does not agree with run_a: {comparison['says']}"
     assert lines[2].split() == ["weights", "other", "files"]

@@ -16,11 +16,30 @@ Places = Mapping[str, Sequence[int]]
 """Operators, and inputs of theirs."""
 _EVERY = range(64)
 _MOVES: Places = {
-    **dict.fromkeys(("Cast", "CastLike", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
-                     "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
-                    (0,)),
+    **dict.fromkeys(
+        (
+            "Cast",
+            "CastLike",
+            "Expand",
+            "Flatten",
+            "Gather",
+            "GatherElements",
+            "GatherND",
+            "Identity",
+            "Pad",
+            "Reshape",
+            "Slice",
+            "Split",
+            "Squeeze",
+            "Tile",
+            "Transpose",
+            "Trilu",
+            "Unsqueeze",
+        ),
+        (0,),
+    ),
     "Concat": _EVERY,
-}  # fmt: skip
+}
 """Those that pass their elements on."""
 _CHOICES: Places = {
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min"), _EVERY),

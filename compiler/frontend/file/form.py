@@ -41,11 +41,11 @@ def _check_nodes(nodes: Iterable[SourceNode], known: set[str]) -> None:
 
 
 def _check_body(body: Body, where: str, around: Collection[str] = ()) -> None:
-    known = {*body.captured, *around}
-    _define(known, body.inputs, where)
-    _check_nodes(body.nodes, known)
+    defined = {*body.captured, *around}
+    _define(defined, body.inputs, where)
+    _check_nodes(body.nodes, defined)
     for name in body.outputs:
-        if name not in known:
+        if name not in defined:
             raise ModelError(f"nothing in its body makes {name!r}", where=where)
 
 

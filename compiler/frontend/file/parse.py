@@ -232,8 +232,11 @@ def _array(tensor: Any, where: str) -> Array:
 def _input(value: Any) -> SourceInput:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
-        raise UnsupportedOperator(f"is a {kind or 'value without a type'}", where=f"input {value.name!r}",
-                                  hint="every model input must be a tensor")  # fmt: skip
+        raise UnsupportedOperator(
+            f"is a {kind or 'value without a type'}",
+            where=f"input {value.name!r}",
+            hint="every model input must be a tensor",
+        )
     tensor = value.type.tensor_type
     shape = tuple(_dimension(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
     return SourceInput(value.name, tensor.elem_type, shape)

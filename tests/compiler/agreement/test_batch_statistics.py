@@ -138,23 +138,23 @@ def changes(module: nn.Module, before: dict[str, np.ndarray]) -> dict[str, np.nd
 
 
 def check_steps(
-    made: Made, learns: set[str], *, cancelled: Sequence[str] = (), steps: int = STEPS, standing: bool = False
+    step: Made, learns: set[str], *, cancelled: Sequence[str] = (), steps: int = STEPS, standing: bool = False
 ) -> None:
     """Every step from the reference's state: what each tensor changes by is what it changes by in float64.
 
     `cancelled` are biases right before a norm, which takes them away again: their gradients are zero but for rounding.
     `standing`: running statistics stay as they are.
     """
-    exact, single = copy.deepcopy(made.module).double(), copy.deepcopy(made.module).float()
+    exact, single = copy.deepcopy(step.module).double(), copy.deepcopy(step.module).float()
     for number in range(steps):
-        x, labels = made.draw(number)
+        x, labels = step.draw(number)
         before = state_of(exact)
         for module in (exact, single):
             module.load_state_dict({name: torch.from_numpy(array) for name, array in before.items()}, strict=False)
         loss = torch_step(exact, learns, x.double(), labels)
         torch_step(single, learns, x, labels)
-        data = made.binary.write_data({"input": x.numpy()}, labels.numpy())
-        losses, after = made.binary.train(before, 1, data)
+        data = step.binary.write_data({"input": x.numpy()}, labels.numpy())
+        losses, after = step.binary.train(before, 1, data)
         assert losses[0] == pytest.approx(loss, rel=1e-5)
         wanted, pytorch = changes(exact, before), changes(single, before)
         for name, change in wanted.items():
@@ -169,7 +169,7 @@ def check_steps(
             scale = np.abs(before[name]).max() * 2.0**-24 * np.sqrt(change.size)
             allowed = 3 * np.linalg.norm(pytorch[name] - change) + 2e-6 * np.linalg.norm(change) + scale
             assert np.linalg.norm(found - change) <= allowed, f"step {number}: {name}"
-    same_on_onnx_runtime(made.binary, data)
+    same_on_onnx_runtime(step.binary, data)
 
 
 def parameters_of(module: nn.Module) -> set[str]:
@@ -256,8 +256,8 @@ def test_one_number_per_channel_has_no_variance(tmp_path: Path, kernel_cache: Pa
 def test_momenta_at_the_ends(tmp_path: Path, kernel_cache: Path, momentum: float) -> None:
     """0: the running statistics stay as they were; 1: they are those of the last batch."""
     module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6, momentum=momentum), nn.Linear(6, 4))
-    made = make(module, (5,), tmp_path, kernel_cache)
-    check_steps(made, parameters_of(module), cancelled=["0.bias"], standing=momentum == 0)
+    step = make(module, (5,), tmp_path, kernel_cache)
+    check_steps(step, parameters_of(module), cancelled=["0.bias"], standing=momentum == 0)
 
 
 @pytest.mark.parametrize("exporter", ["dynamo-unoptimized", "torchscript"])
@@ -271,8 +271,8 @@ def test_running_statistics_of_instances(exporter: str) -> None:
         imported(model, batch_norm="train")
     graph = imported(model, batch_norm="frozen")
     assert set(graph.named_parameters()) == parameters_of(module)
-    (found,) = [evaluate_graph(graph, {graph.inputs[0]: x.numpy()})[value] for value in graph.outputs]
-    np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+    (answer,) = [evaluate_graph(graph, {graph.inputs[0]: x.numpy()})[value] for value in graph.outputs]
+    np.testing.assert_allclose(answer, module(x).detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
 def exported(module: nn.Module, inputs: tuple[torch.Tensor, ...], exporter: str) -> bytes:

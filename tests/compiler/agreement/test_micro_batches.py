@@ -148,11 +148,13 @@ COUNTED: dict[str, tuple[dict[str, object], np.ndarray, np.ndarray]] = {
     "ignored": ({"kind": "cross_entropy", "ignore_index": 3}, X[:SAMPLES], ignoring(LABELS[:SAMPLES], 3)),
     "weights": ({"kind": "cross_entropy", "class_weights": WEIGHTS}, X[:SAMPLES], LABELS[:SAMPLES]),
     "both, smoothed": (
-        {"kind": "cross_entropy", "class_weights": WEIGHTS, "label_smoothing": 0.1}, LONG, ignoring(TAGS, -100)
+        {"kind": "cross_entropy", "class_weights": WEIGHTS, "label_smoothing": 0.1},
+        LONG,
+        ignoring(TAGS, -100),
     ),
     "next": ({"kind": "next_token"}, LONG, ignoring(TAGS, -100)),
     "none": ({"kind": "cross_entropy"}, X[:SAMPLES], np.full(SAMPLES, -100)),
-}  # fmt: skip
+}
 
 
 def all_at_once(module: nn.Module, loss: Mapping[str, Any], x: np.ndarray, labels: np.ndarray) -> Tensor:
@@ -179,9 +181,12 @@ def test_a_mean_over_labels_is_that_of_one_batch(name: str, kernel_cache: Path, 
     spec |= {"optimizer": {"kind": "sgd", "learning_rate": 0.5, "clip_norm": 1e6}}
     file = export(module, (torch.from_numpy(x[:BATCH]),), exporter="dynamo-unoptimized")
     settings = BuildSettings(
-        plan=SparsePlan.parse("full"), spec=TrainingSpec.parse(spec), target=load(native_target()),
-        cache_dir=kernel_cache, jobs=1,
-    )  # fmt: skip
+        plan=SparsePlan.parse("full"),
+        spec=TrainingSpec.parse(spec),
+        target=load(native_target()),
+        cache_dir=kernel_cache,
+        jobs=1,
+    )
     binary = StepBinary.unpack(compile_training(file, settings), tmp_path)
     data = binary.write_data({"input": x}, labels)
     losses, after = binary.train(binary.checkpoint(), 2, data)

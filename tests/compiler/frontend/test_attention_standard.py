@@ -34,7 +34,7 @@ def is_supported(case: StandardCase) -> bool:
     graph = case.model.graph
     types = {value.type.tensor_type.elem_type for value in graph.input}
     kinds = {onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL}
-    attributes = {attribute.name for made in graph.node for attribute in made.attribute}
+    attributes = {attribute.name for entry in graph.node for attribute in entry.attribute}
     names = [value.name for value in graph.input]
     return (
         types <= kinds
@@ -142,11 +142,11 @@ def by_torch(arrays: list[Array], mask: Array, causal: int, softcap: float) -> l
 
 def attention_model(mask: Array, *, opset: int, is_stored: bool, **attributes: object) -> bytes:
     """Two queries and three keys of four heads that share two, beside a mask that is fed or stored."""
-    made = node("Attention", ["q", "k", "v", "mask"], ["y"], **attributes)
+    attention = node("Attention", ["q", "k", "v", "mask"], ["y"], **attributes)
     shapes = {"q": ("f32", (2, 4, 2, 6)), "k": ("f32", (2, 2, 3, 6)), "v": ("f32", (2, 2, 3, 5))}
     fed = {} if is_stored else {"mask": ("bool" if mask.dtype == np.bool_ else "f32", mask.shape)}
     stored = {"mask": mask} if is_stored else {}
-    return model_of([made], {**shapes, **fed}, ["y"], stored, opset=opset, infer_shapes=False)
+    return model_of([attention], {**shapes, **fed}, ["y"], stored, opset=opset, infer_shapes=False)
 
 
 SHORT = {
@@ -204,7 +204,7 @@ def test_heads_that_share_keys_and_the_corner_of_the_causal_mask_are_pytorchs(ca
     leaves = [torch.randn(2, heads, places, 4) for heads, places in ((6, 3), (2, 5), (2, 5))]
     model = export(Grouped(causal=causal), tuple(leaves), input_names=("q", "k", "v"), opset=opset, dynamic_batch=False)
     graph = imported(model)
-    assert ("Attention" in {made.op_type for made in onnx.load_from_string(model).graph.node}) == (opset == 23)
+    assert ("Attention" in {entry.op_type for entry in onnx.load_from_string(model).graph.node}) == (opset == 23)
     training = with_gradients(run_passes(graph, FORWARD_PASSES), map(graph.value_called, "qkv"))
     values = evaluate_graph(
         training, by_value(training, {name: x.numpy() for name, x in zip("qkv", leaves, strict=True)})

@@ -196,7 +196,7 @@ def test_a_momentum_that_is_no_share_is_refused(momentum: float) -> None:
 def test_statistics_that_stand_are_told() -> None:
     """A file cannot tell PyTorch's momentum=0 from momentum=None."""
     graph = imported(_conv_norm(momentum=1.0), batch_norm="train")
-    assert [(one.code, "momentum=None" in one.message) for one in graph.warnings] == [
+    assert [(warning.code, "momentum=None" in warning.message) for warning in graph.warnings] == [
         ("model.standing_statistics", True)
     ]
     assert imported(_conv_norm(momentum=0.0), batch_norm="train").warnings == ()

@@ -85,4 +85,4 @@ def test_a_recorded_parameter_that_hides_is_told_not_to_learn() -> None:
     model = export(HidingParameter(), (torch.zeros(2, 3, 3),), exporter="dynamo-unoptimized")
     graph = imported(model)
     assert set(graph.named_parameters()) == {"weight"}
-    assert [(one.code, one.where) for one in graph.warnings] == [("model.mask_parameter", "mask")]
+    assert [(warning.code, warning.where) for warning in graph.warnings] == [("model.mask_parameter", "mask")]

@@ -47,13 +47,23 @@ CASES: Mapping[str, Case] = {
     "softmax of the last axis": (12, "Softmax", ["x"], {"axis": -1}, {}),
     "log softmax": (11, "LogSoftmax", ["x"], {"axis": 1}, {}),
     "hardmax": (11, "Hardmax", ["x"], {"axis": 2}, {}),
-    "scatter": (9, "Scatter", ["x", "places", "updates"], {"axis": 3},
-                {"places": np.asarray([[[[5, 0]]]]), "updates": np.asarray([[[[7.0, 8.0]]]], np.float32)}),
-    "norm": (8, "BatchNormalization", ["x", "s", "b", "m", "v"], {"spatial": 1},
-             {name: np.asarray([0.5, 1.0, 2.0], np.float32) for name in "sbmv"}),
+    "scatter": (
+        9,
+        "Scatter",
+        ["x", "places", "updates"],
+        {"axis": 3},
+        {"places": np.asarray([[[[5, 0]]]]), "updates": np.asarray([[[[7.0, 8.0]]]], np.float32)},
+    ),
+    "norm": (
+        8,
+        "BatchNormalization",
+        ["x", "s", "b", "m", "v"],
+        {"spatial": 1},
+        {name: np.asarray([0.5, 1.0, 2.0], np.float32) for name in "sbmv"},
+    ),
     "pool": (7, "MaxPool", ["x"], {"kernel_shape": [2, 2], "strides": [2, 2]}, {}),
     "mean pool": (9, "AveragePool", ["x"], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -91,11 +91,11 @@ def test_what_pytorch_composes_has_pytorchs_slope(exporter: Exporter, functions:
     module = Each(functions)
     x = POINTS[:, None].repeat(1, len(functions), 1)
     graph = imported(export(module, (x,), exporter=exporter, dynamic_batch=False), batch=len(POINTS))
-    (y, gradient), (value, found) = by_torch(module, x), by_graph(graph, x)
+    (y, gradient), (value, slope) = by_torch(module, x), by_graph(graph, x)
     assert np.isfinite(gradient).all(), "all of them are finite in PyTorch"
     np.testing.assert_allclose(value, y, rtol=1e-5, atol=1e-6)
     for place, name in enumerate(functions):
-        np.testing.assert_allclose(found[:, place], gradient[:, place], rtol=2e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(slope[:, place], gradient[:, place], rtol=2e-5, atol=1e-6, err_msg=name)
 
 
 SLOPES: dict[str, tuple[Function, bool]] = {
@@ -115,7 +115,7 @@ def test_only_sums_that_are_flat_where_they_vanish_are_norms(name: str) -> None:
     function, is_norm = SLOPES[name]
     x = torch.tensor([[0.0] * COUNT, [1.0, 2.0, 0.0, 3.0]])
     graph = run_passes(imported(export(Each({name: function}), (x[:, None],), dynamic_batch=False)), FORWARD_PASSES)
-    assert ("safe_power" in {made.op for made in graph.nodes}) == is_norm
+    assert ("safe_power" in {entry.op for entry in graph.nodes}) == is_norm
     wanted = by_torch(Each({name: function}), x[:, None])[1]
     if is_norm:
         assert np.isnan(wanted[0]).all()
@@ -132,7 +132,7 @@ def test_only_sums_that_are_flat_where_they_vanish_are_norms(name: str) -> None:
         node("Reciprocal", ["x"], ["h"]),
         node("Sqrt", ["x"], ["h"]),
     ],
-    ids=lambda made: made.op_type,
+    ids=lambda entry: entry.op_type,
 )
 def test_what_a_choice_leaves_out_has_no_slope(pole: onnx.NodeProto, taken: bool) -> None:
     """In either branch; where it is taken, its slope is its own."""
