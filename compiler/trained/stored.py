@@ -20,7 +20,7 @@ from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.file.eight_bits import dequantize
 from compiler.frontend.file.external_data import fill_in
 from compiler.frontend.file.source import free_name
-from compiler.frontend.file.stored_tensors import read_inside, stored_tensors
+from compiler.frontend.file.stored_tensors import Path, StoredTensor, read_inside, stored_tensors
 from compiler.origins import Origins, Reading
 from compiler.tensors import Array
 from compiler.trained.data_files import DataFile, location_of, refer
@@ -115,10 +115,11 @@ class StoredModel:
         """
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
-        held = {stored.name: stored.tensor for stored in stored_tensors(proto).values()}
+        places = stored_tensors(proto)
+        held = {stored.name: stored.tensor for stored in places.values()}
         files = {location: DataFile(memoryview(data).cast("B")) for location, data in self._external.items()}
         uses: dict[str, list[_Use]] = {}
-        for stored, use in self._uses(proto):
+        for stored, use in self._uses(proto, places):
             uses.setdefault(stored, []).append(use)
         taken = {*self._tensors, *(name for node in proto.graph.node for name in node.output)}
         tensors = {**others, **changed}
@@ -145,7 +146,7 @@ class StoredModel:
         _add_sums(proto.graph, sums, taken)
         return Rewritten(Files(proto.SerializeToString(), files), tuple(added))
 
-    def _uses(self, proto: Any) -> Iterator[tuple[str, _Use]]:
+    def _uses(self, proto: Any, places: Mapping[Path, StoredTensor]) -> Iterator[tuple[str, _Use]]:
         """(what the file names there, use) of every input that reads a stored tensor or a tensor of the author's."""
         for node in proto.graph.node:
             dropped = range(len(node.input), len(node.input) + 3)
@@ -153,7 +154,7 @@ class StoredModel:
                 name = node.input[index] if index < len(node.input) else ""
                 if name in self._tensors or (node.output[0], index) in self._readings:
                     yield name, _Use(node, index, self._seen(node, index))
-        for name in read_inside(proto, stored_tensors(proto)):
+        for name in read_inside(proto, places):
             if name in self._tensors:
                 yield name, _Use(None, 0, _Seen(name))
 

@@ -165,10 +165,9 @@ def _open(value: Any) -> Iterator[tuple[str, bool]]:
 
 
 def _drawn(value: Any, extents: Mapping[str, int], spec: Mapping[str, Any]) -> Array:
-    symbols = dict(enumerate(value.type.tensor_type.shape.dim))
     shape = tuple(
         dim.dim_value if dim.dim_value > 0 else extents[dim.dim_param or f"{value.name}.{axis}"]
-        for axis, dim in symbols.items()
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
     )
     source = np.random.default_rng(7)
     dtype = np.dtype(_NUMPY[value.type.tensor_type.elem_type])

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from compiler.frontend.file.stored_tensors import constant_tensor
 from compiler.graph import Array
 
 _EIGHT_BITS = (np.dtype("i1"), np.dtype("u1"))
@@ -26,7 +27,8 @@ def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int
     Returns the names of the Constants, with their elements.
     """
     stored = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location != tensor.EXTERNAL}
-    stored |= {node.output[0]: node.attribute[0].t for node in graph.node if _is_constant(node)}
+    constants = ((node, constant_tensor(node)) for node in graph.node)
+    stored |= {node.output[0]: tensor for node, tensor in constants if tensor is not None}
     arrays: dict[str, Array] = {}
     places: dict[str, int] = {}
     for position, node in enumerate(graph.node):
@@ -52,11 +54,6 @@ def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int
         tensor = numpy_helper.from_array(np.ascontiguousarray(arrays[name]), name)
         graph.node[position].CopyFrom(onnx.helper.make_node("Constant", [], [name], name=label, value=tensor))
     return {name: int(arrays[name].size) for name in ends}
-
-
-def _is_constant(node: Any) -> bool:
-    is_tensor = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
-    return is_tensor and len(node.output) == 1
 
 
 def _array(name: str, stored: Mapping[str, Any], arrays: Mapping[str, Array]) -> Array | None:

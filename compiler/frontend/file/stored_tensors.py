@@ -43,6 +43,14 @@ def stored_tensors(model: Any) -> Mapping[Path, StoredTensor]:
     return tensors
 
 
+def constant_tensor(node: Any) -> Any | None:
+    """The tensor (protobuf) of a Constant node; None for another node, and for one that holds plain numbers."""
+    if node.op_type != "Constant" or len(node.attribute) != 1 or len(node.output) != 1:
+        return None
+    (attribute,) = node.attribute
+    return attribute.t if attribute.name == "value" and attribute.HasField("t") else None
+
+
 _Places = Iterator[tuple[Path, str, Any]]
 
 
@@ -59,9 +67,9 @@ def _in_nodes(nodes: Any, path: Path) -> _Places:
 
 def _constants(nodes: Any, path: Path) -> _Places:
     for position, node in enumerate(nodes):
-        attribute = node.attribute[0] if node.op_type == "Constant" and len(node.attribute) == 1 else None
-        if attribute is not None and attribute.name == "value" and attribute.HasField("t") and node.output:
-            yield (*path, position), node.output[0], attribute.t
+        tensor = constant_tensor(node)
+        if tensor is not None:
+            yield (*path, position), node.output[0], tensor
 
 
 def _in_bodies(nodes: Any, path: Path) -> _Places:
