@@ -7,7 +7,7 @@ root or quotient finite, numbers in order, waves (the bases of Fourier transform
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,9 @@ LEAST_WAVES, LEAST_PERIOD = 4, 16
 """Of fewer rows, or shorter ones, nothing is said."""
 IN_PEAK, PEAK = 0.8, 3
 """A wave has this share of its energy within so many frequencies of its strongest one, whatever window it has."""
+MOST_CHANNELS = 4
+"""Of an image: as many numbers as a normalisation has."""
+_SCALING = frozenset({"add", "div", "mul", "sub"})
 _NOTHING = 1e-12
 """Of the largest row's energy: less is rounding."""
 _GUARDED = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
@@ -27,9 +30,9 @@ _VIEWS = frozenset({"identity", "reshape", "transpose", "broadcast_to"})
 
 def with_fixed_numbers(graph: Graph) -> Graph:
     """The graph with `fixed` at the parameters that are no weights."""
-    readers = graph.consumers()
+    around = _Surroundings(graph, graph.consumers(), graph.producers())
     parameters = {
-        value: replace(parameter, fixed=_reason(graph, value, parameter.to_file(graph.arrays[value]), readers))
+        value: replace(parameter, fixed=_reason(around, value, parameter.to_file(graph.arrays[value])))
         if parameter.may_learn
         else parameter
         for value, parameter in graph.parameters.items()
@@ -37,9 +40,20 @@ def with_fixed_numbers(graph: Graph) -> Graph:
     return replace(graph, parameters=parameters)
 
 
-def _reason(graph: Graph, value: Value, array: Array, readers: Mapping[Value, list[Node]]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """A graph, and which nodes read and make its values."""
+
+    graph: Graph
+    readers: Mapping[Value, list[Node]]
+    producers: Mapping[Value, Node]
+
+
+def _reason(around: _Surroundings, value: Value, array: Array) -> str:
+    if array.size <= MOST_CHANNELS and _acts_on_data(around, value):
+        return "scales or shifts the data before any layer, as a normalisation of inputs does"
     if array.size == 1:
-        return _small(graph, value, abs(float(array.reshape(-1)[0])), readers)
+        return _small(value, abs(float(array.reshape(-1)[0])), around.readers)
     if _in_order(array):
         return "whole numbers in order, such as positions or the middles of bins"
     rows = _rows(array)
@@ -52,7 +66,37 @@ def _reason(graph: Graph, value: Value, array: Array, readers: Mapping[Value, li
     return ""
 
 
-def _small(graph: Graph, value: Value, number: float, readers: Mapping[Value, list[Node]]) -> str:
+def _acts_on_data(around: _Surroundings, value: Value) -> bool:
+    """True if its elements meet nothing but inputs of the model, moved or normalised by other such numbers."""
+    nodes = around.readers.get(value, [])
+    while len(nodes) == 1 and nodes[0].op in _VIEWS:
+        value = nodes[0].output
+        nodes = around.readers.get(value, [])
+    others = [operand for node in nodes for operand in node.inputs if operand != value]
+    is_scaling = all(node.op in _SCALING for node in nodes)
+    return is_scaling and bool(others) and all(_is_data(around, operand) for operand in others)
+
+
+def _is_data(around: _Surroundings, value: Value) -> bool:
+    """An input of the model, or one that is moved, cast, scaled or shifted by a few numbers."""
+    inputs = around.graph.data_inputs()
+    pending, has_input = [value], False
+    while pending:
+        operand = pending.pop()
+        node = around.producers.get(operand)
+        if operand in inputs:
+            has_input = True
+        elif node is None:
+            if around.graph.types[operand].size > MOST_CHANNELS:
+                return False
+        elif node.op in _VIEWS | _SCALING | {"cast"}:
+            pending += node.inputs
+        else:
+            return False
+    return has_input
+
+
+def _small(value: Value, number: float, readers: Mapping[Value, list[Node]]) -> str:
     """A small number that is added to what is divided by, or of which a root or logarithm is taken."""
     added = [node for node in readers.get(value, ()) if node.op in ("add", "maximum")]
     if not 0 < number <= SMALL or not added or len(added) != len(readers[value]):

@@ -13,6 +13,7 @@ from functools import partial, wraps
 from compiler.errors import ModelError
 from compiler.frontend.expansion.bodies import inline_functions
 from compiler.frontend.expansion.bound_values import bind_values
+from compiler.frontend.expansion.integer_types import read_as_int32
 from compiler.frontend.expansion.older_opsets import upgrade
 from compiler.frontend.expansion.real_types import read_as_float32
 from compiler.frontend.exporters.constant_weights import Quantized, lift_weights, settle_eight_bits
@@ -81,6 +82,7 @@ def file_passes(limits: ModelLimits, quantized: Quantized) -> Passes[SourceModel
         as_pass(partial(inline_functions, limits=limits)),  # first: all others see nodes of the standard only
         as_pass(upgrade),  # one version of the standard from here on
         as_pass(read_as_float32),  # before anything asks what holds real numbers
+        as_pass(read_as_int32),  # after float16 and its kin: casts lead to the types that remain
         as_pass(partial(settle_eight_bits, quantized=quantized)),  # says which Constants are no weights
         as_pass(lift_weights),  # what is read from a Constant is then read as from an initializer, by all others
     )

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from compiler.errors import ModelError
 from compiler.external import NO_EXTERNAL, External
-from compiler.frontend.file.eight_bits import dequantize
+from compiler.frontend.file.eight_bits import read_integers
 from compiler.frontend.file.external_data import fill_in
 from compiler.frontend.file.source import free_name
 from compiler.frontend.file.stored_tensors import Path, StoredTensor, read_inside, stored_tensors
@@ -64,7 +64,7 @@ class StoredModel:
         self._proto = onnx.ModelProto.FromString(model)
         self._external = external
         self._outside = fill_in(self._proto, external)
-        dequantize(self._proto.graph, only=origins.parameters)
+        read_integers(self._proto.graph, origins.parameters)
         self._tensors = {stored.name: stored.tensor for stored in stored_tensors(self._proto).values()}
         self._readings = {(reading.node, reading.index): reading for reading in origins.readings}
         self._apart = {reading.stored for reading in origins.readings} - self._tensors.keys()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx.defs
 
+from compiler.frontend.file.integer_arithmetic import RULES as INTEGER_ARITHMETIC
 from compiler.frontend.file.source import OPSETS
 from compiler.frontend.folds import FOLDS
 from compiler.frontend.rows import ROWS
@@ -34,7 +35,10 @@ def page() -> str:
         ", ".join(known),
         "What depends on elements that are only known at run time has no static shape (NonZero, Unique, a run-time k) "
         "and is refused, and so are sequences and control flow that do not fold, strings, signal processing, detection "
-        "post-processing, image decoding, quantized types, and tensors without elements.",
+        "post-processing, image decoding, real types of eight bits, and tensors without elements.",
+        "Arithmetic in integers, as quantizers write it, is computed between roundings of real numbers: "
+        + ", ".join(sorted(op_type for _, op_type in INTEGER_ARITHMETIC))
+        + ".",
     )
     return "\n\n".join(map(_filled, parts)) + "\n"
 

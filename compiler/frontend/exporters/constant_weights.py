@@ -47,7 +47,7 @@ def lift_weights(source: SourceModel) -> SourceModel:
     """The model with weights of Constant nodes among its initializers; unchanged if it has none."""
     stored = {} if source.record is not None else dict(_constants(source.nodes))
     stored = {name: array for name, array in stored.items() if name not in source.constants}
-    weights = dict.fromkeys(_weights(source.nodes, stored))
+    weights = dict.fromkeys([*_weights(source.nodes, stored), *(name for name in stored if name in source.eight_bits)])
     if not weights:
         return source
     if any(array.size > 1 and holds_reals(array) for array in source.initializers.values()):

@@ -7,17 +7,20 @@ Requires: a result of as many elements as the tensor. Ensures: a file is read, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from compiler.frontend.file.integer_arithmetic import has_integer_arithmetic, spell_out
 from compiler.frontend.file.stored_tensors import constant_tensor
 from compiler.graph import Array
 
-_EIGHT_BITS = (np.dtype("i1"), np.dtype("u1"))
+_EIGHT_BITS = ("int4", "int8", "uint4", "uint8")
+_SCALED = (*_EIGHT_BITS, "int16", "int32", "uint16")
+"""What DequantizeLinear scales: biases are stored wider than weights."""
 _Attributes = Mapping[str, Any]
 
 
@@ -53,7 +56,39 @@ def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int
         label = graph.node[position].name
         tensor = numpy_helper.from_array(np.ascontiguousarray(arrays[name]), name)
         graph.node[position].CopyFrom(onnx.helper.make_node("Constant", [], [name], name=label, value=tensor))
+    _drop_unread(graph, stored.keys() & inner)
     return {name: int(arrays[name].size) for name in ends}
+
+
+def _drop_unread(graph: Any, names: Collection[str]) -> None:
+    """Delete those of some stored tensors (protobuf) that nothing reads any more."""
+    unread = set(names) - set(_names_read(graph))
+    for entry in [entry for entry in graph.initializer if entry.name in unread]:
+        graph.initializer.remove(entry)
+
+
+def _names_read(graph: Any) -> Iterator[str]:
+    yield from (value.name for value in graph.output)
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _names_read(attribute.g)
+
+
+def read_integers(graph: Any, learned: Collection[str]) -> None:
+    """Rewrite a graph (protobuf) so that `learned` are Constants of real numbers; the rest stays as it is stored.
+
+    Where such a weight belongs to arithmetic in integers, that of the whole graph is spelled out.
+    """
+    if has_integer_arithmetic(graph):
+        spelled = onnx.GraphProto()
+        spelled.CopyFrom(graph)
+        spell_out(spelled)
+        if dequantize(spelled, learned):
+            graph.CopyFrom(spelled)
+            return
+    dequantize(graph, learned)
 
 
 def _array(name: str, stored: Mapping[str, Any], arrays: Mapping[str, Array]) -> Array | None:
@@ -72,7 +107,8 @@ def _result(node: Any, operands: Sequence[Array | None], start: Array | None) ->
     if rule is None or len(arrays) != len(operands):
         return None
     if start is None:
-        if node.op_type not in ("Cast", "DequantizeLinear") or arrays[0].dtype not in _EIGHT_BITS:
+        types = _SCALED if node.op_type == "DequantizeLinear" else _EIGHT_BITS if node.op_type == "Cast" else ()
+        if str(arrays[0].dtype) not in types:
             return None
         start = arrays[0]
     try:
@@ -89,14 +125,28 @@ def _cast(operands: list[Array], attributes: _Attributes) -> Array | None:
 def _scaled(operands: list[Array], attributes: _Attributes) -> Array | None:
     """(x - zero) * scale, each along an axis or for all."""
     x, scale, *zero = operands
-    if scale.dtype != np.float32 or attributes.get("block_size", 0):
+    if scale.dtype != np.float32:
         return None
-    axis = int(attributes.get("axis", 1))
-    if scale.ndim > 1 or (scale.ndim == 1 and scale.size > 1 and not -x.ndim <= axis < x.ndim):
-        return None
-    shape = [scale.size if place == axis % x.ndim else 1 for place in range(x.ndim)] if scale.size > 1 else []
-    offset = zero[0].astype(np.float32).reshape(shape) if zero else np.float32(0)
-    return np.asarray((x.astype(np.float32) - offset) * scale.reshape(shape), np.float32)
+    axis, block = int(attributes.get("axis", 1)), int(attributes.get("block_size", 0))
+    factor = laid_along(scale, x.shape, axis, block)
+    offset = laid_along(zero[0].astype(np.float32), x.shape, axis, block) if zero else np.float32(0)
+    return np.asarray((x.astype(np.float32) - offset) * factor, np.float32)
+
+
+def laid_along(scale: Array, shape: Sequence[int], axis: int, block: int) -> Array:
+    """A scale, or a zero point, as it broadcasts to `shape`: one number, one along an axis, or one for each block.
+
+    Raises: ValueError where it fits none of these.
+    """
+    if scale.size == 1 and not block:
+        return scale.reshape(())
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"axis {axis} of a tensor of rank {len(shape)}")
+    axis %= len(shape)
+    if block:
+        repeated = scale.repeat(block, axis)
+        return np.asarray(repeated.take(range(shape[axis]), axis))
+    return scale.reshape([scale.size if place == axis else 1 for place in range(len(shape))])
 
 
 def _elementwise(function: Callable[[Array, Array], Array]) -> Callable[[list[Array], _Attributes], Array | None]:

@@ -16,6 +16,7 @@ from compiler.errors import ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.file.eight_bits import dequantize
 from compiler.frontend.file.external_data import fill_in
+from compiler.frontend.file.integer_arithmetic import spell_out
 from compiler.frontend.file.modes import EVALUATION, MODE
 from compiler.frontend.file.prescan import STANDARD_DOMAINS
 from compiler.frontend.file.source import (
@@ -32,6 +33,7 @@ from compiler.frontend.file.source import (
 from compiler.frontend.file.stored_tensors import Path, StoredTensor, stored_tensors
 from compiler.frontend.file.torch_record import told_by, torch_call, torch_record
 from compiler.graph import Array
+from compiler.warnings import CompileWarning
 
 _OTHER_OPSET = "export again in opset 18 (torch.onnx.export(..., opset_version=18), tf2onnx --opset 18)"
 _QUOTED = re.compile(r"'([^']*)'")
@@ -51,6 +53,7 @@ def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
     if graph.sparse_initializer:
         raise UnsupportedOperator("sparse initializers are not supported", where="graph", hint="store them dense")
     elsewhere = fill_in(proto, external)
+    remarks = spell_out(graph)
     eight_bits = dequantize(graph)
     initializers = {
         tensor.name: elsewhere[tensor.name]
@@ -70,6 +73,7 @@ def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
         producer=str(proto.producer_name),
         record=torch_record(graph),
         eight_bits=eight_bits,
+        warnings=tuple(CompileWarning("model.rounding", "model", remark) for remark in remarks),
         functions={
             (_plain(function.domain), str(function.name)): parser.function(function, opset, ("functions", number))
             for number, function in enumerate(proto.functions)

@@ -24,6 +24,7 @@ from compiler.frontend.rows import (
     padding,
     pooling,
     powers,
+    quantization,
     random,
     recurrent,
     reductions,
@@ -57,4 +58,5 @@ ROWS: Mapping[str, Rule] = {
     **attention.ROWS,
     **recurrent.ROWS,
     **fourier.ROWS,
+    **quantization.ROWS,
 }

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
+
+import numpy as np
 
 from compiler.element_types import REAL
 from compiler.errors import ModelShapeError
@@ -52,7 +55,7 @@ def _matmul(call: Call) -> Operand:
     b, transpose_b, has_weight = _right(call)
     a = call.reshape(call.value(0), (1, *a_shape)) if len(a_shape) == 1 else call.value(0)
     b = call.reshape(b, (*b_shape, 1)) if len(b_shape) == 1 else b
-    y = call.emit("matmul", a, b, transpose_a=False, transpose_b=transpose_b)
+    y = _product(call, a, b, transpose_b=transpose_b)
     shape = list(call.shape_of(y))
     if len(a_shape) == 1:
         del shape[-2]
@@ -64,6 +67,32 @@ def _matmul(call: Call) -> Operand:
     if has_weight:
         call.scope.bias_of[y] = call.node.name
     return y
+
+
+def _product(call: Call, a: Value, b: Value, *, transpose_b: bool) -> Value:
+    """a times b, whose batch axes may broadcast in part, such as [2, 4, 8, 8] times [2, 1, 8, 8].
+
+    Matrices of `a` that share one of `b` become rows of one product; what else is shared in part is repeated.
+    """
+    batch = np.broadcast_shapes(call.shape_of(a)[:-2], call.shape_of(b)[:-2])
+    if all(prod(call.shape_of(x)[:-2]) in (1, prod(batch)) for x in (a, b)):
+        return call.emit("matmul", a, b, transpose_a=False, transpose_b=transpose_b)
+    a, b = (call.reshape(x, (*(1,) * (len(batch) + 2 - len(call.shape_of(x))), *call.shape_of(x))) for x in (a, b))
+    rows, columns = call.shape_of(a)[-2], call.shape_of(b)[-2 if transpose_b else -1]
+    apart = batch
+    if call.shape_of(a)[:-2] == batch:
+        while call.shape_of(b)[len(apart) - 1] == 1:
+            apart = apart[:-1]
+        a = call.reshape(a, (*apart, prod(batch[len(apart) :]) * rows, call.shape_of(a)[-1]))
+        b = call.reshape(b, (*call.shape_of(b)[: len(apart)], *call.shape_of(b)[-2:]))
+    a, b = (_repeated(call, x, apart) for x in (a, b))
+    y = call.emit("matmul", a, b, transpose_a=False, transpose_b=transpose_b)
+    return call.reshape(y, (*batch, rows, columns))
+
+
+def _repeated(call: Call, x: Value, batch: tuple[int, ...]) -> Value:
+    shape = (*batch, *call.shape_of(x)[-2:])
+    return x if call.shape_of(x) == shape else call.emit("broadcast_to", x, shape=shape)
 
 
 def _right(call: Call) -> tuple[Value, bool, bool]:

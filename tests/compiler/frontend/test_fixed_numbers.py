@@ -70,6 +70,13 @@ def product(weight: Array) -> Case:
     return nodes, {"x": ("f32", (2, weight.shape[0]))}, {"c": floats(weight), "w": floats(tail)}
 
 
+def normalised(*nodes: onnx.NodeProto, number: Array) -> Case:
+    """Images whose data meets numbers before any layer; `p` holds them."""
+    nodes = (*nodes, node("Flatten", ["p"], ["f"]), node("MatMul", ["f", "w"], ["y"]))
+    weight = np.random.default_rng(1).standard_normal((12, 3))
+    return nodes, {"x": ("f32", (2, 3, 2, 2))}, {"c": floats(number), "w": floats(weight)}
+
+
 def binned(bins: Array) -> Case:
     """A detector's head: the mean of bins by their probabilities."""
     nodes = [
@@ -94,6 +101,15 @@ STAYS: dict[str, tuple[Case, str]] = {
         ),
         "1e-05 keeps",
     ),
+    "a division of the data": (normalised(node("Div", ["x", "c"], ["p"]), number=floats(255.0)), "before any layer"),
+    "means of its channels": (
+        normalised(
+            node("Transpose", ["x"], ["t"], perm=[0, 2, 3, 1]),
+            node("Sub", ["t", "c"], ["p"]),
+            number=floats([0.4, 0.5, 0.6]),
+        ),
+        "before any layer",
+    ),
     "bins": (binned(np.arange(16)), "in order"),
     "cosines": (stem(waves(np.cos)), "waves"),
     "cosines and sines": (stem(np.concatenate([waves(np.cos), -waves(np.sin)])), "waves"),
@@ -104,6 +120,12 @@ LEARNS: dict[str, Case] = {
     "a large addend": guarded(node("Add", ["s", "c"], ["g"]), node("Log", ["g"], ["y"]), number=0.5),
     "a scale": guarded(node("Mul", ["s", "c"], ["y"]), number=1e-3),
     "filters that have learned": stem(torch.nn.init.orthogonal_(torch.empty(33, LENGTH)).numpy()),
+    "a scale of a few channels behind a layer": guarded(node("Relu", ["s"], ["r"]), node("Mul", ["r", "c"], ["y"])),
+    "a scale of many features": (
+        [node("Mul", ["x", "c"], ["h"]), node("MatMul", ["h", "w"], ["y"])],
+        ROWS,
+        {"c": floats(np.linspace(0.5, 1.6, 8)), "w": WEIGHT},
+    ),
     "bins that have learned": binned(np.arange(16) + 0.01 * np.random.default_rng(3).standard_normal(16)),
     "a matrix of no sign": product(np.random.default_rng(2).standard_normal((128, 20))),
     "a matrix of one sign": product(np.abs(np.random.default_rng(2).standard_normal((128, 20)))),

@@ -19,6 +19,7 @@ from tests.compiler.frontend.cases import (
     ordering,
     padding,
     pooling,
+    quantization,
     random,
     recurrent,
     reductions,
@@ -49,6 +50,7 @@ CASES: Sequence[Case] = (
     *attention.cases(),
     *recurrent.cases(),
     *fourier.cases(),
+    *quantization.cases(),
 )
 
 __all__ = ["CASES", "Case"]

@@ -1,0 +1,352 @@
+"""Operators that quantizers write for arithmetic in integers, as arithmetic in real numbers between two roundings.
+
+Rewrites, in the protobuf: a node of `RULES` -> DequantizeLinear of its operands, the operator in real numbers, and
+QuantizeLinear of its result under the same name, where it has integers. Requires: operands and scales as the operator's
+definition orders them. Ensures: values of the standard's definition, up to the order of a sum. Why: weights are then
+stored in one form, which `eight_bits` reads, and what is rounded in a model is rounded in one place.
+
+Source: the standard's definitions, and ONNX Runtime's `ContribOperators.md` for those of the domain com.microsoft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from compiler.frontend.file.source import free_name
+from compiler.frontend.file.stored_tensors import constant_tensor
+from compiler.graph import Array
+
+_VENDOR = "com.microsoft"
+
+
+def has_integer_arithmetic(graph: Any) -> bool:
+    """True for a graph (protobuf) with a node that `spell_out` rewrites."""
+    return any((node.domain, node.op_type) in RULES for node in graph.node)
+
+
+def spell_out(graph: Any) -> tuple[str, ...]:
+    """Rewrite a graph (protobuf) in place; says what of its arithmetic is computed otherwise, a sentence each."""
+    if not has_integer_arithmetic(graph):
+        return ()
+    writer = _Writer(graph)
+    for node in list(graph.node):
+        rule = RULES.get((node.domain, node.op_type))
+        if rule is None or not writer.try_rule(rule, _Call(node)):
+            writer.nodes.append(node)
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in writer.nodes]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(writer.tensors)
+    return tuple(dict.fromkeys(writer.remarks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    node: Any
+
+    def input(self, index: int) -> str:
+        """Name of an input; empty if it is left out."""
+        return str(self.node.input[index]) if index < len(self.node.input) else ""
+
+    def triple(self, first: int) -> tuple[str, str, str]:
+        """Names of an operand, its scale and its zero point, which stand side by side."""
+        return self.input(first), self.input(first + 1), self.input(first + 2)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {entry.name: onnx.helper.get_attribute_value(entry) for entry in self.node.attribute}
+
+
+_Rule = Callable[["_Writer", _Call], bool]
+"""Writes what stands for a node; False where it stays as it is, and the import names it."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """The new nodes and tensors of a graph."""
+
+    graph: Any
+    nodes: list[Any] = field(default_factory=list)
+    tensors: list[Any] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    taken: set[str] = field(init=False)
+    stored: dict[str, Any] = field(init=False)
+    readers: dict[str, list[Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.stored = {tensor.name: tensor for tensor in graph.initializer}
+        constants = ((node, constant_tensor(node)) for node in graph.node)
+        self.stored |= {node.output[0]: tensor for node, tensor in constants if tensor is not None}
+        self.taken = {*self.stored, *(value.name for value in graph.input)}
+        self.taken |= {name for node in graph.node for name in node.output}
+        self.readers = {}
+        for node in graph.node:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+
+    def try_rule(self, rule: _Rule, call: _Call) -> bool:
+        """Write what stands for a node; False, and nothing is written, where the rule does not fit it."""
+        count = len(self.nodes)
+        try:
+            if rule(self, call):
+                return True
+        except (ValueError, TypeError, IndexError, KeyError, ArithmeticError):  # operands that make no sense
+            pass
+        del self.nodes[count:]
+        return False
+
+    def node(self, op_type: str, inputs: Sequence[str], output: str = "", label: str = "", **attributes: Any) -> str:
+        """Append a node of the standard; returns the name of its output."""
+        name = output or free_name(f"{inputs[0] if inputs else op_type}:{op_type.lower()}", self.taken)
+        operands = list(inputs)
+        while operands and not operands[-1]:
+            operands.pop()
+        self.nodes.append(onnx.helper.make_node(op_type, operands, [name], name=label, **attributes))
+        return name
+
+    def tensor(self, wanted: str, array: Array) -> str:
+        """Append a stored tensor; returns its name."""
+        name = free_name(wanted, self.taken)
+        tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        self.tensors.append(tensor)
+        self.stored[name] = tensor
+        return name
+
+    def real(self, operand: str, scale: str, zero: str, axis: int | None = None) -> str:
+        """What integers stand for."""
+        attributes = {} if axis is None else {"axis": axis}
+        return self.node("DequantizeLinear", [operand, scale, zero], **attributes)
+
+    def array(self, name: str) -> Array | None:
+        """A tensor that the file stores; None for what is computed, and for what lies in a data file."""
+        tensor = self.stored.get(name)
+        if tensor is None or tensor.data_location == tensor.EXTERNAL:
+            return None
+        return np.asarray(numpy_helper.to_array(tensor))
+
+    def product(self, a: str, b: str) -> str:
+        """a times b: stored if both are."""
+        arrays = self.array(a), self.array(b)
+        if arrays[0] is None or arrays[1] is None:
+            return self.node("Mul", [a, b])
+        return self.tensor(f"{b}:product", np.asarray(arrays[0].reshape(()) * arrays[1], np.float32))
+
+    def axis_of(self, scale: str, axis: int) -> int | None:
+        """The axis along which a scale lies; None for one that is a single number."""
+        array = self.array(scale)
+        return None if array is None or array.size == 1 else axis
+
+
+def _linear_conv(writer: _Writer, call: _Call) -> bool:
+    """QLinearConv."""
+    x = writer.real(*call.triple(0))
+    weight = writer.real(*call.triple(3), axis=writer.axis_of(call.input(4), 0))
+    bias = call.input(8)
+    if bias:
+        scale = writer.product(call.input(1), call.input(4))
+        bias = writer.real(bias, scale, "", axis=writer.axis_of(scale, 0))
+    y = writer.node("Conv", [x, weight, bias], label=call.node.name, **call.attributes)
+    writer.node("QuantizeLinear", [y, call.input(6), call.input(7)], call.node.output[0])
+    return True
+
+
+def _linear_matmul(writer: _Writer, call: _Call) -> bool:
+    """QLinearMatMul."""
+    a = writer.real(*call.triple(0))
+    b = writer.real(*call.triple(3), axis=writer.axis_of(call.input(4), -1))
+    y = writer.node("MatMul", [a, b], label=call.node.name)
+    writer.node("QuantizeLinear", [y, call.input(6), call.input(7)], call.node.output[0])
+    return True
+
+
+def _integer(op_type: str, scaled_axis: int) -> _Rule:
+    """MatMulInteger and ConvInteger: a product of integers, which a Cast and a Mul with the scales follow.
+
+    The weight's scale moves from the Mul to the weight, so that what learns is in the units of the real model.
+    """
+
+    def rule(writer: _Writer, call: _Call) -> bool:
+        readers = writer.readers.get(call.node.output[0], [])
+        if not readers or any(reader.op_type != "Cast" for reader in readers):
+            return False  # integers that something else reads: the import names the node
+        unit = writer.tensor("one", np.float32(1))
+        scale = _scale_behind(writer, readers, call.input(1)) or unit
+        x = writer.real(call.input(0), unit, call.input(2))
+        weight = writer.real(call.input(1), scale, call.input(3), axis=writer.axis_of(scale, scaled_axis))
+        writer.node(op_type, [x, weight], call.node.output[0], label=call.node.name, **call.attributes)
+        return True
+
+    return rule
+
+
+def _scale_behind(writer: _Writer, casts: Sequence[Any], weight: str) -> str:
+    """The weight's stored scale, taken out of the Mul behind a product; empty unless that is plain."""
+    if len(casts) != 1 or weight not in writer.stored:
+        return ""
+    scalings = writer.readers.get(casts[0].output[0], [])
+    if len(scalings) != 1 or scalings[0].op_type != "Mul":
+        return ""
+    factors = [name for name in scalings[0].input if name != casts[0].output[0]]
+    if len(factors) != 1:
+        return ""
+    if writer.array(factors[0]) is not None:
+        return _taken_out(scalings[0], factors[0])
+    product = next((node for node in writer.graph.node if factors[0] in node.output), None)
+    if product is None or product.op_type != "Mul" or len(writer.readers[factors[0]]) != 1:
+        return ""
+    stored = [name for name in product.input if writer.array(name) is not None]
+    return _taken_out(product, stored[0]) if len(stored) == 1 else ""
+
+
+def _taken_out(product: Any, scale: str) -> str:
+    """Make of a Mul an Identity of what it scales; returns the scale."""
+    remaining = [name for name in product.input if name != scale]
+    product.op_type = "Identity"
+    del product.input[:]
+    product.input.extend(remaining)
+    return scale
+
+
+def _dynamic_matmul(writer: _Writer, call: _Call) -> bool:
+    """DynamicQuantizeMatMul(A, B, scale of B, zero point of B, bias)."""
+    a = call.input(0)
+    names = [free_name(f"{a}:{part}", writer.taken) for part in ("steps", "scale", "zero")]
+    writer.nodes.append(onnx.helper.make_node("DynamicQuantizeLinear", [a], names))
+    return _scaled_matmul(writer, call, tuple(names), (call.input(1), call.input(2), call.input(3)), call.input(4))
+
+
+def _matmul_to_real(writer: _Writer, call: _Call) -> bool:
+    """MatMulIntegerToFloat(A, B, scale of A, scale of B, zero point of A, zero point of B, bias)."""
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = (call.input(index) for index in range(7))
+    return _scaled_matmul(writer, call, (a, a_scale, a_zero), (b, b_scale, b_zero), bias)
+
+
+def _scaled_matmul(writer: _Writer, call: _Call, a: Sequence[str], b: Sequence[str], bias: str) -> bool:
+    x = writer.real(*a)
+    weight = writer.real(*b, axis=writer.axis_of(b[1], -1))
+    name, output = call.node.name, call.node.output[0]
+    if bias:
+        writer.node("Add", [writer.node("MatMul", [x, weight], label=name), bias], output)
+    else:
+        writer.node("MatMul", [x, weight], output, label=name)
+    return True
+
+
+def _gemm(writer: _Writer, call: _Call) -> bool:
+    """QGemm(A, scale, zero, B, scale, zero, C, scale of the result, its zero)."""
+    a = writer.real(*call.triple(0))
+    axis = 0 if call.attributes.get("transB", 0) else 1
+    b = writer.real(*call.triple(3), axis=writer.axis_of(call.input(4), axis))
+    c = call.input(6)
+    if c:
+        scale = writer.product(call.input(1), call.input(4))
+        c = writer.real(c, scale, "", axis=writer.axis_of(scale, -1))
+    result = call.node.output[0]
+    y = writer.node("Gemm", [a, b, c], "" if call.input(7) else result, label=call.node.name, **call.attributes)
+    if call.input(7):
+        writer.node("QuantizeLinear", [y, call.input(7), call.input(8)], result)
+    return True
+
+
+def _operands(op_type: str, count: int) -> _Rule:
+    """An operator of `count` operands, each with its scale and zero point, then those of the result."""
+
+    def rule(writer: _Writer, call: _Call) -> bool:
+        reals = [writer.real(*call.triple(3 * operand)) for operand in range(count)]
+        y = writer.node(op_type, reals, label=call.node.name, **call.attributes)
+        writer.node("QuantizeLinear", [y, *call.triple(3 * count)[:2]], call.node.output[0])
+        return True
+
+    return rule
+
+
+def _pool(op_type: str) -> _Rule:
+    """A pool of images whose channels come first."""
+    pooled = _operands(op_type, 1)
+
+    def rule(writer: _Writer, call: _Call) -> bool:
+        attributes = [entry for entry in call.node.attribute if entry.name == "channels_last"]
+        if attributes and attributes[0].i:
+            return False
+        for entry in attributes:
+            call.node.attribute.remove(entry)
+        return pooled(writer, call)
+
+    return rule
+
+
+def _concat(writer: _Writer, call: _Call) -> bool:
+    """QLinearConcat(scale of the result, its zero, then each operand with both of its own)."""
+    reals = [writer.real(*call.triple(first)) for first in range(2, len(call.node.input), 3)]
+    y = writer.node("Concat", reals, label=call.node.name, **call.attributes)
+    writer.node("QuantizeLinear", [y, call.input(0), call.input(1)], call.node.output[0])
+    return True
+
+
+def _lstm(writer: _Writer, call: _Call) -> bool:
+    """DynamicQuantizeLSTM: LSTM's operands, W and R with their last two axes exchanged, then scales and zero points.
+
+    The kernel also rounds what it multiplies with the weights, at each step of the sequence; here that stays real.
+    """
+    weights = []
+    for place, first in ((1, 8), (2, 10)):
+        names = call.input(place), call.input(first), call.input(first + 1)
+        arrays = [writer.array(name) for name in names]
+        if any(array is None for array in arrays):
+            return False
+        stored, scale, zero = (array for array in arrays if array is not None)
+        scale, zero = (part.reshape(len(stored), 1, -1) for part in (scale, zero))
+        real = (stored.astype(np.float32) - zero.astype(np.float32)) * scale
+        weights.append((names, np.asarray(real.transpose(0, 2, 1), np.float32)))
+    reals = [_stored_as_rows(writer, names, array) for names, array in weights]
+    inputs = [call.input(0), *reals, *(call.input(index) for index in range(3, 8))]
+    operands = list(inputs)
+    while not operands[-1]:
+        operands.pop()
+    node = onnx.helper.make_node("LSTM", operands, list(call.node.output), name=call.node.name, **call.attributes)
+    writer.nodes.append(node)
+    writer.remarks.append("a quantized LSTM rounds what it multiplies at each step, which is computed in float32 here")
+    return True
+
+
+def _stored_as_rows(writer: _Writer, names: Sequence[str], real: Array) -> str:
+    """A stored weight in eight bits whose rows are an LSTM's; `real` is what it stands for, [directions, rows, width].
+
+    One scale for each row of each direction does not fit DequantizeLinear's one axis: arithmetic says it.
+    """
+    stored, scale, zero = (writer.array(name) for name in names)
+    assert stored is not None
+    assert scale is not None
+    assert zero is not None
+    directions = len(real)
+    rows = writer.tensor(f"{names[0]}:rows", stored.transpose(0, 2, 1))
+    factors = writer.tensor(f"{names[1]}:rows", scale.astype(np.float32).reshape(directions, -1, 1))
+    zeros = writer.tensor(f"{names[2]}:rows", zero.astype(np.float32).reshape(directions, -1, 1))
+    whole = writer.node("Cast", [rows], to=onnx.TensorProto.FLOAT)
+    return writer.node("Mul", [writer.node("Sub", [whole, zeros]), factors])
+
+
+RULES: Mapping[tuple[str, str], _Rule] = {
+    ("", "ConvInteger"): _integer("Conv", 0),
+    ("", "MatMulInteger"): _integer("MatMul", -1),
+    ("", "QLinearConv"): _linear_conv,
+    ("", "QLinearMatMul"): _linear_matmul,
+    (_VENDOR, "DynamicQuantizeLSTM"): _lstm,
+    (_VENDOR, "DynamicQuantizeMatMul"): _dynamic_matmul,
+    (_VENDOR, "MatMulIntegerToFloat"): _matmul_to_real,
+    (_VENDOR, "QGemm"): _gemm,
+    (_VENDOR, "QLinearAdd"): _operands("Add", 2),
+    (_VENDOR, "QLinearAveragePool"): _pool("AveragePool"),
+    (_VENDOR, "QLinearConcat"): _concat,
+    (_VENDOR, "QLinearGlobalAveragePool"): _pool("GlobalAveragePool"),
+    (_VENDOR, "QLinearLeakyRelu"): _operands("LeakyRelu", 1),
+    (_VENDOR, "QLinearMul"): _operands("Mul", 2),
+    (_VENDOR, "QLinearSigmoid"): _operands("Sigmoid", 1),
+}
