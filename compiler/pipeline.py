@@ -188,8 +188,10 @@ def lower_both(forward: Graph, training: TrainingGraph) -> tuple[Program, ...]:
 
 
 def _lower_step(training: TrainingGraph, name: ProgramName) -> Program:
+    """Calls of a step, which gives its loss alone: what the model answers may be written over by its gradient."""
     inputs = (*training.data_inputs, *training.label_arrays, *training.hyper)
-    return lower(training.graph, name, inputs=inputs, outputs=training.results)
+    outputs = tuple(value for value in training.graph.outputs if value not in training.results[1:])
+    return lower(replace(training.graph, outputs=outputs), name, inputs=inputs, outputs=(training.loss,))
 
 
 def _read(model: bytes, settings: BuildSettings, external: External, trace: Trace) -> Source:

@@ -16,9 +16,10 @@ from compiler.identity import compiler_identity
 from compiler.kernels.alignment import aligned
 from compiler.kernels.spec import KernelSpec, MatmulSpec, signature
 from compiler.placement.attempts import Attempt
+from compiler.placement.limits import refusal_of
 from compiler.placement.packed_weights import pack_weights, plan_packing
 from compiler.program.lower_peak import live_bytes
-from compiler.program.memory import check_budget, check_limit, plan_memory
+from compiler.program.memory import plan_memory
 from compiler.program.program import KernelCall, MemoryPlan, Program, StateTensor
 from compiler.program.verify import find_problem
 from compiler.rewriting.passes import VERIFY, Trace
@@ -104,7 +105,7 @@ def place_programs(
         for attempt in chain((first,), first.finer()):
             placed = _placed(programs, state, attempt, settings, kernels, trace)
             ways.append(_way(placed))
-            refusal = _refusal(placed.memory, settings)
+            refusal = refusal_of(placed.programs, placed.memory, settings)
             if refusal is None:
                 _check(placed.programs)
                 return replace(placed, ways=cache(partial(_curve, ways, programs, state, left, settings, kernels)))
@@ -130,19 +131,6 @@ def _curve(
     return (*tried, *others)
 
 
-def _refusal(memory: MemoryPlan, settings: BuildSettings) -> DoesNotFit | None:
-    """Why a way is not taken. Raises: DoesNotFit, if no other would be."""
-    limit_bytes = settings.spec.memory_limit_bytes
-    if limit_bytes is None:
-        check_budget(memory, settings.target)
-        return None
-    try:
-        check_limit(memory, limit_bytes)
-    except DoesNotFit as refusal:
-        return refusal
-    return None
-
-
 def _placed(
     programs: Sequence[Program],
     state: Sequence[StateTensor],
@@ -165,7 +153,7 @@ def _placed(
         choice = choices.get(signature(call.spec), DEFAULT) if choices else DEFAULT  # a signature takes its time
         return kernels.scratch_bytes(call.spec, choice)
 
-    placed, memory = plan_memory(packed, packing.state, scratch_bytes, None)
+    placed, memory = plan_memory(packed, packing.state, scratch_bytes)
     return Placed(attempt.name, placed, packing.state, memory.moved(target.space), measured, frugal)
 
 

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from compiler.kernels.affine import is_identity
 from compiler.kernels.alignment import aligned
-from compiler.kernels.spec import MapSpec
+from compiler.program.in_place import overwritable
 from compiler.program.program import KernelCall, Program
 from compiler.values import Value
 
@@ -105,17 +104,11 @@ class _Lives:
 def _may_write_over(
     program: Program, call: KernelCall, kept: frozenset[Value], sizes: dict[Value, int]
 ) -> Iterator[Value]:
-    """As the memory plan decides it, apart from the order (`compiler.program.memory`)."""
-    spec = call.spec
-    if not isinstance(spec, MapSpec) or len(call.outputs) != 1 or call.outputs[0] in program.aliases:
+    """As the memory plan decides it, apart from the order, of results that are made as a whole."""
+    if len(call.outputs) != 1 or call.outputs[0] in program.aliases or call.outputs[0] in kept:
         return
-    if call.outputs[0] in kept or not is_identity(spec.outputs[0], spec.extents):
-        return
-    roots = [program.root(name) for name in call.inputs]
-    for own, access in zip(roots, spec.inputs, strict=True):
-        same_size = access.type.size_bytes == spec.outputs[0].type.size_bytes
-        free = own in sizes and own not in kept and own not in program.inputs
-        if same_size and free and roots.count(own) == 1 and is_identity(access, spec.extents):
+    for own in map(program.root, overwritable(program, call)):
+        if own in sizes and own not in kept and own not in program.inputs:
             yield own
 
 

@@ -109,11 +109,17 @@ class _Memory:
 
     program: Program
     made: frozenset[Value] = frozenset()
+    in_parts: frozenset[Value] = frozenset()
+    """Values of which calls make parts, each of them an alias of it."""
     before: frozenset[Value] = frozenset()
     held: dict[Value, list[_Range]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.made = frozenset(value for call in self.program.calls for value in call.outputs)
+        types, aliases = self.program.types, self.program.aliases
+        homes = {value: aliases[value].value for value in self.made if value in aliases}
+        parts = {home for value, home in homes.items() if types[value].size_bytes < types[home].size_bytes}
+        self.in_parts = frozenset(parts - self.made)
         self.before = frozenset((*self.program.inputs, *self.program.state))
 
     def run(self, call: KernelCall) -> str:
@@ -140,15 +146,13 @@ class _Memory:
         wanted, name_of = self._range(value), self.program.name_of
         found = sorted((own for own in self.held.get(wanted.root, ()) if own.meets(wanted)), key=lambda own: own.first)
         chain = list(self._chain(value))
-        maker = next((name for name in chain if name in self.made), None)
+        maker = next((name for name in chain if name in self.made or name in self.in_parts), None)
         if maker is None and wanted.root in self.before:
             return f"reads {name_of(value)} after {name_of(found[0].value)} has overwritten it" if found else ""
-        whole = self.program.types[wanted.root].size_bytes
         for own in found:
-            # Without a maker the value was made in parts, each of them an alias of it, or of what it is a view of.
             alias = self.program.aliases.get(own.value)
-            part = alias is not None and alias.value in chain and own.end - own.first < whole
-            if own.value != maker and not (maker is None and part):
+            is_part = maker in self.in_parts and alias is not None and alias.value == maker
+            if own.value != maker and not is_part:
                 return f"reads {name_of(value)} after {name_of(own.value)} has overwritten it"
         gapless = all(one.end == other.first for one, other in pairwise(found))
         if not found or not gapless or found[0].first > wanted.first or found[-1].end < wanted.end:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.call_passes import call_passes
-from compiler.errors import DoesNotFit, PlanError
+from compiler.errors import PlanError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
@@ -85,7 +85,7 @@ def test_program_on_its_arena_means_what_the_plain_graph_means(case: str) -> Non
     plan = resolve_plan(forward, _plan(preset))
     training = derive_training_step(forward, plan, spec)
     programs, state = make_programs(forward, training, PASSES)
-    programs, memory = plan_memory(programs, state, lambda call: 192, None)
+    programs, memory = plan_memory(programs, state, lambda call: 192)
     feeds = _feeds(training)
 
     exact_step = add_optimizer(differentiate(attach_loss(plain, spec.loss), plan), spec.optimizer, plan)
@@ -115,7 +115,7 @@ def test_no_two_live_values_overlap(case: str) -> None:
     forward = run_passes(_graph(name, options), FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, _plan(preset)), spec)
     programs, state = make_programs(forward, training, PASSES)
-    programs, memory = plan_memory(programs, state, lambda call: 100, None)
+    programs, memory = plan_memory(programs, state, lambda call: 100)
     for program in programs:
         spans = [
             (memory.live[key], memory.placements[key])
@@ -150,7 +150,7 @@ def test_gradients_die_at_once() -> None:
     forward = run_passes(_graph("mcunet", {"resolution": 16}), FORWARD_PASSES)
     training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
     programs, state = make_programs(forward, training, PASSES)
-    programs, memory = plan_memory(programs, state, lambda call: 0, None)
+    programs, memory = plan_memory(programs, state, lambda call: 0)
     keys: list[tuple[ProgramName, Value]] = [
         ("train", programs[0].root(value)) for value in training.gradients.values()
     ]
@@ -171,20 +171,10 @@ def test_sparse_plan_saves_memory_and_work() -> None:
     for name, plan in plans.items():
         training = derive_training_step(forward, resolve_plan(forward, plan), SGD)
         programs, state = make_programs(forward, training, PASSES)
-        placed, memory = plan_memory(programs, state, lambda call: 0, None)
+        placed, memory = plan_memory(programs, state, lambda call: 0)
         peak[name], flops[name] = memory.arena_bytes, sum(call.flops for call in placed[0].calls)
     assert peak["sparse"] < peak["full"] / 2
     assert flops["half"] < flops["sparse"] < flops["full"]
-
-
-def test_budget_is_enforced_with_advice() -> None:
-    forward = run_passes(_graph("mlp", {}), FORWARD_PASSES)
-    training = derive_training_step(forward, resolve_plan(forward, _plan("full")), SGD)
-    programs, state = make_programs(forward, training, PASSES)
-    with pytest.raises(DoesNotFit, match="lower the batch") as caught:
-        plan_memory(programs, state, lambda call: 0, 1000)
-    assert caught.value.limit_bytes == 1000
-    assert caught.value.needed_bytes > 1000
 
 
 def test_unknown_parameter_names_its_neighbours() -> None:

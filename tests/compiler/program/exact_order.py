@@ -30,7 +30,7 @@ ENOUGH = 20_000
 def peak_of(program: Program, state: Sequence[StateTensor], order: Sequence[int] | None = None) -> int:
     """Live bytes at the peak, by the memory planner: of the program as it stands, or in another order."""
     calls = program.calls if order is None else tuple(program.calls[i] for i in order)
-    return plan_memory((replace(program, calls=calls),), state, lambda call: 0, None)[1].bound_bytes
+    return plan_memory((replace(program, calls=calls),), state, lambda call: 0)[1].bound_bytes
 
 
 class Orders:

@@ -28,7 +28,7 @@ COSTS = load("x86-64-v4").costs
 
 
 def _arena_bytes(step: SmallStep, positions: list[int]) -> int:
-    _, memory = plan_memory((repeat_calls(step.train, positions),), step.state, lambda call: 0, None)
+    _, memory = plan_memory((repeat_calls(step.train, positions),), step.state, lambda call: 0)
     return memory.arena_bytes
 
 

@@ -23,7 +23,7 @@ Results = dict[Value, np.ndarray]
 
 def results(step: SmallStep, train: Program) -> tuple[Results, int]:
     """What a train program makes and leaves behind, and its arena."""
-    placed, memory = plan_memory((train,), step.state, lambda call: 192, None)
+    placed, memory = plan_memory((train,), step.state, lambda call: 192)
     machine = Machine(memory, step.state, step.arrays)
     machine.load_state(placed[0])
     found = machine.run(placed[0], feeds_of(placed[0]))

@@ -134,7 +134,7 @@ def _check_groupings(graph: Graph, preset: SparsePlan, spec: TrainingSpec, least
     arrays = {**forward.arrays, **training.graph.arrays}
 
     def results(programs: tuple[Program, ...]) -> tuple[Results, int]:
-        placed, memory = plan_memory(programs, state, lambda call: 192, None)
+        placed, memory = plan_memory(programs, state, lambda call: 192)
         machine = Machine(memory, state, arrays)
         machine.load_state(placed[0])
         found: Results = {("infer", key): array for key, array in machine.run(placed[1], feeds_of(placed[1])).items()}

@@ -97,7 +97,7 @@ def results(programs: tuple[Program, ...], state: Sequence[StateTensor], arrays:
     """What programs give, and leave in their state, on the planned bytes."""
     for program in programs:
         assert not find_problem(program)
-    placed, memory = plan_memory(programs, state, lambda call: 192, None)
+    placed, memory = plan_memory(programs, state, lambda call: 192)
     machine = Machine(memory, state, arrays)
     machine.load_state(placed[0])
     found: Results = {("infer", key): array for key, array in machine.run(placed[1], feeds_of(placed[1])).items()}
@@ -166,7 +166,7 @@ def test_strips_are_never_in_memory_all_at_once() -> None:
     strips = {value for value in split.types if value.role == "strip" and value.of in hidden and not value.kind}
     assert len(strips) == 4 * len(hidden)
     assert all(4 * split.types[value].size == programs[0].types[value.of].size for value in strips if value.of)
-    (placed,), memory = plan_memory((split,), state, lambda call: 0, None)
+    (placed,), memory = plan_memory((split,), state, lambda call: 0)
     lives = [memory.live["train", root] for root in {placed.root(value) for value in strips}]
     alive = [sum(first <= position <= last for first, last in lives) for position in range(len(split.calls))]
     assert 1 <= max(alive) <= 2
