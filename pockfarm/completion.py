@@ -55,14 +55,14 @@ def _completer(action: argparse.Action) -> Completer | None:
 
 
 def _targets(**_: Any) -> Sequence[str]:
-    from pockfarm.commands.local import load_local
+    from pockfarm.commands.extras import load_local
 
     return ["host", *(row[0] for row in load_local().target_rows())]
 
 
 def _plans(prefix: str = "", **_: Any) -> Sequence[str]:
     """Presets, and files of this folder that may hold a plan."""
-    from pockfarm.commands.local import load_local
+    from pockfarm.commands.extras import load_local
 
     here = Path(prefix or ".")
     folder = here if here.is_dir() else here.parent

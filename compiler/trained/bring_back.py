@@ -9,15 +9,19 @@ import tarfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from compiler.bundle.archive import MANIFEST, ORIGINS, WEIGHTS
+from compiler.bundle.content import write_file
 from compiler.errors import ModelError
 from compiler.external import NO_EXTERNAL, External
 from compiler.origins import Adapter, FoldedNorm, Origins
 from compiler.tensors import Array
 from compiler.trained.adapters import KeptApart, kept_apart, merged
-from compiler.trained.checkpoints import Held, same_bits, tensors_of
+from compiler.trained.checkpoints import Held, same_bits, tensors_file, tensors_of
 from compiler.trained.files import Files
 from compiler.trained.norms import unfold
 from compiler.trained.stored import StoredModel
@@ -48,6 +52,14 @@ class Trained:
     """The model's digest, as the bundle knows it."""
     created: Mapping[str, Array]
     """Biases that the plan gave to layers which the model has without, whether they changed or not."""
+
+    def save_parameters(self, path: Path) -> None:
+        """Write `parameters` as safetensors; reals are float32, whatever the file holds them in. Raises: OSError."""
+        tensors = {
+            name: array.astype(np.float32, copy=False) if array.dtype.kind == "f" else array
+            for name, array in self.parameters.items()
+        }
+        write_file(path, tensors_file(tensors))
 
 
 def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External = NO_EXTERNAL) -> Trained:
@@ -125,6 +137,11 @@ def adapter_of(bundle: Held, checkpoint: Held) -> KeptApart:
 def adapters_of(bundle: Held) -> tuple[Adapter, ...]:
     """The adapters of a bundle's plan."""
     return _origins(bundle).adapters
+
+
+def folded_in(bundle: Held) -> tuple[str, ...]:
+    """The tensors of a bundle's checkpoints into which norms are folded: not as the model's file has them."""
+    return tuple(dict.fromkeys(name for norm in _origins(bundle).norms for name in (norm.weight, norm.bias) if name))
 
 
 def created_in(bundle: Held) -> tuple[str, ...]:

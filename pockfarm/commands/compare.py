@@ -9,8 +9,8 @@ from typing import Any
 
 from device_agents.figures.told import verdict_of
 from device_agents.wire import EFFECT, MOST_BUNDLES, Comparison, from_json
+from pockfarm.commands.extras import load_local
 from pockfarm.commands.farm import connect, farm_command, wait_for
-from pockfarm.commands.local import load_local
 from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
 from pockfarm.commands.tune import digest_of

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from pockfarm.commands.extras import load_fine_tuning
 from pockfarm.commands.output import files_text, show
-from pockfarm.errors import UsageError
 
 
 def add_delta(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -23,16 +21,8 @@ def add_delta(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.set_defaults(run=_delta)
 
 
-def load_deltas() -> ModuleType:
-    """`pockfarm.fine_tuning.deltas`, which needs NumPy. Raises: UsageError without."""
-    try:
-        return importlib.import_module("pockfarm.fine_tuning.deltas")
-    except ModuleNotFoundError as problem:
-        raise UsageError(f"this needs the extra `fine-tune` ({problem})") from None
-
-
 def _delta(options: argparse.Namespace) -> int:
-    deltas = load_deltas()
+    deltas = load_fine_tuning("deltas")
     if options.trained is not None:
         written = deltas.write_chunks(options.out, [deltas.delta_of(options.base, options.trained)])
     else:

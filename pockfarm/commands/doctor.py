@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pockfarm.commands.local import load_local
+from pockfarm.commands.extras import load_local
 from pockfarm.commands.shown import show, shown_command
 from pockfarm.doctor import Finding, farm_findings, findings_text, installation_findings, is_well, reach
 from pockfarm.errors import UsageError

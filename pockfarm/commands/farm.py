@@ -13,12 +13,12 @@ from device_agents.wire import MODES, RunSettings
 from device_agents.wire.disk import is_full
 from pockfarm.cited import cited
 from pockfarm.client.wanted import target_named
-from pockfarm.commands.deltas import load_deltas
+from pockfarm.commands.extras import load_fine_tuning
 from pockfarm.commands.filters import add_state_options
 from pockfarm.commands.ids import device_id
 from pockfarm.commands.local import (
     add_recipe_options,
-    load_adapters,
+    check_model,
     plan_source,
     print_warnings,
     source,
@@ -86,6 +86,8 @@ def add_weights(subparsers: argparse._SubParsersAction[Any]) -> None:
     command.add_argument("--out", type=Path, metavar="F.safetensors")
     command.add_argument("--adapter", type=Path, metavar="DIR", help="what peft loads, of a plan with lora")
     command.add_argument("--delta", action="store_true", help="only what the run changed of the bundle's weights")
+    words = "the model that was compiled: --out gets its own parameters, or as F.onnx the model with them"
+    command.add_argument("--model", type=Path, metavar="MODEL.onnx", help=words)
 
 
 def add_dataset(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -220,17 +222,23 @@ def _weights(options: argparse.Namespace) -> int:
         raise UsageError("say where to: --out F.safetensors, or --adapter DIR for what peft loads")
     if options.delta and options.out is None:
         raise UsageError("--delta writes a file: say which with --out F.safetensors")
+    if options.delta and options.model is not None:
+        raise UsageError("--delta is of the bundle's weights, --model of the model's: give one of them")
+    check_model(options.model, options.out, "--out")
     with connect(options) as farm:
         data = farm.weights(options.run_id)
-        needs_bundle = options.adapter is not None or options.delta
+        needs_bundle = options.adapter is not None or options.delta or options.model is not None
         bundle = farm.bundle_bytes(farm.run(options.run_id).bundle_digest) if needs_bundle else b""
     files: list[Json] = []
-    if options.out is not None:
-        written = load_deltas().delta_of(bundle, data) if options.delta else data
+    if options.model is not None:
+        load_fine_tuning("trained_files").save_trained(options.model, bundle, data, options.out)
+        files.append({"file": str(options.out), "bytes": options.out.stat().st_size})
+    elif options.out is not None:
+        written = load_fine_tuning("deltas").delta_of(bundle, data) if options.delta else data
         _write(options.out, written)
         files.append({"file": str(options.out), "bytes": len(written)})
     if options.adapter is not None:
-        load_adapters().save_adapter_of(bundle, data, options.adapter)
+        load_fine_tuning("adapter_files").save_adapter_of(bundle, data, options.adapter)
         files.append({"file": str(options.adapter)})
     return show(options, files, lambda: files_text(files))
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import re
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from device_agents.wire import LOCAL_MODES
+from pockfarm.commands.extras import load_fine_tuning, load_local
 from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, check_validation, chosen_settings
 from pockfarm.commands.waiting import RunProgress
@@ -72,6 +71,8 @@ def add_exec(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     command.add_argument("--save", type=Path, metavar="F", help="write a checkpoint with the optimizer's state")
     command.add_argument("--export", type=Path, metavar="F", help="write the trained parameters alone")
+    words = "the model that the bundle is of: --export writes its own parameters, or to F.onnx the model with them"
+    command.add_argument("--model", type=Path, metavar="MODEL.onnx", help=words)
     command.add_argument("--adapter", type=Path, metavar="DIR", help="write what peft loads, of a plan with lora")
     command.add_argument("--out", type=Path, metavar="F.npy", help="where infer writes the logits")
     words = "leave here, every --checkpoint-every seconds, what --resume goes on from; train only"
@@ -198,21 +199,38 @@ def _exec(options: argparse.Namespace) -> int:
     if settings.checkpoint_s is not None and options.checkpoint is None:
         raise UsageError("--checkpoint-every needs --checkpoint F, the file that they go to")
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
+    check_model(options.model, options.export, "--export")
     if options.adapter is not None:
-        load_adapters().check_has_adapters(options.bundle)
+        load_fine_tuning("adapter_files").check_has_adapters(options.bundle)
     chosen = local.ExecOptions(settings, **{name: getattr(options, name) for name in names})
     with tempfile.TemporaryDirectory(prefix="pockfarm-exec-") as folder:
         if options.weights is not None:
             chosen = dataclasses.replace(chosen, weights=_start(options.weights, options.bundle, Path(folder)))
-        if options.adapter is not None:
-            chosen = dataclasses.replace(chosen, export=options.export or Path(folder) / "trained.safetensors")
+        if options.model is not None or (options.adapter is not None and options.export is None):
+            chosen = dataclasses.replace(chosen, export=Path(folder) / "trained.safetensors")
         with Waiting() as waiting:
-            report = local.execute(options.bundle, chosen, on_event=RunProgress(waiting, settings.steps).event)
+            progress = RunProgress(waiting, settings.steps)
+            if options.export is not None and options.model is None:
+                remark = load_fine_tuning("trained_files").remark_on(options.bundle)
+                if remark:
+                    waiting.say(f"warning: --export: {remark}")
+            report = local.execute(options.bundle, chosen, on_event=progress.event)
         if options.adapter is not None:
             trained = local.read(chosen.export)
-            load_adapters().save_adapter_of(local.read(options.bundle), trained, options.adapter)
+            load_fine_tuning("adapter_files").save_adapter_of(local.read(options.bundle), trained, options.adapter)
+        if options.model is not None:
+            bundle, trained = local.read(options.bundle), local.read(chosen.export)
+            load_fine_tuning("trained_files").save_trained(options.model, bundle, trained, options.export)
     show(options, report, lambda: report_text(report, with_kernels=options.kernels))
     return Failed.exit_code if is_diverged(report) else 0
+
+
+def check_model(model: Path | None, out: Path | None, option: str) -> None:
+    """Whether `--model` and where weights go fit each other. Raises: UsageError."""
+    if model is not None and out is None:
+        raise UsageError(f"--model says of which model weights are written: say where to with {option} F.safetensors")
+    if model is None and out is not None and out.suffix == ".onnx":
+        raise UsageError(f"{option} {out}: name the model that takes the weights with --model MODEL.onnx")
 
 
 def _targets(options: argparse.Namespace) -> int:
@@ -227,27 +245,9 @@ def _targets(options: argparse.Namespace) -> int:
 
 def _start(weights: Path, bundle: Path, folder: Path) -> Path:
     """The file of weights that a binary takes; an adapter of peft's becomes one."""
-    start = load_adapters().start_of(weights, bundle)
+    start = load_fine_tuning("adapter_files").start_of(weights, bundle)
     if start is None:
         return weights
     made = folder / "start.safetensors"
     made.write_bytes(start)
     return made
-
-
-def load_adapters() -> ModuleType:
-    """`pockfarm.fine_tuning.adapter_files`, which needs NumPy and onnx."""
-    try:
-        return importlib.import_module("pockfarm.fine_tuning.adapter_files")
-    except ImportError as problem:
-        advice = "in a checkout of the repository: python -m pip install -c constraints.txt '.[fine-tune]'"
-        raise UsageError(f"this needs NumPy and onnx ({problem}); {advice}") from None
-
-
-def load_local() -> ModuleType:
-    """`pockfarm.local`, which needs the compiler and the agent installed."""
-    try:
-        return importlib.import_module("pockfarm.local")
-    except ImportError as problem:
-        advice = "in a checkout of the repository: python -m pip install -c constraints.txt '.[worker,agent]'"
-        raise UsageError(f"this needs the compiler ({problem}); {advice}") from None

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pockfarm.commands.local import add_recipe_options, load_local, plan_source, source
+from pockfarm.commands.extras import load_local
+from pockfarm.commands.local import add_recipe_options, plan_source, source
 from pockfarm.commands.output import show
 from pockfarm.plan_text import explanation_text
 from pockfarm.sources import file_or_input

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pockfarm.commands.local import add_recipe_options, load_local, plan_source, print_warnings, source
+from pockfarm.commands.extras import load_local
+from pockfarm.commands.local import add_recipe_options, plan_source, print_warnings, source
 from pockfarm.commands.output import files_text, show
 from pockfarm.errors import UsageError
 from pockfarm.sources import file_or_input

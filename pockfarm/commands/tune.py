@@ -7,8 +7,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from pockfarm.commands.extras import load_local
 from pockfarm.commands.farm import connect, wait_for
-from pockfarm.commands.local import load_local
 from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
 from pockfarm.commands.waiting import job_looks

@@ -120,7 +120,7 @@ def prepared(
 def prepared_of(step: Step, brought: Brought | None, data: Any, asked: Asked) -> Prepared:
     """As `prepared`, of a step that was built before; without its model nobody brings home what it learns."""
     check_settings(asked.steps, asked.epochs, asked.training, has_validation_data=asked.validation_data is not None)
-    manifest = manifest_of(_held(step.bundle))
+    manifest = manifest_of(held(step.bundle))
     inputs, labels = _read_by(manifest)
     task = _Task(None, None, data, asked, lambda line: None)
     names = Names(tuple(inputs), tuple(labels), _examples(brought.inputs) if brought else {})
@@ -165,7 +165,7 @@ def _prepared(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) ->
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
     brought = replace(brought, warnings=(*brought.warnings, *_compared(trainer, brought, spec, step, folder)))
     if not is_plain:
-        inputs, labels = _read_by(manifest_of(_held(step.bundle)))
+        inputs, labels = _read_by(manifest_of(held(step.bundle)))
         names = replace(names, inputs=tuple(inputs), labels=tuple(labels))
         sets = _each(task.arrays, lambda data: read_data(data, names, inputs, labels))
     return _ready(task, brought, step, names, sets)
@@ -175,7 +175,7 @@ def _compared(
     trainer: Trainer, brought: Brought, spec: TrainingSpec, step: Step, folder: Path
 ) -> tuple[CompileWarning, ...]:
     """The step's forward pass beside the module, if it is one of float32. Raises: UsageError if they differ."""
-    original, manifest = brought.original, manifest_of(_held(step.bundle))
+    original, manifest = brought.original, manifest_of(held(step.bundle))
     rounds = spec.precision != type(spec.precision)()
     if original is None or rounds or {entry["name"] for entry in manifest["inputs"]} != original.example.keys():
         return ()
@@ -199,7 +199,7 @@ def _read_by(manifest: Mapping[str, Any]) -> tuple[dict[str, Input], dict[str, I
 
 
 def _ready(task: _Task, brought: Brought | None, step: Step, names: Names, sets: Mapping[str, Arrays]) -> Prepared:
-    manifest = manifest_of(_held(step.bundle))
+    manifest = manifest_of(held(step.bundle))
     inputs, labels = _read_by(manifest)
     sets = _each(sets, lambda arrays: fitted(arrays, {**names.keyed(inputs), **labels}))
     samples = task.data.samples if isinstance(task.data, Dataset) else max(map(len, sets["data"].values()))
@@ -219,7 +219,7 @@ def _ready(task: _Task, brought: Brought | None, step: Step, names: Names, sets:
 
 def _finished(brought: Brought, step: Step, run: Run, steps: int, said: tuple[CompileWarning, ...]) -> FineTuned:
     """What was trained, in the model's own state."""
-    bundle, checkpoint = _held(step.bundle), _held(run.checkpoint)
+    bundle, checkpoint = held(step.bundle), held(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
     created = tuple(one for name in trained.created for one in brought.places(name) or (name,))
     state = brought.state(trained, steps)
@@ -283,7 +283,7 @@ def _examples(inputs: Mapping[str, Input]) -> dict[str, Any]:
     return {name: told.example for name, told in inputs.items() if told.batch_axis is None}
 
 
-def _held(path: Path) -> bytes | mmap.mmap:
+def held(path: Path) -> bytes | mmap.mmap:
     """A file that stays readable when its folder is removed; Windows removes none that is mapped."""
     with path.open("rb") as stream:
         return stream.read() if os.name == "nt" else mapped(stream)

@@ -1,0 +1,26 @@
+"""Modules that need more than a client has: loaded when a command asks for them, or refused with what installs them."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from pockfarm.errors import UsageError
+
+
+def load_local() -> ModuleType:
+    """`pockfarm.local`, which needs the compiler and the agent. Raises: UsageError without."""
+    return _load("pockfarm.local", "the compiler", "worker,agent")
+
+
+def load_fine_tuning(module: str) -> ModuleType:
+    """A module of `pockfarm.fine_tuning`, which needs NumPy and onnx. Raises: UsageError without."""
+    return _load(f"pockfarm.fine_tuning.{module}", "NumPy and onnx", "fine-tune")
+
+
+def _load(module: str, needs: str, extra: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as problem:
+        advice = f"in a checkout of the repository: python -m pip install -c constraints.txt '.[{extra}]'"
+        raise UsageError(f"this needs {needs} ({problem}); {advice}") from None
