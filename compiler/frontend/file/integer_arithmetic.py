@@ -46,6 +46,10 @@ def spell_out(graph: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(writer.remarks))
 
 
+_Triple = tuple[str, str, str]
+"""Names of an operand, its scale and its zero point."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
     node: Any
@@ -54,8 +58,8 @@ class _Call:
         """Name of an input; empty if it is left out."""
         return str(self.node.input[index]) if index < len(self.node.input) else ""
 
-    def triple(self, first: int) -> tuple[str, str, str]:
-        """Names of an operand, its scale and its zero point, which stand side by side."""
+    def triple(self, first: int) -> _Triple:
+        """An operand whose scale and zero point stand beside it."""
         return self.input(first), self.input(first + 1), self.input(first + 2)
 
     @property
@@ -121,8 +125,9 @@ class _Writer:
 
     def real(self, operand: str, scale: str, zero: str, axis: int | None = None) -> str:
         """What integers stand for."""
-        attributes = {} if axis is None else {"axis": axis}
-        return self.node("DequantizeLinear", [operand, scale, zero], **attributes)
+        if axis is None:
+            return self.node("DequantizeLinear", [operand, scale, zero])
+        return self.node("DequantizeLinear", [operand, scale, zero], axis=axis)
 
     def array(self, name: str) -> Array | None:
         """A tensor that the file stores; None for what is computed, and for what lies in a data file."""
@@ -176,7 +181,7 @@ def _integer(op_type: str, scaled_axis: int) -> _Rule:
         readers = writer.readers.get(call.node.output[0], [])
         if not readers or any(reader.op_type != "Cast" for reader in readers):
             return False  # integers that something else reads: the import names the node
-        unit = writer.tensor("one", np.float32(1))
+        unit = writer.tensor("one", np.ones((), np.float32))
         scale = _scale_behind(writer, readers, call.input(1)) or unit
         x = writer.real(call.input(0), unit, call.input(2))
         weight = writer.real(call.input(1), scale, call.input(3), axis=writer.axis_of(scale, scaled_axis))
@@ -217,9 +222,11 @@ def _taken_out(product: Any, scale: str) -> str:
 def _dynamic_matmul(writer: _Writer, call: _Call) -> bool:
     """DynamicQuantizeMatMul(A, B, scale of B, zero point of B, bias)."""
     a = call.input(0)
-    names = [free_name(f"{a}:{part}", writer.taken) for part in ("steps", "scale", "zero")]
-    writer.nodes.append(onnx.helper.make_node("DynamicQuantizeLinear", [a], names))
-    return _scaled_matmul(writer, call, tuple(names), (call.input(1), call.input(2), call.input(3)), call.input(4))
+    steps, scale, zero = (free_name(f"{a}:{part}", writer.taken) for part in ("steps", "scale", "zero"))
+    writer.nodes.append(onnx.helper.make_node("DynamicQuantizeLinear", [a], [steps, scale, zero]))
+    return _scaled_matmul(
+        writer, call, (steps, scale, zero), (call.input(1), call.input(2), call.input(3)), call.input(4)
+    )
 
 
 def _matmul_to_real(writer: _Writer, call: _Call) -> bool:
@@ -228,7 +235,7 @@ def _matmul_to_real(writer: _Writer, call: _Call) -> bool:
     return _scaled_matmul(writer, call, (a, a_scale, a_zero), (b, b_scale, b_zero), bias)
 
 
-def _scaled_matmul(writer: _Writer, call: _Call, a: Sequence[str], b: Sequence[str], bias: str) -> bool:
+def _scaled_matmul(writer: _Writer, call: _Call, a: _Triple, b: _Triple, bias: str) -> bool:
     x = writer.real(*a)
     weight = writer.real(*b, axis=writer.axis_of(b[1], -1))
     name, output = call.node.name, call.node.output[0]

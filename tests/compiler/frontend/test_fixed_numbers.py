@@ -101,12 +101,15 @@ STAYS: dict[str, tuple[Case, str]] = {
         ),
         "1e-05 keeps",
     ),
-    "a division of the data": (normalised(node("Div", ["x", "c"], ["p"]), number=floats(255.0)), "before any layer"),
+    "a division of the data": (
+        normalised(node("Div", ["x", "c"], ["p"]), number=np.asarray(255.0)),
+        "before any layer",
+    ),
     "means of its channels": (
         normalised(
             node("Transpose", ["x"], ["t"], perm=[0, 2, 3, 1]),
             node("Sub", ["t", "c"], ["p"]),
-            number=floats([0.4, 0.5, 0.6]),
+            number=np.asarray([0.4, 0.5, 0.6]),
         ),
         "before any layer",
     ),
