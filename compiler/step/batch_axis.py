@@ -100,6 +100,12 @@ def _traced(graph: Graph, output: Value, where: str) -> Found:
                 hint="export the model with its samples before its positions, or as an axis of their own",
             )
     possible = [axis for axis, kinds in by_axis.items() if "unknown" in kinds]
+    if not by_axis:
+        raise SpecError(
+            f"no axis of {name}, {graph.types[output]}, holds the batch, {batch}: it is computed across the samples",
+            where=f"{where}.output",
+            hint="let the model give a row for each sample; one loss of the whole batch is loss: {kind: graph}",
+        )
     if len(possible) != 1:
         raise SpecError(
             f"the graph does not tell which axis of {name}, {graph.types[output]}, holds the batch, {batch}",

@@ -290,9 +290,12 @@ def steps_of_a_look(farm: TestFarm, board: Board) -> int:
             connection.exec_driver_sql(statement, parameters).all()
             driver.set_progress_handler(None, 1)
             return count
-        connection.execute(
-            text("SET LOCAL enable_seqscan = off")
-        )  # a table of a page is read whole, whatever its index
+        for way in (
+            "seqscan",
+            "hashjoin",
+            "mergejoin",
+        ):  # of tables of a page, which are read whole, whatever their index
+            connection.execute(text(f"SET LOCAL enable_{way} = off"))
         explain = "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) "
         (told,) = connection.exec_driver_sql(explain + statement, parameters).one()
     return rows_under(told[0]["Plan"])

@@ -38,7 +38,7 @@ def spell_out(graph: Any) -> tuple[str, ...]:
     for node in list(graph.node):
         rule = RULES.get((node.domain, node.op_type))
         if rule is None or not writer.try_rule(rule, _Call(node)):
-            writer.nodes.append(node)
+            writer.nodes += [*writer.before.get(node.output[0], ()), node] if node.output else [node]
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in writer.nodes]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -67,6 +67,7 @@ class _Call:
         return {entry.name: onnx.helper.get_attribute_value(entry) for entry in self.node.attribute}
 
 
+_COMBINING = frozenset({"Add", "Mul", "Reshape", "Sub"})
 _Rule = Callable[["_Writer", _Call], bool]
 """Writes what stands for a node; False where it stays as it is, and the import names it."""
 
@@ -79,6 +80,8 @@ class _Writer:
     nodes: list[Any] = field(default_factory=list)
     tensors: list[Any] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    before: dict[str, list[Any]] = field(default_factory=dict)
+    """Name of a node's first output -> nodes that stand in front of it."""
     taken: set[str] = field(init=False)
     stored: dict[str, Any] = field(init=False)
     readers: dict[str, list[Any]] = field(init=False)
@@ -136,6 +139,28 @@ class _Writer:
             return None
         return np.asarray(numpy_helper.to_array(tensor))
 
+    def hold_as_reals(self, name: str) -> bool:
+        """Let nodes take whole numbers as reals, up to the Cast that makes them reals; False where some could not.
+
+        What else they combine is cast first.
+        """
+        pending, combined = [name], list[Any]()
+        while pending:
+            for node in self.readers.get(pending.pop(), []):
+                if node.op_type in _COMBINING:
+                    combined.append(node)
+                    pending += node.output
+                elif node.op_type != "Cast":
+                    return False
+        results = {name, *(output for node in combined for output in node.output)}
+        for node in combined:
+            for place, operand in enumerate(node.input):
+                if operand not in results and node.op_type != "Reshape":
+                    node.input[place] = free_name(f"{operand}:cast", self.taken)
+                    cast = onnx.helper.make_node("Cast", [operand], [node.input[place]], to=onnx.TensorProto.FLOAT)
+                    self.before.setdefault(node.output[0], []).append(cast)
+        return True
+
     def product(self, a: str, b: str) -> str:
         """a times b: stored if both are."""
         arrays = self.array(a), self.array(b)
@@ -174,18 +199,19 @@ def _linear_matmul(writer: _Writer, call: _Call) -> bool:
 def _integer(op_type: str, scaled_axis: int) -> _Rule:
     """MatMulInteger and ConvInteger: a product of integers, which a Cast and a Mul with the scales follow.
 
-    The weight's scale moves from the Mul to the weight, so that what learns is in the units of the real model.
+    The weight's scale moves from the Mul to the weight, so that what learns is in the units of the real model. Where
+    other integers are added first, they are made real, and the weight stays in steps of its scale.
     """
 
     def rule(writer: _Writer, call: _Call) -> bool:
-        readers = writer.readers.get(call.node.output[0], [])
-        if not readers or any(reader.op_type != "Cast" for reader in readers):
-            return False  # integers that something else reads: the import names the node
+        output = call.node.output[0]
+        if not writer.hold_as_reals(output):
+            return False
         unit = writer.tensor("one", np.ones((), np.float32))
-        scale = _scale_behind(writer, readers, call.input(1)) or unit
+        scale = _scale_behind(writer, writer.readers[output], call.input(1)) or unit
         x = writer.real(call.input(0), unit, call.input(2))
         weight = writer.real(call.input(1), scale, call.input(3), axis=writer.axis_of(scale, scaled_axis))
-        writer.node(op_type, [x, weight], call.node.output[0], label=call.node.name, **call.attributes)
+        writer.node(op_type, [x, weight], output, label=call.node.name, **call.attributes)
         return True
 
     return rule
@@ -193,7 +219,7 @@ def _integer(op_type: str, scaled_axis: int) -> _Rule:
 
 def _scale_behind(writer: _Writer, casts: Sequence[Any], weight: str) -> str:
     """The weight's stored scale, taken out of the Mul behind a product; empty unless that is plain."""
-    if len(casts) != 1 or weight not in writer.stored:
+    if len(casts) != 1 or casts[0].op_type != "Cast" or weight not in writer.stored:
         return ""
     scalings = writer.readers.get(casts[0].output[0], [])
     if len(scalings) != 1 or scalings[0].op_type != "Mul":

@@ -105,7 +105,7 @@ POINTS: dict[str, Callable[[Tensor], Tensor]] = {
     "maximum": lambda x: torch.maximum(x, OTHER * 1.0) * x,
     "minimum": lambda x: torch.minimum(x, x.flip(-1)) * OTHER,
     "logsumexp": lambda x: torch.logsumexp(x, -1, keepdim=True) * OTHER,
-    "logsumexp of columns": lambda x: torch.logsumexp(x, 0, keepdim=True) * OTHER,
+    "logsumexp of columns": lambda x: torch.logsumexp(x, 0, keepdim=True) * OTHER + x,
     "norm": lambda x: torch.linalg.vector_norm(x, dim=-1, keepdim=True) * OTHER,
     "normalize": lambda x: F.normalize(x, dim=-1),
     "norm of one": lambda x: torch.linalg.vector_norm(x, 1, dim=-1, keepdim=True) * OTHER,

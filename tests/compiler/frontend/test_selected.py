@@ -44,7 +44,7 @@ def _put_back(own: Rows, h: Tensor, x: Tensor) -> Tensor:
 def _added(own: Rows, h: Tensor, x: Tensor) -> Tensor:
     sample, place = torch.where(x[..., 0] > 0)
     rows = h[sample, place] * x[sample, place, 1:2]
-    return torch.zeros(4, 8).index_add(0, place, rows)
+    return torch.zeros(4, 8).index_add(0, place, rows) + 0 * x
 
 
 def _none_or_all(own: Rows, h: Tensor, x: Tensor) -> Tensor:
