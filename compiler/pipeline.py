@@ -196,7 +196,9 @@ def _lower_step(training: TrainingGraph, name: ProgramName) -> Program:
 
 def _read(model: bytes, settings: BuildSettings, external: External, trace: Trace) -> Source:
     spec = settings.spec
-    wishes = Wishes(spec.input_values(), spec.tied, spec.untied, settings.plan.create_biases, spec.quantized)
+    wishes = Wishes(
+        spec.input_values(), spec.sample_axes(), spec.tied, spec.untied, settings.plan.create_biases, spec.quantized
+    )
     return read_source(model, wishes, limits=settings.limits, external=external, trace=trace)
 
 

@@ -16,6 +16,7 @@ from compiler.frontend.expansion.bound_values import bind_values
 from compiler.frontend.expansion.integer_types import read_as_int32
 from compiler.frontend.expansion.older_opsets import upgrade
 from compiler.frontend.expansion.real_types import read_as_float32
+from compiler.frontend.expansion.sample_axes import add_sample_axes
 from compiler.frontend.exporters.constant_weights import Quantized, lift_weights, settle_eight_bits
 from compiler.frontend.exporters.embedding_bags import reduce_bags
 from compiler.frontend.exporters.label_smoothing import smooth_labels
@@ -37,9 +38,10 @@ FOREIGN = (ValueError, TypeError, IndexError, KeyError, ArithmeticError, MemoryE
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What spec and plan say of a file: values of inputs, `tied` and `untied` tensors, layers with new biases."""
+    """What spec and plan say of a file: values and new axes of inputs, tensors that are one, layers with new biases."""
 
     values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    sample_axes: Sequence[str] = ()
     tied: Sequence[Sequence[str]] = ()
     untied: Sequence[str] = ()
     create_biases: Sequence[str] = ()
@@ -92,6 +94,7 @@ def author_passes(stored: SourceModel, wishes: Wishes) -> Passes[SourceModel]:
     """What the user decides of inputs, then what exporters did undone, then the user's other wishes."""
     return (
         as_pass(partial(bind_values, values=wishes.values)),  # what they decide is known to all others
+        as_pass(partial(add_sample_axes, names=wishes.sample_axes)),  # likewise
         as_pass(name_modules),  # before parameters are looked for: the others ask of which module a node is
         as_pass(restore_recurrent),  # before parameters are told apart: a cell's tensors are pieces of several
         as_pass(restore_parameters),  # files with PyTorch's record: it says which parameter each reader reads

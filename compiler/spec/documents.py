@@ -173,13 +173,21 @@ class TrainingSpec:
         return read_record(cls, read_mapping(source, "spec", SpecError), Place("spec", SpecError))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes bound by the user, by input name."""
-        return {name: entry.shape for name, entry in self.inputs if entry.shape is not None and entry.value is None}
+        """Shapes bound by the user, by input name; with the axis that is new, if there is one."""
+        return {
+            name: (1, *entry.shape) if entry.batch_axis == "new" else entry.shape
+            for name, entry in self.inputs
+            if entry.shape is not None and entry.value is None
+        }
+
+    def sample_axes(self) -> tuple[str, ...]:
+        """The inputs that get an axis for their one sample."""
+        return tuple(name for name, entry in self.inputs if entry.batch_axis == "new" and entry.value is None)
 
     def batch_axes(self) -> dict[str, BatchAxis]:
         """Where the user says that samples lie, by input name."""
         return {
-            name: entry.batch_axis
+            name: 0 if entry.batch_axis == "new" else entry.batch_axis
             for name, entry in self.inputs
             if entry.batch_axis is not None and entry.value is None
         }

@@ -6,29 +6,37 @@ import math
 from dataclasses import dataclass
 from typing import Literal, Union
 
-from compiler.spec.forms import Integer, Json, Numbers, Place, Shape, as_mapping, near_hint
+from compiler.spec.forms import Integer, Json, Numbers, OneOf, Place, Shape, as_mapping, near_hint
 from compiler.spec.records import member, members_of, plain_record, schema_of
 
 BatchAxis = Union[int, Literal["none"]]
 """none: the input is the same for every sample."""
+AskedAxis = Union[BatchAxis, Literal["new"]]
+"""new: the input is one sample, and gets an axis in front of it."""
 
 
 class BatchAxisForm:
-    """An axis, or null: there is none, which is something else than leaving the field out."""
+    """An axis, or `new`, or null: there is none, which is something else than leaving the field out."""
 
     axis = Integer(0, 7)
+    word = OneOf(("new",))
 
-    def read(self, value: object, place: Place) -> BatchAxis:
+    def read(self, value: object, place: Place) -> AskedAxis:
         """The axis."""
-        return "none" if value is None else self.axis.read(value, place)
+        if value is None:
+            return "none"
+        if isinstance(value, str):
+            self.word.read(value, place)
+            return "new"
+        return self.axis.read(value, place)
 
-    def plain(self, value: BatchAxis) -> Json:
-        """The axis, or null."""
+    def plain(self, value: AskedAxis) -> Json:
+        """The axis, `new` or null."""
         return None if value == "none" else value
 
     def schema(self) -> dict[str, Json]:
-        """Either."""
-        return {"anyOf": [self.axis.schema(), {"type": "null"}]}
+        """One of the three."""
+        return {"anyOf": [self.axis.schema(), self.word.schema(), {"type": "null"}]}
 
 
 @dataclass(frozen=True)
@@ -36,10 +44,12 @@ class InputSpec:
     """Of one input. None: as the model says."""
 
     shape: tuple[int, ...] | None = member(Shape(), "its extents, where the model leaves some open", default=None)
-    batch_axis: BatchAxis | None = member(
-        BatchAxisForm(), "the axis that holds the samples, the first by default; null: the same for every sample",
+    batch_axis: AskedAxis | None = member(
+        BatchAxisForm(),
+        "the axis that holds the samples, the first by default; new: it is one sample without an axis, which data have "
+        "in front (`batch: 1`); null: the same for every sample",
         default=None,
-    )  # fmt: skip
+    )
     value: tuple[float, ...] | None = member(
         Numbers(-math.inf, math.inf, "numbers"),
         "what it always is: a number, or as many as it has elements; the step then takes no such input",

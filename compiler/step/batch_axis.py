@@ -53,13 +53,12 @@ def check_samples_apart(graph: Graph) -> None:
                 continue
             name, place = graph.name_of(inputs[0]), graph.batch_axis(inputs[0])
             others = [other for other in range(len(graph.types[inputs[0]].shape)) if other != place]
-            line = (
-                f"say where they lie, as in inputs: {{{name}: {{batch_axis: {others[0]}}}}}" if len(others) > 1 else ""
-            )
+            alone = f"inputs: {{{name}: {{batch_axis: new}}}} with batch: 1, if the model takes one sequence at a time"
+            line = f"say where they lie, as in inputs: {{{name}: {{batch_axis: {others[0]}}}}}, or {alone}"
             raise SpecError(
                 f"{node.layer} ({node.op}) runs along axis {place} of it, which is taken for the samples",
                 where=f"spec.inputs.{name}",
-                hint=line or "the model takes one sequence at a time: export it with an axis for samples",
+                hint=line if len(others) > 1 else f"say {alone}",
             )
 
 
@@ -81,7 +80,8 @@ def _in_order(node: Node, walk: Walk) -> Iterator[tuple[Value, int]]:
 
 def _traced(graph: Graph, output: Value, where: str) -> Found:
     shape, name, batch = graph.types[output].shape, graph.name_of(output), graph.batch()
-    if batch == 1 and not any(graph.batch_axes.get(value) for value in graph.data_inputs()):
+    first = shape[:1] in ((), (1,))
+    if batch == 1 and first and not any(graph.batch_axes.get(value) for value in graph.data_inputs()):
         return 0, ()
     walk = Walk(graph)
     ends = _Ends(graph, walk)
@@ -89,6 +89,9 @@ def _traced(graph: Graph, output: Value, where: str) -> Found:
     proven = [axis for axis, kinds in by_axis.items() if _BATCH in kinds]
     if proven:
         return proven[0], ()
+    inner = [axis for axis in by_axis if axis + 1 < len(shape)]
+    if batch == 1 and len(inner) == 1:  # reshapes pass axes of one sample, which leaves no trace of it
+        return _assumed(graph, output, inner[0], where)
     if shape and shape[0] % batch == 0 and shape[0] != batch:
         positions = shape[0] // batch
         if _BATCH in ends.of(Piece(output, 0, positions, batch)):
@@ -114,10 +117,16 @@ def _traced(graph: Graph, output: Value, where: str) -> Found:
         )
     if possible == [0] and not any(graph.batch_axes.get(value) for value in graph.data_inputs()):
         return 0, ()  # as in all inputs, and no other axis could be it
-    message = f"axis {possible[0]} of {name}, {graph.types[output]}, is taken as the batch: no other has {batch}"
-    return possible[0], (
-        CompileWarning("loss.batch_axis_assumed", f"{where}.output", message, "say it, as in loss: {batch_axis: 1}"),
+    return _assumed(graph, output, possible[0], where)
+
+
+def _assumed(graph: Graph, output: Value, axis: int, where: str) -> Found:
+    extent = graph.types[output].shape[axis]
+    message = (
+        f"axis {axis} of {graph.name_of(output)}, {graph.types[output]}, is taken as the batch: no other has {extent}"
     )
+    hint = "say it, as in loss: {batch_axis: 1}"
+    return axis, (CompileWarning("loss.batch_axis_assumed", f"{where}.output", message, hint),)
 
 
 # ------------------------------------------------------------------------------------------------------- following it

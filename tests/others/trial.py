@@ -77,16 +77,18 @@ def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str
     noise = np.random.default_rng(1).standard_normal(example.answer.shape)
     labels = (example.answer + noise * max(float(example.answer.std()), 0.1)).astype(np.float32)
     exact = float(np.square(example.answer.astype(np.float64) - labels).mean())
-    samples = labels if labels.shape[:1] == (example.batch,) else labels.reshape(example.batch, *labels.shape)
-    given = {key: entry for key, entry in spec.get("inputs", {}).items() if "value" in entry}
-    data = {key: array for key, array in example.feeds.items() if key not in given}
-    shapes = {key: {"shape": list(array.shape)} for key, array in data.items() if array.ndim}
     asked = spec.get("inputs", {})
+    added = {key for key, entry in asked.items() if entry.get("batch_axis") == "new"}
+    batch = 1 if added else example.batch
+    samples = labels if batch in labels.shape and not added else labels.reshape(batch, *labels.shape)
+    data = {key: array for key, array in example.feeds.items() if "value" not in asked.get(key, {})}
+    shapes = {key: {"shape": list(array.shape)} for key, array in data.items() if array.ndim}
+    data |= {key: data[key][None] for key in added}
     inputs = {key: {**shapes.get(key, {}), **asked.get(key, {})} for key in {**shapes, **asked}}
     detail = ""
     for rate in RATES:
         settings = {
-            "batch": example.batch,
+            "batch": batch,
             "loss": {"kind": "mse"},
             "optimizer": {"kind": "adam", "learning_rate": rate},
             **spec,

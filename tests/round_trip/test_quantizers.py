@@ -160,6 +160,40 @@ def test_a_quantized_lstm_learns_and_its_own_rounding_is_named(tmp_path: Path) -
     assert "DynamicQuantizeLSTM" not in {node.op_type for node in onnx.load_from_string(tuned.onnx).graph.node}
 
 
+def test_a_bias_that_is_added_in_integers_takes_part() -> None:
+    """As the dynamic quantizer of ONNX Runtime 1.5 wrote it: int32 biases join a product before it is made real."""
+    random = np.random.default_rng(0)
+    weight = random.integers(-100, 100, (3, 2, 3, 3)).astype(np.int8)
+    stored = {
+        "w": weight,
+        "wz": np.asarray(0, np.int8),
+        "ws": np.asarray(0.01, np.float32),
+        "b": random.integers(-2000, 2000, (1, 3, 1, 1)).astype(np.int32),
+    }
+    nodes = [
+        onnx.helper.make_node("DynamicQuantizeLinear", ["x"], ["xq", "xs", "xz"]),
+        onnx.helper.make_node("ConvInteger", ["xq", "w", "xz", "wz"], ["c"]),
+        onnx.helper.make_node("Add", ["c", "b"], ["sum"]),
+        onnx.helper.make_node("Cast", ["sum"], ["real"], to=1),
+        onnx.helper.make_node("Mul", ["xs", "ws"], ["scale"]),
+        onnx.helper.make_node("Mul", ["real", "scale"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "net",
+        [onnx.helper.make_tensor_value_info("x", 1, ["N", 2, 5, 5])],
+        [onnx.helper.make_tensor_value_info("y", 1, None)],
+        [onnx.numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    opsets = [onnx.helper.make_opsetid("", 13)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    x = random.standard_normal((BATCH, 2, 5, 5)).astype(np.float32)
+    tuned, answer, labels = trained(model, x, quantized="dequantize", optimizer={"kind": "adam", "learning_rate": 0.01})
+    assert tuned.losses[0] == pytest.approx(float(np.square(answer - labels).mean()), rel=1e-4)
+    assert tuned.losses[-1] < tuned.losses[0]
+    assert float(np.square(run_onnx(tuned.onnx, x) - labels).mean()) < tuned.losses[0]
+
+
 class Rounded(torch.nn.Module):
     """What PyTorch trains for integers: weights by channel and activations rounded, gradients straight through."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -30,10 +30,17 @@ def has_integer_arithmetic(graph: Any) -> bool:
     return any((node.domain, node.op_type) in RULES for node in graph.node)
 
 
-def spell_out(graph: Any) -> tuple[str, ...]:
-    """Rewrite a graph (protobuf) in place; says what of its arithmetic is computed otherwise, a sentence each."""
+class SpelledOut(NamedTuple):
+    """What is computed otherwise than the file says, a sentence each, and its stored scales, which do not learn."""
+
+    remarks: tuple[str, ...] = ()
+    scales: frozenset[str] = frozenset()
+
+
+def spell_out(graph: Any) -> SpelledOut:
+    """Rewrite a graph (protobuf) in place."""
     if not has_integer_arithmetic(graph):
-        return ()
+        return SpelledOut()
     writer = _Writer(graph)
     for node in list(graph.node):
         rule = RULES.get((node.domain, node.op_type))
@@ -43,7 +50,7 @@ def spell_out(graph: Any) -> tuple[str, ...]:
     del graph.node[:]
     graph.node.extend(nodes)
     graph.initializer.extend(writer.tensors)
-    return tuple(dict.fromkeys(writer.remarks))
+    return SpelledOut(tuple(dict.fromkeys(writer.remarks)), frozenset(writer.scales))
 
 
 _Triple = tuple[str, str, str]
@@ -82,6 +89,8 @@ class _Writer:
     remarks: list[str] = field(default_factory=list)
     before: dict[str, list[Any]] = field(default_factory=dict)
     """Name of a node's first output -> nodes that stand in front of it."""
+    scales: set[str] = field(default_factory=set)
+    """Stored scales of weights, which are no parameters."""
     taken: set[str] = field(init=False)
     stored: dict[str, Any] = field(init=False)
     readers: dict[str, list[Any]] = field(init=False)
@@ -139,27 +148,36 @@ class _Writer:
             return None
         return np.asarray(numpy_helper.to_array(tensor))
 
-    def hold_as_reals(self, name: str) -> bool:
-        """Let nodes take whole numbers as reals, up to the Cast that makes them reals; False where some could not.
+    def chain_behind(self, name: str) -> tuple[list[Any], list[Any]] | None:
+        """Nodes that combine whole numbers with others, from a product on, and the Casts that make them real.
 
-        What else they combine is cast first.
+        None where another node reads them.
         """
-        pending, combined = [name], list[Any]()
+        pending, combining, casts = [name], list[Any](), list[Any]()
         while pending:
             for node in self.readers.get(pending.pop(), []):
-                if node.op_type in _COMBINING:
-                    combined.append(node)
+                if node.op_type == "Cast":
+                    casts.append(node)
+                elif node.op_type in _COMBINING:
+                    combining.append(node)
                     pending += node.output
-                elif node.op_type != "Cast":
-                    return False
-        results = {name, *(output for node in combined for output in node.output)}
-        for node in combined:
+                else:
+                    return None
+        return combining, casts
+
+    def make_real(self, combining: Sequence[Any], product: str, scale: str) -> None:
+        """Let nodes combine reals: what joins a product as a term is cast, and scaled as the product is."""
+        results = {product, *(output for node in combining for output in node.output)}
+        for node in combining:
+            steps = self.before.setdefault(node.output[0], [])
             for place, operand in enumerate(node.input):
-                if operand not in results and node.op_type != "Reshape":
-                    node.input[place] = free_name(f"{operand}:cast", self.taken)
-                    cast = onnx.helper.make_node("Cast", [operand], [node.input[place]], to=onnx.TensorProto.FLOAT)
-                    self.before.setdefault(node.output[0], []).append(cast)
-        return True
+                if operand in results or node.op_type == "Reshape":
+                    continue
+                node.input[place] = free_name(f"{operand}:cast", self.taken)
+                steps.append(onnx.helper.make_node("Cast", [operand], [node.input[place]], to=onnx.TensorProto.FLOAT))
+                if scale and node.op_type in ("Add", "Sub"):
+                    whole, node.input[place] = node.input[place], free_name(f"{operand}:scaled", self.taken)
+                    steps.append(onnx.helper.make_node("Mul", [whole, scale], [node.input[place]]))
 
     def product(self, a: str, b: str) -> str:
         """a times b: stored if both are."""
@@ -199,41 +217,48 @@ def _linear_matmul(writer: _Writer, call: _Call) -> bool:
 def _integer(op_type: str, scaled_axis: int) -> _Rule:
     """MatMulInteger and ConvInteger: a product of integers, which a Cast and a Mul with the scales follow.
 
-    The weight's scale moves from the Mul to the weight, so that what learns is in the units of the real model. Where
-    other integers are added first, they are made real, and the weight stays in steps of its scale.
+    The weight's scale moves from the Mul to the weight, so that what learns is in the units of the real model, and to
+    integers that are added in between.
     """
 
     def rule(writer: _Writer, call: _Call) -> bool:
         output = call.node.output[0]
-        if not writer.hold_as_reals(output):
+        chain = writer.chain_behind(output)
+        if chain is None:
             return False
+        combining, casts = chain
+        scale = _scale_behind(writer, casts, call.input(1), alone=bool(combining))
+        writer.make_real(combining, output, scale)
         unit = writer.tensor("one", np.ones((), np.float32))
-        scale = _scale_behind(writer, writer.readers[output], call.input(1)) or unit
         x = writer.real(call.input(0), unit, call.input(2))
-        weight = writer.real(call.input(1), scale, call.input(3), axis=writer.axis_of(scale, scaled_axis))
+        weight = writer.real(call.input(1), scale or unit, call.input(3), axis=writer.axis_of(scale, scaled_axis))
         writer.node(op_type, [x, weight], output, label=call.node.name, **call.attributes)
         return True
 
     return rule
 
 
-def _scale_behind(writer: _Writer, casts: Sequence[Any], weight: str) -> str:
-    """The weight's stored scale, taken out of the Mul behind a product; empty unless that is plain."""
-    if len(casts) != 1 or casts[0].op_type != "Cast" or weight not in writer.stored:
-        return ""
-    scalings = writer.readers.get(casts[0].output[0], [])
+def _scale_behind(writer: _Writer, casts: Sequence[Any], weight: str, *, alone: bool) -> str:
+    """The weight's stored scale, taken out of the Mul behind a product; empty unless that is plain.
+
+    `alone`: only if it is one number.
+    """
+    scalings = writer.readers.get(casts[0].output[0], []) if len(casts) == 1 and weight in writer.stored else []
     if len(scalings) != 1 or scalings[0].op_type != "Mul":
         return ""
     factors = [name for name in scalings[0].input if name != casts[0].output[0]]
-    if len(factors) != 1:
+    product = scalings[0]
+    if len(factors) == 1 and writer.array(factors[0]) is None:
+        product = next((node for node in writer.graph.node if factors[0] in node.output), None)
+        if product is None or product.op_type != "Mul" or len(writer.readers[factors[0]]) != 1:
+            return ""
+        factors = list(product.input)
+    scales = [(name, array) for name in factors if (array := writer.array(name)) is not None]
+    if len(scales) != 1:
         return ""
-    if writer.array(factors[0]) is not None:
-        return _taken_out(scalings[0], factors[0])
-    product = next((node for node in writer.graph.node if factors[0] in node.output), None)
-    if product is None or product.op_type != "Mul" or len(writer.readers[factors[0]]) != 1:
-        return ""
-    stored = [name for name in product.input if writer.array(name) is not None]
-    return _taken_out(product, stored[0]) if len(stored) == 1 else ""
+    scale, array = scales[0]
+    writer.scales.add(scale)
+    return "" if alone and array.size != 1 else _taken_out(product, scale)
 
 
 def _taken_out(product: Any, scale: str) -> str:

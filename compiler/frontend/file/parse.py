@@ -53,7 +53,7 @@ def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
     if graph.sparse_initializer:
         raise UnsupportedOperator("sparse initializers are not supported", where="graph", hint="store them dense")
     elsewhere = fill_in(proto, external)
-    remarks = spell_out(graph)
+    spelled = spell_out(graph)
     eight_bits = dequantize(graph)
     initializers = {
         tensor.name: elsewhere[tensor.name]
@@ -73,7 +73,8 @@ def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
         producer=str(proto.producer_name),
         record=torch_record(graph),
         eight_bits=eight_bits,
-        warnings=tuple(CompileWarning("model.rounding", "model", remark) for remark in remarks),
+        constants=spelled.scales,
+        warnings=tuple(CompileWarning("model.rounding", "model", remark) for remark in spelled.remarks),
         functions={
             (_plain(function.domain), str(function.name)): parser.function(function, opset, ("functions", number))
             for number, function in enumerate(proto.functions)

@@ -1,0 +1,108 @@
+"""Models that take one sample at a time, without an axis for it: data have one, and steps are PyTorch's."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+import pockfarm
+from pockfarm.errors import PockfarmError
+from tests.models import export
+
+SAMPLES, STEPS, FEATURES = 4, 5, 3
+SPEC = {
+    "batch": 1,
+    "accumulate": SAMPLES,
+    "loss": {"kind": "mse"},
+    "optimizer": {"learning_rate": 0.1},
+    "inputs": {"x": {"batch_axis": "new"}},
+}
+
+
+class OneSequence(nn.Module):
+    """Numbers for each position of a sequence [T, F]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.last = nn.LSTM(FEATURES, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layer(x)[0])
+
+
+def model() -> bytes:
+    x = torch.zeros(STEPS, FEATURES)
+    return export(OneSequence(), (x,), input_names=("x",), output_names=("scores",), dynamic_batch=False)
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(SAMPLES, STEPS, FEATURES, generator=generator)
+    return x, torch.randn(SAMPLES, STEPS, 2, generator=generator)
+
+
+def test_sequences_are_samples_and_a_step_of_several_is_pytorchs() -> None:
+    x, y = data()
+    tuned = pockfarm.fine_tune(model(), None, {"x": x.numpy(), "y": y.numpy()}, spec=SPEC, steps=3)
+    net = OneSequence().double()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        answers = torch.stack([net(sequence) for sequence in x.double()])
+        loss = nn.functional.mse_loss(answers, y.double())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert tuned.losses == pytest.approx(losses, rel=1e-5)
+    (scores,) = onnxruntime.InferenceSession(tuned.onnx).run(None, {"x": x[0].numpy()})
+    np.testing.assert_allclose(scores, net(x[0].double()).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_without_the_axis_the_line_to_write_is_given() -> None:
+    x, y = data()
+    spec = {**SPEC, "accumulate": 1, "batch": STEPS, "inputs": {}}
+    with pytest.raises(PockfarmError, match=r"inputs: \{x: \{batch_axis: new\}\} with batch: 1"):
+        pockfarm.fine_tune(model(), None, {"x": x[0].numpy(), "y": y[0].numpy()}, spec=spec, steps=1)
+
+
+def test_several_at_once_are_refused() -> None:
+    x, y = data()
+    with pytest.raises(PockfarmError, match="set batch: 1"):
+        pockfarm.fine_tune(model(), None, {"x": x.numpy(), "y": y.numpy()}, spec={**SPEC, "batch": 2}, steps=1)
+
+
+def test_an_input_that_is_not_there_is_named() -> None:
+    x, y = data()
+    spec = {**SPEC, "inputs": {"z": {"batch_axis": "new"}}}
+    with pytest.raises(PockfarmError, match=r"spec\.inputs\.z\.batch_axis: the model has no such input"):
+        pockfarm.fine_tune(model(), None, {"x": x.numpy(), "y": y.numpy()}, spec=spec, steps=1)
+
+
+def test_a_fixed_batch_of_one_behind_the_positions_is_found() -> None:
+    """[T, 1, C], as readers of text give it: labels are laid out as the output is."""
+    weight = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["rows"], perm=[1, 0, 2]),
+        helper.make_node("MatMul", ["rows", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 1, 2])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    x = np.random.default_rng(1).standard_normal((1, 4, 3)).astype(np.float32)
+    labels = np.moveaxis(x @ weight, 0, 1) + 1
+    spec = {"batch": 1, "loss": {"kind": "mse"}, "optimizer": {"learning_rate": 0.1}}
+    tuned = pockfarm.fine_tune(file, None, {"x": x, "y": labels}, spec=spec, steps=5)
+    assert tuned.losses[0] == pytest.approx(1.0, rel=1e-5)
+    assert tuned.losses[-1] < 0.9
+    assert "loss.batch_axis_assumed" in {warning.code for warning in tuned.warnings}
