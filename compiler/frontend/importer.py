@@ -150,6 +150,7 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormM
         bias_suffix=_bias_suffix(source),
         record=source.record,
         created=source.created,
+        producer=source.producer,
     )
     scope.warnings |= dict.fromkeys(source.warnings)
     for name, array in source.initializers.items():

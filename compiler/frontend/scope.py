@@ -79,12 +79,15 @@ class Scope:
         bias_suffix: str,
         record: TorchRecord | None,
         created: Collection[str],
+        producer: str,
     ) -> None:
         self.builder = GraphBuilder()
         self.taken = set(taken)
         """What the file calls its values; names that we make up join them."""
         self.limits = limits
         self.readers = readers
+        self.producer = producer
+        """What the file says made it."""
         self.created = created
         """Tensors that the file does not hold: dropped by an exporter, or asked for by a plan."""
         self.recorded: Collection[str] = record.parameters if record is not None else ()

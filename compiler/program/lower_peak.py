@@ -107,9 +107,9 @@ def _may_write_over(
     """As the memory plan decides it, apart from the order, of results that are made as a whole."""
     if len(call.outputs) != 1 or call.outputs[0] in program.aliases or call.outputs[0] in kept:
         return
-    for own in map(program.root, overwritable(program, call)):
-        if own in sizes and own not in kept and own not in program.inputs:
-            yield own
+    for operand in map(program.root, overwritable(program, call)):
+        if operand in sizes and operand not in kept and operand not in program.inputs:
+            yield operand
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ def plan_memory(
 ) -> tuple[tuple[Program, ...], MemoryPlan]:
     """Places every value of every program; returns the programs with in-place aliases added."""
     stays = {tensor.value for tensor in state}
-    programs = tuple(reuse_in_place(own, {*stays, *map(own.root, own.outputs)}) for own in programs)
+    programs = tuple(reuse_in_place(program, {*stays, *map(program.root, program.outputs)}) for program in programs)
     weights, weights_bytes = _stack(state, ("parameter", "constant"))
     optimizer, optimizer_bytes = _stack(state, ("optimizer", "accumulator"))
     fixed = {name: Placement("weights", *place) for name, place in weights.items()}

@@ -43,7 +43,7 @@ def test_every_stage_keeps_them() -> None:
 def test_a_scope_collects_them_in_order_and_once() -> None:
     scope = Scope(
         DEFAULT_LIMITS, lambda scope, node: None, readers={}, batch_norm="fold", taken=(), bias_suffix=".bias",
-        record=None, created=(),
+        record=None, created=(), producer="",
     )  # fmt: skip
     for name in ("b", "a", "b"):
         scope.warn("model.example", "is odd", where=name)

@@ -77,14 +77,14 @@ def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str
     noise = np.random.default_rng(1).standard_normal(example.answer.shape)
     labels = (example.answer + noise * max(float(example.answer.std()), 0.1)).astype(np.float32)
     exact = float(np.square(example.answer.astype(np.float64) - labels).mean())
-    asked = spec.get("inputs", {})
-    added = {key for key, entry in asked.items() if entry.get("batch_axis") == "new"}
+    by_name = spec.get("inputs", {})
+    added = {key for key, entry in by_name.items() if entry.get("batch_axis") == "new"}
     batch = 1 if added else example.batch
     samples = labels if batch in labels.shape and not added else labels.reshape(batch, *labels.shape)
-    data = {key: array for key, array in example.feeds.items() if "value" not in asked.get(key, {})}
+    data = {key: array for key, array in example.feeds.items() if "value" not in by_name.get(key, {})}
     shapes = {key: {"shape": list(array.shape)} for key, array in data.items() if array.ndim}
     data |= {key: data[key][None] for key in added}
-    inputs = {key: {**shapes.get(key, {}), **asked.get(key, {})} for key in {**shapes, **asked}}
+    inputs = {key: {**shapes.get(key, {}), **by_name.get(key, {})} for key in {**shapes, **by_name}}
     detail = ""
     for rate in RATES:
         settings = {

@@ -14,15 +14,13 @@ import numpy as np
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.frontend.expansion.bodies import place
 from compiler.frontend.expansion.lists import LISTS
+from compiler.frontend.file.advice import advice
 from compiler.frontend.file.source import Body, SourceNode, free_name
 from compiler.frontend.scope import Known, Scope
 from compiler.values import Value
 
 Run = Callable[[Sequence[SourceNode]], None]
 """Imports nodes."""
-_STATIC = (
-    "bind the input shapes in the spec, or export with the branch or loop decided (torch.onnx.export, dynamo=True)"
-)
 _RANDOM = frozenset(
     ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
@@ -93,7 +91,9 @@ def _refuse_decided(scope: Scope, node: SourceNode, value: Value, what: str) -> 
         if names
         else ""
     )
-    raise UnsupportedOperator(f"{inputs} decides {what}", where=node.where, hint=line + _STATIC)
+    raise UnsupportedOperator(
+        f"{inputs} decides {what}", where=node.where, hint=line + advice("decided", scope.producer)
+    )
 
 
 def _loop(scope: Scope, node: SourceNode, run: Run) -> None:
@@ -188,7 +188,7 @@ def _stack(scope: Scope, node: SourceNode, name: str, pieces: Sequence[str], axi
         return
     if not pieces:
         if name in scope.readers:
-            _refuse(node, f"output {name!r} is empty: the loop has no iteration")
+            _refuse(scope, node, f"output {name!r} is empty: the loop has no iteration")
         return
     where = _known(scope, node, np.asarray([axis]))
     single = [free_name(f"{name}[{at}]", scope.taken) for at in range(len(pieces))]
@@ -217,7 +217,7 @@ def _elements(scope: Scope, node: SourceNode, name: str, what: str) -> np.ndarra
     if isinstance(operand, Value):
         _refuse_decided(scope, node, operand, what)
     if operand is None:
-        _refuse(node, f"{what} ({name!r}) is no tensor")
+        _refuse(scope, node, f"{what} ({name!r}) is no tensor")
     scope.bake(operand, node.where)
     if operand.array.size != 1:
         raise ModelError(f"{what} must be one element, has {operand.array.size}", where=node.where)
@@ -234,7 +234,7 @@ def _number(scope: Scope, node: SourceNode, name: str, what: str) -> int:
 
 def _shape(scope: Scope, node: SourceNode, name: str) -> tuple[int, ...]:
     if name not in scope.operands:
-        _refuse(node, f"reads {name!r}, which is no tensor")
+        _refuse(scope, node, f"reads {name!r}, which is no tensor")
     return scope.shape(scope.operands[name])
 
 
@@ -259,8 +259,8 @@ def _integers(node: SourceNode, name: str, count: int) -> tuple[int, ...]:
     return tuple(int(item) for item in value)
 
 
-def _refuse(node: SourceNode, problem: str) -> NoReturn:
-    raise UnsupportedOperator(problem, where=node.where, hint=_STATIC)
+def _refuse(scope: Scope, node: SourceNode, problem: str) -> NoReturn:
+    raise UnsupportedOperator(problem, where=node.where, hint=advice("decided", scope.producer))
 
 
 CONTROL: Mapping[str, Callable[[Scope, SourceNode, Run], None]] = {"If": _if, "Loop": _loop, "Scan": _scan, **LISTS}

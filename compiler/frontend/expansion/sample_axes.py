@@ -21,22 +21,22 @@ def add_sample_axes(source: SourceModel, names: Sequence[str]) -> SourceModel:
     """The model with an axis of one sample in front of these inputs. Raises: SpecError for a name that no input has."""
     if not names:
         return source
-    known = {value.name: value for value in source.inputs}
+    inputs = {value.name: value for value in source.inputs}
     for name in names:
-        if name not in known:
+        if name not in inputs:
             where = f"spec.inputs.{name}.batch_axis"
-            raise SpecError("the model has no such input", where=where, hint=near_names(name, [*known]))
-    taken = source.value_names()
-    axes = free_name("sample axis", taken)
-    inner = {name: free_name(f"{name}:sample", taken) for name in names}
-    outputs = {name: free_name(f"{name}:sample", taken) for name in _dependent(source, names)}
-    inputs = tuple(
+            raise SpecError("the model has no such input", where=where, hint=near_names(name, [*inputs]))
+    names_in_use = source.value_names()
+    axes = free_name("sample axis", names_in_use)
+    inner = {name: free_name(f"{name}:sample", names_in_use) for name in names}
+    outputs = {name: free_name(f"{name}:sample", names_in_use) for name in _dependent(source, names)}
+    shaped = tuple(
         replace(value, shape=None if value.shape is None else (1, *value.shape)) if value.name in inner else value
         for value in source.inputs
     )
     return replace(
         source,
-        inputs=inputs,
+        inputs=shaped,
         nodes=(
             *(_view("Squeeze", name, inner[name], axes) for name in names),
             *(_renamed(node, {**inner, **outputs}, outputs) for node in source.nodes),

@@ -91,7 +91,7 @@ class _Writer:
     """Name of a node's first output -> nodes that stand in front of it."""
     scales: set[str] = field(default_factory=set)
     """Stored scales of weights, which are no parameters."""
-    taken: set[str] = field(init=False)
+    names: set[str] = field(init=False)
     stored: dict[str, Any] = field(init=False)
     readers: dict[str, list[Any]] = field(init=False)
 
@@ -100,8 +100,8 @@ class _Writer:
         self.stored = {tensor.name: tensor for tensor in graph.initializer}
         constants = ((node, constant_tensor(node)) for node in graph.node)
         self.stored |= {node.output[0]: tensor for node, tensor in constants if tensor is not None}
-        self.taken = {*self.stored, *(value.name for value in graph.input)}
-        self.taken |= {name for node in graph.node for name in node.output}
+        self.names = {*self.stored, *(value.name for value in graph.input)}
+        self.names |= {name for node in graph.node for name in node.output}
         self.readers = {}
         for node in graph.node:
             for name in node.input:
@@ -120,7 +120,7 @@ class _Writer:
 
     def node(self, op_type: str, inputs: Sequence[str], output: str = "", label: str = "", **attributes: Any) -> str:
         """Append a node of the standard; returns the name of its output."""
-        name = output or free_name(f"{inputs[0] if inputs else op_type}:{op_type.lower()}", self.taken)
+        name = output or free_name(f"{inputs[0] if inputs else op_type}:{op_type.lower()}", self.names)
         operands = list(inputs)
         while operands and not operands[-1]:
             operands.pop()
@@ -129,7 +129,7 @@ class _Writer:
 
     def tensor(self, wanted: str, array: Array) -> str:
         """Append a stored tensor; returns its name."""
-        name = free_name(wanted, self.taken)
+        name = free_name(wanted, self.names)
         tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
         self.tensors.append(tensor)
         self.stored[name] = tensor
@@ -173,10 +173,10 @@ class _Writer:
             for place, operand in enumerate(node.input):
                 if operand in results or node.op_type == "Reshape":
                     continue
-                node.input[place] = free_name(f"{operand}:cast", self.taken)
+                node.input[place] = free_name(f"{operand}:cast", self.names)
                 steps.append(onnx.helper.make_node("Cast", [operand], [node.input[place]], to=onnx.TensorProto.FLOAT))
                 if scale and node.op_type in ("Add", "Sub"):
-                    whole, node.input[place] = node.input[place], free_name(f"{operand}:scaled", self.taken)
+                    whole, node.input[place] = node.input[place], free_name(f"{operand}:scaled", self.names)
                     steps.append(onnx.helper.make_node("Mul", [whole, scale], [node.input[place]]))
 
     def product(self, a: str, b: str) -> str:
@@ -273,7 +273,7 @@ def _taken_out(product: Any, scale: str) -> str:
 def _dynamic_matmul(writer: _Writer, call: _Call) -> bool:
     """DynamicQuantizeMatMul(A, B, scale of B, zero point of B, bias)."""
     a = call.input(0)
-    steps, scale, zero = (free_name(f"{a}:{part}", writer.taken) for part in ("steps", "scale", "zero"))
+    steps, scale, zero = (free_name(f"{a}:{part}", writer.names) for part in ("steps", "scale", "zero"))
     writer.nodes.append(onnx.helper.make_node("DynamicQuantizeLinear", [a], [steps, scale, zero]))
     return _scaled_matmul(
         writer, call, (steps, scale, zero), (call.input(1), call.input(2), call.input(3)), call.input(4)

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
+from compiler.frontend.file.advice import advice
 from compiler.frontend.file.eight_bits import dequantize
 from compiler.frontend.file.external_data import fill_in
 from compiler.frontend.file.integer_arithmetic import spell_out
@@ -35,7 +36,6 @@ from compiler.frontend.file.torch_record import told_by, torch_call, torch_recor
 from compiler.graph import Array
 from compiler.warnings import CompileWarning
 
-_OTHER_OPSET = "export again in opset 18 (torch.onnx.export(..., opset_version=18), tf2onnx --opset 18)"
 _QUOTED = re.compile(r"'([^']*)'")
 """The items of a list of names, as Python prints it: how the exporter stores its metadata."""
 
@@ -63,7 +63,7 @@ def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
     }
     if len(initializers) != len(graph.initializer):
         raise ModelError("two initializers have the same name", where="graph")
-    parser = _Parser(stored_tensors(proto), initializers)
+    parser = _Parser(stored_tensors(proto), initializers, str(proto.producer_name))
     return SourceModel(
         opset=opset,
         nodes=parser.nodes(graph.node, ()),
@@ -98,6 +98,7 @@ class _Parser:
 
     stored: Mapping[Path, StoredTensor] = field(default_factory=dict)
     initializers: dict[str, Array] = field(default_factory=dict)
+    producer: str = ""
 
     def nodes(self, nodes: Any, path: Path) -> tuple[SourceNode, ...]:
         return tuple(self.node(node, position, (*path, position)) for position, node in enumerate(nodes))
@@ -129,7 +130,7 @@ class _Parser:
         versions = [entry.version for entry in proto.opset_import if entry.domain in STANDARD_DOMAINS]
         opset = int(versions[0]) if versions else model_opset
         if not OLDEST_OPSET <= opset <= OPSETS[-1]:
-            raise UnsupportedOperator(_outside(opset), where=where, hint=_OTHER_OPSET)
+            raise UnsupportedOperator(_outside(opset), where=where, hint=advice("opset", self.producer))
         defaults = {entry.name: self.attribute(entry, where, (*path, entry.name)) for entry in proto.attribute_proto}
         body = Body(tuple(proto.input), tuple(proto.output), self.nodes(proto.node, path))
         return Function(body, defaults, 0 if opset == model_opset else opset)
@@ -219,7 +220,7 @@ def _opset(proto: Any) -> int:
     if len(set(versions)) != 1:
         raise ModelError(f"imports {len(versions)} versions of the standard operators, expected 1", where="model")
     if not OLDEST_OPSET <= versions[0] <= OPSETS[-1]:
-        raise UnsupportedOperator(_outside(versions[0]), where="model", hint=_OTHER_OPSET)
+        raise UnsupportedOperator(_outside(versions[0]), where="model", hint=advice("opset", str(proto.producer_name)))
     return int(versions[0])
 
 

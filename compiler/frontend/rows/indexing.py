@@ -14,6 +14,7 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
+from compiler.frontend.file.advice import advice
 from compiler.frontend.folds.sizes import sized
 from compiler.frontend.pieces import checked_index
 from compiler.frontend.scope import Known, Operand
@@ -170,7 +171,7 @@ def _warn_of_repeats(call: Call, index: Array | None, axis: int, rows: int) -> N
             "model.repeated_positions",
             "several updates go to one place, and no reduction says what becomes of them: the last one counts",
             where=call.node.where,
-            hint="if they should add up (index_add of PyTorch's TorchScript exporter), export with dynamo=True",
+            hint=advice("sums", call.scope.producer),
         )
 
 

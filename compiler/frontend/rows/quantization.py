@@ -94,8 +94,8 @@ def _dequantize(call: Call) -> Operand:
     """(x - zero point) * scale."""
     call.attributes.ignore("output_dtype")
     steps = _steps(call)
-    known = call.known(0)
-    if known is not None and not known.source:
+    stored = call.known(0)
+    if stored is not None and not stored.source:
         x = call.constant(np.asarray(call.array(0, "the tensor"), np.float32))
     else:
         x = _real(call, call.value(0))

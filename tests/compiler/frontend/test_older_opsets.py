@@ -134,3 +134,21 @@ def test_what_is_older_is_refused(opset: int, nodes: list[onnx.NodeProto], place
         imported(model)
     assert place in refusal.value.where
     assert "opset 18" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("producer", "advice"),
+    [
+        ("tf2onnx", "python -m tf2onnx.convert"),
+        ("PaddlePaddle", "paddle2onnx --opset_version 18"),
+        ("pytorch", "torch.onnx.export"),
+        ("of my own", "export again in opset 18"),
+    ],
+)
+def test_what_is_too_old_is_refused_in_the_words_of_its_exporter(producer: str, advice: str) -> None:
+    model = onnx.load_from_string(model_of([node("Relu", ["x"], ["y"])], {"x": ("f32", (2, 3))}, ["y"]))
+    model.producer_name = producer
+    model.opset_import[0].version = 6
+    with pytest.raises(UnsupportedOperator) as refused:
+        imported(model.SerializeToString())
+    assert advice in refused.value.hint
