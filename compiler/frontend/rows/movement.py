@@ -11,6 +11,9 @@ from compiler.frontend.call import Call, Rule
 from compiler.frontend.folds.shapes import reshape_target, slice_bounds, split_sizes, squeeze_axes, unsqueezed
 from compiler.frontend.scope import Known, Operand
 
+MOST_JOINED = 32
+"""Tensors that one kernel puts side by side: it takes few operands, and an unrolled loop may give many."""
+
 
 def _reshape(call: Call) -> Operand:
     return call.reshape(call.value(0), reshape_target(call, call.shape(0)))
@@ -89,7 +92,10 @@ def _nothing(call: Call, shape: tuple[int, ...], axis: int) -> Known:
 def _concat(call: Call) -> Operand:
     axis = call.axis(call.attributes.integer("axis", 0), call.rank(0))
     values = [call.value(i) for i in range(len(call.operands)) if call.shape(i)[axis] > 0]
-    return values[0] if len(values) == 1 else call.emit("concat", *values, axis=axis)
+    while len(values) > 1:
+        groups = [values[first : first + MOST_JOINED] for first in range(0, len(values), MOST_JOINED)]
+        values = [group[0] if len(group) == 1 else call.emit("concat", *group, axis=axis) for group in groups]
+    return values[0]
 
 
 def _trilu(call: Call) -> Operand:

@@ -39,6 +39,9 @@ OF_FLOATS = ("Dropout", "OneHot", "Range", "Resize", "Upsample")
 """A depth, a ratio, scales and ends may be floats."""
 
 
+RENAMED = {"Scatter": "ScatterElements", "Upsample": "Resize"}
+
+
 def cases() -> list[Standard]:
     """All node cases and small models; whole networks are for `make onnx-standard`."""
     return [case for case in standard_cases() if case.op_type != "light"]
@@ -76,9 +79,10 @@ def test_refusals_are_short_and_name_what_is_refused(outcomes: list[Outcome]) ->
 
 
 def _names_its_place(outcome: Outcome) -> bool:
-    """A node with its operator, an input, an output, a function or the model's opset."""
+    """A node with its operator, as it is called today, an input, an output, a function or the model's opset."""
     where = outcome.message.split(": ")[0]
-    node = where.startswith("node ") and any(f"({op})" in where for op in outcome.case.op_types)
+    names = {RENAMED.get(op, op) for op in outcome.case.op_types}
+    node = where.startswith("node ") and any(f"({op})" in where for op in names)
     return node or where.startswith(("input ", "output ", "initializer ", "function ", "model"))
 
 
@@ -92,7 +96,7 @@ def test_gradients_are_the_slopes_of_the_cases(outcomes: list[Outcome]) -> None:
                 wrong += [f"{outcome.case.name}, {name}: {slope.message}"] if slope.kind == gradients.WRONG else []
     assert not wrong, "\n".join(wrong)
     assert found[gradients.RIGHT] > 1500 * len(outcomes) / len(cases())
-    assert found[gradients.UNDEFINED] < 60
+    assert found[gradients.UNDEFINED] < 0.04 * found[gradients.RIGHT]
 
 
 def test_wrong_gradients_and_wrong_values_do_not_go_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:

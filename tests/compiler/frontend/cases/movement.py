@@ -29,6 +29,7 @@ def cases() -> Iterator[Case]:
     yield Case("Split", ((F, (2, 6)), ints(1, 2, 3)), {"axis": 1}, outputs=3)
     yield Case("Split", ((F, (2, 7)),), {"axis": 1, "num_outputs": 3}, outputs=3, label="uneven")
     yield Case("Split", ((F, (2, 6)),), {"axis": -1}, outputs=2, opset=13, label="opset-13")
+    yield Case("Concat", tuple((F, (2, 1 + number % 2, 3)) for number in range(70)), {"axis": 1}, label="many")
     yield Case("Concat", (X, (F, (2, 2, 4)), floats(2, 1, 4)), {"axis": -2})
     yield Case("Trilu", ((F, (2, 4, 4)),), {"upper": 0})
     yield Case("Trilu", ((F, (2, 4, 4)), np.asarray(1)), label="upper")
