@@ -103,3 +103,54 @@ def test_they_stay_as_they_are_stored_and_are_counted(name: str) -> None:
 def test_a_plan_that_trains_nothing_else_says_what_lets_them_learn() -> None:
     with pytest.raises(PockfarmError, match=r"12 weights in eight bits .*`quantized: dequantize`"):
         trained(model_of("by one scale", bias=False))
+
+
+def scaled(**attributes: int) -> onnx.NodeProto:
+    return helper.make_node("DequantizeLinear", ["w", "s"], ["wd"], **attributes)
+
+
+def test_scales_of_blocks_are_those_of_the_standard() -> None:
+    scales = (RANDOM.random((2, 3)) / 100 + 0.01).astype(np.float32)
+    graph = helper.make_graph(
+        [scaled(axis=0, block_size=2), helper.make_node("MatMul", ["x", "wd"], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["N", 4])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(BYTES, "w"), numpy_helper.from_array(scales, "s")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    tuned, _ = trained(model.SerializeToString(), quantized="dequantize")
+    assert tuned.changed == ("wd",)
+
+
+@pytest.mark.parametrize("block_size", [4, 10**12, -1])
+def test_scales_that_fit_no_blocks_are_refused(block_size: int) -> None:
+    graph = helper.make_graph(
+        [scaled(axis=0, block_size=block_size), helper.make_node("MatMul", ["x", "wd"], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["N", 4])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(BYTES, "w"), numpy_helper.from_array(np.ones((2, 3), np.float32), "s")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    with pytest.raises(PockfarmError, match=r"the scale has shape \[2, 3\]"):
+        pockfarm.fine_tune(model, None, {"x": X, "y": np.zeros((8, 3), np.float32)}, spec={"loss": {"kind": "mse"}})
+
+
+def test_integers_that_go_round_in_a_circle_are_refused() -> None:
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z"], ["p"]),
+        helper.make_node("Add", ["p", "sum"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["y"], to=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["N", 4])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(BYTES, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    with pytest.raises(PockfarmError, match="nothing before it makes"):
+        pockfarm.fine_tune(model, None, {"x": X, "y": np.zeros((8, 3), np.float32)}, spec={"loss": {"kind": "mse"}})

@@ -144,8 +144,12 @@ def laid_along(scale: Array, shape: Sequence[int], axis: int, block: int) -> Arr
         raise ValueError(f"axis {axis} of a tensor of rank {len(shape)}")
     axis %= len(shape)
     if block:
-        repeated = scale.repeat(block, axis)
-        return np.asarray(repeated.take(range(shape[axis]), axis))
+        blocks = [-(-extent // block) if place == axis else extent for place, extent in enumerate(shape)]
+        if block < 0 or list(scale.shape) != blocks:
+            raise ValueError(
+                f"{list(scale.shape)} is no scale for blocks of {block} along axis {axis} of {list(shape)}"
+            )
+        return np.asarray(scale.repeat(min(block, shape[axis]), axis).take(range(shape[axis]), axis))
     return scale.reshape([scale.size if place == axis else 1 for place in range(len(shape))])
 
 

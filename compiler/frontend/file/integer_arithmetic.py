@@ -153,9 +153,13 @@ class _Writer:
 
         None where another node reads them.
         """
-        pending, combining, casts = [name], list[Any](), list[Any]()
+        pending, visited, combining, casts = [name], set[str](), list[Any](), list[Any]()
         while pending:
-            for node in self.readers.get(pending.pop(), []):
+            value = pending.pop()
+            if value in visited:  # on two ways, or in a circle, which the import refuses
+                continue
+            visited.add(value)
+            for node in self.readers.get(value, []):
                 if node.op_type == "Cast":
                     casts.append(node)
                 elif node.op_type in _COMBINING:
