@@ -166,7 +166,8 @@ def _session(model: bytes) -> ort.InferenceSession:
 
 def _choices(inputs: list[Any], spec: Mapping[str, Any]) -> Iterator[dict[str, int]]:
     """Extents by symbol: the batch, and one number for all other open axes, or two."""
-    batches = dict.fromkeys((name for value in inputs for name, is_first in _open(value) if is_first), BATCH)
+    firsts = (name for value in inputs for name, is_first in _open(value) if is_first)
+    batches = dict.fromkeys(firsts, spec.get("batch", BATCH))
     symbols = list(dict.fromkeys(name for value in inputs for name, _ in _open(value) if name not in batches))
     for extent in EXTENTS:
         yield {**dict.fromkeys(symbols, extent), **batches}
