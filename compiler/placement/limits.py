@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from compiler.errors import DoesNotFit
 from compiler.program.labels import label_of
@@ -15,30 +16,32 @@ _NAMED = 3
 """So many of the values that are held at the peak are named, the largest first."""
 
 
-def refusal_of(programs: Sequence[Program], plan: MemoryPlan, settings: BuildSettings) -> DoesNotFit | None:
-    """Why a planned way to run the programs does not fit; None if it does.
+def fits(plan: MemoryPlan, settings: BuildSettings) -> bool:
+    """Whether a planned way to run a step keeps the spec's limit, or without one that of the board."""
+    return plan.needed_bytes <= _limit(settings)
 
-    Raises: DoesNotFit, where no other way would be tried: what the target's memory does not hold without a limit.
-    """
-    spec, target = settings.spec, settings.target
-    limit_bytes = spec.memory_limit_bytes
-    ways = _ways(spec)
+
+def refusal_of(programs: Sequence[Program], plan: MemoryPlan, settings: BuildSettings, how: str) -> DoesNotFit:
+    """What there is to say of programs that do not fit; `how` is what was tried, if there was a choice."""
+    spec, target, limit_bytes = settings.spec, settings.target, _limit(settings)
     parts = f"arena {plan.arena_bytes:,}, weights {plan.weights_bytes:,}, optimizer {plan.optimizer_bytes:,}"
-    if limit_bytes is not None:
-        if plan.needed_bytes <= limit_bytes:
-            return None
-        advice = f"{parts}; {_peak(programs, plan, spec)}; {', or '.join(ways)}"
+    parts = f"{parts}; {_peak(programs, plan, spec)}"
+    ways = _ways(spec)
+    if spec.memory_limit_bytes is not None:
+        advice = f"{parts}; {', or '.join(ways)}; {how}"
         return DoesNotFit(plan.needed_bytes, limit_bytes, advice, where="spec.memory_limit_bytes")
-    budget = target.budget_bytes
-    if plan.needed_bytes <= budget:
-        return None
     advice = (
-        f"{parts}; {_peak(programs, plan, spec)}; {target.title} has {target.memory_bytes:,} bytes, of which "
-        f"{target.memory_bytes - budget:,} are left to its system. Set the spec's memory_limit_bytes to {budget:,}, "
-        f"and forward kernels are repeated rather than their results kept, as far as that helps; {'; '.join(ways)}; "
-        "on a device with more memory, set memory_limit_bytes to what is free there"
+        f"{parts}; {target.title} has {target.memory_bytes:,} bytes, of which "
+        f"{target.memory_bytes - limit_bytes:,} are left to its system. Set the spec's memory_limit_bytes to "
+        f"{limit_bytes:,}, and forward kernels are repeated rather than their results kept, as far as that helps; "
+        f"{'; '.join(ways)}; on a device with more memory, set memory_limit_bytes to what is free there"
     )
-    raise DoesNotFit(plan.needed_bytes, budget, advice)
+    return DoesNotFit(plan.needed_bytes, limit_bytes, advice)
+
+
+def _limit(settings: BuildSettings) -> int:
+    limit_bytes = settings.spec.memory_limit_bytes
+    return settings.target.budget_bytes if limit_bytes is None else limit_bytes
 
 
 def _ways(spec: TrainingSpec) -> Sequence[str]:
@@ -49,25 +52,28 @@ def _ways(spec: TrainingSpec) -> Sequence[str]:
 
 def _peak(programs: Sequence[Program], plan: MemoryPlan, spec: TrainingSpec) -> str:
     """The call during which most of the arena is alive, and the largest values then."""
-    moments = (
-        (_alive(program, plan, position), program, position)
-        for program in programs
-        for position in range(len(program.calls))
-    )
-    alive, program, position = max(moments, key=lambda moment: sum(moment[0].values()))
+    _, position, program = max((_most_alive(program, plan) for program in programs), key=lambda peak: peak[0])
+    alive = {
+        value: plan.placements[program.name, value].size_bytes
+        for (name, value), (first, last) in plan.live.items()
+        if name == program.name and first <= position <= last
+    }
     largest = sorted(alive, key=lambda value: -alive[value])[:_NAMED]
     values = ", ".join(f"{_described(program, value, spec)} {alive[value]:,}" for value in largest)
     return f"most is alive at {label_of(program.calls[position])}: {values}"
 
 
-def _alive(program: Program, plan: MemoryPlan, position: int) -> dict[Value, int]:
-    """Bytes of each value that is alive while a call runs, of those that own their storage."""
-    spans = ((value, span) for (name, value), span in plan.live.items() if name == program.name)
-    return {
-        value: plan.placements[program.name, value].size_bytes
-        for value, (first, last) in spans
-        if first <= position <= last
-    }
+def _most_alive(program: Program, plan: MemoryPlan) -> tuple[int, int, Program]:
+    """The most bytes of values that are alive during one call, which call that is, and of which program."""
+    changes = [0] * (len(program.calls) + 2)
+    for (name, value), (first, last) in plan.live.items():
+        if name == program.name:
+            size_bytes = plan.placements[name, value].size_bytes
+            changes[max(first, 0)] += size_bytes
+            changes[last + 1] -= size_bytes
+    alive = list(accumulate(changes[: len(program.calls)]))
+    position = max(range(len(alive)), key=alive.__getitem__)
+    return alive[position], position, program
 
 
 def _described(program: Program, value: Value, spec: TrainingSpec) -> str:

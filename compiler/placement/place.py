@@ -11,12 +11,12 @@ from compiler.call_passes import run_call_passes
 from compiler.codegen.api import workspace_bytes
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.family import choices_of, frugal_choice, stored_panel_width
-from compiler.errors import DoesNotFit, InternalError, TuningError
+from compiler.errors import InternalError, TuningError
 from compiler.identity import compiler_identity
 from compiler.kernels.alignment import aligned
 from compiler.kernels.spec import KernelSpec, MatmulSpec, signature
 from compiler.placement.attempts import Attempt
-from compiler.placement.limits import refusal_of
+from compiler.placement.limits import fits, refusal_of
 from compiler.placement.packed_weights import pack_weights, plan_packing
 from compiler.program.lower_peak import live_bytes
 from compiler.program.memory import plan_memory
@@ -99,23 +99,23 @@ def place_programs(
     """
     kernels = _Kernels.of(settings.target, settings.threads)
     ways: list[Way] = []
-    refusals: list[tuple[DoesNotFit, str]] = []
+    smallest: Placed | None = None
     left = iter(attempts)
     for first in left:
         for attempt in chain((first,), first.finer()):
             placed = _placed(programs, state, attempt, settings, kernels, trace)
             ways.append(_way(placed))
-            refusal = refusal_of(placed.programs, placed.memory, settings)
-            if refusal is None:
+            if fits(placed.memory, settings):
                 _check(placed.programs)
                 return replace(placed, ways=cache(partial(_curve, ways, programs, state, left, settings, kernels)))
-            refusals.append((refusal, attempt.name))
-    if not refusals:
+            if settings.spec.memory_limit_bytes is None:
+                raise refusal_of(placed.programs, placed.memory, settings, "")
+            if smallest is None or placed.memory.needed_bytes < smallest.memory.needed_bytes:
+                smallest = placed
+    if smallest is None:
         raise InternalError("there are no programs to place", where="memory")
-    least, how = min(refusals, key=lambda refused: refused[0].needed_bytes)
-    tried = "the only way to run it" if len(refusals) == 1 else f"the smallest of {len(refusals)} ways that were tried"
-    advice = f"{least.hint}; this is {tried}, with {how}"
-    raise DoesNotFit(least.needed_bytes, least.limit_bytes, advice, least.where)
+    tried = "the only way to run it" if len(ways) == 1 else f"the smallest of {len(ways)} ways that were tried"
+    raise refusal_of(smallest.programs, smallest.memory, settings, f"this is {tried}, with {smallest.attempt}")
 
 
 def _curve(
