@@ -17,6 +17,7 @@ import pockfarm
 from compiler.graph import Array
 from pockfarm.cli import main
 from tests.models import export
+from tests.pockfarm.fake_farm import Answer, fake_farm
 
 SPEC = {"batch": 4, "optimizer": {"learning_rate": 0.1}}
 
@@ -89,6 +90,23 @@ def test_without_the_model_folded_norms_are_named(
     message = capsys.readouterr().err
     assert "0.weight" in message
     assert "--model MODEL.onnx" in message
+
+
+def test_a_farms_run_gives_them_too(
+    files: Mapping[str, Path], tmp_path: Path, loopback: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(files, tmp_path / "step.safetensors")
+    trained(files, tmp_path / "wanted.safetensors", "--model", files["net.onnx"])
+    with fake_farm() as farm:
+        monkeypatch.setenv("POCKFARM_URL", farm.url)
+        monkeypatch.setenv("POCKFARM_API_KEY", "key-1")
+        digest = "sha256:" + "b" * 64
+        farm.on("GET", "/runs/run_0", Answer(200, {"id": "run_0", "state": "succeeded", "bundle_digest": digest}))
+        farm.on("GET", "/runs/run_0/weights", Answer(200, (tmp_path / "step.safetensors").read_bytes()))
+        farm.on("GET", f"/bundles/{digest}", Answer(200, files["net.pfb"].read_bytes()))
+        out = tmp_path / "out.safetensors"
+        assert main(["weights", "run_0", "--out", str(out), "--model", str(files["net.onnx"])]) == 0
+    assert out.read_bytes() == (tmp_path / "wanted.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(
