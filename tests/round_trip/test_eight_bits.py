@@ -154,3 +154,32 @@ def test_integers_that_go_round_in_a_circle_are_refused() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
     with pytest.raises(PockfarmError, match="nothing before it makes"):
         pockfarm.fine_tune(model, None, {"x": X, "y": np.zeros((8, 3), np.float32)}, spec={"loss": {"kind": "mse"}})
+
+
+def test_those_of_a_branch_are_frozen_and_counted() -> None:
+    branches = [
+        helper.make_graph(
+            [scaled(axis=1), helper.make_node("MatMul", ["x", "wd"], [f"{name} result"])],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name} result", 1, None)],
+            [numpy_helper.from_array(BYTES, "w"), numpy_helper.from_array(SCALES, "s")],
+        )
+        for name in ("then", "else")
+    ]
+    nodes = [
+        helper.make_node("If", ["yes"], ["h"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("Add", ["h", "b"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["N", 4])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(np.asarray(True), "yes"), numpy_helper.from_array(np.zeros(3, np.float32), "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    tuned, _ = trained(model, quantized="dequantize")
+    assert tuned.changed == ("b",)
+    messages = [warning.message for warning in tuned.warnings if warning.code == "model.eight_bits"]
+    assert messages == ["12 weights in int8 lie in a branch or a function, and are frozen"]
