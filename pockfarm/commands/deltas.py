@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pockfarm.commands.extras import load_fine_tuning
+from pockfarm.commands.extras import DELTAS, load_fine_tuning
 from pockfarm.commands.output import files_text, show
 
 
@@ -22,7 +22,7 @@ def add_delta(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def _delta(options: argparse.Namespace) -> int:
-    deltas = load_fine_tuning("deltas")
+    deltas = load_fine_tuning(DELTAS)
     if options.trained is not None:
         written = deltas.write_chunks(options.out, [deltas.delta_of(options.base, options.trained)])
     else:

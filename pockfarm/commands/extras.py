@@ -7,6 +7,10 @@ from types import ModuleType
 
 from pockfarm.errors import UsageError
 
+ADAPTERS = "pockfarm.fine_tuning.adapter_files"
+DELTAS = "pockfarm.fine_tuning.deltas"
+TRAINED = "pockfarm.fine_tuning.trained_files"
+
 
 def load_local() -> ModuleType:
     """`pockfarm.local`, which needs the compiler and the agent. Raises: UsageError without."""
@@ -14,8 +18,8 @@ def load_local() -> ModuleType:
 
 
 def load_fine_tuning(module: str) -> ModuleType:
-    """A module of `pockfarm.fine_tuning`, which needs NumPy and onnx. Raises: UsageError without."""
-    return _load(f"pockfarm.fine_tuning.{module}", "NumPy and onnx", "fine-tune")
+    """One of the modules above, which need NumPy and onnx. Raises: UsageError without."""
+    return _load(module, "NumPy and onnx", "fine-tune")
 
 
 def _load(module: str, needs: str, extra: str) -> ModuleType:

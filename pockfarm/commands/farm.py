@@ -13,7 +13,7 @@ from device_agents.wire import MODES, RunSettings
 from device_agents.wire.disk import is_full
 from pockfarm.cited import cited
 from pockfarm.client.wanted import target_named
-from pockfarm.commands.extras import load_fine_tuning
+from pockfarm.commands.extras import ADAPTERS, DELTAS, TRAINED, load_fine_tuning
 from pockfarm.commands.filters import add_state_options
 from pockfarm.commands.ids import device_id
 from pockfarm.commands.local import (
@@ -231,14 +231,14 @@ def _weights(options: argparse.Namespace) -> int:
         bundle = farm.bundle_bytes(farm.run(options.run_id).bundle_digest) if needs_bundle else b""
     files: list[Json] = []
     if options.model is not None:
-        load_fine_tuning("trained_files").save_trained(options.model, bundle, data, options.out)
+        load_fine_tuning(TRAINED).save_trained(options.model, bundle, data, options.out)
         files.append({"file": str(options.out), "bytes": options.out.stat().st_size})
     elif options.out is not None:
-        written = load_fine_tuning("deltas").delta_of(bundle, data) if options.delta else data
+        written = load_fine_tuning(DELTAS).delta_of(bundle, data) if options.delta else data
         _write(options.out, written)
         files.append({"file": str(options.out), "bytes": len(written)})
     if options.adapter is not None:
-        load_fine_tuning("adapter_files").save_adapter_of(bundle, data, options.adapter)
+        load_fine_tuning(ADAPTERS).save_adapter_of(bundle, data, options.adapter)
         files.append({"file": str(options.adapter)})
     return show(options, files, lambda: files_text(files))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.wire import LOCAL_MODES
-from pockfarm.commands.extras import load_fine_tuning, load_local
+from pockfarm.commands.extras import ADAPTERS, TRAINED, load_fine_tuning, load_local
 from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, check_validation, chosen_settings
 from pockfarm.commands.waiting import RunProgress
@@ -201,7 +201,7 @@ def _exec(options: argparse.Namespace) -> int:
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
     check_model(options.model, options.export, "--export")
     if options.adapter is not None:
-        load_fine_tuning("adapter_files").check_has_adapters(options.bundle)
+        load_fine_tuning(ADAPTERS).check_has_adapters(options.bundle)
     chosen = local.ExecOptions(settings, **{name: getattr(options, name) for name in names})
     with tempfile.TemporaryDirectory(prefix="pockfarm-exec-") as folder:
         if options.weights is not None:
@@ -211,16 +211,16 @@ def _exec(options: argparse.Namespace) -> int:
         with Waiting() as waiting:
             progress = RunProgress(waiting, settings.steps)
             if options.export is not None and options.model is None:
-                remark = load_fine_tuning("trained_files").remark_on(options.bundle)
+                remark = load_fine_tuning(TRAINED).remark_on(options.bundle)
                 if remark:
                     waiting.say(f"warning: --export: {remark}")
             report = local.execute(options.bundle, chosen, on_event=progress.event)
         if options.adapter is not None:
             trained = local.read(chosen.export)
-            load_fine_tuning("adapter_files").save_adapter_of(local.read(options.bundle), trained, options.adapter)
+            load_fine_tuning(ADAPTERS).save_adapter_of(local.read(options.bundle), trained, options.adapter)
         if options.model is not None:
             bundle, trained = local.read(options.bundle), local.read(chosen.export)
-            load_fine_tuning("trained_files").save_trained(options.model, bundle, trained, options.export)
+            load_fine_tuning(TRAINED).save_trained(options.model, bundle, trained, options.export)
     show(options, report, lambda: report_text(report, with_kernels=options.kernels))
     return Failed.exit_code if is_diverged(report) else 0
 
@@ -245,7 +245,7 @@ def _targets(options: argparse.Namespace) -> int:
 
 def _start(weights: Path, bundle: Path, folder: Path) -> Path:
     """The file of weights that a binary takes; an adapter of peft's becomes one."""
-    start = load_fine_tuning("adapter_files").start_of(weights, bundle)
+    start = load_fine_tuning(ADAPTERS).start_of(weights, bundle)
     if start is None:
         return weights
     made = folder / "start.safetensors"

@@ -10,16 +10,14 @@ Source: the standard's definitions, and ONNX Runtime's `ContribOperators.md` for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
+from compiler.frontend.file.integer_nodes import Call, Rule, Triple, Writer
 from compiler.frontend.file.source import free_name
-from compiler.frontend.file.stored_tensors import constant_tensor
 from compiler.graph import Array
 
 _VENDOR = "com.microsoft"
@@ -41,10 +39,10 @@ def spell_out(graph: Any) -> SpelledOut:
     """Rewrite a graph (protobuf) in place."""
     if not has_integer_arithmetic(graph):
         return SpelledOut()
-    writer = _Writer(graph)
+    writer = Writer(graph)
     for node in list(graph.node):
         rule = RULES.get((node.domain, node.op_type))
-        if rule is None or not writer.try_rule(rule, _Call(node)):
+        if rule is None or not writer.try_rule(rule, Call(node)):
             writer.nodes += [*writer.before.get(node.output[0], ()), node] if node.output else [node]
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in writer.nodes]
     del graph.node[:]
@@ -53,150 +51,7 @@ def spell_out(graph: Any) -> SpelledOut:
     return SpelledOut(tuple(dict.fromkeys(writer.remarks)), frozenset(writer.scales))
 
 
-_Triple = tuple[str, str, str]
-"""Names of an operand, its scale and its zero point."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    node: Any
-
-    def input(self, index: int) -> str:
-        """Name of an input; empty if it is left out."""
-        return str(self.node.input[index]) if index < len(self.node.input) else ""
-
-    def triple(self, first: int) -> _Triple:
-        """An operand whose scale and zero point stand beside it."""
-        return self.input(first), self.input(first + 1), self.input(first + 2)
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        return {entry.name: onnx.helper.get_attribute_value(entry) for entry in self.node.attribute}
-
-
-_COMBINING = frozenset({"Add", "Mul", "Reshape", "Sub"})
-_Rule = Callable[["_Writer", _Call], bool]
-"""Writes what stands for a node; False where it stays as it is, and the import names it."""
-
-
-@dataclass(slots=True)
-class _Writer:
-    """The new nodes and tensors of a graph."""
-
-    graph: Any
-    nodes: list[Any] = field(default_factory=list)
-    tensors: list[Any] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    before: dict[str, list[Any]] = field(default_factory=dict)
-    """Name of a node's first output -> nodes that stand in front of it."""
-    scales: set[str] = field(default_factory=set)
-    """Stored scales of weights, which are no parameters."""
-    names: set[str] = field(init=False)
-    stored: dict[str, Any] = field(init=False)
-    readers: dict[str, list[Any]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        graph = self.graph
-        self.stored = {tensor.name: tensor for tensor in graph.initializer}
-        constants = ((node, constant_tensor(node)) for node in graph.node)
-        self.stored |= {node.output[0]: tensor for node, tensor in constants if tensor is not None}
-        self.names = {*self.stored, *(value.name for value in graph.input)}
-        self.names |= {name for node in graph.node for name in node.output}
-        self.readers = {}
-        for node in graph.node:
-            for name in node.input:
-                self.readers.setdefault(name, []).append(node)
-
-    def try_rule(self, rule: _Rule, call: _Call) -> bool:
-        """Write what stands for a node; False, and nothing is written, where the rule does not fit it."""
-        count = len(self.nodes)
-        try:
-            if rule(self, call):
-                return True
-        except (ValueError, TypeError, IndexError, KeyError, ArithmeticError):  # operands that make no sense
-            pass
-        del self.nodes[count:]
-        return False
-
-    def node(self, op_type: str, inputs: Sequence[str], output: str = "", label: str = "", **attributes: Any) -> str:
-        """Append a node of the standard; returns the name of its output."""
-        name = output or free_name(f"{inputs[0] if inputs else op_type}:{op_type.lower()}", self.names)
-        operands = list(inputs)
-        while operands and not operands[-1]:
-            operands.pop()
-        self.nodes.append(onnx.helper.make_node(op_type, operands, [name], name=label, **attributes))
-        return name
-
-    def tensor(self, wanted: str, array: Array) -> str:
-        """Append a stored tensor; returns its name."""
-        name = free_name(wanted, self.names)
-        tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
-        self.tensors.append(tensor)
-        self.stored[name] = tensor
-        return name
-
-    def real(self, operand: str, scale: str, zero: str, axis: int | None = None) -> str:
-        """What integers stand for."""
-        if axis is None:
-            return self.node("DequantizeLinear", [operand, scale, zero])
-        return self.node("DequantizeLinear", [operand, scale, zero], axis=axis)
-
-    def array(self, name: str) -> Array | None:
-        """A tensor that the file stores; None for what is computed, and for what lies in a data file."""
-        tensor = self.stored.get(name)
-        if tensor is None or tensor.data_location == tensor.EXTERNAL:
-            return None
-        return np.asarray(numpy_helper.to_array(tensor))
-
-    def chain_behind(self, name: str) -> tuple[list[Any], list[Any]] | None:
-        """Nodes that combine whole numbers with others, from a product on, and the Casts that make them real.
-
-        None where another node reads them.
-        """
-        pending, visited, combining, casts = [name], set[str](), list[Any](), list[Any]()
-        while pending:
-            value = pending.pop()
-            if value in visited:  # on two ways, or in a circle, which the import refuses
-                continue
-            visited.add(value)
-            for node in self.readers.get(value, []):
-                if node.op_type == "Cast":
-                    casts.append(node)
-                elif node.op_type in _COMBINING:
-                    combining.append(node)
-                    pending += node.output
-                else:
-                    return None
-        return combining, casts
-
-    def make_real(self, combining: Sequence[Any], product: str, scale: str) -> None:
-        """Let nodes combine reals: what joins a product as a term is cast, and scaled as the product is."""
-        results = {product, *(output for node in combining for output in node.output)}
-        for node in combining:
-            steps = self.before.setdefault(node.output[0], [])
-            for place, operand in enumerate(node.input):
-                if operand in results or node.op_type == "Reshape":
-                    continue
-                node.input[place] = free_name(f"{operand}:cast", self.names)
-                steps.append(onnx.helper.make_node("Cast", [operand], [node.input[place]], to=onnx.TensorProto.FLOAT))
-                if scale and node.op_type in ("Add", "Sub"):
-                    whole, node.input[place] = node.input[place], free_name(f"{operand}:scaled", self.names)
-                    steps.append(onnx.helper.make_node("Mul", [whole, scale], [node.input[place]]))
-
-    def product(self, a: str, b: str) -> str:
-        """a times b: stored if both are."""
-        arrays = self.array(a), self.array(b)
-        if arrays[0] is None or arrays[1] is None:
-            return self.node("Mul", [a, b])
-        return self.tensor(f"{b}:product", np.asarray(arrays[0].reshape(()) * arrays[1], np.float32))
-
-    def axis_of(self, scale: str, axis: int) -> int | None:
-        """The axis along which a scale lies; None for one that is a single number."""
-        array = self.array(scale)
-        return None if array is None or array.size == 1 else axis
-
-
-def _linear_conv(writer: _Writer, call: _Call) -> bool:
+def _linear_conv(writer: Writer, call: Call) -> bool:
     """QLinearConv."""
     x = writer.real(*call.triple(0))
     weight = writer.real(*call.triple(3), axis=writer.axis_of(call.input(4), 0))
@@ -209,7 +64,7 @@ def _linear_conv(writer: _Writer, call: _Call) -> bool:
     return True
 
 
-def _linear_matmul(writer: _Writer, call: _Call) -> bool:
+def _linear_matmul(writer: Writer, call: Call) -> bool:
     """QLinearMatMul."""
     a = writer.real(*call.triple(0))
     b = writer.real(*call.triple(3), axis=writer.axis_of(call.input(4), -1))
@@ -218,14 +73,14 @@ def _linear_matmul(writer: _Writer, call: _Call) -> bool:
     return True
 
 
-def _integer(op_type: str, scaled_axis: int) -> _Rule:
+def _integer(op_type: str, scaled_axis: int) -> Rule:
     """MatMulInteger and ConvInteger: a product of integers, which a Cast and a Mul with the scales follow.
 
     The weight's scale moves from the Mul to the weight, so that what learns is in the units of the real model, and to
     integers that are added in between.
     """
 
-    def rule(writer: _Writer, call: _Call) -> bool:
+    def rule(writer: Writer, call: Call) -> bool:
         output = call.node.output[0]
         chain = writer.chain_behind(output)
         if chain is None:
@@ -242,7 +97,7 @@ def _integer(op_type: str, scaled_axis: int) -> _Rule:
     return rule
 
 
-def _scale_behind(writer: _Writer, casts: Sequence[Any], weight: str, *, alone: bool) -> str:
+def _scale_behind(writer: Writer, casts: Sequence[Any], weight: str, *, alone: bool) -> str:
     """The weight's stored scale, taken out of the Mul behind a product; empty unless that is plain.
 
     `alone`: only if it is one number.
@@ -274,7 +129,7 @@ def _taken_out(product: Any, scale: str) -> str:
     return scale
 
 
-def _dynamic_matmul(writer: _Writer, call: _Call) -> bool:
+def _dynamic_matmul(writer: Writer, call: Call) -> bool:
     """DynamicQuantizeMatMul(A, B, scale of B, zero point of B, bias)."""
     a = call.input(0)
     steps, scale, zero = (free_name(f"{a}:{part}", writer.names) for part in ("steps", "scale", "zero"))
@@ -284,13 +139,13 @@ def _dynamic_matmul(writer: _Writer, call: _Call) -> bool:
     )
 
 
-def _matmul_to_real(writer: _Writer, call: _Call) -> bool:
+def _matmul_to_real(writer: Writer, call: Call) -> bool:
     """MatMulIntegerToFloat(A, B, scale of A, scale of B, zero point of A, zero point of B, bias)."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = (call.input(index) for index in range(7))
     return _scaled_matmul(writer, call, (a, a_scale, a_zero), (b, b_scale, b_zero), bias)
 
 
-def _scaled_matmul(writer: _Writer, call: _Call, a: _Triple, b: _Triple, bias: str) -> bool:
+def _scaled_matmul(writer: Writer, call: Call, a: Triple, b: Triple, bias: str) -> bool:
     x = writer.real(*a)
     weight = writer.real(*b, axis=writer.axis_of(b[1], -1))
     name, output = call.node.name, call.node.output[0]
@@ -301,7 +156,7 @@ def _scaled_matmul(writer: _Writer, call: _Call, a: _Triple, b: _Triple, bias: s
     return True
 
 
-def _gemm(writer: _Writer, call: _Call) -> bool:
+def _gemm(writer: Writer, call: Call) -> bool:
     """QGemm(A, scale, zero, B, scale, zero, C, scale of the result, its zero)."""
     a = writer.real(*call.triple(0))
     axis = 0 if call.attributes.get("transB", 0) else 1
@@ -317,10 +172,10 @@ def _gemm(writer: _Writer, call: _Call) -> bool:
     return True
 
 
-def _operands(op_type: str, count: int) -> _Rule:
+def _operands(op_type: str, count: int) -> Rule:
     """An operator of `count` operands, each with its scale and zero point, then those of the result."""
 
-    def rule(writer: _Writer, call: _Call) -> bool:
+    def rule(writer: Writer, call: Call) -> bool:
         reals = [writer.real(*call.triple(3 * operand)) for operand in range(count)]
         y = writer.node(op_type, reals, label=call.node.name, **call.attributes)
         writer.node("QuantizeLinear", [y, *call.triple(3 * count)[:2]], call.node.output[0])
@@ -329,11 +184,11 @@ def _operands(op_type: str, count: int) -> _Rule:
     return rule
 
 
-def _pool(op_type: str) -> _Rule:
+def _pool(op_type: str) -> Rule:
     """A pool of images whose channels come first."""
     pooled = _operands(op_type, 1)
 
-    def rule(writer: _Writer, call: _Call) -> bool:
+    def rule(writer: Writer, call: Call) -> bool:
         attributes = [entry for entry in call.node.attribute if entry.name == "channels_last"]
         if attributes and attributes[0].i:
             return False
@@ -344,7 +199,7 @@ def _pool(op_type: str) -> _Rule:
     return rule
 
 
-def _concat(writer: _Writer, call: _Call) -> bool:
+def _concat(writer: Writer, call: Call) -> bool:
     """QLinearConcat(scale of the result, its zero, then each operand with both of its own)."""
     reals = [writer.real(*call.triple(first)) for first in range(2, len(call.node.input), 3)]
     y = writer.node("Concat", reals, label=call.node.name, **call.attributes)
@@ -352,7 +207,7 @@ def _concat(writer: _Writer, call: _Call) -> bool:
     return True
 
 
-def _lstm(writer: _Writer, call: _Call) -> bool:
+def _lstm(writer: Writer, call: Call) -> bool:
     """DynamicQuantizeLSTM: LSTM's operands, W and R with their last two axes exchanged, then scales and zero points.
 
     The kernel also rounds what it multiplies with the weights, at each step of the sequence; here that stays real.
@@ -378,7 +233,7 @@ def _lstm(writer: _Writer, call: _Call) -> bool:
     return True
 
 
-def _stored_as_rows(writer: _Writer, names: Sequence[str], real: Array) -> str:
+def _stored_as_rows(writer: Writer, names: Sequence[str], real: Array) -> str:
     """A stored weight in eight bits whose rows are an LSTM's; `real` is what it stands for, [directions, rows, width].
 
     One scale for each row of each direction does not fit DequantizeLinear's one axis: arithmetic says it.
@@ -395,7 +250,7 @@ def _stored_as_rows(writer: _Writer, names: Sequence[str], real: Array) -> str:
     return writer.node("Mul", [writer.node("Sub", [whole, zeros]), factors])
 
 
-RULES: Mapping[tuple[str, str], _Rule] = {
+RULES: Mapping[tuple[str, str], Rule] = {
     ("", "ConvInteger"): _integer("Conv", 0),
     ("", "MatMulInteger"): _integer("MatMul", -1),
     ("", "QLinearConv"): _linear_conv,
