@@ -28,7 +28,7 @@ BATCH = 2
 TOLERANCES = {"float32": 1e-4, "float16": 3e-3, "float64": 1e-4}
 """Of a loss, relative, by the type that ONNX Runtime computes in: sums in another order."""
 ROUNDED = 5e-3
-"""Of the largest output, where activations are rounded to integers: one on an edge goes either way, in ONNX Runtime too."""
+"""Of the largest output, where activations are rounded to integers: one on an edge goes either way, there too."""
 EXTENTS = (64, 96, 128, 256, 512, 576, 32, 48, 320, 640, 16, 8, 1000)
 """Tried in turn for axes that a file leaves open, until ONNX Runtime takes them."""
 RATES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
