@@ -104,16 +104,20 @@ def feeds_of(case: Standard, graph: Graph, inputs: Iterable[Value]) -> dict[Valu
     return feeds
 
 
-def close(found: Array, wanted: Array, case: Standard, rounding: float = 0.0) -> bool:
+def close(computed: Array, wanted: Array, case: Standard, rounding: float = 0.0) -> bool:
     """Equal but for the rounding of the standard's own computation; NaN and infinities where they belong."""
     if wanted.dtype.kind in "biu":
-        return bool(np.array_equal(found, wanted))
+        return bool(np.array_equal(computed, wanted))
     exact = wanted.astype(np.float64)
     finite = exact[np.isfinite(exact)]
     scale = float(np.abs(finite).max()) if finite.size else 0.0
     return bool(
         np.allclose(
-            found, exact, rtol=max(case.rtol, rounding), atol=max(case.atol, (rounding or 1e-6) * scale), equal_nan=True
+            computed,
+            exact,
+            rtol=max(case.rtol, rounding),
+            atol=max(case.atol, (rounding or 1e-6) * scale),
+            equal_nan=True,
         )
     )
 
