@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,12 @@ OTHER_KINDS: Mapping[str, str] = {
     ".keras": "a Keras model", ".h5": "a Keras model", ".tflite": "a TensorFlow Lite model",
 }  # fmt: skip
 """By the ending of a file's name: what it is, which is no ONNX model."""
+
+
+def held(path: Path) -> bytes | mmap.mmap:
+    """A file that stays readable when its folder is removed; Windows removes none that is mapped. Raises: OSError."""
+    with path.open("rb") as stream:
+        return stream.read() if os.name == "nt" else mapped(stream)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ root or quotient finite, numbers in order, waves (the bases of Fourier transform
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,7 +30,7 @@ _VIEWS = frozenset({"identity", "reshape", "transpose", "broadcast_to"})
 
 def with_fixed_numbers(graph: Graph) -> Graph:
     """The graph with `fixed` at the parameters that are no weights."""
-    around = _Surroundings(graph, graph.consumers(), graph.producers())
+    around = _Surroundings(graph.consumers(), _data(graph))
     parameters = {
         value: replace(parameter, fixed=_reason(around, value, parameter.to_file(graph.arrays[value])))
         if parameter.may_learn
@@ -42,11 +42,21 @@ def with_fixed_numbers(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """A graph, and which nodes read and make its values."""
+    """Which nodes read the values of a graph, and which values are data."""
 
-    graph: Graph
     readers: Mapping[Value, list[Node]]
-    producers: Mapping[Value, Node]
+    data: Collection[Value]
+
+
+def _data(graph: Graph) -> set[Value]:
+    """Inputs of the model, and what is moved, cast, scaled or shifted by a few numbers of them."""
+    data = set(graph.data_inputs())
+    sources = graph.types.keys() - data - graph.producers().keys()
+    small = {value for value in sources if graph.types[value].size <= MOST_CHANNELS}
+    for node in graph.nodes:
+        if node.op in _VIEWS | _SCALING | {"cast"} and all(value in data or value in small for value in node.inputs):
+            (small if data.isdisjoint(node.inputs) else data).update(node.outputs)
+    return data
 
 
 def _reason(around: _Surroundings, value: Value, array: Array) -> str:
@@ -74,26 +84,7 @@ def _acts_on_data(around: _Surroundings, value: Value) -> bool:
         nodes = around.readers.get(value, [])
     others = [operand for node in nodes for operand in node.inputs if operand != value]
     is_scaling = all(node.op in _SCALING for node in nodes)
-    return is_scaling and bool(others) and all(_is_data(around, operand) for operand in others)
-
-
-def _is_data(around: _Surroundings, value: Value) -> bool:
-    """An input of the model, or one that is moved, cast, scaled or shifted by a few numbers."""
-    inputs = around.graph.data_inputs()
-    pending, has_input = [value], False
-    while pending:
-        operand = pending.pop()
-        node = around.producers.get(operand)
-        if operand in inputs:
-            has_input = True
-        elif node is None:
-            if around.graph.types[operand].size > MOST_CHANNELS:
-                return False
-        elif node.op in _VIEWS | _SCALING | {"cast"}:
-            pending += node.inputs
-        else:
-            return False
-    return has_input
+    return is_scaling and bool(others) and all(operand in around.data for operand in others)
 
 
 def _small(value: Value, number: float, readers: Mapping[Value, list[Node]]) -> str:

@@ -130,21 +130,13 @@ def import_source(
 
 
 def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormMode) -> Scope:
-    readers: dict[str, list[SourceNode]] = {}
-    for node in source.nodes:
-        for name in dict.fromkeys(node.inputs):
-            readers.setdefault(name, []).append(node)
-    for name in source.outputs:
-        # A graph output has a reader outside the graph.
-        readers.setdefault(name, []).append(SourceNode("output", "output", (name,), ()))
-
     def replay(scope: Scope, node: SourceNode) -> None:
         _assign(scope, node, _apply_row(scope, node, source.opset))
 
     scope = Scope(
         limits,
         replay,
-        readers=readers,
+        readers=source.readers(with_outputs=True),
         batch_norm=batch_norm,
         taken=source.value_names(),
         bias_suffix=_bias_suffix(source),

@@ -52,7 +52,8 @@ def _ways(spec: TrainingSpec) -> Sequence[str]:
 
 def _peak(programs: Sequence[Program], plan: MemoryPlan, spec: TrainingSpec) -> str:
     """The call during which most of the arena is alive, and the largest values then."""
-    _, position, program = max((_most_alive(program, plan) for program in programs), key=lambda peak: peak[0])
+    peaks = (_most_alive(program, plan) for program in programs if program.calls)
+    _, position, program = max(peaks, key=lambda peak: peak[0])
     alive = {
         value: plan.placements[program.name, value].size_bytes
         for (name, value), (first, last) in plan.live.items()

@@ -18,6 +18,7 @@ from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, check_validation, chosen_settings
 from pockfarm.commands.waiting import RunProgress
 from pockfarm.errors import Failed, UsageError
+from pockfarm.preflight import check_place
 from pockfarm.screen import Meaning, errors, painted
 from pockfarm.screen.progress import Waiting
 from pockfarm.sources import STANDARD_INPUT, file_or_input, standard_input
@@ -200,6 +201,9 @@ def _exec(options: argparse.Namespace) -> int:
         raise UsageError("--checkpoint-every needs --checkpoint F, the file that they go to")
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
     check_model(options.model, options.export, "--export")
+    if options.model is not None:
+        check_place("--export", options.export)
+        load_fine_tuning(TRAINED).check_model_of(local.read(options.bundle), options.model)
     if options.adapter is not None:
         load_fine_tuning(ADAPTERS).check_has_adapters(options.bundle)
     chosen = local.ExecOptions(settings, **{name: getattr(options, name) for name in names})
@@ -215,14 +219,19 @@ def _exec(options: argparse.Namespace) -> int:
                 if remark:
                     waiting.say(f"warning: --export: {remark}")
             report = local.execute(options.bundle, chosen, on_event=progress.event)
-        if options.adapter is not None:
-            trained = local.read(chosen.export)
-            load_fine_tuning(ADAPTERS).save_adapter_of(local.read(options.bundle), trained, options.adapter)
-        if options.model is not None:
-            bundle, trained = local.read(options.bundle), local.read(chosen.export)
-            load_fine_tuning(TRAINED).save_trained(options.model, bundle, trained, options.export)
+        in_other_forms = options.adapter is not None or options.model is not None
+        if in_other_forms and chosen.export.exists():  # training that diverges may leave none
+            _save_as_asked(options, local.read(options.bundle), local.read(chosen.export))
     show(options, report, lambda: report_text(report, with_kernels=options.kernels))
     return Failed.exit_code if is_diverged(report) else 0
+
+
+def _save_as_asked(options: argparse.Namespace, bundle: bytes, trained: bytes) -> None:
+    """What a run trained, in the forms that are no checkpoint of its step."""
+    if options.adapter is not None:
+        load_fine_tuning(ADAPTERS).save_adapter_of(bundle, trained, options.adapter)
+    if options.model is not None:
+        load_fine_tuning(TRAINED).save_trained(options.model, bundle, trained, options.export)
 
 
 def check_model(model: Path | None, out: Path | None, option: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import CompileError
-from compiler.external import mapped
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.inputs import InputSpec
 from compiler.trained.bring_back import Trained, bring_back, manifest_of
@@ -31,6 +29,7 @@ from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of
 from pockfarm.fine_tuning.trainer import Run, RunData, Say, Step, Trainer
+from pockfarm.model_files import held
 from pockfarm.preflight import settings_remarks
 from pockfarm.values import CompileWarning, Dataset
 
@@ -281,12 +280,6 @@ def _label_names(spec: TrainingSpec, inputs: Mapping[str, Input]) -> tuple[str, 
 
 def _examples(inputs: Mapping[str, Input]) -> dict[str, Any]:
     return {name: told.example for name, told in inputs.items() if told.batch_axis is None}
-
-
-def held(path: Path) -> bytes | mmap.mmap:
-    """A file that stays readable when its folder is removed; Windows removes none that is mapped."""
-    with path.open("rb") as stream:
-        return stream.read() if os.name == "nt" else mapped(stream)
 
 
 def _input(told: Mapping[str, Any]) -> Input:

@@ -5,20 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 from compiler.errors import CompileError
-from compiler.trained.bring_back import bring_back, folded_in
+from compiler.external import model_digest
+from compiler.trained.bring_back import bring_back, folded_in, manifest_of
+from compiler.trained.checkpoints import Held
 from compiler.warnings import few_of
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning.flow import held
-from pockfarm.model_files import files_of
+from pockfarm.model_files import files_of, held
 
 ONNX = ".onnx"
 
 
-def save_trained(model: Path, bundle: bytes, checkpoint: bytes, out: Path) -> None:
+def check_model_of(bundle: Held, model: Path) -> None:
+    """Before the work of which `model` takes the weights. Raises: UsageError unless `bundle` was built of it."""
+    try:
+        with files_of(model) as files:
+            digest = model_digest(files.model, files.mapped())
+        wanted = manifest_of(bundle).get("digests", {}).get("model")
+    except CompileError as problem:
+        raise UsageError(f"{problem} [{problem.code}]") from None
+    if digest != wanted:
+        raise UsageError(f"--model {model}: the bundle is of another model ({wanted}), this one is {digest}")
+
+
+def save_trained(model: Path, bundle: Held, checkpoint: Held, out: Path) -> None:
     """Write the parameters of `model` as a run of `bundle` trained them (safetensors), or, to F.onnx, the model.
 
     Raises: UsageError for files that do not belong together, or cannot be read or written.
     """
+    check_model_of(bundle, model)
     try:
         with files_of(model) as files:
             trained = bring_back(files.model, bundle, checkpoint, files.mapped())

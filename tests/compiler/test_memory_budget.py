@@ -60,6 +60,10 @@ def test_a_limit_that_no_way_keeps_is_named_with_the_ways_that_were_tried() -> N
         assert refused.value.where == "spec.memory_limit_bytes"
         assert words in refused.value.hint
         assert "1 ways" not in refused.value.hint
+        assert refused.value.limit_bytes == 100_000
+        assert refused.value.needed_bytes > refused.value.limit_bytes
+        assert "train fewer or later layers" in refused.value.hint
+        assert "lower the batch" not in refused.value.hint
 
 
 def test_the_budget_changes_no_byte_of_what_fits(kernel_cache: Path) -> None:

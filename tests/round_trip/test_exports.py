@@ -16,6 +16,7 @@ from torch import nn
 import pockfarm
 from compiler.graph import Array
 from pockfarm.cli import main
+from pockfarm.errors import Failed
 from tests.models import export
 from tests.pockfarm.fake_farm import Answer, fake_farm
 
@@ -90,6 +91,38 @@ def test_without_the_model_folded_norms_are_named(
     message = capsys.readouterr().err
     assert "0.weight" in message
     assert "--model MODEL.onnx" in message
+
+
+def test_another_model_is_refused_before_anything_is_trained(
+    files: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = onnx.load(files["net.onnx"])
+    other.doc_string = "of another day"
+    onnx.save(other, tmp_path / "other.onnx")
+    for model, out, message in (
+        (tmp_path / "other.onnx", tmp_path / "out.safetensors", "the bundle is of another model"),
+        (tmp_path / "none.onnx", tmp_path / "out.safetensors", "none.onnx: No such file"),
+        (files["net.onnx"], tmp_path / "no folder" / "out.safetensors", "there is no folder"),
+    ):
+        common = ["exec", str(files["net.pfb"]), "train", "--data", str(files["data.npz"]), "--steps", "1"]
+        capsys.readouterr()
+        assert main([*common, "--export", str(out), "--model", str(model)]) == 2
+        text = capsys.readouterr().err
+        assert message in text
+        assert "step" not in text.replace(str(tmp_path), "")
+        assert not out.exists()
+
+
+def test_training_that_diverges_writes_nothing_and_says_so(
+    files: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.safetensors"
+    common = ["exec", str(files["net.pfb"]), "train", "--data", str(files["data.npz"]), "--steps", "50"]
+    capsys.readouterr()
+    status = main([*common, "--learning-rate", "1e9", "--export", str(out), "--model", str(files["net.onnx"])])
+    assert status == Failed.exit_code
+    assert "diverged" in capsys.readouterr().out
+    assert not out.exists()
 
 
 def test_a_farms_run_gives_them_too(

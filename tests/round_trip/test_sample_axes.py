@@ -35,6 +35,17 @@ class OneSequence(nn.Module):
         return self.last(self.layer(x)[0])
 
 
+class Across(nn.Module):
+    """What all samples have in common."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).mean(0, keepdim=True)
+
+
 def model() -> bytes:
     x = torch.zeros(STEPS, FEATURES)
     return export(OneSequence(), (x,), input_names=("x",), output_names=("scores",), dynamic_batch=False)
@@ -82,6 +93,15 @@ def test_an_input_that_is_not_there_is_named() -> None:
     spec = {**SPEC, "inputs": {"z": {"batch_axis": "new"}}}
     with pytest.raises(PockfarmError, match=r"spec\.inputs\.z\.batch_axis: the model has no such input"):
         pockfarm.fine_tune(model(), None, {"x": x.numpy(), "y": y.numpy()}, spec=spec, steps=1)
+
+
+def test_an_output_that_is_computed_across_the_samples_is_refused() -> None:
+    net = torch.nn.Linear(FEATURES, 6)
+    across = export(Across(net), (torch.zeros(4, FEATURES),), input_names=("x",), output_names=("scores",))
+    spec = {"batch": 4, "loss": {"kind": "mse"}}
+    arrays = {"x": np.zeros((4, FEATURES), np.float32), "y": np.zeros((4, 1, 6), np.float32)}
+    with pytest.raises(PockfarmError, match=r"no axis of scores, .* holds the batch, 4: it is computed across the"):
+        pockfarm.fine_tune(across, None, arrays, spec=spec, steps=1)
 
 
 def test_a_fixed_batch_of_one_behind_the_positions_is_found() -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import onnx
 
+from compiler.frontend.file.moves import Places, is_taken
 from compiler.frontend.file.source import SourceModel, type_label
 from compiler.warnings import CompileWarning, few_of
 
@@ -19,31 +20,15 @@ _NARROW = frozenset(
     int(code)
     for code in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT16, onnx.TensorProto.UINT16)
 )
-_MOVING = frozenset(
-    {
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
-"""Operators that give elements of their first operand and compute none."""
-_TO_REALS = frozenset({"Cast", "DequantizeLinear"})
-_ASKING = frozenset({"Shape", "Size"})
+_DESTINATIONS: Places = dict.fromkeys(("Cast", "CastLike", "DequantizeLinear", "Shape", "Size"), (0,))
+"""Operators that make reals of integers, or ask for their shape alone."""
 
 
 def read_as_int32(source: SourceModel) -> SourceModel:
     """The model with int32 in place of the narrow integers of its inputs; unchanged if it has none."""
-    changed = [
-        value.name for value in source.inputs if value.element_type in _NARROW and _is_only_moved(source, value.name)
-    ]
+    narrow = [value.name for value in source.inputs if value.element_type in _NARROW]
+    readers = source.readers(with_outputs=True) if narrow else {}
+    changed = [name for name in narrow if is_taken(name, readers, _DESTINATIONS)]
     if not changed:
         return source
     types = {value.name: type_label(value.element_type) for value in source.inputs}
@@ -55,16 +40,3 @@ def read_as_int32(source: SourceModel) -> SourceModel:
         "give data as integers of any width",
     )
     return replace(source, inputs=inputs, warnings=(*source.warnings, warning))
-
-
-def _is_only_moved(source: SourceModel, name: str) -> bool:
-    """True if an input's elements reach nothing but casts and DequantizeLinear, and no output of the model."""
-    narrow = {name}
-    for node in source.nodes:
-        if narrow.isdisjoint(node.inputs):
-            continue
-        if node.op_type in _MOVING and node.inputs[0] in narrow and narrow.isdisjoint(node.inputs[1:]):
-            narrow.update(node.outputs)
-        elif node.op_type not in _TO_REALS | _ASKING or not narrow.isdisjoint(node.inputs[1:]):
-            return False
-    return narrow.isdisjoint(source.outputs)

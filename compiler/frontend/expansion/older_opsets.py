@@ -117,6 +117,7 @@ class _Upgrade:
         yield replace(
             node,
             op_type=new.op_type or node.op_type,
+            stored_type=node.op_type if new.op_type else "",
             inputs=tuple(inputs),
             attributes={**new.attributes, **bodies},
             opset=0,

@@ -129,10 +129,7 @@ class _Reader:
     def __init__(self, source: SourceModel) -> None:
         self._source = source
         self._made = {name: node for node in source.nodes for name in node.outputs}
-        self._readers: dict[str, list[SourceNode]] = {}
-        for node in source.nodes:
-            for name in dict.fromkeys(node.inputs):
-                self._readers.setdefault(name, []).append(node)
+        self._readers = source.readers()
         known = source.record.parameters if source.record is not None else ()
         self._taken = {*source.value_names(), *known, *source.unlearnable}
         self._owner: dict[str, tuple[str, int]] = {}

@@ -70,10 +70,7 @@ def _constants(source: SourceModel) -> frozenset[str]:
 
 
 def _infinite_masks(source: SourceModel) -> frozenset[str]:
-    readers: dict[str, list[SourceNode]] = {}
-    for node in source.nodes:
-        for name in dict.fromkeys(node.inputs):
-            readers.setdefault(name, []).append(node)
+    readers = source.readers()
     return frozenset(
         name for name, array in source.initializers.items() if is_infinite_mask(name, array, readers)
     ) - set(source.outputs)

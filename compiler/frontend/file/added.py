@@ -9,47 +9,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from compiler.frontend.file.moves import EVERY, Places, is_taken
 from compiler.frontend.file.source import SourceNode
 from compiler.graph import Array
 
-Places = Mapping[str, Sequence[int]]
-"""Operators, and inputs of theirs."""
-_EVERY = range(64)
-_MOVES: Places = {
-    **dict.fromkeys(
-        (
-            "Cast",
-            "CastLike",
-            "Expand",
-            "Flatten",
-            "Gather",
-            "GatherElements",
-            "GatherND",
-            "Identity",
-            "Pad",
-            "Reshape",
-            "Slice",
-            "Split",
-            "Squeeze",
-            "Tile",
-            "Transpose",
-            "Trilu",
-            "Unsqueeze",
-        ),
-        (0,),
-    ),
-    "Concat": _EVERY,
-}
-"""Those that pass their elements on."""
 _CHOICES: Places = {
-    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min"), _EVERY),
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min"), EVERY),
     **dict.fromkeys(("Clip", "IsInf"), (0,)),
     "Where": (1, 2),
 }
 _TAKES: Mapping[float, Places] = {
     -np.inf: {
         **_CHOICES,
-        **dict.fromkeys(("Add", "Sum"), _EVERY),
+        **dict.fromkeys(("Add", "Sum"), EVERY),
         **dict.fromkeys(("Exp", "LogSoftmax", "ReduceLogSumExp", "Softmax", "Sub"), (0,)),
         "Attention": (3,),
     },
@@ -67,20 +39,4 @@ def is_infinite_mask(name: str, array: Array, readers: Mapping[str, Sequence[Sou
     signs = [number for number in (least, largest) if np.isinf(number)]
     if not signs or np.isnan(least):
         return False
-    return all(_is_taken(name, readers, _TAKES[float(sign)]) for sign in signs)
-
-
-def _is_taken(name: str, readers: Mapping[str, Sequence[SourceNode]], taken: Places) -> bool:
-    """True if all nodes that the elements reach, moved or as they are, read them in one of the places."""
-    waiting, seen = [name], {name}
-    while waiting:
-        value = waiting.pop()
-        for node in readers.get(value, ()):
-            places = {index for index, operand in enumerate(node.inputs) if operand == value}
-            if places <= set(taken.get(node.op_type, ())):
-                continue
-            if not places <= set(_MOVES.get(node.op_type, ())):
-                return False
-            waiting += [output for output in node.outputs if output not in seen]
-            seen.update(node.outputs)
-    return True
+    return all(is_taken(name, readers, _TAKES[float(sign)]) for sign in signs)

@@ -8,7 +8,6 @@ from typing import Literal
 Topic = Literal["opset", "decided", "sums"]
 _NAMES: Mapping[str, str] = {
     "keras2onnx": "keras2onnx",
-    "onnxscript": "pytorch",
     "paddle2onnx": "paddle",
     "paddlepaddle": "paddle",
     "pytorch": "pytorch",

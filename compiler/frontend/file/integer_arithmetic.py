@@ -18,7 +18,6 @@ import onnx
 
 from compiler.frontend.file.integer_nodes import Call, Rule, Triple, Writer
 from compiler.frontend.file.source import free_name
-from compiler.graph import Array
 
 _VENDOR = "com.microsoft"
 
@@ -108,7 +107,7 @@ def _scale_behind(writer: Writer, casts: Sequence[Any], weight: str, *, alone: b
     factors = [name for name in scalings[0].input if name != casts[0].output[0]]
     product = scalings[0]
     if len(factors) == 1 and writer.array(factors[0]) is None:
-        product = next((node for node in writer.graph.node if factors[0] in node.output), None)
+        product = writer.makers.get(factors[0])
         if product is None or product.op_type != "Mul" or len(writer.readers[factors[0]]) != 1:
             return ""
         factors = list(product.input)
@@ -212,19 +211,10 @@ def _lstm(writer: Writer, call: Call) -> bool:
 
     The kernel also rounds what it multiplies with the weights, at each step of the sequence; here that stays real.
     """
-    weights = []
-    for place, first in ((1, 8), (2, 10)):
-        names = call.input(place), call.input(first), call.input(first + 1)
-        arrays = [writer.array(name) for name in names]
-        if any(array is None for array in arrays):
-            return False
-        stored, scale, zero = (array for array in arrays if array is not None)
-        scale, zero = (part.reshape(len(stored), 1, -1) for part in (scale, zero))
-        real = (stored.astype(np.float32) - zero.astype(np.float32)) * scale
-        weights.append((names, np.asarray(real.transpose(0, 2, 1), np.float32)))
-    reals = [_stored_as_rows(writer, names, array) for names, array in weights]
-    inputs = [call.input(0), *reals, *(call.input(index) for index in range(3, 8))]
-    operands = list(inputs)
+    weights = [_weight_of_rows(writer, call, place, first) for place, first in ((1, 8), (2, 10))]
+    if "" in weights:
+        return False
+    operands = [call.input(0), *weights, *(call.input(index) for index in range(3, 8))]
     while not operands[-1]:
         operands.pop()
     node = onnx.helper.make_node("LSTM", operands, list(call.node.output), name=call.node.name, **call.attributes)
@@ -233,21 +223,23 @@ def _lstm(writer: Writer, call: Call) -> bool:
     return True
 
 
-def _stored_as_rows(writer: Writer, names: Sequence[str], real: Array) -> str:
-    """A stored weight in eight bits whose rows are an LSTM's; `real` is what it stands for, [directions, rows, width].
+def _weight_of_rows(writer: Writer, call: Call, place: int, first: int) -> str:
+    """An LSTM's weight [directions, rows, width] of one in eight bits, [directions, width, rows]; empty if not stored.
 
     One scale for each row of each direction does not fit DequantizeLinear's one axis: arithmetic says it.
     """
-    stored, scale, zero = (writer.array(name) for name in names)
-    assert stored is not None
-    assert scale is not None
-    assert zero is not None
-    directions = len(real)
+    names = call.input(place), call.input(first), call.input(first + 1)
+    arrays = [array for name in names if (array := writer.array(name)) is not None]
+    if len(arrays) != len(names):
+        return ""
+    stored, *steps = arrays
     rows = writer.tensor(f"{names[0]}:rows", stored.transpose(0, 2, 1))
-    factors = writer.tensor(f"{names[1]}:rows", scale.astype(np.float32).reshape(directions, -1, 1))
-    zeros = writer.tensor(f"{names[2]}:rows", zero.astype(np.float32).reshape(directions, -1, 1))
+    scale, zero = (
+        writer.tensor(f"{name}:rows", array.astype(np.float32).reshape(len(stored), -1, 1))
+        for name, array in zip(names[1:], steps, strict=True)
+    )
     whole = writer.node("Cast", [rows], to=onnx.TensorProto.FLOAT)
-    return writer.node("Mul", [writer.node("Sub", [whole, zeros]), factors])
+    return writer.node("Mul", [writer.node("Sub", [whole, zero]), scale])
 
 
 RULES: Mapping[tuple[str, str], Rule] = {

@@ -20,6 +20,8 @@ Triple = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """A node (protobuf) that a rule writes anew."""
+
     node: Any
 
     def input(self, index: int) -> str:
@@ -32,6 +34,7 @@ class Call:
 
     @property
     def attributes(self) -> dict[str, Any]:
+        """Those of the node, as Python has them."""
         return {entry.name: onnx.helper.get_attribute_value(entry) for entry in self.node.attribute}
 
 
@@ -55,14 +58,16 @@ class Writer:
     names: set[str] = field(init=False)
     stored: dict[str, Any] = field(init=False)
     readers: dict[str, list[Any]] = field(init=False)
+    makers: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         graph = self.graph
         self.stored = {tensor.name: tensor for tensor in graph.initializer}
         constants = ((node, constant_tensor(node)) for node in graph.node)
         self.stored |= {node.output[0]: tensor for node, tensor in constants if tensor is not None}
+        self.makers = {name: node for node in graph.node for name in node.output}
         self.names = {*self.stored, *(value.name for value in graph.input)}
-        self.names |= {name for node in graph.node for name in node.output}
+        self.names |= self.makers.keys()
         self.readers = {}
         for node in graph.node:
             for name in node.input:

@@ -65,6 +65,8 @@ class SourceNode:
     """Version of the standard that it is written in; 0: the model's."""
     tensor: str = ""
     """Of a Constant: the name that its tensor has in the whole file."""
+    stored_type: str = ""
+    """What the file calls its operator, where a later version has another name for it."""
     evaluates: bool = False
     """Marked as in evaluation mode, whatever a spec says (`compiler.frontend.file.modes`)."""
 
@@ -75,7 +77,7 @@ class SourceNode:
     @property
     def where(self) -> str:
         """How error messages name it."""
-        return f"node {self.name!r} ({self.op_type})"
+        return f"node {self.name!r} ({self.stored_type or self.op_type})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,16 @@ class SourceModel:
         """Every name that a value has."""
         made = (name for node in self.nodes for name in node.outputs if name)
         return {*self.initializers, *(value.name for value in self.inputs), *made}
+
+    def readers(self, *, with_outputs: bool = False) -> dict[str, list[SourceNode]]:
+        """Value -> the nodes that read it, each once, in order; an output of the model has one outside of it."""
+        readers: dict[str, list[SourceNode]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                readers.setdefault(name, []).append(node)
+        for name in self.outputs if with_outputs else ():
+            readers.setdefault(name, []).append(SourceNode("output", "output", (name,), ()))
+        return readers
 
 
 def type_label(code: int) -> str:

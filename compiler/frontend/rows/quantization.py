@@ -97,11 +97,12 @@ def _dequantize(call: Call) -> Operand:
     stored = call.known(0)
     if stored is not None and not stored.source:
         x = call.constant(np.asarray(call.array(0, "the tensor"), np.float32))
+        count = f"{stored.array.size:,} weights in {stored.array.dtype}"
         call.scope.warn(
             "model.eight_bits",
-            f"{stored.array.size:,} weights in {stored.array.dtype} lie in a branch or a function, and are frozen",
+            f"{count} lie in a branch, a function or a data file, and are frozen",
             where=call.node.where,
-            hint="where they lie in the graph itself, `quantized: dequantize` lets them learn",
+            hint="in the graph itself, and in one file, `quantized: dequantize` lets them learn",
         )
     else:
         x = _real(call, call.value(0))

@@ -171,5 +171,13 @@ def test_what_may_be_a_weight_learns(name: str) -> None:
     assert not messages.keys() & {"plan.fixed_numbers", "plan.fixed_numbers_learn"}
 
 
+def test_data_that_are_added_to_themselves_again_and_again_are_looked_at_once() -> None:
+    """As a tree the last sum has 2 ** 60 leaves."""
+    sums = [node("Add", [f"h{number}", f"h{number}"], [f"h{number + 1}"]) for number in range(1, 60)]
+    last = [node("Sub", ["h60", "c"], ["p"])]
+    case = normalised(node("Add", ["x", "x"], ["h1"]), *sums, *last, number=np.asarray(0.5))
+    assert learning(graph_of(case), preset="full")[0] == {"w"}
+
+
 def test_the_last_layer_is_the_last_that_learns() -> None:
     assert learning(graph_of(STAYS["bins"][0]), preset="last-layer")[0] == {"w"}

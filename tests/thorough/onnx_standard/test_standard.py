@@ -39,9 +39,6 @@ OF_FLOATS = ("Dropout", "OneHot", "Range", "Resize", "Upsample")
 """A depth, a ratio, scales and ends may be floats."""
 
 
-RENAMED = {"Scatter": "ScatterElements", "Upsample": "Resize"}
-
-
 def cases() -> list[Standard]:
     """All node cases and small models; whole networks are for `make onnx-standard`."""
     return [case for case in standard_cases() if case.op_type != "light"]
@@ -79,10 +76,9 @@ def test_refusals_are_short_and_name_what_is_refused(outcomes: list[Outcome]) ->
 
 
 def _names_its_place(outcome: Outcome) -> bool:
-    """A node with its operator, as it is called today, an input, an output, a function or the model's opset."""
+    """A node with its operator, an input, an output, a function or the model's opset."""
     where = outcome.message.split(": ")[0]
-    names = {RENAMED.get(op, op) for op in outcome.case.op_types}
-    node = where.startswith("node ") and any(f"({op})" in where for op in names)
+    node = where.startswith("node ") and any(f"({op})" in where for op in outcome.case.op_types)
     return node or where.startswith(("input ", "output ", "initializer ", "function ", "model"))
 
 
@@ -92,11 +88,11 @@ def test_gradients_are_the_slopes_of_the_cases(outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.kind == "pass" and not outcome.case.is_random:
             for name, slope in gradients.slopes(outcome.case).items():
-                found[slope.kind] += 1
+                found[slope.kind] += outcome.case.group != "other element types"
                 wrong += [f"{outcome.case.name}, {name}: {slope.message}"] if slope.kind == gradients.WRONG else []
     assert not wrong, "\n".join(wrong)
     assert found[gradients.RIGHT] > 1500 * len(outcomes) / len(cases())
-    assert found[gradients.UNDEFINED] < 0.04 * found[gradients.RIGHT]
+    assert found[gradients.UNDEFINED] < 60
 
 
 def test_wrong_gradients_and_wrong_values_do_not_go_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
