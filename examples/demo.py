@@ -31,6 +31,8 @@ HOST_BATCH, HOST_STEPS = 8, 20
 EMULATED_BATCH, EMULATED_STEPS = 1, 2
 OPENCL_STEPS = 4
 NO_BOARD = "no emulated AArch64 agent here (it needs qemu-aarch64-static), so no Raspberry Pi rows"
+WAITS = "waits for another device"
+"""The phase of a run that its device did not get through."""
 NO_OPENCL = "no OpenCL device here (pocl-opencl-icd plays one), so no OpenCL row"
 DIGITS_BATCH, DIGITS_STEPS = 32, 280
 """Ten epochs over one half of the digits."""
@@ -222,8 +224,12 @@ def follow(story: Story, run: Run, job: Job, device: Device) -> Json:
     title = f"{run.mode} {job.model_name} {job.plan_name} on {device.name}"
     show = speaker(story, title)
 
-    def on_look(one: Run) -> None:
-        show(one.state, f"step {one.steps_done} of {one.steps}" if one.steps_done else one.phase)
+    def on_look(now: Run) -> None:
+        if now.phase == WAITS:  # there is no other: every run of this story is for one device
+            reason = story.farm.why(now.id)["says"]
+            story.farm.cancel_run(now.id)
+            raise PockfarmError(f"{title}: {reason}")
+        show(now.state, f"step {now.steps_done} of {now.steps}" if now.steps_done else now.phase)
 
     story.farm.wait_for_run(run.id, on_look=on_look)
     return story.farm.report(run.id)

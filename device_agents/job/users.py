@@ -1,6 +1,7 @@
 """A user of its own for each job of an agent that is root: the kernel counts processes by user, and tells files apart.
 
-Numbers come from a range that no account has. A number in use is locked, so agents of one machine never share one.
+Numbers come from a range that no account has. A number in use is locked, so agents that share a file system never share
+one. An agent in a container has locks of its own: its jobs are seen by their parents, and left alone.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def is_mapped(users: JobUsers, text: str) -> bool:
 
 @contextmanager
 def borrowed(users: JobUsers) -> Iterator[int]:
-    """A number that nobody else has now. What still runs under it in the end is killed.
+    """A number that nobody else has now. What still runs under it in the end, or an agent that died left, is killed.
 
     Raises: `AttemptError` (`device.users`) when all are taken.
     """
@@ -62,7 +63,7 @@ def borrowed(users: JobUsers) -> Iterator[int]:
     for uid in range(users.first, users.last + 1):
         lock = os.open(folder / str(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            if not try_lock(lock):
+            if not try_lock(lock) or any(_has_another_agent(pid, uid) for pid in processes(uid)):
                 continue
             kill_all(uid)
             try:
@@ -85,18 +86,32 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def kill_all(uid: int) -> int:
-    """Kill every process of a user; returns how many there were at first."""
-    found = len(processes(uid))
+def kill_all(uid: int) -> None:
+    """Kill every process of a user that no other living agent has started."""
     for _ in range(100):
-        left = processes(uid)
-        if not left:
+        remaining = [pid for pid in processes(uid) if not _has_another_agent(pid, uid)]
+        if not remaining:
             break
-        for pid in left:
+        for pid in remaining:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
-    return found
+
+
+def _has_another_agent(pid: int, uid: int) -> bool:
+    """True if a process of another tree started it. Orphans fall to process 1, or to a manager of sessions above us."""
+    this = os.getpid()
+    try:
+        others = [ancestor for ancestor in _ancestors(pid) if os.stat(f"/proc/{ancestor}").st_uid != uid]
+    except OSError:
+        return False
+    return this not in others and bool(others) and others[0] not in {1, *_ancestors(this)}
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    """A process's parent, the parent's, and so on, as far as they are in view."""
+    while (pid := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) > 0:
+        yield pid
 
 
 def processes(uid: int) -> list[int]:
