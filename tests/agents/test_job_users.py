@@ -40,7 +40,6 @@ def another_agent(uid: int) -> Iterator[subprocess.Popen[str]]:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         agent.communicate()
-        agent.stdout.close()
 
 
 def python(code: str) -> list[str]:
