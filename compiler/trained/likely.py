@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
 from compiler.external import External
 from compiler.tensors import Array
+from compiler.trained.evaluated import values_of
 from compiler.warnings import few_of
 
-MAX_MODEL_BYTES, MAX_ELEMENTS = 16 << 20, 1 << 18
-"""What the `onnx` package's own evaluation, which is made to be read, computes within seconds."""
 CLOSE = 1e-3
 """Of a tensor's largest element."""
 
@@ -32,32 +30,19 @@ class Part:
 
 def likely_nodes(model: bytes, external: External, feeds: Mapping[str, Array], parts: Sequence[Part]) -> str:
     """Words on where the file first differs from the module; empty where that cannot be seen."""
-    if external or len(model) > MAX_MODEL_BYTES or sum(array.size for array in feeds.values()) > MAX_ELEMENTS:
-        return ""
     try:
-        proto = onnx.ModelProto.FromString(model)
-        values = _values(proto, feeds)
-    except Exception:  # an operator that this evaluation lacks or does otherwise: the message does without
+        values = values_of(model, external, feeds)
+    except ValueError:  # the message does without
         return ""
+    graph = onnx.ModelProto.FromString(model).graph
     for part in parts:
         if any(_alike(part.gave, array) for array in values.values()):
             continue
         starts = {name for name, array in values.items() if any(_alike(array, read) for read in part.read)}
-        nodes = list(_between(proto.graph, starts, values, part.gave.shape))
+        nodes = list(_between(graph, starts, values, part.gave.shape))
         where = f" in {few_of(nodes)}" if nodes else ""
         return f"likely{where}: nothing in the file is what {part.path!r} ({part.kind}) gives"
     return "likely in forward() of the module itself: what its parts give is in the file" if parts else ""
-
-
-def _values(proto: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Every tensor that the file computes or reads."""
-    names = [name for node in proto.graph.node for name in node.output if name]
-    del proto.graph.output[:]
-    proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
-    given = {value.name: feeds[value.name] for value in proto.graph.input if value.name in feeds}
-    with np.errstate(all="ignore"):
-        computed = ReferenceEvaluator(proto).run(None, given)
-    return {**given, **{name: array for name, array in zip(names, computed) if isinstance(array, np.ndarray)}}
 
 
 def _between(graph: Any, starts: set[str], values: Mapping[str, Array], shape: tuple[int, ...]) -> Iterator[str]:

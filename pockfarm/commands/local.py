@@ -18,7 +18,6 @@ from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, check_validation, chosen_settings
 from pockfarm.commands.waiting import RunProgress
 from pockfarm.errors import Failed, UsageError
-from pockfarm.preflight import check_place
 from pockfarm.screen import Meaning, errors, painted
 from pockfarm.screen.progress import Waiting
 from pockfarm.sources import STANDARD_INPUT, file_or_input, standard_input
@@ -202,7 +201,9 @@ def _exec(options: argparse.Namespace) -> int:
     names = [name for name in local.ExecOptions.__dataclass_fields__ if hasattr(options, name)]
     check_model(options.model, options.export, "--export")
     if options.model is not None:
-        check_place("--export", options.export)
+        from pockfarm import preflight
+
+        preflight.check_place("--export", options.export)
         load_fine_tuning(TRAINED).check_model_of(local.read(options.bundle), options.model)
     if options.adapter is not None:
         load_fine_tuning(ADAPTERS).check_has_adapters(options.bundle)

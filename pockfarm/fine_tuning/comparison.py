@@ -1,12 +1,13 @@
 """Does the exported file compute what its module does? Asked before training, of the step that was built of it.
 
-The module answers the example and two more batches, in evaluation mode; so does the step's own forward pass. Shapes are
-those of the step: a file of `fine_tune` has no others.
+The module answers the example and two more batches, in evaluation mode; so does the step's own forward pass. What that
+does not tell (of a farm, which would have to be waited for; in half precision; a second output) the `onnx` package
+evaluates. Shapes are those of the step: a file of `fine_tune` has no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.spec.documents import TrainingSpec
+from compiler.trained.bring_back import manifest_of
+from compiler.trained.evaluated import outputs_of
 from compiler.trained.likely import likely_nodes
 from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.model import Brought, Input, Original
 from pockfarm.fine_tuning.trainer import Step, Trainer
+from pockfarm.model_files import held
 from pockfarm.values import CompileWarning
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
+NOT_COMPARED = "fine_tune.not_compared"
 ROUNDING = 2e-5
 """Of the largest output: sums of float32 in another order."""
 ORDERS = 32
@@ -37,7 +43,8 @@ class Draw:
 
     name: str
     feeds: Feeds
-    meant: Array
+    meant: tuple[Array, ...]
+    """By output, as the file has them."""
 
 
 def feeds_of(example: Feeds, inputs: Mapping[str, Input]) -> Iterator[tuple[str, Feeds]]:
@@ -49,6 +56,53 @@ def feeds_of(example: Feeds, inputs: Mapping[str, Input]) -> Iterator[tuple[str,
     yield "the example with its signs turned and its samples reversed", _each(example, inputs, _opposite)
     random = np.random.default_rng(0)
     yield "elements of the example in another order", _each(example, inputs, lambda array, _: _drawn(array, random))
+
+
+def compared(
+    trainer: Trainer, brought: Brought, spec: TrainingSpec, step: Step, folder: Path
+) -> tuple[CompileWarning, ...]:
+    """Whether the file, of which the step was built, computes what its module does; a warning where that is not shown.
+
+    Raises: UsageError with the largest difference that rounding does not explain.
+    """
+    original, manifest = brought.original, manifest_of(held(step.bundle))
+    if original is None:
+        return ()
+    draws = draws_of(original, brought.inputs)
+    if not draws:
+        return ()
+    if _draws_itself(original, draws[0]):
+        message = "gives other outputs at each call in evaluation mode, so its file was not compared with it"
+        hint = "draw only where self.training is true; or compare tuned.onnx with the module yourself"
+        return (CompileWarning(NOT_COMPARED, "model", message, hint),)
+    outputs = list(range(len(draws[0].meant)))
+    is_rounded = spec.precision != type(spec.precision)()
+    if not is_rounded and {entry["name"] for entry in manifest["inputs"]} == original.example.keys():
+        output = manifest["outputs"][0]
+        index = original.names.index(output["name"]) if original.names else 0
+        answers = answers_of(trainer, step, draws, brought.inputs, folder, output, index)
+        for draw, answer in answers:
+            _require_alike(brought, draw, index, output["name"], answer)
+        if answers:
+            outputs.remove(index)
+    return _compared_by_file(brought, draws, outputs)
+
+
+def _compared_by_file(brought: Brought, draws: list[Draw], outputs: list[int]) -> tuple[CompileWarning, ...]:
+    """The outputs that the step did not tell. Raises: as `compared`."""
+    if not outputs:
+        return ()
+    try:
+        for draw in draws:
+            answers = list(outputs_of(brought.files.model, brought.files.mapped(), draw.feeds).items())
+            for index in outputs:
+                _require_alike(brought, draw, index, *answers[index])
+    except ValueError as problem:
+        names = brought.original.names if brought.original is not None else ()
+        which = f"outputs {few_of([names[index] for index in outputs])} were" if names else "output was"
+        message = f"the file's {which} not compared with the module: {problem}"
+        return (CompileWarning(NOT_COMPARED, "model", message, "compare tuned.onnx with the module yourself"),)
+    return ()
 
 
 def draws_of(original: Original, inputs: Mapping[str, Input]) -> list[Draw]:
@@ -76,15 +130,28 @@ def _drawn(array: Array, random: np.random.Generator) -> Array:
 
 
 def answers_of(
-    trainer: Trainer, step: Step, draws: list[Draw], inputs: Mapping[str, Input], folder: Path, *, is_loss: bool
-) -> list[Array]:
-    """What the step gives for each draw; nothing where it cannot be run beforehand."""
-    runs = [[draw] for draw in draws] if is_loss else [draws]
-    given = []
-    for run in runs:
+    trainer: Trainer,
+    step: Step,
+    draws: list[Draw],
+    inputs: Mapping[str, Input],
+    folder: Path,
+    output: Mapping[str, Any],
+    index: int,
+) -> list[tuple[Draw, Array]]:
+    """What the step gives for each draw, of its first output; nothing where it cannot be run beforehand.
+
+    `output` is what the manifest tells of it, `index` its place in the file.
+    """
+    is_loss = not output["shape"]
+    draws = [draw for draw in draws if not is_loss or np.isfinite(draw.meant[index]).all()]
+    axis = output.get("batch_axis") or 0
+    answers: list[tuple[Draw, Array]] = []
+    for run in [[draw] for draw in draws] if is_loss else [draws]:
         answer = trainer.answers(step, _written(run, inputs, folder / "compared.npz"), folder, is_loss=is_loss)
-        given += [] if answer is None else np.split(answer, len(run))
-    return given
+        if answer is not None:
+            parts = [answer[0]] if is_loss else [np.moveaxis(part, 0, axis) for part in np.split(answer, len(run))]
+            answers += zip(run, parts)
+    return answers
 
 
 def _written(draws: list[Draw], inputs: Mapping[str, Input], path: Path) -> Path:
@@ -100,37 +167,26 @@ def _written(draws: list[Draw], inputs: Mapping[str, Input], path: Path) -> Path
     return path
 
 
-def random_in_evaluation(original: Original, draw: Draw) -> tuple[CompileWarning, ...]:
-    """Why a module cannot be compared: two calls with the same inputs differ."""
+def _draws_itself(original: Original, draw: Draw) -> bool:
+    """True for a module that cannot be compared: two calls with the same inputs differ."""
     second = original.answer(draw.feeds)
-    if second is not None and np.array_equal(draw.meant, second, equal_nan=True):
-        return ()
-    message = "gives other outputs at each call in evaluation mode, so its file was not compared with it"
-    hint = "draw only where self.training is true; or compare tuned.onnx with the module yourself"
-    return (CompileWarning("fine_tune.not_compared", "model", message, hint),)
+    return second is None or not all(np.array_equal(*pair, equal_nan=True) for pair in zip(draw.meant, second))
 
 
-def require_alike(brought: Brought, output: Mapping[str, Any], draws: list[Draw], answers: list[Array]) -> None:
-    """`answers` are the step's, `output` is what its manifest tells of them.
-
-    Raises: UsageError with the largest difference that rounding does not explain.
-    """
-    original = brought.original
+def _require_alike(brought: Brought, draw: Draw, index: int, name: str, answer: Array) -> None:
+    """An output beside the module's. Raises: as `compared`."""
+    original, meant = brought.original, draw.meant[index]
     assert original is not None
-    for draw, answer in zip(draws, answers):
-        meant = _samples_first(draw.meant, output)
-        if meant.shape != answer.shape:
-            raise UsageError(
-                f"the exported file does not compute what the module does: of {draw.name}, output {output['name']!r} "
-                f"has shape {list(answer.shape)}, and the module gives {list(meant.shape)}"
-            )
-        apart = _apart(answer, meant)
-        scale = float(np.abs(meant[np.isfinite(meant)]).max(initial=0.0))
-        allowed = ROUNDING * scale
-        if apart.max(initial=0.0) > allowed:
-            allowed += _rounding(original, draw, meant, scale, output)
-        if apart.max(initial=0.0) > allowed:
-            raise UsageError(_words(brought, draw, str(output["name"]), answer, meant, allowed))
+    if meant.shape != answer.shape:
+        raise UsageError(
+            f"the exported file does not compute what the module does: of {draw.name}, output {name!r} "
+            f"has shape {list(answer.shape)}, and the module gives {list(meant.shape)}"
+        )
+    apart, allowed = _distance(answer, meant)
+    if apart > allowed:
+        allowed += _rounding(original, draw, index)
+    if apart > allowed:
+        raise UsageError(_words(brought, draw, index, name, answer, allowed))
 
 
 def require_alike_in_training(brought: Brought) -> None:
@@ -144,9 +200,9 @@ def require_alike_in_training(brought: Brought) -> None:
         given = original.training(feeds)
         if given is None:
             continue
-        apart, allowed = _distance(given.step, given.whole)
+        apart, allowed = _worst(given.step, given.whole)
         if apart > allowed:
-            far = [path for path, array in given.alone().items() if _distance(given.step, array)[0] > allowed]
+            far = [path for path, arrays in given.alone().items() if np.greater(*_worst(given.step, arrays))]
             places = few_of([path or "the module itself" for path in far]) or "several parts together"
             raise UsageError(
                 f"in training mode the module computes what no file of it tells: of {name}, its output is up to "
@@ -156,12 +212,21 @@ def require_alike_in_training(brought: Brought) -> None:
             )
 
 
+def _worst(arrays: Sequence[Array], others: Sequence[Array]) -> tuple[float, float]:
+    """The output that is furthest from what rounding explains: its difference, and what rounding explains."""
+    return max(map(_distance, arrays, others), key=lambda distance: distance[0] - distance[1])
+
+
 def _distance(array: Array, meant: Array) -> tuple[float, float]:
     """The largest difference, and what rounding explains of it."""
     if array.shape != meant.shape:
         return np.inf, 0.0
-    scale = float(np.abs(meant[np.isfinite(meant)]).max(initial=0.0))
-    return float(_apart(array, meant).max(initial=0.0)), ROUNDING * scale
+    return float(_apart(array, meant).max(initial=0.0)), ROUNDING * _scale(meant)
+
+
+def _scale(array: Array) -> float:
+    """The largest number in it."""
+    return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
 
 
 def _apart(answer: Array, meant: Array) -> Array:
@@ -173,28 +238,27 @@ def _apart(answer: Array, meant: Array) -> Array:
     return apart
 
 
-def _rounding(original: Original, draw: Draw, meant: Array, scale: float, output: Mapping[str, Any]) -> float:
+def _rounding(original: Original, draw: Draw, index: int) -> float:
     """How far the module's own answer is from that in float64, and so two orders of sums from one another."""
-    exact = original.exact(draw.feeds)
-    if exact is None:
-        return UNMEASURED * scale
-    exact = np.where(np.isfinite(meant), _samples_first(exact, output), np.nan)
+    answers, meant = original.exact(draw.feeds), draw.meant[index]
+    if answers is None:
+        return UNMEASURED * _scale(meant)
+    exact = np.where(np.isfinite(meant), answers[index], np.nan)
     return ORDERS * float(_apart(meant, exact).max(initial=0.0))
 
 
-def _samples_first(array: Array, output: Mapping[str, Any]) -> Array:
-    return np.moveaxis(array, output.get("batch_axis") or 0, 0) if array.ndim else array[None]
-
-
-def _words(brought: Brought, draw: Draw, name: str, answer: Array, meant: Array, allowed: float) -> str:
+def _words(brought: Brought, draw: Draw, index: int, name: str, answer: Array, allowed: float) -> str:
+    meant = draw.meant[index]
     apart = _apart(answer, meant)
-    place = tuple(int(index) for index in np.unravel_index(int(apart.argmax()), apart.shape))
+    place = np.unravel_index(int(apart.argmax()), apart.shape)
+    at = f" at {[int(number) for number in place]}" if meant.ndim else ""
+    answer, meant = np.atleast_1d(answer), np.atleast_1d(meant)
     original = brought.original
     assert original is not None
     likely = likely_nodes(brought.files.model, brought.files.mapped(), draw.feeds, original.parts(draw.feeds))
     return (
         f"the exported file does not compute what the module does: of {draw.name}, output {name!r} is "
-        f"{answer[place]:.6g} at {list(place)} (samples first), and the module gives {meant[place]:.6g}; they are "
+        f"{answer[place]:.6g}{at}, and the module gives {meant[place]:.6g}; they are "
         f"{apart[place]:.3g} apart, and rounding explains {allowed:.2g}\n"
         f"  {likely or 'where they begin to differ could not be seen'}\n"
         "  a Python `if` on data, or a number that is computed from the example, becomes a constant of the file: "

@@ -162,34 +162,12 @@ def _prepared(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) ->
     plan = _plan(asked, brought)
     say("compiling")
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
-    brought = replace(brought, warnings=(*brought.warnings, *_compared(trainer, brought, spec, step, folder)))
+    brought = replace(brought, warnings=(*brought.warnings, *comparison.compared(trainer, brought, spec, step, folder)))
     if not is_plain:
         inputs, labels = _read_by(manifest_of(held(step.bundle)))
         names = replace(names, inputs=tuple(inputs), labels=tuple(labels))
         sets = _each(task.arrays, lambda data: read_data(data, names, inputs, labels))
     return _ready(task, brought, step, names, sets)
-
-
-def _compared(
-    trainer: Trainer, brought: Brought, spec: TrainingSpec, step: Step, folder: Path
-) -> tuple[CompileWarning, ...]:
-    """The step's forward pass beside the module, if it is one of float32. Raises: UsageError if they differ."""
-    original, manifest = brought.original, manifest_of(held(step.bundle))
-    rounds = spec.precision != type(spec.precision)()
-    if original is None or rounds or {entry["name"] for entry in manifest["inputs"]} != original.example.keys():
-        return ()
-    draws = comparison.draws_of(original, brought.inputs)
-    if not draws:
-        return ()
-    warnings = comparison.random_in_evaluation(original, draws[0])
-    if warnings:
-        return warnings
-    output = manifest["outputs"][0]
-    draws = [draw for draw in draws if output["shape"] or np.isfinite(draw.meant).all()]
-    answers = comparison.answers_of(trainer, step, draws, brought.inputs, folder, is_loss=not output["shape"])
-    if answers:
-        comparison.require_alike(brought, output, draws, answers)
-    return ()
 
 
 def _read_by(manifest: Mapping[str, Any]) -> tuple[dict[str, Input], dict[str, Input]]:

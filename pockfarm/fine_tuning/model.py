@@ -40,28 +40,30 @@ class Input:
 
 @dataclass(frozen=True)
 class InTraining:
-    """A module's output with the same random draws: where only norms and dropouts train, as in a step, and `whole`.
+    """A module's outputs with the same random draws: where only norms and dropouts train, as in a step, and `whole`.
 
     `alone` gives what comes of each other part (path) that trains beside norms and dropouts.
     """
 
-    step: Any
-    whole: Any
-    alone: Callable[[], Mapping[str, Any]]
+    step: tuple[Any, ...]
+    whole: tuple[Any, ...]
+    alone: Callable[[], Mapping[str, tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
 class Original:
     """A module that was brought, as it answers itself in evaluation mode; arrays by the names of its inputs.
 
-    `answer` is its output that the loss reads, None where it refuses the inputs; `exact` the same in float64, None
-    where it does not run so; `training` is what it gives in training mode, None where a step does not train its norms
-    or dropouts; `parts` are the calls of its parts (`compiler.trained.likely.Part`).
+    `answer` are its outputs that the losses read, in the order of the file, None where it refuses the inputs; `exact`
+    the same in float64, None where it does not run so; `names` are what the losses call them, if they read several.
+    `training` is what it gives in training mode, None where a step does not train its norms or dropouts; `parts` are
+    the calls of its parts (`compiler.trained.likely.Part`).
     """
 
     example: Mapping[str, Any]
-    answer: Callable[[Mapping[str, Any]], Any]
-    exact: Callable[[Mapping[str, Any]], Any]
+    names: tuple[str, ...]
+    answer: Callable[[Mapping[str, Any]], tuple[Any, ...] | None]
+    exact: Callable[[Mapping[str, Any]], tuple[Any, ...] | None]
     training: Callable[[Mapping[str, Any]], InTraining | None]
     parts: Callable[[Mapping[str, Any]], Sequence[Part]]
 

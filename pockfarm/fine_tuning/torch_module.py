@@ -85,7 +85,7 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
         base=lambda trained: changing(module, trained),
         warnings=told,
         places=lambda name: places(module, name),
-        original=original(module, call, choose, Training(wanted.drops, wanted.averages)),
+        original=original(module, call, choose, names, Training(wanted.drops, wanted.averages)),
     )
 
 

@@ -17,6 +17,7 @@ from pockfarm.fine_tuning.torch_export import Call, as_it_was, inputs_of
 from pockfarm.fine_tuning.torch_modes import modes_of
 
 Feeds = Mapping[str, Any]
+Arrays = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,13 @@ class Training:
     averages: bool
 
 
-def original(module: Any, call: Call, choose: Callable[[Any], Any] | None, spec: Training) -> Original:
-    """The module as it is now; `call` is the example, `choose` picks the output that the loss reads."""
+def original(
+    module: Any, call: Call, choose: Callable[[Any], Any] | None, names: tuple[str, ...], spec: Training
+) -> Original:
+    """The module as it is now; `call` is the example, `choose` picks the outputs, called `names`, that losses read."""
     tensors, numbers = inputs_of(module, call), itertools.count()
 
-    def run(module: Any, feeds: Feeds, real: torch.dtype, seed: int, training: Collection[str] = ()) -> Any:
+    def run(module: Any, feeds: Feeds, real: torch.dtype, seed: int, training: Collection[str] = ()) -> Arrays:
         given = {id(tensor): _like(tensor, feeds[name], real) for name, tensor in tensors.items()}
         args = tuple(given.get(id(value), value) for value in call.args)
         kwargs = {name: given.get(id(value), value) for name, value in call.kwargs.items()}
@@ -41,15 +44,15 @@ def original(module: Any, call: Call, choose: Callable[[Any], Any] | None, spec:
                 module.get_submodule(path).training = True
             whole = module(*args, **kwargs)
         chosen = whole if choose is None else choose(whole)
-        return _array(chosen[0] if isinstance(chosen, tuple) else chosen)
+        return tuple(map(_array, chosen if isinstance(chosen, tuple) else (chosen,)))
 
-    def answer(feeds: Feeds) -> Any:
+    def answer(feeds: Feeds) -> Arrays | None:
         try:
             return run(module, feeds, torch.float32, next(numbers))  # two calls that draw shall differ
         except Exception:  # the module's own code may refuse inputs that were drawn
             return None
 
-    def exact(feeds: Feeds) -> Any:
+    def exact(feeds: Feeds) -> Arrays | None:
         try:
             return run(copy.deepcopy(module).double(), feeds, torch.float64, 0)
         except Exception:  # a module may insist on float32, or on being there once
@@ -61,21 +64,22 @@ def original(module: Any, call: Call, choose: Callable[[Any], Any] | None, spec:
             return None
         step, whole = modes
 
-        def answered(parts: Collection[str]) -> Any:
+        def answered(parts: Collection[str]) -> Arrays | None:
             try:
                 return run(module, feeds, torch.float32, 0, parts)
             except Exception:  # as above
                 return None
 
-        def alone() -> Feeds:
+        def alone() -> Mapping[str, Arrays]:
             answers = {path: answered({*step, path}) for path in sorted(whole - step)}
-            return {path: array for path, array in answers.items() if array is not None}
+            return {path: arrays for path, arrays in answers.items() if arrays is not None}
 
         of_step, of_whole = answered(step), answered(whole)
         return None if of_step is None or of_whole is None else InTraining(of_step, of_whole, alone)
 
     return Original(
         example={name: _array(tensor) for name, tensor in tensors.items()},
+        names=names,
         answer=answer,
         exact=exact,
         training=training,

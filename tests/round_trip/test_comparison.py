@@ -59,6 +59,45 @@ def test_a_model_that_gives_its_loss_is_compared_too() -> None:
     assert np.isfinite(tuned.losses).all()
 
 
+class BranchingTwice(Branching):
+    """Only its second output branches on data."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"first": self.last(self.first(x)), "second": super().forward(x)}
+
+
+def test_every_output_that_a_loss_reads_is_compared() -> None:
+    torch.manual_seed(0)
+    module, (x, y) = BranchingTwice(), xy()
+    terms = [{"kind": "cross_entropy", "output": name, "labels": name} for name in ("first", "second")]
+    data = (x, {"first": y, "second": y})
+    with pytest.raises(UsageError, match=r"of the example with its signs turned.*, output 'second' is .* at \["):
+        pockfarm.fine_tune(module, x.abs(), data, spec={**SPEC, "loss": {"terms": terms}}, steps=1)
+    tuned = pockfarm.fine_tune(module, x.abs(), data, spec={**SPEC, "loss": {"terms": terms[:1]}}, steps=1)
+    assert "fine_tune.not_compared" not in {warning.code for warning in tuned.warnings}
+
+
+def test_a_step_that_rounds_is_compared_by_its_file() -> None:
+    torch.manual_seed(0)
+    (x, y), spec = xy(), {**SPEC, "precision": {"compute": "bf16"}}
+    with pytest.raises(UsageError, match=r"of the example with its signs turned"):
+        pockfarm.fine_tune(Branching(), x.abs(), (x, y), spec=spec, steps=1)
+    pockfarm.fine_tune(sloped(), x, (x, y), spec=spec, steps=1)
+
+
+def test_a_step_that_cannot_be_run_beforehand_is_compared_by_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a farm, where a device would have to be waited for."""
+    torch.manual_seed(0)
+    x, y = xy()
+    monkeypatch.setattr("pockfarm.fine_tuning.here.Here.answers", lambda *_, **__: None)
+    with pytest.raises(UsageError, match=r"of the example with its signs turned"):
+        pockfarm.fine_tune(Branching(), x.abs(), (x, y), spec=SPEC, steps=1)
+    monkeypatch.setattr("compiler.trained.evaluated.MAX_ELEMENTS", x.numel() - 1)
+    tuned = pockfarm.fine_tune(Branching(), x.abs(), (x, y), spec=SPEC, steps=1)
+    (warning,) = (warning for warning in tuned.warnings if warning.code == "fine_tune.not_compared")
+    assert warning.message == "the file's output was not compared with the module: the file or its example is large"
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
