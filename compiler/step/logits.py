@@ -1,12 +1,13 @@
-"""The logits in front of a softmax or sigmoid with which a model ends."""
+"""The logits in front of the softmaxes or sigmoids with which a model ends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from compiler.axes.rules import VIEWS
-from compiler.graph import Graph, Node
-from compiler.ops.record import ints
+from compiler.axes.facts import Alike, Axis
+from compiler.axes.rules import VIEWS, facts_of
+from compiler.graph import Array, Graph, Node
+from compiler.ops.record import number
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossKind, LossSpec, LossTerm
 from compiler.values import Value
@@ -16,17 +17,24 @@ DONE_BY_LOSS: Mapping[LossKind, Sequence[str]] = {
     "bce_with_logits": ("sigmoid",),
 }
 """Kinds of losses that do on their own what a model may have done."""
+_MOVED: Mapping[str, slice] = {
+    **dict.fromkeys((*VIEWS, "broadcast_to", "gather", "slice"), slice(1)),
+    "concat": slice(None),
+    "where": slice(1, None),
+}
+"""Operators that compute nothing: the operands whose elements they hand on."""
+_SHARES = frozenset(("sigmoid", "softmax", "safe_softmax"))
+_SHARES_OF_SHARES = frozenset(("maximum", "minimum", "mul", "reduce_max", "reduce_mean"))
 
 
 def expose_logits(graph: Graph, spec: LossSpec) -> Graph:
-    """The graph with what losses read in front of a softmax or sigmoid in the shape of the outputs behind it."""
+    """The graph with what losses read in front of softmaxes or sigmoids, moved as the outputs behind them are."""
     outputs = {graph.name_of(value): value for value in graph.outputs}
     b = GraphBuilder(graph)
     for term in spec.each:
         output = outputs.get(term.output) if term.output else graph.outputs[0]
-        chain = _chain(graph, output, term) if output is not None else None
-        if chain is not None:
-            _seen_through(b, graph, *chain)
+        if output is not None:
+            in_front(b, graph, output, term)
     return b.graph_of(graph)
 
 
@@ -35,44 +43,86 @@ def in_front(b: GraphBuilder, graph: Graph, output: Value, term: LossTerm) -> Va
 
     It is of `graph` itself after `expose_logits`.
     """
-    chain = _chain(graph, output, term)
-    return None if chain is None else _seen_through(b, graph, *chain)
-
-
-def _seen_through(b: GraphBuilder, graph: Graph, value: Value, views: Sequence[Node]) -> Value:
-    """A value through the views of another; nodes that are there already are not written again."""
-    there = {(node.op, node.inputs, tuple(node.attrs.items())): node.output for node in graph.nodes if node.op in VIEWS}
-    for view in reversed(views):
-        key = (view.op, (value,), tuple(view.attrs.items()))
-        layer = b.layer
-        b.stand_for(view)
-        (value,) = (there[key],) if key in there else b.emit_many(view.op, (value,), outputs=(b.fresh(),), **view.attrs)
-        b.layer = layer
-    return value
-
-
-def _chain(graph: Graph, output: Value, term: LossTerm) -> tuple[Value, list[Node]] | None:
-    """The operand of a softmax along the classes, or of a sigmoid, and the views between that and an output."""
     operators = DONE_BY_LOSS.get(term.kind, ())
-    makers, views, value = graph.producers(), list[Node](), output
     rank = len(graph.types[output].shape)
-    axis: int | None = rank - 1 if term.class_axis is None else term.class_axis
-    while (node := makers.get(value)) is not None and node.op not in operators:
-        if node.op not in VIEWS:
-            return None
-        axis = _before(node, axis, graph)
-        views.append(node)
-        value = node.inputs[0]
-    is_along = "sigmoid" in operators or axis == len(graph.types[value].shape) - 1
-    return (node.inputs[0], views) if node is not None and is_along else None
+    axis = rank - 1 if term.class_axis is None else term.class_axis
+    axes = _class_axes(graph, operators)
+    if output not in axes or axes[output] not in (axis, None):
+        return None
+    there = {
+        (node.op, node.inputs, tuple(node.attrs.items())): node.output for node in graph.nodes if node.op in _MOVED
+    }
+    instead: dict[Value, Value] = {}
+    for node in _behind(graph, output, operators):
+        if node.op in operators:
+            instead[node.output] = node.inputs[0]
+            continue
+        inputs = tuple(instead.get(value, value) for value in node.inputs)
+        key = (node.op, inputs, tuple(node.attrs.items()))
+        layer = b.layer
+        b.stand_for(node)
+        if key in there:
+            instead[node.output] = there[key]
+        else:
+            (instead[node.output],) = b.emit_many(node.op, inputs, outputs=(b.fresh(),), **node.attrs)
+        b.layer = layer
+    return instead[output]
 
 
-def _before(view: Node, axis: int | None, graph: Graph) -> int | None:
-    """Where an axis of a view's result is in its operand; None if it is not one there."""
-    if axis is None or view.op == "identity":
-        return axis
-    if view.op == "transpose":
-        return ints(view.attrs, "perm")[axis]
-    before, after = graph.types[view.inputs[0]].shape, graph.types[view.output].shape
-    is_last = axis == len(after) - 1 and before[-1:] == after[-1:]
-    return len(before) - 1 if is_last else None
+def lies_between_0_and_1(graph: Graph, output: Value) -> bool:
+    """True if what makes an output shows that its elements are shares: they are no logits, whoever reads them."""
+    constants = graph.arrays.keys() - set(graph.parameters)
+    shares = {value for value in constants if _is_within(graph.arrays[value])}
+    for node in graph.nodes:
+        passes_on = node.op in _MOVED or node.op in _SHARES_OF_SHARES
+        operands = node.inputs[_MOVED.get(node.op, slice(None))]
+        if node.op in _SHARES or _is_clipped(node) or (passes_on and shares.issuperset(operands)):
+            shares.update(node.outputs)
+    return output in shares and output not in graph.arrays
+
+
+def _is_within(array: Array) -> bool:
+    return array.size > 0 and bool(array.min() >= 0 and array.max() <= 1)
+
+
+def _is_clipped(node: Node) -> bool:
+    return node.op == "clip" and number(node.attrs, "low") >= 0 and number(node.attrs, "high") <= 1
+
+
+def _class_axes(graph: Graph, operators: Sequence[str]) -> dict[Value, int | None]:
+    """Of values that are all of them moved results of the operators: the softmaxes' axis; None for a sigmoid's."""
+    axes: dict[Value, int | None] = {}
+    for node in graph.nodes:
+        if node.op in operators:
+            axes[node.output] = None if "sigmoid" in operators else len(graph.types[node.output].shape) - 1
+            continue
+        moved = node.inputs[_MOVED[node.op]] if node.op in _MOVED else ()
+        if moved and all(value in axes for value in moved):
+            places = {None if axes[value] is None else _moved_axis(graph, node, value, axes[value]) for value in moved}
+            if len(places) == 1 and ("sigmoid" in operators or None not in places):
+                axes[node.output] = places.pop()
+    return axes
+
+
+def _moved_axis(graph: Graph, node: Node, operand: Value, axis: int | None) -> int | None:
+    """Where an operand's axis is in a node's result, whole and with nothing chosen along it; None if it is not."""
+    before, after = graph.types[operand].shape, graph.types[node.output].shape
+    if node.op == "reshape":
+        is_last = axis == len(before) - 1 and before[-1:] == after[-1:]
+        return len(after) - 1 if is_last else None
+    facts = [fact for fact in facts_of(node, lambda value: graph.types[value].shape) if isinstance(fact, Alike)]
+    moved = node.inputs[_MOVED[node.op]]
+    places = [fact.to for fact in facts if fact.of == Axis(operand, axis or 0) and fact.to.is_whole]
+    chosen = {fact.to for fact in facts if fact.of.value not in moved and after[fact.to.axis] > 1}
+    return places[0].axis if places and places[0] not in chosen else None
+
+
+def _behind(graph: Graph, output: Value, operators: Sequence[str]) -> list[Node]:
+    """The nodes between what is in front of the operators and an output, in the graph's order."""
+    wanted, nodes = {output}, list[Node]()
+    for node in reversed(graph.nodes):
+        if node.output in wanted:
+            nodes.append(node)
+            if node.op not in operators:
+                wanted.update(node.inputs[_MOVED[node.op]])
+    return nodes[::-1]

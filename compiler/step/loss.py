@@ -11,7 +11,7 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossSpec, LossTerm
 from compiler.step.batch_axis import batch_axis, check_samples_apart, holds_samples
 from compiler.step.classes import class_axis, weighted_axis
-from compiler.step.logits import DONE_BY_LOSS, in_front
+from compiler.step.logits import DONE_BY_LOSS, in_front, lies_between_0_and_1
 from compiler.step.loss_kinds import LOSSES
 from compiler.step.training import Term, TrainingGraph
 from compiler.values import Role, Value
@@ -108,10 +108,16 @@ class _Writer:
 
     def _read_of(self, spec: LossTerm, where: str, output: Value) -> Value:
         """What a loss that does its own softmax or sigmoid reads of an output that is one already."""
-        logits = in_front(self.b, self.graph, output, spec)
-        if logits is None:
+        if spec.kind not in DONE_BY_LOSS:
             return output
         name, operator = self.graph.name_of(output), DONE_BY_LOSS[spec.kind][0]
+        logits = in_front(self.b, self.graph, output, spec)
+        if logits is None:
+            if lies_between_0_and_1(self.graph, output):
+                what = f"{name!r} lies between 0 and 1, and {spec.kind} takes logits: it does a {operator} of its own"
+                hint = f"let the model give what is in front of its {operator}, or take another loss, such as mse"
+                self.warnings += (CompileWarning("loss.of_shares", f"{where}.output", what, hint),)
+            return output
         what = f"{name!r} is a {operator}'s: the loss reads what is in front of it, since {spec.kind} takes its own"
         hint = "nothing need be done; what the model answers, and its file, keep it"
         self.warnings += (CompileWarning("loss.before_activation", f"{where}.output", what, hint),)

@@ -31,6 +31,8 @@ AFTER = {"float32": 2e-3, "float16": 3e-2, "float64": 2e-3}
 """The same of a trained file, whose weights are rounded to its own type, after steps that differ in rounding."""
 ROUNDED = 5e-3
 """Of the largest output, where activations are rounded to integers: one on an edge goes either way, there too."""
+SMALLEST, EDGE = 1e-20, 1e-3
+"""Of shares of classes, and from 0 and 1: beyond, an output of float32 does not tell its loss."""
 EXTENTS = (64, 96, 128, 256, 512, 576, 32, 48, 320, 640, 16, 8, 1000)
 """Tried in turn for axes that a file leaves open, until ONNX Runtime takes them."""
 RATES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
@@ -78,9 +80,8 @@ def tried(path: Path, name: str, spec: Mapping[str, Any]) -> Outcome:
 
 
 def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str, str]:
-    noise = np.random.default_rng(1).standard_normal(example.answer.shape)
-    labels = (example.answer + noise * max(float(example.answer.std()), 0.1)).astype(np.float32)
-    exact = float(np.square(example.answer.astype(np.float64) - labels).mean())
+    objective = objective_of(example.answer)
+    labels, exact = objective.labels, objective.loss(example.answer)
     by_name = spec.get("inputs", {})
     added = {key for key, entry in by_name.items() if entry.get("batch_axis") == "new"}
     batch = 1 if added else example.batch
@@ -93,7 +94,7 @@ def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str
     for rate in RATES:
         settings = {
             "batch": batch,
-            "loss": {"kind": "mse"},
+            "loss": {"kind": objective.kind},
             "optimizer": {"kind": "adam", "learning_rate": rate},
             **spec,
             "inputs": inputs,
@@ -105,20 +106,61 @@ def _trained(path: Path, example: Example, spec: Mapping[str, Any]) -> tuple[str
             detail = str(problem)
             continue
         first, last = tuned.losses[0], tuned.losses[-1]
-        detail = f"loss {first:.6g} (exact {exact:.6g}) to {last:.6g} at {rate:g}, {len(tuned.changed)} tensors learn"
+        learning = f"{len(tuned.changed)} tensors learn"
+        detail = f"{objective.kind} {first:.6g} (exact {exact:.6g}) to {last:.6g} at {rate:g}, {learning}"
         if not abs(first - exact) <= _allowed(path, example, exact):
             return "wrong", detail
         if last < first:
-            return _checked(tuned, partial(train, steps=STEPS + 1), example, labels, detail)
+            return _checked(tuned, partial(train, steps=STEPS + 1), example, objective, detail)
     return "wrong", f"no rate lowers the loss: {detail}"
 
 
+@dataclass(frozen=True)
+class Objective:
+    """What is trained: the spec's word for the loss; labels, in the shape of the output or without its classes."""
+
+    kind: str
+    labels: Array
+    loss: Callable[[Array], float]
+
+
+def objective_of(answer: Array) -> Objective:
+    """Of shares of classes along the last axis cross-entropy, of other shares the binary one, of numbers squares."""
+    least, most = float(answer.min()), float(answer.max())
+    are_shares = least >= 0 and most <= 1
+    if are_shares and answer.ndim > 1 and answer.shape[-1] > 1 and np.allclose(answer.sum(-1), 1, atol=1e-3):
+        classes = np.argsort(answer, -1)[..., -2]  # the second: to be learned, and no number that underflows
+        shares = np.take_along_axis(answer, classes[..., None], -1)
+        if shares.min() > SMALLEST:
+            return Objective("cross_entropy", classes, partial(_cross_entropy, classes))
+    random = np.random.default_rng(1)
+    if are_shares and least > EDGE and most < 1 - EDGE:
+        targets = random.integers(0, 2, answer.shape).astype(np.float32)
+        return Objective("bce_with_logits", targets, partial(_binary_cross_entropy, targets))
+    noise = random.standard_normal(answer.shape) * max(float(answer.std()), 0.1)
+    labels = (answer + noise).astype(np.float32)
+    return Objective("mse", labels, lambda given: float(np.square(given.astype(np.float64) - labels).mean()))
+
+
+def _cross_entropy(classes: Array, shares: Array) -> float:
+    return float(-np.log(np.take_along_axis(shares.astype(np.float64), classes[..., None], -1)).mean())
+
+
+def _binary_cross_entropy(targets: Array, shares: Array) -> float:
+    real = shares.astype(np.float64)
+    return float(-(targets * np.log(real) + (1 - targets) * np.log1p(-real)).mean())
+
+
 def _checked(
-    tuned: pockfarm.FineTuned, train_on: Callable[[], pockfarm.FineTuned], example: Example, labels: Array, detail: str
+    tuned: pockfarm.FineTuned,
+    train_on: Callable[[], pockfarm.FineTuned],
+    example: Example,
+    objective: Objective,
+    detail: str,
 ) -> tuple[str, str]:
     """Whether the trained file's loss is the one that the binary's next step begins with."""
     again = _session(tuned.onnx).run([example.output], dict(example.feeds))[0]
-    by_file = float(np.square(again.astype(np.float64) - labels).mean())
+    by_file = objective.loss(again)
     following = train_on().losses[-1]
     verdict = "usable" if abs(by_file - following) <= AFTER[again.dtype.name] * by_file else "wrong"
     return verdict, f"{detail}; the trained file gives {by_file:.6g}, the next step {following:.6g}"

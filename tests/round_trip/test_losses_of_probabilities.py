@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,10 @@ from tests.compiler.frontend.onnx_graphs import run_onnx
 
 WEIGHT = np.random.default_rng(3).standard_normal((4, 3)).astype(np.float32)
 X = np.random.default_rng(5).standard_normal((6, 5, 4)).astype(np.float32)
+CONSTANTS = {
+    **{name: np.asarray([number]) for name, number in (("start", 0), ("end", 5), ("axes", 1))},
+    **{name: np.asarray(number, np.float32) for name, number in (("low", 0.01), ("half", 0.5), ("high", 0.99))},
+}
 RATE = 0.5
 LAST: dict[str, Any] = {}
 FIRST: dict[str, Any] = {"class_axis": 1}
@@ -30,7 +34,7 @@ def model_of(tail: Sequence[onnx.NodeProto]) -> bytes:
         "net",
         [helper.make_tensor_value_info("x", 1, ["N", 5, 4])],
         [helper.make_tensor_value_info("y", 1, None)],
-        [numpy_helper.from_array(WEIGHT, "w")],
+        [numpy_helper.from_array(array, name) for name, array in {"w": WEIGHT, **CONSTANTS}.items()],
     )
     return bytes(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
@@ -45,6 +49,23 @@ SOFTMAXES: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
     "softmax": ([helper.make_node("Softmax", ["h"], ["y"])], LAST),
     "softmax of the middle axis": ([swapped("h", "t"), helper.make_node("Softmax", ["t"], ["y"], axis=1)], FIRST),
     "softmax, then turned": ([helper.make_node("Softmax", ["h"], ["p"]), swapped("p", "y")], FIRST),
+    "softmaxes, joined": (
+        [
+            helper.make_node("Split", ["h"], ["h1", "h2"], axis=1, num_outputs=2),
+            helper.make_node("Softmax", ["h2"], ["p2"]),
+            helper.make_node("Softmax", ["h1"], ["p1"]),
+            helper.make_node("Concat", ["p1", "p2"], ["y"], axis=1),
+        ],
+        LAST,
+    ),
+    "softmax of more positions": (
+        [
+            helper.make_node("Concat", ["h", "h"], ["hh"], axis=1),
+            helper.make_node("Softmax", ["hh"], ["p"]),
+            helper.make_node("Slice", ["p", "start", "end", "axes"], ["y"]),
+        ],
+        LAST,
+    ),
     "log softmax": ([helper.make_node("LogSoftmax", ["h"], ["y"])], LAST),
 }
 
@@ -62,15 +83,60 @@ def test_cross_entropy_is_of_the_logits(name: str) -> None:
     assert ("loss.before_activation" in codes(tuned)) == (name != "log softmax")
 
 
-def test_binary_cross_entropy_is_of_the_logits() -> None:
-    labels = np.random.default_rng(6).random((6, 5, 3)).astype(np.float32)
+SIGMOIDS: dict[str, tuple[list[onnx.NodeProto], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "sigmoid": ([helper.make_node("Sigmoid", ["h"], ["y"])], lambda h: h),
+    "one of two sigmoids": (
+        [
+            helper.make_node("Sigmoid", ["h"], ["p"]),
+            helper.make_node("Neg", ["h"], ["n"]),
+            helper.make_node("Sigmoid", ["n"], ["q"]),
+            helper.make_node("GreaterOrEqual", ["p", "half"], ["c"]),
+            helper.make_node("Where", ["c", "p", "q"], ["y"]),
+        ],
+        torch.abs,
+    ),
+    "a part of it, twice": (
+        [
+            helper.make_node("Concat", ["h", "h"], ["hh"], axis=1),
+            helper.make_node("Sigmoid", ["hh"], ["p"]),
+            helper.make_node("Slice", ["p", "start", "end", "axes"], ["s"]),
+            helper.make_node("Concat", ["s", "s"], ["y"], axis=-1),
+        ],
+        lambda h: torch.cat([h, h], -1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIGMOIDS)
+def test_binary_cross_entropy_is_of_the_logits(name: str) -> None:
+    tail, moved = SIGMOIDS[name]
     weight = torch.tensor(WEIGHT, dtype=torch.float64, requires_grad=True)
-    logits = torch.from_numpy(X).double() @ weight
+    logits = moved(torch.from_numpy(X).double() @ weight)
+    labels = np.random.default_rng(6).random(tuple(logits.shape)).astype(np.float32)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(labels).double())
-    model = model_of([helper.make_node("Sigmoid", ["h"], ["y"])])
-    tuned = trained(model, labels, {"kind": "bce_with_logits"})
-    agree(tuned, model, loss, weight)
+    tuned = trained(model_of(tail), labels, {"kind": "bce_with_logits"})
+    agree(tuned, model_of(tail), loss, weight)
     assert "loss.before_activation" in codes(tuned)
+
+
+SHARES = {
+    "clipped": [helper.make_node("Sigmoid", ["h"], ["p"]), helper.make_node("Clip", ["p", "low", "high"], ["y"])],
+    "product": [helper.make_node("Sigmoid", ["h"], ["p"]), helper.make_node("Mul", ["p", "p"], ["y"])],
+    "softmax": [helper.make_node("Softmax", ["h"], ["y"])],
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_what_else_lies_between_0_and_1_is_a_warning(name: str) -> None:
+    labels = np.random.default_rng(6).random((6, 5, 3)).astype(np.float32)
+    model = model_of(SHARES[name])
+    (given,) = run_onnx(model, ["y"], {"x": X})
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(torch.from_numpy(given), torch.from_numpy(labels))
+    tuned = trained(model, labels, {"kind": "bce_with_logits"})
+    assert tuned.losses[0] == pytest.approx(loss.item(), rel=1e-6)
+    (message,) = (warning.message for warning in tuned.warnings if warning.code == "loss.of_shares")
+    assert "lies between 0 and 1, and bce_with_logits takes logits" in message
+    assert "loss.of_shares" not in codes(trained(model, labels, {"kind": "mse"}))
 
 
 def test_other_softmaxes_are_the_models_own() -> None:
@@ -83,6 +149,7 @@ def test_other_softmaxes_are_the_models_own() -> None:
     tuned = trained(model, labels, {"kind": "cross_entropy"})
     agree(tuned, model, loss, weight)
     assert "loss.before_activation" not in codes(tuned)
+    assert "loss.of_shares" in codes(tuned)
 
 
 def trained(model: bytes, labels: Array, loss: dict[str, Any]) -> pockfarm.FineTuned:

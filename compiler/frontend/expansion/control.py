@@ -6,6 +6,7 @@ like through any others. What only run-time values decide is refused by name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
@@ -43,8 +44,9 @@ def _select(scope: Scope, node: SourceNode, condition: Value, branches: Sequence
 
     Raises: UnsupportedOperator where the branches give other shapes, or draw random numbers.
     """
-    if scope.shape(condition) not in ((), (1,)):
-        raise ModelError("its condition must be one element", where=node.where)
+    shape = scope.shape(condition)
+    if math.prod(shape) != 1:
+        raise ModelError(f"its condition must be one element, has shape {list(shape)}", where=node.where)
     drawing = next((inner for body in branches for inner in _nodes_in(body) if inner.op_type in _RANDOM), None)
     if drawing is not None:
         _refuse_decided(scope, node, condition, f"whether {drawing.where} draws random numbers")

@@ -132,13 +132,16 @@ def _loop(trips: str, go: str, **more: tuple[str, Shape]) -> bytes:
                     infer_shapes=False)  # fmt: skip
 
 
-def _run_time_if(then: onnx.NodeProto, other: onnx.NodeProto, **more: tuple[str, Shape]) -> bytes:
+def _run_time_if(then: onnx.NodeProto, other: onnx.NodeProto, shape: Shape = ()) -> bytes:
+    """Whether the sum of x is negative decides; `shape` is the condition's."""
     nodes = [
-        node("ReduceSum", ["x"], ["s"], keepdims=0),
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Expand", ["sum", "shape"], ["s"]),
         node("Less", ["s", "zero"], ["c"]),
         node("If", ["c"], ["y"], then_branch=body([then], ["u"]), else_branch=body([other], ["v"])),
     ]
-    return model_of(nodes, {**X, **more}, initializers={"zero": np.asarray(0, np.float32)}, infer_shapes=False)
+    stored: dict[str, Array] = {"zero": np.asarray(0, np.float32), "shape": np.asarray(shape, np.int64)}
+    return model_of(nodes, X, initializers=stored, infer_shapes=False)
 
 
 def _reading(name: str, outputs: Sequence[str] = ("u",)) -> bytes:
@@ -152,6 +155,11 @@ REFUSED = {
         _run_time_if(node("Neg", ["x"], ["u"]), node("Transpose", ["x"], ["v"])),
         UnsupportedOperator,
         r"'make_y' \(If\): input 'x' decides .* f32\[2, 3\] or f32\[3, 2\]",
+    ),
+    "run-time condition of each sample": (
+        _run_time_if(node("Neg", ["x"], ["u"]), node("Relu", ["x"], ["v"]), (2,)),
+        ModelError,
+        r"'make_y' \(If\): its condition must be one element, has shape \[2\]",
     ),
     "run-time draw": (
         _run_time_if(node("Neg", ["x"], ["u"]), node("RandomNormalLike", ["x"], ["v"])),
@@ -183,8 +191,9 @@ def test_what_data_decides_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_where_data_decide_both_branches_are_there(sign: float) -> None:
-    model = _run_time_if(node("Neg", ["x"], ["u"]), node("Relu", ["x"], ["v"]))
+@pytest.mark.parametrize("shape", [(), (1, 1)], ids=["scalar", "matrix"])
+def test_where_data_decide_both_branches_are_there(sign: float, shape: Shape) -> None:
+    model = _run_time_if(node("Neg", ["x"], ["u"]), node("Relu", ["x"], ["v"]), shape)
     assert_agrees(model, imported(model), {"x": np.full((2, 3), sign, np.float32)})
 
 
