@@ -49,6 +49,10 @@ class LossTerm:
         Optional(Integer(-8, 7)), "the output's axis that holds the classes, from its end if negative; null: the last",
         default=None, kinds=("cross_entropy", "bce_with_logits"),
     )  # fmt: skip
+    on: Literal["logits", "probabilities"] | None = member(
+        Optional(OneOf(("logits", "probabilities"))), "what the output holds; null: as the graph tells", default=None,
+        kinds=(*CLASSIFYING, "bce_with_logits"),
+    )  # fmt: skip
     batch_axis: int | None = member(
         Optional(Integer(0, 7)), "the output's axis that holds the samples; null: as the inputs and the graph tell",
         default=None, kinds=MEASURED,

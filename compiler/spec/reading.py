@@ -128,10 +128,15 @@ class PlainLoader(SafeLoader):
     """Builds mappings, lists, texts, numbers, booleans and nulls, and nothing else."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """The mapping. Raises: `_Refused` for a key that is given twice (YAML's own loader takes the last)."""
+        """The mapping, whose keys are names, also those that YAML takes for truth values (`on`, `no`).
+
+        Raises: `_Refused` for a key that is given twice (YAML's own loader takes the last).
+        """
         seen = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode):
+                if key.tag == f"{_YAML}bool":
+                    key.tag = f"{_YAML}str"
                 if (key.tag, key.value) in seen:
                     raise _Refused(f"field {key.value!r:.60} is given twice", key.start_mark.line + 1)
                 seen.add((key.tag, key.value))

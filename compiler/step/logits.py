@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from compiler.axes.facts import Alike, Axis
 from compiler.axes.rules import VIEWS, facts_of
-from compiler.graph import Array, Graph, Node
+from compiler.graph import Array, AttrValue, Graph, Node
 from compiler.ops.record import number
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossKind, LossSpec, LossTerm
@@ -17,6 +20,8 @@ DONE_BY_LOSS: Mapping[LossKind, Sequence[str]] = {
     "bce_with_logits": ("sigmoid",),
 }
 """Kinds of losses that do on their own what a model may have done."""
+LEAST, MOST = 2.0**-126, 1 - 2.0**-24
+"""The float32 numbers next to 0 and 1 (the smallest normal one) of which there are logarithms."""
 _MOVED: Mapping[str, slice] = {
     **dict.fromkeys((*VIEWS, "broadcast_to", "gather", "slice"), slice(1)),
     "concat": slice(None),
@@ -27,46 +32,101 @@ _SHARES = frozenset(("sigmoid", "softmax", "safe_softmax"))
 _SHARES_OF_SHARES = frozenset(("maximum", "minimum", "mul", "reduce_max", "reduce_mean"))
 
 
+@dataclass(frozen=True)
+class Logits:
+    """What a loss reads in place of an output that is not its logits; `source` says where it comes from."""
+
+    value: Value
+    source: Literal["activation", "probabilities"]
+
+
 def expose_logits(graph: Graph, spec: LossSpec) -> Graph:
-    """The graph with what losses read in front of softmaxes or sigmoids, moved as the outputs behind them are."""
+    """The graph with the logits of the outputs that losses read, where those are what a softmax or sigmoid gives."""
     outputs = {graph.name_of(value): value for value in graph.outputs}
     b = GraphBuilder(graph)
     for term in spec.each:
         output = outputs.get(term.output) if term.output else graph.outputs[0]
         if output is not None:
-            in_front(b, graph, output, term)
+            logits_of(b, graph, output, term)
     return b.graph_of(graph)
 
 
-def in_front(b: GraphBuilder, graph: Graph, output: Value, term: LossTerm) -> Value | None:
-    """What one of the loss's own operators makes an output of, in its shape; None if none of them does.
+def logits_of(b: GraphBuilder, graph: Graph, output: Value, term: LossTerm) -> Logits | None:
+    """The logits of an output, in its shape: in front of softmaxes or sigmoids, or of the probabilities that it holds.
 
-    It is of `graph` itself after `expose_logits`.
+    None where the output is what the loss takes. All of it is of `graph` itself after `expose_logits`.
     """
     operators = DONE_BY_LOSS.get(term.kind, ())
-    rank = len(graph.types[output].shape)
-    axis = rank - 1 if term.class_axis is None else term.class_axis
-    axes = _class_axes(graph, operators)
-    if output not in axes or axes[output] not in (axis, None):
+    if not operators or term.on == "logits":
         return None
-    there = {
-        (node.op, node.inputs, tuple(node.attrs.items())): node.output for node in graph.nodes if node.op in _MOVED
-    }
+    writer = _Writer(b, graph)
+    rank = len(graph.types[output].shape)
+    axis = rank - 1 if term.class_axis is None else term.class_axis % max(rank, 1)
+    if _holds(_class_axes(graph, operators, _MOVED), output, axis):
+        return Logits(_in_front(writer, graph, output, operators), "activation")
+    if term.on == "probabilities" or _are_probabilities(graph, output, operators, axis):
+        return Logits(_from_probabilities(writer, output, is_binary="sigmoid" in operators), "probabilities")
+    return None
+
+
+class _Writer:
+    """Emits nodes that are not there already."""
+
+    def __init__(self, b: GraphBuilder, graph: Graph) -> None:
+        self.b = b
+        self._there = {_key(node.op, node.inputs, node.attrs): node.output for node in graph.nodes if _is_single(node)}
+
+    def emit(self, op: str, *inputs: Value, **attrs: AttrValue) -> Value:
+        """The result of a node."""
+        key = _key(op, inputs, attrs)
+        if key not in self._there:
+            (self._there[key],) = self.b.emit_many(op, inputs, outputs=(self.b.fresh(),), **attrs)
+        return self._there[key]
+
+
+def _key(op: str, inputs: Sequence[Value], attrs: Mapping[str, AttrValue]) -> Hashable:
+    return op, tuple(inputs), tuple(sorted(attrs.items()))
+
+
+def _is_single(node: Node) -> bool:
+    return len(node.outputs) == 1
+
+
+def _in_front(writer: _Writer, graph: Graph, output: Value, operators: Sequence[str]) -> Value:
+    """What the operators read, moved as what they give is."""
     instead: dict[Value, Value] = {}
     for node in _behind(graph, output, operators):
         if node.op in operators:
             instead[node.output] = node.inputs[0]
             continue
-        inputs = tuple(instead.get(value, value) for value in node.inputs)
-        key = (node.op, inputs, tuple(node.attrs.items()))
-        layer = b.layer
-        b.stand_for(node)
-        if key in there:
-            instead[node.output] = there[key]
-        else:
-            (instead[node.output],) = b.emit_many(node.op, inputs, outputs=(b.fresh(),), **node.attrs)
-        b.layer = layer
+        layer = writer.b.layer
+        writer.b.stand_for(node)
+        instead[node.output] = writer.emit(node.op, *(instead.get(value, value) for value in node.inputs), **node.attrs)
+        writer.b.layer = layer
     return instead[output]
+
+
+def _from_probabilities(writer: _Writer, output: Value, *, is_binary: bool) -> Value:
+    """Logarithms, of which a softmax makes the probabilities again; or log(p / (1 - p)), of which a sigmoid does."""
+    if not is_binary:
+        return writer.emit("log", writer.emit("clip", output, low=LEAST, high=math.inf))
+    inside = writer.emit("clip", output, low=LEAST, high=MOST)
+    rest = writer.emit("log1p", writer.emit("neg", inside))
+    return writer.emit("sub", writer.emit("log", inside), rest)
+
+
+def _are_probabilities(graph: Graph, output: Value, operators: Sequence[str], axis: int) -> bool:
+    """True if what makes an output shows that it holds the probabilities of which the loss is meant.
+
+    Of classes: means of softmaxes along their axis. Of yes and no: whatever lies between 0 and 1.
+    """
+    if "sigmoid" in operators:
+        return lies_between_0_and_1(graph, output)
+    return _holds(_class_axes(graph, operators, {**_MOVED, "reduce_mean": slice(None)}), output, axis)
+
+
+def _holds(axes: Mapping[Value, int | None], output: Value, axis: int) -> bool:
+    return output in axes and axes[output] in (axis, None)
 
 
 def lies_between_0_and_1(graph: Graph, output: Value) -> bool:
@@ -89,29 +149,32 @@ def _is_clipped(node: Node) -> bool:
     return node.op == "clip" and number(node.attrs, "low") >= 0 and number(node.attrs, "high") <= 1
 
 
-def _class_axes(graph: Graph, operators: Sequence[str]) -> dict[Value, int | None]:
+def _class_axes(graph: Graph, operators: Sequence[str], movers: Mapping[str, slice]) -> dict[Value, int | None]:
     """Of values that are all of them moved results of the operators: the softmaxes' axis; None for a sigmoid's."""
     axes: dict[Value, int | None] = {}
     for node in graph.nodes:
         if node.op in operators:
             axes[node.output] = None if "sigmoid" in operators else len(graph.types[node.output].shape) - 1
             continue
-        moved = node.inputs[_MOVED[node.op]] if node.op in _MOVED else ()
-        if moved and all(value in axes for value in moved):
-            places = {None if axes[value] is None else _moved_axis(graph, node, value, axes[value]) for value in moved}
-            if len(places) == 1 and ("sigmoid" in operators or None not in places):
-                axes[node.output] = places.pop()
+        moved = node.inputs[movers[node.op]] if node.op in movers else ()
+        if not moved or not all(value in axes for value in moved):
+            continue
+        if "sigmoid" in operators:
+            axes[node.output] = None
+            continue
+        places = {_moved_axis(graph, node, value, moved, axes[value]) for value in moved}
+        if len(places) == 1 and None not in places:
+            axes[node.output] = places.pop()
     return axes
 
 
-def _moved_axis(graph: Graph, node: Node, operand: Value, axis: int | None) -> int | None:
+def _moved_axis(graph: Graph, node: Node, operand: Value, moved: Collection[Value], axis: int | None) -> int | None:
     """Where an operand's axis is in a node's result, whole and with nothing chosen along it; None if it is not."""
     before, after = graph.types[operand].shape, graph.types[node.output].shape
     if node.op == "reshape":
         is_last = axis == len(before) - 1 and before[-1:] == after[-1:]
         return len(after) - 1 if is_last else None
     facts = [fact for fact in facts_of(node, lambda value: graph.types[value].shape) if isinstance(fact, Alike)]
-    moved = node.inputs[_MOVED[node.op]]
     places = [fact.to for fact in facts if fact.of == Axis(operand, axis or 0) and fact.to.is_whole]
     chosen = {fact.to for fact in facts if fact.of.value not in moved and after[fact.to.axis] > 1}
     return places[0].axis if places and places[0] not in chosen else None
@@ -121,7 +184,7 @@ def _behind(graph: Graph, output: Value, operators: Sequence[str]) -> list[Node]
     """The nodes between what is in front of the operators and an output, in the graph's order."""
     wanted, nodes = {output}, list[Node]()
     for node in reversed(graph.nodes):
-        if node.output in wanted:
+        if not wanted.isdisjoint(node.outputs):
             nodes.append(node)
             if node.op not in operators:
                 wanted.update(node.inputs[_MOVED[node.op]])

@@ -11,7 +11,7 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossSpec, LossTerm
 from compiler.step.batch_axis import batch_axis, check_samples_apart, holds_samples
 from compiler.step.classes import class_axis, weighted_axis
-from compiler.step.logits import DONE_BY_LOSS, in_front, lies_between_0_and_1
+from compiler.step.logits import DONE_BY_LOSS, lies_between_0_and_1, logits_of
 from compiler.step.loss_kinds import LOSSES
 from compiler.step.training import Term, TrainingGraph
 from compiler.values import Role, Value
@@ -108,20 +108,21 @@ class _Writer:
 
     def _read_of(self, spec: LossTerm, where: str, output: Value) -> Value:
         """What a loss that does its own softmax or sigmoid reads of an output that is one already."""
-        if spec.kind not in DONE_BY_LOSS:
-            return output
-        name, operator = self.graph.name_of(output), DONE_BY_LOSS[spec.kind][0]
-        logits = in_front(self.b, self.graph, output, spec)
-        if logits is None:
-            if lies_between_0_and_1(self.graph, output):
-                what = f"{name!r} lies between 0 and 1, and {spec.kind} takes logits: it does a {operator} of its own"
-                hint = f"let the model give what is in front of its {operator}, or take another loss, such as mse"
-                self.warnings += (CompileWarning("loss.of_shares", f"{where}.output", what, hint),)
-            return output
-        what = f"{name!r} is a {operator}'s: the loss reads what is in front of it, since {spec.kind} takes its own"
-        hint = "nothing need be done; what the model answers, and its file, keep it"
-        self.warnings += (CompileWarning("loss.before_activation", f"{where}.output", what, hint),)
-        return logits
+        logits = logits_of(self.b, self.graph, output, spec)
+        name, operator = self.graph.name_of(output), DONE_BY_LOSS.get(spec.kind, ("",))[0]
+        code = what = ""
+        if logits is None and operator and spec.on is None and lies_between_0_and_1(self.graph, output):
+            code, what = "loss.of_shares", f"lies between 0 and 1, and {spec.kind} does a {operator} of its own"
+            hint = "say what it holds, as in loss: {on: probabilities}, or {on: logits} if this is meant"
+        elif logits is not None and logits.source == "activation":
+            what = f"is a {operator}'s: the loss reads what is in front of it, since {spec.kind} takes its own"
+            code, hint = "loss.before_activation", "nothing need be done; what the model answers, and its file, keep it"
+        elif logits is not None and spec.on is None:
+            what = f"holds probabilities: the loss is of them, and {spec.kind} takes no {operator} of its own"
+            code, hint = "loss.on_probabilities", "nothing need be done; if it holds logits, say loss: {on: logits}"
+        if code:
+            self.warnings += (CompileWarning(code, f"{where}.output", f"{name!r} {what}", hint),)
+        return output if logits is None else logits.value
 
     def _labels(self, spec: LossTerm, where: str, tensor: TensorType, samples: int) -> Value:
         if spec.kind == "next_token":

@@ -121,6 +121,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "reduction": "sum",
                 "ignore_index": 3,
                 "label_smoothing": 0.25,
+                "on": "logits",
                 "class_weights": [1.0, 2.0, 1.0, 1.0, 1.0, 0.5],
             },
             "schedule": {"kind": "cosine", "warmup_steps": 3, "final_ratio": 0.25},

@@ -157,6 +157,12 @@ def test_texts_beyond_the_limits_are_refused_by_name(text: str, says: str) -> No
         assert says in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["loss: {on: logits}", '{"loss": {"on": "logits"}}'])
+def test_a_name_that_yaml_takes_for_a_truth_value_is_a_name(text: str) -> None:
+    assert TrainingSpec.parse(text).loss.on == "logits"
+    assert [name for name, _ in TrainingSpec.parse("inputs: {no: [2, 3]}").inputs] == ["no"]
+
+
 def test_the_limits_hold_for_plain_data_too() -> None:
     deep: list[object] = []
     for _ in range(5000):

@@ -119,24 +119,75 @@ def test_binary_cross_entropy_is_of_the_logits(name: str) -> None:
     assert "loss.before_activation" in codes(tuned)
 
 
-SHARES = {
-    "clipped": [helper.make_node("Sigmoid", ["h"], ["p"]), helper.make_node("Clip", ["p", "low", "high"], ["y"])],
-    "product": [helper.make_node("Sigmoid", ["h"], ["p"]), helper.make_node("Mul", ["p", "p"], ["y"])],
-    "softmax": [helper.make_node("Softmax", ["h"], ["y"])],
+PROBABILITIES: dict[str, tuple[list[onnx.NodeProto], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "clipped": (
+        [helper.make_node("Sigmoid", ["h"], ["p"]), helper.make_node("Clip", ["p", "low", "high"], ["y"])],
+        lambda h: h.sigmoid().clamp(0.01, 0.99),
+    ),
+    "product": (
+        [helper.make_node("Sigmoid", ["h"], ["p"]), helper.make_node("Mul", ["p", "p"], ["y"])],
+        lambda h: h.sigmoid().square(),
+    ),
+    "softmax": ([helper.make_node("Softmax", ["h"], ["y"])], lambda h: h.softmax(-1)),
 }
 
 
-@pytest.mark.parametrize("name", SHARES)
-def test_what_else_lies_between_0_and_1_is_a_warning(name: str) -> None:
+@pytest.mark.parametrize("name", PROBABILITIES)
+def test_binary_cross_entropy_is_of_the_probabilities(name: str) -> None:
+    tail, shares = PROBABILITIES[name]
+    weight = torch.tensor(WEIGHT, dtype=torch.float64, requires_grad=True)
+    given = shares(torch.from_numpy(X).double() @ weight)
     labels = np.random.default_rng(6).random((6, 5, 3)).astype(np.float32)
-    model = model_of(SHARES[name])
-    (given,) = run_onnx(model, ["y"], {"x": X})
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(torch.from_numpy(given), torch.from_numpy(labels))
-    tuned = trained(model, labels, {"kind": "bce_with_logits"})
-    assert tuned.losses[0] == pytest.approx(loss.item(), rel=1e-6)
-    (message,) = (warning.message for warning in tuned.warnings if warning.code == "loss.of_shares")
-    assert "lies between 0 and 1, and bce_with_logits takes logits" in message
-    assert "loss.of_shares" not in codes(trained(model, labels, {"kind": "mse"}))
+    loss = torch.nn.functional.binary_cross_entropy(given, torch.from_numpy(labels).double())
+    tuned = trained(model_of(tail), labels, {"kind": "bce_with_logits"})
+    agree(tuned, model_of(tail), loss, weight)
+    assert "loss.on_probabilities" in codes(tuned)
+
+
+MEAN = [
+    helper.make_node("MatMul", ["x", "w"], ["h0"]),
+    helper.make_node("Neg", ["h0"], ["h1"]),
+    *(helper.make_node("Softmax", [f"h{number}"], [f"p{number}"]) for number in (0, 1)),
+    *(helper.make_node("Unsqueeze", [f"p{number}", "axes"], [f"u{number}"]) for number in (0, 1)),
+    helper.make_node("Concat", ["u0", "u1"], ["u"], axis=1),
+    helper.make_node("ReduceMean", ["u", "axes"], ["y"], keepdims=0),
+]
+
+
+def test_cross_entropy_is_of_a_mean_of_probabilities() -> None:
+    labels = np.random.default_rng(6).integers(0, 3, (6, 5))
+    weight = torch.tensor(WEIGHT, dtype=torch.float64, requires_grad=True)
+    logits = torch.from_numpy(X).double() @ weight
+    mean = (logits.softmax(-1) + (-logits).softmax(-1)) / 2
+    loss = torch.nn.functional.nll_loss(mean.log().flatten(0, 1), torch.from_numpy(labels).flatten())
+    tuned = trained(model_of(MEAN), labels, {"kind": "cross_entropy"})
+    agree(tuned, model_of(MEAN), loss, weight)
+    assert "loss.on_probabilities" in codes(tuned)
+
+
+@pytest.mark.parametrize("holds", ["logits", "probabilities"])
+def test_the_spec_says_what_an_output_holds(holds: str) -> None:
+    """Of numbers that are neither, to the graph: nothing is taken for something else, and nothing is warned of."""
+    model = model_of([helper.make_node("Relu", ["h"], ["y"])])
+    labels = np.random.default_rng(6).integers(0, 3, (6, 5))
+    weight = torch.tensor(WEIGHT, dtype=torch.float64, requires_grad=True)
+    given = (torch.from_numpy(X).double() @ weight).relu()
+    logits = given if holds == "logits" else given.clamp(min=2.0**-126).log()
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten())
+    tuned = trained(model, labels, {"kind": "cross_entropy", "on": holds})
+    agree(tuned, model, loss, weight)
+    assert not [code for code in codes(tuned) if code.startswith("loss.")]
+
+
+def test_a_sigmoid_that_is_said_to_be_logits_is_read_as_it_is() -> None:
+    labels = np.random.default_rng(6).random((6, 5, 3)).astype(np.float32)
+    model = model_of([helper.make_node("Sigmoid", ["h"], ["y"])])
+    weight = torch.tensor(WEIGHT, dtype=torch.float64, requires_grad=True)
+    given = (torch.from_numpy(X).double() @ weight).sigmoid()
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(given, torch.from_numpy(labels).double())
+    tuned = trained(model, labels, {"kind": "bce_with_logits", "on": "logits"})
+    agree(tuned, model, loss, weight)
+    assert not [code for code in codes(tuned) if code.startswith("loss.")]
 
 
 def test_other_softmaxes_are_the_models_own() -> None:
