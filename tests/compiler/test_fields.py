@@ -135,7 +135,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                     {"kind": "huber", "output": "y", "labels": "a", "delta": 2.0, "weight": 0.5},
                     {"kind": "smooth_l1", "beta": 0.5, "batch_axis": 0, "reduction": "sum"},
                     {"kind": "bce_with_logits", "class_axis": 2, "pos_weight": [2.0], "class_weights": [1.0] * 6},
-                    {"kind": "next_token", "labels": "words", "ignore_index": 3, "label_smoothing": 0.25},
+                    {
+                        "kind": "next_token",
+                        "labels": "words",
+                        "ignore_index": 3,
+                        "label_smoothing": 0.25,
+                        "on": "logits",
+                    },
                 ]
             }
         },
