@@ -6,6 +6,7 @@ Adding one: a file here, and a line in a list below that says why it stands wher
 from __future__ import annotations
 
 from compiler.graph import Graph
+from compiler.passes.activations import name_activations
 from compiler.passes.attention import fuse_attention
 from compiler.passes.eliminate_common import eliminate_common
 from compiler.passes.eliminate_dead import eliminate_dead
@@ -29,6 +30,7 @@ CLEAN_UP: tuple[Pass[Graph], ...] = (
 )
 FORWARD_PASSES: Passes[Graph] = (
     until_stable(CLEAN_UP),  # importers write plainly and rely on this
+    name_activations,  # before whatever looks for a softmax or a sigmoid
     sink_transposes,  # on few shapes of the same thing, and before patterns are looked for between transposes
     until_stable(CLEAN_UP),  # what sank now cancels
     unguard_softmax,  # before attention: a guard between softmax and product would hide it

@@ -18,7 +18,7 @@ from tests.compiler.frontend.onnx_graphs import run_onnx
 WEIGHT = np.random.default_rng(3).standard_normal((4, 3)).astype(np.float32)
 X = np.random.default_rng(5).standard_normal((6, 5, 4)).astype(np.float32)
 CONSTANTS = {
-    **{name: np.asarray([number]) for name, number in (("start", 0), ("end", 5), ("axes", 1))},
+    **{name: np.asarray([number]) for name, number in (("start", 0), ("end", 5), ("axes", 1), ("last", -1))},
     **{name: np.asarray(number, np.float32) for name, number in (("low", 0.01), ("half", 0.5), ("high", 0.99))},
 }
 RATE = 0.5
@@ -66,6 +66,14 @@ SOFTMAXES: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
         ],
         LAST,
     ),
+    "softmax, spelled out": (
+        [
+            helper.make_node("Exp", ["h"], ["e"]),
+            helper.make_node("ReduceSum", ["e", "last"], ["t"]),
+            helper.make_node("Div", ["e", "t"], ["y"]),
+        ],
+        LAST,
+    ),
     "log softmax": ([helper.make_node("LogSoftmax", ["h"], ["y"])], LAST),
 }
 
@@ -85,6 +93,16 @@ def test_cross_entropy_is_of_the_logits(name: str) -> None:
 
 SIGMOIDS: dict[str, tuple[list[onnx.NodeProto], Callable[[torch.Tensor], torch.Tensor]]] = {
     "sigmoid": ([helper.make_node("Sigmoid", ["h"], ["y"])], lambda h: h),
+    "sigmoid, spelled out": (
+        [
+            helper.make_node("Constant", [], ["one"], value_float=1.0),
+            helper.make_node("Neg", ["h"], ["n"]),
+            helper.make_node("Exp", ["n"], ["e"]),
+            helper.make_node("Add", ["e", "one"], ["t"]),
+            helper.make_node("Div", ["one", "t"], ["y"]),
+        ],
+        lambda h: h,
+    ),
     "one of two sigmoids": (
         [
             helper.make_node("Sigmoid", ["h"], ["p"]),
