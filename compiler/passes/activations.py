@@ -1,7 +1,7 @@
 """Takes sigmoids and softmaxes that are spelled out for what they are.
 
-Rewrites: 1 / (1 + exp(-x)) and exp(x) / (1 + exp(x)) to sigmoid(x); exp(z) / sum(exp(z)) along an axis to softmax(z), or
-to softmax(x) where z is x less its largest element along that axis. Requires: nothing. Ensures: the values that the
+Rewrites: 1 / (1 + exp(-x)) and exp(x) / (1 + exp(x)) to sigmoid(x); exp(z) / sum(exp(z)) along an axis to softmax(z),
+or to softmax(x) where z is x less its largest element along that axis. Requires: nothing. Ensures: the values that the
 spelling has where nothing in it overflows, and finite ones elsewhere. Why: the gradients of the spelling are NaN beyond
 exp(88); one kernel does what several did; and attention and losses look for a softmax or sigmoid.
 """
