@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from compiler.errors import CompileError
@@ -80,14 +80,17 @@ class Text:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of a few words."""
+    """One of a few words; `synonyms` are those of other tools, and what is said here in their place."""
 
     choices: Sequence[str]
+    synonyms: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, value: object, place: Place) -> str:
         """The word."""
         if not isinstance(value, str) or value not in self.choices:
-            raise place.wrong("one of " + ", ".join(self.choices), value, near_hint(value, self.choices))
+            synonym = self.synonyms.get(str(value).lower())
+            hint = f"say {synonym}" if synonym else near_hint(value, self.choices)
+            raise place.wrong("one of " + ", ".join(self.choices), value, hint)
         return value
 
     def plain(self, value: str) -> Json:

@@ -31,6 +31,17 @@ MEASURED: tuple[LossKind, ...] = tuple(kind for kind in get_args(LossKind) if ki
 """Those that are measured against labels."""
 CLASSIFYING: tuple[LossKind, ...] = ("cross_entropy", "next_token")
 """Those whose labels are numbers of classes."""
+_ON_PROBABILITIES = "{kind: bce_with_logits, on: probabilities}"
+_ON_LOGARITHMS = "kind: cross_entropy, which takes logarithms of probabilities as it takes logits"
+SYNONYMS = {
+    **dict.fromkeys(("bce", "binary_cross_entropy", "binary_crossentropy"), _ON_PROBABILITIES),
+    **dict.fromkeys(("nll", "nll_loss"), _ON_LOGARITHMS),
+    **dict.fromkeys(("categorical_crossentropy", "sparse_categorical_crossentropy", "ce"), "kind: cross_entropy"),
+    **dict.fromkeys(("binary_cross_entropy_with_logits", "sigmoid"), "kind: bce_with_logits"),
+    **dict.fromkeys(("l1_loss", "mae", "mean_absolute_error"), "kind: l1"),
+    **dict.fromkeys(("l2", "mean_squared_error", "mse_loss"), "kind: mse"),
+}
+"""Losses as PyTorch and Keras call them -> as a spec does."""
 LABELS = "y"
 """The data set's array of labels, where the spec names none."""
 MAX_TERMS = 16
@@ -41,7 +52,7 @@ MAX_LABELS = 8
 class LossTerm:
     """One loss: what it is, which output it reads, and against which labels."""
 
-    kind: LossKind = member(OneOf(get_args(LossKind)), "which loss", default="cross_entropy", always=True)
+    kind: LossKind = member(OneOf(get_args(LossKind), SYNONYMS), "which loss", default="cross_entropy", always=True)
     output: str = member(
         Text(), "name of the model output that it reads; empty: the only (or first)", default="", always=True
     )

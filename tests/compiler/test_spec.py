@@ -157,6 +157,15 @@ def test_texts_beyond_the_limits_are_refused_by_name(text: str, says: str) -> No
         assert says in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "hint"), [("bce", "{kind: bce_with_logits, on: probabilities}"), ("mae", "kind: l1"), ("Mse", "mse")]
+)
+def test_losses_that_others_call_otherwise_are_told(kind: str, hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        TrainingSpec.parse(f"loss: {{kind: {kind}}}")
+    assert hint in caught.value.hint
+
+
 @pytest.mark.parametrize("text", ["loss: {on: logits}", '{"loss": {"on": "logits"}}'])
 def test_a_name_that_yaml_takes_for_a_truth_value_is_a_name(text: str) -> None:
     assert TrainingSpec.parse(text).loss.on == "logits"
