@@ -342,8 +342,13 @@ def near_hint(given: object, known: Sequence[str]) -> str:
 
 def as_mapping(value: object, place: Place, hint: str = "") -> Mapping[str, object]:
     """A mapping with text keys. Raises: the place's error."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+    if not isinstance(value, Mapping):
         raise place.wrong("a mapping", value, hint)
+    others = [key for key in value if not isinstance(key, str)]
+    if others:
+        is_word = isinstance(others[0], bool)
+        quote = "readers of YAML take on, off, yes and no for truth values: put the name in quotes" if is_word else hint
+        raise place.wrong("names as keys", others[0], quote)
     return value
 
 

@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 
 from compiler.errors import CompileError
 from compiler.spec.documents import SparsePlan, TrainingSpec
+from compiler.spec.reading import PlainLoader
 from compiler.spec.schema import DOCUMENTS, published_schema, schema_text
 from tests.architecture.sources import ROOT
 from tests.compiler.from_schema import documents, examples
@@ -61,7 +62,7 @@ def test_the_examples_on_a_page_are_taken(page: str) -> None:
     found = 0
     for snippet in snippets(f"docs/{page}"):
         with contextlib.suppress(yaml.YAMLError):
-            body = yaml.safe_load(snippet.text)
+            body = yaml.load(snippet.text, Loader=PlainLoader)
             if not isinstance(body, dict) or "|" in snippet.text:
                 continue
             for name, words in (("plan", {"update", "scheme"}), ("spec", {"batch", "loss", "optimizer"})):

@@ -170,6 +170,8 @@ def test_losses_that_others_call_otherwise_are_told(kind: str, hint: str) -> Non
 def test_a_name_that_yaml_takes_for_a_truth_value_is_a_name(text: str) -> None:
     assert TrainingSpec.parse(text).loss.on == "logits"
     assert [name for name, _ in TrainingSpec.parse("inputs: {no: [2, 3]}").inputs] == ["no"]
+    with pytest.raises(SpecError, match=r"spec\.loss: expected names as keys, got True .*in quotes"):
+        TrainingSpec.parse({"loss": {True: "logits"}})
 
 
 def test_the_limits_hold_for_plain_data_too() -> None:

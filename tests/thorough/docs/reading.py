@@ -107,7 +107,7 @@ def _yaml(text: str) -> str:
     for name in ("plan", "spec"):
         if isinstance(body, dict) and body.keys() <= _FIELDS[name]:
             try:
-                PARSE[name](body)
+                PARSE[name](text)
             except CompileError as problem:
                 return f"no {name}: {problem}"
             return ""
