@@ -167,10 +167,15 @@ def _has_effect(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
 
 @contextlib.contextmanager
 def kept_buffers(module: nn.Module) -> Iterator[None]:
-    """What a run in training mode moves (statistics, the vectors of a spectral norm) is put back."""
-    before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    """What a run moves (statistics, the vectors of a spectral norm, a counter in forward()) is put back."""
+    before = [(part, dict(part._buffers)) for part in module.modules()]
+    values = {id(buffer): buffer.detach().clone() for buffer in module.buffers()}
     try:
         yield
     finally:
-        for buffer, own in before:
-            buffer.copy_(own)
+        for part, buffers in before:
+            part._buffers.clear()
+            part._buffers.update(buffers)
+        with torch.no_grad():
+            for buffer in module.buffers():
+                buffer.copy_(values[id(buffer)])

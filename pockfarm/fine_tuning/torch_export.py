@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 from compiler.trained.evaluation import with_evaluated, without_training_mode
+from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.torch_bounds import SLOPE_INSIDE, slopes_inside
 from pockfarm.fine_tuning.torch_detached import forward_replaced, told_by_detach
-from pockfarm.fine_tuning.torch_dropout import Dropping, dropping, in_training
+from pockfarm.fine_tuning.torch_dropout import Dropping, dropping, in_training, kept_buffers
 from pockfarm.fine_tuning.torch_modes import marked, modes_of, told_of
 from pockfarm.values import CompileWarning
 
@@ -122,7 +123,7 @@ def _remedy(problem: Exception) -> str:
 
 @contextlib.contextmanager
 def as_it_was(module: Any) -> Iterator[None]:
-    """Evaluation mode and no gradients inside; afterwards every sub-module has its own mode again."""
+    """Evaluation mode and no gradients inside; afterwards every sub-module has its own mode again, and its buffers."""
     modes = {part: part.training for part in module.modules()}
     levels = {name: logging.getLogger(name).level for name in _NOISY}
     with contextlib.ExitStack() as stack:
@@ -130,6 +131,7 @@ def as_it_was(module: Any) -> Iterator[None]:
         warnings.simplefilter("ignore")
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(kept_buffers(module))
         try:
             for name in _NOISY:
                 logging.getLogger(name).setLevel(logging.ERROR)
@@ -152,13 +154,27 @@ def _choosing(module: Any, choose: Callable[[Any], Any] | None) -> Iterator[None
         yield
 
 
-def outputs_of(module: Any, call: Call) -> Any:
-    """What the module gives for the example, in evaluation mode. Raises: UsageError."""
+def outputs_of(module: Any, call: Call) -> tuple[Any, tuple[CompileWarning, ...]]:
+    """What the module gives for the example, in evaluation mode, and a warning of buffers that it changes there.
+
+    Raises: UsageError.
+    """
     with as_it_was(module):
+        before = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         try:
-            return module(*call.args, **call.kwargs)
+            given = module(*call.args, **call.kwargs)
         except Exception as problem:
             raise UsageError(f"the module does not take example_inputs: {_reason(problem)}") from None
+        moved = [name for name, buffer in module.named_buffers() if not _is_same(buffer, before.get(name))]
+    if not moved:
+        return given, ()
+    message = f"forward() changes {few_of(moved)} in evaluation mode; a step does not, and gives what was there before"
+    hint = "change buffers only where self.training is true, or outside forward()"
+    return given, (CompileWarning("fine_tune.moving_buffers", "model", message, hint),)
+
+
+def _is_same(tensor: Any, other: Any) -> bool:
+    return other is not None and tensor.shape == other.shape and torch.equal(tensor.nan_to_num(), other.nan_to_num())
 
 
 @contextlib.contextmanager

@@ -63,12 +63,12 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
     call = _call(module, example, wanted, _device(module))
     output = wanted.output
     with own_gradients() as functions:
-        given = outputs_of(module, call)
+        given, moving = outputs_of(module, call)
     choose, told = _chooser(given, output)
     names, is_large = output if isinstance(output, tuple) else (), held_bytes > LARGE_BYTES
     form = Form(choose, names, wanted.drops, is_large, wanted.averages)
     path = folder / "model.onnx"
-    told += exported(module, call, form, path)
+    told += moving + exported(module, call, form, path)
     frozen = [name for name, tensor in module.named_parameters() if not tensor.requires_grad]
     learning = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     if frozen:

@@ -12,7 +12,7 @@ import torch
 
 from compiler.trained.likely import Part
 from pockfarm.fine_tuning.model import InTraining, Original
-from pockfarm.fine_tuning.torch_dropout import LAYERS, dropping, kept_buffers
+from pockfarm.fine_tuning.torch_dropout import LAYERS, dropping
 from pockfarm.fine_tuning.torch_export import Call, as_it_was, inputs_of
 from pockfarm.fine_tuning.torch_modes import modes_of
 
@@ -38,7 +38,7 @@ def original(
         given = {id(tensor): _like(tensor, feeds[name], real) for name, tensor in tensors.items()}
         args = tuple(given.get(id(value), value) for value in call.args)
         kwargs = {name: given.get(id(value), value) for name, value in call.kwargs.items()}
-        with as_it_was(module), kept_buffers(module):
+        with as_it_was(module):
             torch.default_generator.manual_seed(seed)
             for path in training:
                 module.get_submodule(path).training = True

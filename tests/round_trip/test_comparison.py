@@ -210,6 +210,36 @@ def test_what_cannot_be_compared_is_trained_all_the_same(module: nn.Module, code
     assert [warning.code for warning in tuned.warnings if warning.code != "fine_tune.old_exporter"] == codes
 
 
+class Counting(nn.Module):
+    """Counts its calls, in a buffer that it changes and in one that it makes anew."""
+
+    calls: Tensor
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(5, 3)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.total = self.total + 1
+        return self.last(x)
+
+
+def test_the_module_keeps_its_buffers() -> None:
+    module, (x, y) = Counting(), xy()
+    calls = module.calls
+    tuned = pockfarm.fine_tune(module, x, (x, y), spec=SPEC, steps=1)
+    assert module.calls is calls
+    assert float(calls) == 0
+    assert module.total.tolist() == [0, 0]
+    assert float(tuned["calls"]) == 0
+    (warning,) = (warning for warning in tuned.warnings if warning.code == "fine_tune.moving_buffers")
+    assert "changes calls, total in evaluation mode" in warning.message
+
+
 def test_inputs_are_drawn_within_what_the_example_shows() -> None:
     random = np.random.default_rng(1)
     example: Mapping[str, Any] = {
