@@ -1,31 +1,50 @@
 """Stored numbers that no training gives, in files that do not tell parameters from constants: presets leave them alone.
 
 What they are is told by their elements and by the nodes that read them, never by a name: a small number that keeps a
-root or quotient finite, numbers in order, waves (the bases of Fourier transforms), bands of frequencies.
+root or quotient finite, numbers in order, waves (the bases of Fourier transforms), bands of frequencies, tables of
+positions, masks, grids (`number_patterns`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from compiler.frontend.number_patterns import (
+    are_bands,
+    are_even,
+    are_in_order,
+    are_places,
+    are_powers,
+    are_sines,
+    are_waves,
+    hides,
+    is_mask,
+    is_one_filter,
+)
 from compiler.graph import Array, Graph, Node
+from compiler.ops import WEIGHTED
 from compiler.values import Value
 
 SMALL = 1e-2
-LEAST_WAVES, LEAST_PERIOD = 4, 16
-"""Of fewer rows, or shorter ones, nothing is said."""
-IN_PEAK, PEAK = 0.8, 3
-"""A wave has this share of its energy within so many frequencies of its strongest one, whatever window it has."""
 MOST_CHANNELS = 4
 """Of an image: as many numbers as a normalisation has."""
 _SCALING = frozenset({"add", "div", "mul", "sub"})
-_NOTHING = 1e-12
-"""Of the largest row's energy: less is rounding."""
 _GUARDED = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
 _VIEWS = frozenset({"identity", "reshape", "transpose", "broadcast_to"})
+_PATTERNS: tuple[tuple[Callable[[Array], bool], str, bool], ...] = (
+    (are_in_order, "whole or half numbers in order, such as positions or the middles of bins", True),
+    (are_waves, "waves in the order of their frequencies, as the basis of a Fourier transform has them", True),
+    (are_bands, "bands in the order of their frequencies, such as those of the mel scale", True),
+    (is_one_filter, "one filter for all channels, such as a blur", True),
+    (are_even, "numbers in order, such as positions or times", False),
+    (are_sines, "sines and cosines, as a table of positions has them", False),
+    (are_powers, "powers of one number, such as slopes or frequencies", False),
+    (is_mask, "zeros and ones, as a mask has them", False),
+    (hides, "zeros and one low number, as a mask in front of a softmax has them", False),
+    (are_places, "whole and half numbers, such as places of a grid, strides or anchors", False),
+)
+"""What tells them, the words for it, and whether that holds where an operator reads its weights, too."""
 
 
 def with_fixed_numbers(graph: Graph) -> Graph:
@@ -64,16 +83,27 @@ def _reason(around: _Surroundings, value: Value, array: Array) -> str:
         return "scales or shifts the data before any layer, as a normalisation of inputs does"
     if array.size == 1:
         return _small(value, abs(float(array.reshape(-1)[0])), around.readers)
-    if _in_order(array):
-        return "whole numbers in order, such as positions or the middles of bins"
-    rows = _rows(array)
-    if rows is None:
-        return ""
-    if _are_waves(rows):
-        return "waves in the order of their frequencies, as the basis of a Fourier transform has them"
-    if _are_bands(rows) or (array.ndim == 2 and _are_bands(array.T)):
-        return "bands in the order of their frequencies, such as those of the mel scale"
-    return ""
+    is_weight = _is_weight(around, value)
+    return next((reason for told, reason, anywhere in _PATTERNS if (anywhere or not is_weight) and told(array)), "")
+
+
+def _is_weight(around: _Surroundings, value: Value) -> bool:
+    """True if an operator multiplies data with it and sums, as layers do with their weights."""
+    return any(node.op in WEIGHTED - {"embedding"} for node in _readers(around, value))
+
+
+def _readers(around: _Surroundings, value: Value) -> list[Node]:
+    """The nodes that read a value, or a view or a part of it."""
+    readers: list[Node] = []
+    pending, seen = [value], {value}
+    while pending:
+        for node in around.readers.get(pending.pop(), []):
+            if node.op in _VIEWS | {"slice"} and node.output not in seen:
+                seen.add(node.output)
+                pending.append(node.output)
+            else:
+                readers.append(node)
+    return readers
 
 
 def _acts_on_data(around: _Surroundings, value: Value) -> bool:
@@ -99,64 +129,3 @@ def _small(value: Value, number: float, readers: Mapping[Value, list[Node]]) -> 
         if not any(reader.op in _GUARDED for reader in readers.get(ends[-1], ())):
             return ""
     return f"{number:g} keeps a logarithm, root or quotient finite"
-
-
-def _in_order(array: Array) -> bool:
-    """Equal steps of a whole number, one element after the other."""
-    numbers = array.reshape(-1)
-    step = numbers[1] - numbers[0]
-    if array.size < 3 or step == 0 or step != np.round(step) or numbers[0] != np.round(numbers[0]):
-        return False
-    return numbers[2] - numbers[1] == step and bool((np.diff(numbers) == step).all())
-
-
-def _rows(array: Array) -> Array | None:
-    """The filters of a convolution of one channel, or the rows of a matrix along its longer axis."""
-    long = [extent for extent in array.shape if extent > 1]
-    if len(long) != 2 or min(long) < LEAST_WAVES or max(long) < LEAST_PERIOD:
-        return None
-    rows = array.reshape(long)
-    return rows if array.ndim > 2 or long[0] <= long[1] else rows.T
-
-
-def _are_waves(rows: Array) -> bool:
-    """Whether all rows, or both halves of them (cosines and sines), are waves of rising or falling frequency."""
-    peaks: list[int] = []
-    least = _NOTHING * max(float(np.square(row, dtype=np.float64).sum()) for row in rows[: len(rows) // 2])
-    for row in rows:
-        peak = _peak(row.astype(np.float64), least * len(row))
-        if peak is None:
-            return False
-        peaks.append(peak)
-    half = len(rows) // 2
-    halves = (peaks[:half], peaks[half:]) if len(rows) % 2 == 0 and half >= LEAST_WAVES else ((),)
-    return _goes_one_way(peaks) or all(map(_goes_one_way, halves))
-
-
-def _peak(row: Array, least: float) -> int | None:
-    """The frequency that a row holds, or None if it holds several; -1 without energy (the sine of frequency 0)."""
-    energy = np.abs(np.fft.rfft(row)) ** 2
-    whole = float(energy.sum())
-    if whole <= least:
-        return -1
-    peak = int(energy.argmax())
-    near = float(energy[max(peak - PEAK, 0) : peak + PEAK + 1].sum())
-    return peak if near >= IN_PEAK * whole else None
-
-
-def _goes_one_way(peaks: Sequence[int]) -> bool:
-    numbers = [peak for peak in peaks if peak >= 0]
-    return len(set(numbers)) >= LEAST_WAVES and numbers in (sorted(numbers), sorted(numbers, reverse=True))
-
-
-def _are_bands(rows: Array) -> bool:
-    """Rows of non-negative numbers, each in one run, whose middles rise, and that are zero elsewhere."""
-    if rows.min() < 0 or np.count_nonzero(rows) > rows.size // 2:
-        return False
-    middles = []
-    for row in rows:
-        places = np.flatnonzero(row)
-        if places.size and places[-1] - places[0] + 1 != places.size:
-            return False
-        middles += [float(places.mean())] if places.size else []
-    return len(set(middles)) >= LEAST_WAVES and middles == sorted(middles)

@@ -59,3 +59,16 @@ FAMILIES = (
 )
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType({record.name: record for family in FAMILIES for record in family})
+WEIGHTED = frozenset(
+    (
+        "attention",
+        "conv2d",
+        "conv2d_input_grad",
+        "depthwise_conv2d",
+        "depthwise_input_grad",
+        "embedding",
+        "matmul",
+        "recurrence",
+    )
+)
+"""Operators that multiply with a weight and sum, or look one up: what they give of one are any numbers."""

@@ -19,6 +19,7 @@ Case = tuple[Sequence[onnx.NodeProto], dict[str, tuple[str, Shape]], Mapping[str
 ROWS: dict[str, tuple[str, Shape]] = {"x": ("f32", (2, 8))}
 SOUND: dict[str, tuple[str, Shape]] = {"x": ("f32", (2, 1, 256))}
 WEIGHT = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32)
+SQUARE = np.random.default_rng(5).standard_normal((8, 8))
 LENGTH = 64
 TIME = np.arange(LENGTH)
 WINDOW = np.hanning(LENGTH)
@@ -93,6 +94,28 @@ def binned(bins: Array) -> Case:
     )
 
 
+def elementwise(operator: str, number: Array, *tail: onnx.NodeProto) -> Case:
+    """[2, 6, 8] by a weight, then with the numbers."""
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node(operator, ["h", "c"], ["g" if tail else "y"]), *tail]
+    return (
+        nodes,
+        {"x": ("f32", (2, 6, 8))},
+        {"w": floats(SQUARE), "c": floats(number)},
+    )
+
+
+def blurred(kernel: Array) -> Case:
+    """A filter for each channel, behind a layer."""
+    nodes = [node("Conv", ["x", "w"], ["h"]), node("Conv", ["h", "c"], ["y"], group=4)]
+    weight = np.random.default_rng(1).standard_normal((4, 3, 1, 1))
+    return nodes, {"x": ("f32", (2, 3, 6, 6))}, {"w": floats(weight), "c": floats(kernel)}
+
+
+TRIANGLE = np.tril(np.ones((6, 8)))
+ANGLES = np.arange(6)[:, None] / 10000 ** (np.arange(8) // 2 / 4)
+GRID = np.stack(np.meshgrid(np.arange(3), np.arange(2), indexing="ij"), -1).reshape(6, 2).repeat(4, 1)
+
+
 STAYS: dict[str, tuple[Case, str]] = {
     "before a logarithm": (guarded(node("Add", ["s", "c"], ["g"]), node("Log", ["g"], ["y"])), "1e-10 keeps"),
     "before a root, through a view": (
@@ -114,6 +137,17 @@ STAYS: dict[str, tuple[Case, str]] = {
         "before any layer",
     ),
     "bins": (binned(np.arange(16)), "in order"),
+    "middles of bins": (binned(np.arange(16) + 0.5), "in order"),
+    "times": (elementwise("Add", np.linspace(0, 1, 48).reshape(6, 8)), "in order"),
+    "a table of positions": (elementwise("Add", np.where(np.arange(8) % 2, np.cos(ANGLES), np.sin(ANGLES))), "sines"),
+    "cosines of a rotation": (elementwise("Mul", np.cos(ANGLES)), "sines"),
+    "frequencies of a rotation": (elementwise("Mul", 10000.0 ** -(np.arange(8) / 8)), "powers"),
+    "slopes": (elementwise("Mul", 2.0 ** -np.arange(1, 9)), "powers"),
+    "places of a grid": (elementwise("Add", GRID - 0.5), "grid"),
+    "strides": (elementwise("Mul", np.repeat([8.0, 16.0, 32.0], [1, 2, 5])), "strides"),
+    "a mask that is multiplied": (elementwise("Mul", TRIANGLE), "zeros and ones"),
+    "a mask that is added": (elementwise("Add", -100 * (1 - TRIANGLE)), "one low number"),
+    "a blur": (blurred(np.broadcast_to(np.outer([1, 2, 1], [1, 2, 1]) / 16, (4, 1, 3, 3))), "one filter"),
     "cosines": (stem(waves(np.cos)), "waves"),
     "cosines and sines": (stem(np.concatenate([waves(np.cos), -waves(np.sin)])), "waves"),
     "bands": (product(bands(20, 128).T), "bands"),
@@ -129,6 +163,13 @@ LEARNS: dict[str, Case] = {
         ROWS,
         {"c": floats(np.linspace(0.5, 1.6, 8)), "w": WEIGHT},
     ),
+    "a matrix of zeros and ones": product(np.random.default_rng(2).random((128, 20)) < 0.5),
+    "a scale of zeros": elementwise("Mul", np.zeros(8)),
+    "numbers that are nearly even": elementwise(
+        "Add", np.linspace(0, 1, 48).reshape(6, 8) + 1e-3 * np.cos(np.arange(8))
+    ),
+    "a table that has learned": elementwise("Add", np.sin(ANGLES) + 0.01 * np.random.default_rng(3).random((6, 8))),
+    "filters that differ": blurred(np.random.default_rng(3).random((4, 1, 3, 3))),
     "bins that have learned": binned(np.arange(16) + 0.01 * np.random.default_rng(3).standard_normal(16)),
     "a matrix of no sign": product(np.random.default_rng(2).standard_normal((128, 20))),
     "a matrix of one sign": product(np.abs(np.random.default_rng(2).standard_normal((128, 20)))),

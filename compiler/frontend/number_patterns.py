@@ -1,0 +1,157 @@
+"""Arrays of numbers that no training gives, by their elements alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.graph import Array
+
+LEAST_WAVES, LEAST_PERIOD = 4, 16
+"""Of fewer rows, or shorter ones, nothing is said."""
+IN_PEAK, PEAK = 0.8, 3
+"""A wave has this share of its energy within so many frequencies of its strongest one, whatever window it has."""
+LEAST_STEPS = 16
+"""Of an even row of numbers that are not whole."""
+LEAST_PLACES = 6
+"""Of a grid of whole and half numbers."""
+LEAST_SAMPLES = 4
+"""Of a sine or cosine that is told by its values alone."""
+LEAST_HIDING = -50.0
+"""A number that hides what it is added to in front of a softmax, or one below it."""
+EVEN, SMOOTH = 1e-5, 1e-4
+"""Relative: how far steps may be from each other, and a sine from the one that its first values tell."""
+_NOTHING = 1e-12
+"""Of the largest row's energy: less is rounding."""
+
+
+def are_in_order(array: Array) -> bool:
+    """Equal steps of a whole number between whole or half numbers, one element after the other."""
+    doubled = 2 * array.reshape(-1).astype(np.float64)
+    if array.size < 3 or not np.isfinite(doubled).all() or (doubled != np.round(doubled)).any():
+        return False
+    steps = np.diff(doubled)
+    return bool(steps[0] != 0 and steps[0] % 2 == 0 and (steps == steps[0]).all())
+
+
+def are_even(array: Array) -> bool:
+    """Equal steps, many of them, one element after the other."""
+    numbers = array.reshape(-1).astype(np.float64)
+    if array.size < LEAST_STEPS or not np.isfinite(numbers).all():
+        return False
+    steps = np.diff(numbers)
+    return bool(steps[0] != 0 and np.abs(steps - steps.mean()).max() <= EVEN * np.abs(steps).max())
+
+
+def are_powers(array: Array) -> bool:
+    """Equal ratios, one element after the other, such as the slopes of ALiBi and the frequencies of RoPE."""
+    numbers = array.reshape(-1).astype(np.float64)
+    if array.size < LEAST_SAMPLES or not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        return False
+    steps = np.diff(np.log(numbers))
+    return bool(steps[0] != 0 and np.abs(steps - steps.mean()).max() <= EVEN * np.abs(np.log(numbers)).max())
+
+
+def are_places(array: Array) -> bool:
+    """Whole and half numbers, at least three of them, such as the places of a grid, its strides and anchors."""
+    doubled = 2 * array.reshape(-1).astype(np.float64)
+    return array.size >= LEAST_PLACES and bool((doubled == np.round(doubled)).all()) and len(np.unique(doubled)) > 2
+
+
+def is_mask(array: Array) -> bool:
+    """Zeros and ones, both of them and nothing else."""
+    return array.size > 1 and set(np.unique(array).tolist()) == {0.0, 1.0}
+
+
+def hides(array: Array) -> bool:
+    """Zeros and one number so low that a softmax leaves nothing of what it is added to."""
+    numbers = np.unique(array)
+    return len(numbers) == 2 and numbers[1] == 0 and numbers[0] <= LEAST_HIDING
+
+
+def is_one_filter(array: Array) -> bool:
+    """The same filter [C, 1, ...] for every channel, of more than one number, such as a blur."""
+    is_depthwise = array.ndim > 2 and array.shape[1] == 1 and len(array) >= LEAST_WAVES
+    return is_depthwise and bool((array == array[:1]).all()) and len(np.unique(array[0])) > 1
+
+
+def are_sines(array: Array) -> bool:
+    """A table whose columns are all sines and cosines of one variable each: angles of positions.
+
+    Of such a column the neighbours of an element add up to the same multiple of it everywhere.
+    """
+    long = [extent for extent in array.shape if extent > 1]
+    if len(long) != 2 or long[0] < LEAST_SAMPLES or np.abs(array).max() > 1 + SMOOTH:
+        return False
+    table = array.reshape(long).astype(np.float64)
+    around, middle = table[:-2] + table[2:], table[1:-1]
+    largest = np.abs(middle).argmax(0)
+    columns = np.arange(table.shape[1])
+    strongest = middle[largest, columns]
+    if (np.abs(strongest) < SMOOTH).any():
+        strongest = np.where(np.abs(strongest) < SMOOTH, 1.0, strongest)
+    factors = around[largest, columns] / strongest
+    varies = np.ptp(table, axis=0) > SMOOTH
+    return bool(varies.sum() >= 2 and np.abs(around - factors * middle).max() <= SMOOTH)
+
+
+def are_waves(array: Array) -> bool:
+    """Whether all filters or rows, or both halves (cosines, sines), are waves of rising or falling frequency."""
+    rows = _rows(array)
+    if rows is None:
+        return False
+    peaks: list[int] = []
+    least = _NOTHING * max(float(np.square(row, dtype=np.float64).sum()) for row in rows[: len(rows) // 2])
+    for row in rows:
+        peak = _peak(row.astype(np.float64), least * len(row))
+        if peak is None:
+            return False
+        peaks.append(peak)
+    half = len(rows) // 2
+    halves = (peaks[:half], peaks[half:]) if len(rows) % 2 == 0 and half >= LEAST_WAVES else ((),)
+    return _goes_one_way(peaks) or all(map(_goes_one_way, halves))
+
+
+def are_bands(array: Array) -> bool:
+    """Rows or columns of non-negative numbers, each in one run, whose middles rise, and that are zero elsewhere."""
+    rows = _rows(array)
+    return rows is not None and (_are_bands(rows) or (array.ndim == 2 and _are_bands(array.T)))
+
+
+def _rows(array: Array) -> Array | None:
+    """The filters of a convolution of one channel, or the rows of a matrix along its longer axis."""
+    long = [extent for extent in array.shape if extent > 1]
+    if len(long) != 2 or min(long) < LEAST_WAVES or max(long) < LEAST_PERIOD:
+        return None
+    rows = array.reshape(long)
+    return rows if array.ndim > 2 or long[0] <= long[1] else rows.T
+
+
+def _peak(row: Array, least: float) -> int | None:
+    """The frequency that a row holds, or None if it holds several; -1 without energy (the sine of frequency 0)."""
+    energy = np.abs(np.fft.rfft(row)) ** 2
+    whole = float(energy.sum())
+    if whole <= least:
+        return -1
+    peak = int(energy.argmax())
+    near = float(energy[max(peak - PEAK, 0) : peak + PEAK + 1].sum())
+    return peak if near >= IN_PEAK * whole else None
+
+
+def _goes_one_way(peaks: Sequence[int]) -> bool:
+    numbers = [peak for peak in peaks if peak >= 0]
+    return len(set(numbers)) >= LEAST_WAVES and numbers in (sorted(numbers), sorted(numbers, reverse=True))
+
+
+def _are_bands(rows: Array) -> bool:
+    """Rows of non-negative numbers, each in one run, whose middles rise, and that are zero elsewhere."""
+    if rows.min() < 0 or np.count_nonzero(rows) > rows.size // 2:
+        return False
+    middles = []
+    for row in rows:
+        places = np.flatnonzero(row)
+        if places.size and places[-1] - places[0] + 1 != places.size:
+            return False
+        middles += [float(places.mean())] if places.size else []
+    return len(set(middles)) >= LEAST_WAVES and middles == sorted(middles)
