@@ -34,12 +34,13 @@ def batch_axes(
         if value.name not in axes:
             axes[value.name], guess = _told(value, symbols)
             if guess:
-                warnings.append(_assumed(value, f"axis {axes[value.name]} is taken as the batch, by its name"))
+                axis = axes[value.name]
+                warnings.append(_assumed(value, f"axis {axis} is taken as the batch, by its name", axis))
     for value in inputs:
         others = {name: axis for name, axis in axes.items() if name != value.name}
         if value.name not in said and _is_one(value, bound, batch) and _some_hold(inputs, others, batch):
             axes[value.name] = None
-            warnings.append(_assumed(value, "its first axis is 1: it is taken as the same for every sample"))
+            warnings.append(_assumed(value, "its first axis is 1: it is taken as the same for every sample", None))
     return axes, tuple(warnings)
 
 
@@ -86,8 +87,10 @@ def _some_hold(inputs: Sequence[SourceInput], axes: Axes, batch: int) -> bool:
     return False
 
 
-def _assumed(value: SourceInput, message: str) -> CompileWarning:
-    hint = f"say it, as in inputs: {{{value.name}: {{batch_axis: 0}}}}; null for the same in every sample"
+def _assumed(value: SourceInput, message: str, axis: int | None) -> CompileWarning:
+    taken = "null" if axis is None else axis
+    other = "the axis of its samples" if axis is None else "null for the same in every sample"
+    hint = f"say it, as in inputs: {{{value.name}: {{batch_axis: {taken}}}}}; or {other}"
     return CompileWarning("model.batch_axis_assumed", _place(value), f"{list(value.shape or ())}: {message}", hint)
 
 

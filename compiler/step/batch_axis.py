@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compiler.axes.facts import Alike, Axis
+from compiler.axes.rules import facts_of
 from compiler.axes.walk import Cut, Piece, Walk
 from compiler.errors import SpecError
 from compiler.graph import Graph, Node
@@ -87,6 +89,18 @@ def _traced(graph: Graph, output: Value, where: str) -> Found:
     ends = _Ends(graph, walk)
     by_axis = {axis: ends.of(walk.whole(output, axis)) for axis, extent in enumerate(shape) if extent == batch}
     proven = [axis for axis, kinds in by_axis.items() if _BATCH in kinds]
+    if len(proven) > 1 and batch > 1:
+        raise SpecError(
+            f"axes {proven[0]} and {proven[1]} of {name}, {graph.types[output]}, both hold the samples",
+            where=f"{where}.output",
+            hint="it compares them, and they come in any order; one loss of the whole batch is loss: {kind: graph}",
+        )
+    if proven and _STORED in by_axis[proven[0]]:
+        raise SpecError(
+            f"a tensor of the file has another row for each of the {batch} samples of {name}",
+            where=f"{where}.output",
+            hint="samples are drawn in any order; export the model with an open batch, that is, with one row for all",
+        )
     if proven:
         return proven[0], ()
     inner = [axis for axis in by_axis if axis + 1 < len(shape)]
@@ -131,11 +145,11 @@ def _assumed(graph: Graph, output: Value, axis: int, where: str) -> Found:
 
 # ------------------------------------------------------------------------------------------------------- following it
 
-_BATCH = "batch"
+_BATCH, _STORED = "batch", "stored"
 
 
 class _Ends:
-    """What axes are led back to: the `batch` of an input, something `else`, or `unknown`; and of which inputs."""
+    """What axes are led back to: the `batch` of an input, rows `stored` in the file, something `else`, or `unknown`."""
 
     def __init__(self, graph: Graph, walk: Walk) -> None:
         self._graph, self._walk = graph, walk
@@ -172,7 +186,7 @@ class _Ends:
             is_input = self._walk.is_whole(piece) and piece.value in self._inputs
             is_batch = is_input and self._graph.batch_axis(piece.value) == piece.axis
             return frozenset({piece.value if is_batch else "else"}), []
-        ends: set[Value | str] = set()
+        ends: set[Value | str] = {_STORED} if self._meets_rows(piece) else set()
         before: list[Piece] = []
         for step in self._walk.behind(piece):
             if isinstance(step, Cut) or step == "unknown":  # some of the samples are no batch
@@ -180,6 +194,18 @@ class _Ends:
             elif isinstance(step, Piece):
                 before.append(step)
         return frozenset(ends), before
+
+    def _meets_rows(self, piece: Piece) -> bool:
+        """True if what makes a piece also reads a stored tensor that has other numbers at other places along it."""
+        walk, to = self._walk, Axis(piece.value, piece.axis)
+        facts = facts_of(walk.makers[piece.value], walk.shape) if walk.is_whole(piece) else ()
+        return any(isinstance(fact, Alike) and fact.to == to and self._differs(fact.of) for fact in facts)
+
+    def _differs(self, axis: Axis) -> bool:
+        array = self._graph.arrays.get(axis.value)
+        if array is None or not axis.is_whole:
+            return False
+        return bool((array != array.take([0], axis.axis)).any())
 
 
 __all__ = ["batch_axis", "check_samples_apart", "holds_samples"]
