@@ -107,6 +107,15 @@ def test_a_file_comes_home_trained_and_otherwise_as_it_was(name: str) -> None:
     assert list(without_elements(tuned.onnx)) == list(without_elements(model))
 
 
+def test_a_constant_bias_beside_initializers_learns() -> None:
+    x = np.random.default_rng(5).standard_normal((SAMPLES, 4)).astype(np.float32)
+    y = np.ones((SAMPLES, 3), np.float32)
+    spec = {"batch": SAMPLES, "loss": {"kind": "mse"}, "optimizer": {"learning_rate": 0.1}}
+    nodes = [constant("b", OTHER[0]), product("w", "h"), helper.make_node("Add", ["h", "b"], ["y"])]
+    tuned = pockfarm.fine_tune(model_of(nodes, {"w": WEIGHT}), None, {"x": x, "y": y}, spec=spec, steps=1)
+    assert tuned.changed == ("b", "w")
+
+
 def without_elements(model: bytes) -> Iterator[Any]:
     """A file's parts, of its tensors the names, types and shapes alone."""
 

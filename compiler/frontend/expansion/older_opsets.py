@@ -17,7 +17,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from compiler.errors import UnsupportedOperator
-from compiler.frontend.file.source import OPSETS, AttributeValue, Body, SourceModel, SourceNode, free_name
+from compiler.frontend.file.source import (
+    NEAREST_OF_OPSET_10,
+    OPSETS,
+    AttributeValue,
+    Body,
+    SourceModel,
+    SourceNode,
+    free_name,
+)
 from compiler.graph import Array
 from compiler.warnings import CompileWarning
 
@@ -165,13 +173,13 @@ def _resize(old: _Old) -> _New:
 
 
 def _sampling(old: _Old, *dropped: str) -> dict[str, AttributeValue]:
-    """Before opset 11 a place in the result lay at its index divided by the scale, and the nearest was rounded down."""
+    """Before opset 11 a place in the result lay at its index divided by the scale."""
     mode = old.node.attributes.get("mode", "nearest")
     return {
         **old.without("mode", *dropped),
         "mode": "linear" if mode == "bilinear" else mode,
         "coordinate_transformation_mode": "asymmetric",
-        "nearest_mode": "floor",
+        "nearest_mode": NEAREST_OF_OPSET_10,
     }
 
 

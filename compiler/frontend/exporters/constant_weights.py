@@ -40,6 +40,8 @@ WEIGHT_INPUTS: Mapping[str, tuple[int, ...]] = {
 }
 """Where operators take what layers learn."""
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_CHANNELS: Mapping[str, int] = {"Conv": 0, "MatMul": -1}
+"""The axis of a weight that its results have."""
 _VIEWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
@@ -47,7 +49,9 @@ def lift_weights(source: SourceModel) -> SourceModel:
     """The model with weights of Constant nodes among its initializers; unchanged if it has none."""
     stored = {} if source.record is not None else dict(_constants(source.nodes))
     stored = {name: array for name, array in stored.items() if name not in source.constants}
-    weights = dict.fromkeys([*_weights(source.nodes, stored), *(name for name in stored if name in source.eight_bits)])
+    initializers = {name: array for name, array in source.initializers.items() if array.ndim > 1 and holds_reals(array)}
+    taken = _weights(source.nodes, stored, initializers)
+    weights = dict.fromkeys([*taken, *(name for name in stored if name in source.eight_bits)])
     if not weights:
         return source
     if any(array.size > 1 and holds_reals(array) for array in source.initializers.values()):
@@ -71,10 +75,16 @@ def _constants(nodes: Sequence[SourceNode]) -> Iterator[tuple[str, Array]]:
             yield from _constants(body.nodes)
 
 
-def _weights(nodes: Sequence[SourceNode], candidates: Collection[str]) -> Iterator[str]:
-    """Those of some Constants that an operator beside them takes as weights, or that is added to such a product."""
+def _weights(
+    nodes: Sequence[SourceNode], candidates: Mapping[str, Array], initializers: Mapping[str, Array]
+) -> Iterator[str]:
+    """Those of some Constants that an operator beside them takes as weights, or that is added to such a product.
+
+    What is added to the product of an initializer is its bias if it has a number for each of its channels.
+    """
     tensors = {node.outputs[0]: node.tensor for node in nodes if node.tensor in candidates}
     products: set[str] = set()
+    channels: dict[str, int] = {}
     for node in nodes:
         if node.op_type in _VIEWS:
             if node.operand(0) in tensors:
@@ -84,11 +94,22 @@ def _weights(nodes: Sequence[SourceNode], candidates: Collection[str]) -> Iterat
         taken = [node.operand(index) for index in WEIGHT_INPUTS.get(node.op_type, ())]
         if node.op_type == "Add" and not products.isdisjoint(node.inputs):
             taken = list(node.inputs)
+        elif node.op_type == "Add" and not channels.keys().isdisjoint(node.inputs):
+            width = next(channels[name] for name in node.inputs if name in channels)
+            others = [name for name in node.inputs if name in tensors]
+            taken = [name for name in others if _has_one_axis(candidates[tensors[name]], width)]
         yield from (tensors[name] for name in taken if name in tensors)
         if node.op_type in _CONTRACTIONS and not tensors.keys().isdisjoint(taken):
             products.add(node.outputs[0])
+        weight = initializers.get(node.operand(1)) if node.op_type in _CHANNELS else None
+        if weight is not None:
+            channels[node.outputs[0]] = weight.shape[_CHANNELS[node.op_type]]
         for _, body in _bodies(node):
-            yield from _weights(body.nodes, candidates)
+            yield from _weights(body.nodes, candidates, initializers)
+
+
+def _has_one_axis(array: Array, width: int) -> bool:
+    return bool(array.size == width == max(array.shape))
 
 
 def _without(nodes: Sequence[SourceNode], lifted: Collection[str]) -> tuple[tuple[SourceNode, ...], dict[str, str]]:

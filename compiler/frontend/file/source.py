@@ -17,6 +17,8 @@ OLDEST_OPSET = 7
 OPSETS = range(13, 29)
 """In which the import reads nodes; older ones are written anew. Up to the newest that the `onnx` package knows, whose
 own cases the tests run; ONNX Runtime may know fewer."""
+NEAREST_OF_OPSET_10 = "of opset 10"
+"""A Resize's nearest element in files that do not say it: as ONNX Runtime, rounded up along axes that shrink."""
 
 
 @dataclass(frozen=True, slots=True)

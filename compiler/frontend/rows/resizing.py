@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from compiler.element_types import REAL
 from compiler.frontend.call import Call, Rule
+from compiler.frontend.file.source import NEAREST_OF_OPSET_10
 from compiler.frontend.folds.sizes import sized
 from compiler.frontend.pieces import repeated
 from compiler.frontend.scope import Operand
@@ -154,6 +155,7 @@ _PLACES: Mapping[str, Callable[[Axis, Floats], Floats]] = {
     "align_corners": _align_corners,
     "asymmetric": lambda axis, y: y / axis.scale,
     "tf_crop_and_resize": _crop,
+    "tf_half_pixel_for_nn": lambda axis, y: (y + 0.5) / axis.scale,
 }
 """Where, counted in elements, a result lies."""
 
@@ -174,7 +176,7 @@ class _Rule:
 def _rule(call: Call, mode: str) -> _Rule:
     a = call.attributes.number("cubic_coeff_a", -0.75)
     nearest = call.attributes.text("nearest_mode", "round_prefer_floor")
-    if nearest not in _ROUNDING:
+    if nearest not in _ROUNDING and nearest != NEAREST_OF_OPSET_10:
         call.fail(f"nearest_mode {nearest!r} is not part of the standard")
     support, kernel = _COEFFICIENTS[mode]
     antialias = bool(call.attributes.integer("antialias", 0)) and mode != "nearest"
@@ -214,7 +216,9 @@ def _table(call: Call, axis: Axis, mode: str, places: str, rule: _Rule) -> Table
         outside = (x < 0) | (x > axis.extent - 1)
     if mode == "nearest":
         single = _single(axis, places, y) if places != "tf_crop_and_resize" else x.astype(np.float32)
-        index = np.clip(_ROUNDING[rule.nearest](single), 0, axis.extent - 1).astype(np.int64)
+        shrinks = "ceil" if axis.scale < 1 else "floor"
+        rounded = _ROUNDING[shrinks if rule.nearest == NEAREST_OF_OPSET_10 else rule.nearest]
+        index = np.clip(rounded(single), 0, axis.extent - 1).astype(np.int64)
         return Table(index[:, None], np.ones((axis.count, 1)), outside)
     return _weighted(call, axis, x, rule, outside)
 

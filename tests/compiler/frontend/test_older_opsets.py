@@ -42,6 +42,7 @@ CASES: Mapping[str, Case] = {
     "resize": (10, "Resize", ["x", "scales"], {"mode": "nearest"}, {"scales": SCALES}),
     "resize linearly": (10, "Resize", ["x", "scales"], {"mode": "linear"}, {"scales": SCALES}),
     "resize smaller": (10, "Resize", ["x", "scales"], {}, {"scales": np.asarray([1, 1, 0.5, 0.5], np.float32)}),
+    "resize to odd sizes": (10, "Resize", ["x", "scales"], {}, {"scales": np.asarray([1, 1, 0.75, 1.6], np.float32)}),
     "softmax of all axes": (11, "Softmax", ["x"], {}, {}),
     "softmax of the last axes": (9, "Softmax", ["x"], {"axis": 2}, {}),
     "softmax of the last axis": (12, "Softmax", ["x"], {"axis": -1}, {}),
