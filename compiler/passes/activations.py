@@ -1,9 +1,9 @@
 """Takes sigmoids and softmaxes that are spelled out for what they are.
 
-Rewrites: 1 / (1 + exp(-x)) and exp(x) / (1 + exp(x)) to sigmoid(x); exp(z) / sum(exp(z)) along an axis to softmax(z),
-or to softmax(x) where z is x less its largest element along that axis. Requires: nothing. Ensures: the values that the
-spelling has where nothing in it overflows, and finite ones elsewhere. Why: the gradients of the spelling are NaN beyond
-exp(88); one kernel does what several did; and attention and losses look for a softmax or sigmoid.
+Rewrites: 1 / (1 + exp(-x)) and exp(x) / (1 + exp(x)) to sigmoid(x); exp(log_softmax(x)) to softmax(x); exp(z) by its
+sum along an axis to softmax(z), or softmax(x) where z is x less its largest element along that axis. Requires: nothing.
+Ensures: the values that the spelling has where nothing in it overflows, and finite ones elsewhere. Why: the gradients
+of the spelling are NaN beyond exp(88); one kernel does what several did; attention and losses look for softmaxes.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ class _Reader:
 
     def softmax(self, node: Node) -> tuple[Value, int] | None:
         """x and the axis of a softmax that a node ends; None for anything else."""
+        logarithm = self._operand(node.inputs[0], "log_softmax") if node.op == "exp" else None
+        if logarithm is not None:
+            return logarithm, len(self.graph.types[logarithm].shape) - 1
         if node.op != "div":
             return None
         exponential, total = node.inputs

@@ -7,12 +7,14 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from compiler.axes.facts import Alike, Axis
 from compiler.axes.rules import VIEWS, facts_of
-from compiler.graph import Array, AttrValue, Graph, Node
-from compiler.ops.record import number
+from compiler.graph import AttrValue, Graph, Node
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossKind, LossSpec, LossTerm
+from compiler.step.drawn import is_probability
 from compiler.values import Value
 
 DONE_BY_LOSS: Mapping[LossKind, Sequence[str]] = {
@@ -22,14 +24,13 @@ DONE_BY_LOSS: Mapping[LossKind, Sequence[str]] = {
 """Kinds of losses that do on their own what a model may have done."""
 LEAST, MOST = 2.0**-126, 1 - 2.0**-24
 """The float32 numbers next to 0 and 1 (the smallest normal one) of which there are logarithms."""
+LOG_OF_0 = -100.0
 _MOVED: Mapping[str, slice] = {
     **dict.fromkeys((*VIEWS, "broadcast_to", "gather", "slice"), slice(1)),
     "concat": slice(None),
     "where": slice(1, None),
 }
 """Operators that compute nothing: the operands whose elements they hand on."""
-_SHARES = frozenset(("sigmoid", "softmax", "safe_softmax"))
-_SHARES_OF_SHARES = frozenset(("maximum", "minimum", "mul", "reduce_max", "reduce_mean"))
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,26 @@ class Logits:
 
 
 def expose_logits(graph: Graph, spec: LossSpec) -> Graph:
-    """The graph with the logits of the outputs that losses read, where those are what a softmax or sigmoid gives."""
+    """The graph with what losses read of its outputs: logits of what a softmax or sigmoid gives, rows of samples."""
     outputs = {graph.name_of(value): value for value in graph.outputs}
     b = GraphBuilder(graph)
     for term in spec.each:
         output = outputs.get(term.output) if term.output else graph.outputs[0]
         if output is not None:
-            logits_of(b, graph, output, term)
+            logits = logits_of(b, graph, output, term)
+            by_sample(b, graph, output if logits is None else logits.value)
     return b.graph_of(graph)
+
+
+def by_sample(b: GraphBuilder, graph: Graph, value: Value) -> Value:
+    """[samples * positions, ...] as [samples, positions, ...]; another value as it is.
+
+    It is of `graph` itself after `expose_logits`.
+    """
+    batch, (first, *rest) = graph.batch(), b.shape(value) or (1,)
+    if first == batch or first % batch:
+        return value
+    return _Writer(b, graph).emit("reshape", value, shape=(batch, first // batch, *rest))
 
 
 def logits_of(b: GraphBuilder, graph: Graph, output: Value, term: LossTerm) -> Logits | None:
@@ -62,9 +75,9 @@ def logits_of(b: GraphBuilder, graph: Graph, output: Value, term: LossTerm) -> L
     writer = _Writer(b, graph)
     rank = len(graph.types[output].shape)
     axis = rank - 1 if term.class_axis is None else term.class_axis % max(rank, 1)
-    if _holds(_class_axes(graph, operators, _MOVED), output, axis):
+    if _holds(_class_axes(graph, operators), output, axis):
         return Logits(_in_front(writer, graph, output, operators), "activation")
-    if term.on == "probabilities" or _are_probabilities(graph, output, operators, axis):
+    if term.on == "probabilities" or is_probability(graph, output, None if "sigmoid" in operators else axis):
         return Logits(_from_probabilities(writer, output, is_binary="sigmoid" in operators), "probabilities")
     return None
 
@@ -73,8 +86,14 @@ class _Writer:
     """Emits nodes that are not there already."""
 
     def __init__(self, b: GraphBuilder, graph: Graph) -> None:
-        self.b = b
+        self.b, self._parameters = b, graph.parameters
         self._there = {_key(node.op, node.inputs, node.attrs): node.output for node in graph.nodes if _is_single(node)}
+
+    def constant(self, number: float) -> Value:
+        """A number, as `GraphBuilder.constant` has it."""
+        there = (value for value, array in self.b.arrays.items() if value not in self._parameters and not array.shape)
+        same = next((value for value in there if self.b.arrays[value] == np.float32(number)), None)
+        return self.b.constant(number) if same is None else same
 
     def emit(self, op: str, *inputs: Value, **attrs: AttrValue) -> Value:
         """The result of a node."""
@@ -107,56 +126,32 @@ def _in_front(writer: _Writer, graph: Graph, output: Value, operators: Sequence[
 
 
 def _from_probabilities(writer: _Writer, output: Value, *, is_binary: bool) -> Value:
-    """Logarithms, of which a softmax makes the probabilities again; or log(p / (1 - p)), of which a sigmoid does."""
-    if not is_binary:
-        return writer.emit("log", writer.emit("clip", output, low=LEAST, high=math.inf))
-    inside = writer.emit("clip", output, low=LEAST, high=MOST)
-    rest = writer.emit("log1p", writer.emit("neg", inside))
-    return writer.emit("sub", writer.emit("log", inside), rest)
+    """Logarithms, of which a softmax makes the probabilities again; or log(p / (1 - p)), of which a sigmoid does.
 
-
-def _are_probabilities(graph: Graph, output: Value, operators: Sequence[str], axis: int) -> bool:
-    """True if what makes an output shows that it holds the probabilities of which the loss is meant.
-
-    Of classes: means of softmaxes along their axis. Of yes and no: whatever lies between 0 and 1.
+    Of 0 and 1 the binary ones are those of `torch.nn.functional.binary_cross_entropy`, which takes -100 for log(0).
     """
-    if "sigmoid" in operators:
-        return lies_between_0_and_1(graph, output)
-    return _holds(_class_axes(graph, operators, {**_MOVED, "reduce_mean": slice(None)}), output, axis)
+    logarithm = writer.emit("log", writer.emit("clip", output, low=LEAST, high=math.inf))
+    if not is_binary:
+        return logarithm
+    rest = writer.emit("log1p", writer.emit("neg", writer.emit("clip", output, low=-math.inf, high=MOST)))
+    bound, zero, one = (writer.constant(number) for number in (LOG_OF_0, 0.0, 1.0))
+    logarithm = writer.emit("where", writer.emit("less_equal", output, zero), bound, logarithm)
+    rest = writer.emit("where", writer.emit("less_equal", one, output), bound, rest)
+    return writer.emit("sub", logarithm, rest)
 
 
 def _holds(axes: Mapping[Value, int | None], output: Value, axis: int) -> bool:
     return output in axes and axes[output] in (axis, None)
 
 
-def lies_between_0_and_1(graph: Graph, output: Value) -> bool:
-    """True if what makes an output shows that its elements are shares: they are no logits, whoever reads them."""
-    constants = graph.arrays.keys() - set(graph.parameters)
-    shares = {value for value in constants if _is_within(graph.arrays[value])}
-    for node in graph.nodes:
-        passes_on = node.op in _MOVED or node.op in _SHARES_OF_SHARES
-        operands = node.inputs[_MOVED.get(node.op, slice(None))]
-        if node.op in _SHARES or _is_clipped(node) or (passes_on and shares.issuperset(operands)):
-            shares.update(node.outputs)
-    return output in shares and output not in graph.arrays
-
-
-def _is_within(array: Array) -> bool:
-    return array.size > 0 and bool(array.min() >= 0 and array.max() <= 1)
-
-
-def _is_clipped(node: Node) -> bool:
-    return node.op == "clip" and number(node.attrs, "low") >= 0 and number(node.attrs, "high") <= 1
-
-
-def _class_axes(graph: Graph, operators: Sequence[str], movers: Mapping[str, slice]) -> dict[Value, int | None]:
+def _class_axes(graph: Graph, operators: Sequence[str]) -> dict[Value, int | None]:
     """Of values that are all of them moved results of the operators: the softmaxes' axis; None for a sigmoid's."""
     axes: dict[Value, int | None] = {}
     for node in graph.nodes:
         if node.op in operators:
             axes[node.output] = None if "sigmoid" in operators else len(graph.types[node.output].shape) - 1
             continue
-        moved = node.inputs[movers[node.op]] if node.op in movers else ()
+        moved = node.inputs[_MOVED[node.op]] if node.op in _MOVED else ()
         if not moved or not all(value in axes for value in moved):
             continue
         if "sigmoid" in operators:
@@ -172,12 +167,18 @@ def _moved_axis(graph: Graph, node: Node, operand: Value, moved: Collection[Valu
     """Where an operand's axis is in a node's result, whole and with nothing chosen along it; None if it is not."""
     before, after = graph.types[operand].shape, graph.types[node.output].shape
     if node.op == "reshape":
-        is_last = axis == len(before) - 1 and before[-1:] == after[-1:]
-        return len(after) - 1 if is_last else None
+        return _reshaped_axis(before, after, axis or 0)
     facts = [fact for fact in facts_of(node, lambda value: graph.types[value].shape) if isinstance(fact, Alike)]
     places = [fact.to for fact in facts if fact.of == Axis(operand, axis or 0) and fact.to.is_whole]
     chosen = {fact.to for fact in facts if fact.of.value not in moved and after[fact.to.axis] > 1}
     return places[0].axis if places and places[0] not in chosen else None
+
+
+def _reshaped_axis(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
+    """The axis with the same elements behind as many others; None if there is none."""
+    outer = math.prod(before[:axis])
+    places = (place for place, extent in enumerate(after) if extent == before[axis])
+    return next((place for place in places if math.prod(after[:place]) == outer), None)
 
 
 def _behind(graph: Graph, output: Value, operators: Sequence[str]) -> list[Node]:

@@ -11,7 +11,8 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossSpec, LossTerm
 from compiler.step.batch_axis import batch_axis, check_samples_apart, holds_samples
 from compiler.step.classes import class_axis, weighted_axis
-from compiler.step.logits import DONE_BY_LOSS, lies_between_0_and_1, logits_of
+from compiler.step.drawn import is_probability
+from compiler.step.logits import DONE_BY_LOSS, by_sample, logits_of
 from compiler.step.loss_kinds import LOSSES
 from compiler.step.training import Term, TrainingGraph
 from compiler.values import Role, Value
@@ -80,16 +81,23 @@ class _Writer:
     def _measured(self, spec: LossTerm, where: str, output: Value) -> Term:
         samples, said = batch_axis(self.graph, output, spec.batch_axis, where)
         classes, wanted, at = None, self.graph.types[output], samples
+        # Samples and positions that share an axis are taken apart: labels have a row for each sample.
+        positions = wanted.shape[0] // self.graph.batch() if samples == 0 and wanted.shape else 1
+        if positions > 1:
+            wanted = TensorType(wanted.dtype, (self.graph.batch(), positions, *wanted.shape[1:]))
         if spec.kind in CLASSIFYING:
             classes, more = class_axis(self.graph, output, spec, where, samples)
+            classes += positions > 1
             said += more
             wanted = TensorType("i64", (*wanted.shape[:classes], *wanted.shape[classes + 1 :]))
             at = samples - (classes < samples)
         elif spec.class_weights or spec.pos_weight:
-            classes = weighted_axis(self.graph, output, spec, where)
+            classes = weighted_axis(self.graph, output, spec, where) + (positions > 1)
         self.warnings += said
         labels = self._labels(spec, where, wanted, at)
         read = self._read_of(spec, where, output)
+        if positions > 1:
+            read = by_sample(self.b, self.graph, read)
         if spec.kind in CLASSIFYING and self.ignored.setdefault(labels, spec.ignore_index) != spec.ignore_index:
             raise SpecError(
                 f"another loss that reads {spec.labels!r} ignores {self.ignored[labels]}, this one {spec.ignore_index}",
@@ -111,7 +119,7 @@ class _Writer:
         logits = logits_of(self.b, self.graph, output, spec)
         name, operator = self.graph.name_of(output), DONE_BY_LOSS.get(spec.kind, ("",))[0]
         code = what = ""
-        if logits is None and operator and spec.on is None and lies_between_0_and_1(self.graph, output):
+        if logits is None and operator and spec.on is None and is_probability(self.graph, output, None):
             code, what = "loss.of_shares", f"lies between 0 and 1, and {spec.kind} does a {operator} of its own"
             hint = "say what it holds, as in loss: {on: probabilities}, or {on: logits} if this is meant"
         elif logits is not None and logits.source == "activation":

@@ -150,8 +150,14 @@ def answers_of(
         answer = trainer.answers(step, _written(run, inputs, folder / "compared.npz"), folder, is_loss=is_loss)
         if answer is not None:
             parts = [answer[0]] if is_loss else [np.moveaxis(part, 0, axis) for part in np.split(answer, len(run))]
-            answers += zip(run, parts)
+            answers += [(draw, _as_whole(part, draw.meant[index])) for draw, part in zip(run, parts)]
     return answers
+
+
+def _as_whole(answer: Array, meant: Array) -> Array:
+    """Samples and positions that share the module's first axis come apart from the step."""
+    is_apart = answer.ndim == meant.ndim + 1 and answer.size == meant.size
+    return answer.reshape(meant.shape) if is_apart else answer
 
 
 def _written(draws: list[Draw], inputs: Mapping[str, Input], path: Path) -> Path:

@@ -229,6 +229,8 @@ def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[Brought, Tra
     axes, samples = axes_of(model, example, said)
     spec = _with_axes(spec_of(asked.spec, samples), axes)
     task.say("exporting")
+    if asked.output is not None and spec.loss.output not in ("", asked.output):
+        raise UsageError(f"output={asked.output!r}, and the spec's loss reads {spec.loss.output!r}: leave one out")
     output: Any = asked.output if asked.output is not None else spec.loss.output or None
     if spec.loss.terms:
         output = tuple(dict.fromkeys(one.output for one in spec.loss.terms))

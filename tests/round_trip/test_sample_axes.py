@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 import pockfarm
@@ -102,6 +102,78 @@ def test_an_output_that_is_computed_across_the_samples_is_refused() -> None:
     arrays = {"x": np.zeros((4, FEATURES), np.float32), "y": np.zeros((4, 1, 6), np.float32)}
     with pytest.raises(PockfarmError, match=r"no axis of scores, .* holds the batch, 4: it is computed across the"):
         pockfarm.fine_tune(across, None, arrays, spec=spec, steps=1)
+
+
+def file_of(nodes: list[NodeProto], inputs: dict[str, list[int]], stored: dict[str, np.ndarray]) -> bytes:
+    """Gives `y`."""
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in stored.items()],
+    )
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    )
+
+
+def test_samples_that_are_compared_with_each_other_are_refused() -> None:
+    """Their labels are places in the batch, and samples come in any order."""
+    weight = np.random.default_rng(0).standard_normal((3, 2))
+    nodes = [
+        helper.make_node("MatMul", ["a", "w"], ["g"]),
+        helper.make_node("Transpose", ["g"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["g", "t"], ["y"]),
+    ]
+    model = file_of(nodes, {"a": [6, 3]}, {"w": weight})
+    data = {"a": np.ones((6, 3), np.float32), "y": np.arange(6)}
+    with pytest.raises(PockfarmError, match=r"axes 0 and 1 of y, .* both hold the samples"):
+        pockfarm.fine_tune(model, None, data, spec={"batch": 6}, steps=1)
+
+
+class Tokens(nn.Module):
+    """A row for each position of each sample, [samples * positions, 2]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x).flatten(0, 1)
+
+
+def test_samples_and_positions_that_share_an_axis_have_labels_by_sample() -> None:
+    torch.manual_seed(0)
+    module, x, y = Tokens(), torch.randn(4, 5, 3), torch.randint(0, 2, (4, 5))
+    loss = nn.functional.cross_entropy(module(x), y.flatten())
+    loss.backward()
+    assert module.last.weight.grad is not None
+    wanted = (module.last.weight - 0.1 * module.last.weight.grad).detach().numpy()
+    spec = {"batch": 4, "optimizer": {"learning_rate": 0.1}}
+    file = export(module, (x,), input_names=("x",), output_names=("scores",))
+    for tuned in (
+        pockfarm.fine_tune(module, x, (x, y), spec=spec, steps=1),
+        pockfarm.fine_tune(file, None, {"x": x.numpy(), "y": y.numpy()}, spec=spec, steps=1),
+    ):
+        assert tuned.losses[0] == pytest.approx(loss.item(), rel=1e-6)
+        (name,) = (name for name in tuned.changed if "weight" in name)
+        np.testing.assert_allclose(np.asarray(tuned[name]), wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("differs", [True, False])
+def test_a_stored_row_for_each_sample_is_refused(differs: bool) -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((4, 3)) if differs else np.ones((4, 3))
+    nodes = [helper.make_node("MatMul", ["a", "w"], ["h"]), helper.make_node("Add", ["h", "rows"], ["y"])]
+    model = file_of(nodes, {"a": [4, 3]}, {"w": random.standard_normal((3, 3)), "rows": rows})
+    data = {"a": np.ones((4, 3), np.float32), "y": np.zeros((4, 3), np.float32)}
+    spec = {"batch": 4, "loss": {"kind": "mse"}}
+    if differs:
+        with pytest.raises(PockfarmError, match=r"another row for each of the 4 samples of y"):
+            pockfarm.fine_tune(model, None, data, spec=spec, steps=1)
+    else:
+        assert "w" in pockfarm.fine_tune(model, None, data, spec=spec, steps=1).changed
 
 
 def test_a_fixed_batch_of_one_behind_the_positions_is_found() -> None:

@@ -57,6 +57,7 @@ SPELLINGS: dict[str, tuple[Callable[[GraphBuilder], Value], str]] = {
     "reciprocal": (reciprocal, "sigmoid"),
     "exp(x) / (1 + exp(x))": (exponentials, "sigmoid"),
     "softmax": (summed, "softmax"),
+    "exp(log_softmax(x))": (lambda b: b.emit("exp", b.emit("log_softmax", X)), "softmax"),
     "softmax of the middle axis": (lambda b: summed(b, 1), "softmax"),
     "softmax, less the largest": (lambda b: less_largest(b, 2), "softmax"),
     "softmax of the first axis, less the largest": (lambda b: less_largest(b, 0), "softmax"),

@@ -1,0 +1,73 @@
+"""What an output looks like, whatever a model has learned: computed of drawn numbers in place of what its weights give.
+
+However a model spells it, an output of probabilities lies between 0 and 1, and those of classes add up to 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from compiler.graph import Array, Graph, Node
+from compiler.ops import OPERATORS, WEIGHTED
+from compiler.values import Value
+
+DEVIATION = 3.0
+"""Of what is drawn: far enough from 0 to leave the straight part of a sigmoid."""
+MAX_ELEMENTS = 1 << 25
+"""Of what is computed; a longer tail than that tells nothing."""
+CLOSE = 1e-3
+"""How far sums of probabilities may be from 1: some models add a small number to what they divide by."""
+
+
+def is_probability(graph: Graph, output: Value, axis: int | None) -> bool:
+    """True if all elements of an output lie between 0 and 1, and along `axis`, if there is one, add up to 1."""
+    given = drawn(graph, output)
+    if given is None or not given.size or not (given.min() >= 0 and given.max() <= 1):
+        return False
+    return axis is None or bool(np.abs(given.sum(axis) - 1).max() < CLOSE)
+
+
+def drawn(graph: Graph, output: Value) -> Array | None:
+    """An output of drawn numbers in place of inputs and of what weights give; None where that is not computed."""
+    nodes = _tail(graph, output)
+    if not nodes or sum(math.prod(graph.types[value].shape) for node in nodes for value in node.outputs) > MAX_ELEMENTS:
+        return None
+    random = np.random.default_rng(0)
+    values: dict[Value, Array] = {}
+    try:
+        for node in nodes:
+            operands = [_operand(graph, values, value, random) for value in node.inputs]
+            with np.errstate(all="ignore"):
+                results = OPERATORS[node.op].evaluate(operands, node.attrs)
+            values.update(zip(node.outputs, results, strict=True))
+    except Exception:  # an operator may refuse what was drawn: a place beyond its table, say
+        return None
+    return values[output]
+
+
+def _operand(graph: Graph, values: dict[Value, Array], value: Value, random: np.random.Generator) -> Array:
+    known = graph.arrays.get(value)
+    if known is not None:
+        return known
+    if value not in values:
+        kind = graph.types[value]
+        numbers = random.standard_normal(kind.shape) * DEVIATION
+        values[value] = numbers.astype(np.float32) if kind.dtype == "f32" else np.zeros(kind.shape, kind.element.numpy)
+    return values[value]
+
+
+def _tail(graph: Graph, output: Value) -> list[Node]:
+    """The nodes behind the last weights, in the graph's order."""
+    wanted, nodes = {output}, list[Node]()
+    for node in reversed(graph.nodes):
+        if not wanted.isdisjoint(node.outputs) and not _is_weighted(node, graph.parameters):
+            nodes.append(node)
+            wanted.update(node.inputs)
+    return nodes[::-1]
+
+
+def _is_weighted(node: Node, parameters: Mapping[Value, object] | Collection[Value]) -> bool:
+    return node.op in WEIGHTED and any(value in parameters for value in node.inputs)
