@@ -42,7 +42,7 @@ _PATTERNS: tuple[tuple[Callable[[Array], bool], str, bool], ...] = (
     (are_powers, "powers of one number, such as slopes or frequencies", False),
     (is_mask, "zeros and ones, as a mask has them", False),
     (hides, "zeros and one low number, as a mask in front of a softmax has them", False),
-    (are_places, "whole and half numbers, such as places of a grid, strides or anchors", False),
+    (are_places, "whole and half numbers in equal steps, such as the places of a grid and its strides", False),
 )
 """What tells them, the words for it, and whether that holds where an operator reads its weights, too."""
 

@@ -14,8 +14,8 @@ IN_PEAK, PEAK = 0.8, 3
 """A wave has this share of its energy within so many frequencies of its strongest one, whatever window it has."""
 LEAST_STEPS = 16
 """Of an even row of numbers that are not whole."""
-LEAST_PLACES = 6
-"""Of a grid of whole and half numbers."""
+LEAST_PLACES, MOST_STEPS = 6, 0.6
+"""Of a grid of whole and half numbers: as many along it, and this share of equal steps."""
 LEAST_SAMPLES = 4
 """Of a sine or cosine that is told by its values alone."""
 LEAST_HIDING = -50.0
@@ -54,9 +54,19 @@ def are_powers(array: Array) -> bool:
 
 
 def are_places(array: Array) -> bool:
-    """Whole and half numbers, at least three of them, such as the places of a grid, its strides and anchors."""
-    doubled = 2 * array.reshape(-1).astype(np.float64)
-    return array.size >= LEAST_PLACES and bool((doubled == np.round(doubled)).all()) and len(np.unique(doubled)) > 2
+    """Whole and half numbers that mostly go on by one step, such as the places of a grid and its strides."""
+    doubled = 2 * array.astype(np.float64)
+    if array.size < LEAST_PLACES or (doubled != np.round(doubled)).any() or len(np.unique(doubled)) < 3:
+        return False
+    longest = int(np.argmax(array.shape))
+    rows = np.moveaxis(doubled, longest, -1).reshape(-1, array.shape[longest])
+    return array.shape[longest] >= LEAST_PLACES and all(map(_goes_on, rows))
+
+
+def _goes_on(row: Array) -> bool:
+    """True if one step makes up most of those between neighbours."""
+    _, counts = np.unique(np.diff(row), return_counts=True)
+    return bool(counts.max() >= MOST_STEPS * (len(row) - 1))
 
 
 def is_mask(array: Array) -> bool:

@@ -265,17 +265,21 @@ class ListOf:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A finite number within [low, high], or a list of them."""
+    """A finite number within [low, high], or a list of them; `takes_truth`: true and false are 1 and 0."""
 
     low: float
     high: float
     what: str
+    takes_truth: bool = False
 
     def read(self, value: object, place: Place) -> tuple[float, ...]:
         """The numbers."""
         if isinstance(value, list):
-            return self._several().read(value, place)
-        return (self._one().read(value, place),)
+            return self._several().read([self._number(element) for element in value], place)
+        return (self._one().read(self._number(value), place),)
+
+    def _number(self, value: object) -> object:
+        return int(value) if self.takes_truth and isinstance(value, bool) else value
 
     def plain(self, value: tuple[float, ...]) -> Json:
         """The list."""
@@ -283,7 +287,11 @@ class Numbers:
 
     def schema(self) -> dict[str, Json]:
         """A number, or an array of numbers."""
-        return {"anyOf": [self._one().schema(), self._several().schema()]}
+        one, several = self._one().schema(), self._several().schema()
+        if not self.takes_truth:
+            return {"anyOf": [one, several]}
+        truth = {"type": "boolean"}
+        return {"anyOf": [one, truth, {**several, "items": {"anyOf": [several["items"], truth]}}]}
 
     def _one(self) -> Number:
         return Number(self.low, self.high)

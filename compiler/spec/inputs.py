@@ -51,8 +51,8 @@ class InputSpec:
         default=None,
     )
     value: tuple[float, ...] | None = member(
-        Numbers(-math.inf, math.inf, "numbers"),
-        "what it always is: a number, or as many as it has elements; the step then takes no such input",
+        Numbers(-math.inf, math.inf, "numbers", takes_truth=True),
+        "what it always is: a number, true or false, or as many as it has elements; the step then takes no such input",
         default=None,
     )
 

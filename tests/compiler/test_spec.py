@@ -166,6 +166,12 @@ def test_losses_that_others_call_otherwise_are_told(kind: str, hint: str) -> Non
     assert hint in caught.value.hint
 
 
+def test_an_input_may_be_true_for_good() -> None:
+    inputs = dict(TrainingSpec.parse("inputs: {fast: {value: true}, few: {value: [false, 1]}}").inputs)
+    assert inputs["fast"].value == (1.0,)
+    assert inputs["few"].value == (0.0, 1.0)
+
+
 @pytest.mark.parametrize("text", ["loss: {on: logits}", '{"loss": {"on": "logits"}}'])
 def test_a_name_that_yaml_takes_for_a_truth_value_is_a_name(text: str) -> None:
     assert TrainingSpec.parse(text).loss.on == "logits"

@@ -113,7 +113,7 @@ def blurred(kernel: Array) -> Case:
 
 TRIANGLE = np.tril(np.ones((6, 8)))
 ANGLES = np.arange(6)[:, None] / 10000 ** (np.arange(8) // 2 / 4)
-GRID = np.stack(np.meshgrid(np.arange(3), np.arange(2), indexing="ij"), -1).reshape(6, 2).repeat(4, 1)
+GRID = np.tile(np.arange(4), 2) + 8 * np.arange(6)[:, None]
 
 
 STAYS: dict[str, tuple[Case, str]] = {
@@ -165,6 +165,7 @@ LEARNS: dict[str, Case] = {
     ),
     "a matrix of zeros and ones": product(np.random.default_rng(2).random((128, 20)) < 0.5),
     "a scale of zeros": elementwise("Mul", np.zeros(8)),
+    "whole numbers": elementwise("Add", np.random.default_rng(3).integers(-3, 4, (6, 8))),
     "numbers that are nearly even": elementwise(
         "Add", np.linspace(0, 1, 48).reshape(6, 8) + 1e-3 * np.cos(np.arange(8))
     ),
