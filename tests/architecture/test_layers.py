@@ -59,7 +59,7 @@ LAYERS: dict[str, Layers] = {
         "api",
     ),
     "compiler.frontend": (
-        "file",  # what the file says
+        ("file", "number_patterns"),  # what the file says; numbers that no training gives
         # What exporters did, undone; what an import knows; where samples lie; what stays in evaluation mode.
         ("exporters", "scope", "input_axes", "modes"),
         "call",  # one node
