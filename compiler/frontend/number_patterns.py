@@ -1,4 +1,7 @@
-"""Arrays of numbers that no training gives, by their elements alone."""
+"""Arrays of numbers that no training gives, by their elements alone.
+
+Weights are large: the first elements of most of them show already that they follow no rule.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ LEAST_WAVES, LEAST_PERIOD = 4, 16
 """Of fewer rows, or shorter ones, nothing is said."""
 IN_PEAK, PEAK = 0.8, 3
 """A wave has this share of its energy within so many frequencies of its strongest one, whatever window it has."""
+FIRST, FEW = 64, 8
+"""Elements, or columns of a table, that are looked at first."""
 LEAST_STEPS = 16
 """Of an even row of numbers that are not whole."""
 LEAST_PLACES, MOST_STEPS = 6, 0.6
@@ -26,41 +31,54 @@ _NOTHING = 1e-12
 """Of the largest row's energy: less is rounding."""
 
 
+def _first(array: Array) -> Array:
+    return array.reshape(-1)[:FIRST].astype(np.float64)
+
+
 def are_in_order(array: Array) -> bool:
     """Equal steps of a whole number between whole or half numbers, one element after the other."""
-    doubled = 2 * array.reshape(-1).astype(np.float64)
-    if array.size < 3 or not np.isfinite(doubled).all() or (doubled != np.round(doubled)).any():
+    return array.size > 2 and _has_whole_steps(_first(array)) and _has_whole_steps(array.reshape(-1))
+
+
+def _has_whole_steps(numbers: Array) -> bool:
+    if not _are_halves(numbers):
         return False
-    steps = np.diff(doubled)
-    return bool(steps[0] != 0 and steps[0] % 2 == 0 and (steps == steps[0]).all())
+    steps = np.diff(numbers)
+    return bool(steps[0] != 0 and steps[0] == np.round(steps[0]) and (steps == steps[0]).all())
+
+
+def _are_halves(numbers: Array) -> bool:
+    return bool(np.isfinite(numbers).all() and (2 * numbers == np.round(2 * numbers)).all())
 
 
 def are_even(array: Array) -> bool:
     """Equal steps, many of them, one element after the other."""
-    numbers = array.reshape(-1).astype(np.float64)
-    if array.size < LEAST_STEPS or not np.isfinite(numbers).all():
+    if array.size < LEAST_STEPS:
+        return False
+    return _has_equal_steps(_first(array)) and _has_equal_steps(array.reshape(-1).astype(np.float64))
+
+
+def _has_equal_steps(numbers: Array) -> bool:
+    if not np.isfinite(numbers).all():
         return False
     steps = np.diff(numbers)
-    return bool(steps[0] != 0 and np.abs(steps - steps.mean()).max() <= EVEN * np.abs(steps).max())
+    return bool(steps[0] != 0 and np.abs(steps - steps.mean()).max() <= EVEN * np.abs(numbers).max())
 
 
 def are_powers(array: Array) -> bool:
     """Equal ratios, one element after the other, such as the slopes of ALiBi and the frequencies of RoPE."""
-    numbers = array.reshape(-1).astype(np.float64)
-    if array.size < LEAST_SAMPLES or not (np.isfinite(numbers).all() and (numbers > 0).all()):
+    if array.size < LEAST_SAMPLES or not (_first(array) > 0).all() or array.min() <= 0:
         return False
-    steps = np.diff(np.log(numbers))
-    return bool(steps[0] != 0 and np.abs(steps - steps.mean()).max() <= EVEN * np.abs(np.log(numbers)).max())
+    return _has_equal_steps(np.log(_first(array))) and _has_equal_steps(np.log(array.reshape(-1).astype(np.float64)))
 
 
 def are_places(array: Array) -> bool:
     """Whole and half numbers that mostly go on by one step, such as the places of a grid and its strides."""
-    doubled = 2 * array.astype(np.float64)
-    if array.size < LEAST_PLACES or (doubled != np.round(doubled)).any() or len(np.unique(doubled)) < 3:
+    if array.size < LEAST_PLACES or not (_are_halves(_first(array)) and _are_halves(array)):
         return False
     longest = int(np.argmax(array.shape))
-    rows = np.moveaxis(doubled, longest, -1).reshape(-1, array.shape[longest])
-    return array.shape[longest] >= LEAST_PLACES and all(map(_goes_on, rows))
+    rows = np.moveaxis(array, longest, -1).reshape(-1, array.shape[longest])
+    return array.shape[longest] >= LEAST_PLACES and len(np.unique(array)) > 2 and all(map(_goes_on, rows))
 
 
 def _goes_on(row: Array) -> bool:
@@ -71,11 +89,13 @@ def _goes_on(row: Array) -> bool:
 
 def is_mask(array: Array) -> bool:
     """Zeros and ones, both of them and nothing else."""
-    return array.size > 1 and set(np.unique(array).tolist()) == {0.0, 1.0}
+    return bool(np.isin(_first(array), (0, 1)).all()) and set(np.unique(array).tolist()) == {0.0, 1.0}
 
 
 def hides(array: Array) -> bool:
     """Zeros and one number so low that a softmax leaves nothing of what it is added to."""
+    if len(np.unique(_first(array))) > 2:
+        return False
     numbers = np.unique(array)
     return len(numbers) == 2 and numbers[1] == 0 and numbers[0] <= LEAST_HIDING
 
@@ -94,13 +114,17 @@ def are_sines(array: Array) -> bool:
     long = [extent for extent in array.shape if extent > 1]
     if len(long) != 2 or long[0] < LEAST_SAMPLES or np.abs(array).max() > 1 + SMOOTH:
         return False
-    table = array.reshape(long).astype(np.float64)
+    table = array.reshape(long)
+    return _are_sines(table[:, :FEW]) and _are_sines(table)
+
+
+def _are_sines(table: Array) -> bool:
+    table = table.astype(np.float64)
     around, middle = table[:-2] + table[2:], table[1:-1]
-    largest = np.abs(middle).argmax(0)
     columns = np.arange(table.shape[1])
+    largest = np.abs(middle).argmax(0)
     strongest = middle[largest, columns]
-    if (np.abs(strongest) < SMOOTH).any():
-        strongest = np.where(np.abs(strongest) < SMOOTH, 1.0, strongest)
+    strongest = np.where(np.abs(strongest) < SMOOTH, 1.0, strongest)
     factors = around[largest, columns] / strongest
     varies = np.ptp(table, axis=0) > SMOOTH
     return bool(varies.sum() >= 2 and np.abs(around - factors * middle).max() <= SMOOTH)
