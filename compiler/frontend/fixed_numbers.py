@@ -83,7 +83,7 @@ def _reason(around: _Surroundings, value: Value, array: Array) -> str:
         return "scales or shifts the data before any layer, as a normalisation of inputs does"
     if array.size == 1:
         return _small(value, abs(float(array.reshape(-1)[0])), around.readers)
-    if (array == array.reshape(-1)[0]).all():
+    if not array.size or (array == array.reshape(-1)[0]).all():
         return ""
     is_weight = _is_weight(around, value)
     return next((reason for told, reason, anywhere in _PATTERNS if (anywhere or not is_weight) and told(array)), "")
