@@ -162,7 +162,8 @@ def _likely(
         else likely
         for axis, extent in enumerate(declared)
     ]
-    return f"inputs: {{{quoted(value.name)}: {extents}}}"
+    shape = f"{{shape: {extents[1:]}, batch_axis: new}}" if value.has_new_axis else f"{extents}"
+    return f"inputs: {{{quoted(value.name)}: {shape}}}"
 
 
 def quoted(name: str) -> str:

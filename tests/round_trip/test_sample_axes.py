@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -88,6 +90,17 @@ def test_several_at_once_are_refused() -> None:
         pockfarm.fine_tune(model(), None, {"x": x.numpy(), "y": y.numpy()}, spec={**SPEC, "batch": 2}, steps=1)
 
 
+def test_an_open_axis_is_answered_by_the_line_that_binds_it() -> None:
+    nodes = [helper.make_node("MatMul", ["a", "w"], ["y"])]
+    model = file_of(nodes, {"a": ["positions", 3]}, {"w": np.ones((3, 2))})
+    data = {"a": np.ones((1, 5, 3), np.float32), "y": np.zeros((1, 5, 2), np.float32)}
+    spec: dict[str, object] = {"batch": 1, "loss": {"kind": "mse"}, "inputs": {"a": {"batch_axis": "new"}}}
+    with pytest.raises(PockfarmError, match=r"inputs: {a: {shape: \[\d+, 3\], batch_axis: new}}"):
+        pockfarm.fine_tune(model, None, data, spec=spec, steps=1)
+    spec["inputs"] = {"a": {"shape": [5, 3], "batch_axis": "new"}}
+    assert pockfarm.fine_tune(model, None, data, spec=spec, steps=1).losses[0] == pytest.approx(9.0)
+
+
 def test_an_input_that_is_not_there_is_named() -> None:
     x, y = data()
     spec = {**SPEC, "inputs": {"z": {"batch_axis": "new"}}}
@@ -104,7 +117,7 @@ def test_an_output_that_is_computed_across_the_samples_is_refused() -> None:
         pockfarm.fine_tune(across, None, arrays, spec=spec, steps=1)
 
 
-def file_of(nodes: list[NodeProto], inputs: dict[str, list[int]], stored: dict[str, np.ndarray]) -> bytes:
+def file_of(nodes: list[NodeProto], inputs: Mapping[str, Sequence[int | str]], stored: dict[str, np.ndarray]) -> bytes:
     """Gives `y`."""
     graph = helper.make_graph(
         nodes,

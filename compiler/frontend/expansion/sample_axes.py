@@ -31,7 +31,9 @@ def add_sample_axes(source: SourceModel, names: Sequence[str]) -> SourceModel:
     inner = {name: free_name(f"{name}:sample", names_in_use) for name in names}
     outputs = {name: free_name(f"{name}:sample", names_in_use) for name in _dependent(source, names)}
     shaped = tuple(
-        replace(value, shape=None if value.shape is None else (1, *value.shape)) if value.name in inner else value
+        replace(value, shape=None if value.shape is None else (1, *value.shape), has_new_axis=True)
+        if value.name in inner
+        else value
         for value in source.inputs
     )
     return replace(

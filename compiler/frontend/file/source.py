@@ -89,6 +89,8 @@ class SourceInput:
     name: str
     element_type: int
     shape: tuple[int | str | None, ...] | None
+    has_new_axis: bool = False
+    """Its first axis is not in the file: the spec gives it one for a sample."""
 
 
 @dataclass(frozen=True, slots=True)
