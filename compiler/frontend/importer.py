@@ -120,7 +120,7 @@ def import_source(
         spare.attempt(node.outputs, node.inputs, partial(_guarded, scope, node, meant.opset))
     ends: dict[str, Value] = {}
     for name in meant.outputs:
-        spare.attempt([name], [name], partial(_add_output, scope, name, ends))
+        spare.attempt_output(name, partial(_add_output, scope, name, ends))
     spare.warn(scope, meant.outputs)
     remark(scope, meant)
     graph = _finish(scope, meant, ends, readings_of(source.stored, meant, scope.own_names))

@@ -15,25 +15,43 @@ class SpareOutputs:
 
     def __init__(self, source: SourceModel, read: Collection[str]) -> None:
         """`read` are the outputs that losses read; none of them named: the first."""
-        self._needed = _needed(source, {*read} & {*source.outputs} or {*source.outputs[:1]})
+        named = {*read} & {*source.outputs}
+        self.read = named or {*source.outputs[:1]}
+        self._source, self._is_assumed = source, not named
+        self._needed = _needed(source, self.read)
         self._missing: set[str] = set()
         self._problem: CompileError | None = None
 
-    def attempt(self, makes: Sequence[str], reads: Sequence[str], work: Callable[[], None]) -> None:
+    def attempt_output(self, name: str, work: Callable[[], None]) -> None:
+        """As `attempt`, for an output itself: another may read it, and need it less."""
+        self.attempt([name], [name], work, is_needed=name in self.read)
+
+    def attempt(
+        self, makes: Sequence[str], reads: Sequence[str], work: Callable[[], None], *, is_needed: bool | None = None
+    ) -> None:
         """Do what makes some values of others, unless one of those is missing.
 
         Raises: what the work raises, if a loss needs it.
         """
+        if is_needed is None:
+            is_needed = not self._needed.isdisjoint(makes)
         if not self._missing.isdisjoint(reads):
             self._missing.update(makes)
             return
         try:
             work()
         except (ModelError, UnsupportedOperator) as problem:
-            if not self._needed.isdisjoint(makes):
+            if is_needed:
+                others = [name for name in self._source.outputs if self._does_without(name, makes)]
+                if others:
+                    line = f"name an output that does without it, as in loss: {{output: {others[0]}}}"
+                    problem.hint = f"{problem.hint}; or {line}" if problem.hint else line
                 raise
             self._problem = self._problem or problem
             self._missing.update(makes)
+
+    def _does_without(self, output: str, values: Collection[str]) -> bool:
+        return self._is_assumed and _needed(self._source, {output}).isdisjoint(values)
 
     def warn(self, scope: Scope, outputs: Sequence[str]) -> None:
         """Say which of the outputs are missing, and why the first of them is."""

@@ -52,3 +52,21 @@ def test_what_a_loss_reads_is_refused(case: str) -> None:
     _, error, part = SPARE[case]
     with pytest.raises(error, match=part):
         graph_of(case, "z")
+
+
+def test_a_weight_that_is_an_output_too_is_left_out() -> None:
+    model = model_of(
+        [node("MatMul", ["x", "w"], ["y"])], {"x": ("f32", (2, 3))}, ["y", "w"], {"w": WEIGHT}, infer_shapes=False
+    )
+    graph = import_model(model, input_shapes={}, batch=2, batch_norm="fold")
+    assert [graph.name_of(value) for value in graph.outputs] == ["y"]
+    assert [parameter.name for parameter in graph.parameters.values()] == ["w"]
+
+
+def test_an_output_that_does_without_is_named() -> None:
+    nodes = [node("MatMul", ["x", "w"], ["y"]), node("NonZero", ["y"], ["z"])]
+    model = model_of(nodes, {"x": ("f32", (2, 3))}, ["z", "y"], {"w": WEIGHT}, infer_shapes=False)
+    with pytest.raises(UnsupportedOperator) as refused:
+        import_model(model, input_shapes={}, batch=2, batch_norm="fold")
+    assert refused.value.hint.endswith("name an output that does without it, as in loss: {output: y}")
+    assert import_model(model, input_shapes={}, batch=2, batch_norm="fold", outputs=("y",)).outputs
