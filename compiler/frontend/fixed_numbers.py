@@ -32,19 +32,21 @@ MOST_CHANNELS = 4
 _SCALING = frozenset({"add", "div", "mul", "sub"})
 _GUARDED = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
 _VIEWS = frozenset({"identity", "reshape", "transpose", "broadcast_to"})
-_PATTERNS: tuple[tuple[Callable[[Array], bool], str, bool], ...] = (
-    (are_in_order, "whole or half numbers in order, such as positions or the middles of bins", True),
-    (are_waves, "waves in the order of their frequencies, as the basis of a Fourier transform has them", True),
-    (are_bands, "bands in the order of their frequencies, such as those of the mel scale", True),
-    (is_one_filter, "one filter for all channels, such as a blur", True),
-    (are_even, "numbers in order, such as positions or times", False),
-    (are_sines, "sines and cosines, as a table of positions has them", False),
-    (are_powers, "powers of one number, such as slopes or frequencies", False),
-    (is_mask, "zeros and ones, as a mask has them", False),
-    (hides, "zeros and one low number, as a mask in front of a softmax has them", False),
-    (are_places, "whole and half numbers in equal steps, such as the places of a grid and its strides", False),
+_WEIGHING = WEIGHTED - {"embedding"}
+"""Operators that multiply data with a weight and sum."""
+_PATTERNS: tuple[tuple[Callable[[Array], bool], str, Collection[str]], ...] = (
+    (are_in_order, "whole or half numbers in order, such as positions or the middles of bins", ()),
+    (are_waves, "waves in the order of their frequencies, as the basis of a Fourier transform has them", ()),
+    (are_bands, "bands in the order of their frequencies, such as those of the mel scale", ()),
+    (is_one_filter, "one filter for all channels, such as a blur", ()),
+    (are_even, "numbers in order, such as positions or times", _WEIGHING),
+    (are_sines, "sines and cosines, as a table of positions has them", _WEIGHING),
+    (are_powers, "powers of one number, such as slopes or frequencies", _WEIGHING),
+    (is_mask, "zeros and ones, as a mask has them", _WEIGHING | {"add"}),
+    (hides, "zeros and one low number, as a mask in front of a softmax has them", _WEIGHING),
+    (are_places, "whole and half numbers in equal steps, such as the places of a grid and its strides", _WEIGHING),
 )
-"""What tells them, the words for it, and whether that holds where an operator reads its weights, too."""
+"""What tells them, the words for it, and operators that do not read such numbers: a bias may hold zeros and ones."""
 
 
 def with_fixed_numbers(graph: Graph) -> Graph:
@@ -85,13 +87,8 @@ def _reason(around: _Surroundings, value: Value, array: Array) -> str:
         return _small(value, abs(float(array.reshape(-1)[0])), around.readers)
     if not array.size or (array == array.reshape(-1)[0]).all():
         return ""
-    is_weight = _is_weight(around, value)
-    return next((reason for told, reason, anywhere in _PATTERNS if (anywhere or not is_weight) and told(array)), "")
-
-
-def _is_weight(around: _Surroundings, value: Value) -> bool:
-    """True if an operator multiplies data with it and sums, as layers do with their weights."""
-    return any(node.op in WEIGHTED - {"embedding"} for node in _readers(around, value))
+    readers = {node.op for node in _readers(around, value)}
+    return next((reason for told, reason, others in _PATTERNS if readers.isdisjoint(others) and told(array)), "")
 
 
 def _readers(around: _Surroundings, value: Value) -> list[Node]:

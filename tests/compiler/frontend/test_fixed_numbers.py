@@ -165,6 +165,7 @@ LEARNS: dict[str, Case] = {
     ),
     "a matrix of zeros and ones": product(np.random.default_rng(2).random((128, 20)) < 0.5),
     "a scale of zeros": elementwise("Mul", np.zeros(8)),
+    "a bias of zeros and ones": elementwise("Add", np.repeat([0.0, 1.0], 4)),
     "whole numbers": elementwise("Add", np.random.default_rng(3).integers(-3, 4, (6, 8))),
     "numbers that are nearly even": elementwise(
         "Add", np.linspace(0, 1, 48).reshape(6, 8) + 1e-3 * np.cos(np.arange(8))
