@@ -33,7 +33,15 @@ def test_a_library_is_built_once_and_said_once(builds: list[str]) -> None:
 
 
 def test_whoever_comes_second_waits_for_the_first(builds: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says so again and again: a compile that says nothing and uses no processor is taken to hang."""
+    monkeypatch.setattr(toolchain, "ASK_AGAIN_S", 0.01)
     has_begun, may_end, says_it_waits = threading.Event(), threading.Event(), threading.Event()
+    messages: list[str] = []
+
+    def hear(message: str) -> None:
+        messages.append(message)
+        if len(messages) == 3:
+            says_it_waits.set()
 
     def build(triple: str) -> None:
         has_begun.set()
@@ -42,7 +50,7 @@ def test_whoever_comes_second_waits_for_the_first(builds: list[str], monkeypatch
 
     monkeypatch.setattr(toolchain, "_build_library", build)
     first = threading.Thread(target=ensure_library, args=(TRIPLE,))
-    second = threading.Thread(target=ensure_library, args=(TRIPLE, lambda message: says_it_waits.set()))
+    second = threading.Thread(target=ensure_library, args=(TRIPLE, hear))
     first.start()
     assert has_begun.wait(60)
     second.start()

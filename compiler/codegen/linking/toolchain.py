@@ -16,8 +16,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from compiler.cache_folder import RUNTIMES, cache_folder, linker_cache
 from compiler.errors import BuildError
@@ -36,6 +38,7 @@ LINK_FLAGS = ("-static", "-s", "-Wl,--gc-sections")
 LOADING_LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none")
 DRIVER_LIBRARIES = ("-lm", "-lpthread", "-ldl")
 """Of glibc 2.31, which has the last two apart."""
+ASK_AGAIN_S = 1.0
 TIMEOUT_S = 600
 """The first call for a triple builds a C library, on a slow machine for minutes."""
 
@@ -68,19 +71,31 @@ def objects_of(triple: str, sources: Sequence[Path], flags: Sequence[str]) -> tu
 def ensure_library(triple: str, progress: Callable[[str], None] = lambda message: None) -> None:
     """Build zig's C library for a triple where no process has built it yet, or wait for the one that builds it now.
 
-    `progress` gets a line where this takes time. Raises: BuildError if the compiler or linker fails.
+    `progress` gets a line where this takes time, again and again while another process builds it: who waits uses no
+    processor time, and would be taken to hang. Raises: BuildError if the compiler or linker fails.
     """
     folder = linker_cache()
     is_built = folder / f"{triple}-{importlib.metadata.version('ziglang')}.built"
     if is_built.exists():
         return
-    progress(f"waiting for the linker's C library for {triple}, which is built once")
+    message = f"waiting for the linker's C library for {triple}, which is built once"
+    progress(message)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{triple}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while not _try_lock(lock):
+            time.sleep(ASK_AGAIN_S)
+            progress(message)
         if not is_built.exists():
             _build_library(triple)
             is_built.touch()
+
+
+def _try_lock(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _build_library(triple: str) -> None:
