@@ -6,7 +6,6 @@ However a model spells it, an output of probabilities lies between 0 and 1, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -61,13 +60,21 @@ def _operand(graph: Graph, values: dict[Value, Array], value: Value, random: np.
 
 def _tail(graph: Graph, output: Value) -> list[Node]:
     """The nodes behind the last weights, in the graph's order."""
-    wanted, nodes = {output}, list[Node]()
+    wanted, nodes, weights = {output}, list[Node](), _weights(graph)
     for node in reversed(graph.nodes):
-        if not wanted.isdisjoint(node.outputs) and not _is_weighted(node, graph.parameters):
-            nodes.append(node)
-            wanted.update(node.inputs)
+        if wanted.isdisjoint(node.outputs) or (node.op in WEIGHTED and not weights.isdisjoint(node.inputs)):
+            continue
+        nodes.append(node)
+        wanted.update(node.inputs)
     return nodes[::-1]
 
 
-def _is_weighted(node: Node, parameters: Mapping[Value, object] | Collection[Value]) -> bool:
-    return node.op in WEIGHTED and any(value in parameters for value in node.inputs)
+def _weights(graph: Graph) -> set[Value]:
+    """Parameters, and what follows from them alone."""
+    weights, data = set(graph.parameters), set(graph.inputs)
+    for node in graph.nodes:
+        if not data.isdisjoint(node.inputs):
+            data.update(node.outputs)
+        elif not weights.isdisjoint(node.inputs):
+            weights.update(node.outputs)
+    return weights
