@@ -182,4 +182,4 @@ def test_those_of_a_branch_are_frozen_and_counted() -> None:
     tuned, _ = trained(model, quantized="dequantize")
     assert tuned.changed == ("b",)
     messages = [warning.message for warning in tuned.warnings if warning.code == "model.eight_bits"]
-    assert messages == ["12 weights in int8 lie in a branch, a function or a data file, and are frozen"]
+    assert messages == ["12 weights in int8 are frozen: they lie in a branch, a function or a data file"]

@@ -97,13 +97,12 @@ def _dequantize(call: Call) -> Operand:
     stored = call.known(0)
     if stored is not None and not stored.source:
         x = call.constant(np.asarray(call.array(0, "the tensor"), np.float32))
-        count = f"{stored.array.size:,} weights in {stored.array.dtype}"
-        call.scope.warn(
-            "model.eight_bits",
-            f"{count} lie in a branch, a function or a data file, and are frozen",
-            where=call.node.where,
-            hint="in the graph itself, and in one file, `quantized: dequantize` lets them learn",
-        )
+        message = f"{stored.array.size:,} weights in {stored.array.dtype} are frozen"
+        hint = "export the model in float32 to let them learn"
+        if "float" not in stored.array.dtype.name:
+            message += ": they lie in a branch, a function or a data file"
+            hint = "in the graph itself, and in one file, `quantized: dequantize` lets them learn"
+        call.scope.warn("model.eight_bits", message, where=call.node.where, hint=hint)
     else:
         x = _real(call, call.value(0))
     difference = x if steps.zero is None else call.emit("sub", x, steps.zero)
