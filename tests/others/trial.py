@@ -31,6 +31,8 @@ AFTER = {"float32": 2e-3, "float16": 3e-2, "float64": 2e-3}
 """The same of a trained file, whose weights are rounded to its own type, after steps that differ in rounding."""
 ROUNDED = 5e-3
 """Of the largest output, where activations are rounded to integers: one on an edge goes either way, there too."""
+LOG_OF_0, NOTHING = -100.0, 1e-6
+"""Of an output of 0, and a loss of which nothing is left."""
 SMALLEST, EDGE = 1e-20, 1e-3
 """Of shares of classes, and from 0 and 1: beyond, an output of float32 does not tell its loss."""
 EXTENTS = (64, 96, 128, 256, 512, 576, 32, 48, 320, 640, 16, 8, 1000)
@@ -148,7 +150,9 @@ def _cross_entropy(classes: Array, shares: Array) -> float:
 
 def _binary_cross_entropy(targets: Array, shares: Array) -> float:
     real = shares.astype(np.float64)
-    return float(-(targets * np.log(real) + (1 - targets) * np.log1p(-real)).mean())
+    with np.errstate(divide="ignore"):  # an output that has learned is 0 or 1, as PyTorch's function takes it
+        logarithms = np.maximum(np.log(real), LOG_OF_0), np.maximum(np.log1p(-real), LOG_OF_0)
+    return float(-(targets * logarithms[0] + (1 - targets) * logarithms[1]).mean())
 
 
 def _checked(
@@ -162,7 +166,8 @@ def _checked(
     again = _session(tuned.onnx).run([example.output], dict(example.feeds))[0]
     by_file = objective.loss(again)
     following = train_on().losses[-1]
-    verdict = "usable" if abs(by_file - following) <= AFTER[again.dtype.name] * by_file else "wrong"
+    allowed = AFTER[again.dtype.name] * by_file + NOTHING
+    verdict = "usable" if abs(by_file - following) <= allowed else "wrong"
     return verdict, f"{detail}; the trained file gives {by_file:.6g}, the next step {following:.6g}"
 
 
