@@ -136,7 +136,7 @@ def objective_of(answer: Array) -> Objective:
         if shares.min() > SMALLEST:
             return Objective("cross_entropy", classes, partial(_cross_entropy, classes))
     random = np.random.default_rng(1)
-    if are_shares and least > EDGE and most < 1 - EDGE:
+    if are_shares and least > SMALLEST and most < 1 - EDGE:
         targets = random.integers(0, 2, answer.shape).astype(np.float32)
         return Objective("bce_with_logits", targets, partial(_binary_cross_entropy, targets))
     noise = random.standard_normal(answer.shape) * max(float(answer.std()), 0.1)
