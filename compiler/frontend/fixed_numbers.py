@@ -20,7 +20,7 @@ from compiler.frontend.number_patterns import (
     are_waves,
     hides,
     is_mask,
-    is_one_filter,
+    is_repeated_filter,
 )
 from compiler.graph import Array, Graph, Node
 from compiler.ops import WEIGHTED
@@ -38,7 +38,7 @@ _PATTERNS: tuple[tuple[Callable[[Array], bool], str, Collection[str]], ...] = (
     (are_in_order, "whole or half numbers in order, such as positions or the middles of bins", ()),
     (are_waves, "waves in the order of their frequencies, as the basis of a Fourier transform has them", ()),
     (are_bands, "bands in the order of their frequencies, such as those of the mel scale", ()),
-    (is_one_filter, "one filter for all channels, such as a blur", ()),
+    (is_repeated_filter, "one filter for all channels, such as a blur", ()),
     (are_even, "numbers in order, such as positions or times", _WEIGHING),
     (are_sines, "sines and cosines, as a table of positions has them", _WEIGHING),
     (are_powers, "powers of one number, such as slopes or frequencies", _WEIGHING),
@@ -88,7 +88,7 @@ def _reason(around: _Surroundings, value: Value, array: Array) -> str:
     if not array.size or (array == array.reshape(-1)[0]).all():
         return ""
     readers = {node.op for node in _readers(around, value)}
-    return next((reason for told, reason, others in _PATTERNS if readers.isdisjoint(others) and told(array)), "")
+    return next((reason for matches, reason, others in _PATTERNS if readers.isdisjoint(others) and matches(array)), "")
 
 
 def _readers(around: _Surroundings, value: Value) -> list[Node]:

@@ -88,9 +88,9 @@ def _some_hold(inputs: Sequence[SourceInput], axes: Axes, batch: int) -> bool:
 
 
 def _assumed(value: SourceInput, message: str, axis: int | None) -> CompileWarning:
-    taken = "null" if axis is None else axis
+    number = "null" if axis is None else axis
     other = "the axis of its samples" if axis is None else "null for the same in every sample"
-    hint = f"say it, as in inputs: {{{value.name}: {{batch_axis: {taken}}}}}; or {other}"
+    hint = f"say it, as in inputs: {{{value.name}: {{batch_axis: {number}}}}}; or {other}"
     return CompileWarning("model.batch_axis_assumed", _place(value), f"{list(value.shape or ())}: {message}", hint)
 
 

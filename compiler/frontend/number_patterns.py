@@ -100,7 +100,7 @@ def hides(array: Array) -> bool:
     return len(numbers) == 2 and numbers[1] == 0 and numbers[0] <= LEAST_HIDING
 
 
-def is_one_filter(array: Array) -> bool:
+def is_repeated_filter(array: Array) -> bool:
     """The same filter [C, 1, ...] for every channel, of more than one number, such as a blur."""
     is_depthwise = array.ndim > 2 and array.shape[1] == 1 and len(array) >= LEAST_WAVES
     return is_depthwise and bool((array == array[:1]).all()) and len(np.unique(array[0])) > 1
@@ -144,7 +144,7 @@ def are_waves(array: Array) -> bool:
         peaks.append(peak)
     half = len(rows) // 2
     halves = (peaks[:half], peaks[half:]) if len(rows) % 2 == 0 and half >= LEAST_WAVES else ((),)
-    return _goes_one_way(peaks) or all(map(_goes_one_way, halves))
+    return _is_monotonic(peaks) or all(map(_is_monotonic, halves))
 
 
 def are_bands(array: Array) -> bool:
@@ -173,7 +173,7 @@ def _peak(row: Array, least: float) -> int | None:
     return peak if near >= IN_PEAK * whole else None
 
 
-def _goes_one_way(peaks: Sequence[int]) -> bool:
+def _is_monotonic(peaks: Sequence[int]) -> bool:
     numbers = [peak for peak in peaks if peak >= 0]
     return len(set(numbers)) >= LEAST_WAVES and numbers in (sorted(numbers), sorted(numbers, reverse=True))
 

@@ -53,13 +53,13 @@ class _Reader:
 
     def sigmoid(self, node: Node) -> Value | None:
         """x of a sigmoid that a node ends; None for anything else."""
-        if node.op == "reciprocal" or (node.op == "div" and self._is_one(node.inputs[0])):
-            for exponential in self._beside_one(node.inputs[-1]):
+        if node.op == "reciprocal" or (node.op == "div" and self._is_unit(node.inputs[0])):
+            for exponential in self._added_to_unit(node.inputs[-1]):
                 negated = self._operand(exponential, "exp")
                 x = self._operand(negated, "neg") if negated is not None else None
                 if x is not None:
                     return x
-        elif node.op == "div" and node.inputs[0] in self._beside_one(node.inputs[1]):
+        elif node.op == "div" and node.inputs[0] in self._added_to_unit(node.inputs[1]):
             return self._operand(node.inputs[0], "exp")
         return None
 
@@ -93,15 +93,15 @@ class _Reader:
             return z
         return x if flag(over.attrs, "keepdims") else z
 
-    def _beside_one(self, total: Value) -> Iterator[Value]:
+    def _added_to_unit(self, total: Value) -> Iterator[Value]:
         """What 1 is added to."""
         add = self._makers.get(total)
         if add is not None and add.op == "add":
             for value, other in (add.inputs, add.inputs[::-1]):
-                if self._is_one(other):
+                if self._is_unit(other):
                     yield value
 
-    def _is_one(self, value: Value) -> bool:
+    def _is_unit(self, value: Value) -> bool:
         array = self.graph.arrays.get(value)
         return array is not None and value not in self.graph.parameters and array.size > 0 and bool((array == 1).all())
 

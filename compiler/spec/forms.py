@@ -276,7 +276,7 @@ class Numbers:
         """The numbers."""
         if isinstance(value, list):
             return self._several().read([self._number(element) for element in value], place)
-        return (self._one().read(self._number(value), place),)
+        return (self._form().read(self._number(value), place),)
 
     def _number(self, value: object) -> object:
         return int(value) if self.takes_truth and isinstance(value, bool) else value
@@ -287,17 +287,17 @@ class Numbers:
 
     def schema(self) -> dict[str, Json]:
         """A number, or an array of numbers."""
-        one, several = self._one().schema(), self._several().schema()
+        number, numbers = self._form().schema(), self._several().schema()
         if not self.takes_truth:
-            return {"anyOf": [one, several]}
+            return {"anyOf": [number, numbers]}
         truth = {"type": "boolean"}
-        return {"anyOf": [one, truth, {**several, "items": {"anyOf": [several["items"], truth]}}]}
+        return {"anyOf": [number, truth, {**numbers, "items": {"anyOf": [numbers["items"], truth]}}]}
 
-    def _one(self) -> Number:
+    def _form(self) -> Number:
         return Number(self.low, self.high)
 
     def _several(self) -> ListOf:
-        return ListOf(self._one(), self.what)
+        return ListOf(self._form(), self.what)
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,9 @@ def drawn(graph: Graph, output: Value) -> Array | None:
 
 
 def _operand(graph: Graph, values: dict[Value, Array], value: Value, random: np.random.Generator) -> Array:
-    known = graph.arrays.get(value)
-    if known is not None:
-        return known
+    stored = graph.arrays.get(value)
+    if stored is not None:
+        return stored
     if value not in values:
         kind = graph.types[value]
         numbers = random.standard_normal(kind.shape) * DEVIATION

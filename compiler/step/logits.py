@@ -134,9 +134,9 @@ def _from_probabilities(writer: _Writer, output: Value, *, is_binary: bool) -> V
     if not is_binary:
         return logarithm
     rest = writer.emit("log1p", writer.emit("neg", writer.emit("clip", output, low=-math.inf, high=MOST)))
-    bound, zero, one = (writer.constant(number) for number in (LOG_OF_0, 0.0, 1.0))
-    logarithm = writer.emit("where", writer.emit("less_equal", output, zero), bound, logarithm)
-    rest = writer.emit("where", writer.emit("less_equal", one, output), bound, rest)
+    lowest, zero, unit = (writer.constant(number) for number in (LOG_OF_0, 0.0, 1.0))
+    logarithm = writer.emit("where", writer.emit("less_equal", output, zero), lowest, logarithm)
+    rest = writer.emit("where", writer.emit("less_equal", unit, output), lowest, rest)
     return writer.emit("sub", logarithm, rest)
 
 

@@ -222,12 +222,12 @@ def _exec(options: argparse.Namespace) -> int:
             report = local.execute(options.bundle, chosen, on_event=progress.event)
         in_other_forms = options.adapter is not None or options.model is not None
         if in_other_forms and chosen.export.exists():  # training that diverges may leave none
-            _save_as_asked(options, local.read(options.bundle), local.read(chosen.export))
+            _save_other_forms(options, local.read(options.bundle), local.read(chosen.export))
     show(options, report, lambda: report_text(report, with_kernels=options.kernels))
     return Failed.exit_code if is_diverged(report) else 0
 
 
-def _save_as_asked(options: argparse.Namespace, bundle: bytes, trained: bytes) -> None:
+def _save_other_forms(options: argparse.Namespace, bundle: bytes, trained: bytes) -> None:
     """What a run trained, in the forms that are no checkpoint of its step."""
     if options.adapter is not None:
         load_fine_tuning(ADAPTERS).save_adapter_of(bundle, trained, options.adapter)

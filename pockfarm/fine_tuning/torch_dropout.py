@@ -74,7 +74,7 @@ def dropping(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     lost: set[str] = set()
     problem = ""
     watch = _Watch(lambda part: random_parts.add(paths[part]), lambda part: lost.add(paths[part]))
-    with kept_buffers(module):
+    with buffers_restored(module):
         for part in paths:
             part.training = not isinstance(part, _NormBase)
         try:
@@ -166,7 +166,7 @@ def _has_effect(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
 
 
 @contextlib.contextmanager
-def kept_buffers(module: nn.Module) -> Iterator[None]:
+def buffers_restored(module: nn.Module) -> Iterator[None]:
     """What a run moves (statistics, the vectors of a spectral norm, a counter in forward()) is put back."""
     before = [(part, dict(part._buffers)) for part in module.modules()]
     values = {id(buffer): buffer.detach().clone() for buffer in module.buffers()}

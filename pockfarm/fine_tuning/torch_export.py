@@ -22,7 +22,7 @@ from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.torch_bounds import SLOPE_INSIDE, slopes_inside
 from pockfarm.fine_tuning.torch_detached import forward_replaced, told_by_detach
-from pockfarm.fine_tuning.torch_dropout import Dropping, dropping, in_training, kept_buffers
+from pockfarm.fine_tuning.torch_dropout import Dropping, buffers_restored, dropping, in_training
 from pockfarm.fine_tuning.torch_modes import marked, modes_of, told_of
 from pockfarm.values import CompileWarning
 
@@ -131,7 +131,7 @@ def as_it_was(module: Any) -> Iterator[None]:
         warnings.simplefilter("ignore")
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(kept_buffers(module))
+        stack.enter_context(buffers_restored(module))
         try:
             for name in _NOISY:
                 logging.getLogger(name).setLevel(logging.ERROR)

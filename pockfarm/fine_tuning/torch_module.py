@@ -64,17 +64,17 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
     output = wanted.output
     with own_gradients() as functions:
         given, moving = outputs_of(module, call)
-    choose, told = _chooser(given, output)
+    choose, warnings = _chooser(given, output)
     names, is_large = output if isinstance(output, tuple) else (), held_bytes > LARGE_BYTES
     form = Form(choose, names, wanted.drops, is_large, wanted.averages)
     path = folder / "model.onnx"
-    told += moving + exported(module, call, form, path)
+    warnings += moving + exported(module, call, form, path)
     frozen = [name for name, tensor in module.named_parameters() if not tensor.requires_grad]
     learning = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
     if frozen:
-        told += (_frozen(frozen),)
+        warnings += (_frozen(frozen),)
     if functions:
-        told += (_own_gradients(functions),)
+        warnings += (_own_gradients(functions),)
     return Brought(
         files=opened.enter_context(files_of(path)),
         inputs={name: _input(tensor, wanted.axes.get(name, 0)) for name, tensor in inputs_of(module, call).items()},
@@ -83,7 +83,7 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
         is_frozen=bool(frozen) and not learning,
         state=lambda trained, steps: completed(module, trained, steps),
         base=lambda trained: changing(module, trained),
-        warnings=told,
+        warnings=warnings,
         places=lambda name: places(module, name),
         original=original(module, call, choose, names, Training(wanted.drops, wanted.averages)),
     )

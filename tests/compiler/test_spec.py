@@ -160,7 +160,7 @@ def test_texts_beyond_the_limits_are_refused_by_name(text: str, says: str) -> No
 @pytest.mark.parametrize(
     ("kind", "hint"), [("bce", "{kind: bce_with_logits, on: probabilities}"), ("mae", "kind: l1"), ("Mse", "mse")]
 )
-def test_losses_that_others_call_otherwise_are_told(kind: str, hint: str) -> None:
+def test_names_of_losses_in_other_tools_have_a_hint(kind: str, hint: str) -> None:
     with pytest.raises(SpecError) as caught:
         TrainingSpec.parse(f"loss: {{kind: {kind}}}")
     assert hint in caught.value.hint

@@ -95,15 +95,15 @@ SIGMOIDS: dict[str, tuple[list[onnx.NodeProto], Callable[[torch.Tensor], torch.T
     "sigmoid": ([helper.make_node("Sigmoid", ["h"], ["y"])], lambda h: h),
     "sigmoid, spelled out": (
         [
-            helper.make_node("Constant", [], ["one"], value_float=1.0),
+            helper.make_node("Constant", [], ["unit"], value_float=1.0),
             helper.make_node("Neg", ["h"], ["n"]),
             helper.make_node("Exp", ["n"], ["e"]),
-            helper.make_node("Add", ["e", "one"], ["t"]),
-            helper.make_node("Div", ["one", "t"], ["y"]),
+            helper.make_node("Add", ["e", "unit"], ["t"]),
+            helper.make_node("Div", ["unit", "t"], ["y"]),
         ],
         lambda h: h,
     ),
-    "one of two sigmoids": (
+    "a choice of two sigmoids": (
         [
             helper.make_node("Sigmoid", ["h"], ["p"]),
             helper.make_node("Neg", ["h"], ["n"]),
@@ -137,7 +137,7 @@ def test_binary_cross_entropy_is_of_the_logits(name: str) -> None:
     assert "loss.before_activation" in codes(tuned)
 
 
-def ones(*outputs: str) -> list[onnx.NodeProto]:
+def units(*outputs: str) -> list[onnx.NodeProto]:
     return [helper.make_node("Constant", [], [name], value_float=1.0) for name in outputs]
 
 
@@ -149,13 +149,13 @@ PROBABILITIES: dict[str, tuple[list[onnx.NodeProto], Callable[[torch.Tensor], to
     ),
     "product": ([SIGMOID, helper.make_node("Mul", ["p", "p"], ["y"])], lambda h: h.sigmoid().square()),
     "softmax": ([helper.make_node("Softmax", ["h"], ["y"])], lambda h: h.softmax(-1)),
-    "one less": ([*ones("one"), SIGMOID, helper.make_node("Sub", ["one", "p"], ["y"])], lambda h: 1 - h.sigmoid()),
+    "the rest": ([*units("unit"), SIGMOID, helper.make_node("Sub", ["unit", "p"], ["y"])], lambda h: 1 - h.sigmoid()),
     "of a tangent": (
         [
-            *ones("one"),
+            *units("unit"),
             helper.make_node("Mul", ["h", "half"], ["s"]),
             helper.make_node("Tanh", ["s"], ["t"]),
-            helper.make_node("Add", ["t", "one"], ["u"]),
+            helper.make_node("Add", ["t", "unit"], ["u"]),
             helper.make_node("Mul", ["u", "half"], ["y"]),
         ],
         lambda h: ((h / 2).tanh() + 1) / 2,
@@ -269,7 +269,7 @@ def test_the_spec_says_what_an_output_holds(holds: str) -> None:
     assert not [code for code in codes(tuned) if code.startswith("loss.")]
 
 
-def test_a_sigmoid_that_is_said_to_be_logits_is_read_as_it_is() -> None:
+def test_on_logits_reads_a_sigmoid_as_it_is() -> None:
     labels = np.random.default_rng(6).random((6, 5, 3)).astype(np.float32)
     model = model_of([helper.make_node("Sigmoid", ["h"], ["y"])])
     weight = torch.tensor(WEIGHT, dtype=torch.float64, requires_grad=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import onnx
 
-from compiler.frontend.file.moves import Places, is_taken
+from compiler.frontend.file.moves import Places, reaches_only
 from compiler.frontend.file.source import SourceModel, type_label
 from compiler.warnings import CompileWarning, few_of
 
@@ -28,7 +28,7 @@ def read_as_int32(source: SourceModel) -> SourceModel:
     """The model with int32 in place of the narrow integers of its inputs; unchanged if it has none."""
     narrow = [value.name for value in source.inputs if value.element_type in _NARROW]
     readers = source.readers(with_outputs=True) if narrow else {}
-    changed = [name for name in narrow if is_taken(name, readers, _DESTINATIONS)]
+    changed = [name for name in narrow if reaches_only(name, readers, _DESTINATIONS)]
     if not changed:
         return source
     types = {value.name: type_label(value.element_type) for value in source.inputs}

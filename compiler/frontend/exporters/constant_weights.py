@@ -50,8 +50,8 @@ def lift_weights(source: SourceModel) -> SourceModel:
     stored = {} if source.record is not None else dict(_constants(source.nodes))
     stored = {name: array for name, array in stored.items() if name not in source.constants}
     initializers = {name: array for name, array in source.initializers.items() if array.ndim > 1 and holds_reals(array)}
-    taken = _weights(source.nodes, stored, initializers)
-    weights = dict.fromkeys([*taken, *(name for name in stored if name in source.eight_bits)])
+    operands = _weights(source.nodes, stored, initializers)
+    weights = dict.fromkeys([*operands, *(name for name in stored if name in source.eight_bits)])
     if not weights:
         return source
     if any(array.size > 1 and holds_reals(array) for array in source.initializers.values()):
@@ -91,15 +91,15 @@ def _weights(
                 tensors[node.outputs[0]] = tensors[node.operand(0)]
             if node.operand(0) in products:
                 products.add(node.outputs[0])
-        taken = [node.operand(index) for index in WEIGHT_INPUTS.get(node.op_type, ())]
+        operands = [node.operand(index) for index in WEIGHT_INPUTS.get(node.op_type, ())]
         if node.op_type == "Add" and not products.isdisjoint(node.inputs):
-            taken = list(node.inputs)
+            operands = list(node.inputs)
         elif node.op_type == "Add" and not channels.keys().isdisjoint(node.inputs):
             width = next(channels[name] for name in node.inputs if name in channels)
             others = [name for name in node.inputs if name in tensors]
-            taken = [name for name in others if _has_one_axis(candidates[tensors[name]], width)]
-        yield from (tensors[name] for name in taken if name in tensors)
-        if node.op_type in _CONTRACTIONS and not tensors.keys().isdisjoint(taken):
+            operands = [name for name in others if _is_vector(candidates[tensors[name]], width)]
+        yield from (tensors[name] for name in operands if name in tensors)
+        if node.op_type in _CONTRACTIONS and not tensors.keys().isdisjoint(operands):
             products.add(node.outputs[0])
         weight = initializers.get(node.operand(1)) if node.op_type in _CHANNELS else None
         if weight is not None:
@@ -108,7 +108,7 @@ def _weights(
             yield from _weights(body.nodes, candidates, initializers)
 
 
-def _has_one_axis(array: Array, width: int) -> bool:
+def _is_vector(array: Array, width: int) -> bool:
     return bool(array.size == width == max(array.shape))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from compiler.frontend.file.moves import EVERY, Places, is_taken
+from compiler.frontend.file.moves import EVERY, Places, reaches_only
 from compiler.frontend.file.source import SourceNode
 from compiler.graph import Array
 
@@ -39,4 +39,4 @@ def is_infinite_mask(name: str, array: Array, readers: Mapping[str, Sequence[Sou
     signs = [number for number in (least, largest) if np.isinf(number)]
     if not signs or np.isnan(least):
         return False
-    return all(is_taken(name, readers, _TAKES[float(sign)]) for sign in signs)
+    return all(reaches_only(name, readers, _TAKES[float(sign)]) for sign in signs)

@@ -37,7 +37,7 @@ MOVES: Places = {
 """Those that pass their elements on."""
 
 
-def is_taken(name: str, readers: Mapping[str, Sequence[SourceNode]], destinations: Places) -> bool:
+def reaches_only(name: str, readers: Mapping[str, Sequence[SourceNode]], destinations: Places) -> bool:
     """True if all nodes that the elements reach, moved or as they are, read them in one of the places."""
     pending, reached = [name], {name}
     while pending:

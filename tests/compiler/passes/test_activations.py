@@ -24,22 +24,22 @@ HUGE = 200.0
 """Its exponential is no float32."""
 
 
-def plus_one(b: GraphBuilder, value: Value) -> Value:
+def successor(b: GraphBuilder, value: Value) -> Value:
     return b.emit("add", b.constant(1.0), value)
 
 
 def divided(b: GraphBuilder) -> Value:
-    one = b.constant(1.0)
-    return b.emit("div", one, b.emit("add", b.emit("exp", b.emit("neg", X)), one))
+    unit = b.constant(1.0)
+    return b.emit("div", unit, b.emit("add", b.emit("exp", b.emit("neg", X)), unit))
 
 
 def reciprocal(b: GraphBuilder) -> Value:
-    return b.emit("reciprocal", plus_one(b, b.emit("exp", b.emit("neg", X))))
+    return b.emit("reciprocal", successor(b, b.emit("exp", b.emit("neg", X))))
 
 
 def exponentials(b: GraphBuilder) -> Value:
     exponential = b.emit("exp", X)
-    return b.emit("div", exponential, plus_one(b, exponential))
+    return b.emit("div", exponential, successor(b, exponential))
 
 
 def summed(b: GraphBuilder, axis: int = 2, x: Value = X, y: Value | None = None) -> Value:
@@ -63,10 +63,10 @@ SPELLINGS: dict[str, tuple[Callable[[GraphBuilder], Value], str]] = {
     "softmax of the first axis, less the largest": (lambda b: less_largest(b, 0), "softmax"),
 }
 OTHERS: dict[str, Callable[[GraphBuilder], Value]] = {
-    "2 / (1 + exp(-x))": lambda b: b.emit("div", b.constant(2.0), plus_one(b, b.emit("exp", b.emit("neg", X)))),
-    "1 / (1 + exp(x))": lambda b: b.emit("reciprocal", plus_one(b, b.emit("exp", X))),
+    "2 / (1 + exp(-x))": lambda b: b.emit("div", b.constant(2.0), successor(b, b.emit("exp", b.emit("neg", X)))),
+    "1 / (1 + exp(x))": lambda b: b.emit("reciprocal", successor(b, b.emit("exp", X))),
     "exp(x) / sum(exp(y))": lambda b: summed(b, y=Y),
-    "exp(x) / (1 + exp(y))": lambda b: b.emit("div", b.emit("exp", X), plus_one(b, b.emit("exp", Y))),
+    "exp(x) / (1 + exp(y))": lambda b: b.emit("div", b.emit("exp", X), successor(b, b.emit("exp", Y))),
 }
 
 
@@ -82,7 +82,7 @@ def operators(graph: Graph) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_a_spelling_is_one_node_with_the_same_values_and_gradients(name: str) -> None:
+def test_a_spelling_becomes_a_node_with_the_same_values_and_gradients(name: str) -> None:
     form, operator = SPELLINGS[name]
     graph = graph_of(form)
     rewritten = name_activations(graph).subject
@@ -102,8 +102,8 @@ def test_what_is_something_else_stays(name: str) -> None:
     assert operators(name_activations(graph).subject) == operators(graph)
 
 
-def test_a_one_that_may_learn_is_no_number() -> None:
+def test_a_unit_that_may_learn_is_no_number() -> None:
     graph = graph_of(divided)
-    (one,) = graph.arrays
-    learning = replace(graph, parameters={one: Parameter("one", (), (), (), "weight", "layer")})
+    (unit,) = graph.arrays
+    learning = replace(graph, parameters={unit: Parameter("unit", (), (), (), "weight", "layer")})
     assert operators(name_activations(learning).subject) == operators(graph)

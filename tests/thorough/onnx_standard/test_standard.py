@@ -83,16 +83,16 @@ def _names_its_place(outcome: Outcome) -> bool:
 
 
 def test_gradients_are_the_slopes_of_the_cases(outcomes: list[Outcome]) -> None:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     wrong = []
     for outcome in outcomes:
         if outcome.kind == "pass" and not outcome.case.is_random:
             for name, slope in gradients.slopes(outcome.case).items():
-                found[slope.kind] += outcome.case.group != "other element types"
+                counts[slope.kind] += outcome.case.group != "other element types"
                 wrong += [f"{outcome.case.name}, {name}: {slope.message}"] if slope.kind == gradients.WRONG else []
     assert not wrong, "\n".join(wrong)
-    assert found[gradients.RIGHT] > 1500 * len(outcomes) / len(cases())
-    assert found[gradients.UNDEFINED] < 60
+    assert counts[gradients.RIGHT] > 1500 * len(outcomes) / len(cases())
+    assert counts[gradients.UNDEFINED] < 60
 
 
 def test_wrong_gradients_and_wrong_values_do_not_go_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
