@@ -31,9 +31,9 @@ HOST_BATCH, HOST_STEPS = 8, 20
 EMULATED_BATCH, EMULATED_STEPS = 1, 2
 OPENCL_STEPS = 4
 NO_BOARD = "no emulated AArch64 agent here (it needs qemu-aarch64-static), so no Raspberry Pi rows"
+NO_OPENCL = "no OpenCL device here (pocl-opencl-icd plays one), so no OpenCL row"
 WAITS = "waits for another device"
 """The phase of a run that its device did not get through."""
-NO_OPENCL = "no OpenCL device here (pocl-opencl-icd plays one), so no OpenCL row"
 DIGITS_BATCH, DIGITS_STEPS = 32, 280
 """Ten epochs over one half of the digits."""
 DIGITS_SPEC = f"""

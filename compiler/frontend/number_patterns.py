@@ -35,6 +35,11 @@ def _first(array: Array) -> Array:
     return array.reshape(-1)[:FIRST].astype(np.float64)
 
 
+def _spread(array: Array) -> Array:
+    """From everywhere: the first row of a table of words is often zero."""
+    return array.reshape(-1)[:: max(1, array.size // FIRST)]
+
+
 def are_in_order(array: Array) -> bool:
     """Equal steps of a whole number between whole or half numbers, one element after the other."""
     return array.size > 2 and _has_whole_steps(_first(array)) and _has_whole_steps(array.reshape(-1))
@@ -74,7 +79,7 @@ def are_powers(array: Array) -> bool:
 
 def are_places(array: Array) -> bool:
     """Whole and half numbers that mostly go on by one step, such as the places of a grid and its strides."""
-    if array.size < LEAST_PLACES or not (_are_halves(_first(array)) and _are_halves(array)):
+    if array.size < LEAST_PLACES or not (_are_halves(_spread(array)) and _are_halves(array)):
         return False
     longest = int(np.argmax(array.shape))
     rows = np.moveaxis(array, longest, -1).reshape(-1, array.shape[longest])
@@ -89,15 +94,14 @@ def _goes_on(row: Array) -> bool:
 
 def is_mask(array: Array) -> bool:
     """Zeros and ones, both of them and nothing else."""
-    return bool(np.isin(_first(array), (0, 1)).all()) and set(np.unique(array).tolist()) == {0.0, 1.0}
+    is_binary = all(((part == 0) | (part == 1)).all() for part in (_spread(array), array))
+    return is_binary and bool(array.any()) and not bool(array.all())
 
 
 def hides(array: Array) -> bool:
     """Zeros and one number so low that a softmax leaves nothing of what it is added to."""
-    if len(np.unique(_first(array))) > 2:
-        return False
-    numbers = np.unique(array)
-    return len(numbers) == 2 and numbers[1] == 0 and numbers[0] <= LEAST_HIDING
+    low = array.min(initial=0.0)
+    return bool(low <= LEAST_HIDING and (array == 0).any() and ((array == 0) | (array == low)).all())
 
 
 def is_repeated_filter(array: Array) -> bool:

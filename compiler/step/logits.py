@@ -58,10 +58,14 @@ def by_sample(b: GraphBuilder, graph: Graph, value: Value) -> Value:
 
     It is of `graph` itself after `expose_logits`.
     """
-    batch, (first, *rest) = graph.batch(), b.shape(value) or (1,)
-    if first == batch or first % batch:
-        return value
-    return _Writer(b, graph).emit("reshape", value, shape=(batch, first // batch, *rest))
+    shape = apart(b.shape(value), graph.batch())
+    return value if shape == b.shape(value) else _Writer(b, graph).emit("reshape", value, shape=shape)
+
+
+def apart(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
+    """A shape with samples and positions in its first axis, with an axis for each; another shape as it is."""
+    first = shape[0] if shape else batch
+    return shape if first == batch or first % batch else (batch, first // batch, *shape[1:])
 
 
 def logits_of(b: GraphBuilder, graph: Graph, output: Value, term: LossTerm) -> Logits | None:
@@ -91,9 +95,10 @@ class _Writer:
 
     def constant(self, number: float) -> Value:
         """A number, as `GraphBuilder.constant` has it."""
-        there = (value for value, array in self.b.arrays.items() if value not in self._parameters and not array.shape)
-        same = next((value for value in there if self.b.arrays[value] == np.float32(number)), None)
-        return self.b.constant(number) if same is None else same
+        wanted = np.float32(number)
+        there = (value for value, array in self.b.arrays.items() if array.shape == () and array.dtype == wanted.dtype)
+        same = (value for value in there if value not in self._parameters and self.b.arrays[value] == wanted)
+        return next(same, None) or self.b.constant(number)
 
     def emit(self, op: str, *inputs: Value, **attrs: AttrValue) -> Value:
         """The result of a node."""

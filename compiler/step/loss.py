@@ -12,7 +12,7 @@ from compiler.spec.loss import CLASSIFYING, LossSpec, LossTerm
 from compiler.step.batch_axis import batch_axis, check_samples_apart, holds_samples
 from compiler.step.classes import class_axis, weighted_axis
 from compiler.step.drawn import is_probability
-from compiler.step.logits import DONE_BY_LOSS, by_sample, logits_of
+from compiler.step.logits import DONE_BY_LOSS, apart, by_sample, logits_of
 from compiler.step.loss_kinds import LOSSES
 from compiler.step.training import Term, TrainingGraph
 from compiler.values import Role, Value
@@ -82,21 +82,21 @@ class _Writer:
         samples, said = batch_axis(self.graph, output, spec.batch_axis, where)
         classes, wanted, at = None, self.graph.types[output], samples
         # Samples and positions that share an axis are taken apart: labels have a row for each sample.
-        positions = wanted.shape[0] // self.graph.batch() if samples == 0 and wanted.shape else 1
-        if positions > 1:
-            wanted = TensorType(wanted.dtype, (self.graph.batch(), positions, *wanted.shape[1:]))
+        shape = apart(wanted.shape, self.graph.batch()) if samples == 0 else wanted.shape
+        more = len(shape) - len(wanted.shape)
+        wanted = TensorType(wanted.dtype, shape)
         if spec.kind in CLASSIFYING:
-            classes, more = class_axis(self.graph, output, spec, where, samples)
-            classes += positions > 1
-            said += more
+            classes, remarks = class_axis(self.graph, output, spec, where, samples)
+            classes += more
+            said += remarks
             wanted = TensorType("i64", (*wanted.shape[:classes], *wanted.shape[classes + 1 :]))
             at = samples - (classes < samples)
         elif spec.class_weights or spec.pos_weight:
-            classes = weighted_axis(self.graph, output, spec, where) + (positions > 1)
+            classes = weighted_axis(self.graph, output, spec, where) + more
         self.warnings += said
         labels = self._labels(spec, where, wanted, at)
         read = self._read_of(spec, where, output)
-        if positions > 1:
+        if more:
             read = by_sample(self.b, self.graph, read)
         if spec.kind in CLASSIFYING and self.ignored.setdefault(labels, spec.ignore_index) != spec.ignore_index:
             raise SpecError(

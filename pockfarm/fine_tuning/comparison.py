@@ -93,8 +93,9 @@ def _compared_by_file(brought: Brought, draws: list[Draw], outputs: list[int]) -
     if not outputs:
         return ()
     try:
-        for draw in draws:
-            answers = list(outputs_of(brought.files.model, brought.files.mapped(), draw.feeds).items())
+        batches = outputs_of(brought.files.model, brought.files.mapped(), [draw.feeds for draw in draws])
+        for draw, values in zip(draws, batches):
+            answers = list(values.items())
             for index in outputs:
                 _require_alike(brought, draw, index, *answers[index])
     except ValueError as problem:

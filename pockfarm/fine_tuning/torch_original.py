@@ -43,8 +43,9 @@ def original(
             for path in training:
                 module.get_submodule(path).training = True
             whole = module(*args, **kwargs)
-        chosen = whole if choose is None else choose(whole)
-        return tuple(map(_array, chosen if isinstance(chosen, tuple) else (chosen,)))
+            chosen = whole if choose is None else choose(whole)
+            # Here, for an output may be a buffer, which is put back.
+            return tuple(map(_array, chosen if isinstance(chosen, tuple) else (chosen,)))
 
     def answer(feeds: Feeds) -> Arrays | None:
         try:

@@ -240,6 +240,22 @@ def test_the_module_keeps_its_buffers() -> None:
     assert "changes calls, total in evaluation mode" in warning.message
 
 
+class Remembering(Counting):
+    """Gives a buffer that it has just changed: what is compared is what it held then."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += x.sum()
+        return self.last(x) + self.calls
+
+
+def test_an_output_of_a_changed_buffer_is_compared_before_that_is_put_back() -> None:
+    module, (x, y) = Remembering(), xy()
+    wanted = nn.functional.cross_entropy(nn.functional.linear(x, module.last.weight, module.last.bias) + x.sum(), y)
+    tuned = pockfarm.fine_tune(module, x, (x, y), spec=SPEC, steps=1)
+    assert tuned.losses[0] == pytest.approx(wanted.item(), rel=1e-5)
+    assert float(module.calls) == 0
+
+
 def test_inputs_are_drawn_within_what_the_example_shows() -> None:
     random = np.random.default_rng(1)
     example: Mapping[str, Any] = {

@@ -83,33 +83,31 @@ def _weights(
     What is added to the product of an initializer is its bias if it has a number for each of its channels.
     """
     tensors = {node.outputs[0]: node.tensor for node in nodes if node.tensor in candidates}
-    products: set[str] = set()
-    channels: dict[str, int] = {}
+    products: dict[str, int | None] = {}  # how many channels a product of an initializer has; None: of a Constant
     for node in nodes:
         if node.op_type in _VIEWS:
             if node.operand(0) in tensors:
                 tensors[node.outputs[0]] = tensors[node.operand(0)]
             if node.operand(0) in products:
-                products.add(node.outputs[0])
+                products[node.outputs[0]] = products[node.operand(0)]
         operands = [node.operand(index) for index in WEIGHT_INPUTS.get(node.op_type, ())]
-        if node.op_type == "Add" and not products.isdisjoint(node.inputs):
-            operands = list(node.inputs)
-        elif node.op_type == "Add" and not channels.keys().isdisjoint(node.inputs):
-            width = next(channels[name] for name in node.inputs if name in channels)
-            others = [name for name in node.inputs if name in tensors]
-            operands = [name for name in others if _is_vector(candidates[tensors[name]], width)]
+        widths = [products[name] for name in node.inputs if name in products]
+        if node.op_type == "Add" and widths:
+            operands = [name for name in node.inputs if name in tensors]
+            operands = [name for name in operands if _is_bias(candidates[tensors[name]], widths[0])]
         yield from (tensors[name] for name in operands if name in tensors)
-        if node.op_type in _CONTRACTIONS and not tensors.keys().isdisjoint(operands):
-            products.add(node.outputs[0])
         weight = initializers.get(node.operand(1)) if node.op_type in _CHANNELS else None
-        if weight is not None:
-            channels[node.outputs[0]] = weight.shape[_CHANNELS[node.op_type]]
+        if node.op_type in _CONTRACTIONS and not tensors.keys().isdisjoint(operands):
+            products[node.outputs[0]] = None
+        elif weight is not None:
+            products[node.outputs[0]] = weight.shape[_CHANNELS[node.op_type]]
         for _, body in _bodies(node):
             yield from _weights(body.nodes, candidates, initializers)
 
 
-def _is_vector(array: Array, width: int) -> bool:
-    return bool(array.size == width == max(array.shape))
+def _is_bias(array: Array, width: int | None) -> bool:
+    """True for what is added to a product of a Constant, or has a number for each channel of the product."""
+    return width is None or bool(array.size == width == max(array.shape))
 
 
 def _without(nodes: Sequence[SourceNode], lifted: Collection[str]) -> tuple[tuple[SourceNode, ...], dict[str, str]]:
