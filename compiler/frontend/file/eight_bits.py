@@ -62,7 +62,9 @@ def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int
 
 def _drop_unread(graph: Any, names: Collection[str]) -> None:
     """Delete those of some stored tensors (protobuf) that nothing reads any more."""
-    unread = set(names) - set(_names_read(graph)) if names else set[str]()
+    if not names:
+        return
+    unread = set(names) - set(_names_read(graph))
     for entry in [entry for entry in graph.initializer if entry.name in unread]:
         graph.initializer.remove(entry)
 
