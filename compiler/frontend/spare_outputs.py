@@ -9,6 +9,9 @@ from compiler.frontend.file.source import SourceModel
 from compiler.frontend.scope import Scope
 from compiler.warnings import few_of
 
+SHOWN_OUTPUTS = 16
+"""Among so many an error looks for one that does without what is refused."""
+
 
 class SpareOutputs:
     """Which values the outputs that losses read need; of the others, which are missing."""
@@ -42,9 +45,10 @@ class SpareOutputs:
             work()
         except (ModelError, UnsupportedOperator) as problem:
             if is_needed:
-                others = [name for name in self._source.outputs if self._does_without(name, makes)]
-                if others:
-                    line = f"name an output that does without it, as in loss: {{output: {others[0]}}}"
+                outputs = self._source.outputs[:SHOWN_OUTPUTS]
+                other = next((name for name in outputs if self._does_without(name, makes)), "")
+                if other:
+                    line = f"name an output that does without it, as in loss: {{output: {other}}}"
                     problem.hint = f"{problem.hint}; or {line}" if problem.hint else line
                 raise
             self._problem = self._problem or problem

@@ -21,12 +21,14 @@ CLOSE = 1e-3
 """How far sums of probabilities may be from 1: some models add a small number to what they divide by."""
 
 
-def is_probability(graph: Graph, output: Value, axis: int | None) -> bool:
-    """True if all elements of an output lie between 0 and 1, and along `axis`, if there is one, add up to 1."""
-    given = drawn(graph, output)
-    if given is None or not given.size or not (given.min() >= 0 and given.max() <= 1):
-        return False
-    return axis is None or bool(np.abs(given.sum(axis) - 1).max() < CLOSE)
+def lies_between_0_and_1(array: Array) -> bool:
+    """True for what may be probabilities."""
+    return array.size > 0 and bool(array.min() >= 0 and array.max() <= 1)
+
+
+def adds_up_to_1(array: Array, axis: int) -> bool:
+    """True for what may be probabilities of classes along an axis."""
+    return array.ndim > 0 and bool(np.abs(array.sum(axis) - 1).max(initial=0.0) < CLOSE)
 
 
 def drawn(graph: Graph, output: Value) -> Array | None:

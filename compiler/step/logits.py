@@ -14,7 +14,7 @@ from compiler.axes.rules import VIEWS, facts_of
 from compiler.graph import AttrValue, Graph, Node
 from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossKind, LossSpec, LossTerm
-from compiler.step.drawn import is_probability
+from compiler.step.drawn import adds_up_to_1, drawn, lies_between_0_and_1
 from compiler.values import Value
 
 DONE_BY_LOSS: Mapping[LossKind, Sequence[str]] = {
@@ -35,10 +35,13 @@ _MOVED: Mapping[str, slice] = {
 
 @dataclass(frozen=True)
 class Logits:
-    """What a loss reads in place of an output that is not its logits; `source` says where it comes from."""
+    """What a loss reads of an output that is not its logits; `source` says where it comes from.
+
+    `shares` lie between 0 and 1 and may be meant otherwise: they are read as they are.
+    """
 
     value: Value
-    source: Literal["activation", "probabilities"]
+    source: Literal["activation", "probabilities", "shares"]
 
 
 def expose_logits(graph: Graph, spec: LossSpec) -> Graph:
@@ -81,9 +84,13 @@ def logits_of(b: GraphBuilder, graph: Graph, output: Value, term: LossTerm) -> L
     axis = rank - 1 if term.class_axis is None else term.class_axis % max(rank, 1)
     if _holds(_class_axes(graph, operators), output, axis):
         return Logits(_in_front(writer, graph, output, operators), "activation")
-    if term.on == "probabilities" or is_probability(graph, output, None if "sigmoid" in operators else axis):
-        return Logits(_from_probabilities(writer, output, is_binary="sigmoid" in operators), "probabilities")
-    return None
+    is_binary = "sigmoid" in operators
+    array = drawn(graph, output) if term.on is None else None
+    is_share = array is not None and lies_between_0_and_1(array)
+    is_whole = array is not None and (is_binary or adds_up_to_1(array, axis))
+    if term.on == "probabilities" or (is_share and is_whole):
+        return Logits(_from_probabilities(writer, output, is_binary=is_binary), "probabilities")
+    return Logits(output, "shares") if is_share else None
 
 
 class _Writer:

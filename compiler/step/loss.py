@@ -11,7 +11,6 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.spec.loss import CLASSIFYING, LossSpec, LossTerm
 from compiler.step.batch_axis import batch_axis, check_samples_apart, holds_samples
 from compiler.step.classes import class_axis, weighted_axis
-from compiler.step.drawn import is_probability
 from compiler.step.logits import DONE_BY_LOSS, apart, by_sample, logits_of
 from compiler.step.loss_kinds import LOSSES
 from compiler.step.training import Term, TrainingGraph
@@ -79,21 +78,21 @@ class _Writer:
         return term, LOSSES[spec.kind](self.b, term, role)
 
     def _measured(self, spec: LossTerm, where: str, output: Value) -> Term:
-        samples, said = batch_axis(self.graph, output, spec.batch_axis, where)
+        samples, warnings = batch_axis(self.graph, output, spec.batch_axis, where)
         classes, wanted, at = None, self.graph.types[output], samples
         # Samples and positions that share an axis are taken apart: labels have a row for each sample.
         shape = apart(wanted.shape, self.graph.batch()) if samples == 0 else wanted.shape
         more = len(shape) - len(wanted.shape)
         wanted = TensorType(wanted.dtype, shape)
         if spec.kind in CLASSIFYING:
-            classes, remarks = class_axis(self.graph, output, spec, where, samples)
+            classes, assumed = class_axis(self.graph, output, spec, where, samples)
             classes += more
-            said += remarks
+            warnings += assumed
             wanted = TensorType("i64", (*wanted.shape[:classes], *wanted.shape[classes + 1 :]))
             at = samples - (classes < samples)
         elif spec.class_weights or spec.pos_weight:
             classes = weighted_axis(self.graph, output, spec, where) + more
-        self.warnings += said
+        self.warnings += warnings
         labels = self._labels(spec, where, wanted, at)
         read = self._read_of(spec, where, output)
         if more:
@@ -117,20 +116,22 @@ class _Writer:
     def _read_of(self, spec: LossTerm, where: str, output: Value) -> Value:
         """What a loss that does its own softmax or sigmoid reads of an output that is one already."""
         logits = logits_of(self.b, self.graph, output, spec)
-        name, operator = self.graph.name_of(output), DONE_BY_LOSS.get(spec.kind, ("",))[0]
-        code = what = ""
-        if logits is None and operator and spec.on is None and is_probability(self.graph, output, None):
-            code, what = "loss.of_shares", f"lies between 0 and 1, and {spec.kind} does a {operator} of its own"
-            hint = "say what it holds, as in loss: {on: probabilities}, or {on: logits} if this is meant"
-        elif logits is not None and logits.source == "activation":
+        if logits is None:
+            return output
+        operator = DONE_BY_LOSS[spec.kind][0]
+        if logits.source == "activation":
             what = f"is a {operator}'s: the loss reads what is in front of it, since {spec.kind} takes its own"
             code, hint = "loss.before_activation", "nothing need be done; what the model answers, and its file, keep it"
-        elif logits is not None and spec.on is None:
+        elif logits.source == "probabilities":
             what = f"holds probabilities: the loss is of them, and {spec.kind} takes no {operator} of its own"
             code, hint = "loss.on_probabilities", "nothing need be done; if it holds logits, say loss: {on: logits}"
-        if code:
-            self.warnings += (CompileWarning(code, f"{where}.output", f"{name!r} {what}", hint),)
-        return output if logits is None else logits.value
+        else:
+            what = f"lies between 0 and 1, and {spec.kind} does a {operator} of its own"
+            code = "loss.of_shares"
+            hint = "say what it holds, as in loss: {on: probabilities}, or {on: logits} if this is meant"
+        if logits.source == "activation" or spec.on is None:
+            self.warnings += (CompileWarning(code, f"{where}.output", f"{self.graph.name_of(output)!r} {what}", hint),)
+        return logits.value
 
     def _labels(self, spec: LossTerm, where: str, tensor: TensorType, samples: int) -> Value:
         if spec.kind == "next_token":
