@@ -1,8 +1,8 @@
 """Stored numbers that no training gives, in files that do not tell parameters from constants: presets leave them alone.
 
 What they are is told by their elements and by the nodes that read them, never by a name: a small number that keeps a
-root or quotient finite, numbers in order, waves (the bases of Fourier transforms), bands of frequencies, tables of
-positions, masks, grids (`number_patterns`).
+root or quotient finite, a round number without axes, numbers in order, waves (the bases of Fourier transforms), bands
+of frequencies, tables of positions, masks, grids (`number_patterns`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from compiler.frontend.number_patterns import (
     hides,
     is_mask,
     is_repeated_filter,
+    is_round,
 )
 from compiler.graph import Array, Graph, Node
 from compiler.ops import WEIGHTED
@@ -84,11 +85,17 @@ def _reason(around: _Surroundings, value: Value, array: Array) -> str:
     if array.size <= MOST_CHANNELS and _acts_on_data(around, value):
         return "scales or shifts the data before any layer, as a normalisation of inputs does"
     if array.size == 1:
-        return _small(value, abs(float(array.reshape(-1)[0])), around.readers)
+        number = float(array.reshape(-1)[0])
+        return _small(value, abs(number), around.readers) or _single(number, array.ndim)
     if not array.size or (array == array.reshape(-1)[0]).all():
         return ""
     readers = {node.op for node in _readers(around, value)}
     return next((reason for matches, reason, others in _PATTERNS if readers.isdisjoint(others) and matches(array)), "")
+
+
+def _single(number: float, rank: int) -> str:
+    """A number without axes, which biases and slopes have, as an author writes it and as no training leaves it."""
+    return f"{number:g} is a round number by itself, as a formula has them" if rank == 0 and is_round(number) else ""
 
 
 def _readers(around: _Surroundings, value: Value) -> list[Node]:

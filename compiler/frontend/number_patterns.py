@@ -5,6 +5,7 @@ Weights are large: the first elements of most of them show already that they fol
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,6 +28,8 @@ LEAST_HIDING = -50.0
 """A number that hides what it is added to in front of a softmax, or one below it."""
 EVEN, SMOOTH = 1e-5, 1e-4
 """Relative: how far steps may be from each other, and a sine from the one that its first values tell."""
+MOST_DIGITS, NEAR = 4, 4e-7
+"""Of a round number, and how far, relatively, float32 may have moved it."""
 _NOTHING = 1e-12
 """Of the largest row's energy: less is rounding."""
 
@@ -38,6 +41,17 @@ def _first(array: Array) -> Array:
 def _spread(array: Array) -> Array:
     """From everywhere: the first row of a table of words is often zero."""
     return array.reshape(-1)[:: max(1, array.size // FIRST)]
+
+
+def is_round(number: float) -> bool:
+    """A number of few digits, or its inverse, root or multiple of pi, as formulas hold: 255, 0.044715, 2**0.5."""
+    if number == 0 or not math.isfinite(number) or not 1e-12 < abs(number) < 1e12:
+        return True
+    if float(np.float32(f"{number:.{MOST_DIGITS}e}")) == number:  # a digit more: that it is exact says enough
+        return True
+    square = number * number
+    forms = (1 / number, number / math.pi, square, 1 / square, square * math.pi)
+    return any(math.isclose(float(f"{form:.{MOST_DIGITS - 1}e}"), form, rel_tol=NEAR) for form in forms)
 
 
 def are_in_order(array: Array) -> bool:

@@ -183,3 +183,43 @@ def test_those_of_a_branch_are_frozen_and_counted() -> None:
     assert tuned.changed == ("b",)
     messages = [warning.message for warning in tuned.warnings if warning.code == "model.eight_bits"]
     assert messages == ["12 weights in int8 are frozen: they lie in a branch, a function or a data file"]
+
+
+ROWS: Mapping[str, Sequence[onnx.NodeProto]] = {
+    "by one scale": [helper.make_node("DequantizeLinear", ["rows", "s", "z"], ["r"])],
+    "by arithmetic": [
+        helper.make_node("Cast", ["rows"], ["f"], to=1),
+        helper.make_node("Sub", ["f", "zf"], ["g"]),
+        helper.make_node("Mul", ["s", "g"], ["r"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("name", ROWS)
+def test_an_embedding_in_eight_bits_is_a_weight_in_eight_bits(name: str, *, learns: bool) -> None:
+    stored = {"w": BYTES, "s": SCALES[0], "b": np.zeros(3, np.float32)}
+    zero = {"z": np.asarray(3, np.int8)} if name == "by one scale" else {"zf": np.asarray(3, np.float32)}
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["w", "x"], ["rows"]), *ROWS[name], helper.make_node("Add", ["r", "b"], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.INT64, ["N", 2])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(np.asarray(array), tensor) for tensor, array in {**stored, **zero}.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    ids = RANDOM.integers(0, 4, (8, 2))
+    answer = (BYTES[ids].astype(np.float32) - 3) * SCALES[0]
+    spec = {"batch": 8, "loss": {"kind": "mse"}, "optimizer": {"learning_rate": 0.1}}
+    spec |= {"quantized": "dequantize"} if learns else {}
+    tuned = pockfarm.fine_tune(model, None, {"x": ids, "y": answer + 1}, spec=spec, steps=1)
+    assert tuned.losses[0] == pytest.approx(1.0, rel=1e-5)
+    assert len(tuned.changed) == (2 if learns else 1)
+    (warning,) = [warning for warning in tuned.warnings if warning.code == "model.eight_bits"]
+    assert warning.message.startswith("12 weights ")
+    gradient = np.full(answer.shape, -2 / answer.size)
+    rows = np.zeros((4, 3))
+    np.add.at(rows, ids.reshape(-1), gradient.reshape(-1, 3))
+    expected = answer - 0.1 * gradient.sum((0, 1)) - (0.1 * rows[ids] if learns else 0)
+    session = onnxruntime.InferenceSession(tuned.onnx, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(["y"], {"x": ids})[0], expected, rtol=1e-5, atol=1e-6)

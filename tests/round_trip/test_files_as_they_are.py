@@ -81,6 +81,15 @@ FILES: Mapping[str, Callable[[], bytes]] = {
     "a constant of a function": in_a_function,
     "float16": lambda: model_of([product("w")], {"w": WEIGHT.astype(np.float16)}, kind=TensorProto.FLOAT16),
     "float64": lambda: model_of([product("w")], {"w": WEIGHT.astype(np.float64)}, kind=TensorProto.DOUBLE),
+    "float64 in between": lambda: model_of(
+        [
+            product("w", "h"),
+            helper.make_node("Cast", ["h"], ["d"], to=TensorProto.DOUBLE),
+            helper.make_node("Mul", ["d", "scale"], ["e"]),
+            helper.make_node("Cast", ["e"], ["y"], to=TensorProto.FLOAT),
+        ],
+        {"w": WEIGHT, "scale": np.asarray(1.5)},
+    ),
     "opset 9": lambda: model_of(
         [product("w", "h"), helper.make_node("Clip", ["h"], ["y"], min=-9.0, max=9.0)], {"w": WEIGHT}, opset=9
     ),

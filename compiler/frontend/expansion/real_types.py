@@ -1,8 +1,8 @@
 """Files in float16, bfloat16 or float64 as float32 ones, which is what a step computes in.
 
-Rewrites: initializers, constants, inputs and casts of another real type -> float32. Requires for float64: an input or
-a weight of that type, else it is only a step on the way that is known at compile time. Ensures: what is said of it is
-one warning; the trained file holds its own type again (`compiler/trained/stored.py`).
+Rewrites: initializers, constants, inputs and casts of another real type -> float32. Requires for float64: an input, a
+weight or a cast of data to that type, else it is only a step on the way that is known at compile time. Ensures: what is
+said of it is one warning; the trained file holds its own type again (`compiler/trained/stored.py`).
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def _types(source: SourceModel) -> Iterator[int]:
         *(value.element_type for value in source.inputs),
         *(_code(array) for array in source.initializers.values() if array.size > 1),
         *_types_of(source.nodes),
+        *_casts_of_data(source),
     ):
         if code in _HALVES or code == _DOUBLE:
             yield code
@@ -62,6 +63,16 @@ def _types_of(nodes: tuple[SourceNode, ...]) -> Iterator[int]:
                 yield from _types_of(value.nodes)
             code = _code(value) if isinstance(value, np.ndarray) else value if name in _TYPE_ATTRIBUTES else 0
             if isinstance(code, int) and code != _DOUBLE:
+                yield code
+
+
+def _casts_of_data(source: SourceModel) -> Iterator[int]:
+    """Types that values of the model's inputs are cast to; shapes, which a file may compute in float64, are no data."""
+    data = {value.name for value in source.inputs}
+    for node in source.nodes:
+        if node.op_type not in ("Shape", "Size") and not data.isdisjoint(node.inputs):
+            data.update(node.outputs)
+            if node.op_type == "Cast" and isinstance(code := node.attributes.get("to"), int):
                 yield code
 
 

@@ -30,6 +30,7 @@ _BOUNDING = frozenset(
     ("Clip", "Dropout", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Pad", "Where")
 )
 """Operators whose single numbers are limits and fillings."""
+_LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _CALL = re.compile(r"_\d+$")
 _SPEC = "decide in the spec: `tied: [[a, b]]`, `untied: [name]`"
@@ -56,17 +57,23 @@ def is_made_up(name: str) -> bool:
 
 
 def _constants(source: SourceModel) -> frozenset[str]:
-    """Float initializers that are masks, or single numbers that an exporter made up or that only bound other values."""
+    """Float initializers that are masks, weights of a loss's classes, or single numbers that only bound others."""
     readers: dict[str, set[str]] = {}
     for node in source.nodes:
         for name in node.inputs:
             readers.setdefault(name, set()).add(node.op_type)
+    class_weights = {node.operand(2) for node in source.nodes if node.op_type in _LOSSES}
     return frozenset(
         name
         for name, array in source.initializers.items()
-        if (array.size == 1 and (is_made_up(name) or readers.get(name, set()) <= _BOUNDING))
+        if (array.size == 1 and (readers.get(name, set()) <= _BOUNDING or _is_damaged(array)))
         or (array.dtype.kind == "f" and _is_mask(array))
+        or name in class_weights
     )
+
+
+def _is_damaged(array: Array) -> bool:
+    return holds_reals(array) and not bool(np.isfinite(array).all())
 
 
 def _infinite_masks(source: SourceModel) -> frozenset[str]:

@@ -7,7 +7,7 @@ Requires: a result of as many elements as the tensor. Ensures: a file is read, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from compiler.frontend.file.integer_arithmetic import has_integer_arithmetic, spell_out
+from compiler.frontend.file.integer_nodes import names_read
 from compiler.frontend.file.stored_tensors import constant_tensor
 from compiler.graph import Array
 
@@ -64,18 +65,9 @@ def _drop_unread(graph: Any, names: Collection[str]) -> None:
     """Delete those of some stored tensors (protobuf) that nothing reads any more."""
     if not names:
         return
-    unread = set(names) - set(_names_read(graph))
+    unread = set(names) - set(names_read(graph))
     for entry in [entry for entry in graph.initializer if entry.name in unread]:
         graph.initializer.remove(entry)
-
-
-def _names_read(graph: Any) -> Iterator[str]:
-    yield from (value.name for value in graph.output)
-    for node in graph.node:
-        yield from node.input
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _names_read(attribute.g)
 
 
 def read_integers(graph: Any, learned: Collection[str]) -> None:

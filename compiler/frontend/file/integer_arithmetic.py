@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from compiler.frontend.file.integer_nodes import Call, Rule, Triple, Writer
+from compiler.frontend.file.integer_nodes import Call, Rule, Triple, Writer, make_identity
 from compiler.frontend.file.source import free_name
 
 _VENDOR = "com.microsoft"
 
 
 def has_integer_arithmetic(graph: Any) -> bool:
-    """True for a graph (protobuf) with a node that `spell_out` rewrites."""
+    """True for a graph (protobuf) with a node that `spell_out` may rewrite."""
     return any((node.domain, node.op_type) in RULES for node in graph.node)
 
 
@@ -122,9 +122,7 @@ def _scale_behind(writer: Writer, casts: Sequence[Any], weight: str, *, alone: b
 def _taken_out(product: Any, scale: str) -> str:
     """Make of a Mul an Identity of what it scales; returns the scale."""
     remaining = [name for name in product.input if name != scale]
-    product.op_type = "Identity"
-    del product.input[:]
-    product.input.extend(remaining)
+    make_identity(product, *remaining)
     return scale
 
 
@@ -242,8 +240,28 @@ def _weight_of_rows(writer: Writer, call: Call, place: int, first: int) -> str:
     return writer.node("Mul", [writer.node("Sub", [whole, zero]), scale])
 
 
+def _gather(writer: Writer, call: Call) -> bool:
+    """Gather from a stored tensor in eight bits, in front of what makes its rows real: of an embedding.
+
+    The rows come from the real numbers instead, which are a weight in eight bits like others.
+    """
+    data, rows = call.input(0), call.node.output[0]
+    array = writer.array(data)
+    if array is None or array.dtype.itemsize > 1 or not (steps := writer.scaling_behind(rows)):
+        return False
+    scaled = rows
+    for step in steps:
+        operands = [data if name == scaled else name for name in step.input]
+        data = writer.node(step.op_type, operands, label=step.name, **Call(step).attributes)
+        make_identity(step, scaled)
+        scaled = step.output[0]
+    writer.node("Gather", [data, call.input(1)], rows, label=call.node.name, **call.attributes)
+    return True
+
+
 RULES: Mapping[tuple[str, str], Rule] = {
     ("", "ConvInteger"): _integer("Conv", 0),
+    ("", "Gather"): _gather,
     ("", "MatMulInteger"): _integer("MatMul", -1),
     ("", "QLinearConv"): _linear_conv,
     ("", "QLinearMatMul"): _linear_matmul,

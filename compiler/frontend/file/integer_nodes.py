@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,28 @@ Rule = Callable[["Writer", Call], bool]
 """Writes what stands for a node; False where it stays as it is, and the import names it."""
 
 
+def names_read(graph: Any) -> Iterator[str]:
+    """What a graph (protobuf) and its sub-graphs read or give back."""
+    yield from (value.name for value in graph.output)
+    for node in graph.node:
+        yield from operands_of(node)
+
+
+def operands_of(node: Any) -> Iterator[str]:
+    """What a node (protobuf) and its sub-graphs read."""
+    yield from node.input
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield from names_read(attribute.g)
+
+
+def make_identity(node: Any, *inputs: str) -> None:
+    """Let a node (protobuf) give back its one input, whatever it was."""
+    node.op_type = "Identity"
+    del node.input[:], node.attribute[:]
+    node.input.extend(inputs)
+
+
 @dataclass(slots=True)
 class Writer:
     """The new nodes and tensors of a graph."""
@@ -70,7 +92,7 @@ class Writer:
         self.names |= self.makers.keys()
         self.readers = {}
         for node in graph.node:
-            for name in node.input:
+            for name in operands_of(node):
                 self.readers.setdefault(name, []).append(node)
 
     def try_rule(self, rule: Rule, call: Call) -> bool:
@@ -134,6 +156,23 @@ class Writer:
                 else:
                     return None
         return combining, casts
+
+    def scaling_behind(self, name: str) -> list[Any]:
+        """Nodes, one behind another, that make a value real and scale or shift it by one stored number each."""
+        steps: list[Any] = []
+        results = {value.name for value in self.graph.output}
+        while name not in results and len(readers := self.readers.get(name, [])) == 1:
+            node = readers[0]
+            others = [self.array(operand) for operand in node.input if operand != name]
+            if node.op_type not in (("Mul", "Sub") if steps else ("Cast", "DequantizeLinear")):
+                break
+            if node.op_type == "Cast" and Call(node).attributes["to"] != onnx.TensorProto.FLOAT:
+                break
+            if len(others) != len(node.input) - 1 or any(array is None or array.size != 1 for array in others):
+                break
+            steps.append(node)
+            name = node.output[0]
+        return steps
 
     def make_real(self, combining: Sequence[Any], product: str, scale: str) -> None:
         """Let nodes combine reals: what joins a product as a term is cast, and scaled as the product is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -152,12 +153,31 @@ STAYS: dict[str, tuple[Case, str]] = {
     "cosines and sines": (stem(np.concatenate([waves(np.cos), -waves(np.sin)])), "waves"),
     "bands": (product(bands(20, 128).T), "bands"),
 }
+STAYS |= {
+    f"{number:.6g}": (guarded(node("Mul", ["s", "c"], ["y"]), number=number), "a round number by itself")
+    for number in (
+        -2.0,
+        0.5,
+        1e-3,
+        1.702,
+        0.044715,
+        1 / 255,
+        1 / 127.5,
+        math.tau,
+        8**-0.5,
+        768**-0.5,
+        (2 / math.pi) ** 0.5,
+    )
+}
 LEARNS: dict[str, Case] = {
-    "an addend": guarded(node("Add", ["s", "c"], ["y"])),
-    "a large addend": guarded(node("Add", ["s", "c"], ["g"]), node("Log", ["g"], ["y"]), number=0.5),
-    "a scale": guarded(node("Mul", ["s", "c"], ["y"]), number=1e-3),
+    "an addend": guarded(node("Add", ["s", "c"], ["y"]), number=0.00831072),
+    "a large addend": guarded(node("Add", ["s", "c"], ["g"]), node("Log", ["g"], ["y"]), number=0.5103926),
+    "a scale": guarded(node("Mul", ["s", "c"], ["y"]), number=2.659271),
+    "a slope that has an axis": elementwise("Mul", np.asarray([0.25])),
     "filters that have learned": stem(torch.nn.init.orthogonal_(torch.empty(33, LENGTH)).numpy()),
-    "a scale of a few channels behind a layer": guarded(node("Relu", ["s"], ["r"]), node("Mul", ["r", "c"], ["y"])),
+    "a scale of a few channels behind a layer": guarded(
+        node("Relu", ["s"], ["r"]), node("Mul", ["r", "c"], ["y"]), number=1.013872
+    ),
     "a scale of many features": (
         [node("Mul", ["x", "c"], ["h"]), node("MatMul", ["h", "w"], ["y"])],
         ROWS,

@@ -289,7 +289,7 @@ def test_what_is_computed_from_parameters_is_computed_in_the_step() -> None:
 
 def test_a_bound_that_others_read_too_cannot_learn_and_the_remedy_fits() -> None:
     nodes = [node("Clip", ["x", "low"], ["a"]), node("Mul", ["a", "low"], ["y"])]
-    graph = imported(model_of(nodes, ROWS, initializers={"low": np.asarray(0.5, np.float32)}))
+    graph = imported(model_of(nodes, ROWS, initializers={"low": np.asarray(0.5103926, np.float32)}))
     assert "model.fixed_parameters" in [warning.code for warning in graph.warnings]
     with pytest.raises(PlanError, match=r"^plan\.preset: low .*'make_a' \(Clip\)"):
         resolve_plan(graph, SparsePlan.of_preset("full"))
