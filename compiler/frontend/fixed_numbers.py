@@ -21,7 +21,7 @@ from compiler.frontend.number_patterns import (
     hides,
     is_mask,
     is_repeated_filter,
-    is_round,
+    is_round_number,
 )
 from compiler.graph import Array, Graph, Node
 from compiler.ops import WEIGHTED
@@ -86,16 +86,12 @@ def _reason(around: _Surroundings, value: Value, array: Array) -> str:
         return "scales or shifts the data before any layer, as a normalisation of inputs does"
     if array.size == 1:
         number = float(array.reshape(-1)[0])
-        return _small(value, abs(number), around.readers) or _single(number, array.ndim)
+        formula = f"{number:g} is a round number by itself, as a formula has them" if is_round_number(array) else ""
+        return _small(value, abs(number), around.readers) or formula
     if not array.size or (array == array.reshape(-1)[0]).all():
         return ""
     readers = {node.op for node in _readers(around, value)}
     return next((reason for matches, reason, others in _PATTERNS if readers.isdisjoint(others) and matches(array)), "")
-
-
-def _single(number: float, rank: int) -> str:
-    """A number without axes, which biases and slopes have, as an author writes it and as no training leaves it."""
-    return f"{number:g} is a round number by itself, as a formula has them" if rank == 0 and is_round(number) else ""
 
 
 def _readers(around: _Surroundings, value: Value) -> list[Node]:

@@ -43,7 +43,12 @@ def _spread(array: Array) -> Array:
     return array.reshape(-1)[:: max(1, array.size // FIRST)]
 
 
-def is_round(number: float) -> bool:
+def is_round_number(array: Array) -> bool:
+    """One without axes, which biases and slopes have, as an author writes it and as no training leaves it."""
+    return array.ndim == 0 and _is_round(float(array))
+
+
+def _is_round(number: float) -> bool:
     """A number of few digits, or its inverse, root or multiple of pi, as formulas hold: 255, 0.044715, 2**0.5."""
     if number == 0 or not math.isfinite(number) or not 1e-12 < abs(number) < 1e12:
         return True

@@ -39,6 +39,21 @@ TIMES: Mapping[str, tuple[Sequence[onnx.NodeProto], Mapping[str, Array]]] = {
         ],
         {"w": BYTES, "s": SCALES, "z": np.asarray(2, np.float32)},
     ),
+    "by other arithmetic": (
+        [
+            helper.make_node("Cast", ["w"], ["f"], to=1),
+            helper.make_node("Div", ["f", "s"], ["g"]),
+            helper.make_node("Add", ["g", "z"], ["wd"]),
+        ],
+        {"w": BYTES, "s": 1 / SCALES, "z": np.asarray(2, np.float32)},
+    ),
+    "transposed before": (
+        [
+            helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+            helper.make_node("DequantizeLinear", ["t", "s"], ["wd"], axis=1),
+        ],
+        {"w": BYTES.T, "s": SCALES},
+    ),
 }
 
 
@@ -185,41 +200,91 @@ def test_those_of_a_branch_are_frozen_and_counted() -> None:
     assert messages == ["12 weights in int8 are frozen: they lie in a branch, a function or a data file"]
 
 
-ROWS: Mapping[str, Sequence[onnx.NodeProto]] = {
-    "by one scale": [helper.make_node("DequantizeLinear", ["rows", "s", "z"], ["r"])],
-    "by arithmetic": [
-        helper.make_node("Cast", ["rows"], ["f"], to=1),
-        helper.make_node("Sub", ["f", "zf"], ["g"]),
-        helper.make_node("Mul", ["s", "g"], ["r"]),
-    ],
+ROWS: Mapping[str, tuple[Sequence[onnx.NodeProto], Mapping[str, Array]]] = {
+    "by one scale": (
+        [helper.make_node("DequantizeLinear", ["rows", "s", "z"], ["r"])],
+        {"s": SCALES[0], "z": np.asarray(3, np.int8)},
+    ),
+    "by arithmetic": (
+        [
+            helper.make_node("Cast", ["rows"], ["f"], to=1),
+            helper.make_node("Sub", ["f", "z"], ["g"]),
+            helper.make_node("Mul", ["s", "g"], ["r"]),
+        ],
+        {"s": SCALES[0], "z": np.asarray(3, np.float32)},
+    ),
+    "by a scale for each row": (
+        [
+            helper.make_node("Cast", ["rows"], ["f"], to=1),
+            helper.make_node("Gather", ["z", "x"], ["zero"]),
+            helper.make_node("Sub", ["f", "zero"], ["g"]),
+            helper.make_node("Gather", ["s", "x"], ["scale"]),
+            helper.make_node("Mul", ["g", "scale"], ["r"]),
+        ],
+        {"s": np.full((4, 1), SCALES[0]), "z": np.full((4, 1), 3, np.float32)},
+    ),
 }
+
+
+def file_of(nodes: Sequence[onnx.NodeProto], x: onnx.ValueInfoProto, stored: Mapping[str, Array]) -> bytes:
+    graph = helper.make_graph(
+        list(nodes),
+        "net",
+        [x],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(np.asarray(array), tensor) for tensor, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def after_a_step(model: bytes, x: Array, answer: Array, *, learns: bool) -> Array:
+    """The trained file's output, where one step began with a loss of 1 and the file's 12 weights were counted."""
+    spec = {"batch": 8, "loss": {"kind": "mse"}, "optimizer": {"learning_rate": 0.1}}
+    spec |= {"quantized": "dequantize"} if learns else {}
+    tuned = pockfarm.fine_tune(model, None, {"x": x, "y": answer + 1}, spec=spec, steps=1)
+    assert tuned.losses[0] == pytest.approx(1.0, rel=1e-5)
+    assert len(tuned.changed) == (2 if learns else 1)
+    (warning,) = [warning for warning in tuned.warnings if warning.code == "model.eight_bits"]
+    assert warning.message.startswith("12 weights ")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(tuned.onnx, options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(["y"], {"x": x})[0])
 
 
 @pytest.mark.parametrize("learns", [False, True])
 @pytest.mark.parametrize("name", ROWS)
 def test_an_embedding_in_eight_bits_is_a_weight_in_eight_bits(name: str, *, learns: bool) -> None:
-    stored = {"w": BYTES, "s": SCALES[0], "b": np.zeros(3, np.float32)}
-    zero = {"z": np.asarray(3, np.int8)} if name == "by one scale" else {"zf": np.asarray(3, np.float32)}
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["w", "x"], ["rows"]), *ROWS[name], helper.make_node("Add", ["r", "b"], ["y"])],
-        "net",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.INT64, ["N", 2])],
-        [helper.make_tensor_value_info("y", 1, None)],
-        [numpy_helper.from_array(np.asarray(array), tensor) for tensor, array in {**stored, **zero}.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    steps, stored = ROWS[name]
+    nodes = [helper.make_node("Gather", ["w", "x"], ["rows"]), *steps, helper.make_node("Add", ["r", "b"], ["y"])]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.INT64, ["N", 2])
     ids = RANDOM.integers(0, 4, (8, 2))
     answer = (BYTES[ids].astype(np.float32) - 3) * SCALES[0]
-    spec = {"batch": 8, "loss": {"kind": "mse"}, "optimizer": {"learning_rate": 0.1}}
-    spec |= {"quantized": "dequantize"} if learns else {}
-    tuned = pockfarm.fine_tune(model, None, {"x": ids, "y": answer + 1}, spec=spec, steps=1)
-    assert tuned.losses[0] == pytest.approx(1.0, rel=1e-5)
-    assert len(tuned.changed) == (2 if learns else 1)
-    (warning,) = [warning for warning in tuned.warnings if warning.code == "model.eight_bits"]
-    assert warning.message.startswith("12 weights ")
+    model = file_of(nodes, x, {"w": BYTES, "b": np.zeros(3, np.float32), **stored})
+    after = after_a_step(model, ids, answer, learns=learns)
     gradient = np.full(answer.shape, -2 / answer.size)
     rows = np.zeros((4, 3))
     np.add.at(rows, ids.reshape(-1), gradient.reshape(-1, 3))
     expected = answer - 0.1 * gradient.sum((0, 1)) - (0.1 * rows[ids] if learns else 0)
-    session = onnxruntime.InferenceSession(tuned.onnx, providers=["CPUExecutionProvider"])
-    np.testing.assert_allclose(session.run(["y"], {"x": ids})[0], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_scale_behind_a_product_is_the_weights(*, turned: bool, learns: bool) -> None:
+    """It is no parameter: a step on what is in units of bytes would lead far away."""
+    nodes = [
+        helper.make_node("Cast", ["w"], ["f"], to=1),
+        *([helper.make_node("Transpose", ["f"], ["t"])] if turned else []),
+        helper.make_node("MatMul", ["x", "t" if turned else "f"], ["p"]),
+        helper.make_node("Mul", ["p", "s"], ["h"]),
+        helper.make_node("Add", ["h", "b"], ["y"]),
+    ]
+    stored = {"w": BYTES.T if turned else BYTES, "s": SCALES, "b": np.zeros(3, np.float32)}
+    answer = X @ (BYTES * SCALES)
+    x = helper.make_tensor_value_info("x", 1, ["N", 4])
+    after = after_a_step(file_of(nodes, x, stored), X, answer, learns=learns)
+    gradient = np.full(answer.shape, -2 / answer.size)
+    expected = answer - 0.1 * gradient.sum(0) - (0.1 * X @ (X.T @ gradient) if learns else 0)
+    np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-5)

@@ -16,6 +16,7 @@ from compiler.element_types import holds_reals
 from compiler.frontend.file.added import is_infinite_mask
 from compiler.frontend.file.source import SourceModel, SourceNode, free_name
 from compiler.frontend.file.torch_record import UNOPTIMIZED
+from compiler.frontend.number_patterns import is_round_number
 from compiler.graph import Array
 from compiler.warnings import CompileWarning, few_of
 
@@ -306,8 +307,9 @@ def _tell_of_unclear(source: SourceModel) -> SourceModel:
     shared = [name for name in trained if times[name] > 1 and _is_fill(source.initializers[name])]
     # A convolution's weight is computed where a BatchNorm was folded into it: that is told elsewhere.
     computed = [name for name in trained if is_made_up(name) and not name.startswith("onnx::Conv")]
-    numbers = [name for name in trained if source.initializers[name].size == 1 and not _PARAMETER.search(name)]
     unlike = [name for name in trained if not is_made_up(name) and not _PARAMETER.search(name)]
+    unlike = [name for name in unlike if not is_round_number(source.initializers[name])]  # presets leave it out
+    numbers = [name for name in unlike if source.initializers[name].size == 1]
     doubtful = unlike if source.producer == "pytorch" else numbers
     if shared:
         what = "several nodes read this vector of equal elements: it learns as one parameter"

@@ -1,7 +1,8 @@
 """Weights that a file stores in eight bits and scales to real numbers: Constants of what they stand for.
 
 Rewrites, in the protobuf: the last node of what makes real numbers of a stored tensor of whole numbers of eight bits,
-by DequantizeLinear or by Cast, Sub and Mul with stored tensors -> a Constant of its result, under the same name.
+transposed or not, by DequantizeLinear or by Cast and arithmetic with stored tensors -> a Constant of its result, under
+the same name.
 Requires: a result of as many elements as the tensor. Ensures: a file is read, and written back, in one form.
 """
 
@@ -22,6 +23,7 @@ from compiler.graph import Array
 _EIGHT_BITS = ("int4", "int8", "uint4", "uint8")
 _SCALED = (*_EIGHT_BITS, "int16", "int32", "uint16")
 """What DequantizeLinear scales: biases are stored wider than weights."""
+_STARTS = ("Cast", "Transpose")
 _Attributes = Mapping[str, Any]
 
 
@@ -50,7 +52,8 @@ def dequantize(graph: Any, only: Collection[str] | None = None) -> dict[str, int
             arrays[node.output[0]], places[node.output[0]] = result, position
     read = {name for node in graph.node if places.keys().isdisjoint(node.output) for name in node.input}
     inner = {name for position in places.values() for name in graph.node[position].input}
-    ends = {name: places[name] for name in arrays if name in read or name not in inner}
+    reals = [name for name, array in arrays.items() if array.dtype == np.float32]
+    ends = {name: places[name] for name in reals if name in read or name not in inner}
     if only is not None:
         ends = {name: position for name, position in ends.items() if name in only}
     for name, position in ends.items():
@@ -101,7 +104,7 @@ def _result(node: Any, operands: Sequence[Array | None], start: Array | None) ->
     if rule is None or len(arrays) != len(operands):
         return None
     if start is None:
-        types = _SCALED if node.op_type == "DequantizeLinear" else _EIGHT_BITS if node.op_type == "Cast" else ()
+        types = _SCALED if node.op_type == "DequantizeLinear" else _EIGHT_BITS if node.op_type in _STARTS else ()
         if str(arrays[0].dtype) not in types:
             return None
         start = arrays[0]
@@ -110,6 +113,11 @@ def _result(node: Any, operands: Sequence[Array | None], start: Array | None) ->
     except (ValueError, TypeError, IndexError, ArithmeticError):  # operands that make no sense: the import refuses them
         return None
     return result if result is not None and result.size == start.size else None
+
+
+def _transposed(operands: list[Array], attributes: _Attributes) -> Array | None:
+    """Of whole numbers alone: what is real already has its end before."""
+    return None if operands[0].dtype == np.float32 else operands[0].transpose(attributes.get("perm"))
 
 
 def _cast(operands: list[Array], attributes: _Attributes) -> Array | None:
@@ -157,8 +165,11 @@ def _elementwise(function: Callable[[Array, Array], Array]) -> Callable[[list[Ar
 
 
 _RULES: Mapping[str, Callable[[list[Array], _Attributes], Array | None]] = {
+    "Add": _elementwise(np.add),
     "Cast": _cast,
     "DequantizeLinear": _scaled,
+    "Div": _elementwise(np.divide),
     "Mul": _elementwise(np.multiply),
     "Sub": _elementwise(np.subtract),
+    "Transpose": _transposed,
 }

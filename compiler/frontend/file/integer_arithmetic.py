@@ -10,14 +10,15 @@ Source: the standard's definitions, and ONNX Runtime's `ContribOperators.md` for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 
-from compiler.frontend.file.integer_nodes import Call, Rule, Triple, Writer, make_identity
+from compiler.frontend.file.integer_nodes import Call, Rule, Triple, Writer, make_identity, names_read, operands_of
 from compiler.frontend.file.source import free_name
+from compiler.graph import Array
 
 _VENDOR = "com.microsoft"
 
@@ -38,16 +39,27 @@ def spell_out(graph: Any) -> SpelledOut:
     """Rewrite a graph (protobuf) in place."""
     if not has_integer_arithmetic(graph):
         return SpelledOut()
-    writer = Writer(graph)
+    writer, read = Writer(graph), set(names_read(graph))
     for node in list(graph.node):
         rule = RULES.get((node.domain, node.op_type))
         if rule is None or not writer.try_rule(rule, Call(node)):
             writer.nodes += [*writer.before.get(node.output[0], ()), node] if node.output else [node]
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in writer.nodes]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in _still_read(writer.nodes, graph, read)]
     del graph.node[:]
     graph.node.extend(nodes)
     graph.initializer.extend(writer.tensors)
     return SpelledOut(tuple(dict.fromkeys(writer.remarks)), frozenset(writer.scales))
+
+
+def _still_read(nodes: Sequence[Any], graph: Any, before: Collection[str]) -> list[Any]:
+    """Nodes in their order without those whose results were read before, and are no longer."""
+    needed = {value.name for value in graph.output}
+    remaining: list[Any] = []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.output) or not any(name in before for name in node.output):
+            remaining.append(node)
+            needed.update(operands_of(node))
+    return remaining[::-1]
 
 
 def _linear_conv(writer: Writer, call: Call) -> bool:
@@ -85,7 +97,7 @@ def _integer(op_type: str, scaled_axis: int) -> Rule:
         if chain is None:
             return False
         combining, casts = chain
-        scale = _scale_behind(writer, casts, call.input(1), alone=bool(combining))
+        scale = _scale_behind(writer, casts, call.input(1), lambda array: not combining or array.size == 1)
         writer.make_real(combining, output, scale)
         unit = writer.tensor("one", np.ones((), np.float32))
         x = writer.real(call.input(0), unit, call.input(2))
@@ -96,15 +108,12 @@ def _integer(op_type: str, scaled_axis: int) -> Rule:
     return rule
 
 
-def _scale_behind(writer: Writer, casts: Sequence[Any], weight: str, *, alone: bool) -> str:
-    """The weight's stored scale, taken out of the Mul behind a product; empty unless that is plain.
-
-    `alone`: only if it is one number.
-    """
-    scalings = writer.readers.get(casts[0].output[0], []) if len(casts) == 1 and weight in writer.stored else []
+def _scale_behind(writer: Writer, ends: Sequence[Any], weight: str, fits: Callable[[Array], bool]) -> str:
+    """The weight's stored scale, taken out of the Mul behind the one end of a product; empty where none fits."""
+    scalings = writer.readers.get(ends[0].output[0], []) if len(ends) == 1 and weight in writer.stored else []
     if len(scalings) != 1 or scalings[0].op_type != "Mul":
         return ""
-    factors = [name for name in scalings[0].input if name != casts[0].output[0]]
+    factors = [name for name in scalings[0].input if name != ends[0].output[0]]
     product = scalings[0]
     if len(factors) == 1 and writer.array(factors[0]) is None:
         product = writer.makers.get(factors[0])
@@ -116,7 +125,7 @@ def _scale_behind(writer: Writer, casts: Sequence[Any], weight: str, *, alone: b
         return ""
     scale, array = scales[0]
     writer.scales.add(scale)
-    return "" if alone and array.size != 1 else _taken_out(product, scale)
+    return _taken_out(product, scale) if fits(array) else ""
 
 
 def _taken_out(product: Any, scale: str) -> str:
@@ -246,22 +255,43 @@ def _gather(writer: Writer, call: Call) -> bool:
     The rows come from the real numbers instead, which are a weight in eight bits like others.
     """
     data, rows = call.input(0), call.node.output[0]
-    array = writer.array(data)
-    if array is None or array.dtype.itemsize > 1 or not (steps := writer.scaling_behind(rows)):
+    if writer.stored_bytes(data) is None or not (steps := writer.scaling_behind(call)):
         return False
     scaled = rows
-    for step in steps:
-        operands = [data if name == scaled else name for name in step.input]
-        data = writer.node(step.op_type, operands, label=step.name, **Call(step).attributes)
+    for step, operands in steps:
+        data = writer.node(step.op_type, [name or data for name in operands], label=step.name, **Call(step).attributes)
         make_identity(step, scaled)
         scaled = step.output[0]
     writer.node("Gather", [data, call.input(1)], rows, label=call.node.name, **call.attributes)
     return True
 
 
+def _matmul(writer: Writer, call: Call) -> bool:
+    """MatMul with a stored matrix in eight bits that is cast, or also transposed, before it, and scaled behind it."""
+    weight, kinds = call.input(1), list[str]()
+    while (maker := writer.makers.get(weight)) is not None and maker.op_type in ("Cast", "Transpose"):
+        kinds.append(maker.op_type)
+        weight = maker.input[0]
+    stored = writer.stored_bytes(weight)
+    if stored is None or stored.ndim != 2 or sorted(kinds) not in (["Cast"], ["Cast", "Transpose"]):
+        return False
+    axis = 1 - kinds.count("Transpose")
+    width = stored.shape[axis]
+    scale = _scale_behind(
+        writer, [call.node], weight, lambda array: array.size == max(array.shape[-1:], default=1) in (1, width)
+    )
+    if not scale:
+        return False
+    real = writer.real(weight, scale, "", axis=writer.axis_of(scale, axis))
+    matrix = writer.node("Transpose", [real]) if len(kinds) > 1 else real
+    writer.node("MatMul", [call.input(0), matrix], call.node.output[0], label=call.node.name)
+    return True
+
+
 RULES: Mapping[tuple[str, str], Rule] = {
     ("", "ConvInteger"): _integer("Conv", 0),
     ("", "Gather"): _gather,
+    ("", "MatMul"): _matmul,
     ("", "MatMulInteger"): _integer("MatMul", -1),
     ("", "QLinearConv"): _linear_conv,
     ("", "QLinearMatMul"): _linear_matmul,

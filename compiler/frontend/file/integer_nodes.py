@@ -136,6 +136,11 @@ class Writer:
             return None
         return np.asarray(numpy_helper.to_array(tensor))
 
+    def stored_bytes(self, name: str) -> Array | None:
+        """A stored tensor whose elements have eight bits or fewer; None for others."""
+        array = self.array(name)
+        return array if array is not None and array.dtype.itemsize == 1 and array.dtype != np.bool_ else None
+
     def chain_behind(self, name: str) -> tuple[list[Any], list[Any]] | None:
         """Nodes that combine whole numbers with others, from a product on, and the Casts that make them real.
 
@@ -157,22 +162,37 @@ class Writer:
                     return None
         return combining, casts
 
-    def scaling_behind(self, name: str) -> list[Any]:
-        """Nodes, one behind another, that make a value real and scale or shift it by one stored number each."""
-        steps: list[Any] = []
+    def scaling_behind(self, gather: Call) -> list[tuple[Any, list[str]]]:
+        """Nodes, one behind another, that make gathered rows real, and scale or shift them, by stored numbers.
+
+        Each with what it reads of the whole table: one number for all, or one that is gathered by the same indices.
+        """
+        steps: list[tuple[Any, list[str]]] = []
+        name = gather.node.output[0]
         results = {value.name for value in self.graph.output}
         while name not in results and len(readers := self.readers.get(name, [])) == 1:
             node = readers[0]
-            others = [self.array(operand) for operand in node.input if operand != name]
             if node.op_type not in (("Mul", "Sub") if steps else ("Cast", "DequantizeLinear")):
                 break
             if node.op_type == "Cast" and Call(node).attributes["to"] != onnx.TensorProto.FLOAT:
                 break
-            if len(others) != len(node.input) - 1 or any(array is None or array.size != 1 for array in others):
+            operands = ["" if operand == name else self._of_table(operand, gather) for operand in node.input]
+            if operands.count("") != 1:
                 break
-            steps.append(node)
+            steps.append((node, operands))
             name = node.output[0]
         return steps
+
+    def _of_table(self, name: str, gather: Call) -> str:
+        """A stored number, or the tensor whose rows a value holds as a table's are gathered; else empty."""
+        array = self.array(name)
+        if array is not None:
+            return name if array.size == 1 else ""
+        maker = self.makers.get(name)
+        is_alike = maker is not None and maker.op_type == "Gather" and maker.input[1] == gather.input(1)
+        if not is_alike or Call(maker).attributes != gather.attributes or self.array(maker.input[0]) is None:
+            return ""
+        return str(maker.input[0])
 
     def make_real(self, combining: Sequence[Any], product: str, scale: str) -> None:
         """Let nodes combine reals: what joins a product as a term is cast, and scaled as the product is."""

@@ -122,7 +122,7 @@ def test_bounds_masks_integers_and_constant_nodes_are_constants() -> None:
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1)])
 @pytest.mark.parametrize("op_type", ["Mul", "Add", "Sub", "Div"])
 def test_a_one_element_initializer_is_a_parameter_in_its_own_shape(shape: tuple[int, ...], op_type: str) -> None:
-    stored = {"temperature": np.full(shape, 1.5, np.float32)}
+    stored = {"temperature": np.full(shape, 1.5134218, np.float32)}
     model = model_of([node(op_type, ["x", "temperature"], ["y"])], ROWS, initializers=stored)
     graph = imported(model)
     _round_trips(graph, stored)
