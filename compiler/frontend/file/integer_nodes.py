@@ -189,10 +189,10 @@ class Writer:
         if array is not None:
             return name if array.size == 1 else ""
         maker = self.makers.get(name)
-        is_alike = maker is not None and maker.op_type == "Gather" and maker.input[1] == gather.input(1)
-        if not is_alike or Call(maker).attributes != gather.attributes or self.array(maker.input[0]) is None:
+        if maker is None or maker.op_type != "Gather" or maker.input[1] != gather.input(1):
             return ""
-        return str(maker.input[0])
+        table = str(maker.input[0])
+        return table if Call(maker).attributes == gather.attributes and self.array(table) is not None else ""
 
     def make_real(self, combining: Sequence[Any], product: str, scale: str) -> None:
         """Let nodes combine reals: what joins a product as a term is cast, and scaled as the product is."""
