@@ -38,8 +38,9 @@ def _dft(call: Call) -> Operand:
 
 
 def _stft(call: Call) -> Operand:
-    """The transform of overlapping frames, each times a window."""
-    shape, parts = _signal(call)
+    """The transform of overlapping frames, each times a window. A signal of two axes is real, as to ONNX Runtime."""
+    call.require_dtype(0, REAL)
+    shape, parts = ((*call.shape(0), 1), 1) if call.rank(0) == 2 else _signal(call)
     onesided = bool(call.attributes.integer("onesided", 1)) and parts == 1
     step = _number(call, 1, "the step", 0)
     window = call.shape(2)[0] if call.has(2) and call.rank(2) == 1 else shape[1] if len(shape) == 3 else 0

@@ -21,3 +21,4 @@ def cases() -> Iterator[Case]:
     signal = (F, (2, 20, 1))
     yield Case("STFT", (signal, np.asarray(4), floats(8)))
     yield Case("STFT", (signal, np.asarray(3), None, np.asarray(6)), {"onesided": 0}, label="whole")
+    yield Case("STFT", ((F, (2, 20)), np.asarray(4), floats(8)), label="of two axes")
