@@ -281,7 +281,7 @@ def test_a_scale_behind_a_product_is_the_weights(*, turned: bool, learns: bool) 
         helper.make_node("Mul", ["p", "s"], ["h"]),
         helper.make_node("Add", ["h", "b"], ["y"]),
     ]
-    stored = {"w": BYTES.T if turned else BYTES, "s": SCALES, "b": np.zeros(3, np.float32)}
+    stored: dict[str, Array] = {"w": BYTES.T if turned else BYTES, "s": SCALES, "b": np.zeros(3, np.float32)}
     answer = X @ (BYTES * SCALES)
     x = helper.make_tensor_value_info("x", 1, ["N", 4])
     after = after_a_step(file_of(nodes, x, stored), X, answer, learns=learns)
