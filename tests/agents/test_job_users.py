@@ -12,9 +12,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from device_agents.job.users import JobUsers, borrowed, processes
+from device_agents.job.users import borrowed, processes
+from tests.job_users import job_users
 
-USERS = JobUsers(1_900_001_000, 1_900_001_001)
+USERS = job_users(2)
 SLEEPER = ["sleep", "600"]
 AGENT = """
 import subprocess, sys

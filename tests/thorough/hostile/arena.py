@@ -20,10 +20,11 @@ from device_agents.job.users import JobUsers, processes
 from tests.agents.conftest import ROOT, npz
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import archive, manifest
+from tests.job_users import job_users
 from tests.thorough.hostile.behaviours import FORBIDDEN, OF_THE_EMULATOR, OK, SLOW, SOURCE, Behaviour
 from tests.waiting import HANG_S, until
 
-USERS = JobUsers(1_900_000_100, 1_900_000_103)
+USERS = job_users(4)
 PLAIN_USER = 65534
 SECRET = b"what only the agent may know"
 LIMITS = p.Limits(run_s=60, memory_bytes=96 << 20, disk_bytes=48 << 20)
