@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from device_agents.wire import PowerRange
 
 TOOL_TIMEOUT_S = 2.0
 """`vcgencmd` is known to hang when the firmware is busy; no tool is worth more than this."""
+
+
+COLDEST_C = -40.0
+SLOWEST_HZ, FASTEST_HZ = 1.5e7, 9.9e9
+"""Of a CPU's clock: apart by less than a factor of a thousand, so that a number fits one unit."""
 
 
 def run_tool(argv: Sequence[str], timeout_s: float) -> str | None:
@@ -27,6 +34,14 @@ def run_tool(argv: Sequence[str], timeout_s: float) -> str | None:
 
 
 @dataclass(frozen=True)
+class Counter:
+    """Energy since some moment, in millijoules: its differences count. Behind `range_mj`, if told, it begins anew."""
+
+    value_mj: float
+    range_mj: float | None = None
+
+
+@dataclass(frozen=True)
 class Reading:
     """One look at the sensors. None: no such sensor, or it did not answer."""
 
@@ -34,10 +49,30 @@ class Reading:
     frequency_hz: float | None = None
     throttled: bool | None = None
     power_mw: float | None = None
-    energy_mj: float | None = None
-    """A counter that only grows (differences are energy)."""
-    energy_sensor: str | None = None
-    """What `energy_mj`, or else `power_mw`, was read from."""
+    power_sensor: str | None = None
+    """What `power_mw` was read from."""
+    counters: Mapping[str, Counter] = field(default_factory=dict)
+    """Energy counters that add up to the board's, by name: `rapl package-0`."""
+    notes: tuple[str, ...] = ()
+    """Why a sensor that is there gave nothing, or in which unit its number was read."""
+
+
+UNITS = (1.0, 1e3, 1e6, 1e-3)
+"""Times a power may be told in: right, milliampere or millivolt taken for a millionth, both of them, or microwatt."""
+
+
+def with_possible_power(reading: Reading, bounds: PowerRange) -> Reading:
+    """The reading with a power that such a board draws: in its unit, in another if only that one fits, or none."""
+    power_mw = reading.power_mw
+    if power_mw is None or bounds.least_mw <= power_mw <= bounds.most_mw:
+        return reading
+    fitting = [unit for unit in UNITS if bounds.least_mw <= power_mw * unit <= bounds.most_mw]
+    between = f"between {bounds.least_mw:,.0f} and {bounds.most_mw:,.0f} mW"
+    if len(fitting) != 1 or not bounds.least_mw:
+        note = f"{reading.power_sensor} tells {power_mw:,.4g} mW, and such a board draws {between}: left out"
+        return replace(reading, power_mw=None, power_sensor=None, notes=(*reading.notes, note))
+    note = f"{reading.power_sensor} is read times {fitting[0]:,g}: such a board draws {between}"
+    return replace(reading, power_mw=power_mw * fitting[0], notes=(*reading.notes, note))
 
 
 @dataclass(frozen=True)
@@ -74,28 +109,48 @@ class Board:
 
 
 def hottest_c(board: Board, wanted: str) -> float | None:
-    """The hottest thermal zone whose type matches the pattern `wanted` (sysfs gives millidegrees Celsius).
+    """The hottest thermal zone whose type matches the pattern `wanted`.
 
     Source: Documentation/driver-api/thermal/sysfs-api.rst of the Linux kernel.
     """
-    temperatures = []
-    for zone in board.folders("/sys/class/thermal/thermal_zone*"):
-        value = board.number(f"{zone}/temp")
-        if value is not None and re.search(wanted, board.text(f"{zone}/type") or "", re.IGNORECASE):
-            temperatures.append(value / 1000)
+    values = [
+        board.number(f"{zone}/temp")
+        for zone in board.folders("/sys/class/thermal/thermal_zone*")
+        if re.search(wanted, board.text(f"{zone}/type") or "", re.IGNORECASE)
+    ]
+    temperatures = [celsius for value in values if value is not None and (celsius := to_celsius(value)) is not None]
     return max(temperatures) if temperatures else None
 
 
+def to_celsius(value: float) -> float | None:
+    """A thermal zone's number in degrees: sysfs gives thousandths; some drivers give tenths or degrees.
+
+    None for 0, which is what a sensor without power gives, and for what no board has in any of these units.
+    """
+    size = abs(value)
+    for divisor, least, most in ((1, 1, 150), (10, 151, 1500), (1000, 1501, 150_000)):
+        if least <= size <= most:
+            celsius = value / divisor
+            return celsius if celsius >= COLDEST_C else None
+    return None
+
+
+def to_hertz(value: float) -> float | None:
+    """cpufreq's number in hertz: sysfs gives kHz; some drivers give MHz or Hz. None for what is no clock of a CPU."""
+    hertz = [value * factor for factor in (1e6, 1e3, 1.0) if SLOWEST_HZ <= value * factor <= FASTEST_HZ]
+    return hertz[0] if len(hertz) == 1 else None
+
+
 def mean_frequency_hz(board: Board) -> float | None:
-    """Mean over the CPUs of cpufreq's `scaling_cur_freq` (kHz). None where the kernel has no cpufreq driver.
+    """Mean over the CPUs of cpufreq's `scaling_cur_freq`. None where the kernel has no cpufreq driver.
 
     Source: Documentation/admin-guide/pm/cpufreq.rst.
     """
     values = [
         board.number(f"{cpu}/cpufreq/scaling_cur_freq") for cpu in board.folders("/sys/devices/system/cpu/cpu[0-9]*")
     ]
-    known = [value for value in values if value is not None]
-    return 1000.0 * sum(known) / len(known) if known else None
+    clocks = [hertz for value in values if value is not None and (hertz := to_hertz(value)) is not None]
+    return sum(clocks) / len(clocks) if clocks else None
 
 
 def is_cooling_cpu(board: Board) -> bool | None:

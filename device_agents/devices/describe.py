@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from device_agents import AGENT_VERSION
-from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading
+from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading, with_possible_power
 from device_agents.devices.accelerator import Accelerator, engine_targets
 from device_agents.devices.emulated import EMULATED_BOARDS, working_runner
 from device_agents.devices.host import (
@@ -22,7 +22,7 @@ from device_agents.devices.host import (
     x86_targets,
 )
 from device_agents.errors import EnrolmentError
-from device_agents.wire import DeviceDescription, MeasurementClass
+from device_agents.wire import DeviceDescription, MeasurementClass, PowerRange, power_range
 
 NO_FACTS: Mapping[str, str] = {}
 TIMED_MODES = ("compare", "sustained")
@@ -43,8 +43,15 @@ class Device:
     def is_emulated(self) -> bool:
         return self.description.measurement_class == "emulated"
 
+    @property
+    def power_range(self) -> PowerRange | None:
+        """What it can draw; None if it is emulated."""
+        return power_range(self.description.device_class, self.description.measurement_class)
+
     def read(self) -> Reading:
-        return self.kind.read(self.board)
+        """One look at the sensors; a power that no such board draws is read in another unit, or left out."""
+        reading = self.kind.read(self.board)
+        return with_possible_power(reading, self.power_range) if self.power_range is not None else reading
 
 
 def describe_device(
@@ -151,7 +158,7 @@ def _sensors(reading: Reading) -> tuple[str, ...]:
         "frequency": reading.frequency_hz,
         "throttling": reading.throttled,
         "power": reading.power_mw,
-        "energy": reading.energy_mj,
+        "energy": reading.counters or None,
     }
     return tuple(name for name, value in present.items() if value is not None)
 

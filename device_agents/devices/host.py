@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import re
 
-from device_agents.devices.board import Board, Reading, hottest_c, is_cooling_cpu, mean_frequency_hz
+from device_agents.devices.board import Board, Counter, Reading, hottest_c, is_cooling_cpu, mean_frequency_hz
 from device_agents.devices.kind import DeviceKind
 
 _CPU_ZONES = r"cpu|x86_pkg_temp|acpitz|soc|coretemp"
@@ -94,26 +94,23 @@ def max_frequency(board: Board) -> dict[str, str]:
     return {"max_frequency_hz": str(1000 * max(known))} if known else {}
 
 
-def energy_counter_mj(board: Board) -> tuple[float, str] | None:
-    """The sum of the readable RAPL package counters, and what was read."""
-    total_mj = 0.0
-    names: list[str] = []
+def energy_counters(board: Board) -> dict[str, Counter]:
+    """The readable RAPL package counters, each with the range after which it begins anew."""
+    counters: dict[str, Counter] = {}
     for zone in board.folders("/sys/class/powercap/intel-rapl:*"):
         name = board.text(f"{zone}/name") or ""
-        value = board.number(f"{zone}/energy_uj")
-        if value is not None and name.startswith("package"):
-            total_mj, names = total_mj + value / 1000, [*names, name]
-    return (total_mj, f"rapl {' '.join(names)}") if names else None
+        value, highest = board.number(f"{zone}/energy_uj"), board.number(f"{zone}/max_energy_range_uj")
+        if value is not None and value >= 0 and name.startswith("package"):
+            counters[f"rapl {name}"] = Counter(value / 1000, highest / 1000 if highest else None)
+    return counters
 
 
 def read(board: Board) -> Reading:
-    energy = energy_counter_mj(board)
     return Reading(
         temperature_c=hottest_c(board, _CPU_ZONES),
         frequency_hz=mean_frequency_hz(board),
         throttled=is_cooling_cpu(board),
-        energy_mj=energy[0] if energy else None,
-        energy_sensor=energy[1] if energy else None,
+        counters=energy_counters(board),
     )
 
 

@@ -83,7 +83,7 @@ def read(board: Board) -> Reading:
         frequency_hz=mean_frequency_hz(board),
         throttled=is_cooling_cpu(board),
         power_mw=power[0] if power else None,
-        energy_sensor=power[1] if power else None,
+        power_sensor=power[1] if power else None,
     )
 
 

@@ -67,7 +67,7 @@ def read(board: Board) -> Reading:
         frequency_hz=mean_frequency_hz(board),
         throttled=bool(bits & _NOW_BITS) if bits is not None else _is_under_voltage(board),
         power_mw=power_mw,
-        energy_sensor="pmic rails" if power_mw is not None else None,
+        power_sensor="pmic rails" if power_mw is not None else None,
     )
 
 

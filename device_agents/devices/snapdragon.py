@@ -67,7 +67,7 @@ def read(board: Board) -> Reading:
         frequency_hz=mean_frequency_hz(board),
         throttled=status >= 1 if status is not None else is_cooling_cpu(board),
         power_mw=power_mw,
-        energy_sensor="battery" if power_mw is not None else None,
+        power_sensor="battery" if power_mw is not None else None,
     )
 
 

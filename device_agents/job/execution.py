@@ -68,7 +68,8 @@ class Execution:
         self._notify = notify
         self._identity = identity
         self._keeper: CheckpointKeeper | None = None
-        self._sampler = Sampler(device.read)
+        bounds = device.power_range
+        self._sampler = Sampler(device.read, most_mw=bounds.most_mw if bounds is not None else 0.0)
         self._processes = Processes(job, device, sandbox, self.findings, sampler=self._sampler, notify=notify,
                                     should_stop=should_stop, name=name)  # fmt: skip
 

@@ -10,8 +10,8 @@ from device_agents.job.comparison import ComparisonFindings
 from device_agents.job.output import KeptOutput
 from device_agents.job.sustained import SustainedFindings
 from device_agents.job.training import TrainingFindings
+from device_agents.measure.energy import EnergyUse
 from device_agents.measure.measurement import judge, measure
-from device_agents.measure.sampler import EnergyUse
 from device_agents.measure.tuning import Trial, tuned
 from device_agents.wire import (
     Block,
@@ -75,7 +75,7 @@ class Findings:
         """Mean power while steps ran, times the median step, or the time for each of those that were sustained."""
         measurement, use = self.measurement(), self.energy_use
         sustained = self.sustained.report() if self.sustained else None
-        if use is None or (measurement is None and sustained is None):
+        if use is None or use.total_mj is None or (measurement is None and sustained is None):
             return None
         step_s = measurement.median_us * 1e-6 if measurement else sustained.step_s if sustained else 0.0
         return Energy(use.total_mj, use.total_mj / use.seconds * step_s, use.sensor)
@@ -139,6 +139,7 @@ class Findings:
             evaluation_after=self.evaluation_after,
             memory=self.memory,
             energy=self.energy(),
+            energy_notes=self.energy_use.notes or None if self.energy_use else None,
             device_states=self.states,
             verdict=self.verdict(),
             tuning=self.tuning(trials),

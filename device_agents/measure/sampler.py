@@ -10,10 +10,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from device_agents.devices import Reading
+from device_agents.measure.energy import EnergyMeter, EnergyUse
 from device_agents.wire import DeviceState
 
 INTERVAL_S = 0.2
@@ -23,24 +24,18 @@ MAX_CLOCK = 1 << 19
 _TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
 
 
-@dataclass(frozen=True)
-class EnergyUse:
-    """Energy and the time it covers."""
-
-    total_mj: float
-    seconds: float
-    sensor: str
-
-
 class Sampler:
-    """Samples `read` every `INTERVAL_S` until closed. Safe to use from one other thread."""
+    """Samples `read` every `INTERVAL_S` until closed, of a board that draws at most `most_mw`.
 
-    def __init__(self, read: Callable[[], Reading], *, interval_s: float = INTERVAL_S) -> None:
+    Safe to use from one other thread.
+    """
+
+    def __init__(self, read: Callable[[], Reading], *, most_mw: float, interval_s: float = INTERVAL_S) -> None:
         self._read = read
         self._interval_s = interval_s
         self._lock = threading.Lock()
         self._states = StateLog()
-        self._energy = EnergyMeter()
+        self._energy = EnergyMeter(most_mw)
         self._load = LoadMeter()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -79,7 +74,7 @@ class Sampler:
             return tuple(self._states.clock)
 
     def energy(self) -> EnergyUse | None:
-        """Energy of the measured parts; None without a sensor, or when its counter wrapped."""
+        """Energy of the measured parts; None without a sensor."""
         with self._lock:
             return self._energy.use()
 
@@ -133,39 +128,6 @@ class StateLog:
 def _merged(kept: DeviceState, thinned_out: DeviceState) -> DeviceState:
     """A sample that is left out must not hide that the board throttled."""
     return replace(kept, throttled=True) if thinned_out.throttled else kept
-
-
-class EnergyMeter:
-    """Adds up a growing counter, or integrates power (trapezoids), while it is on."""
-
-    def __init__(self) -> None:
-        self.is_on = False
-        self._last: tuple[float, Reading] | None = None
-        self._total_mj = 0.0
-        self._seconds = 0.0
-        self._sensor: str | None = None
-        self._is_broken = False
-
-    def add(self, reading: Reading, now_s: float) -> None:
-        last, self._last = self._last, (now_s, reading) if self.is_on else None
-        if last is None:
-            return
-        span_s, before = now_s - last[0], last[1]
-        if reading.energy_mj is not None and before.energy_mj is not None:
-            gained_mj = reading.energy_mj - before.energy_mj
-            self._is_broken = self._is_broken or gained_mj < 0
-        elif reading.power_mw is not None and before.power_mw is not None:
-            gained_mj = span_s * (reading.power_mw + before.power_mw) / 2
-        else:
-            return
-        self._total_mj += gained_mj
-        self._seconds += span_s
-        self._sensor = reading.energy_sensor or "unnamed"
-
-    def use(self) -> EnergyUse | None:
-        if self._sensor is None or self._is_broken or self._seconds <= 0:
-            return None
-        return EnergyUse(self._total_mj, self._seconds, self._sensor)
 
 
 class LoadMeter:

@@ -90,6 +90,7 @@ from device_agents.wire.paths import (
     attempt_path,
 )
 from device_agents.wire.plausibility import check_plausible, impossible_energy
+from device_agents.wire.power import PowerRange, power_range
 from device_agents.wire.progress import (
     HEARTBEAT_INTERVAL_S,
     MAX_EVENTS_PER_BATCH,
@@ -169,12 +170,12 @@ __all__ = [
     "Envelope", "Evaluation", "Event", "EventBatch", "EventsResponse", "HeartbeatRequest", "HeartbeatResponse",
     "KeptRuns", "KernelTime", "KernelTuning", "KeyList", "LeaseRequest", "Limits", "ListedKey", "LocalMode",
     "Measurement", "MeasurementClass", "Memory", "Mode", "Outcome", "OutcomeState", "OwnArray", "OwnData",
-    "OwnDataset", "Past", "Program", "ProtocolError", "RenewRequest", "Report", "ReportResponse", "RunSettings",
-    "ServerKey", "Setting", "Signature", "Sustained", "SustainedEnd", "SustainedWindow", "Training",
+    "OwnDataset", "Past", "PowerRange", "Program", "ProtocolError", "RenewRequest", "Report", "ReportResponse",
+    "RunSettings", "ServerKey", "Setting", "Signature", "Sustained", "SustainedEnd", "SustainedWindow", "Training",
     "TrainingOutcome", "Tuning", "UpdateFailure", "Validation", "VariantTime", "Verdict", "VerdictKind", "Why",
     "append_past", "attempt_path", "base64_bytes", "best_step", "borne_out", "challenge_message",
     "check_own_name", "check_plausible", "check_state", "check_taken", "checkpoint_key", "default_of", "dumps",
     "enrol_message", "from_json", "held_out", "impossible_energy", "key_message", "loads", "missing_parts",
-    "most_checkpoint_bytes", "pae", "read_past", "release_path", "settings_of", "state_of", "to_json",
+    "most_checkpoint_bytes", "pae", "power_range", "read_past", "release_path", "settings_of", "state_of", "to_json",
     "version_order",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ The bounds are generous: they catch the impossible, not the surprising.
 | memory that the plan wants (arena, weights, optimizer) | 4 x the device's memory: untouched pages cost nothing |
 | time of all kernels of a step | 100 x the slowest step |
 | statistics of the steps | those of their samples, and no longer than the binary ran (`consistency.py`) |
-| energy (withheld and marked, not refused) | 300 W of a board, 5 kW of a host |
+| energy (withheld and marked, not refused) | what the board draws when idle, and under load (`power.py`) |
 
 The clock is what the device says (`max_frequency_hz` in its environment) plus a quarter, else 8 GHz. A core retires at
 most two 512-bit (AVX-512, SVE), two 256-bit (x86) or four 128-bit (Arm) fused multiply-adds in a cycle: 64, 32 and 32
@@ -24,6 +24,7 @@ from typing import Any
 
 from device_agents.wire.codec import ProtocolError
 from device_agents.wire.consistency import check_consistent
+from device_agents.wire.power import power_range
 from device_agents.wire.report import REAL_CLASSES, KernelTime, Memory, Report
 
 MAX_CLOCK_HZ = 8e9
@@ -34,8 +35,6 @@ KERNELS_OVER_STEP = 100.0
 CLOCK_TICK_US = 0.1
 """Clocks of boards tick at 19 MHz or more: a time may be read too short by this."""
 POWER_SLACK_S = 1e-4
-MOST_POWER_MW = {"hardware": 3e5, "host": 5e6}
-"""What no board's rails give, and no host's power supply."""
 
 
 def check_plausible(report: Report, device: Any) -> None:
@@ -52,22 +51,21 @@ def check_plausible(report: Report, device: Any) -> None:
     check_consistent(report)
 
 
-def impossible_energy(report: Report) -> str:
+def impossible_energy(report: Report, device_class: str) -> str:
     """Why the energy that a report tells cannot be; empty if it can. Not refused: such a figure counts for nothing."""
     energy = report.energy
     if energy is None:
         return ""
-    most_mw = MOST_POWER_MW.get(report.measurement_class)
-    if most_mw is None:
+    bounds = power_range(device_class, report.measurement_class)
+    if bounds is None:
         return f"energy of a device whose measurements are {report.measurement_class}"
-    told = {"all": (energy.total_mj, report.run_s)}
-    if report.measurement is not None:
-        told["a step"] = (energy.per_step_mj, report.measurement.median_us * 1e-6)
-    if report.sustained is not None:
-        told["a step"] = (energy.per_step_mj, report.sustained.step_s)
-    for what, (mj, seconds) in told.items():
-        if mj > most_mw * (seconds + POWER_SLACK_S):
-            return f"{mj:,.0f} mJ for {what} in {seconds:,.3g} s, above {most_mw / 1000:,.0f} W"
+    step_s = report.measurement.median_us * 1e-6 if report.measurement is not None else 0.0
+    step_s = report.sustained.step_s if report.sustained is not None else step_s
+    for what, mj, seconds in (("all", energy.total_mj, report.run_s), ("a step", energy.per_step_mj, step_s)):
+        if mj > bounds.most_mw * (seconds + POWER_SLACK_S):
+            return f"{mj:,.0f} mJ for {what} in {seconds:,.3g} s, above {bounds.most_mw / 1000:,.0f} W"
+    if energy.per_step_mj < bounds.least_mw * (step_s - POWER_SLACK_S):
+        return f"{energy.per_step_mj:,.3g} mJ for a step in {step_s:,.3g} s, below {bounds.least_mw / 1000:,.1f} W"
     return ""
 
 

@@ -194,7 +194,7 @@ class Energy:
     total_mj: float
     per_step_mj: float
     sensor: str
-    """Where it was read: `rapl package-0`, `ina3221 VDD_IN`, `pmic`..."""
+    """Where it was read: `rapl package-0`, `ina3221 VDD_IN`, `pmic`; of several counters joined by ` + `."""
 
     def __post_init__(self) -> None:
         for name in ("total_mj", "per_step_mj"):
@@ -291,6 +291,8 @@ class Report:
     """Mode compare only, from the first whole round on."""
     sustained: Optional[Sustained] = field(default=None, metadata=SENT_IF_SET)
     """Mode sustained only, from the first whole window on."""
+    energy_notes: Optional[tuple[str, ...]] = field(default=None, metadata=SENT_IF_SET)
+    """What of the energy a sensor did not tell, in which unit it was read, or why there is none. Null: nothing."""
 
     def __post_init__(self) -> None:
         check(self.attempt >= 1, "attempt", "at least 1")

@@ -303,7 +303,7 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
     attempts.settle(session, farm.settings, run, attempt, device, ending)
     if run.state in OPEN_RUN_STATES:
         return False
-    summarise(run, report)
+    summarise(run, report, device.device_class)
     if run.is_timed_canary and run.state == "succeeded":
         history.take(session, farm.settings, run, device, report)
     if run.state == "succeeded" and run.mode == "tune":

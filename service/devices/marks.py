@@ -163,13 +163,14 @@ def _newest_looks(session: Session, device: Device) -> Looks:
     lasting, found = lasting_of(session), Looks()
     for attempt_id, digest in keys:
         key = ("marks of a report", attempt_id, digest)
-        found.append(lasting.recall(key, partial(_look, session, attempt_id), lambda _: LOOK_BYTES))
+        look = partial(_look, session, attempt_id, device.device_class)
+        found.append(lasting.recall(key, look, lambda _: LOOK_BYTES))
     return found
 
 
-def _look(session: Session, attempt_id: str) -> tuple[tuple[str, ...], str]:
+def _look(session: Session, attempt_id: str, device_class: str) -> tuple[tuple[str, ...], str]:
     report = _everyones(session, select(Result.report).where(Result.attempt_id == attempt_id)).scalar_one()
-    return tuple(_out_of_range(report)), _backwards(report)
+    return tuple(_out_of_range(report, device_class)), _backwards(report)
 
 
 def _sensors(looks: Looks) -> str:
@@ -177,13 +178,13 @@ def _sensors(looks: Looks) -> str:
     return f"its sensors say what no board's do: {', '.join(found)}" if found else ""
 
 
-def _out_of_range(report: dict[str, Any]) -> Iterator[str]:
+def _out_of_range(report: dict[str, Any], device_class: str) -> Iterator[str]:
     for state in report.get("device_states") or ():
         for name, (least, most) in SENSORS.items():
             value = state.get(name)
             if isinstance(value, (int, float)) and not least <= value <= most:
                 yield name
-    if report.get("energy") and impossible_energy(from_json(Report, report)):
+    if report.get("energy") and impossible_energy(from_json(Report, report), device_class):
         yield "energy"
 
 

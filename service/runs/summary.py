@@ -23,8 +23,8 @@ def _verdict(report: Report) -> str | None:
     return report.verdict.kind if report.measurement_class in REAL_CLASSES else "function"
 
 
-def summarise(run: Run, report: Report) -> None:
-    """Fill the summary columns of `run`. What was not measured stays null."""
+def summarise(run: Run, report: Report, device_class: str) -> None:
+    """Fill the summary columns of `run`, which a device of this class made. What was not measured stays null."""
     run.measurement_class = report.measurement_class
     run.verdict = _verdict(report)
     if report.measurement is not None:
@@ -32,7 +32,8 @@ def summarise(run: Run, report: Report) -> None:
         run.median_us, run.p90_us = report.measurement.median_us, report.measurement.p90_us
         run.samples_per_second = report.measurement.samples_per_second
     run.arena_bytes, run.peak_rss_bytes = report.memory.arena_bytes, report.memory.peak_rss_bytes
-    run.energy_per_step_mj = report.energy.per_step_mj if report.energy and not impossible_energy(report) else None
+    is_possible = report.energy is not None and not impossible_energy(report, device_class)
+    run.energy_per_step_mj = report.energy.per_step_mj if report.energy is not None and is_possible else None
     run.training_outcome = _training_outcome(report)
     if report.losses:
         run.loss_first, run.loss_last = report.losses[0], report.losses[-1]

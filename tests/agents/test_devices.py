@@ -14,7 +14,17 @@ from pathlib import Path
 import pytest
 
 from compiler import targets
-from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading, host, jetson, raspberry_pi, snapdragon
+from device_agents.devices import (
+    DEVICE_KINDS,
+    Board,
+    Counter,
+    DeviceKind,
+    Reading,
+    host,
+    jetson,
+    raspberry_pi,
+    snapdragon,
+)
 from device_agents.devices.board import run_tool
 from device_agents.devices.describe import describe_device
 from device_agents.devices.emulated import EMULATED_BOARDS
@@ -147,7 +157,7 @@ def test_raspberry_pi_5_power_is_the_sum_of_whole_rails(tmp_path: Path) -> None:
     assert raspberry_pi.KIND.detect(board) == "raspberry-pi-5"
     reading = raspberry_pi.KIND.read(board)
     assert reading.power_mw == pytest.approx(1000 * (0.1 * 3.7 + 2.0 * 0.8))
-    assert reading.energy_sensor == "pmic rails"
+    assert reading.power_sensor == "pmic rails"
     assert raspberry_pi.pmic_power_mw("nonsense") is None
 
 
@@ -156,7 +166,7 @@ def test_jetson_orin_nano(tmp_path: Path) -> None:
     assert jetson.KIND.detect(board) == "jetson-orin-nano"
     reading = jetson.KIND.read(board)
     assert reading.power_mw == pytest.approx(4600.0)
-    assert reading.energy_sensor == "ina3221 VDD_IN"
+    assert reading.power_sensor == "ina3221 VDD_IN"
     assert reading.temperature_c == pytest.approx(52.343)
     assert jetson.KIND.facts(board)["power_mode"] == "15W"
 
@@ -166,7 +176,7 @@ def test_jetson_by_tegrastats(tmp_path: Path) -> None:
     board = synthetic(tmp_path, files, {"tegrastats --interval 100": TEGRASTATS})
     reading = jetson.KIND.read(board)
     assert reading.power_mw == 4563.0
-    assert reading.energy_sensor == "tegrastats VDD_IN"
+    assert reading.power_sensor == "tegrastats VDD_IN"
     assert jetson.KIND.read(synthetic(tmp_path / "none", files)).power_mw is None
 
 
@@ -205,6 +215,9 @@ def test_host_reads_rapl_and_cooling(tmp_path: Path) -> None:
         **CPUFREQ,
         "/sys/class/powercap/intel-rapl:0/name": "package-0\n",
         "/sys/class/powercap/intel-rapl:0/energy_uj": "5000000\n",
+        "/sys/class/powercap/intel-rapl:0/max_energy_range_uj": "262143328850\n",
+        "/sys/class/powercap/intel-rapl:1/name": "package-1\n",
+        "/sys/class/powercap/intel-rapl:1/energy_uj": "7000000\n",
         "/sys/class/powercap/intel-rapl:0:0/name": "core\n",
         "/sys/class/powercap/intel-rapl:0:0/energy_uj": "3000000\n",
         "/sys/class/thermal/thermal_zone1/type": "x86_pkg_temp\n",
@@ -215,7 +228,8 @@ def test_host_reads_rapl_and_cooling(tmp_path: Path) -> None:
         "/sys/class/thermal/cooling_device1/cur_state": "1\n",
     }
     reading = host.KIND.read(synthetic(tmp_path, files))
-    assert reading == Reading(70.0, 1.65e9, True, None, 5000.0, "rapl package-0")
+    counters = {"rapl package-0": Counter(5000.0, 262_143_328.85), "rapl package-1": Counter(7000.0)}
+    assert reading == Reading(70.0, 1.65e9, True, counters=counters)
 
 
 @pytest.mark.parametrize("kind", DEVICE_KINDS, ids=lambda kind: kind.name)

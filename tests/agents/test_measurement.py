@@ -1,4 +1,4 @@
-"""Statistics against NumPy; each verdict by data made to deserve it; energy against arithmetic."""
+"""Statistics against NumPy; each verdict by data made to deserve it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from device_agents.devices import Reading
 from device_agents.figures.one_run import run_interval
 from device_agents.measure.measurement import judge, measure, percentile
-from device_agents.measure.sampler import EnergyMeter, LoadMeter, Sampler
+from device_agents.measure.sampler import LoadMeter, Sampler
 from device_agents.wire import BENCH_PROTOCOL, Block, DeviceState, Measurement
 from tests.waiting import HANG_S
 
@@ -90,40 +90,8 @@ def test_an_emulated_run_is_judged_by_its_function_only() -> None:
         assert judge(measured(*blocks), states, cores=4, is_emulated=True).kind == "function"
 
 
-def test_energy_integrates_power_only_while_on() -> None:
-    meter = EnergyMeter()
-    for second in range(10):
-        meter.is_on = 2 <= second <= 6
-        meter.add(Reading(power_mw=1000.0 + 100 * second, energy_sensor="rail"), float(second))
-    use = meter.use()
-    assert use is not None
-    assert use.sensor == "rail"
-    assert use.seconds == 5.0
-    assert use.total_mj == pytest.approx(numpy.trapezoid([1200, 1300, 1400, 1500, 1600, 1700]))
-
-
-def test_energy_counter_and_its_wrap() -> None:
-    meter = EnergyMeter()
-    meter.is_on = True
-    for second, value in enumerate((10.0, 25.0, 45.0)):
-        meter.add(Reading(energy_mj=value, energy_sensor="rapl"), float(second))
-    use = meter.use()
-    assert use is not None
-    assert use.total_mj == 35.0
-    meter.add(Reading(energy_mj=1.0, energy_sensor="rapl"), 3.0)
-    assert meter.use() is None, "a wrapped counter must not give a number"
-
-
-def test_no_sensor_is_none_not_zero() -> None:
-    meter = EnergyMeter()
-    meter.is_on = True
-    meter.add(Reading(), 0.0)
-    meter.add(Reading(), 1.0)
-    assert meter.use() is None
-
-
 def test_sampler_keeps_throttling_and_a_bounded_number_of_states() -> None:
-    sampler = Sampler(lambda: Reading(), interval_s=0.001)
+    sampler = Sampler(lambda: Reading(), most_mw=0.0, interval_s=0.001)
     for index in range(3000):
         sampler._take(Reading(temperature_c=float(index), throttled=index == 1501))
     states = sampler.states()
@@ -142,7 +110,7 @@ def test_a_broken_sensor_costs_its_sample_and_not_the_watch() -> None:
             done.set()
         return reading or Reading(temperature_c=41.0)
 
-    with Sampler(read, interval_s=0.001) as sampler:
+    with Sampler(read, most_mw=0.0, interval_s=0.001) as sampler:
         assert done.wait(HANG_S)
     assert {state.temperature_c for state in sampler.states()} <= {40.0, 41.0}
     assert sampler.states()[0].temperature_c == 40.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from device_agents.figures.one_run import LEAST_BLOCKS
+from device_agents.wire import impossible_energy
 from service.dashboard import addresses
 from service.dashboard import format as fmt
 from service.dashboard.facts import RunFacts
@@ -68,9 +69,13 @@ def _rate(value: float | None) -> str:
 
 
 def _sensor(found: RunFacts) -> str:
-    if found.report and found.report.energy:
-        return found.report.energy.sensor
-    return "no sensor"
+    """Where the energy was read, and what is to be said of it."""
+    report = found.report
+    if report is None or (report.energy is None and not report.energy_notes):
+        return "no sensor"
+    impossible = impossible_energy(report, found.device_class or "")
+    sensor = report.energy.sensor if report.energy else ""
+    return "; ".join(filter(None, [f"left out: {impossible}" if impossible else sensor, *(report.energy_notes or ())]))
 
 
 def downloads(found: RunFacts) -> tuple[Fact, ...]:
