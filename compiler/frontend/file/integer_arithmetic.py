@@ -10,6 +10,7 @@ Source: the standard's definitions, and ONNX Runtime's `ContribOperators.md` for
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -53,12 +54,14 @@ def spell_out(graph: Any) -> SpelledOut:
 
 def _still_read(nodes: Sequence[Any], graph: Any, before: Collection[str]) -> list[Any]:
     """Nodes in their order without those whose results were read before, and are no longer."""
-    needed = {value.name for value in graph.output}
+    reads = Counter(value.name for value in graph.output)
+    reads.update(name for node in nodes for name in operands_of(node))
     remaining: list[Any] = []
     for node in reversed(nodes):
-        if not needed.isdisjoint(node.output) or not any(name in before for name in node.output):
+        if any(name in before for name in node.output) and not any(reads[name] for name in node.output):
+            reads.subtract(operands_of(node))
+        else:
             remaining.append(node)
-            needed.update(operands_of(node))
     return remaining[::-1]
 
 
@@ -269,9 +272,11 @@ def _gather(writer: Writer, call: Call) -> bool:
 def _matmul(writer: Writer, call: Call) -> bool:
     """MatMul with a stored matrix in eight bits that is cast, or also transposed, before it, and scaled behind it."""
     weight, kinds = call.input(1), list[str]()
-    while (maker := writer.makers.get(weight)) is not None and maker.op_type in ("Cast", "Transpose"):
-        kinds.append(maker.op_type)
-        weight = maker.input[0]
+    for _ in range(2):
+        maker = writer.makers.get(weight)
+        if maker is not None and maker.op_type in ("Cast", "Transpose"):
+            kinds.append(maker.op_type)
+            weight = maker.input[0]
     stored = writer.stored_bytes(weight)
     if stored is None or stored.ndim != 2 or sorted(kinds) not in (["Cast"], ["Cast", "Transpose"]):
         return False

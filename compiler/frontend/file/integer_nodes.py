@@ -177,7 +177,7 @@ class Writer:
             if node.op_type == "Cast" and Call(node).attributes["to"] != onnx.TensorProto.FLOAT:
                 break
             operands = ["" if operand == name else self._of_table(operand, gather) for operand in node.input]
-            if operands.count("") != 1:
+            if operands.count("") != 1 or any(node is step for step, _ in steps):  # a circle, which the import refuses
                 break
             steps.append((node, operands))
             name = node.output[0]
