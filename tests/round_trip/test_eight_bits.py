@@ -299,3 +299,29 @@ def test_a_scale_behind_a_product_is_the_weights(*, turned: bool, learns: bool) 
     gradient = np.full(answer.shape, -2 / answer.size)
     expected = answer - 0.1 * gradient.sum(0) - (0.1 * X @ (X.T @ gradient) if learns else 0)
     np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_scale_that_also_rounds_a_bias_is_no_parameter(*, learns: bool) -> None:
+    """It learned: the bias, divided by it, left the range of its integers in the trained file, and not in the step."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "q scale", "q zero"]),
+        helper.make_node("Mul", ["q scale", "s"], ["unit"]),
+        helper.make_node("Div", ["bias", "unit"], ["d"]),
+        helper.make_node("Floor", ["d"], ["e"]),
+        helper.make_node("Cast", ["e"], ["whole"], to=onnx.TensorProto.INT32),
+        helper.make_node("MatMulInteger", ["q", "w", "q zero"], ["p"]),
+        helper.make_node("Add", ["p", "whole"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["f"], to=1),
+        helper.make_node("Mul", ["q scale", "s"], ["factor"]),
+        helper.make_node("Mul", ["f", "factor"], ["h"]),
+        helper.make_node("Add", ["h", "b"], ["y"]),
+    ]
+    bias = RANDOM.standard_normal(3).astype(np.float32)
+    stored = {"w": BYTES, "s": SCALES[:1], "bias": bias, "b": np.zeros(3, np.float32)}
+    model = file_of(nodes, helper.make_tensor_value_info("x", 1, ["N", 4]), stored)
+    answer = run_onnx(model)
+    after = after_a_step(model, X, answer, learns=learns)
+    gradient = np.full(answer.shape, -2 / answer.size)
+    expected = answer - 0.1 * gradient.sum(0) - (0.1 * X @ (X.T @ gradient) if learns else 0)
+    np.testing.assert_allclose(after, expected, atol=2e-2 if learns else 1e-5)  # x is rounded to 1/255 of its range

@@ -113,28 +113,27 @@ def _integer(op_type: str, scaled_axis: int) -> Rule:
 
 def _scale_behind(writer: Writer, ends: Sequence[Any], weight: str, fits: Callable[[Array], bool]) -> str:
     """The weight's stored scale, taken out of the Mul behind the one end of a product; empty where none fits."""
-    scalings = writer.readers.get(ends[0].output[0], []) if len(ends) == 1 and weight in writer.stored else []
+    result = ends[0].output[0]
+    scalings = writer.readers.get(result, []) if len(ends) == 1 and weight in writer.stored else []
     if len(scalings) != 1 or scalings[0].op_type != "Mul":
         return ""
-    factors = [name for name in scalings[0].input if name != ends[0].output[0]]
-    product = scalings[0]
-    if len(factors) == 1 and writer.array(factors[0]) is None:
-        product = writer.makers.get(factors[0])
-        if product is None or product.op_type != "Mul" or len(writer.readers[factors[0]]) != 1:
-            return ""
-        factors = list(product.input)
+    scaling = scalings[0]
+    factors = [name for name in scaling.input if name != result]
+    product = writer.makers.get(factors[0]) if len(factors) == 1 and writer.array(factors[0]) is None else None
+    if product is not None:
+        factors = list(product.input) if product.op_type == "Mul" else []
     scales = [(name, array) for name in factors if (array := writer.array(name)) is not None]
     if len(scales) != 1:
         return ""
     scale, array = scales[0]
     writer.scales.add(scale)
-    return _taken_out(product, scale) if fits(array) else ""
-
-
-def _taken_out(product: Any, scale: str) -> str:
-    """Make of a Mul an Identity of what it scales; returns the scale."""
-    remaining = [name for name in product.input if name != scale]
-    make_identity(product, *remaining)
+    if not fits(array):
+        return ""
+    if product is None:
+        make_identity(scaling, result)
+    else:  # it may have other readers, such as a bias in its units
+        del scaling.input[:]
+        scaling.input.extend([result, *(name for name in factors if name != scale)])
     return scale
 
 
