@@ -152,22 +152,33 @@ def test_scales_that_fit_no_blocks_are_refused(block_size: int) -> None:
         pockfarm.fine_tune(model, None, {"x": X, "y": np.zeros((8, 3), np.float32)}, spec={"loss": {"kind": "mse"}})
 
 
-def test_integers_that_go_round_in_a_circle_are_refused() -> None:
-    nodes = [
+CIRCLES: Mapping[str, Sequence[onnx.NodeProto]] = {
+    "a sum": [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
         helper.make_node("MatMulInteger", ["q", "w", "z"], ["p"]),
         helper.make_node("Add", ["p", "sum"], ["sum"]),
         helper.make_node("Cast", ["sum"], ["y"], to=1),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", 1, ["N", 4])],
-        [helper.make_tensor_value_info("y", 1, None)],
-        [numpy_helper.from_array(BYTES, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
-    with pytest.raises(PockfarmError, match="nothing before it makes"):
+    ],
+    "a weight": [
+        helper.make_node("Cast", ["t"], ["f"], to=1),
+        helper.make_node("Transpose", ["f"], ["t"]),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ],
+    "rows": [
+        helper.make_node("Gather", ["w", "i"], ["rows"]),
+        helper.make_node("Cast", ["rows"], ["f"], to=1),
+        helper.make_node("Mul", ["f", "one"], ["g"]),
+        helper.make_node("Mul", ["g", "one"], ["f"]),
+        helper.make_node("Add", ["x", "g"], ["y"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_integers_that_go_round_in_a_circle_are_refused(name: str) -> None:
+    stored = {"w": BYTES, "i": np.asarray([0, 1]), "one": np.asarray(1.0, np.float32)}
+    model = file_of(CIRCLES[name], helper.make_tensor_value_info("x", 1, ["N", 4]), stored)
+    with pytest.raises(PockfarmError, match=r"nothing before it makes|'f' is defined twice"):
         pockfarm.fine_tune(model, None, {"x": X, "y": np.zeros((8, 3), np.float32)}, spec={"loss": {"kind": "mse"}})
 
 
@@ -288,3 +299,29 @@ def test_a_scale_behind_a_product_is_the_weights(*, turned: bool, learns: bool) 
     gradient = np.full(answer.shape, -2 / answer.size)
     expected = answer - 0.1 * gradient.sum(0) - (0.1 * X @ (X.T @ gradient) if learns else 0)
     np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_scale_that_also_rounds_a_bias_is_no_parameter(*, learns: bool) -> None:
+    """It learned: the bias, divided by it, left the range of its integers in the trained file, and not in the step."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "q scale", "q zero"]),
+        helper.make_node("Mul", ["q scale", "s"], ["unit"]),
+        helper.make_node("Div", ["bias", "unit"], ["d"]),
+        helper.make_node("Floor", ["d"], ["e"]),
+        helper.make_node("Cast", ["e"], ["whole"], to=onnx.TensorProto.INT32),
+        helper.make_node("MatMulInteger", ["q", "w", "q zero"], ["p"]),
+        helper.make_node("Add", ["p", "whole"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["f"], to=1),
+        helper.make_node("Mul", ["q scale", "s"], ["factor"]),
+        helper.make_node("Mul", ["f", "factor"], ["h"]),
+        helper.make_node("Add", ["h", "b"], ["y"]),
+    ]
+    bias = RANDOM.standard_normal(3).astype(np.float32)
+    stored = {"w": BYTES, "s": SCALES[:1], "bias": bias, "b": np.zeros(3, np.float32)}
+    model = file_of(nodes, helper.make_tensor_value_info("x", 1, ["N", 4]), stored)
+    answer = run_onnx(model)
+    after = after_a_step(model, X, answer, learns=learns)
+    gradient = np.full(answer.shape, -2 / answer.size)
+    expected = answer - 0.1 * gradient.sum(0) - (0.1 * X @ (X.T @ gradient) if learns else 0)
+    np.testing.assert_allclose(after, expected, atol=2e-2 if learns else 1e-5)  # x is rounded to 1/255 of its range

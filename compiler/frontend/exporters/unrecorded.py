@@ -45,7 +45,7 @@ def tell_parameters_apart(source: SourceModel, untied: Collection[str]) -> Sourc
     masks = _infinite_masks(source)
     if source.record is not None:
         return _tell_of_masks(replace(source, constants=source.constants | masks), source.record.parameters & masks)
-    source = replace(source, constants=_constants(source) | masks)
+    source = replace(source, constants=source.constants | _constants(source) | masks)
     if source.producer == "pytorch":
         source = _named_convolutions(_named_weights(_unmerged_identities(source)))
         source = _tied_tables(_apart_by_module(source), untied)

@@ -10,6 +10,7 @@ Source: the standard's definitions, and ONNX Runtime's `ContribOperators.md` for
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -53,12 +54,14 @@ def spell_out(graph: Any) -> SpelledOut:
 
 def _still_read(nodes: Sequence[Any], graph: Any, before: Collection[str]) -> list[Any]:
     """Nodes in their order without those whose results were read before, and are no longer."""
-    needed = {value.name for value in graph.output}
+    reads = Counter(value.name for value in graph.output)
+    reads.update(name for node in nodes for name in operands_of(node))
     remaining: list[Any] = []
     for node in reversed(nodes):
-        if not needed.isdisjoint(node.output) or not any(name in before for name in node.output):
+        if any(name in before for name in node.output) and not any(reads[name] for name in node.output):
+            reads.subtract(operands_of(node))
+        else:
             remaining.append(node)
-            needed.update(operands_of(node))
     return remaining[::-1]
 
 
@@ -110,28 +113,27 @@ def _integer(op_type: str, scaled_axis: int) -> Rule:
 
 def _scale_behind(writer: Writer, ends: Sequence[Any], weight: str, fits: Callable[[Array], bool]) -> str:
     """The weight's stored scale, taken out of the Mul behind the one end of a product; empty where none fits."""
-    scalings = writer.readers.get(ends[0].output[0], []) if len(ends) == 1 and weight in writer.stored else []
+    result = ends[0].output[0]
+    scalings = writer.readers.get(result, []) if len(ends) == 1 and weight in writer.stored else []
     if len(scalings) != 1 or scalings[0].op_type != "Mul":
         return ""
-    factors = [name for name in scalings[0].input if name != ends[0].output[0]]
-    product = scalings[0]
-    if len(factors) == 1 and writer.array(factors[0]) is None:
-        product = writer.makers.get(factors[0])
-        if product is None or product.op_type != "Mul" or len(writer.readers[factors[0]]) != 1:
-            return ""
-        factors = list(product.input)
+    scaling = scalings[0]
+    factors = [name for name in scaling.input if name != result]
+    product = writer.makers.get(factors[0]) if len(factors) == 1 and writer.array(factors[0]) is None else None
+    if product is not None:
+        factors = list(product.input) if product.op_type == "Mul" else []
     scales = [(name, array) for name in factors if (array := writer.array(name)) is not None]
     if len(scales) != 1:
         return ""
     scale, array = scales[0]
     writer.scales.add(scale)
-    return _taken_out(product, scale) if fits(array) else ""
-
-
-def _taken_out(product: Any, scale: str) -> str:
-    """Make of a Mul an Identity of what it scales; returns the scale."""
-    remaining = [name for name in product.input if name != scale]
-    make_identity(product, *remaining)
+    if not fits(array):
+        return ""
+    if product is None:
+        make_identity(scaling, result)
+    else:  # it may have other readers, such as a bias in its units
+        del scaling.input[:]
+        scaling.input.extend([result, *(name for name in factors if name != scale)])
     return scale
 
 
@@ -269,9 +271,11 @@ def _gather(writer: Writer, call: Call) -> bool:
 def _matmul(writer: Writer, call: Call) -> bool:
     """MatMul with a stored matrix in eight bits that is cast, or also transposed, before it, and scaled behind it."""
     weight, kinds = call.input(1), list[str]()
-    while (maker := writer.makers.get(weight)) is not None and maker.op_type in ("Cast", "Transpose"):
-        kinds.append(maker.op_type)
-        weight = maker.input[0]
+    for _ in range(2):
+        maker = writer.makers.get(weight)
+        if maker is not None and maker.op_type in ("Cast", "Transpose"):
+            kinds.append(maker.op_type)
+            weight = maker.input[0]
     stored = writer.stored_bytes(weight)
     if stored is None or stored.ndim != 2 or sorted(kinds) not in (["Cast"], ["Cast", "Transpose"]):
         return False

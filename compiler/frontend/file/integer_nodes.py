@@ -76,7 +76,7 @@ class Writer:
     before: dict[str, list[Any]] = field(default_factory=dict)
     """Name of a node's first output -> nodes that stand in front of it."""
     scales: set[str] = field(default_factory=set)
-    """Stored scales of weights, which are no parameters."""
+    """Stored scales of weights, and what a rule appends: no parameters."""
     names: set[str] = field(init=False)
     stored: dict[str, Any] = field(init=False)
     readers: dict[str, list[Any]] = field(init=False)
@@ -116,11 +116,12 @@ class Writer:
         return name
 
     def tensor(self, wanted: str, array: Array) -> str:
-        """Append a stored tensor; returns its name."""
+        """Append a stored tensor, which is no parameter; returns its name."""
         name = free_name(wanted, self.names)
-        tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        tensor = numpy_helper.from_array(np.asarray(array, order="C"), name)
         self.tensors.append(tensor)
         self.stored[name] = tensor
+        self.scales.add(name)
         return name
 
     def real(self, operand: str, scale: str, zero: str, axis: int | None = None) -> str:
@@ -177,7 +178,7 @@ class Writer:
             if node.op_type == "Cast" and Call(node).attributes["to"] != onnx.TensorProto.FLOAT:
                 break
             operands = ["" if operand == name else self._of_table(operand, gather) for operand in node.input]
-            if operands.count("") != 1:
+            if operands.count("") != 1 or any(node is step for step, _ in steps):  # a circle, which the import refuses
                 break
             steps.append((node, operands))
             name = node.output[0]
