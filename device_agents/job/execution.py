@@ -15,6 +15,7 @@ from device_agents.job.dataset import DataFiles
 from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput
 from device_agents.job.processes import LOGITS, Notify, Processes, StopCheck
+from device_agents.job.quota import QuotaWatch, cpu_quota
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.step import Ending
 from device_agents.job.step_events import (
@@ -86,10 +87,12 @@ class Execution:
             "sustained": self._sustain,
         }
         with self._processes.ready(), self._sampler:
+            watch = QuotaWatch(cpu_quota())
             try:
                 modes[self.job.settings.mode]()
             finally:
                 self.findings.states, self.findings.clock = self._sampler.states(), self._sampler.clock()
+                self.findings.held = watch.held()
                 self.findings.energy_use = None if self.device.is_emulated else self._sampler.energy()
 
     def keep(self, name: str) -> KeptOutput:

@@ -17,6 +17,7 @@ from device_agents.job.bundle import UnpackedBundle
 from device_agents.job.confinement import OUT, Confinement, confined
 from device_agents.job.findings import Findings
 from device_agents.job.output import KeptOutput, keep_output
+from device_agents.job.quota import cpu_quota, usable_processors
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.step import MAX_OUTPUT_BYTES, Ending, never, run_process
 from device_agents.job.step_events import Done, Start, StepEvent
@@ -125,7 +126,7 @@ class Processes:
     def _argv(self, command: str, arguments: Sequence[str], bundle: UnpackedBundle) -> Sequence[str]:
         threads = self._job.settings.threads
         if threads is None and bundle.threads:
-            threads = min(bundle.threads, os.cpu_count() or 1)
+            threads = min(bundle.threads, usable_processors(cpu_quota()))
         words = [] if threads is None or command == "export" else ["--threads", str(threads)]
         return [*self._device.runner, f"./{relative(self._job, bundle.step)}", command, *arguments, *words]
 

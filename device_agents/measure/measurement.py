@@ -41,7 +41,7 @@ def measure(blocks: Sequence[Block], *, batch: int, warmup_steps: int, threads: 
     """The measurement of at least one block with at least one step each."""
     samples = tuple(us for block in blocks for us in block.step_us)
     medians = [statistics.median(block.step_us) for block in blocks]
-    median_us = statistics.median(medians)
+    median_us, mean_us = statistics.median(medians), statistics.fmean(samples)
     low_us, high_us = run_interval(medians) or (None, None)
     return Measurement(
         batch=batch,
@@ -52,8 +52,8 @@ def measure(blocks: Sequence[Block], *, batch: int, warmup_steps: int, threads: 
         interval_high_us=high_us,
         p90_us=percentile(samples, 0.90),
         p99_us=percentile(samples, 0.99),
-        mean_us=statistics.fmean(samples),
-        samples_per_second=batch / (median_us * 1e-6) if median_us > 0 else 0.0,
+        mean_us=mean_us,
+        samples_per_second=batch / (mean_us * 1e-6) if mean_us > 0 else 0.0,
         cv_within=statistics.median(variation(block.step_us) for block in blocks),
         cv_between=variation(medians),
         warmup_steps=warmup_steps,

@@ -109,7 +109,7 @@ class Measurement:
     p99_us: float
     mean_us: float
     samples_per_second: float
-    """batch / median."""
+    """Those of all measured steps, in all the time that they took: batch / mean."""
     cv_within: float
     """Median over blocks of (standard deviation / mean) in the block."""
     cv_between: float
