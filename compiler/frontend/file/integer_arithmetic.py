@@ -134,7 +134,7 @@ def _scale_behind(writer: Writer, ends: Sequence[Any], weight: str, fits: Callab
     else:  # it may have other readers, such as a bias in its units
         del scaling.input[:]
         scaling.input.extend([result, *(name for name in factors if name != scale)])
-    return scale
+    return str(scale)
 
 
 def _dynamic_matmul(writer: Writer, call: Call) -> bool:
