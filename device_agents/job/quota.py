@@ -1,9 +1,9 @@
 """The processor time that a cgroup allows, and how long it has held processes back for more.
 
-Version 2 has `cpu.max` and `cpu.stat` in each group, version 1 `cpu.cfs_quota_us`, `cpu.cfs_period_us` and `cpu.stat` in
-the tree of its controller `cpu`. The tightest of a group and those around it counts.
+Version 2 has `cpu.max` and `cpu.stat` in each group, version 1 `cpu.cfs_quota_us`, `cpu.cfs_period_us` and `cpu.stat`
+in the tree of its controller `cpu`. The tightest of a group and those around it counts.
 
-Source: Linux, Documentation/admin-guide/cgroup-v2.rst ("CPU Interface Files") and Documentation/scheduler/sched-bwc.rst.
+Source: the Linux kernel's Documentation/admin-guide/cgroup-v2.rst ("CPU Interface Files") and scheduler/sched-bwc.rst.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_HELD = 0.01
 
 @dataclass(frozen=True)
 class Held:
-    """What a quota did to a job: `seconds` in which its processes, or others of the group, had to wait; None: unknown."""
+    """What a quota did to a job: `seconds` in which processes of its group had to wait; None if nobody tells."""
 
     cores: float
     seconds: float | None
@@ -51,7 +51,7 @@ class Held:
         """Why figures of a job that ran for so long do not count; empty if they do."""
         if self.seconds is None or self.seconds <= MOST_HELD * run_s:
             return ""
-        return f"a processor quota of {self.cores:g} cores held it back for {self.seconds:.1f} s while it ran {run_s:.1f} s"
+        return f"a processor quota of {self.cores:g} cores held it back for {self.seconds:.1f} of {run_s:.1f} s"
 
 
 class QuotaWatch:
@@ -66,8 +66,9 @@ class QuotaWatch:
         if self._quota is None:
             return None
         now_s = self._quota.throttled_s()
-        known = now_s is not None and self._before_s is not None
-        return Held(self._quota.cores, max(0.0, now_s - self._before_s) if known else None)
+        if now_s is None or self._before_s is None:
+            return Held(self._quota.cores, None)
+        return Held(self._quota.cores, max(0.0, now_s - self._before_s))
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup"), groups: str | None = None) -> Quota | None:

@@ -84,7 +84,7 @@ def found(held: Held | None) -> Findings:
     """Of ten steps of 1 ms, every fifth of which waited for 100 ms."""
     findings = Findings(batch=4, cores=2, is_emulated=False)
     step_us = tuple(100_000.0 if step % 5 == 4 else 1000.0 for step in range(10))
-    findings.blocks = [Block(step_us=step_us, cold_load_us=1.0, warm_load_us=1.0)]
+    findings.blocks = [Block(step_us)]
     findings.run_s, findings.held = 0.3, held
     return findings
 
@@ -97,7 +97,7 @@ def test_throughput_follows_from_all_time_and_being_held_back_is_the_verdicts_re
     assert measurement.samples_per_second == pytest.approx(40 / 0.208)
     assert verdict is not None
     assert verdict.kind == "throttled"
-    assert verdict.rule == "a processor quota of 0.5 cores held it back for 0.1 s while it ran 0.3 s"
+    assert verdict.rule == "a processor quota of 0.5 cores held it back for 0.1 of 0.3 s"
     assert findings.held is not None
     assert findings.held.facts() == {"cpu_quota": "0.5 cores", "cpu_throttled": "0.1 s"}
 
