@@ -227,12 +227,19 @@ SHOWN_ROWS = 100
 """Of a long series, on a page."""
 
 
-def thinned(full: Table) -> Table:
-    """At most `SHOWN_ROWS` of the rows, evenly spaced, for a page; files have all."""
-    if len(full.rows) <= SHOWN_ROWS:
+def shown_places(count: int) -> Sequence[int]:
+    """Which of a long series a page shows: at most `SHOWN_ROWS`, evenly spaced, and the last."""
+    stride = -(-count // SHOWN_ROWS) or 1
+    places = range(0, count, stride)
+    return places if not count or places[-1] == count - 1 else [*places, count - 1]
+
+
+def thinned(full: Table, count: int | None = None) -> Table:
+    """The rows that a page shows; files have all. `count`: of a series of which the table has those rows alone."""
+    whole = len(full.rows) if count is None else count
+    if whole <= SHOWN_ROWS:
         return full
-    stride = -(-len(full.rows) // SHOWN_ROWS)
-    kept = [row for index, row in enumerate(full.rows) if index % stride == 0 or index == len(full.rows) - 1]
-    return table(
-        full.name, f"{full.caption}, one row in {stride} (the CSV and JSON files have all)", full.columns, kept
-    )
+    rows = full.rows if count is not None else [full.rows[place] for place in shown_places(whole)]
+    stride = -(-whole // SHOWN_ROWS)
+    caption = f"{full.caption}, one row in {stride} (the CSV and JSON files have all)"
+    return table(full.name, caption, full.columns, rows)

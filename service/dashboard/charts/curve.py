@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,9 +44,11 @@ def loss_plot(
     y = nice_scale(finite, *frame.y_range, from_zero=bool(finite) and min(finite) >= 0)
     parts = [axes(frame, x, y, "step", what[0])]
     for index, curve in enumerate(curves, start=1):
-        parts.extend(_strokes(curve.losses, x, y, "curve raw" if single else f"curve series-{index}"))
+        drawn = _drawn(len(curve.losses))
+        values = [curve.losses[place] for place in drawn]
+        parts.extend(_strokes(drawn, values, x, y, "curve raw" if single else f"curve series-{index}"))
         if single:
-            parts.extend(_strokes(smoothed(curve.losses), x, y, "curve smooth"))
+            parts.extend(_strokes(drawn, smoothed(curve.losses, drawn), x, y, "curve smooth"))
     parts.extend(_validation_marks(validations, x, y))
     return svg.picture(width, height, _title(curves, validations, what), "loss-plot", *parts)
 
@@ -61,25 +64,32 @@ def _validation_marks(validations: Sequence[tuple[int, float]], x: Scale, y: Sca
     ]
 
 
-def smoothed(losses: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Centred mean over a 24th of the run on each side; absent where the step itself is."""
+def smoothed(losses: Sequence[float | None], places: Sequence[int]) -> list[float | None]:
+    """At some steps the mean over a 24th of the run on each side; absent where the step itself is."""
     reach = max(1, len(losses) // WINDOW_PARTS)
-    result: list[float | None] = []
-    for index, value in enumerate(losses):
-        near = [other for other in losses[max(0, index - reach) : index + reach + 1] if other is not None]
-        result.append(sum(near) / len(near) if near and value is not None else None)
-    return tuple(result)
+    finite = [value for value in losses if value is not None]
+    counts = [0, *itertools.accumulate(value is not None for value in losses)]
+    means: list[float | None] = []
+    for place in places:
+        near = finite[counts[max(0, place - reach)] : counts[min(len(losses), place + reach + 1)]]
+        means.append(sum(near) / len(near) if losses[place] is not None else None)
+    return means
 
 
-def _strokes(losses: Sequence[float | None], x: Scale, y: Scale, class_name: str) -> list[Markup]:
-    stride = -(-len(losses) // MAX_POINTS) if losses else 1
-    indices = sorted({*range(0, len(losses), stride), len(losses) - 1} - {-1})
+def _drawn(count: int) -> list[int]:
+    """Which of so many steps are drawn, at most `MAX_POINTS` and the last."""
+    stride = -(-count // MAX_POINTS) if count else 1
+    return sorted({*range(0, count, stride), count - 1} - {-1})
+
+
+def _strokes(
+    places: Sequence[int], values: Sequence[float | None], x: Scale, y: Scale, class_name: str
+) -> list[Markup]:
     strokes: list[Markup] = []
     stretch: list[tuple[float, float]] = []
-    for index in indices:
-        value = losses[index]
+    for place, value in zip(places, values, strict=True):
         if value is not None:
-            stretch.append((x(index + 1), y(value)))
+            stretch.append((x(place + 1), y(value)))
             continue
         strokes.extend(_stroke(stretch, class_name))
         stretch = []

@@ -11,7 +11,7 @@ from service.dashboard.charts.curve import Curve, loss_plot
 from service.dashboard.charts.interactive import Chart, Line
 from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Fact, Figure
-from service.dashboard.tables import Column, Row, Table, table, thinned
+from service.dashboard.tables import Column, Row, Table, shown_places, table, thinned
 
 LOSS_COLUMNS = (
     Column("step", "Step", "number", primary=True),
@@ -33,11 +33,20 @@ ENDINGS = {
 }
 
 
-def loss_table(losses: Sequence[float | None], rates: Sequence[float] = ()) -> Table:
-    """Loss of every step, and its learning rate where that is known."""
-    known = [*rates, *[None] * (len(losses) - len(rates))]
-    rows = [Row({"step": step, "loss": loss, "learning_rate": rate})
-            for step, (loss, rate) in enumerate(zip(losses, known, strict=True), start=1)]  # fmt: skip
+def loss_table(
+    losses: Sequence[float | None], rates: Sequence[float] = (), places: Sequence[int] | None = None
+) -> Table:
+    """Loss of every step, or of those at some places, and its learning rate where that is known."""
+    rows = [
+        Row(
+            {
+                "step": place + 1,
+                "loss": losses[place],
+                "learning_rate": rates[place] if place < len(rates) else None,
+            }
+        )
+        for place in (range(len(losses)) if places is None else places)
+    ]
     return table("losses", "Loss by step", LOSS_COLUMNS, rows).hiding_empty("learning_rate")
 
 
@@ -78,7 +87,7 @@ def loss_figure(
         note=note,
         legend=LEGEND if validations else (),
         drawing=for_screens(lambda width: loss_plot([Curve("loss", tuple(losses))], width, validations=points), width),
-        table=thinned(loss_table(losses)),
+        table=thinned(loss_table(losses, places=shown_places(len(losses))), len(losses)),
         data_href=data_href,
         chart=loss_chart(data_href, has_validations=bool(validations), can_be_log=min(finite) > 0),
     )
