@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from sqlalchemy import func, or_, select, update
@@ -39,14 +40,19 @@ LOG = logging.getLogger(__name__)
 PAUSES_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 4 * 3600.0, 16 * 3600.0)
 CLAIM_S = 4 * TIMEOUT_S
 """Another process takes a delivery over after so long; sending takes `TIMEOUT_S`, and asking for a name some more."""
-SENDERS = 8
+SENDERS = 64
+"""Threads, of which each waits for one address."""
 MOST_EACH = SENDERS // 2
-"""Senders that one organisation may keep busy: however slow its addresses are, others find one free."""
+"""Senders that one organisation may keep busy, more than it has addresses by default: one that never answers delays
+neither another of its own nor those of others."""
+AT_THE_DATABASE = 8
+"""Senders that may use it at a time; they all wait for addresses far longer."""
 BATCH = 40
 LOOK_S = 1.0
 MOST_REST_S = 300.0
 SLOW_S = TIMEOUT_S / 2
 """An address whose answer takes longer rests, too: it holds one of few senders."""
+NO_TURN: AbstractContextManager[object] = nullcontext()
 GONE = 410
 """What an address answers that wants no more."""
 
@@ -181,15 +187,20 @@ def _end(delivery: WebhookDelivery, state: str, error: str) -> None:
     delivery.state, delivery.error, delivery.next_at, delivery.finished_at = state, error, None, time.time()
 
 
-def deliver(database: Database, settings: Settings, delivery_id: str) -> WebhookDelivery | None:
-    """Send one delivery now and record what came of it; None if it is not this process's to send."""
-    with database.transaction() as session:
+def deliver(
+    database: Database, settings: Settings, delivery_id: str, turn: AbstractContextManager[object] = NO_TURN
+) -> WebhookDelivery | None:
+    """Send one delivery now and record what came of it; None if it is not this process's to send.
+
+    The database is used within `turn`, and the address is waited for without.
+    """
+    with turn, database.transaction() as session:
         parcel = claim(session, delivery_id, now=time.time())
     if parcel is None:
         return None
     allowed = networks(settings.webhook_networks)
     outcome = send(parcel.url, parcel.secret, parcel.id, parcel.body, allowed)
-    with database.transaction() as session:
+    with turn, database.transaction() as session:
         return record(session, parcel, outcome)
 
 
@@ -202,6 +213,7 @@ class Courier:
         self._signs = Signs(database, "courier")
         self._stopping = threading.Event()
         self._lock = threading.Lock()
+        self._turn = threading.BoundedSemaphore(AT_THE_DATABASE)
         self._under_way: dict[str, Due] = {}
         """By webhook."""
         self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
@@ -246,7 +258,7 @@ class Courier:
 
     def _send(self, one: Due) -> None:
         try:
-            deliver(self._database, self._settings, one.id)
+            deliver(self._database, self._settings, one.id, self._turn)
         except Exception:
             LOG.exception("webhook delivery %s failed", one.id)
         finally:

@@ -195,7 +195,10 @@ def test_two_processes_send_a_delivery_once(hooked: tuple[TestFarm, Receiver]) -
         assert courier.claim(session, delivery_id, now=now + courier.CLAIM_S + 1) is not None, "its sender died"
 
 
-def test_many_deliveries_of_one_do_not_hold_up_anothers(hooked: tuple[TestFarm, Receiver]) -> None:
+def test_many_deliveries_of_one_do_not_hold_up_anothers(
+    hooked: tuple[TestFarm, Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "MOST_EACH", 4)
     farm, receiver = hooked
     acme, other = farm.tenant("acme"), farm.tenant("other")
     hooks = [add(acme, receiver.url + f"&hook={number}")["id"] for number in range(6)]
@@ -214,6 +217,19 @@ def test_many_deliveries_of_one_do_not_hold_up_anothers(hooked: tuple[TestFarm, 
     with farm.farm.database.read() as session:
         oldest = session.get_one(WebhookDelivery, found[0].id)
         assert oldest.next_at == pytest.approx(now - 1000)
+
+
+def test_addresses_that_hang_do_not_delay_another_of_their_organisation(hooked: tuple[TestFarm, Receiver]) -> None:
+    """All but one of as many webhooks as there may be wait for an answer; six held the others' messages for 15 s."""
+    farm, receiver = hooked
+    most = farm.farm.settings.webhooks_per_organisation
+    hooks = [add(farm, receiver.url + f"&hook={number}", events=["job.ended"])["id"] for number in range(most)]
+    hanging = [courier.Due(f"dlv_{hook}", hook, farm.organisation_id) for hook in hooks[:-1]]
+    farm.bundle()
+    with farm.farm.database.read() as session:
+        found = courier.due(session, hanging)
+    assert [one.webhook_id for one in found] == [hooks[-1]]
+    assert courier.SENDERS >= 2 * courier.MOST_EACH, "and another organisation's are sent too"
 
 
 def test_an_address_that_answers_slowly_rests(hooked: tuple[TestFarm, Receiver]) -> None:
