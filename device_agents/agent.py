@@ -159,8 +159,9 @@ class Agent:
         try:
             with self._interruptible():
                 answer = retry.call(
-                    retry.LEASE, lambda: self._station.client.lease(request), sleep=self._station.is_stopping.wait
-                )
+                    retry.LEASE, lambda: self._station.client.lease(request), sleep=self._station.is_stopping.wait,
+                    trouble=self._station.client.trouble,
+                )  # fmt: skip
             self._updater.note_answer()
             return answer
         except _Leave:

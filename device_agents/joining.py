@@ -25,7 +25,7 @@ def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> N
         if identity.server != client.server and token is None:
             log.warning("enrolled at %s, now talking to %s", identity.server, client.server)
         try:
-            retry.call(retry.LEASE, client.renew, sleep=stop.wait)
+            retry.call(retry.LEASE, client.renew, sleep=stop.wait, trouble=client.trouble)
             if client.trusts_farm():
                 return
             if token is None:
@@ -39,7 +39,7 @@ def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> N
     if token is None:
         raise EnrolmentError(f"this device is not enrolled; {HOW_TO_ENROL}")
     one_time_token = token
-    enrolled = retry.call(retry.ENROL, lambda: client.enrol(one_time_token), sleep=stop.wait)
+    enrolled = retry.call(retry.ENROL, lambda: client.enrol(one_time_token), sleep=stop.wait, trouble=client.trouble)
     log.info("enrolled as device %s", enrolled.device_id)
 
 

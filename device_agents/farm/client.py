@@ -33,8 +33,10 @@ from device_agents.errors import (
     Unreachable,
     Untrusted,
 )
+from device_agents.farm import certificate
 from device_agents.farm.clock import ClockWatch, seconds_of
 from device_agents.farm.state import Identity, StateFolder, public_key_text, sign
+from device_agents.farm.trouble import Trouble
 from device_agents.farm.trust import believed
 from device_agents.wire import (
     Blob,
@@ -85,6 +87,7 @@ class FarmClient:
         self.session = session
         self.description = description
         self._clock = ClockWatch()
+        self.trouble = Trouble(self.server)
         self.program: Callable[[], Program] | None = None
         """What this agent runs from, told as it enrols and renews."""
         self.condition: Callable[[], Condition] | None = None
@@ -292,7 +295,10 @@ class FarmClient:
         try:
             yield connection
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{origin}: {error or type(error).__name__}") from None
+            problem = ""
+            if isinstance(error, ssl.SSLCertVerificationError):
+                problem = certificate.words_of(error, host, parts.port or 443, timeout_s)
+            raise Unreachable(f"{origin}: {problem or error or type(error).__name__}") from None
         finally:
             connection.close()
 

@@ -2,7 +2,7 @@
 
 | call                    | attempts  | waits                                    |
 |-------------------------|-----------|------------------------------------------|
-| enrol                   | 8         | 1 s doubling to 60 s, full jitter        |
+| enrol                   | for ever: the token may live for long | 1 s doubling to 60 s, full jitter |
 | lease (the idle loop)   | for ever  | 1 s doubling to 15 s, full jitter        |
 | download                | 5         | 0.5 s doubling to 10 s, from the start   |
 | events                  | for ever while the run lasts, once more at its end | 0.5 s doubling to 10 s |
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from device_agents.errors import Busy, FarmError, Unreachable
+from device_agents.farm.trouble import Trouble
 
 T = TypeVar("T")
 Sleep = Callable[[float], object]
@@ -42,7 +43,7 @@ class Policy:
     factor: float = 2.0
 
 
-ENROL = Policy(8, 1.0, 60.0)
+ENROL = Policy(None, 1.0, 60.0)
 LEASE = Policy(None, 1.0, 15.0)
 REFUSED_S = 60.0
 """Before asking for work again after the farm has said no."""
@@ -72,18 +73,25 @@ def wait_after(error: FarmError, computed_s: float) -> float:
     return min(MAX_RETRY_AFTER_S, max(computed_s, error.retry_after_s))
 
 
-def call(policy: Policy, action: Callable[[], T], *, sleep: Sleep = time.sleep) -> T:
+def call(policy: Policy, action: Callable[[], T], *, sleep: Sleep = time.sleep, trouble: Trouble | None = None) -> T:
     """Call `action` until it succeeds, the policy is used up, or the error is not worth retrying (then raised).
 
     `sleep` may end early (an `Event.wait`): a true answer means that the caller wants to stop, and the error is raised.
+    `trouble` is told of what is tried again, and of its end.
     """
     waits = waits_s(policy)
     while True:
         try:
-            return action()
+            answer = action()
         except FarmError as error:
             wait_s = next(waits, None)
             if wait_s is None or not is_worth_retrying(error):
                 raise
+            if trouble is not None:
+                trouble.begin(error)
             if sleep(wait_after(error, wait_s)):
                 raise
+        else:
+            if trouble is not None:
+                trouble.end()
+            return answer
