@@ -112,6 +112,7 @@ def farm_with(folder: Path, begins: datetime.datetime, ends: datetime.datetime) 
         thread.join()
 
 
+@pytest.mark.usefixtures("loopback")
 @pytest.mark.parametrize(
     ("begins", "ends", "words"),
     [
@@ -125,9 +126,8 @@ def test_a_certificate_whose_time_is_not_now_is_told_with_its_dates(
 ) -> None:
     with farm_with(tmp_path, begins, ends) as address:
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate"))
-        client = FarmClient(
-            address, StateFolder(tmp_path / "state"), session="s", description=describe_device().description
-        )
+        state, device = StateFolder(tmp_path / "state"), describe_device().description
+        client = FarmClient(address, state, session="s", description=device)
         with pytest.raises(Unreachable) as caught:
             client.clock_off_s()
     assert words in str(caught.value)
