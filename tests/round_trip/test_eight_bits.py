@@ -318,7 +318,7 @@ def test_a_scale_that_also_rounds_a_bias_is_no_parameter(*, learns: bool) -> Non
         helper.make_node("Add", ["h", "b"], ["y"]),
     ]
     bias = RANDOM.standard_normal(3).astype(np.float32)
-    stored = {"w": BYTES, "s": SCALES[:1], "bias": bias, "b": np.zeros(3, np.float32)}
+    stored: dict[str, Array] = {"w": BYTES, "s": SCALES[:1], "bias": bias, "b": np.zeros(3, np.float32)}
     model = file_of(nodes, helper.make_tensor_value_info("x", 1, ["N", 4]), stored)
     answer = run_onnx(model)
     after = after_a_step(model, X, answer, learns=learns)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from device_agents.devices import Board, DeviceKind, host, jetson, raspberry_pi, snapdragon
 from device_agents.execute import run_bundle
+from device_agents.measure.energy import EnergyMeter
 from device_agents.measure.measurement import judge, measure
-from device_agents.measure.sampler import INTERVAL_S, EnergyMeter, StateLog
+from device_agents.measure.sampler import INTERVAL_S, StateLog
 from device_agents.wire import Block, DeviceState, Report, RunSettings
 from tests.agents.real_step import real_bundle
 from tests.agents.test_devices import ORIN_NANO, PI_4, PI_5, SM8550
@@ -234,12 +235,14 @@ RAILS: Mapping[str, Rail] = {
     "host, RAPL": (host.KIND, {"/sys/class/powercap/intel-rapl:0/name": "package-0\n"}, _rapl),
 }
 SLICE_S = 0.001
+MOST_MW = 1e5
+"""Above what any of the rails carries."""
 
 
 def _energy_error(rail: Rail, source: random.Random) -> float:
     """Of the sum of a run of half a minute, relative: power that swings by the second, loads that come and go."""
     kind, files, tell = rail
-    text, meter = Text(dict(files)), EnergyMeter()
+    text, meter = Text(dict(files)), EnergyMeter(MOST_MW)
     board, next_s, energy_mj, told_mj = TextBoard(text), 0.0, 0.0, []
     swing, period_s, phase = source.uniform(0.1, 0.5), source.uniform(2.0, 9.0), source.uniform(0, 6)
     rests = {second for second in range(30) if source.random() < 0.2}
@@ -256,6 +259,7 @@ def _energy_error(rail: Rail, source: random.Random) -> float:
         energy_mj += power_mw * SLICE_S
     use = meter.use()
     assert use is not None, "the sensor was read"
+    assert use.total_mj is not None, use.notes
     return abs(use.total_mj / (told_mj[-1] - told_mj[0]) - 1)
 
 

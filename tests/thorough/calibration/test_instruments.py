@@ -7,7 +7,7 @@ import random
 import pytest
 
 from device_agents.devices import Reading
-from device_agents.measure.sampler import EnergyMeter
+from device_agents.measure.energy import EnergyMeter
 from tests.sample import sample
 from tests.thorough.calibration import instruments
 from tests.thorough.calibration.instruments import RAILS, TRACES, Check, TextBoard, shown
