@@ -19,7 +19,7 @@ TOOL_TIMEOUT_S = 2.0
 
 COLDEST_C = -40.0
 SLOWEST_HZ, FASTEST_HZ = 1.5e7, 9.9e9
-"""Of a CPU's clock: apart by less than a factor of a thousand, so that a number fits one unit."""
+"""Limits of a CPU's clock, less than a factor of a thousand apart: a value fits at most one unit."""
 
 
 def run_tool(argv: Sequence[str], timeout_s: float) -> str | None:
@@ -35,7 +35,7 @@ def run_tool(argv: Sequence[str], timeout_s: float) -> str | None:
 
 @dataclass(frozen=True)
 class Counter:
-    """Energy since some moment, in millijoules: its differences count. Behind `range_mj`, if told, it begins anew."""
+    """Energy since some moment, in millijoules; only differences matter. It wraps at `range_mj`, if that is known."""
 
     value_mj: float
     range_mj: float | None = None
@@ -52,26 +52,26 @@ class Reading:
     power_sensor: str | None = None
     """What `power_mw` was read from."""
     counters: Mapping[str, Counter] = field(default_factory=dict)
-    """Energy counters that add up to the board's, by name: `rapl package-0`."""
+    """Energy counters by name (`rapl package-0`); the board's energy is their sum."""
     notes: tuple[str, ...] = ()
-    """Why a sensor that is there gave nothing, or in which unit its number was read."""
+    """Reasons why a sensor's value was left out, or read in another unit."""
 
 
 UNITS = (1.0, 1e3, 1e6, 1e-3)
-"""Times a power may be told in: right, milliampere or millivolt taken for a millionth, both of them, or microwatt."""
+"""Factors that correct a power: right, current or voltage in thousandths for millionths, both, microwatts."""
 
 
 def with_possible_power(reading: Reading, bounds: PowerRange) -> Reading:
-    """The reading with a power that such a board draws: in its unit, in another if only that one fits, or none."""
+    """The reading with a power within `bounds`: as it is, in the only other unit that fits, or without one."""
     power_mw = reading.power_mw
     if power_mw is None or bounds.least_mw <= power_mw <= bounds.most_mw:
         return reading
     fitting = [unit for unit in UNITS if bounds.least_mw <= power_mw * unit <= bounds.most_mw]
     between = f"between {bounds.least_mw:,.0f} and {bounds.most_mw:,.0f} mW"
     if len(fitting) != 1 or not bounds.least_mw:
-        note = f"{reading.power_sensor} tells {power_mw:,.4g} mW, and such a board draws {between}: left out"
+        note = f"{reading.power_sensor} gives {power_mw:,.4g} mW, but such a board draws {between}: left out"
         return replace(reading, power_mw=None, power_sensor=None, notes=(*reading.notes, note))
-    note = f"{reading.power_sensor} is read times {fitting[0]:,g}: such a board draws {between}"
+    note = f"{reading.power_sensor} is multiplied by {fitting[0]:,g}, because such a board draws {between}"
     return replace(reading, power_mw=power_mw * fitting[0], notes=(*reading.notes, note))
 
 
@@ -123,9 +123,9 @@ def hottest_c(board: Board, wanted: str) -> float | None:
 
 
 def to_celsius(value: float) -> float | None:
-    """A thermal zone's number in degrees: sysfs gives thousandths; some drivers give tenths or degrees.
+    """A thermal zone's value in degrees: sysfs has thousandths; some drivers give tenths or degrees.
 
-    None for 0, which is what a sensor without power gives, and for what no board has in any of these units.
+    None for 0, which an unpowered sensor gives, and for a value that is impossible in each of these units.
     """
     size = abs(value)
     for divisor, least, most in ((1, 1, 150), (10, 151, 1500), (1000, 1501, 150_000)):
@@ -136,7 +136,7 @@ def to_celsius(value: float) -> float | None:
 
 
 def to_hertz(value: float) -> float | None:
-    """cpufreq's number in hertz: sysfs gives kHz; some drivers give MHz or Hz. None for what is no clock of a CPU."""
+    """A value of cpufreq in hertz: sysfs has kHz; some drivers give MHz or Hz. None if no unit gives a CPU's clock."""
     hertz = [value * factor for factor in (1e6, 1e3, 1.0) if SLOWEST_HZ <= value * factor <= FASTEST_HZ]
     return hertz[0] if len(hertz) == 1 else None
 

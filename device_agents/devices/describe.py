@@ -45,11 +45,11 @@ class Device:
 
     @property
     def power_range(self) -> PowerRange | None:
-        """What it can draw; None if it is emulated."""
+        """The power that it can draw; None if it is emulated."""
         return power_range(self.description.device_class, self.description.measurement_class)
 
     def read(self) -> Reading:
-        """One look at the sensors; a power that no such board draws is read in another unit, or left out."""
+        """The sensors' values; an impossible power is read in another unit, or left out."""
         reading = self.kind.read(self.board)
         return with_possible_power(reading, self.power_range) if self.power_range is not None else reading
 

@@ -1,4 +1,4 @@
-"""Why a farm's certificate is refused where the time is the reason: its dates, beside this board's clock."""
+"""Explains a certificate that is refused because of the time: its dates, beside this board's clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Dates = tuple[datetime.datetime, datetime.datetime]
 
 
 def words_of(problem: ssl.SSLCertVerificationError, host: str, port: int, timeout_s: float) -> str:
-    """What is wrong, and what to do about it; empty if time is not the reason."""
+    """The problem and what to do about it; empty if time is not the reason."""
     if problem.verify_code not in (NOT_YET_VALID, EXPIRED):
         return ""
     dates = _dates(host, port, timeout_s)
@@ -32,7 +32,7 @@ def words_of(problem: ssl.SSLCertVerificationError, host: str, port: int, timeou
 
 
 def _dates(host: str, port: int, timeout_s: float) -> Dates | None:
-    """From when until when the host's certificate is valid; it is asked for again, and believed in no way."""
+    """The period in which the host's certificate is valid. It is fetched unverified: only its dates are used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:

@@ -2,7 +2,7 @@
 
 | call                    | attempts  | waits                                    |
 |-------------------------|-----------|------------------------------------------|
-| enrol                   | for ever: the token may live for long | 1 s doubling to 60 s, full jitter |
+| enrol                   | for ever  | 1 s doubling to 60 s, full jitter        |
 | lease (the idle loop)   | for ever  | 1 s doubling to 15 s, full jitter        |
 | download                | 5         | 0.5 s doubling to 10 s, from the start   |
 | events                  | for ever while the run lasts, once more at its end | 0.5 s doubling to 10 s |
@@ -77,7 +77,7 @@ def call(policy: Policy, action: Callable[[], T], *, sleep: Sleep = time.sleep, 
     """Call `action` until it succeeds, the policy is used up, or the error is not worth retrying (then raised).
 
     `sleep` may end early (an `Event.wait`): a true answer means that the caller wants to stop, and the error is raised.
-    `trouble` is told of what is tried again, and of its end.
+    `trouble` reports failures that are tried again, and their end.
     """
     waits = waits_s(policy)
     while True:

@@ -1,4 +1,4 @@
-"""Says in the log that the farm does not answer: at once, then ever more rarely; and when it answers again."""
+"""Logs that the farm cannot be reached: at once, then ever more rarely; and that it answers again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 60.0, 3600.0
 
 
 class Trouble:
-    """What is known of the way to one farm. `clock` only grows."""
+    """The connection to one farm, as the log reports it. `clock` is monotonic."""
 
     def __init__(self, server: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._clock = server, clock
@@ -21,7 +21,7 @@ class Trouble:
         self._next_s, self._pause_s = 0.0, FIRST_PAUSE_S
 
     def begin(self, problem: FarmError) -> None:
-        """A call has failed and is tried again."""
+        """Report that a call has failed and will be tried again."""
         now_s = self._clock()
         if self._since_s is None:
             self._since_s, self._next_s, self._pause_s = now_s, now_s, FIRST_PAUSE_S
@@ -29,15 +29,15 @@ class Trouble:
             return
         board = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         lasts_s = now_s - self._since_s
-        so_far = f", for {_duration(lasts_s)} now" if lasts_s >= 1 else ""
+        so_far = f" (for {_duration(lasts_s)})" if lasts_s >= 1 else ""
         log.warning(
-            "no use of the farm at %s%s: %s. It is tried again all the time. This board's clock says %s",
+            "cannot reach the farm at %s%s: %s. Trying again. This board's clock says %s",
             self._server, so_far, problem, board,
         )  # fmt: skip
         self._next_s, self._pause_s = now_s + self._pause_s, min(MOST_PAUSE_S, 2 * self._pause_s)
 
     def end(self) -> None:
-        """A call has succeeded."""
+        """Report that a call has succeeded."""
         if self._since_s is not None:
             log.info("the farm at %s answers again, after %s", self._server, _duration(self._clock() - self._since_s))
             self._since_s = None

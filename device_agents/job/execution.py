@@ -92,7 +92,7 @@ class Execution:
                 modes[self.job.settings.mode]()
             finally:
                 self.findings.states, self.findings.clock = self._sampler.states(), self._sampler.clock()
-                self.findings.held = watch.held()
+                self.findings.throttling = watch.throttling()
                 self.findings.energy_use = None if self.device.is_emulated else self._sampler.energy()
 
     def keep(self, name: str) -> KeptOutput:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from device_agents.job.comparison import ComparisonFindings
 from device_agents.job.output import KeptOutput
-from device_agents.job.quota import Held
+from device_agents.job.quota import Throttling
 from device_agents.job.sustained import SustainedFindings
 from device_agents.job.training import TrainingFindings
 from device_agents.measure.energy import EnergyUse
@@ -52,7 +52,7 @@ class Findings:
     clock: tuple[tuple[float, float], ...] = ()
     """(when, hertz), of more samples than the states."""
     run_s: float = 0.0
-    held: Held | None = None
+    throttling: Throttling | None = None
     """By a processor quota; None without one."""
     variants: dict[tuple[int, int], VariantTime] = field(default_factory=dict)
     """By (trial, variant), as numbered in the bundle."""
@@ -72,7 +72,7 @@ class Findings:
         measurement = self.measurement()
         if measurement is None:
             return None
-        if not self.is_emulated and self.held is not None and (reason := self.held.reason(self.run_s)):
+        if not self.is_emulated and self.throttling is not None and (reason := self.throttling.reason(self.run_s)):
             return Verdict("throttled", reason)
         return judge(measurement, self.states, cores=self.cores, is_emulated=self.is_emulated, clock=self.clock)
 
@@ -152,5 +152,5 @@ class Findings:
             comparison=self.comparison.report((bundle_digest, *others)) if self.comparison else None,
             sustained=self.sustained.report() if self.sustained else None,
             isolation_level=isolation_level,
-            environment={**environment, **(self.held.facts() if self.held is not None else {})},
+            environment={**environment, **(self.throttling.facts() if self.throttling is not None else {})},
         )

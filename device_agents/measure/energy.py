@@ -1,7 +1,7 @@
 """Energy of measured parts: counters by their differences, each for itself; power by its integral over time.
 
-Nothing here reads a sensor. What one missed is taken to be like what it told, and that is a note; where it told too
-little, or what no such board can use, the energy is left out, with the reason.
+No sensor is read here. Time that a sensor did not cover counts with its mean over the rest, and a note says so. If it
+covered too little, or only values that no such board can reach, there is no energy, and the notes give the reason.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from device_agents.devices.board import Counter, Reading
 
 LEAST_COVERED = 0.5
-"""Of the measured time: a sensor that told less gives no energy."""
-MOST_MISSED = 0.01
-"""Of the measured time: no word is said of less."""
+"""Share of the measured time that a sensor has to cover."""
+UNREMARKABLE = 0.01
+"""Share of the measured time that a sensor may miss without a note."""
 MAX_NOTES = 4
 
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """Energy and the time it covers. `total_mj` is None where `notes` say why."""
+    """Energy and the time it covers. `total_mj` is None where `notes` give a reason."""
 
     total_mj: float | None
     seconds: float
@@ -29,7 +29,7 @@ class EnergyUse:
 
 @dataclass
 class _Track:
-    """What one sensor has told while the meter was on."""
+    """The energy that one sensor has measured while the meter was on, and its last value."""
 
     total_mj: float = 0.0
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class _Track:
 
 
 class EnergyMeter:
-    """Adds up what sensors tell while it is on. No board of the kind draws more than `most_mw`."""
+    """Adds up sensors' values while it is on. No board of the kind draws more than `most_mw`."""
 
     def __init__(self, most_mw: float) -> None:
         self.is_on = False
@@ -50,7 +50,7 @@ class EnergyMeter:
         self._notes: dict[str, None] = {}
 
     def add(self, reading: Reading, now_s: float) -> None:
-        """One look at the sensors, at `now_s` of a clock that only grows."""
+        """Add a reading of the sensors, at `now_s` of a monotonic clock."""
         before_s, self._last_s = self._last_s, now_s if self.is_on else None
         if before_s is None and not self.is_on:
             return
@@ -70,47 +70,48 @@ class EnergyMeter:
                 track.last = None
 
     def _extend(self, track: _Track, value: Counter | float, before_s: float, now_s: float) -> None:
-        """Add what a sensor tells of the time since it last spoke; power is known between two looks in a row only."""
+        """Add the energy since a counter's last value, or between two consecutive readings of a power."""
         last, span_s = track.last, now_s - track.last_s
         if isinstance(value, Counter) and isinstance(last, Counter):
-            gained_mj, problem = _grown(last, value, span_s * self._most_mw)
+            gained_mj, problem = _difference(last, value, span_s * self._most_mw)
         elif isinstance(value, float) and isinstance(last, float) and track.last_s == before_s:
             gained_mj, problem = span_s * (value + last) / 2, ""
         else:
             return
         if problem:
-            track.problem = track.problem or f"{problem} in {span_s:.1f} s"
+            track.problem = track.problem or f"{problem} within {span_s:.1f} s"
             return
         track.total_mj += gained_mj
         track.seconds += span_s
 
     def use(self) -> EnergyUse | None:
-        """What was used while it was on; None without a sensor."""
+        """The energy used while it was on; None without a sensor."""
         if not self._seconds or not (self._tracks or self._notes):
             return None
         notes = [*self._notes]
         total_mj: float | None = 0.0 if self._tracks else None
         for name, track in self._tracks.items():
-            missed_s = self._seconds - track.seconds
-            if track.problem or missed_s > MOST_MISSED * self._seconds:
+            is_usable = track.seconds >= LEAST_COVERED * self._seconds
+            if track.problem or self._seconds - track.seconds > UNREMARKABLE * self._seconds:
+                effect = "the rest is estimated from it" if is_usable else "too little for an energy"
                 reason = f" ({track.problem})" if track.problem else ""
-                notes.append(f"{name} told the energy of {track.seconds:.1f} of {self._seconds:.1f} s{reason}")
-            if track.seconds < LEAST_COVERED * self._seconds:
+                notes.append(f"{name} covers {track.seconds:.1f} of {self._seconds:.1f} s{reason}: {effect}")
+            if not is_usable:
                 total_mj = None
             elif total_mj is not None:
                 total_mj += track.total_mj * self._seconds / track.seconds
         return EnergyUse(total_mj, self._seconds, " + ".join(self._tracks), tuple(notes))
 
 
-def _grown(last: Counter, value: Counter, most_mj: float) -> tuple[float, str]:
-    """By how much a counter has grown, or else why that is not known. `most_mj`: what can have been used meanwhile."""
+def _difference(last: Counter, value: Counter, most_mj: float) -> tuple[float, str]:
+    """How far a counter has advanced, or else why that is unknown. The board cannot have used more than `most_mj`."""
     gained_mj, range_mj = value.value_mj - last.value_mj, value.range_mj
     if gained_mj < 0 and range_mj is None:
-        return 0.0, "it went back, and tells no range"
+        return 0.0, "the counter went back, and has no range"
     if range_mj is not None:
         gained_mj += range_mj if gained_mj < 0 else 0.0
         if most_mj >= range_mj:
-            return 0.0, "it may have begun anew more than once"
+            return 0.0, "the counter may have wrapped more than once"
     if not 0 <= gained_mj <= most_mj:
-        return 0.0, f"it grew by {gained_mj / 1000:,.0f} J"
+        return 0.0, f"the counter advanced by {gained_mj / 1000:,.0f} J"
     return gained_mj, ""

@@ -25,9 +25,9 @@ _TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
 
 
 class Sampler:
-    """Samples `read` every `INTERVAL_S` until closed, of a board that draws at most `most_mw`.
+    """Samples `read` every `INTERVAL_S` until closed. The board draws at most `most_mw`.
 
-    Safe to use from one other thread.
+    It can be used from another thread.
     """
 
     def __init__(self, read: Callable[[], Reading], *, most_mw: float, interval_s: float = INTERVAL_S) -> None:

@@ -1,4 +1,4 @@
-"""What a board draws: least when idle and most under load, by its class. For agent and farm; standard library only.
+"""The power that a board draws, from idle to full load, by its class. For agent and farm; standard library only.
 
 | class | least | most |
 |---|---|---|
@@ -8,7 +8,7 @@
 | other boards | 0 | 300 W, what no board's rails give |
 | hosts | 0 | 5 kW, what no host's supply gives |
 
-Least and most are generous, and less than a factor of a thousand apart: a number in another unit shows.
+The limits are generous, and less than a factor of a thousand apart, so that a value in another unit is recognised.
 
 Sources: documentation of Raspberry Pi, "Power supply"; Jetson Linux Developer Guide, "Platform Power and Performance".
 Those of Snapdragon are estimates.
@@ -41,6 +41,6 @@ _OF_OTHERS = {"hardware": PowerRange(0.0, 3e5), "host": PowerRange(0.0, 5e6)}
 
 
 def power_range(device_class: str, measurement_class: str) -> PowerRange | None:
-    """What a device of this class can draw; None of an emulated or simulated one, which draws nothing of its own."""
+    """The power that a device of this class can draw; None for emulated and simulated ones."""
     others = _OF_OTHERS.get(measurement_class)
     return _OF_CLASS.get(device_class, others) if measurement_class == "hardware" else others

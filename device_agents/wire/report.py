@@ -109,7 +109,7 @@ class Measurement:
     p99_us: float
     mean_us: float
     samples_per_second: float
-    """Those of all measured steps, in all the time that they took: batch / mean."""
+    """Samples of all measured steps divided by all their time: batch / mean."""
     cv_within: float
     """Median over blocks of (standard deviation / mean) in the block."""
     cv_between: float
@@ -292,7 +292,7 @@ class Report:
     sustained: Optional[Sustained] = field(default=None, metadata=SENT_IF_SET)
     """Mode sustained only, from the first whole window on."""
     energy_notes: Optional[tuple[str, ...]] = field(default=None, metadata=SENT_IF_SET)
-    """What of the energy a sensor did not tell, in which unit it was read, or why there is none. Null: nothing."""
+    """Gaps in the energy, corrected units, or why there is no energy. Null: no note."""
 
     def __post_init__(self) -> None:
         check(self.attempt >= 1, "attempt", "at least 1")

@@ -228,14 +228,14 @@ SHOWN_ROWS = 100
 
 
 def shown_places(count: int) -> Sequence[int]:
-    """Which of a long series a page shows: at most `SHOWN_ROWS`, evenly spaced, and the last."""
+    """The rows of a long series that a page shows: at most `SHOWN_ROWS`, evenly spaced, and the last."""
     stride = -(-count // SHOWN_ROWS) or 1
     places = range(0, count, stride)
     return places if not count or places[-1] == count - 1 else [*places, count - 1]
 
 
 def thinned(full: Table, count: int | None = None) -> Table:
-    """The rows that a page shows; files have all. `count`: of a series of which the table has those rows alone."""
+    """The rows that a page shows; files have all. `count` is that of the series if the table has only those rows."""
     whole = len(full.rows) if count is None else count
     if whole <= SHOWN_ROWS:
         return full

@@ -24,7 +24,7 @@ def _verdict(report: Report) -> str | None:
 
 
 def summarise(run: Run, report: Report, device_class: str) -> None:
-    """Fill the summary columns of `run`, which a device of this class made. What was not measured stays null."""
+    """Fill the summary columns of `run`, executed by a device of this class. What was not measured stays null."""
     run.measurement_class = report.measurement_class
     run.verdict = _verdict(report)
     if report.measurement is not None:

@@ -41,12 +41,12 @@ PAUSES_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 4 * 3600.0, 16 * 3600.0)
 CLAIM_S = 4 * TIMEOUT_S
 """Another process takes a delivery over after so long; sending takes `TIMEOUT_S`, and asking for a name some more."""
 SENDERS = 64
-"""Threads, of which each waits for one address."""
+"""Threads; each waits for one address."""
 MOST_EACH = SENDERS // 2
-"""Senders that one organisation may keep busy, more than it has addresses by default: one that never answers delays
-neither another of its own nor those of others."""
+"""Senders that one organisation may occupy: more than it has addresses by default, so that an address that hangs delays
+no other, whoever it belongs to."""
 AT_THE_DATABASE = 8
-"""Senders that may use it at a time; they all wait for addresses far longer."""
+"""Senders that may use the database at a time; most of their time they wait for addresses."""
 BATCH = 40
 LOOK_S = 1.0
 MOST_REST_S = 300.0
@@ -190,9 +190,9 @@ def _end(delivery: WebhookDelivery, state: str, error: str) -> None:
 def deliver(
     database: Database, settings: Settings, delivery_id: str, turn: AbstractContextManager[object] = NO_TURN
 ) -> WebhookDelivery | None:
-    """Send one delivery now and record what came of it; None if it is not this process's to send.
+    """Send one delivery now and record the outcome; None if another process sends it.
 
-    The database is used within `turn`, and the address is waited for without.
+    `turn` is held while the database is used, and not while the address is waited for.
     """
     with turn, database.transaction() as session:
         parcel = claim(session, delivery_id, now=time.time())

@@ -1,4 +1,4 @@
-"""Energy of what counters and power sensors tell, against the arithmetic of what a board used; nothing impossible."""
+"""Energy from counters and power sensors, against the energy that a board used; impossible values never count."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_zone_that_is_readable_late_adds_nothing_of_what_it_counted_before() -
     use = used(counting([1e5 * second for second in range(11)], [None, *(9e7 + 2e5 * second for second in range(10))]))
     assert total_of(use) == pytest.approx(10 * 3e5)
     assert use is not None
-    assert use.notes == ("rapl package-1 told the energy of 9.0 of 10.0 s",)
+    assert use.notes == ("rapl package-1 covers 9.0 of 10.0 s: the rest is estimated from it",)
 
 
 def test_a_zone_that_is_gone_for_a_look_loses_nothing() -> None:
@@ -80,18 +80,18 @@ def test_a_zone_that_is_gone_for_a_look_loses_nothing() -> None:
     assert use.notes == ()
 
 
-def test_a_zone_that_disappears_is_taken_to_go_on_and_that_is_told() -> None:
+def test_a_zone_that_disappears_is_estimated_from_its_mean_with_a_note() -> None:
     use = used(counting([1e5 * second if second < 8 else None for second in range(11)]))
     assert total_of(use) == pytest.approx(10 * 1e5)
     assert use is not None
-    assert use.notes == ("rapl package-0 told the energy of 7.0 of 10.0 s",)
+    assert use.notes == ("rapl package-0 covers 7.0 of 10.0 s: the rest is estimated from it",)
 
 
-def test_a_sensor_that_told_less_than_half_gives_no_energy_but_a_reason() -> None:
+def test_a_sensor_that_covers_less_than_half_gives_a_reason_and_no_energy() -> None:
     use = used(counting([1e5 * second if second < 4 else None for second in range(11)]))
     assert use is not None
     assert use.total_mj is None
-    assert use.notes == ("rapl package-0 told the energy of 3.0 of 10.0 s",)
+    assert use.notes == ("rapl package-0 covers 3.0 of 10.0 s: too little for an energy",)
 
 
 def test_a_counter_without_a_range_that_goes_back_costs_that_interval_alone() -> None:
@@ -99,7 +99,8 @@ def test_a_counter_without_a_range_that_goes_back_costs_that_interval_alone() ->
     use = used(counting(values, range_mj=None))
     assert total_of(use) == pytest.approx(10 * 1e5)
     assert use is not None
-    assert use.notes == ("rapl package-0 told the energy of 9.0 of 10.0 s (it went back, and tells no range in 1.0 s)",)
+    reason = "the counter went back, and has no range within 1.0 s"
+    assert use.notes == (f"rapl package-0 covers 9.0 of 10.0 s ({reason}): the rest is estimated from it",)
 
 
 def test_a_counter_that_jumps_by_more_than_the_machine_draws_costs_that_interval() -> None:
@@ -107,7 +108,7 @@ def test_a_counter_that_jumps_by_more_than_the_machine_draws_costs_that_interval
     use = used(counting(values))
     assert total_of(use) == pytest.approx(10 * 1e5)
     assert use is not None
-    assert "it grew by 90,103 J in 1.0 s" in use.notes[0]
+    assert "the counter advanced by 90,103 J within 1.0 s" in use.notes[0]
 
 
 def test_a_pause_in_which_a_counter_may_have_begun_anew_more_than_once_is_not_counted() -> None:
@@ -122,24 +123,24 @@ def test_no_sensor_is_none_not_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told_mw", "read_mw", "unit"),
+    ("driver_mw", "read_mw", "unit"),
     [(3400.0, 3400.0, None), (3.4, 3400.0, "1,000"), (3.4e-3, 3400.0, "1e+06"), (3.4e6, 3400.0, "0.001")],
 )
 def test_a_power_in_another_unit_is_read_in_the_only_one_that_fits(
-    told_mw: float, read_mw: float, unit: str | None
+    driver_mw: float, read_mw: float, unit: str | None
 ) -> None:
-    reading = with_possible_power(Reading(power_mw=told_mw, power_sensor="battery"), PHONE)
+    reading = with_possible_power(Reading(power_mw=driver_mw, power_sensor="battery"), PHONE)
     assert reading.power_mw == pytest.approx(read_mw)
     assert len(reading.notes) == (0 if unit is None else 1)
     if unit is not None:
-        assert f"read times {unit}:" in reading.notes[0].replace("1,000,000", "1e+06")
+        assert f"multiplied by {unit}," in reading.notes[0].replace("1,000,000", "1e+06")
 
 
-@pytest.mark.parametrize("told_mw", [0.0, -3400.0, 40.0, 60_000.0])
-def test_a_power_that_fits_in_no_unit_is_left_out_with_its_reason(told_mw: float) -> None:
-    reading = with_possible_power(Reading(power_mw=told_mw, power_sensor="battery"), PHONE)
+@pytest.mark.parametrize("driver_mw", [0.0, -3400.0, 40.0, 60_000.0])
+def test_a_power_that_fits_in_no_unit_is_left_out_with_its_reason(driver_mw: float) -> None:
+    reading = with_possible_power(Reading(power_mw=driver_mw, power_sensor="battery"), PHONE)
     assert reading.power_mw is None
-    assert reading.notes[0].startswith("battery tells ")
+    assert reading.notes[0].startswith("battery gives ")
     use = used([reading, reading])
     assert use is not None
     assert use.total_mj is None
@@ -155,16 +156,16 @@ def test_a_board_draws_less_than_a_thousand_times_its_least(device_class: str) -
 
 
 @pytest.mark.parametrize(
-    ("told", "celsius"),
+    ("value", "celsius"),
     [(45_500, 45.5), (455, 45.5), (45, 45.0), (-5000, -5.0), (0, None), (-60_000, None), (10**9, None)],
 )
-def test_temperatures_in_other_units_are_degrees(told: int, celsius: float | None) -> None:
-    assert to_celsius(told) == celsius
+def test_temperatures_in_other_units_are_degrees(value: int, celsius: float | None) -> None:
+    assert to_celsius(value) == celsius
 
 
 @pytest.mark.parametrize(
-    ("told", "hertz"),
+    ("value", "hertz"),
     [(1_800_000, 1.8e9), (1800, 1.8e9), (1_800_000_000, 1.8e9), (0, None), (-1, None), (10**12, None)],
 )
-def test_clocks_in_other_units_are_hertz(told: int, hertz: float | None) -> None:
-    assert to_hertz(told) == hertz
+def test_clocks_in_other_units_are_hertz(value: int, hertz: float | None) -> None:
+    assert to_hertz(value) == hertz

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from device_agents.job.findings import Findings
-from device_agents.job.quota import Held, Quota, QuotaWatch, cpu_quota, usable_processors
+from device_agents.job.quota import Quota, QuotaWatch, Throttling, cpu_quota, usable_processors
 from device_agents.wire import Block
 
 V2 = "0::/system.slice/agent.service\n"
@@ -68,42 +68,42 @@ def test_threads_are_the_quota_rounded_up_and_no_more_than_processors(cores: flo
     assert usable == (processors if threads is None else min(threads, processors))
 
 
-def test_the_time_held_back_is_that_since_the_job_began(tmp_path: Path) -> None:
+def test_throttled_time_counts_from_the_start_of_the_job(tmp_path: Path) -> None:
     stat = tmp_path / "cpu.stat"
     stat.write_text("usage_usec 5\nthrottled_usec 7000000\n")
     watch = QuotaWatch(Quota(0.5, tmp_path, 2))
     stat.write_text("usage_usec 5\nthrottled_usec 19000000\n")
-    held = watch.held()
-    assert held == Held(0.5, 12.0)
+    throttling = watch.throttling()
+    assert throttling == Throttling(0.5, 12.0)
     stat.unlink()
-    assert watch.held() == Held(0.5, None)
-    assert QuotaWatch(None).held() is None
+    assert watch.throttling() == Throttling(0.5, None)
+    assert QuotaWatch(None).throttling() is None
 
 
-def found(held: Held | None) -> Findings:
+def findings_with(throttling: Throttling | None) -> Findings:
     """Of ten steps of 1 ms, every fifth of which waited for 100 ms."""
     findings = Findings(batch=4, cores=2, is_emulated=False)
     step_us = tuple(100_000.0 if step % 5 == 4 else 1000.0 for step in range(10))
     findings.blocks = [Block(step_us)]
-    findings.run_s, findings.held = 0.3, held
+    findings.run_s, findings.throttling = 0.3, throttling
     return findings
 
 
-def test_throughput_follows_from_all_time_and_being_held_back_is_the_verdicts_reason() -> None:
-    findings = found(Held(0.5, 0.15))
+def test_throughput_follows_from_all_time_and_throttling_is_the_verdicts_reason() -> None:
+    findings = findings_with(Throttling(0.5, 0.15))
     measurement, verdict = findings.measurement(), findings.verdict()
     assert measurement is not None
     assert measurement.median_us == 1000.0
     assert measurement.samples_per_second == pytest.approx(40 / 0.208)
     assert verdict is not None
     assert verdict.kind == "throttled"
-    assert verdict.rule == "a processor quota of 0.5 cores held it back for 0.1 of 0.3 s"
-    assert findings.held is not None
-    assert findings.held.facts() == {"cpu_quota": "0.5 cores", "cpu_throttled": "0.1 s"}
+    assert verdict.rule == "a processor quota of 0.5 cores throttled the job for 0.1 of 0.3 s"
+    assert findings.throttling is not None
+    assert findings.throttling.facts() == {"cpu_quota": "0.5 cores", "cpu_throttled": "0.1 s"}
 
 
-@pytest.mark.parametrize("held", [None, Held(8.0, 0.0), Held(8.0, None)])
-def test_a_quota_that_held_nothing_back_is_no_reason(held: Held | None) -> None:
-    verdict = found(held).verdict()
+@pytest.mark.parametrize("throttling", [None, Throttling(8.0, 0.0), Throttling(8.0, None)])
+def test_a_quota_that_does_not_throttle_is_no_reason(throttling: Throttling | None) -> None:
+    verdict = findings_with(throttling).verdict()
     assert verdict is not None
     assert verdict.kind != "throttled"

@@ -1,4 +1,4 @@
-"""What an agent's log says of a farm that does not answer: at once, ever more rarely, with what to do about it."""
+"""An agent's log while its farm cannot be reached: at once, ever more rarely, with what to do about it."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ class Clock:
         return self.now_s
 
 
-def test_it_says_so_at_once_and_then_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_connection_is_logged_at_once_and_then_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     trouble = Trouble("https://farm.lab", clock)
-    said_at: list[float] = []
+    logged_at: list[float] = []
     with caplog.at_level(logging.INFO, "device_agents"):
         for second in range(8 * 3600):
             clock.now_s = 1000.0 + second
             before = len(caplog.records)
             trouble.begin(Unreachable("https://farm.lab: Connection refused"))
             if len(caplog.records) > before:
-                said_at.append(second)
+                logged_at.append(second)
         trouble.end()
         trouble.end()
-    assert said_at == [0, 60, 180, 420, 900, 1860, 3780, *range(7380, 8 * 3600, 3600)]
+    assert logged_at == [0, 60, 180, 420, 900, 1860, 3780, *range(7380, 8 * 3600, 3600)]
     first, later, last = (caplog.records[place].getMessage() for place in (0, 2, -1))
-    assert first.startswith("no use of the farm at https://farm.lab: https://farm.lab: Connection refused. ")
+    assert first.startswith("cannot reach the farm at https://farm.lab: https://farm.lab: Connection refused. ")
     assert "This board's clock says 20" in first
-    assert "for 3 min now" in later
+    assert "https://farm.lab (for 3 min): " in later
     assert last == "the farm at https://farm.lab answers again, after 8 h"
-    assert len(caplog.records) == len(said_at) + 1
+    assert len(caplog.records) == len(logged_at) + 1
 
 
-def test_what_is_tried_again_is_told_and_what_is_not_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_tried_again_is_logged_and_anything_else_is_raised(caplog: pytest.LogCaptureFixture) -> None:
     answers: list[Exception | str] = [Unreachable("no route"), Busy("503"), "yes"]
 
     def ask() -> str:
@@ -121,7 +121,7 @@ def farm_with(folder: Path, begins: datetime.datetime, ends: datetime.datetime) 
     ],
     ids=["not yet", "no longer"],
 )
-def test_a_certificate_whose_time_is_not_now_is_told_with_its_dates(
+def test_a_certificate_that_is_not_valid_now_is_reported_with_its_dates(
     begins: datetime.datetime, ends: datetime.datetime, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with farm_with(tmp_path, begins, ends) as address:

@@ -69,7 +69,7 @@ def _rate(value: float | None) -> str:
 
 
 def _sensor(found: RunFacts) -> str:
-    """Where the energy was read, and what is to be said of it."""
+    """The energy's sensor and the notes on it."""
     report = found.report
     if report is None or (report.energy is None and not report.energy_notes):
         return "no sensor"
