@@ -50,9 +50,12 @@ _PATTERNS: tuple[tuple[Callable[[Array], bool], str, Collection[str]], ...] = (
 """What tells them, the words for it, and operators that do not read such numbers: a bias may hold zeros and ones."""
 
 
-def with_fixed_numbers(graph: Graph) -> Graph:
-    """The graph with `fixed` at the parameters that are no weights."""
-    around = _Surroundings(graph.consumers(), _data(graph))
+def with_fixed_numbers(graph: Graph, *, stores_literals: bool) -> Graph:
+    """The graph with `fixed` at the parameters that are no weights.
+
+    `stores_literals`: the exporter writes numbers of the author's formulas as it writes weights.
+    """
+    around = _Surroundings(graph.consumers(), _data(graph), stores_literals)
     parameters = {
         value: replace(parameter, fixed=_reason(around, value, parameter.to_file(graph.arrays[value])))
         if parameter.may_learn
@@ -68,6 +71,7 @@ class _Surroundings:
 
     readers: Mapping[Value, list[Node]]
     data: Collection[Value]
+    stores_literals: bool
 
 
 def _data(graph: Graph) -> set[Value]:
@@ -86,7 +90,8 @@ def _reason(around: _Surroundings, value: Value, array: Array) -> str:
         return "scales or shifts the data before any layer, as a normalisation of inputs does"
     if array.size == 1:
         number = float(array.reshape(-1)[0])
-        formula = f"{number:g} is a round number by itself, as a formula has them" if is_round_number(array) else ""
+        is_literal = around.stores_literals and is_round_number(array)
+        formula = f"{number:g} is a round number by itself, as a formula has them" if is_literal else ""
         return _small(value, abs(number), around.readers) or formula
     if not array.size or (array == array.reshape(-1)[0]).all():
         return ""

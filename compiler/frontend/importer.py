@@ -14,6 +14,7 @@ from compiler.frontend.expansion.control import CONTROL, Run
 from compiler.frontend.expansion.selected import read_selected, refuse_selected
 from compiler.frontend.expansion.stand_ins import define, stands_in
 from compiler.frontend.exporters.readings import readings_of
+from compiler.frontend.exporters.unrecorded import PYTORCH
 from compiler.frontend.file.limits import DEFAULT_LIMITS, ModelLimits
 from compiler.frontend.file.parse import parse_model
 from compiler.frontend.file.prescan import prescan
@@ -125,7 +126,7 @@ def import_source(
     remark(scope, meant)
     graph = _finish(scope, meant, ends, readings_of(source.stored, meant, scope.own_names))
     if meant.record is None:
-        graph = with_fixed_numbers(graph)
+        graph = with_fixed_numbers(graph, stores_literals=meant.producer != PYTORCH)
     return replace(graph, batch_axes={inputs[name]: axis for name, axis in bound.axes.items() if axis != 0})
 
 

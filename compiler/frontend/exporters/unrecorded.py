@@ -31,6 +31,8 @@ _BOUNDING = frozenset(
     ("Clip", "Dropout", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Pad", "Where")
 )
 """Operators whose single numbers are limits and fillings."""
+PYTORCH = "pytorch"
+"""The producer of files whose literals are Constant nodes: a single number among the initializers is a parameter."""
 _LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _CALL = re.compile(r"_\d+$")
@@ -46,7 +48,7 @@ def tell_parameters_apart(source: SourceModel, untied: Collection[str]) -> Sourc
     if source.record is not None:
         return _tell_of_masks(replace(source, constants=source.constants | masks), source.record.parameters & masks)
     source = replace(source, constants=source.constants | _constants(source) | masks)
-    if source.producer == "pytorch":
+    if source.producer == PYTORCH:
         source = _named_convolutions(_named_weights(_unmerged_identities(source)))
         source = _tied_tables(_apart_by_module(source), untied)
     return _tell_of_unclear(source)
@@ -58,7 +60,10 @@ def is_made_up(name: str) -> bool:
 
 
 def _constants(source: SourceModel) -> frozenset[str]:
-    """Float initializers that are masks, weights of a loss's classes, or single numbers that only bound others."""
+    """Float initializers that are masks, weights of a loss's classes, or single numbers that only bound others.
+
+    PyTorch's exporter gives names of its own to what it computed, and those of the author to parameters.
+    """
     readers: dict[str, set[str]] = {}
     for node in source.nodes:
         for name in node.inputs:
@@ -68,6 +73,7 @@ def _constants(source: SourceModel) -> frozenset[str]:
         name
         for name, array in source.initializers.items()
         if (array.size == 1 and (readers.get(name, set()) <= _BOUNDING or _is_damaged(array)))
+        or (array.size == 1 and source.producer == PYTORCH and is_made_up(name))
         or (array.dtype.kind == "f" and _is_mask(array))
         or name in class_weights
     )
@@ -308,9 +314,10 @@ def _tell_of_unclear(source: SourceModel) -> SourceModel:
     # A convolution's weight is computed where a BatchNorm was folded into it: that is told elsewhere.
     computed = [name for name in trained if is_made_up(name) and not name.startswith("onnx::Conv")]
     unlike = [name for name in trained if not is_made_up(name) and not _PARAMETER.search(name)]
-    unlike = [name for name in unlike if not is_round_number(source.initializers[name])]  # presets leave it out
+    if source.producer != PYTORCH:  # else presets leave these numbers out
+        unlike = [name for name in unlike if not is_round_number(source.initializers[name])]
     numbers = [name for name in unlike if source.initializers[name].size == 1]
-    doubtful = unlike if source.producer == "pytorch" else numbers
+    doubtful = unlike if source.producer == PYTORCH else numbers
     if shared:
         what = "several nodes read this vector of equal elements: it learns as one parameter"
         source = _warned(source, "model.shared_fill", few_of(shared), what, f"if an exporter merged several, {_SPEC}")
