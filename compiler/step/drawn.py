@@ -22,8 +22,8 @@ CLOSE = 1e-3
 
 
 def lies_between_0_and_1(array: Array) -> bool:
-    """True for what may be probabilities."""
-    return array.size > 0 and bool(array.min() >= 0 and array.max() <= 1)
+    """True for what may be probabilities; zeros alone say nothing: something multiplies by 0."""
+    return bool(array.any() and array.min() >= 0 and array.max() <= 1)
 
 
 def adds_up_to_1(array: Array, axis: int) -> bool:
