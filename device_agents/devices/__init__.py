@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from device_agents.devices import emulated, host, jetson, raspberry_pi, snapdragon
-from device_agents.devices.board import Board, Counter, Reading, with_possible_power
+from device_agents.devices.board import Board, Counter, Reading
 from device_agents.devices.kind import DeviceKind
 
 DEVICE_KINDS: tuple[DeviceKind, ...] = (
@@ -15,4 +15,4 @@ DEVICE_KINDS: tuple[DeviceKind, ...] = (
 )
 """In the order of recognition; `host` knows every Linux machine, `emulated` is only ever chosen by name."""
 
-__all__ = ["DEVICE_KINDS", "Board", "Counter", "DeviceKind", "Reading", "with_possible_power"]
+__all__ = ["DEVICE_KINDS", "Board", "Counter", "DeviceKind", "Reading"]

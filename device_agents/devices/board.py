@@ -8,10 +8,8 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from device_agents.wire import PowerRange
 
 TOOL_TIMEOUT_S = 2.0
 """`vcgencmd` is known to hang when the firmware is busy; no tool is worth more than this."""
@@ -55,24 +53,6 @@ class Reading:
     """Energy counters by name (`rapl package-0`); the board's energy is their sum."""
     notes: tuple[str, ...] = ()
     """Reasons why a sensor's value was left out, or read in another unit."""
-
-
-UNITS = (1.0, 1e3, 1e6, 1e-3)
-"""Factors that correct a power: right, current or voltage in thousandths for millionths, both, microwatts."""
-
-
-def with_possible_power(reading: Reading, bounds: PowerRange) -> Reading:
-    """The reading with a power within `bounds`: as it is, in the only other unit that fits, or without one."""
-    power_mw = reading.power_mw
-    if power_mw is None or bounds.least_mw <= power_mw <= bounds.most_mw:
-        return reading
-    fitting = [unit for unit in UNITS if bounds.least_mw <= power_mw * unit <= bounds.most_mw]
-    between = f"between {bounds.least_mw:,.0f} and {bounds.most_mw:,.0f} mW"
-    if len(fitting) != 1 or not bounds.least_mw:
-        note = f"{reading.power_sensor} gives {power_mw:,.4g} mW, but such a board draws {between}: left out"
-        return replace(reading, power_mw=None, power_sensor=None, notes=(*reading.notes, note))
-    note = f"{reading.power_sensor} is multiplied by {fitting[0]:,g}, because such a board draws {between}"
-    return replace(reading, power_mw=power_mw * fitting[0], notes=(*reading.notes, note))
 
 
 @dataclass(frozen=True)

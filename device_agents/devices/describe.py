@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from device_agents import AGENT_VERSION
-from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading, with_possible_power
+from device_agents.devices import DEVICE_KINDS, Board, DeviceKind, Reading
 from device_agents.devices.accelerator import Accelerator, engine_targets
 from device_agents.devices.emulated import EMULATED_BOARDS, working_runner
 from device_agents.devices.host import (
@@ -44,14 +44,12 @@ class Device:
         return self.description.measurement_class == "emulated"
 
     @property
-    def power_range(self) -> PowerRange | None:
-        """The power that it can draw; None if it is emulated."""
-        return power_range(self.description.device_class, self.description.measurement_class)
+    def power_range(self) -> PowerRange:
+        """The power that it can draw; an emulated one draws nothing of its own."""
+        return power_range(self.description.device_class, self.description.measurement_class) or PowerRange(0.0, 0.0)
 
     def read(self) -> Reading:
-        """The sensors' values; an impossible power is read in another unit, or left out."""
-        reading = self.kind.read(self.board)
-        return with_possible_power(reading, self.power_range) if self.power_range is not None else reading
+        return self.kind.read(self.board)
 
 
 def describe_device(

@@ -69,8 +69,7 @@ class Execution:
         self._notify = notify
         self._identity = identity
         self._keeper: CheckpointKeeper | None = None
-        bounds = device.power_range
-        self._sampler = Sampler(device.read, most_mw=bounds.most_mw if bounds is not None else 0.0)
+        self._sampler = Sampler(device.read, device.power_range)
         self._processes = Processes(job, device, sandbox, self.findings, sampler=self._sampler, notify=notify,
                                     should_stop=should_stop, name=name)  # fmt: skip
 

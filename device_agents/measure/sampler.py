@@ -15,7 +15,8 @@ from pathlib import Path
 
 from device_agents.devices import Reading
 from device_agents.measure.energy import EnergyMeter, EnergyUse
-from device_agents.wire import DeviceState
+from device_agents.measure.power_unit import PowerUnit
+from device_agents.wire import DeviceState, PowerRange
 
 INTERVAL_S = 0.2
 MAX_STATES = 600
@@ -25,17 +26,18 @@ _TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
 
 
 class Sampler:
-    """Samples `read` every `INTERVAL_S` until closed. The board draws at most `most_mw`.
+    """Samples `read` every `INTERVAL_S` until closed. The board's power lies within `bounds`.
 
     It can be used from another thread.
     """
 
-    def __init__(self, read: Callable[[], Reading], *, most_mw: float, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, read: Callable[[], Reading], bounds: PowerRange, *, interval_s: float = INTERVAL_S) -> None:
         self._read = read
         self._interval_s = interval_s
         self._lock = threading.Lock()
         self._states = StateLog()
-        self._energy = EnergyMeter(most_mw)
+        self._energy = EnergyMeter(bounds.most_mw)
+        self._unit = PowerUnit(bounds)
         self._load = LoadMeter()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -82,7 +84,7 @@ class Sampler:
         while not self._closing.is_set():
             # A sensor that talks nonsense costs its sample, not the watch.
             with contextlib.suppress(ValueError, ArithmeticError):
-                reading = self._read()
+                reading = self._unit.corrected(self._read())
                 with self._lock:
                     self._take(reading)
             self._closing.wait(self._interval_s)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from device_agents.devices import Counter, Reading, with_possible_power
+from device_agents.devices import Counter, Reading
 from device_agents.devices.board import to_celsius, to_hertz
 from device_agents.measure.energy import EnergyMeter, EnergyUse
+from device_agents.measure.power_unit import PowerUnit
 from device_agents.wire import PowerRange, power_range
 
 MOST_MW = 5e6
@@ -122,29 +123,41 @@ def test_no_sensor_is_none_not_zero() -> None:
     assert used([Reading(), Reading()]) is None
 
 
+def of_battery(*values_mw: float) -> list[Reading]:
+    """The corrected readings of a phone's battery."""
+    unit = PowerUnit(PHONE)
+    return [unit.corrected(Reading(power_mw=value_mw, power_sensor="battery")) for value_mw in values_mw]
+
+
 @pytest.mark.parametrize(
-    ("driver_mw", "read_mw", "unit"),
-    [(3400.0, 3400.0, None), (3.4, 3400.0, "1,000"), (3.4e-3, 3400.0, "1e+06"), (3.4e6, 3400.0, "0.001")],
+    ("driver_mw", "factor"), [(3400.0, ""), (3.4, "1,000"), (3.4e-3, "1,000,000"), (3.4e6, "0.001")]
 )
-def test_a_power_in_another_unit_is_read_in_the_only_one_that_fits(
-    driver_mw: float, read_mw: float, unit: str | None
-) -> None:
-    reading = with_possible_power(Reading(power_mw=driver_mw, power_sensor="battery"), PHONE)
-    assert reading.power_mw == pytest.approx(read_mw)
-    assert len(reading.notes) == (0 if unit is None else 1)
-    if unit is not None:
-        assert f"multiplied by {unit}," in reading.notes[0].replace("1,000,000", "1e+06")
+def test_a_power_in_another_unit_is_read_in_the_only_one_that_fits(driver_mw: float, factor: str) -> None:
+    (reading,) = of_battery(driver_mw)
+    assert reading.power_mw == pytest.approx(3400.0)
+    assert len(reading.notes) == bool(factor)
+    assert not factor or f"multiplied by {factor}:" in reading.notes[0]
 
 
 @pytest.mark.parametrize("driver_mw", [0.0, -3400.0, 40.0, 60_000.0])
 def test_a_power_that_fits_in_no_unit_is_left_out_with_its_reason(driver_mw: float) -> None:
-    reading = with_possible_power(Reading(power_mw=driver_mw, power_sensor="battery"), PHONE)
-    assert reading.power_mw is None
-    assert reading.notes[0].startswith("battery gives ")
-    use = used([reading, reading])
+    readings = of_battery(driver_mw, driver_mw)
+    assert readings[0].power_mw is None
+    assert readings[0].notes[0].startswith("values of battery are left out: ")
+    use = used(readings)
     assert use is not None
     assert use.total_mj is None
-    assert use.notes == reading.notes
+    assert use.notes == readings[0].notes
+
+
+def test_the_unit_is_the_same_for_a_whole_run() -> None:
+    """A value of 20 mW fits as 20 W, but not in the unit of those before it."""
+    assert [reading.power_mw for reading in of_battery(3400.0, 20.0, 3500.0)] == [3400.0, None, 3500.0]
+
+
+def test_the_unit_of_a_board_without_a_least_power_is_not_guessed() -> None:
+    reading = PowerUnit(PowerRange(0.0, 5e6)).corrected(Reading(power_mw=9e6, power_sensor="meter"))
+    assert reading.power_mw is None
 
 
 @pytest.mark.parametrize("device_class", ["raspberry-pi-3", "raspberry-pi-5", "jetson-agx-orin", "snapdragon-8-gen-2"])

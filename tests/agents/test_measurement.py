@@ -11,7 +11,7 @@ from device_agents.devices import Reading
 from device_agents.figures.one_run import run_interval
 from device_agents.measure.measurement import judge, measure, percentile
 from device_agents.measure.sampler import LoadMeter, Sampler
-from device_agents.wire import BENCH_PROTOCOL, Block, DeviceState, Measurement
+from device_agents.wire import BENCH_PROTOCOL, Block, DeviceState, Measurement, PowerRange
 from tests.waiting import HANG_S
 
 
@@ -91,7 +91,7 @@ def test_an_emulated_run_is_judged_by_its_function_only() -> None:
 
 
 def test_sampler_keeps_throttling_and_a_bounded_number_of_states() -> None:
-    sampler = Sampler(lambda: Reading(), most_mw=0.0, interval_s=0.001)
+    sampler = Sampler(lambda: Reading(), PowerRange(0.0, 5e6), interval_s=0.001)
     for index in range(3000):
         sampler._take(Reading(temperature_c=float(index), throttled=index == 1501))
     states = sampler.states()
@@ -110,7 +110,7 @@ def test_a_broken_sensor_costs_its_sample_and_not_the_watch() -> None:
             done.set()
         return reading or Reading(temperature_c=41.0)
 
-    with Sampler(read, most_mw=0.0, interval_s=0.001) as sampler:
+    with Sampler(read, PowerRange(0.0, 5e6), interval_s=0.001) as sampler:
         assert done.wait(HANG_S)
     assert {state.temperature_c for state in sampler.states()} <= {40.0, 41.0}
     assert sampler.states()[0].temperature_c == 40.0
