@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import pockfarm
+from compiler.frontend.file.integer_arithmetic import has_integer_arithmetic
 from compiler.graph import Array
 from pockfarm.errors import PockfarmError
 
@@ -325,3 +326,11 @@ def test_a_scale_that_also_rounds_a_bias_is_no_parameter(*, learns: bool) -> Non
     gradient = np.full(answer.shape, -2 / answer.size)
     expected = answer - 0.1 * gradient.sum(0) - (0.1 * X @ (X.T @ gradient) if learns else 0)
     np.testing.assert_allclose(after, expected, atol=2e-2 if learns else 1e-5)  # x is rounded to 1/255 of its range
+
+
+def test_products_and_tables_of_an_ordinary_file_are_not_looked_at() -> None:
+    nodes = [helper.make_node("Gather", ["x", "i"], ["g"]), helper.make_node("MatMul", ["g", "w"], ["y"])]
+    x = helper.make_tensor_value_info("x", 1, ["N", 4])
+    for weight, is_rewritten in ((BYTES.astype(np.float32), False), (BYTES, True)):
+        file = onnx.load_from_string(file_of(nodes, x, {"w": weight, "i": np.asarray([0])}))
+        assert has_integer_arithmetic(file.graph) == is_rewritten

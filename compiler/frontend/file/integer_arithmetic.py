@@ -19,14 +19,25 @@ import onnx
 
 from compiler.frontend.file.integer_nodes import Call, Rule, Triple, Writer, make_identity, names_read, operands_of
 from compiler.frontend.file.source import free_name
+from compiler.frontend.file.stored_tensors import constant_tensor
 from compiler.graph import Array
 
 _VENDOR = "com.microsoft"
+_READING_BYTES = frozenset({("", "Gather"), ("", "MatMul")})
+"""Operators of ordinary files too, which are rewritten only beside a stored tensor of `_BYTES`."""
+_BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4, onnx.TensorProto.UINT4)
 
 
 def has_integer_arithmetic(graph: Any) -> bool:
     """True for a graph (protobuf) with a node that `spell_out` may rewrite."""
-    return any((node.domain, node.op_type) in RULES for node in graph.node)
+    kinds = {(node.domain, node.op_type) for node in graph.node} & RULES.keys()
+    return not kinds <= _READING_BYTES or (bool(kinds) and _stores_bytes(graph))
+
+
+def _stores_bytes(graph: Any) -> bool:
+    constants = (constant_tensor(node) for node in graph.node)
+    stored = [*graph.initializer, *(tensor for tensor in constants if tensor is not None)]
+    return any(tensor.data_type in _BYTES for tensor in stored)
 
 
 class SpelledOut(NamedTuple):
