@@ -1,7 +1,7 @@
 """The agent: `python -m device_agents.agent --server URL --state DIR [--enrol-token FILE] ...`.
 
 Enrols once, then for ever: send what the spool holds, ask for work, do it. Ends on SIGTERM or SIGINT (a running job is
-stopped and reported), with exit code 0; 2 without an identity; 3 when another agent took this device over;
+stopped and reported), with exit code 0; 2 without an identity; 3 when another agent works as this device;
 4 when the self-test finds the board not fit. What the farm offers in its own place it gets ready, and starts over.
 """
 
@@ -170,10 +170,17 @@ class Agent:
             if self._station.is_stopping.is_set():
                 return None
             if isinstance(error, Stale):
-                raise
+                self._join_again(error)
+                return None
             log.error("the farm refuses to give work: %s; asking again in a minute", error)
             self._station.is_stopping.wait(retry.REFUSED_S)
             return None
+
+    def _join_again(self, error: Stale) -> None:
+        """Another agent has become this device: the farm decides which of the two works. Raises: `Stale`."""
+        log.warning("%s; asking the farm which of the two is to work", error)
+        station = self._station
+        retry.call(retry.LEASE, station.client.renew, sleep=station.is_stopping.wait, trouble=station.client.trouble)
 
     def _tell_own_data(self) -> bool:
         """Tell the farm when a data set of the board has changed; False: it could not be told, so work has to wait."""
@@ -250,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.probe:
         return _probe(options)
-    log_lines.configure("agent")
+    log_lines.configure("agent", default_form="text")
     os.umask(0o022)  # the state folder is private as a whole; jobs of another user must be able to read their own
     state = StateFolder(options.state)
     try:
@@ -268,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("%s", error)
         return EXIT_NO_IDENTITY
     except Stale as error:
-        log.error("another agent has taken this device over, so this one ends: %s", error)
+        log.error("another agent works as this device, so this one ends: %s", error)
         return EXIT_TAKEN_OVER
     except FarmError as error:
         log.error("%s", error)

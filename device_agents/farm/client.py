@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import io
+import json
 import os
 import re
 import ssl
@@ -21,6 +22,8 @@ from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from device_agents import wire
+from device_agents.devices import Board
+from device_agents.devices.machine import machine_of
 from device_agents.errors import (
     AttemptError,
     Busy,
@@ -72,6 +75,8 @@ TIMEOUT_S = 10.0
 LONG_POLL_GRACE_S = 15.0
 MAX_ANSWER_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
+MOST_REASON_CHARACTERS = 4000
+"""Of a refusal, in messages and the log."""
 HEARTBEAT_END = wire.HEARTBEAT_PATH.rpartition("/")[2]
 _LEASE = re.compile(r"(/agent/attempts/)[^/\s\"]+")
 
@@ -274,6 +279,8 @@ class FarmClient:
         headers[wire.CLOCK_HEADER] = f"{time.time():.3f}"
         if self.program is not None and path in (wire.ENROL_PATH, wire.RENEW_PATH):
             headers[wire.PROGRAM_HEADER] = dumps(self.program()).decode()
+        if path in (wire.ENROL_PATH, wire.RENEW_PATH):
+            headers[wire.MACHINE_HEADER] = dumps(machine_of(Board(), self.state.path)).decode()
         if self.condition is not None and (path == wire.LEASE_PATH or path.endswith(HEARTBEAT_END)):
             headers[wire.CONDITION_HEADER] = dumps(self.condition()).decode()
         credential = self.state.credential()
@@ -338,7 +345,7 @@ def _raise_for(method: str, path: str, answer: http.client.HTTPResponse, body: b
     status = answer.status
     if 200 <= status < 300:
         return
-    message = without_lease(f"{method} {path}: {status} {answer.reason}: {body[:500].decode('utf-8', 'replace')}")
+    message = without_lease(f"{method} {path}: {status} {answer.reason}: {_reason(body)}")
     if status == 401:
         raise Unauthorized(message, status=status)
     if status == 409:
@@ -346,6 +353,16 @@ def _raise_for(method: str, path: str, answer: http.client.HTTPResponse, body: b
     if status == 429 or status >= 500:
         raise Busy(message, status=status, retry_after_s=_seconds(answer.headers.get("Retry-After")))
     raise Refused(message, status=status)
+
+
+def _reason(body: bytes) -> str:
+    """What a refusal says: the sentence and the next step of a farm's problem document; else its first characters."""
+    text = body[:MOST_REASON_CHARACTERS].decode("utf-8", "replace")
+    try:
+        problem = json.loads(text)
+        return f"{problem['detail']}; {problem['hint']}" if problem.get("hint") else str(problem["detail"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return text
 
 
 def without_lease(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Logs that the farm cannot be reached: at once, then ever more rarely; and that it answers again."""
+"""Logs that the farm cannot be reached, or asks to wait: at once, then ever more rarely; and that it answers again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from device_agents.errors import FarmError
+from device_agents.errors import Busy, FarmError
 
 log = logging.getLogger("device_agents")
 FIRST_PAUSE_S, MOST_PAUSE_S = 60.0, 3600.0
@@ -30,10 +30,8 @@ class Trouble:
         board = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         lasts_s = now_s - self._since_s
         so_far = f" (for {_duration(lasts_s)})" if lasts_s >= 1 else ""
-        log.warning(
-            "cannot reach the farm at %s%s: %s. Trying again. This board's clock says %s",
-            self._server, so_far, problem, board,
-        )  # fmt: skip
+        what = "the farm at %s asks to wait%s" if isinstance(problem, Busy) else "cannot reach the farm at %s%s"
+        log.warning(f"{what}: %s. Trying again. This board's clock says %s", self._server, so_far, problem, board)
         self._next_s, self._pause_s = now_s + self._pause_s, min(MOST_PAUSE_S, 2 * self._pause_s)
 
     def end(self) -> None:

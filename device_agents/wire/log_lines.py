@@ -194,13 +194,16 @@ def _write(stream: TextIO, line: bytes) -> None:
     raw.write(line)
 
 
-def configure(part: str, *, level: str = "", form: str = "", stream: TextIO | None = None) -> None:
+def configure(
+    part: str, *, level: str = "", form: str = "", default_form: str = "auto", stream: TextIO | None = None
+) -> None:  # fmt: skip
     """Send every log line of this process to `stream` (the standard error), in place of what was set up before.
 
-    `level` and `form` are else what the environment says, else `info` and `auto`. Raises: ValueError for others.
+    `level` and `form` are else what the environment says, else `info` and `default_form`. Raises: ValueError for
+    others.
     """
     level = (level or os.environ.get(LEVEL_VARIABLE, "") or "info").lower()
-    form = (form or os.environ.get(FORMAT_VARIABLE, "") or "auto").lower()
+    form = (form or os.environ.get(FORMAT_VARIABLE, "") or default_form).lower()
     if level not in LEVELS:
         raise ValueError(f"{LEVEL_VARIABLE}={level}: expected one of {', '.join(LEVELS)}")
     if form not in FORMATS:

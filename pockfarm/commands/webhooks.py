@@ -11,11 +11,11 @@ from pockfarm.errors import Failed
 from pockfarm.table import cell
 from pockfarm.values import Json, text
 
-EVENTS = ("job.ended", "run.ended", "device.slower")
+EVENTS = ("job.ended", "run.ended", "device.slower", "device.two-machines")
 
 
 def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:
-    words = "be told at an address when jobs and runs end, or a device becomes slower"
+    words = "be told at an address when jobs and runs end, or something is wrong with a device"
     command = subparsers.add_parser("webhooks", help=words, description=words)
     actions = command.add_subparsers(metavar="ACTION", required=True)
     add = shown_command(actions, "add", "add an address, and print the secret of its signatures once", _add)
@@ -33,7 +33,7 @@ def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _add(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        made = farm.add_webhook(options.url, events=options.event or EVENTS)
+        made = farm.add_webhook(options.url, events=options.event or ())
     return show(options, made, lambda: f"webhook {text(made, 'id')}\nsecret  {text(made, 'secret')}")
 
 

@@ -15,15 +15,16 @@ from device_agents.wire.paths import OLDER_PROTOCOLS
 from service.access import WholeFarmDep, bearer_token
 from service.agents import enrolment, leasing, recording, trained
 from service.agents.bodies import described, described_file, sent
-from service.agents.enrolment import Agent, Present
+from service.agents.enrolment import Agent, Caller, Present
 from service.audit.beside import address_of
 from service.database.models import Device, Run
+from service.devices import machines
 from service.farm import Farm
 from service.files import BINARY, file_response, store_body
 from service.garbage.collecting import remove_unneeded
 from service.identifiers import DIGEST
 from service.lanes.claim import Seeker
-from service.problems import Invalid, NotFound
+from service.problems import Invalid, NotFound, Problem
 from service.releases.offering import given, offer, program_of
 from service.runs import checkpoints
 from service.storage import StoredFile
@@ -60,14 +61,21 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(wire.dumps(value), status, media_type="application/json")
 
 
+def _answered(answer: object, status: int = 200) -> Response:
+    """Raises the problem that came instead of an answer, now that what was noted of it is committed."""
+    if isinstance(answer, Problem):
+        raise answer
+    return _json(answer, status)
+
+
 @router.post(wire.ENROL_PATH, status_code=201, openapi_extra=described(wire.EnrolRequest))
 def enrol(
     request: Request, farm: WholeFarmDep, body: Annotated[wire.EnrolRequest, sent(wire.EnrolRequest)]
 ) -> Response:
     """Become a device, by a one-time token."""
     with farm.database.transaction() as session:
-        program, address = _program_of(request), address_of(request)
-        return _json(enrolment.enrol(session, farm, body, program=program, address=address), 201)
+        answer = enrolment.enrol(session, farm, body, _caller(request))
+    return _answered(answer, 201)
 
 
 @router.post(wire.CHALLENGE_PATH, openapi_extra=described(wire.ChallengeRequest))
@@ -83,8 +91,8 @@ def renew(
 ) -> Response:
     """A fresh credential, by the device's signature."""
     with farm.database.transaction() as session:
-        clock, program = _clock_of(request), _program_of(request)
-        return _json(enrolment.renew(session, farm, body, clock=clock, program=program))
+        answer = enrolment.renew(session, farm, body, _caller(request))
+    return _answered(answer)
 
 
 @router.post(wire.LEASE_PATH, responses={204: {"description": "No work now"}},
@@ -135,8 +143,10 @@ def _note_condition(request: Request, farm: Farm, agent: Agent) -> None:
     farm.conditions.note(agent.device_id, request.headers.get(wire.CONDITION_HEADER))
 
 
-def _program_of(request: Request) -> wire.Program | None:
-    return program_of(request.headers.get(wire.PROGRAM_HEADER))
+def _caller(request: Request) -> Caller:
+    headers = request.headers
+    return Caller(program_of(headers.get(wire.PROGRAM_HEADER)), machines.read(headers.get(wire.MACHINE_HEADER)),
+                  address_of(request), _clock_of(request))  # fmt: skip
 
 
 def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None) -> Seeker | wire.Envelope:
@@ -189,9 +199,7 @@ def take_report(
     """Record how an attempt ended."""
     with farm.database.transaction() as session:
         answer = recording.take_report(session, farm, agent, lease_token, body)
-    if isinstance(answer, Invalid):
-        raise answer  # after the transaction: the attempt has ended
-    return _json(answer)
+    return _answered(answer)
 
 
 @router.put(wire.WEIGHTS_PATH, status_code=201, openapi_extra=described_file())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVarTuple
 
 from sqlalchemy import Select, delete, select
@@ -20,6 +20,7 @@ from device_agents.wire import (
     DeviceDescription,
     EnrolRequest,
     EnrolResponse,
+    Machine,
     Program,
     RenewRequest,
     challenge_message,
@@ -37,14 +38,14 @@ from service.database.models import (
     EnrolmentToken,
     UsedChallenge,
 )
-from service.devices import isolation, tokens
+from service.devices import isolation, machines, tokens
 from service.devices.blame import RESTARTED, judge_clock, note
 from service.devices.service import find
 from service.farm import Farm
 from service.identifiers import clean_text, new_secret, secret_hash
 from service.key_list import rooted
 from service.maintenance.standing import Calendar
-from service.problems import Forbidden, Unauthenticated
+from service.problems import Forbidden, Problem, Unauthenticated
 from service.quotas import limits as quotas
 from service.releases.offering import Offered, note_program
 from service.runs import attempts
@@ -55,6 +56,18 @@ ANOTHER = "enrol what is another device with a new state folder and token"
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """What comes with an enrolment or a renewal, beside its body."""
+
+    program: Program | None = None
+    """What the agent runs from."""
+    machine: Machine = field(default_factory=Machine)
+    address: str = ""
+    clock: float | None = None
+    """The device's time; None if the agent does not tell it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Agent:
     """The caller of an agent endpoint: a device, and the session that its credential belongs to."""
 
@@ -62,11 +75,13 @@ class Agent:
     session: str
 
 
-def enrol(
-    session: Session, farm: Farm, request: EnrolRequest, *, program: Program | None = None, address: str = ""
-) -> EnrolResponse:
-    """Make a device out of a token, for who has its key. Raises: Forbidden (not signed by the key; a token that is
-    unknown, used up, expired, revoked, or for other devices; a device that says to be another than it was)."""
+def enrol(session: Session, farm: Farm, request: EnrolRequest, caller: Caller) -> EnrolResponse | Problem:
+    """Make a device out of a token, for who has its key. Returns a problem, to be raised after what was noted is
+    committed, while another machine works as the device.
+
+    Raises: Forbidden (not signed by the key; a token that is unknown, used up, expired, revoked, or for other devices;
+    a device that says to be another than it was).
+    """
     if not verify(request.public_key, request.signature, pae(ENROL_TYPE, enrol_message(request))):
         raise _unsigned(request)
     token = tokens.admit(session, request.token, request.description)
@@ -80,20 +95,25 @@ def enrol(
                         **_columns(request.description))  # fmt: skip
         session.add(device)
         session.flush()
+        machines.admit(session, device, request.session, caller.machine, caller.address)
+        machines.close_for(session, device.organisation_id, caller.machine)
         tokens.use(session, token, device)
-        note_program(session, device, program)
+        note_program(session, device, caller.program)
         note(session, device.id, "enrolled", f"as {device.name}" + (f", by token {token.id}" if token.id else ""))
         isolation.judge_description(session, device, request.description.isolation_level)
-        _record(session, token, device, "enrolled", address)
+        _record(session, token, device, "enrolled", caller.address)
         return EnrolResponse(device.id, _credential(session, farm, device))
     if device.state == "removed":
         raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
     _check_same(device, request.description, act="enrol")
+    problem = machines.admit(session, device, request.session, caller.machine, caller.address)
+    if problem is not None:
+        return problem
     # The answer to the first try was lost, or the agent lost all but its key.
     tokens.use(session, token, device)
     _restart(session, farm, device, request.session, request.description)
-    note_program(session, device, program)
-    _record(session, token, device, "enrolled once more", address)
+    note_program(session, device, caller.program)
+    _record(session, token, device, "enrolled once more", caller.address)
     return EnrolResponse(device.id, _credential(session, farm, device))
 
 
@@ -109,10 +129,9 @@ def challenge(session: Session, farm: Farm, device_id: str) -> Challenge:
     return Challenge(farm.signer.challenge(device_id))
 
 
-def renew(
-    session: Session, farm: Farm, request: RenewRequest, *, clock: float | None, program: Program | None = None
-) -> Credential:
-    """A fresh credential for who has the device's key. `clock`: the device's time, if it says so. Raises: Forbidden."""
+def renew(session: Session, farm: Farm, request: RenewRequest, caller: Caller) -> Credential | Problem:
+    """A fresh credential for who has the device's key. Returns a problem, to be raised after what was noted is
+    committed, while another machine works as the device. Raises: Forbidden."""
     device = session.get(Device, request.device_id)
     if device is None or device.state == "removed":
         raise Forbidden("device.removed", "this device was removed, or never was", hint="enrol it with a new token")
@@ -124,9 +143,14 @@ def renew(
     if not _spend(session, request.challenge):
         raise Forbidden("renew.challenge", "the challenge was used before", hint="ask for another")
     _check_same(device, request.description, act="renew")
+    problem = machines.admit(session, device, request.session, caller.machine, caller.address)
+    if problem is not None:
+        return problem
     _restart(session, farm, device, request.session, request.description)
-    note_program(session, device, program)
-    judge_clock(session, device, clock)  # an agent with a wrong clock asks for no work, where it would be judged too
+    note_program(session, device, caller.program)
+    judge_clock(
+        session, device, caller.clock
+    )  # an agent with a wrong clock asks for no work, where it would be judged too
     return _credential(session, farm, device)
 
 

@@ -18,6 +18,7 @@ from device_agents.wire import RunSettings
 from service.database.models import HOME, OPEN_JOB_STATES, OPEN_RUN_STATES, ApiKey, Bundle, Device, Job, Run
 from service.database.scope import within
 from service.devices import blame
+from service.devices.sightings import SILENT_AFTER_S
 from service.events import service as events
 from service.farm import Farm
 from service.identifiers import new_secret, secret_hash
@@ -26,8 +27,6 @@ from service.jobs.request import CompileRequest, compiler_version
 from service.lanes.entering import enter
 
 OWNER = "pockfarm canary"
-SILENT_AFTER_S = 90.0
-"""A device that was last seen before is not there."""
 COMPILE_PAUSE_S = 15.0
 """Between two looks for the bundle."""
 FAILED_PAUSE_S = 3600.0

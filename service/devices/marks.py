@@ -21,6 +21,7 @@ from service.database.models import Attempt, CanaryChange, Device, DeviceConditi
 from service.database.scope import EVERYONES
 from service.devices.conditions import storage_words
 from service.devices.isolation import contradiction
+from service.devices.machines import TWO_MACHINES, two_machines_words
 from service.runs.faults import NOT_RECEIVED
 from service.schemas import View
 
@@ -48,8 +49,8 @@ class DeviceMark(View):
     """Something that an operator should look at."""
 
     code: str
-    """always-noisy, unlike-peers, slower, impossible-reports, sensors, time, not-received, isolation, storage or
-    condition."""
+    """two-machines, always-noisy, unlike-peers, slower, impossible-reports, sensors, time, not-received, isolation,
+    storage or condition."""
     says: str
 
 
@@ -57,6 +58,7 @@ def marks_of(session: Session, device: Device, condition: DeviceCondition | None
     """The device's marks. `condition`: what it told last."""
     attempts, looks = _newest_attempts(session, device), _newest_looks(session, device)
     said = (
+        (TWO_MACHINES, two_machines_words(session, device)),
         ("always-noisy", _noisy(session, device)),
         ("unlike-peers", _unlike(session, device)),
         ("slower", _slower(session, device)),

@@ -13,6 +13,8 @@ from service.database.models import Device
 
 ENOUGH_S = 45.0
 """A device that was seen longer ago is written down at once: it may have been taken to be away."""
+SILENT_AFTER_S = 90.0
+"""A device that has not asked for work or sent a heartbeat for so long is taken to be away."""
 AT_ONCE = 500
 
 

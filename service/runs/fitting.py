@@ -19,6 +19,8 @@ from service.database.memory import recalled
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Run
 from service.database.scope import EVERYONES, organisation_of
 from service.devices.blame import FAILED
+from service.devices.machines import refused_lately
+from service.devices.sightings import SILENT_AFTER_S
 from service.maintenance.standing import DRAINED, MAINTENANCE, WINDOWS, Calendar
 from service.runs import compared
 from service.runs.clocks import free_s, run_s
@@ -26,8 +28,6 @@ from service.runs.wants import lacking as lacking_wants
 from service.runs.wants import offers
 from service.settings import Settings
 
-SILENT_AFTER_S = 90.0
-"""A device that has not asked for work or sent a heartbeat for so long is taken to be away."""
 MOST_DEVICES = 200
 """That are looked at for one answer."""
 FIRST_DEVICES = 3
@@ -49,6 +49,7 @@ WANTS: Final = "wants"
 TARGET: Final = "target"
 REMOVED: Final = "removed"
 FITS = (FREE, BUSY)
+ON_TWO_MACHINES = "its identity is used on two machines: see its page"
 ORDER: tuple[Code, ...] = (
     FREE, BUSY, TRIED, MAINTENANCE, DRAINED, QUARANTINED, SILENT, ISOLATION, FEATURES, WANTS, TARGET,
     REMOVED,
@@ -103,6 +104,8 @@ def standings(
     spent = _spent(session, run) if run is not None else {}
     calendar = Calendar.read(session)
     found = [_standing(settings, wish, one, busy.get(one.id), spent.get(one.id), calendar, own=own) for one in devices]
+    twice = refused_lately(session, [device.id for device in devices])
+    found = [replace(one, says=f"{one.says} ({ON_TWO_MACHINES})") if one.device.id in twice else one for one in found]
     return sorted(found, key=lambda one: (ORDER.index(one.code), one.device.name))
 
 

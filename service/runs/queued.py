@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session
 from service.database.memory import recalled
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Lane, Run
 from service.database.scope import EVERYONES, organisation_of
+from service.devices.sightings import SILENT_AFTER_S
 from service.lanes.key import Taker
 from service.maintenance.standing import Calendar
 from service.runs.clocks import free_s
-from service.runs.fitting import MOST_DEVICES, SILENT_AFTER_S
+from service.runs.fitting import MOST_DEVICES
 from service.settings import Settings
 
 RUNS = frozenset({Run.__tablename__})

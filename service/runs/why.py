@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 
 from service.database.models import OPEN_RUN_STATES, Attempt, Device, Run
 from service.devices.blame import COUNTED, FAILED, MISSED, TAKEN_BACK
+from service.devices.machines import refused_lately
 from service.quotas.limits import HINT
 from service.runs import fitting
-from service.runs.fitting import Standing, Wish, ended, spoken, standings
+from service.runs.fitting import ON_TWO_MACHINES, Standing, Wish, ended, spoken, standings
 from service.runs.forecast import Allowance, Forecast, forecast
 from service.schemas import Timestamp, View
 from service.settings import Settings
@@ -91,7 +92,11 @@ def why(session: Session, settings: Settings, run: Run) -> RunWhy:
     rows = [(attempt, device) for attempt, device in session.execute(query.order_by(Attempt.n))]
     tries = [_try(settings, run, attempt, device) for attempt, device in rows]
     waiting = waiting_of(session, settings, run) if run.state == "queued" else None
-    return RunWhy(id=run.id, state=run.state, says=_summary(run, rows, waiting), tries=tries, waiting=waiting)
+    says = _summary(run, rows, waiting)
+    twice = refused_lately(session, [device.id for _, device in rows])
+    names = dict.fromkeys(device.name for _, device in rows if device.id in twice)
+    says += "".join(f" {name}: {ON_TWO_MACHINES}." for name in names)
+    return RunWhy(id=run.id, state=run.state, says=says, tries=tries, waiting=waiting)
 
 
 def _summary(run: Run, rows: Sequence[tuple[Attempt, Device]], waiting: Waiting | None) -> str:

@@ -6,11 +6,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.database.memory import recalled
-from service.database.models import CanaryChange, Job, Run, Webhook, WebhookDelivery
+from service.database.models import CanaryChange, DeviceEvent, Job, Run, Webhook, WebhookDelivery
 
-JOB_ENDED, RUN_ENDED, DEVICE_SLOWER, TEST = "job.ended", "run.ended", "device.slower", "webhook.test"
+JOB_ENDED, RUN_ENDED, DEVICE_SLOWER = "job.ended", "run.ended", "device.slower"
+TWO_MACHINES, TEST = "device.two-machines", "webhook.test"
 WEBHOOKS = frozenset({Webhook.__tablename__})
-EVENTS = (JOB_ENDED, RUN_ENDED, DEVICE_SLOWER)
+EVENTS = (JOB_ENDED, RUN_ENDED, DEVICE_SLOWER, TWO_MACHINES)
 """That one can ask for; `TEST` comes to all that are tested."""
 
 
@@ -24,6 +25,11 @@ def announce_end(session: Session, row: Job | Run) -> None:
 def announce_slower(session: Session, change: CanaryChange, organisation_id: str) -> None:
     """Queue a delivery to each webhook of the device's owner that asks for it."""
     _announce(session, DEVICE_SLOWER, change.id, organisation_id)
+
+
+def announce_two_machines(session: Session, line: DeviceEvent, organisation_id: str) -> None:
+    """Queue a delivery to each webhook of the device's owner that asks for it. `line`: of the device's history."""
+    _announce(session, TWO_MACHINES, str(line.id), organisation_id)
 
 
 def _announce(session: Session, event: str, subject: str, organisation_id: str) -> None:

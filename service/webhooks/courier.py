@@ -26,14 +26,14 @@ from sqlalchemy.orm import Session
 from service.alive import POOL_STUCK_S
 from service.canary.service import ANSWERED, change_view
 from service.database.engine import Database
-from service.database.models import CanaryChange, Holding, Job, Run, Webhook, WebhookDelivery
+from service.database.models import CanaryChange, Device, DeviceEvent, Holding, Job, Run, Webhook, WebhookDelivery
 from service.health.signs import Signs
 from service.jobs.schemas import job_view
 from service.runs.schemas import run_view
 from service.schemas import utc_text
 from service.settings import Settings
 from service.webhooks.addresses import networks
-from service.webhooks.announcing import TEST
+from service.webhooks.announcing import TEST, TWO_MACHINES
 from service.webhooks.sending import TIMEOUT_S, Outcome, send
 
 LOG = logging.getLogger(__name__)
@@ -141,6 +141,9 @@ def _body(session: Session, delivery: WebhookDelivery) -> bytes | None:
     if delivery.event == TEST:
         told, at = {"id": delivery.subject}, delivery.created_at
         return _encoded(delivery.event, at, told)
+    if delivery.event == TWO_MACHINES:
+        line = session.get(DeviceEvent, int(delivery.subject))
+        return None if line is None else _encoded(delivery.event, line.at, device_event(session, line))
     run, job = session.get(Run, delivery.subject), session.get(Job, delivery.subject)
     if run is not None:
         held = session.get(Holding, (run.organisation_id, "bundle", run.bundle_digest))
@@ -155,6 +158,13 @@ def _body(session: Session, delivery: WebhookDelivery) -> bytes | None:
         told = change_view(change).model_dump(mode="json", exclude=set(ANSWERED))
         return _encoded(delivery.event, change.found_at, told)
     return None
+
+
+def device_event(session: Session, line: DeviceEvent) -> Mapping[str, object]:
+    """A line of a device's history, as a message has it."""
+    device = session.get_one(Device, line.device_id)
+    return {"device_id": device.id, "device_name": device.name, "device_class": device.device_class,
+            "kind": line.kind, "at": utc_text(line.at), "message": line.message}  # fmt: skip
 
 
 def _encoded(event: str, at: float, told: Mapping[str, object]) -> bytes:

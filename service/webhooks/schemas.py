@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
 from service.schemas import RequestBody, Timestamp, View
 
-EventName = Literal["job.ended", "run.ended", "device.slower"]
+EventName = Literal["job.ended", "run.ended", "device.slower", "device.two-machines"]
+ALL_EVENTS = get_args(EventName)
 
 
 class WebhookCreate(RequestBody):
     """Where to tell of what."""
 
     url: str = Field(min_length=1, max_length=1000, description="https:// (or http://); redirects are not followed")
-    events: list[EventName] = Field(default=["job.ended", "run.ended", "device.slower"], min_length=1, max_length=3)
+    events: list[EventName] = Field(default=[*ALL_EVENTS], min_length=1, max_length=len(ALL_EVENTS))
 
 
 class WebhookView(View):
@@ -43,7 +44,7 @@ class DeliveryView(View):
     id: str
     event: str
     subject: str
-    """Id of the job, run or change of a device's times."""
+    """Id of the job, run, change of a device's times, or line of a device's history."""
     state: Literal["waiting", "delivered", "failed"]
     attempts: int
     status: int | None

@@ -36,6 +36,8 @@ class Board:
         self.protocol = p.PROTOCOL
         self.program: p.Program | None = None
         """What its agent says it runs from, as it enrols and renews; None: an older agent, which does not say."""
+        self.machine: p.Machine | None = None
+        """Which machine it is, as its agent says as it enrols and renews; None: an older agent, which does not say."""
         self.clock_off_s: float | None = None
         """How far its clock is ahead of the farm's; None: an older agent, which does not say."""
         self.condition: str | None = p.dumps(p.Condition(32 << 30, 12 << 30, 1 << 20, 48.5)).decode()
@@ -54,6 +56,8 @@ class Board:
             headers["X-Pockfarm-Clock"] = f"{time.time() + self.clock_off_s:.3f}"
         if self.program is not None:
             headers[p.PROGRAM_HEADER] = p.dumps(self.program).decode()
+        if self.machine is not None:
+            headers[p.MACHINE_HEADER] = p.dumps(self.machine).decode()
         if self.condition is not None and path.endswith(("/lease", "/heartbeat")):
             headers[p.CONDITION_HEADER] = self.condition.encode("latin-1")
         if self.credential:
@@ -91,6 +95,12 @@ class Board:
         return self.post(
             p.RENEW_PATH, p.RenewRequest(self.device_id, self.session, challenge, signature, self.description)
         )
+
+    def copy(self, machine: p.Machine | None) -> Board:
+        """Another agent with the same state folder."""
+        twin = Board(self.http, name=self.description.name)
+        twin.key, twin.device_id, twin.machine, twin.description = self.key, self.device_id, machine, self.description
+        return twin
 
     def restart(self) -> None:
         answer = self.try_renew(session=uuid.uuid4().hex)

@@ -10,7 +10,7 @@ from sqlalchemy import update
 from device_agents import wire as p
 from service.database.models import Attempt, Device, Run
 from service.identifiers import digest_of
-from tests.service.board import Board, leased
+from tests.service.board import leased
 from tests.service.farms import TestFarm, expire_lease
 
 
@@ -49,8 +49,7 @@ def test_new_session_voids_the_old_one_and_frees_its_run(farm: TestFarm) -> None
     run = farm.run(bundle=farm.bundle())
     board = farm.board()
     work = leased(board)
-    twin = Board(farm.anonymous)
-    twin.key, twin.device_id, twin.credential = board.key, board.device_id, ""
+    twin = board.copy(machine=None)
     twin.restart()
     for answer in (board.heartbeat(work), board.try_lease()):
         assert (answer.status_code, answer.json()["code"]) == (409, "session.voided")

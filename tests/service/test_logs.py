@@ -191,7 +191,7 @@ def test_no_log_of_a_farm_at_work_holds_a_secret(loopback: None, issued: Issued,
 
 def work_off(farm: LiveFarm, state: Path) -> str:
     """Let a real agent do one run; what it logged."""
-    environment = {**os.environ, "POCKFARM_LOG_LEVEL": "debug"}
+    environment = {**os.environ, "POCKFARM_LOG_LEVEL": "debug", "POCKFARM_LOG_FORMAT": "json"}
     agent = AgentProcess(farm.url, farm.token(), state, "--once", environment=environment)
     try:
         ended, log = agent.wait(), agent.log.read_text()

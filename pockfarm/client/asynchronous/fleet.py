@@ -155,11 +155,10 @@ class AsyncFleet(ABC):
 
     # Webhooks
 
-    async def add_webhook(
-        self, url: str, *, events: Sequence[str] = ("job.ended", "run.ended", "device.slower")
-    ) -> Json:
-        """Be told at `url` when one's jobs and runs end; its `secret` is in this answer only (`verify_webhook`)."""
-        return json_of(await self._send("POST", "/webhooks", json_body={"url": url, "events": list(events)}))
+    async def add_webhook(self, url: str, *, events: Sequence[str] = ()) -> Json:
+        """Be told at `url` of these events, or of all; its `secret` is in this answer only (`verify_webhook`)."""
+        body = {"url": url} | ({"events": list(events)} if events else {})
+        return json_of(await self._send("POST", "/webhooks", json_body=body))
 
     async def webhooks(self) -> list[Json]:
         """One's webhooks, the newest first."""

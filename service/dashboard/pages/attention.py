@@ -24,6 +24,7 @@ from service.database.models import (
     ApiKey,
     CanaryChange,
     Device,
+    DeviceMachine,
     EnrolmentToken,
     Job,
     MaintenanceWindow,
@@ -32,6 +33,7 @@ from service.database.models import (
 )
 from service.database.scope import organisation_of
 from service.devices.conditions import nearly_full
+from service.devices.machines import refused_lately, two_machines_words
 from service.disk import written_folders
 from service.health.signs import count_alive
 from service.releases.publishing import halted
@@ -48,7 +50,18 @@ FAILURES = 4
 MOST_SLOWER = 20
 LOOKED_AT = frozenset(
     kind.__tablename__
-    for kind in (AgentRelease, ApiKey, CanaryChange, Device, EnrolmentToken, Job, MaintenanceWindow, Run, Webhook)
+    for kind in (
+        AgentRelease,
+        ApiKey,
+        CanaryChange,
+        Device,
+        DeviceMachine,
+        EnrolmentToken,
+        Job,
+        MaintenanceWindow,
+        Run,
+        Webhook,
+    )
 )
 NEARLY_FULL = 3.0
 """So many times the reserve at which the farm takes nothing any more."""
@@ -91,6 +104,7 @@ def concerns(session: Session, settings: Settings, devices: Sequence[DeviceFacts
         lambda: _quarantined(devices),
         lambda: _stuck(session, settings),
         lambda: _filled(session, devices),
+        lambda: _two_machines(session),
         lambda: _slower(session),
         lambda: _offline(devices),
         lambda: _halted(session),
@@ -182,6 +196,13 @@ def _stuck(session: Session, settings: Settings) -> Sequence[Concern]:
     waits = "waits" if runs == 1 else "wait"
     return [Concern(runs, f"{fmt.plural(runs, 'run')} {waits}, and no device can take {'it' if runs == 1 else 'them'}",
                     told, addresses.page("queue"), "clock")]  # fmt: skip
+
+
+def _two_machines(session: Session) -> Sequence[Concern]:
+    refused = refused_lately(session)
+    devices = [session.get_one(Device, device_id) for device_id in refused]
+    return [Concern(1, f"{device.name} is used on two machines", two_machines_words(session, device),
+                    addresses.device(device.id)) for device in devices[:MOST_SLOWER]]  # fmt: skip
 
 
 def _slower(session: Session) -> Sequence[Concern]:

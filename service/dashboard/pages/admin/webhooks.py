@@ -17,7 +17,12 @@ from service.database.models import Webhook
 from service.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated
 
 NAME = "webhooks"
-EVENTS = (("job.ended", "a compile ends"), ("run.ended", "a run ends"), ("device.slower", "a device has become slower"))
+EVENTS = (
+    ("job.ended", "a compile ends"),
+    ("run.ended", "a run ends"),
+    ("device.slower", "a device has become slower"),
+    ("device.two-machines", "a device's identity is used on two machines"),
+)
 COLUMNS = (
     Column("url", "Address", primary=True, wrap=True),
     Column("standing", "Standing", "state"),
@@ -33,8 +38,8 @@ def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made:
     """The organisation's webhooks, and the form for another."""
     found = page_of(session, Webhook, Webhook.id, asked, names=(Webhook.url,))
     shown = table(NAME, "Webhooks, newest first", COLUMNS, [_row(row) for row in found.rows])
-    lead = "The farm posts to these addresses when a compile or run ends, or a device becomes slower. Each message is \
-signed; one that fails is sent again, later and later."
+    lead = "The farm posts to these addresses when a compile or run ends, a device becomes slower, or its identity \
+is used on two machines. Each message is signed; one that fails is sent again, later and later."
     offered = (form or blank(),) if visitors.current().may("submit") else ()
     return AdminPart(NAME, "Webhooks", lead, shown, EMPTY, offered, made, found.says("webhook"),
                      found_by="address", **asdict(found.links(NAME)))  # fmt: skip

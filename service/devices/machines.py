@@ -1,0 +1,196 @@
+"""One identity, one machine: an agent that comes from another machine than the one that works waits, or is refused.
+
+A copied memory card or state folder makes two agents of one device. The agent that works goes on; one from another
+machine takes over only when the first has been silent for a minute, as when a card moves to another board. When both
+are there, the second is refused, and the operators are told of both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from device_agents.wire import MOST_MACHINE_CHARACTERS, Machine, ProtocolError, loads
+from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceEvent, DeviceMachine
+from service.devices.blame import hold_alone
+from service.devices.sightings import SILENT_AFTER_S
+from service.identifiers import clean_text
+from service.problems import Conflict, Problem, Unavailable
+from service.schemas import utc_text
+from service.webhooks.announcing import announce_two_machines
+
+UNDER_WAY_S = 5.0
+"""So long after an agent has gone, a request of its own may still arrive."""
+ASK_AGAIN_S = 5
+LATELY_S = 86_400.0
+"""How long operators are told of a machine that was refused."""
+MOST_MACHINES = 20
+"""Remembered for each device."""
+TWO_MACHINES = "two-machines"
+TO_DO = "stop one of the two; to make it a device of its own, delete its state folder and enrol it with a new token"
+
+
+def read(header: str | None) -> Machine:
+    """What an agent tells of its machine; an older agent tells nothing, and neither does a header that is none."""
+    if header is None or len(header) > MOST_MACHINE_CHARACTERS:
+        return Machine()
+    try:
+        return loads(Machine, header)
+    except ProtocolError:
+        return Machine()
+
+
+def admit(session: Session, device: Device, session_id: str, machine: Machine, address: str) -> Problem | None:
+    """Make the machine the one that works as this device. Returns why it may not: another one does.
+
+    What is noted about the refused machine is to be committed, so the problem is returned.
+    """
+    hold_alone(session, device.id)
+    now = time.time()
+    rows = list(session.scalars(select(DeviceMachine).where(DeviceMachine.device_id == device.id)))
+    present = next((row for row in rows if row.is_present), None)
+    mine = next((row for row in rows if _is_same_boot(row, machine, address)), None)
+    is_new = mine is None
+    mine = mine or _add(session, device, machine, address)
+    _forget(session, [row for row in rows if row not in (present, mine)])
+    if now - mine.seen_at > SILENT_AFTER_S:
+        mine.waits_since = now
+    mine.seen_at, mine.address, mine.host = now, address, clean_text(machine.host, 100)
+    is_reboot = present is not None and is_new and _is_same_place(present, machine, address)
+    may_work = (
+        present is None
+        or present is mine
+        or device.session == session_id
+        or now - device.last_seen_at > SILENT_AFTER_S
+        or (is_reboot and not _is_busy(session, device))
+    )
+    if may_work:
+        for row in rows:
+            row.is_present = False
+        mine.is_present, mine.waits_since, mine.refused_at = True, now, None
+        return None
+    assert present is not None
+    if device.last_seen_at <= mine.waits_since + UNDER_WAY_S:
+        return _wait(present, now - device.last_seen_at)
+    is_news = not any(_was_refused_lately(row, mine, now) for row in rows)
+    mine.refused_at = now
+    if is_news:
+        _tell(session, device, present, mine)
+    return Conflict("device.two-machines", f"{described(present)} works as this device, so this machine may not",
+                    cause="device", hint=TO_DO)  # fmt: skip
+
+
+def _add(session: Session, device: Device, machine: Machine, address: str) -> DeviceMachine:
+    row = DeviceMachine(
+        device_id=device.id, serial=clean_text(machine.serial, 100), boot_id=clean_text(machine.boot_id, 40),
+        host="", folder=clean_text(machine.folder, 300), folder_id=clean_text(machine.folder_id, 40), address=address,
+        is_present=False, waits_since=time.time(), seen_at=time.time(),
+    )  # fmt: skip
+    session.add(row)
+    return row
+
+
+def _is_same_place(row: DeviceMachine, machine: Machine, address: str) -> bool:
+    """By what both tell; by the address if one of them is an older agent that tells nothing."""
+    if not (row.folder_id and machine.folder_id):
+        return row.address == address or not (row.address and address)
+    mine = (machine.serial, machine.folder, machine.folder_id)
+    return (row.serial, row.folder, row.folder_id) == tuple(clean_text(value, 300) for value in mine)
+
+
+def _is_same_boot(row: DeviceMachine, machine: Machine, address: str) -> bool:
+    is_same = row.boot_id == machine.boot_id or not (row.boot_id and machine.boot_id)
+    return is_same and _is_same_place(row, machine, address)
+
+
+def _is_busy(session: Session, device: Device) -> bool:
+    live = select(Attempt.id).where(Attempt.device_id == device.id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
+    return session.scalar(live) is not None
+
+
+def _wait(present: DeviceMachine, silent_s: float) -> Problem:
+    return Unavailable(
+        "device.elsewhere", f"{described(present)} works as this device, and was heard of {silent_s:.0f} s ago",
+        hint=f"this machine takes over when that one has been silent for {SILENT_AFTER_S:.0f} s; otherwise {TO_DO}",
+        headers={"Retry-After": str(ASK_AGAIN_S)},
+    )  # fmt: skip
+
+
+def _was_refused_lately(row: DeviceMachine, mine: DeviceMachine, now: float) -> bool:
+    """In this boot of the machine, or an earlier one."""
+    is_same = (row.serial, row.folder, row.folder_id) == (mine.serial, mine.folder, mine.folder_id)
+    return is_same and row.refused_at is not None and now - row.refused_at <= LATELY_S
+
+
+def _tell(session: Session, device: Device, present: DeviceMachine, refused: DeviceMachine) -> None:
+    line = DeviceEvent(device_id=device.id, kind=TWO_MACHINES, message=clean_text(_says(present, [refused]), 1000))
+    session.add(line)
+    session.flush()
+    announce_two_machines(session, line, device.organisation_id)
+
+
+def _forget(session: Session, others: Collection[DeviceMachine]) -> None:
+    """All but the newest."""
+    for row in sorted(others, key=lambda row: row.seen_at, reverse=True)[MOST_MACHINES:]:
+        session.delete(row)
+
+
+def close_for(session: Session, organisation_id: str, machine: Machine) -> None:
+    """A machine that was refused as another device has enrolled as a device of its own: that is settled."""
+    ours = select(Device.id).where(Device.organisation_id == organisation_id)
+    refused = select(DeviceMachine).where(
+        DeviceMachine.refused_at.is_not(None), DeviceMachine.serial == clean_text(machine.serial, 100),
+        DeviceMachine.folder == clean_text(machine.folder, 300), DeviceMachine.device_id.in_(ours),
+    )  # fmt: skip
+    for row in session.scalars(refused) if machine.folder else ():
+        row.refused_at = None
+
+
+def refused_lately(session: Session, device_ids: Collection[str] | None = None) -> dict[str, list[DeviceMachine]]:
+    """The machines that were refused within a day, the newest first, by device; None: of all devices that the session
+    may see."""
+    query = select(DeviceMachine).where(DeviceMachine.refused_at > time.time() - LATELY_S)
+    if device_ids is not None:
+        query = query.where(DeviceMachine.device_id.in_(device_ids))
+    refused: dict[str, list[DeviceMachine]] = {}
+    for row in session.scalars(query.order_by(DeviceMachine.refused_at.desc())):
+        refused.setdefault(row.device_id, []).append(row)
+    return refused
+
+
+def two_machines_words(session: Session, device: Device) -> str:
+    """That the device's identity is used on several machines, which, and what to do; empty: it is not."""
+    refused = refused_lately(session, [device.id]).get(device.id)
+    if not refused:
+        return ""
+    is_present = DeviceMachine.is_present, DeviceMachine.device_id == device.id
+    present = session.scalar(select(DeviceMachine).where(*is_present))
+    return _says(present, refused)
+
+
+def _says(present: DeviceMachine | None, refused: Collection[DeviceMachine]) -> str:
+    others = ", ".join(f"{described(row)} at {utc_text(row.refused_at)}" for row in refused if row.refused_at)
+    works = described(present) if present else "none"
+    return f"its identity is used on more than one machine: {works} works, refused was {others}; {TO_DO}"
+
+
+def described(row: DeviceMachine) -> str:
+    """A machine, so that an operator can tell which it is: `pi-a (serial 1000, from 10.0.0.7, state folder /a)`."""
+    facts = [("serial", row.serial), ("from", row.address), ("state folder", row.folder)]
+    told = ", ".join(f"{name} {value}" for name, value in facts if value)
+    return f"{row.host or 'a machine'} ({told})" if told else row.host or "a machine"
+
+
+__all__ = [
+    "LATELY_S",
+    "TWO_MACHINES",
+    "admit",
+    "close_for",
+    "described",
+    "read",
+    "refused_lately",
+    "two_machines_words",
+]
