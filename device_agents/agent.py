@@ -25,7 +25,7 @@ from device_agents.attempt import Attempt, Station
 from device_agents.devices.accelerator import accelerator_of
 from device_agents.devices.condition import ConditionReader
 from device_agents.devices.describe import NO_FACTS, Device, describe_device
-from device_agents.errors import EnrolmentError, FarmError, Stale, Unreachable
+from device_agents.errors import EnrolmentError, EnrolmentRefused, FarmError, Stale, Unreachable
 from device_agents.farm import retry
 from device_agents.farm.client import FarmClient
 from device_agents.farm.gate import admit
@@ -178,7 +178,7 @@ class Agent:
 
     def _join_again(self, error: Stale) -> None:
         """Another agent has become this device: the farm decides which of the two works. Raises: `Stale`."""
-        log.warning("%s; asking the farm which of the two is to work", error)
+        log.warning("%s; asking the farm which of the two is to work", error.reason)
         station = self._station
         retry.call(retry.LEASE, station.client.renew, sleep=station.is_stopping.wait, trouble=station.client.trouble)
 
@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("%s", error)
         return EXIT_NO_IDENTITY
     except Stale as error:
-        log.error("another agent works as this device, so this one ends: %s", error)
+        log.error("another agent works as this device, so this one ends: %s", error.reason)
         return EXIT_TAKEN_OVER
     except FarmError as error:
         log.error("%s", error)
@@ -327,7 +327,8 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
     stop = threading.Event()
     if options.self_test:
         return 0 if self_test(device, sandbox, client, state.path, print) else EXIT_NOT_FIT
-    threading.Thread(target=beat, args=(state.path / ALIVE, stop), name="beat", daemon=True).start()
+    beating = threading.Thread(target=beat, args=(state.path / ALIVE, stop), name="beat", daemon=True)
+    beating.start()
     interval_s = options.heartbeat_interval
     station = Station(client, device, sandbox, Spool(state.spool), stop, interval_s, options.exclusive, limits, shelf)
     updater = Updater(client, state.path, wishes(options), is_trial=options.trial)
@@ -340,7 +341,7 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
         client.describe_own_data(shelf.look())
         if not options.trial:
             updater.judge()
-        join_farm(client, token, stop)
+        join_farm(client, token, stop, has_chosen_name=options.name is not None)
         if options.enrol_only:
             return 0
         with log_lines.bind_process(device=_device_id(state)):
@@ -348,6 +349,11 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
                 pass_trial(client, sandbox.level, stop)
             elif agent.run(once=options.once):
                 return START_OVER
+    except EnrolmentRefused:
+        stop.set()
+        beating.join()
+        state.remove_if_new()
+        raise
     except FarmError:
         if not stop.is_set():
             raise

@@ -8,6 +8,8 @@ AgentError
 |   |-- Stale                     409: lease or session belongs to another      -> stop, keep the result
 |   `-- Refused                   any other 4xx, or an answer that is no answer -> the operator
 |-- EnrolmentError                the device has no identity and cannot get one -> the operator
+|   `-- EnrolmentRefused          the farm does not want it
+|       `-- NameTaken             another device has its name
 `-- AttemptError                  ends one attempt; carries cause, code, message, hint of the report
     |-- Untrusted                 signature, key, time, digest, device or release does not fit (cause policy)
     |-- BadUpdate                 an offered agent that this board does not take
@@ -29,12 +31,17 @@ class AgentError(Exception):
 
 
 class FarmError(AgentError):
-    """A request to the farm did not succeed. `status` is 0 without an answer."""
+    """A request to the farm did not succeed. `status` is 0 without an answer, `code` the farm's word for a refusal."""
 
-    def __init__(self, message: str, *, status: int = 0, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int = 0, retry_after_s: float | None = None, code: str = "", reason: str = ""
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
+        self.code = code
+        self.reason = reason or message
+        """The message without what was asked for, as a sentence for people."""
 
 
 class Unreachable(FarmError):
@@ -59,6 +66,14 @@ class Refused(FarmError):
 
 class EnrolmentError(AgentError):
     """No identity. The message says how to get one."""
+
+
+class EnrolmentRefused(EnrolmentError):
+    """The farm has said no, so it knows nothing of this device's key."""
+
+
+class NameTaken(EnrolmentRefused):
+    """Another device of the farm has the name."""
 
 
 def of_the_system(error: OSError) -> Outcome:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import logging
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
-from device_agents.errors import EnrolmentError
+from device_agents.errors import EnrolmentError, EnrolmentRefused, NameTaken
 from device_agents.farm import retry
 from device_agents.farm.client import FarmClient
+from device_agents.farm.state import public_key_text
 
 log = logging.getLogger("device_agents")
 TOKEN_VARIABLE = "POCKFARM_ENROL_TOKEN"
 HOW_TO_ENROL = f"put a one-time token of the farm into ${TOKEN_VARIABLE}, or into a file named by --enrol-token"
 
 
-def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> None:
-    """Enrol, or renew the credential of an enrolled device. Raises: `EnrolmentError`, `FarmError`."""
+def join_farm(client: FarmClient, token: str | None, stop: threading.Event, *, has_chosen_name: bool = True) -> None:
+    """Enrol, or renew the credential of an enrolled device; a name that nobody has chosen gives way if it is taken.
+
+    Raises: `EnrolmentError`, `FarmError`.
+    """
     identity = client.state.identity()
     if identity is not None:
         if identity.server != client.server and token is None:
@@ -37,9 +43,23 @@ def join_farm(client: FarmClient, token: str | None, stop: threading.Event) -> N
                 raise
             log.warning("the farm does not know this device any more; enrolling again")
     if token is None:
-        raise EnrolmentError(f"this device is not enrolled; {HOW_TO_ENROL}")
-    one_time_token = token
-    enrolled = retry.call(retry.ENROL, lambda: client.enrol(one_time_token), sleep=stop.wait, trouble=client.trouble)
+        raise EnrolmentRefused(f"this device is not enrolled; {HOW_TO_ENROL}")
+    try:
+        _enrol(client, token, stop)
+    except NameTaken:
+        if has_chosen_name:
+            raise
+        taken = client.description.name
+        suffix = hashlib.sha256(public_key_text(client.state.device_key()).encode()).hexdigest()[:4]
+        client.description = replace(client.description, name=f"{taken[:90]}-{suffix}")
+        log.warning(
+            "another device is called %s, so this one enrols as %s; --name chooses", taken, client.description.name
+        )
+        _enrol(client, token, stop)
+
+
+def _enrol(client: FarmClient, token: str, stop: threading.Event) -> None:
+    enrolled = retry.call(retry.ENROL, lambda: client.enrol(token), sleep=stop.wait, trouble=client.trouble)
     log.info("enrolled as device %s", enrolled.device_id)
 
 

@@ -59,6 +59,11 @@ class View(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
+def columns(view: type[View], row: object) -> dict[str, Any]:
+    """The fields of the view that the row has under the same name."""
+    return {name: getattr(row, name) for name in view.model_fields if hasattr(row, name)}
+
+
 class Problem(BaseModel):
     """An RFC 9457 problem document."""
 

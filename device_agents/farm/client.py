@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import io
-import json
 import os
-import re
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +24,10 @@ from device_agents.devices import Board
 from device_agents.devices.machine import machine_of
 from device_agents.errors import (
     AttemptError,
-    Busy,
     EnrolmentError,
+    EnrolmentRefused,
     FarmError,
+    NameTaken,
     Refused,
     Stale,
     Stopped,
@@ -37,6 +36,7 @@ from device_agents.errors import (
     Untrusted,
 )
 from device_agents.farm import certificate
+from device_agents.farm.answers import raise_for, without_lease
 from device_agents.farm.clock import ClockWatch, seconds_of
 from device_agents.farm.state import Identity, StateFolder, public_key_text, sign
 from device_agents.farm.trouble import Trouble
@@ -75,10 +75,7 @@ TIMEOUT_S = 10.0
 LONG_POLL_GRACE_S = 15.0
 MAX_ANSWER_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
-MOST_REASON_CHARACTERS = 4000
-"""Of a refusal, in messages and the log."""
 HEARTBEAT_END = wire.HEARTBEAT_PATH.rpartition("/")[2]
-_LEASE = re.compile(r"(/agent/attempts/)[^/\s\"]+")
 
 
 class FarmClient:
@@ -110,9 +107,10 @@ class FarmClient:
         try:
             answer = self._post(wire.ENROL_PATH, request, EnrolResponse)
         except (Refused, Unauthorized, Stale) as error:
-            mine = self.description.device_class
-            hint = f"make a new enrolment token for any device, or for class {mine}, on the farm"
-            raise EnrolmentError(f"the farm refused to enrol this device, a {mine}: {error}; {hint}") from None
+            kind = NameTaken if error.code == "device.name-taken" else EnrolmentRefused
+            mine, hint = self.description, "" if error.code else "; make a new enrolment token on the farm"
+            message = f"the farm did not enrol {mine.name} (class {mine.device_class}): {error.reason}{hint}"
+            raise kind(message) from None
         offered = answer.credential
         keys = {key.key_id: key.public_key for key in offered.server_keys}
         root = offered.root.public_key if offered.root else None
@@ -130,7 +128,7 @@ class FarmClient:
             try:
                 credential = self._renewed(identity)
             except (Refused, Unauthorized) as error:
-                message = f"the farm does not accept device {identity.device_id} any more: {error}"
+                message = f"the farm does not accept device {identity.device_id} any more: {error.reason}"
                 raise EnrolmentError(f"{message}; enrol again with a new token and state folder") from None
             now_believed = believed(identity, credential)
             if now_believed != identity:
@@ -252,7 +250,7 @@ class FarmClient:
             answer = connection.getresponse()
             data = answer.read(MAX_ANSWER_BYTES)
             self._clock.compare(answer.headers.get("Date"))
-            _raise_for(method, path, answer, data)
+            raise_for(method, path, answer, data)
             return answer.status, data
 
     def _put_file(self, path: str, file: Path, digest: str) -> None:
@@ -261,7 +259,7 @@ class FarmClient:
         with self._connection(self.server, TIMEOUT_S * 6) as connection, file.open("rb") as source:
             connection.request("PUT", path, body=source, headers=headers)
             answer = connection.getresponse()
-            _raise_for("PUT", path, answer, answer.read(MAX_ANSWER_BYTES))
+            raise_for("PUT", path, answer, answer.read(MAX_ANSWER_BYTES))
 
     def _download(self, blob: Blob, to: Path, should_stop: Callable[[], Stopped | None]) -> None:
         url = urljoin(self.server + "/", blob.url or "")
@@ -271,7 +269,7 @@ class FarmClient:
             connection.request("GET", rest, headers=headers)
             answer = connection.getresponse()
             if answer.status != 200:
-                _raise_for("GET", rest, answer, answer.read(MAX_ANSWER_BYTES))
+                raise_for("GET", rest, answer, answer.read(MAX_ANSWER_BYTES))
             _save(answer, blob, to, should_stop)
 
     def _headers(self, path: str) -> dict[str, str]:
@@ -339,39 +337,6 @@ def _write(file: io.FileIO, chunk: bytes, to: Path) -> None:
     except OSError as error:
         raise AttemptError("device.disk", f"{to.name} could not be written: {error.strerror}", cause="device",
                            hint="make room on the device's disk") from None  # fmt: skip
-
-
-def _raise_for(method: str, path: str, answer: http.client.HTTPResponse, body: bytes) -> None:
-    status = answer.status
-    if 200 <= status < 300:
-        return
-    message = without_lease(f"{method} {path}: {status} {answer.reason}: {_reason(body)}")
-    if status == 401:
-        raise Unauthorized(message, status=status)
-    if status == 409:
-        raise Stale(message, status=status)
-    if status == 429 or status >= 500:
-        raise Busy(message, status=status, retry_after_s=_seconds(answer.headers.get("Retry-After")))
-    raise Refused(message, status=status)
-
-
-def _reason(body: bytes) -> str:
-    """What a refusal says: the sentence and the next step of a farm's problem document; else its first characters."""
-    text = body[:MOST_REASON_CHARACTERS].decode("utf-8", "replace")
-    try:
-        problem = json.loads(text)
-        return f"{problem['detail']}; {problem['hint']}" if problem.get("hint") else str(problem["detail"])
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return text
-
-
-def without_lease(text: str) -> str:
-    """A message without the lease token of its path: a token is the right to write, and messages go into logs."""
-    return _LEASE.sub(r"\1...", text)
-
-
-def _seconds(text: str | None) -> float | None:
-    return float(text) if text and text.isascii() and text.isdigit() else None
 
 
 def _is_origin(server: str) -> bool:

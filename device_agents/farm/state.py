@@ -69,12 +69,23 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
+        self._was_there = self.path.exists()
+        self._is_new = not self._was_there or all(_PROGRAM.fullmatch(path.name) for path in self.path.iterdir())
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.path.stat().st_mode & 0o077:
             self.path.chmod(0o700)
         self.spool = self._folder("spool")
         self.scratch = self._folder("scratch")
         self.unfinished = self._folder("unfinished")
+
+    def remove_if_new(self) -> None:
+        """Leave the disk as it was before this agent came, if it has enrolled nowhere: a folder that was empty, or had
+        the agent's own program in it (`unpack.py`), stays empty. Folders above it that had to be made stay, too."""
+        if not self._is_new or (self.path / "identity.json").exists():
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._was_there:
+            self.path.mkdir(exist_ok=True, mode=0o700)
 
     def device_key(self) -> Ed25519PrivateKey:
         """The device's key, made at the first call."""

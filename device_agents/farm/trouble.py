@@ -31,7 +31,9 @@ class Trouble:
         lasts_s = now_s - self._since_s
         so_far = f" (for {_duration(lasts_s)})" if lasts_s >= 1 else ""
         what = "the farm at %s asks to wait%s" if isinstance(problem, Busy) else "cannot reach the farm at %s%s"
-        log.warning(f"{what}: %s. Trying again. This board's clock says %s", self._server, so_far, problem, board)
+        log.warning(
+            f"{what}: %s. Trying again. This board's clock says %s", self._server, so_far, problem.reason, board
+        )
         self._next_s, self._pause_s = now_s + self._pause_s, min(MOST_PAUSE_S, 2 * self._pause_s)
 
     def end(self) -> None:

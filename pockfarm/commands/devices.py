@@ -15,19 +15,19 @@ from pockfarm.near import meant
 from pockfarm.table import NONE, bytes_text, cell, moment, text_table
 from pockfarm.values import DEVICE_STATES, Json, optional_number, part, parts, text
 
-HEADER = ("device", "name", "state", "device class", "measures as", "targets", "tags", "last seen", "why")
+HEADER = ("device", "name", "health", "device class", "measures as", "targets", "tags", "last seen", "why")
 LEAST = ("device class", "last seen", "targets", "measures as", "tags")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-DRAINED = "drained"
-"""No state of its own to the farm: it says since when."""
-SHOWN = ("id", "name", "state", "state_reason", "device_class", "measurement_class", "targets", "cpu_model", "cores",
+HEALTHS = ("online", "busy", "offline", "draining", "drained")
+"""Of devices in state active."""
+SHOWN = ("id", "name", "health", "state_reason", "device_class", "measurement_class", "targets", "cpu_model", "cores",
          "isolation_level", "agent_version", "agent_updates", "last_seen_at", "working_on", "drained_at",
          "drain_reason")  # fmt: skip
 
 
 def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
     words = "list the farm's devices, add, show or drain one"
-    command = shown_command(subparsers, "devices", words, _devices, states=(*DEVICE_STATES, DRAINED))
+    command = shown_command(subparsers, "devices", words, _devices, states=(*DEVICE_STATES, *HEALTHS))
     add_filter_options(command, measurement_class="CLASS")
     command.add_argument("--class", dest="device_class", metavar="NAME", help="only those of this class")
     actions = command.add_subparsers(metavar="ACTION")
@@ -66,12 +66,11 @@ def _action(
 
 def _devices(options: argparse.Namespace) -> int:
     chosen = chosen_filters(options, "device_class", "measurement_class")
-    wants_drained = chosen["state"] == DRAINED
-    state = None if wants_drained else chosen["state"]
-    limit = None if wants_drained else options.limit
+    health = chosen["state"] if chosen["state"] in HEALTHS else None
+    asked = {**chosen, "state": "active", "limit": None} if health else {**chosen, "limit": options.limit}
     with connect(options) as farm:
-        found = [one.raw for one in farm.devices(**{**chosen, "state": state, "limit": limit})]
-        found = [one for one in found if one.get("drained_at")][: options.limit] if wants_drained else found
+        found = [one.raw for one in farm.devices(**asked)]
+        found = [one for one in found if one["health"] == health][: options.limit] if health else found
         classes = set() if found else {one.device_class for one in farm.devices()}
     is_whole = not any(chosen.values())
     near = meant(chosen["device_class"] or "", classes - {chosen["device_class"]})
@@ -84,7 +83,7 @@ def device_row(device: Json) -> tuple[str, ...]:
     return (
         text(device, "id"),
         text(device, "name"),
-        DRAINED if device.get("drained_at") else text(device, "state"),
+        text(device, "health") or text(device, "state"),
         text(device, "device_class"),
         text(device, "measurement_class"),
         cell(device.get("targets")),
@@ -131,6 +130,7 @@ def device_text(device: Json) -> str:
     hold = part(device, "hold")
     if hold:
         rows.append(("now", text(hold, "says")))
+    rows += [("look at", text(mark, "says")) for mark in parts(device, "marks")]
     lines = [facts_text(rows)]
     history = [tuple(text(line, name) for name in ("at", "kind", "message")) for line in parts(device, "history")[:20]]
     lines += ["", data_text(device)] if data_text(device) else []

@@ -23,12 +23,12 @@ class Meaning(Enum):
 
 WORDS: Mapping[Meaning, tuple[str, ...]] = {
     Meaning.GOOD: ("succeeded", "valid", "verified", "ok", "active", "up", "agrees", "delivered", "completed", "done",
-                   "faster", "learns"),
+                   "faster", "learns", "online"),
     Meaning.BAD: ("failed", "invalid", "wrong", "quarantined", "does not agree", "diverged", "down", "halted", "lost",
                   "NOT VERIFIED", "expired", "slower"),
     Meaning.CARE: ("inconclusive", "warning", "drained", "may agree", "stopped early", "noisy", "disturbed", "drifting",
                    "throttled", "offline", "intact, origin not shown", "warning:"),
-    Meaning.BUSY: ("running", "compiling", "leased", "starting"),
+    Meaning.BUSY: ("running", "compiling", "leased", "starting", "busy", "draining"),
     Meaning.QUIET: ("queued", "cancelled", "removed", "revoked", "stopped", "-"),
 }  # fmt: skip
 """States and verdicts, wherever one stands alone."""

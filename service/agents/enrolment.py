@@ -40,6 +40,7 @@ from service.database.models import (
 )
 from service.devices import isolation, machines, tokens
 from service.devices.blame import RESTARTED, judge_clock, note
+from service.devices.renaming import check_free, who_is_called
 from service.devices.service import find
 from service.farm import Farm
 from service.identifiers import clean_text, new_secret, secret_hash
@@ -90,6 +91,7 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, caller: Caller) -
         raise Forbidden("enrol.token", "this enrolment token is unknown or has expired", hint=tokens.HINT)
     if device is None:
         quotas.check(session, farm.settings, "devices", organisation_id=token.organisation_id)
+        check_free(session, token.organisation_id, request.description.name)
         device = Device(public_key=request.public_key, session=request.session, is_shared=token.is_shared,
                         organisation_id=token.organisation_id, isolation_level=request.description.isolation_level,
                         **_columns(request.description))  # fmt: skip
@@ -184,12 +186,23 @@ def _spend(session: Session, challenge: str) -> bool:
 
 def _restart(session: Session, farm: Farm, device: Device, session_id: str, description: DeviceDescription) -> None:
     """Take the newest description; a new session voids the older one, and what that one worked on is lost."""
-    found = device.environment
+    found, columns = device.environment, _columns(description)
+    called = description.name
+    taken = called != device.told_name and who_is_called(session, device.organisation_id, called, but=device.id)
+    if taken:
+        columns["told_name"] = device.told_name
     if device.session != session_id:
         attempts.lose_live(session, farm.settings, device, "the agent started again", is_restart=True)
         note(session, device.id, RESTARTED)
+        if taken:
+            note(
+                session,
+                device.id,
+                "name-taken",
+                f"its agent calls it {called}, as {taken} is called: the name stays {device.name}",
+            )
         found = {}
-    for name, value in _columns(description).items():
+    for name, value in columns.items():
         setattr(device, name, value)
     device.environment = isolation.with_facts(device.environment, found)
     isolation.judge_description(session, device, description.isolation_level)

@@ -13,6 +13,7 @@ from service.database.engine import Database
 from service.database.models import ApiKey, AuditEntry, User
 from service.database.paging import newest_first
 from service.query import check_value
+from service.schemas import columns
 
 BATCH = 500
 OUTCOMES = ("done", "refused", "failed")
@@ -69,5 +70,5 @@ def _names(session: Session, kind: type[ApiKey | User], ids: set[str]) -> dict[s
 
 
 def _view(row: AuditEntry, key_name: str | None, user_name: str | None) -> AuditView:
-    plain = {name: getattr(row, name) for name in AuditView.model_fields if hasattr(row, name)}
+    plain = columns(AuditView, row)
     return AuditView(**plain, key_name=key_name, user_name=user_name)

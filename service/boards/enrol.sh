@@ -6,15 +6,17 @@
 # asks for a one-time token (or takes it from POCKFARM_ENROL_TOKEN; never as a word of a command, which every user of
 # this machine can read), checks what the agent needs, fetches the agent and compares its digest, tries out what the
 # board can do, enrols it, and, as root on a machine with systemd, keeps the agent running. Nothing is changed before
-# all checks have passed. Variables: POCKFARM_ENROL_TOKEN, POCKFARM_CLASS, POCKFARM_NAME, POCKFARM_STATE (folder of the
-# device's key), POCKFARM_PROGRAM (folder of the agent), POCKFARM_PYTHON, POCKFARM_NO_SERVICE=1 (install no unit),
-# POCKFARM_SYSTEMD and POCKFARM_UNITS (folders: there if systemd runs; where units are).
+# all checks have passed. Variables: POCKFARM_ENROL_TOKEN, POCKFARM_CLASS, POCKFARM_NAME, POCKFARM_RUNNER (an emulator,
+# qemu-aarch64-static, that plays a board of the class), POCKFARM_STATE (folder of the device's key), POCKFARM_PROGRAM
+# (folder of the agent), POCKFARM_PYTHON, POCKFARM_NO_SERVICE=1 (install no unit), POCKFARM_SYSTEMD and POCKFARM_UNITS
+# (folders: there if systemd runs; where units are).
 set -eu
 
 farm='@FARM@'
 digest='@DIGEST@'
 draft=''
 tried=''   # a state folder for the self-test only
+made=''    # a state folder that was not there before
 stopped='' # an agent that ran here, and whose place nothing has taken yet
 systemd=${POCKFARM_SYSTEMD:-/run/systemd/system}
 units=${POCKFARM_UNITS:-/etc/systemd/system}
@@ -27,6 +29,7 @@ fail() {
 }
 clean_up() {
     [ -z "$draft$tried" ] || rm -rf ${draft:+"$draft"} ${tried:+"$tried"}
+    [ -z "$made" ] || rmdir "$made" 2>/dev/null || : # it stays once the board has enrolled
     [ -z "$stopped" ] || {
         say "starting the agent that ran here before, as it was"
         systemctl start pockfarm-agent
@@ -83,9 +86,24 @@ with open(to, "wb") as file:
 PYTHON
 }
 
+# What the agent is told at each start, not only at the first.
+choose_options() {
+    options=''
+    add_option --class "${POCKFARM_CLASS:-}"
+    add_option --name "${POCKFARM_NAME:-}"
+    add_option --runner "${POCKFARM_RUNNER:-}"
+}
+
+add_option() {
+    case $2 in
+    '') ;;
+    *[!A-Za-z0-9\ ._:@+/-]*) fail "$1 $2: only letters, digits, spaces and . _ : @ + / - may be in it" ;;
+    *) options="$options $1 \"$2\"" ;;
+    esac
+}
+
 agent() {
-    "$python" "$agent_file" --server "$farm" --state "$1" $as_user \
-        ${POCKFARM_CLASS:+--class "$POCKFARM_CLASS"} ${POCKFARM_NAME:+--name "$POCKFARM_NAME"} "$2"
+    eval "\"\$python\" \"\$agent_file\" --server \"\$farm\" --state \"\$1\" $as_user $options \"\$2\""
 }
 
 ask_token() {
@@ -117,7 +135,7 @@ install_agent() {
 }
 
 unit() {
-    sed -e "s|@PYTHON@|$python|" -e "s|@PROGRAM@|$agent_file|" -e "s|@STATE@|$state|" <<'UNIT'
+    sed -e "s|@PYTHON@|$python|" -e "s|@PROGRAM@|$agent_file|" -e "s|@STATE@|$state|" -e "s|@OPTIONS@|$options|" <<'UNIT'
 @UNIT@
 UNIT
 }
@@ -136,7 +154,7 @@ keep_running() {
     fi
     unit >"$program/pockfarm-agent.service"
     say "start the agent with:"
-    say "  $python $agent_file --server $farm --state $state $as_user"
+    say "  $python $agent_file --server $farm --state $state $as_user$options"
     say "or, as root with systemd, by the unit $program/pockfarm-agent.service"
 }
 
@@ -153,6 +171,8 @@ self_test() {
     say "self-test of this board:"
     agent "$tried" --self-test </dev/null ||
         fail "this board is not fit for the farm yet: see PROBLEM above" "mend that, then run this again"
+    rm -rf "$tried"
+    tried=''
 }
 
 main() {
@@ -163,8 +183,10 @@ main() {
     umask 022
     find_python
     choose_folders
+    choose_options
     fetch_agent
     agent_file=$draft/agent.pyz
+    [ -e "$state" ] || made=$state
     make_folder "$state" POCKFARM_STATE
     chmod 0700 "$state"
     self_test

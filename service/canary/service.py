@@ -26,6 +26,7 @@ from service.devices import blame
 from service.devices import service as devices
 from service.identifiers import clean_text
 from service.problems import Conflict, NotFound
+from service.schemas import columns
 
 MOST_CHANGES = 365
 """Of a device, that are shown."""
@@ -76,7 +77,7 @@ def _time(run: CanaryTime) -> CanaryTimeView:
 
 def change_view(change: CanaryChange, *, is_last: bool = True) -> ChangeView:
     """As people see it; `is_last`: no other one came after it in its series."""
-    told = {name: getattr(change, name) for name in ChangeView.model_fields if hasattr(change, name)}
+    told = columns(ChangeView, change)
     return ChangeView(
         **told | {"differences": [BesideChange(**one) for one in change.differences]},
         state=_state(change, is_last=is_last),

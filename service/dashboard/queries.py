@@ -19,7 +19,6 @@ from service.bundles.service import built, held_bundle
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
 from service.database.memory import lasting_of, recalled_if_dear
 from service.database.models import (
-    LIVE_ATTEMPT_STATES,
     OPEN_JOB_STATES,
     OPEN_RUN_STATES,
     Attempt,
@@ -32,12 +31,12 @@ from service.database.models import (
     Run,
 )
 from service.database.models.runs import IS_TAGGED
-from service.database.scope import EVERYONES, organisation_of
+from service.database.scope import organisation_of
+from service.devices.health import busy_devices, health_of
 from service.jobs.filter import JobFilter
 from service.runs.filter import RunFilter
 from service.runs.tags import tags_in
 
-OFFLINE_AFTER_S = 90.0
 MOST_TAGGED = 500
 REPORT_GROWS = 2
 """Bytes of a report in memory, of one as JSON text (1 to 2.6 were measured)."""
@@ -208,8 +207,7 @@ def devices(session: Session, now: float | None = None) -> list[DeviceFacts]:
     """Every device that was not removed, by name."""
     at = time.time() if now is None else now
     statement = select(Device).where(Device.state != "removed").order_by(func.lower(Device.name), Device.id)
-    live = select(Attempt.device_id).where(Attempt.state.in_(LIVE_ATTEMPT_STATES))
-    busy = set(session.scalars(live, execution_options=dict(EVERYONES)))
+    busy = busy_devices(session)
     return [_device_facts(found, found.id in busy, at) for found in session.scalars(statement)]
 
 
@@ -218,8 +216,7 @@ def device(session: Session, device_id: str, now: float | None = None) -> Device
     found = session.scalar(select(Device).where(Device.id == device_id))
     if found is None:
         return None
-    live = select(Attempt.id).where(Attempt.device_id == device_id, Attempt.state.in_(LIVE_ATTEMPT_STATES))
-    is_busy = session.scalar(live, execution_options=dict(EVERYONES)) is not None
+    is_busy = device_id in busy_devices(session, [device_id])
     return _device_facts(found, is_busy, time.time() if now is None else now)
 
 
@@ -366,7 +363,7 @@ def _job_facts(found: Job) -> JobFacts:
 
 def _device_facts(found: Device, is_busy: bool, now: float) -> DeviceFacts:
     return DeviceFacts(
-        id=found.id, name=found.name, told_name=found.told_name, health=_health(found, is_busy, now),
+        id=found.id, name=found.name, told_name=found.told_name, health=health_of(found, is_busy=is_busy, now=now),
         device_class=found.device_class,
         measurement_class=found.measurement_class, targets=tuple(found.targets), enrolled_at=found.created_at,
         last_seen_at=found.last_seen_at, architecture=found.architecture, cpu_model=found.cpu_model,
@@ -378,16 +375,6 @@ def _device_facts(found: Device, is_busy: bool, now: float) -> DeviceFacts:
         own_datasets=tuple(found.own_datasets),
         environment={str(name): str(value) for name, value in found.environment.items()},
     )  # fmt: skip
-
-
-def _health(found: Device, is_busy: bool, now: float) -> str:
-    if found.state != "active":
-        return found.state
-    if now - found.last_seen_at > OFFLINE_AFTER_S:
-        return "offline"
-    if found.drained_at is not None:
-        return "draining" if is_busy else "drained"
-    return "busy" if is_busy else "online"
 
 
 def _attempt_facts(attempt: Attempt, device_name: str) -> AttemptFacts:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 from fastapi import APIRouter
+from sqlalchemy.orm import Session
 
 from device_agents.wire import MeasurementClass
 from service.access import FarmDep, PrincipalDep
-from service.database.models import DEVICE_STATES
+from service.database.models import DEVICE_STATES, Device
 from service.devices import service, tokens
 from service.devices.conditions import condition_of
+from service.devices.health import busy_devices, health_of
 from service.devices.marks import marks_of
 from service.devices.renaming import rename
 from service.devices.schemas import (
@@ -35,6 +38,7 @@ from service.pagination import Cursor, Limit, Page
 from service.query import check_value
 from service.quotas import limits as quotas
 from service.runs.clocks import clock_s
+from service.schemas import columns
 
 router = APIRouter(prefix="/devices", tags=["devices"])
 
@@ -90,7 +94,7 @@ def list_devices(
     filters = {"state": state, "device_class": device_class, "measurement_class": measurement_class}
     with farm.database.read() as session:
         rows, following = service.newest_devices(session, filters, limit=limit, cursor=cursor)
-        return Page(items=[DeviceView.model_validate(row) for row in rows], next=following)
+        return Page(items=_views(session, rows), next=following)
 
 
 @router.get("/{device_id}")
@@ -98,7 +102,7 @@ def show_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceDetail:
     """One device; to its owner, with its health history and what is odd about its results."""
     with farm.database.read() as session:
         found = service.find(session, device_id)
-        device = DeviceView.model_validate(found)
+        device = _view(session, found)
         condition = condition_of(session, device_id)
         marks = marks_of(session, found, condition) if service.is_own(session, found) else []
         lines = [DeviceEventView.model_validate(line) for line in service.history(session, device_id)]
@@ -114,7 +118,7 @@ def show_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceDetail:
 def rename_device(device_id: str, body: DeviceChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     """Give a device another name, which no other one of its organisation has; its agent's word counts no more."""
     with farm.database.transaction() as session:
-        return DeviceView.model_validate(rename(session, device_id, body.name))
+        return _view(session, rename(session, device_id, body.name))
 
 
 @router.post("/{device_id}/quarantine")
@@ -133,14 +137,14 @@ def release_device(device_id: str, body: StateChange, farm: FarmDep, _: Principa
 def drain_device(device_id: str, body: StateChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     """Let a device finish what it has, and give it nothing new. `working_on` says when it is done."""
     with farm.database.transaction() as session:
-        return DeviceView.model_validate(service.set_drained(session, device_id, reason=body.reason))
+        return _view(session, service.set_drained(session, device_id, reason=body.reason))
 
 
 @router.post("/{device_id}/resume")
 def resume_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     """Give a drained device work again."""
     with farm.database.transaction() as session:
-        return DeviceView.model_validate(service.set_drained(session, device_id, reason=None))
+        return _view(session, service.set_drained(session, device_id, reason=None))
 
 
 @router.post("/{device_id}/tags")
@@ -148,14 +152,14 @@ def change_tags(device_id: str, body: TagsChange, farm: FarmDep, _: PrincipalDep
     """Set tags of a device, or take them away; runs ask for them with `where`."""
     with farm.database.transaction() as session:
         changed = service.change_tags(session, device_id, given=body.set, remove=body.remove)
-        return DeviceView.model_validate(changed)
+        return _view(session, changed)
 
 
 @router.post("/{device_id}/canary")
 def set_canary(device_id: str, body: CanaryChange, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     """Say whether canary runs may bring the device back when strikes have quarantined it; enabled: one comes soon."""
     with farm.database.transaction() as session:
-        return DeviceView.model_validate(service.set_canary(session, device_id, enabled=body.enabled))
+        return _view(session, service.set_canary(session, device_id, enabled=body.enabled))
 
 
 @router.delete("/{device_id}")
@@ -164,6 +168,18 @@ def remove_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceView:
     return _set_state(farm, device_id, "removed", "removed by an operator")
 
 
+def _view(session: Session, device: Device) -> DeviceView:
+    return _views(session, [device])[0]
+
+
+def _views(session: Session, devices: Sequence[Device]) -> list[DeviceView]:
+    busy = busy_devices(session, [device.id for device in devices])
+    return [
+        DeviceView(**columns(DeviceView, device), health=health_of(device, is_busy=device.id in busy))
+        for device in devices
+    ]
+
+
 def _set_state(farm: Farm, device_id: str, state: str, reason: str) -> DeviceView:
     with farm.database.transaction() as session:
-        return DeviceView.model_validate(service.set_state(session, device_id, state, reason))
+        return _view(session, service.set_state(session, device_id, state, reason))

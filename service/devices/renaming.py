@@ -20,36 +20,40 @@ def rename(session: Session, device_id: str, name: str) -> Device:
     """Give a device another name. Raises: NotFound, Forbidden (another's), Invalid (no name), Conflict (removed, taken,
     or its name already)."""
     name = name.strip()
-    _check(name)
+    if not DEVICE_NAME.fullmatch(name):
+        raise Invalid("device.name", f"{name!r:.120} is no name of a device", where="name",
+                      hint=f"{DEVICE_NAME_WORDS}; a letter or digit first")  # fmt: skip
     device = own(session, device_id)
     if device.state == "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
     if name == device.name:
         raise Conflict("device.name-same", f"{device.id} is called {name!r} already", where="name",
                        hint="there is nothing to do")  # fmt: skip
-    _check_free(session, device, name)
+    check_free(session, device.organisation_id, name, but=device.id)
     note(session, device.id, "renamed", f"from {device.name} to {name}")
     device.given_name = None if name == device.told_name else name
     session.flush()
     return device
 
 
-def _check(name: str) -> None:
-    if not DEVICE_NAME.fullmatch(name):
-        raise Invalid("device.name", f"{name!r:.120} is no name of a device", where="name",
-                      hint=f"{DEVICE_NAME_WORDS}; a letter or digit first")  # fmt: skip
+def check_free(session: Session, organisation_id: str, name: str, *, but: str = "") -> None:
+    """That a device may be called so: no other one there is, and nobody would read it as an id.
+
+    The organisation's row is held: of two who want a name one gets it. Raises: Invalid, Conflict.
+    """
     if name.startswith(LIKE_IDS[0]) or name == LIKE_IDS[1]:
         raise Invalid("device.name", f"{name!r:.120} would be read as an id", where="name",
                       hint="choose a name that does not begin with dev_, and is not local")  # fmt: skip
-
-
-def _check_free(session: Session, device: Device, name: str) -> None:
-    """That no other one there is called so. The organisation's row is held: of two who want a name one gets it."""
-    whose = select(Organisation.id).where(Organisation.id == device.organisation_id).with_for_update()
+    whose = select(Organisation.id).where(Organisation.id == organisation_id).with_for_update()
     session.execute(whose, execution_options=dict(EVERYONES))
-    others = select(Device.id).where(Device.organisation_id == device.organisation_id, Device.state != "removed",
-                                     Device.id != device.id, Device.name == name)  # fmt: skip
-    taken = session.scalar(others.order_by(Device.id).limit(1))
+    taken = who_is_called(session, organisation_id, name, but=but)
     if taken is not None:
         raise Conflict("device.name-taken", f"{taken} is called {name!r}", where="name",
                        hint="choose another name, or rename that one first")  # fmt: skip
+
+
+def who_is_called(session: Session, organisation_id: str, name: str, *, but: str = "") -> str | None:
+    """The id of another device of the organisation that has the name."""
+    others = select(Device.id).where(Device.organisation_id == organisation_id, Device.state != "removed",
+                                     Device.id != but, Device.name == name)  # fmt: skip
+    return session.scalar(others.order_by(Device.id).limit(1))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from service.devices.health import Health
 from service.devices.marks import DeviceMark
 from service.schemas import RequestBody, Timestamp, View
 
@@ -49,7 +50,10 @@ class DeviceView(View):
     is_shared: bool
     """Everybody's runs may come to it; else those of your organisation only."""
     state: Literal["active", "quarantined", "removed"]
+    """What was decided about it; `health` says how it is."""
     state_reason: str
+    health: Health
+    """offline: its agent has not been heard of for 90 s; draining: it finishes its run and takes nothing new."""
     device_class: str
     measurement_class: str
     """hardware, host, emulated or simulated."""

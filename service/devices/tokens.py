@@ -20,7 +20,7 @@ from service.problems import Forbidden, Invalid, NotFound
 from service.settings import Settings
 
 FORGET_AFTER_S = 90 * 86400.0
-HINT = "make another with POST /devices/enrolment-tokens"
+HINT = "make another on the farm: `pockfarm devices enrol NAME`, or Enrol a board on its dashboard"
 WIDER = "make a token that names these targets too, and enrol with it"
 
 
@@ -73,8 +73,8 @@ def admit(session: Session, secret: str, description: DeviceDescription) -> Enro
             "enrol.device-class",
             f"this token is for devices of class {token.device_class}, and this device is a {said}",
             where="device_class",
-            hint=f"make a token for {said} (or, without --device-class, for any), or, if the board was recognised "
-            f"wrongly, start its agent with --class {token.device_class}",
+            hint=f"make a token for class {said}, or for any class; if the board was recognised wrongly, start its "
+            f"agent with --class {token.device_class} (enrol.sh: POCKFARM_CLASS)",
         )
     check_targets(token.targets, description, code="enrol.targets", hint=WIDER)
     return token

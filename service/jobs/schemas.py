@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from service.database.models import Job
-from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
+from service.schemas import DigestText, Ending, RequestBody, Timestamp, View, columns
 
 
 class ModelRef(View):
@@ -89,7 +89,7 @@ def job_view(job: Job, warnings: Sequence[Mapping[str, str]] = ()) -> JobView:
     ending = None
     if job.cause is not None and job.code is not None:
         ending = Ending(cause=job.cause, code=job.code, message=job.message, where=job.place, hint=job.hint)
-    plain = {name: getattr(job, name) for name in JobView.model_fields if hasattr(job, name)}
+    plain = columns(JobView, job)
     return JobView(
         **plain,
         model=ModelRef(name=job.model_name, digest=job.model_digest, size_bytes=job.model_bytes),

@@ -20,6 +20,7 @@ from service.problems import Conflict, Invalid, NotFound
 from service.releases.contents import AgentFile, read_agent
 from service.releases.schemas import ReleaseCreate, ReleaseDetail, ReleaseView, Stage, UpdateView
 from service.runs.wants import lacking, wants_of
+from service.schemas import columns
 from service.storage import Storage, StoredFile
 
 MOST_SHOWN = 1000
@@ -132,7 +133,7 @@ def counts(session: Session, release: AgentRelease) -> dict[str, int]:
 
 def view(session: Session, release: AgentRelease) -> ReleaseView:
     """What a release looks like from outside."""
-    plain = {name: getattr(release, name) for name in ReleaseView.model_fields if hasattr(release, name)}
+    plain = columns(ReleaseView, release)
     return ReleaseView.model_validate({**plain, **counts(session, release)})
 
 

@@ -13,7 +13,7 @@ from service.runs.settings import SettingsBody, SettingsView, settings_in
 from service.runs.sustained_views import SustainedView
 from service.runs.tags import tags_in
 from service.runs.wants import TAG, own_data
-from service.schemas import DigestText, Ending, RequestBody, Timestamp, View
+from service.schemas import DigestText, Ending, RequestBody, Timestamp, View, columns
 
 DatasetText = Annotated[
     str, Field(pattern=r"^(sha256:[0-9a-f]{64}|device:[a-z0-9][a-z0-9._-]{0,62}(@sha256:[0-9a-f]{64})?)$")
@@ -377,7 +377,7 @@ def _fields(run: Run, names: Holding, interval: Interval | None = None) -> dict[
         report=f"/runs/{run.id}/report" if is_reported else None,
         weights=f"/runs/{run.id}/weights" if run.trained_weights_digest else None,
     )
-    plain = {name: getattr(run, name) for name in RunView.model_fields if hasattr(run, name)}
+    plain = columns(RunView, run)
     settings: dict[str, Any] = to_json(run.settings)
     return (
         plain

@@ -17,7 +17,7 @@ from service.quotas.limits import HINT
 from service.runs import fitting
 from service.runs.fitting import ON_TWO_MACHINES, Standing, Wish, ended, spoken, standings
 from service.runs.forecast import Allowance, Forecast, forecast
-from service.schemas import Timestamp, View
+from service.schemas import Timestamp, View, columns
 from service.settings import Settings
 
 SHOWN_DEVICES = 50
@@ -119,7 +119,7 @@ def _times(count: int) -> str:
 
 
 def _try(settings: Settings, run: Run, attempt: Attempt, device: Device) -> TryWhy:
-    plain = {name: getattr(attempt, name) for name in TryWhy.model_fields if hasattr(attempt, name)}
+    plain = columns(TryWhy, attempt)
     decision = _decision(settings, run, attempt, device)
     return TryWhy(**plain, device_name=device.name, device_class=device.device_class, decision=decision)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from tests.skips import needs_program
 
 PYTHON = Path(distribution_python() or sys.executable)
 """The system's own, if its `cryptography` is new enough: nothing of ours is installed there."""
-TOOLS = ("sh", "dash", "id", "mkdir", "chmod", "cp", "mv", "rm", "mktemp", "sed", "cat", "stty")
+TOOLS = ("sh", "dash", "id", "mkdir", "chmod", "cp", "mv", "rm", "rmdir", "mktemp", "sed", "cat", "stty")
 
 
 @pytest.fixture
@@ -92,11 +93,12 @@ def test_one_line_makes_a_board_a_device_that_works(farm: LiveFarm, board: Board
     assert farm.device("fresh-board")["state"] == "active"
     assert (board.root / "state").stat().st_mode & 0o777 == 0o700
     run_id = farm.run(farm.keep_bundle())
-    words = re.findall(r"^  (\S+ \S+agent\.pyz --server .*)$", done.stderr, re.MULTILINE)[-1].split()
+    words = shlex.split(re.findall(r"^  (\S+ \S+agent\.pyz --server .*)$", done.stderr, re.MULTILINE)[-1])
     words += ["--once", "--run-as", "root", "--isolation", "1"]
     work = subprocess.run(words, env=board.variables, capture_output=True, text=True, cwd=board.root, timeout=60,
                           check=False)  # fmt: skip
     assert farm.http.get(f"/runs/{run_id}").json()["state"] == "succeeded", work.stderr
+    assert farm.device("fresh-board"), "the name that was chosen is told at each start"
     assert [path for path in board.root.iterdir() if path.name.startswith("tmp.")] == [], "nothing is left behind"
     again = board.pipe(script(farm))
     assert again.returncode == 0, "an enrolled board needs no token"
@@ -109,6 +111,7 @@ def test_the_unit_that_it_leaves_is_a_good_one(farm: LiveFarm, board: Board) -> 
     text = unit.read_text()
     assert "@" not in text
     assert f"ExecStart={board.root}/bin/python3 {board.root}/program/agent.pyz --server {farm.url}" in text
+    assert f'--state {board.root}/state --name "fresh-board"' in text
     for line in ("Delegate=yes", "KillMode=mixed", "Restart=always", "ProtectSystem=strict", "Type=notify",
                  "NotifyAccess=main", "WatchdogSec=15", "WatchdogSignal=SIGKILL", "LimitNOFILE=4096"):  # fmt: skip
         assert line in text.splitlines()
@@ -156,6 +159,7 @@ def refusals() -> Mapping[str, tuple[dict[str, str], str]]:
         "no token": ({}, "there is no one-time token, and no terminal to ask for it"),
         "a wrong token": ({"POCKFARM_ENROL_TOKEN": "0" * 64}, "this enrolment token is unknown or has expired"),
         "odd folder": ({"POCKFARM_STATE": "/tmp/a b"}, "only letters, digits"),
+        "odd name": ({"POCKFARM_NAME": "pi; rm -rf /"}, "only letters, digits, spaces"),
         "no whole path": ({"POCKFARM_STATE": "state"}, "must be whole paths"),
     }
 
@@ -168,6 +172,8 @@ def test_each_refusal_is_in_clear_words(farm: LiveFarm, board: Board, case: str)
     assert message in done.stderr, done.stderr
     assert farm.http.get("/devices").json()["items"] == []
     assert "Traceback" not in done.stderr
+    assert '{"' not in done.stderr, "a sentence, and no document"
+    assert sorted(path.name for path in board.root.iterdir()) == ["bin"], "nothing is left behind"
 
 
 def test_a_token_as_a_word_is_refused_and_not_repeated(farm: LiveFarm, board: Board) -> None:

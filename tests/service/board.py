@@ -26,11 +26,11 @@ def description(name: str = "board", **changes: Any) -> p.DeviceDescription:
 class Board:
     """One device. `http` is any client of the farm."""
 
-    def __init__(self, http: httpx.Client, *, name: str = "board", **changes: Any) -> None:
+    def __init__(self, http: httpx.Client, *, name: str = "", **changes: Any) -> None:
         self.http = http
         self.key = Ed25519PrivateKey.generate()
         self.session = uuid.uuid4().hex
-        self.description = description(name, **changes)
+        self.description = description(name or f"board-{self.session[:8]}", **changes)
         self.device_id = ""
         self.credential = ""
         self.protocol = p.PROTOCOL

@@ -148,7 +148,7 @@ def test_what_the_command_line_says(
     told = said("reproduce", one, "--with", other)
     assert told.startswith(f"{other} may agree with {one}: cannot tell: how its device varies")
     markdown = said("report", one, "--md")
-    assert f"**PockFarm run `{one}`**, profile on board (x86-64, host), 20" in markdown
+    assert f"**PockFarm run `{one}`**, profile on {board.description.name} (x86-64, host), 20" in markdown
     assert re.search(r"\| step \| 1\.00\d ms \(95%: [0-9.]+ to [0-9.]+ ms\) \|", markdown), markdown
     assert f"| bundle | `{bundle}` |" in markdown
     assert f"`pockfarm reproduce {one}` makes it again" in markdown

@@ -29,7 +29,7 @@ def test_enrolment_token_works_once_and_for_its_class(farm: TestFarm) -> None:
     wrong = Board(farm.anonymous, device_class="raspberry-pi-4").try_enrol(token)
     assert (wrong.status_code, wrong.json()["code"]) == (403, "enrol.device-class")
     assert re.findall(r"x86-64|raspberry-pi-4", wrong.json()["detail"]) == ["x86-64", "raspberry-pi-4"]
-    assert "make a token for raspberry-pi-4" in wrong.json()["hint"]
+    assert "make a token for class raspberry-pi-4" in wrong.json()["hint"]
     assert "--class x86-64" in wrong.json()["hint"]
     board = Board(farm.anonymous).enrol(token)
     again = Board(farm.anonymous).try_enrol(token)

@@ -28,9 +28,9 @@ BESIDE = replace(FIRST, folder="/srv/copy", folder_id="8002")
 """A copied state folder, on the same machine."""
 
 
-def enrolled(farm: TestFarm, machine: p.Machine | None = FIRST) -> Board:
+def enrolled(farm: TestFarm, machine: p.Machine | None = FIRST, *, name: str = "pi") -> Board:
     token = farm.http.post("/devices/enrolment-tokens", json={}).json()["token"]
-    board = Board(farm.anonymous, name="pi")
+    board = Board(farm.anonymous, name=name)
     board.machine = machine
     return board.enrol(token)
 
@@ -178,7 +178,7 @@ def test_a_boot_that_was_not_there_before_does_not_take_a_run_from_the_one_that_
 def test_a_copy_that_enrols_anew_settles_it(farm: TestFarm) -> None:
     board = enrolled(farm)
     refused(farm, board, board.copy(COPY))
-    enrolled(farm, COPY)
+    enrolled(farm, COPY, name="pi two")
     assert marks(farm, board) == {}
 
 

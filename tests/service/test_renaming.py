@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_refusals_say_why(farm: TestFarm) -> None:
 def test_what_is_no_name_is_refused(small_farm: TestFarm, name: str) -> None:
     board = small_farm.board()
     assert refused(small_farm, board.device_id, name)[:2] == (422, "device.name")
-    assert small_farm.http.get(f"/devices/{board.device_id}").json()["name"] == "board"
+    assert small_farm.http.get(f"/devices/{board.device_id}").json()["name"] == board.description.name
 
 
 def test_another_organisations_names_take_none_away(farm: TestFarm) -> None:
@@ -122,3 +123,32 @@ def test_the_command_takes_the_old_name_or_the_id(
     assert "is called 'bench left' already" in capsys.readouterr().err
     (told,) = (line for line in said("devices", "show", "bench left").splitlines() if "calls itself" in line)
     assert told.split() == ["calls", "itself", "pi"]
+
+
+def test_a_taken_name_is_refused_at_enrolment_as_at_renaming_and_uses_no_token(farm: TestFarm) -> None:
+    first = farm.board(name="shelf")
+    token = farm.http.post("/devices/enrolment-tokens", json={}).json()
+    second = Board(farm.anonymous, name="shelf")
+    answer = second.try_enrol(token["token"])
+    assert (answer.status_code, answer.json()["code"]) == (409, "device.name-taken")
+    assert answer.json()["detail"] == f"{first.device_id} is called 'shelf'"
+    assert refused(farm, farm.board(name="other").device_id, "shelf")[1] == "device.name-taken"
+    assert farm.http.get(f"/devices/enrolment-tokens/{token['id']}").json()["uses"] == 0
+    farm.http.delete(f"/devices/{first.device_id}")
+    assert second.try_enrol(token["token"]).status_code == 201, "a removed device has no name any more"
+
+
+def test_a_name_that_reads_as_an_id_is_refused_at_enrolment(small_farm: TestFarm) -> None:
+    token = small_farm.http.post("/devices/enrolment-tokens", json={}).json()["token"]
+    answer = Board(small_farm.anonymous, name="dev_mine").try_enrol(token)
+    assert (answer.status_code, answer.json()["code"]) == (422, "device.name")
+
+
+def test_an_agent_that_takes_anothers_name_later_keeps_its_own(farm: TestFarm) -> None:
+    first, second = farm.board(name="shelf"), farm.board(name="bench")
+    second.description = replace(second.description, name="shelf")
+    second.restart()
+    shown = farm.http.get(f"/devices/{second.device_id}").json()
+    assert shown["name"] == "bench"
+    (line,) = (line["message"] for line in shown["history"] if line["kind"] == "name-taken")
+    assert line == f"its agent calls it shelf, as {first.device_id} is called: the name stays bench"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from service.dashboard.facts import DeviceFacts
 from service.dashboard.parts import Filter, choices
+from service.devices.health import Health
 
-HEALTHS = ("online", "busy", "offline", "quarantined", "draining", "drained")
+HEALTHS = tuple(word for word in get_args(Health) if word != "removed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ All Python blocks of a page are one program; variables of its shell blocks are t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -47,6 +49,8 @@ class Page:
     environment: Mapping[str, str]
     output: str = ""
     _python: list[subprocess.Popen[str]] = field(default_factory=list)
+    _shells: list[int] = field(default_factory=list)
+    """Process groups of what the page's shell blocks left running."""
 
     @property
     def home(self) -> dict[str, str]:
@@ -72,19 +76,24 @@ class Page:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+        for group in self._shells:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
 
     def _shell(self, snippet: Snippet) -> None:
         kept = self.folder / ".variables"
         kept.touch()
         before = f"source {kept}\nshopt -s expand_aliases\nset -euo pipefail -a\n"
         script = f"{before}{snippet.text}\n{{ export -p; declare -f; }} > {kept}\n"
-        done = subprocess.run(
+        shell = subprocess.Popen(
             ["bash", "-c", script], cwd=self.folder, env=self.home, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
-        self.output = done.stdout
-        if done.returncode != 0:
-            raise SnippetError(f"{snippet.place}: ended with {done.returncode}\n{snippet.text}\n{done.stdout[-4000:]}")
+        self._shells.append(shell.pid)
+        self.output, _ = shell.communicate(timeout=LIMIT_S)
+        if shell.returncode != 0:
+            told = self.output[-4000:]
+            raise SnippetError(f"{snippet.place}: ended with {shell.returncode}\n{snippet.text}\n{told}")
 
     def _program(self, snippet: Snippet) -> None:
         if not self._python:

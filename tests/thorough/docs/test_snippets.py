@@ -30,7 +30,7 @@ WRITTEN = {"THIRD_PARTY.md"}
 RUN = sorted({one.page for one in exceptions.run() if one.mark == ""})
 SHOWN = (
     "README.md", "docs/start.md", "docs/agent.md", "docs/guide/farm.md", "docs/guide/python.md", "docs/how-to/share.md",
-    "docs/measurement.md", "docs/training-graph.md",
+    "docs/measurement.md", "docs/training-graph.md", "docs/tutorials/raspberry-pi.md",
 )  # fmt: skip
 """Where a reader begins and the client's calls; the others train more nets, plans and targets by the same commands, an
 operator's are tested by themselves too, and docs/on-device.md is run by tests/examples."""

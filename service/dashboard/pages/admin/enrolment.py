@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.dashboard.tables import Column, Row, Value, table
 from service.database.models import EnrolmentToken
+from service.devices.known_classes import known_classes
 from service.devices.schemas import EnrolmentTokenCreate, EnrolmentTokenCreated
 
 NAME = "enrolment"
@@ -47,16 +48,18 @@ def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made:
     shown = table(NAME, "Enrolment tokens, newest first", COLUMNS, [_row(one, names) for one in found.rows])
     lead = "A token lets a board in, once or as often as it says. Make one, and paste the line that comes with it into \
 a shell on the board: it fetches the agent, tries out what the board can do, and enrols it."
-    return AdminPart(NAME, "Enrol a board", lead, shown, EMPTY, (form or blank(),), made, found.says("token"),
+    offered = (form or blank(known_classes(session)),)
+    return AdminPart(NAME, "Enrol a board", lead, shown, EMPTY, offered, made, found.says("token"),
                      **asdict(found.links(NAME)))  # fmt: skip
 
 
-def blank() -> Form:
+def blank(classes: Sequence[str]) -> Form:
     """The form for a new one."""
     fields = [
         Field("name", "Name of the board", hint="What it is called on these pages, such as shelf-3", max_length=100),
-        Field("device_class", "Only for devices of class", hint="Such as raspberry-pi-4; empty: of any",
-              max_length=100),
+        Field("device_class", "Only for devices of class", "select",
+              options=(("", "any"), *((name, name) for name in classes)),
+              hint="A kind of board that is not listed: `pockfarm devices enrol NAME --class CLASS --new-class`"),
         Field("uses", "How many boards may use it", "number", "1", max_length=6),
         Field("hours", "Hours until it expires", "number", hint="Empty: 15 minutes", max_length=12),
     ]  # fmt: skip
