@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from device_agents.attempt import Attempt, Station
@@ -30,7 +31,7 @@ from device_agents.farm import retry
 from device_agents.farm.client import FarmClient
 from device_agents.farm.gate import admit
 from device_agents.farm.spool import Spool, SpooledResult
-from device_agents.farm.state import StateFolder
+from device_agents.farm.state import Choices, StateFolder
 from device_agents.farm.unfinished import Unfinished
 from device_agents.job import own_limits
 from device_agents.job.matrix import described, matrix, say, table
@@ -312,7 +313,9 @@ def _device(options: argparse.Namespace, isolation_level: int = 0, facts: Mappin
 
 
 def _run(options: argparse.Namespace, state: StateFolder) -> int:
-    token = read_token(options.enrol_token)
+    token, has_chosen_name = read_token(options.enrol_token), options.name is not None
+    chosen = Choices(options.name, options.device_class, options.runner, options.engine).filled(state.choices())
+    vars(options).update(vars(chosen))
     empty(state.scratch)
     limits, sandbox = own_limits.parse(options.limit), confinement(options, state.path)
     allowed = parse_allowed([*shlex.split(os.environ.get(DATA_VARIABLE, "")), *options.data])
@@ -341,7 +344,8 @@ def _run(options: argparse.Namespace, state: StateFolder) -> int:
         client.describe_own_data(shelf.look())
         if not options.trial:
             updater.judge()
-        join_farm(client, token, stop, has_chosen_name=options.name is not None)
+        join_farm(client, token, stop, has_chosen_name=has_chosen_name)
+        state.save_choices(replace(chosen, name=chosen.name or client.description.name))
         if options.enrol_only:
             return 0
         with log_lines.bind_process(device=_device_id(state)):

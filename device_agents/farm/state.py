@@ -2,6 +2,7 @@
 
 device-key          Ed25519 private key, raw, base64; made here, never leaves
 identity.json       device id, farm URL, trusted server keys, highest release seen per key
+choices.json        what its operator chose: name, class, runner, engine
 used.json           assignments that were taken, until they expire: none is taken twice
 credential.json     the short-lived bearer token; rewritten at each renewal
 agent.lock          held by the running agent: one agent per folder
@@ -20,7 +21,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
@@ -54,6 +55,21 @@ class Identity:
         if self.root is None:
             return self.trusted_keys
         return self.key_list.good_at(now) if self.key_list else {}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the operator chose for this device; a start that says nothing of it means the same. None: not chosen."""
+
+    # Python 3.9 reads these annotations too (`get_type_hints`), and knows no `|` of types.
+    name: Optional[str] = None  # noqa: UP045
+    device_class: Optional[str] = None  # noqa: UP045
+    runner: Optional[str] = None  # noqa: UP045
+    engine: Optional[str] = None  # noqa: UP045
+
+    def filled(self, earlier: Choices) -> Choices:
+        """These, and what was chosen earlier where they say nothing."""
+        return Choices(*(now or before for now, before in zip(astuple(self), astuple(earlier))))
 
 
 @dataclass(frozen=True)
@@ -124,6 +140,17 @@ class StateFolder:
 
     def save_credential(self, credential: Credential) -> None:
         self.write("credential.json", dumps(credential))
+
+    def choices(self) -> Choices:
+        """What was chosen at an earlier start."""
+        try:
+            return loads(Choices, (self.path / "choices.json").read_bytes())
+        except (FileNotFoundError, ProtocolError):
+            return Choices()
+
+    def save_choices(self, choices: Choices) -> None:
+        if choices != self.choices():
+            self.write("choices.json", dumps(choices))
 
     def raise_release(self, key_id: str, release_number: int) -> None:
         """Remember the highest release number seen for a key. It never falls."""

@@ -86,7 +86,7 @@ with open(to, "wb") as file:
 PYTHON
 }
 
-# What the agent is told at each start, not only at the first.
+# What the agent is told; it remembers that.
 choose_options() {
     options=''
     add_option --class "${POCKFARM_CLASS:-}"
@@ -135,7 +135,7 @@ install_agent() {
 }
 
 unit() {
-    sed -e "s|@PYTHON@|$python|" -e "s|@PROGRAM@|$agent_file|" -e "s|@STATE@|$state|" -e "s|@OPTIONS@|$options|" <<'UNIT'
+    sed -e "s|@PYTHON@|$python|" -e "s|@PROGRAM@|$agent_file|" -e "s|@STATE@|$state|" <<'UNIT'
 @UNIT@
 UNIT
 }
@@ -154,7 +154,7 @@ keep_running() {
     fi
     unit >"$program/pockfarm-agent.service"
     say "start the agent with:"
-    say "  $python $agent_file --server $farm --state $state $as_user$options"
+    say "  $python $agent_file --server $farm --state $state $as_user"
     say "or, as root with systemd, by the unit $program/pockfarm-agent.service"
 }
 

@@ -111,7 +111,6 @@ def test_the_unit_that_it_leaves_is_a_good_one(farm: LiveFarm, board: Board) -> 
     text = unit.read_text()
     assert "@" not in text
     assert f"ExecStart={board.root}/bin/python3 {board.root}/program/agent.pyz --server {farm.url}" in text
-    assert f'--state {board.root}/state --name "fresh-board"' in text
     for line in ("Delegate=yes", "KillMode=mixed", "Restart=always", "ProtectSystem=strict", "Type=notify",
                  "NotifyAccess=main", "WatchdogSec=15", "WatchdogSignal=SIGKILL", "LimitNOFILE=4096"):  # fmt: skip
         assert line in text.splitlines()
