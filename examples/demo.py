@@ -20,7 +20,7 @@ from pockfarm import up
 from pockfarm.client import Client
 from pockfarm.errors import PockfarmError
 from pockfarm.state import default_state
-from pockfarm.summary import TABLE_HEADER, curve_text, evaluation_text, loss_curve, table_row
+from pockfarm.summary import TABLE_HEADER, curve_text, evaluation_text, loss_curve, table_row, without_played_times
 from pockfarm.table import seconds, text_table, time_of
 from pockfarm.values import Device, Job, Json, Run, optional_number, part
 
@@ -77,8 +77,9 @@ class Story:
         self.rows.append(
             (model, *table_row(report, target=job.target, plan=job.plan_name, bundle_bytes=bundle.size_bytes))
         )
-        step = time_of(optional_number(part(report, "measurement"), "median_us"))
-        self.say(f"  measured: {model} {job.plan_name} on {device.name}: step {step} ({device.measurement_class})")
+        median_us = optional_number(part(without_played_times(report), "measurement"), "median_us")
+        result = "it works" if median_us is None else f"step {time_of(median_us)}"
+        self.say(f"  done: {model} {job.plan_name} on {device.name}: {result} ({device.measurement_class})")
 
 
 def main() -> int:

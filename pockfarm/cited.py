@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pockfarm.summary import comparison_rows, measured_step, training_text
+from pockfarm.summary import comparison_rows, measured_step, training_text, without_played_times
 from pockfarm.sustained import curve_rows
 from pockfarm.table import bytes_text, energy_text, figure
 from pockfarm.values import Json, optional_number, part, text, warnings_of
@@ -50,6 +50,7 @@ def _place(explained: Json) -> str:
 
 
 def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
+    report = without_played_times(report)
     measured, verdict = part(report, "measurement"), part(report, "verdict")
     rows = [("outcome", _plain(text(part(report, "outcome"), "state")))]
     if measured:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from device_agents.figures.digits import step_time, time_span
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 from device_agents.figures.told import ENDS
+from device_agents.wire import REAL_CLASSES
 from pockfarm.screen import Meaning, painted
 from pockfarm.sustained import curve_medians, curve_rows
 from pockfarm.table import NONE, bytes_text, digits, energy_text, facts_text, figure, loss_text, text_table, time_of
@@ -25,8 +26,8 @@ TABLE_HEADER = (
     "peak",
     "energy",
     "bundle",
-    "loss first",
-    "loss last",
+    "first loss",
+    "last loss",
 )
 """Units are those that fit. The arena is planned, the peak RSS measured; energy is that of a step."""
 SLOWEST_KERNELS = 12
@@ -34,8 +35,8 @@ SLOWEST_KERNELS = 12
 
 def table_row(report: Json, *, target: str, plan: str, bundle_bytes: int) -> tuple[str, ...]:
     """One row under `TABLE_HEADER`; what was not measured is `-`."""
+    report = without_played_times(report)
     measurement, memory = part(report, "measurement"), part(report, "memory")
-    losses = loss_curve(report)
     return (
         target,
         text(report, "measurement_class"),
@@ -47,8 +48,7 @@ def table_row(report: Json, *, target: str, plan: str, bundle_bytes: int) -> tup
         bytes_text(optional_number(memory, "peak_rss_bytes")),
         energy_text(optional_number(part(report, "energy"), "per_step_mj")),
         bytes_text(bundle_bytes),
-        loss_text(losses[0] if losses else None),
-        loss_text(losses[-1] if losses else None),
+        *(loss_text(loss) for loss in first_and_last(report)),
     )
 
 
@@ -62,6 +62,23 @@ def loss_curve(report: Json) -> list[float]:
     """The finite losses of a report, in order."""
     values = report.get("losses")
     return [float(value) for value in values if isinstance(value, (int, float))] if isinstance(values, list) else []
+
+
+def without_played_times(report: Json) -> Json:
+    """As `device_agents.wire.without_played_times`, of a report as JSON."""
+    if text(report, "measurement_class") in REAL_CLASSES:
+        return report
+    withheld = ("measurement", "kernels", "energy", "tuning", "comparison", "sustained")
+    return {name: value for name, value in report.items() if name not in withheld}
+
+
+def first_and_last(report: Json) -> tuple[float | None, float | None]:
+    """The losses of the first step and of the last; None where there was none, or it was not finite."""
+    values = report.get("losses")
+    if not isinstance(values, list) or not values:
+        return None, None
+    first, last = (float(value) if isinstance(value, (int, float)) else None for value in (values[0], values[-1]))
+    return first, last
 
 
 def curve_text(values: Sequence[float], width: int = 40) -> str:
@@ -78,6 +95,7 @@ def curve_text(values: Sequence[float], width: int = 40) -> str:
 
 def report_text(report: Json, *, with_kernels: bool = False) -> str:
     """A run's report on one screen."""
+    report = without_played_times(report)
     text = facts_text(_facts(report))
     return f"{text}\n\n{kernel_table(report)}" if with_kernels else text
 
@@ -137,7 +155,7 @@ def measured_step(measured: Json) -> str:
     median_us, interval = optional_number(measured, "median_us"), run_interval(medians)
     if median_us is None or interval is None:
         return f"{time_of(median_us)} (no interval: {len(medians)} of {LEAST_BLOCKS} blocks)"
-    return f"{step_time(median_us, interval)} (95%: {time_span(median_us, interval)})"
+    return f"{step_time(median_us)} (95%: {time_span(median_us, interval)})"
 
 
 def _times(block: Json) -> list[float]:
@@ -170,6 +188,13 @@ def validation_text(report: Json) -> str:
     return f"{first} -> {last}, best {least} after step {at}  {curve_text(losses)}"
 
 
+def _why_no_times(report: Json) -> str:
+    played = text(report, "measurement_class")
+    if played in REAL_CLASSES or text(report, "mode") == "eval":
+        return ""
+    return f"{NONE} (on an {played} board: that it works counts, its times say nothing of a board)"
+
+
 def is_diverged(report: Json) -> bool:
     """Whether the run trained, and its training diverged."""
     return text(part(report, "training"), "outcome") == "diverged"
@@ -178,7 +203,8 @@ def is_diverged(report: Json) -> bool:
 def _facts(report: Json) -> list[tuple[str, str]]:
     measurement, memory, verdict = (part(report, name) for name in ("measurement", "memory", "verdict"))
     energy, outcome = part(report, "energy"), part(report, "outcome")
-    losses = loss_curve(report)
+    losses, (first, last) = loss_curve(report), first_and_last(report)
+    curve = f"{loss_text(first)} (first step) -> {loss_text(last)} (last)  {curve_text(losses)}"
     ending = " ".join(text(outcome, name) for name in ("state", "message")).strip()
     step = (
         f"median {measured_step(measurement)}, "
@@ -196,7 +222,7 @@ def _facts(report: Json) -> list[tuple[str, str]]:
     return [
         ("outcome", ending),
         ("class", text(report, "measurement_class")),
-        ("step", step if measurement else ""),
+        ("step", step if measurement else _why_no_times(report)),
         *curve_rows(report),
         ("medians", curve_text(curve_medians(report))),
         ("training", training_text(report)),
@@ -206,7 +232,7 @@ def _facts(report: Json) -> list[tuple[str, str]]:
             "energy",
             f"{energy_text(optional_number(energy, 'per_step_mj'))} per step" if energy else f"{NONE} (no sensor)",
         ),
-        ("loss", f"{loss_text(losses[0])} -> {loss_text(losses[-1])}  {curve_text(losses)}" if losses else ""),
+        ("loss", curve if losses else ""),
         ("validation", validation_text(report)),
         ("before", evaluation_text(report, "evaluation_before")),
         ("after", evaluation_text(report, "evaluation_after")),

@@ -117,17 +117,16 @@ def moment(said: str) -> str:
     return said[:19].replace("T", " ") or NONE
 
 
-def time_of(us: float | None, interval: Interval | None = None) -> str:
-    """Microseconds of a step, in the unit that fits, with the digits that its interval bears; `-` for none."""
-    return NONE if us is None else step_time(us, interval)
+def time_of(us: float | None) -> str:
+    """Microseconds of a step, in the unit that fits, with three digits; `-` for none."""
+    return NONE if us is None else step_time(us)
 
 
 def median_cells(us: float | None, low_us: float | None, high_us: float | None) -> tuple[str, str]:
-    """A median and its 95% interval: `42.31 ms` and `42.1 to 42.6 ms`; `-` where one is not known."""
+    """A median and its 95% interval: `42.3 ms` and `42.1 to 42.6 ms`; `-` where one is not known."""
     if us is None or low_us is None or high_us is None:
         return time_of(us), NONE
-    interval = Interval(low_us, high_us)
-    return time_of(us, interval), time_span(us, interval)
+    return time_of(us), time_span(us, Interval(low_us, high_us))
 
 
 def seconds(value_s: float) -> str:

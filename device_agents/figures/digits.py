@@ -1,4 +1,5 @@
-"""How a time and a ratio are written: the unit that fits, and as many digits as what is known of them bears."""
+"""How a time and a ratio are written, the same everywhere: a time with three digits, its interval with as many as it
+bears."""
 
 from __future__ import annotations
 
@@ -7,32 +8,31 @@ import math
 from device_agents.figures.intervals import Interval
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-LEAST_DIGITS, MOST_DIGITS = 2, 6
-"""Of a time that has an interval, in all."""
-ALONE_DIGITS = 3
-"""Of a time that has none."""
+DIGITS, MOST_DIGITS = 3, 6
+"""Of a time, and at most of its interval's ends."""
 LEAST_PLACES, MOST_PLACES = 2, 4
 """After the point of a ratio."""
 TIME_UNITS = (("s", 6), ("ms", 3), ("us", 0), ("ns", -3))
 """Each is that power of ten of a microsecond."""
 
 
-def step_time(us: float, interval: Interval | None = None) -> str:
-    """Microseconds as `471 ns`, `97.1 us`, `42.31 ms`, `1.20 s`, with the digits that its interval bears, or three."""
-    return " ".join(parts_of_time(us, interval))
+def step_time(us: float) -> str:
+    """Microseconds as `471 ns`, `97.1 us`, `42.3 ms`, `1.20 s`."""
+    return " ".join(parts_of_time(us))
 
 
-def parts_of_time(us: float, interval: Interval | None = None) -> tuple[str, str]:
+def parts_of_time(us: float) -> tuple[str, str]:
     """The figure, and its unit."""
-    places = _places_of_time(us, interval)
+    places = places_of_digits(us, DIGITS)
     unit, power = _unit(us, places)
     return _fixed(us, places, power), unit
 
 
 def time_span(us: float, interval: Interval) -> str:
-    """`42.1 to 42.6 ms`: the interval of that time, in its unit and with its digits."""
-    places = _places_of_time(us, interval)
-    unit, power = _unit(us, places)
+    """`42.29 to 42.34 ms`: the interval of that time, in its unit."""
+    least, most = (places_of_digits(us, digits) for digits in (DIGITS, MOST_DIGITS))
+    places = max(least, min(most, _borne(interval.high - interval.low, MOST_DIGITS)))
+    unit, power = _unit(us, least)
     return f"{_fixed(interval.low, places, power)} to {_fixed(interval.high, places, power)} {unit}"
 
 
@@ -59,14 +59,6 @@ def places_of_ratio(interval: Interval) -> int:
 def _borne(width: float, most: int) -> int:
     """Digits after the point: the last one is a third of the width, or less."""
     return -math.floor(math.log10(width / 3)) if width > 0 else most
-
-
-def _places_of_time(us: float, interval: Interval | None) -> int:
-    """After the point of microseconds; below 0: digits before it that are not told."""
-    if interval is None:
-        return places_of_digits(us, ALONE_DIGITS)
-    borne = _borne(interval.high - interval.low, MOST_DIGITS)
-    return max(places_of_digits(us, LEAST_DIGITS), min(places_of_digits(us, MOST_DIGITS), borne))
 
 
 def places_of_digits(value: float, digits: int) -> int:

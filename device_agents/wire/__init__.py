@@ -132,6 +132,7 @@ from device_agents.wire.report import (
     Report,
     Verdict,
     VerdictKind,
+    without_played_times,
 )
 from device_agents.wire.settings import (
     COMPARE_S,
@@ -179,5 +180,5 @@ __all__ = [
     "check_plausible", "check_state", "check_taken", "checkpoint_key", "default_of", "dumps", "enrol_message",
     "from_json", "held_out", "impossible_energy", "key_message", "loads", "missing_parts",
     "most_checkpoint_bytes", "pae", "power_range", "read_past", "release_path", "settings_of", "state_of",
-    "to_json", "version_order",
+    "to_json", "version_order", "without_played_times",
 ]  # fmt: skip

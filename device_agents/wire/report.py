@@ -5,7 +5,7 @@ The limits here are those of any machine; `plausibility.py` has those of one dev
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Optional
 
 from device_agents.wire.codec import SENT_IF_SET, check
@@ -307,3 +307,10 @@ class Report:
         check(self.comparison is None or self.mode == "compare", "comparison", "absent but of mode compare")
         check(self.sustained is None or self.mode == "sustained", "sustained", "absent but of mode sustained")
         check(0 <= self.isolation_level <= 4, "isolation_level", "0 to 4")
+
+
+def without_played_times(report: Report) -> Report:
+    """The report as a result: of an emulated or simulated board without times and energy, which say nothing of one."""
+    if report.measurement_class in REAL_CLASSES:
+        return report
+    return replace(report, measurement=None, kernels=(), energy=None, tuning=None, comparison=None, sustained=None)

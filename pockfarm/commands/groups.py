@@ -45,7 +45,7 @@ def _show(options: argparse.Namespace) -> int:
 def group_text(group: Json) -> str:
     """How far it is, and each of its runs."""
     rows = [_row(one, part(group, "device_names")) for one in parts(group, "runs")]
-    table = text_table(("device", "run", "state", "verdict", "step", "loss", "why"), rows)
+    table = text_table(("device", "run", "state", "verdict", "step", "last loss", "why"), rows)
     return f"{text(group, 'id')}: {progress(group)}\n\n{table}"
 
 

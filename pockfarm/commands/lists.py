@@ -15,10 +15,11 @@ from pockfarm.values import JOB_STATES, RUN_STATES, Job, Json, Run, optional_num
 
 JOB_HEADER = ("job", "state", "model", "plan", "target", "bundle", "why")
 RUN_HEADER = (
-    "run", "state", "mode", "model", "plan", "target", "class", "verdict", "training", "step", "95%", "loss", "why",
+    "run", "state", "mode", "model", "plan", "target", "class", "verdict", "training", "step", "95%", "last loss",
+    "why",
 )  # fmt: skip
 JOB_LEAST = ("plan", "target", "bundle")
-RUN_LEAST = ("model", "95%", "verdict", "plan", "mode", "loss", "target", "training", "class")
+RUN_LEAST = ("model", "95%", "verdict", "plan", "mode", "last loss", "target", "training", "class")
 """What a narrow window does without, the last one first."""
 MEDIAN = ("median_us", "median_low_us", "median_high_us")
 LOOKED_AT = 200

@@ -72,26 +72,23 @@ def percent(value: float | None, digits: int = 1) -> str:
     return ABSENT if value is None else f"{number(100 * value, digits)}%"
 
 
-def latency(value_ms: float | None, interval_ms: tuple[float, float] | None = None) -> str:
-    """`97.1 µs`, `42.31 ms`: a time in the unit that fits, with the digits that its interval bears, else three."""
-    return " ".join(latency_parts(value_ms, interval_ms)).strip()
+def latency(value_ms: float | None) -> str:
+    """`97.1 µs`, `42.3 ms`: a time in the unit that fits, with three digits."""
+    return " ".join(latency_parts(value_ms)).strip()
 
 
-def latency_parts(value_ms: float | None, interval_ms: tuple[float, float] | None = None) -> tuple[str, str]:
+def latency_parts(value_ms: float | None) -> tuple[str, str]:
     """The figure, and its unit."""
     if value_ms is None:
         return ABSENT, ""
-    figure, unit = parts_of_time(1000 * value_ms, _in_us(interval_ms) if interval_ms else None)
+    figure, unit = parts_of_time(1000 * value_ms)
     return figure, unit.replace("us", "µs")
 
 
 def latency_span(value_ms: float, interval_ms: tuple[float, float]) -> str:
     """`42.1 to 42.6 ms`: the 95% interval of that time."""
-    return time_span(1000 * value_ms, _in_us(interval_ms)).replace("us", "µs")
-
-
-def _in_us(interval_ms: tuple[float, float]) -> Interval:
-    return Interval(1000 * interval_ms[0], 1000 * interval_ms[1])
+    interval = Interval(1000 * interval_ms[0], 1000 * interval_ms[1])
+    return time_span(1000 * value_ms, interval).replace("us", "µs")
 
 
 def signed_percent(value: float) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Select, func, select, true
 from sqlalchemy import Row as SqlRow
 from sqlalchemy.orm import Session, defer, undefer
 
-from device_agents.wire import ProtocolError, Report, from_json
+from device_agents.wire import REAL_CLASSES, ProtocolError, Report, from_json, without_played_times
 from service.bundles.manifest import precision
 from service.bundles.service import built, held_bundle
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
@@ -153,7 +153,7 @@ def _with_report(entry: RunFacts, report: Report | None, key: ReportKey | None) 
     if report is None:
         return entry
     threads = report.measurement.threads if report.measurement else entry.threads
-    return replace(entry, report=report, report_key=key, threads=threads)
+    return replace(entry, report=without_played_times(report), report_key=key, threads=threads)
 
 
 def _report(body: Mapping[str, Any]) -> Report | None:
@@ -298,6 +298,7 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Name
         manifest = built(session, made.digest).manifest
         arena_bytes = _manifest_memory(manifest, "arena_bytes") if arena_bytes is None else arena_bytes
         batch = manifest_batch(manifest) if batch is None else batch
+    is_real = found.measurement_class in REAL_CLASSES
     return RunFacts(
         id=found.id, state=found.state, settings=found.settings, model_name=named.name,
         model_digest=made.model_digest,
@@ -317,8 +318,9 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Name
         started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
         code=found.code, message=found.message, hint=found.hint, measurement_class=found.measurement_class,
         verdict=found.verdict, batch=batch,
-        threads=found.settings.threads, median_us=found.median_us,
-        p90_us=found.p90_us, samples_per_second=found.samples_per_second,
+        threads=found.settings.threads, median_us=found.median_us if is_real else None,
+        p90_us=found.p90_us if is_real else None,
+        samples_per_second=found.samples_per_second if is_real else None,
         arena_bytes=arena_bytes, rss_bytes=found.peak_rss_bytes,
         energy_mj=found.energy_per_step_mj, training_outcome=found.training_outcome,
         loss_first=found.loss_first, loss_last=found.loss_last,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from device_agents.figures.intervals import Interval
-from device_agents.wire import MOST_BUNDLES, RunSettings, to_json
+from device_agents.wire import MOST_BUNDLES, REAL_CLASSES, RunSettings, to_json
 from service.database.models import Attempt, Holding, Run
 from service.runs.settings import SettingsBody, SettingsView, settings_in
 from service.runs.sustained_views import SustainedView
@@ -94,8 +94,12 @@ class AttemptView(View):
     finished_at: Timestamp | None
 
 
+OF_TIME = ("median_us", "p90_us", "samples_per_second")
+"""Figures that an emulated or simulated device has none of: its clock says nothing of a board."""
+
+
 class RunSummary(View):
-    """The figures of a run's report that fit in a list; null: not measured."""
+    """The figures of a run's report that fit in a list; null: not measured, or by an emulator's clock."""
 
     measurement_class: str | None
     verdict: str | None
@@ -360,6 +364,8 @@ def run_detail(run: Run, names: Holding, attempts: list[Attempt], interval: Inte
 
 def _summary(run: Run, interval: Interval | None) -> RunSummary:
     told = RunSummary.model_validate(run)
+    if run.measurement_class not in REAL_CLASSES:
+        return told.model_copy(update=dict.fromkeys(OF_TIME))
     if interval is None:
         return told
     return told.model_copy(update={"median_low_us": interval.low, "median_high_us": interval.high})

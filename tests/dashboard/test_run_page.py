@@ -16,7 +16,7 @@ from device_agents.wire import Block, DeviceState, KernelTime
 from pockfarm.cli import parser
 from service.dashboard import queries
 from service.dashboard.charts.roofline import roof_line
-from service.dashboard.format import significant
+from service.dashboard.format import latency, latency_parts, significant
 from service.dashboard.pages.roofline import roof_of
 from service.dashboard.pages.timeline import moments
 from service.database.models import Run
@@ -249,7 +249,7 @@ def test_the_roof_is_the_best_of_a_devices_valid_runs(scratch: SeededFarm, user:
 
 
 def test_a_run_that_does_not_count_has_its_own_roof(scratch: SeededFarm, user: Client) -> None:
-    for run in (scratch.ids.throttled_run, scratch.ids.noisy_run, scratch.ids.emulated_run):
+    for run in (scratch.ids.throttled_run, scratch.ids.noisy_run):
         text = check_page(user.get(f"/dashboard/runs/{run}").text).visible_text()
         assert " kernels of this run alone reached" in text, run
         rows = user.get(f"/dashboard/runs/{run}/kernels.json").json()["rows"]
@@ -288,3 +288,34 @@ def test_steps_stand_on_the_devices_time(scratch: SeededFarm) -> None:
     )
     assert list(moments(report)) == [(4.5, 1000.0), (5.5, 1000.0), (10.5, 2000.0)]
     assert list(moments(replace(report, device_states=()))) == []
+
+
+def test_an_emulated_runs_times_are_results_nowhere(scratch: SeededFarm, user: Client) -> None:
+    run = scratch.ids.emulated_run
+    with scratch.farm.database.read() as session:
+        row = session.get_one(Run, run)
+        assert row.median_us is not None, "its report has times"
+        written = latency(row.median_us / 1000)
+    compare = f"/dashboard/compare?run={run}&run={scratch.ids.pi_run}"
+    pages = [f"/dashboard/runs/{run}", "/dashboard/runs?measurement_class=emulated", compare,
+             "/dashboard/benchmarks?verdict=function", f"/dashboard/devices/{row.device_id}"]  # fmt: skip
+    for page in pages:
+        text = check_page(user.get(page).text).visible_text()
+        assert written not in text, page
+        assert " kernels of this run alone" not in text
+    (listed,) = [one for one in user.get("/dashboard/runs.json").json()["rows"] if one["id"] == run]
+    assert [listed[name] for name in ("median_ms", "p90_ms", "samples_per_second")] == [None] * 3
+    assert user.get(f"/dashboard/runs/{run}/kernels.json").json()["rows"] == []
+    summary = user.get(f"/runs/{run}").json()["summary"]
+    assert [summary[name] for name in ("median_us", "p90_us", "samples_per_second")] == [None] * 3
+
+
+def test_a_median_is_written_alike_wherever_it_stands(scratch: SeededFarm, user: Client) -> None:
+    for run in (scratch.ids.pi_run, scratch.ids.noisy_run, scratch.ids.throttled_run):
+        with scratch.farm.database.read() as session:
+            row = session.get_one(Run, run)
+        assert row.median_us is not None
+        written = " ".join(latency_parts(row.median_us / 1000))
+        compare = f"/dashboard/compare?run={run}&run={scratch.ids.emulated_run}"
+        for page in (f"/dashboard/runs/{run}", compare, f"/dashboard/runs?device={row.device_id}"):
+            assert f" {written} " in check_page(user.get(page).text).visible_text(), page

@@ -97,7 +97,7 @@ def test_the_page_leaves_out_what_is_for_files_or_empty() -> None:
         (TIME.show(212_345.0), "212 ms"),
         (TIME.show(0.0), "0"),
         (fmt.latency(0.2634), "263 µs"),
-        (fmt.latency(134.522, (134.2, 134.9)), "134.5 ms"),
+        (fmt.latency(134.522), "135 ms"),
         (fmt.latency(None), "–"),
         (fmt.latency_span(134.522, (134.2, 134.9)), "134.2 to 134.9 ms"),
         (fmt.clock(0.0), "1970-01-01 00:00"),

@@ -69,7 +69,7 @@ def test_a_row_has_a_cell_for_each_column() -> None:
     assert cells["step"] == "12.3 ms"
     assert cells["arena"] == "3.00 MiB"
     assert cells["energy"] == "-"
-    assert (cells["loss first"], cells["loss last"]) == ("2.500", "1.250")
+    assert (cells["first loss"], cells["last loss"]) == ("2.500", "1.250")
 
 
 def test_a_row_of_an_empty_report_is_all_dashes() -> None:

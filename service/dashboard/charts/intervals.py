@@ -38,13 +38,13 @@ def interval_plot(intervals: Sequence[Interval], width: float) -> Markup:
     for index, entry in enumerate(intervals):
         parts.append(_row(index, entry, x(entry.low), x(entry.median), x(entry.high), top + ROW_HEIGHT * (index + 0.5)))
     parts.append(svg.line(left, top, left, bottom, "axis"))
-    title = "Median step time: " + "; ".join(f"{e.label} {fmt.latency(e.median, (e.low, e.high))}" for e in intervals)
+    title = "Median step time: " + "; ".join(f"{e.label} {fmt.latency(e.median)}" for e in intervals)
     return svg.picture(width, frame.height, title, "interval-plot", *parts)
 
 
 def _row(index: int, entry: Interval, low: float, middle: float, high: float, y: float) -> Markup:
     span = (entry.low, entry.high)
-    title = f"{entry.label}: {fmt.latency(entry.median, span)}, from {fmt.latency_span(entry.median, span)}"
+    title = f"{entry.label}: {fmt.latency(entry.median)}, from {fmt.latency_span(entry.median, span)}"
     return svg.group(
         f"interval series-{index + 1}",
         svg.element("title", {}, title),

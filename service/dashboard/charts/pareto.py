@@ -14,7 +14,7 @@ from service.dashboard.charts.scale import Frame, LogScale, Scale, axes, log_sca
 
 Axis = Literal["latency", "memory", "loss", "error", "energy", "bundle"]
 AXIS_TITLES: dict[Axis, str] = {
-    "latency": "ms per step", "memory": "planned MiB", "loss": "last loss", "error": "wrong samples, %",
+    "latency": "ms per step", "memory": "planned MiB", "loss": "final loss", "error": "wrong samples, %",
     "energy": "mJ per step", "bundle": "bundle, MiB",
 }  # fmt: skip
 

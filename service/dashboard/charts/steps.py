@@ -45,7 +45,7 @@ def step_plot(series: StepSeries, width: float, height: float = 260.0) -> Markup
     parts.append(svg.text(right + 6, p90_y + 4, "p90", "direct-label quiet"))
     title = (
         f"Step latency over {fmt.plural(len(series.step_ms), 'step')}: median "
-        f"{fmt.latency(series.median_ms, series.interval_ms)}, "
+        f"{fmt.latency(series.median_ms)}, "
         f"90th percentile {fmt.latency(series.p90_ms)}"
     )
     return svg.picture(width, height, title, "step-plot", *parts)

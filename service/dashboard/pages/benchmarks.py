@@ -35,6 +35,7 @@ from service.runs.engines import engine_of
 from service.runs.filter import RunFilter
 from service.runs.variation import variations
 
+FINAL_LOSS = "Over the data set after training, else the mean of the last ten steps"
 COLUMNS: tuple[Column, ...] = (
     Column("plan", "Plan", primary=True, sortable=True),
     Column("target", "Target", files_only=True),
@@ -58,9 +59,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, sortable=True),
     Column("energy_mj", "Energy/step", "number", "mJ", 1, sortable=True, hint="Absent without a sensor"),
     Column("bundle_mib", "Bundle", "number", "MiB", 2, sortable=True),
-    Column(
-        "loss", "Final loss", "number", "", 4, sortable=True, hint="Over the data set afterwards, or the last steps"
-    ),
+    Column("loss", "Final loss", "number", "", 4, sortable=True, hint=FINAL_LOSS),
     Column("runs", "Runs", "number", hint="Valid runs of this configuration; the newest is shown", files_only=True),
     Column("dominated", "Dominated", hint="Whether another row is likely faster (or smaller), and nowhere worse"),
 )
@@ -319,7 +318,7 @@ def _row(
         "rank_best": rank.best if rank else None,
         "rank_worst": rank.worst if rank else None,
         "no_rank": reason or None,
-        **_measured(entry),
+        **measured_values(entry),
         "bundle_mib": fmt.mebibytes(entry.bundle_bytes),
         "loss": entry.final_loss,
         "runs": _count(counted, entry),
@@ -329,22 +328,15 @@ def _row(
     if entry.device_id:
         links["device"] = addresses.device(entry.device_id)
     notes = {"device": entry.target} if entry.device_name else {}
-    texts, interval = {}, entry.interval_ms if entry.timing_means_something else None
+    interval = entry.interval_ms
     if interval and entry.median_ms is not None:
-        texts["median_ms"] = fmt.latency(entry.median_ms, interval)
         notes["median_ms"] = fmt.latency_span(entry.median_ms, interval)
     if (count := _count(counted, entry)) > 1:
         notes["plan"] = f"newest of {count} runs"
     letter = point.letter if len(axes) > 1 else ""
     where = entry.device_name or entry.target
     narrow = {"plan": f"{where}, rank {rank.words}" if rank else where}
-    return Row(values, links, notes, narrow, texts, anchor=point.anchor, dimmed=point.dominated, letter=letter)
-
-
-def _measured(entry: RunFacts) -> dict[str, Value]:
-    """Without times that mean nothing: of an emulated board a list that ranks says only that it works."""
-    values = measured_values(entry)
-    return values if entry.timing_means_something else values | dict.fromkeys(OF_TIME)
+    return Row(values, links, notes, narrow, anchor=point.anchor, dimmed=point.dominated, letter=letter)
 
 
 def _count(counted: Counter[tuple[object, ...]], entry: RunFacts) -> int:

@@ -209,19 +209,16 @@ def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: 
     cells = []
     for index, (entry, value) in enumerate(zip(runs, values, strict=True)):
         difference = _difference(metric, (runs[0], entry), (values[0], value), known) if index and is_comparable else ""
-        cells.append((_shown(metric, entry, value), difference, value is not None and value == best))
+        cells.append((_shown(metric, value), difference, value is not None and value == best))
     return MetricLine(metric.title, "" if metric.fits else metric.unit, tuple(cells))
 
 
-def _shown(metric: Metric, entry: RunFacts, value: float | None) -> str:
-    """With as many digits as the run's interval bears, where there is one."""
+def _shown(metric: Metric, value: float | None) -> str:
     if metric.unit == "MiB":
         return fmt.size(None if value is None else value * fmt.MIB)
     if not metric.fits:
         return fmt.number(value, metric.digits)
-    if metric.key == "p90_ms" or entry.interval_ms is None or entry.median_ms is None:
-        return fmt.latency(value)
-    return fmt.latency(value, entry.interval_ms)
+    return fmt.latency(value)
 
 
 def _best(

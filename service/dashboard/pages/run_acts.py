@@ -112,7 +112,7 @@ def citation(session: Session, found: RunFacts) -> tuple[Words, ...]:
     columns = select(Result.digest, Result.recorded_at, Result.log_index)
     result = session.execute(columns.where(Result.run_id == found.id, Result.state == "recorded")).one()
     place = "" if result.log_index is None else f", entry {result.log_index:,} of the farm's log"
-    measured = f"step median {fmt.latency(found.median_ms, found.interval_ms)}" if found.median_ms is not None else ""
+    measured = f"step median {fmt.latency(found.median_ms)}" if found.median_ms is not None else ""
     span = f" ({fmt.latency_span(found.median_ms, found.interval_ms)}, 95%)" if (
         found.median_ms is not None and found.interval_ms is not None) else ""  # fmt: skip
     said = ", ".join(part for part in (f"{measured}{span}" if found.timing_means_something else "",

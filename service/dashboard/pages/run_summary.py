@@ -37,10 +37,9 @@ def key_figures(found: RunFacts, turns: ComparisonView | None, curve: SustainedV
 
 
 def _usual_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
-    low_high = found.interval_ms
     rss = "not told when emulated" if not found.timing_means_something else "largest VmHWM"
     figures = [
-        KeyFigure("Step median", *fmt.latency_parts(found.median_ms, low_high), _interval(found)),
+        KeyFigure("Step median", *fmt.latency_parts(found.median_ms), _interval(found)),
         KeyFigure("Step p90", *fmt.latency_parts(found.p90_ms)),
         KeyFigure("Throughput", _rate(found.samples_per_second), "samples/s", f"batch {found.batch}"),
         KeyFigure("Arena", fmt.number(fmt.mebibytes(found.arena_bytes), 2), "MiB", "as planned"),
@@ -48,7 +47,8 @@ def _usual_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
         KeyFigure("Energy per step", fmt.number(found.energy_mj, 1), "mJ", _sensor(found)),
     ]
     if found.loss_last is not None:
-        figures.append(KeyFigure("Loss", fmt.number(found.loss_last, 4), "", f"from {fmt.number(found.loss_first, 4)}"))
+        first = f"of the last step; first {fmt.number(found.loss_first, 4)}"
+        figures.append(KeyFigure("Last loss", fmt.number(found.loss_last, 4), "", first))
     if found.accuracy_after is not None or found.accuracy_before is not None:
         last = found.accuracy_after if found.accuracy_after is not None else found.accuracy_before
         was = f"from {fmt.percent(found.accuracy_before)}" if found.accuracy_after is not None else "before training"

@@ -30,8 +30,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("arena_mib", "Arena", "number", "MiB", 2, sortable=True, hint="Planned bytes of one training step"),
     Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, files_only=True),
     Column("energy_mj", "Energy/step", "number", "mJ", 1, sortable=True, hint="Absent without a sensor"),
-    Column("loss_first", "Loss first", "number", "", 4, files_only=True),
-    Column("loss_last", "Loss last", "number", "", 4, sortable=True),
+    Column("loss_first", "First loss", "number", "", 4, files_only=True),
+    Column("loss_last", "Last loss", "number", "", 4, sortable=True, hint="Of the last step"),
     Column("created_at", "Created", "time", "UTC", files_only=True),
 )
 TOLD_OUTCOMES = ("stopped_early", "diverged")
