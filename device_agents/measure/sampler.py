@@ -23,6 +23,8 @@ MAX_STATES = 600
 MAX_CLOCK = 1 << 19
 """Samples, of more than a day."""
 _TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
+ROUNDED_S = 0.1
+"""By so much the counters of several processes, each in ticks and read one after the other, may disagree."""
 
 
 class Sampler:
@@ -133,29 +135,43 @@ def _merged(kept: DeviceState, thinned_out: DeviceState) -> DeviceState:
 
 
 class LoadMeter:
-    """CPU time of processes that are neither the job's nor the agent's, in cores, between two looks."""
+    """CPU time of processes that are neither the job's nor the agent's, in cores, between two looks.
+
+    None where the counters do not tell it: one fell (a container's `stat` may), the job's time of before its first look
+    came all at once, or more than all cores were busy.
+    """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.job_pid: int | None = None
         self._proc = proc
-        self._last: tuple[float, float] | None = None
-        self._own_s: dict[int, float] = {}
+        self._last: tuple[float, float, float] | None = None
+        """When, busy seconds of all CPUs, and of those what others used."""
+        self._own_s: dict[tuple[int, str], float] = {}
+        """By process and its start: numbers of processes come again."""
 
-    def cores(self) -> float | None:
-        busy_s = self._busy_s()
-        if busy_s is None:
+    def cores(self, now_s: float | None = None) -> float | None:
+        """`now_s`: of the monotonic clock; by itself it is read."""
+        found = self._busy_s()
+        if found is None:
+            self._last = None
             return None
-        now_s, other_s = time.monotonic(), busy_s - self._ours_s()
-        last, self._last = self._last, (now_s, other_s)
-        if last is None or now_s <= last[0]:
+        busy_s, cpus = found
+        now_s, other_s = time.monotonic() if now_s is None else now_s, busy_s - self._ours_s()
+        last, self._last = self._last, (now_s, busy_s, other_s)
+        if last is None or now_s <= last[0] or busy_s < last[1]:
             return None
-        return max(0.0, (other_s - last[1]) / (now_s - last[0]))
+        cores = (other_s - last[2]) / (now_s - last[0])
+        slack = ROUNDED_S / (now_s - last[0])
+        return max(0.0, cores) if -slack <= cores <= cpus + slack else None
 
-    def _busy_s(self) -> float | None:
-        """user + nice + system + irq + softirq of all CPUs since boot (proc(5)); guest time is part of user."""
+    def _busy_s(self) -> tuple[float, int] | None:
+        """user + nice + system + irq + softirq of all CPUs since boot (proc(5); guest time is part of user), and how
+        many CPUs there are."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:]
-            return (sum(map(int, fields[:3])) + sum(map(int, fields[5:7]))) / _TICKS_PER_S
+            total, *rows = (self._proc / "stat").read_text().split("\n")
+            fields = total.split()[1:]
+            cpus = sum(row.startswith("cpu") for row in rows)
+            return (sum(map(int, fields[:3])) + sum(map(int, fields[5:7]))) / _TICKS_PER_S, cpus or 1
         return None
 
     def _ours_s(self) -> float:
@@ -164,7 +180,8 @@ class LoadMeter:
         for pid in self._job_pids():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-                self._own_s[pid] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+                used_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+                self._own_s[pid, fields[19]] = max(used_s, self._own_s.get((pid, fields[19]), 0.0))
         return times.user + times.system + sum(self._own_s.values())
 
     def _job_pids(self) -> list[int]:

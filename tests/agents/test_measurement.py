@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 
 import numpy
 import pytest
@@ -122,3 +124,56 @@ def test_load_meter_sees_this_machine() -> None:
     sum(range(2_000_000))
     load = meter.cores()
     assert load is None or load >= 0.0
+
+
+class PlayedProc:
+    """A `/proc` of four CPUs, with a job of process 70; seconds become ticks."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.meter = LoadMeter(root)
+        self.meter.job_pid = 70
+
+    def look(self, now_s: float, *, busy_s: float, job_s: float | None = None, started: int = 5) -> float | None:
+        rate = os.sysconf("SC_CLK_TCK")
+        rows = [f"cpu  {int(busy_s * rate)} 0 0 999 0 0 0 0 0 0", *(f"cpu{n} 0 0 0 0 0 0 0 0 0 0" for n in range(4))]
+        (self.root / "stat").write_text("\n".join([*rows, "intr 1", ""]))
+        (self.root / "70").mkdir(exist_ok=True)
+        if job_s is not None:
+            fields = ["S", *["0"] * 10, str(int(job_s * rate)), "0", *["0"] * 6, str(started), "0"]
+            (self.root / "70" / "stat").write_text(f"70 (a step) {' '.join(fields)}")
+        return self.meter.cores(now_s)
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedProc:
+    monkeypatch.setattr(os, "times", lambda: os.times_result((0.0,) * 5))
+    return PlayedProc(tmp_path)
+
+
+def test_load_is_what_neither_job_nor_agent_used(proc: PlayedProc) -> None:
+    assert proc.look(0.0, busy_s=1000.0, job_s=3.0) is None
+    assert proc.look(2.0, busy_s=1005.0, job_s=7.0) == pytest.approx(0.5)
+    assert proc.look(4.0, busy_s=1009.0, job_s=11.0) == pytest.approx(0.0)
+
+
+def test_a_process_number_that_comes_again_takes_nothing_back(proc: PlayedProc) -> None:
+    proc.look(0.0, busy_s=1000.0, job_s=900.0)
+    assert proc.look(2.0, busy_s=1002.0, job_s=2.0, started=90_000) == pytest.approx(0.0)
+
+
+def test_counters_that_cannot_be_cost_their_own_interval(proc: PlayedProc) -> None:
+    proc.look(0.0, busy_s=1000.0, job_s=3.0)
+    assert proc.look(2.0, busy_s=40.0, job_s=7.0) is None, "it fell: a container's stat began anew"
+    assert proc.look(4.0, busy_s=44.0, job_s=10.0) == pytest.approx(0.5), "the next one counts again"
+    assert proc.look(6.0, busy_s=90_044.0, job_s=10.0) is None, "more than four CPUs have"
+    (proc.root / "stat").write_text("nonsense")
+    assert proc.meter.cores(8.0) is None
+    assert proc.look(10.0, busy_s=90_046.0, job_s=12.0) is None, "there is nothing to compare with"
+    assert proc.look(12.0, busy_s=90_050.0, job_s=14.0) == pytest.approx(1.0)
+
+
+def test_a_job_that_is_seen_late_is_not_subtracted_from_others_all_at_once(proc: PlayedProc) -> None:
+    proc.look(0.0, busy_s=1000.0)
+    assert proc.look(2.0, busy_s=1008.0, job_s=500.0) is None
+    assert proc.look(4.0, busy_s=1016.0, job_s=506.0) == pytest.approx(1.0)
