@@ -303,7 +303,8 @@ class FarmClient:
             problem = ""
             if isinstance(error, ssl.SSLCertVerificationError):
                 problem = certificate.words_of(error, host, parts.port or 443, timeout_s)
-            raise Unreachable(f"{origin}: {problem or error or type(error).__name__}") from None
+            reason = str(problem or error or type(error).__name__)
+            raise Unreachable(f"{origin}: {reason}", reason=reason) from None
         finally:
             connection.close()
 

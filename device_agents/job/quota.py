@@ -25,7 +25,7 @@ class Quota:
     version: int
 
     def throttled_s(self) -> float | None:
-        """Total time for which processes of the group were throttled; None if the kernel does not count it."""
+        """Time for which processors were kept from the group, summed over them; None if the kernel counts none."""
         name, per_second = ("throttled_usec", 1e6) if self.version == 2 else ("throttled_time", 1e9)
         match = re.search(rf"^{name} (\d+)$", _text(self.folder / "cpu.stat"), re.MULTILINE)
         return int(match.group(1)) / per_second if match else None
@@ -37,7 +37,8 @@ MOST_THROTTLED = 0.01
 
 @dataclass(frozen=True)
 class Throttling:
-    """The effect of a quota on a job: `seconds` for which its processes had to wait; None if unknown."""
+    """The effect of a quota on a job: `seconds` for which processors were kept from it, summed over them, so it may be
+    more than the job took; None if unknown."""
 
     cores: float
     seconds: float | None
@@ -45,13 +46,18 @@ class Throttling:
     def facts(self) -> dict[str, str]:
         """Entries for the environment of a report."""
         facts = {"cpu_quota": f"{self.cores:g} cores"}
-        return facts if self.seconds is None else {**facts, "cpu_throttled": f"{self.seconds:.1f} s"}
+        return (
+            facts
+            if self.seconds is None
+            else {**facts, "cpu_throttled": f"{self.seconds:.1f} s, summed over processors"}
+        )
 
     def reason(self, run_s: float) -> str:
         """Why the figures of a job that ran for `run_s` do not count; empty if they do."""
         if self.seconds is None or self.seconds <= MOST_THROTTLED * run_s:
             return ""
-        return f"a processor quota of {self.cores:g} cores throttled the job for {self.seconds:.1f} of {run_s:.1f} s"
+        return (f"a processor quota of {self.cores:g} cores throttled the job: processors were kept from it for "
+                f"{self.seconds:.1f} s, summed over them, in {run_s:.1f} s")  # fmt: skip
 
 
 class QuotaWatch:

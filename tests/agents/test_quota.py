@@ -97,9 +97,12 @@ def test_throughput_follows_from_all_time_and_throttling_is_the_verdicts_reason(
     assert measurement.samples_per_second == pytest.approx(40 / 0.208)
     assert verdict is not None
     assert verdict.kind == "throttled"
-    assert verdict.rule == "a processor quota of 0.5 cores throttled the job for 0.1 of 0.3 s"
+    assert verdict.rule == (
+        "a processor quota of 0.5 cores throttled the job: processors were kept from it for 0.1 s, summed over them, "
+        "in 0.3 s"
+    )
     assert findings.throttling is not None
-    assert findings.throttling.facts() == {"cpu_quota": "0.5 cores", "cpu_throttled": "0.1 s"}
+    assert findings.throttling.facts() == {"cpu_quota": "0.5 cores", "cpu_throttled": "0.1 s, summed over processors"}
 
 
 @pytest.mark.parametrize("throttling", [None, Throttling(8.0, 0.0), Throttling(8.0, None)])
