@@ -49,11 +49,13 @@ def join_farm(client: FarmClient, token: str | None, stop: threading.Event, *, h
     except NameTaken:
         if has_chosen_name:
             raise
-        taken = client.description.name
+        default_name = client.description.name
         suffix = hashlib.sha256(public_key_text(client.state.device_key()).encode()).hexdigest()[:4]
-        client.description = replace(client.description, name=f"{taken[:90]}-{suffix}")
+        client.description = replace(client.description, name=f"{default_name[:90]}-{suffix}")
         log.warning(
-            "another device is called %s, so this one enrols as %s; --name chooses", taken, client.description.name
+            "another device is called %s, so this one enrols as %s; --name chooses",
+            default_name,
+            client.description.name,
         )
         _enrol(client, token, stop)
 

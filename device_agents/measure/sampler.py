@@ -146,16 +146,16 @@ class LoadMeter:
         self._proc = proc
         self._last: tuple[float, float, float] | None = None
         """When, busy seconds of all CPUs, and of those what others used."""
-        self._own_s: dict[tuple[int, str], float] = {}
+        self._job_s: dict[tuple[int, str], float] = {}
         """By process and its start: numbers of processes come again."""
 
     def cores(self, now_s: float | None = None) -> float | None:
         """`now_s`: of the monotonic clock; by itself it is read."""
-        found = self._busy_s()
-        if found is None:
+        busy = self._busy_s()
+        if busy is None:
             self._last = None
             return None
-        busy_s, cpus = found
+        busy_s, cpus = busy
         now_s, other_s = time.monotonic() if now_s is None else now_s, busy_s - self._ours_s()
         last, self._last = self._last, (now_s, busy_s, other_s)
         if last is None or now_s <= last[0] or busy_s < last[1]:
@@ -181,8 +181,8 @@ class LoadMeter:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
                 used_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-                self._own_s[pid, fields[19]] = max(used_s, self._own_s.get((pid, fields[19]), 0.0))
-        return times.user + times.system + sum(self._own_s.values())
+                self._job_s[pid, fields[19]] = max(used_s, self._job_s.get((pid, fields[19]), 0.0))
+        return times.user + times.system + sum(self._job_s.values())
 
     def _job_pids(self) -> list[int]:
         if self.job_pid is None:

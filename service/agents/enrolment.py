@@ -186,25 +186,25 @@ def _spend(session: Session, challenge: str) -> bool:
 
 def _restart(session: Session, farm: Farm, device: Device, session_id: str, description: DeviceDescription) -> None:
     """Take the newest description; a new session voids the older one, and what that one worked on is lost."""
-    found, columns = device.environment, _columns(description)
-    called = description.name
-    taken = called != device.told_name and who_is_called(session, device.organisation_id, called, but=device.id)
-    if taken:
+    environment, columns = device.environment, _columns(description)
+    name, has_new_name = description.name, description.name != device.told_name
+    namesake = who_is_called(session, device.organisation_id, name, but=device.id) if has_new_name else None
+    if namesake:
         columns["told_name"] = device.told_name
     if device.session != session_id:
         attempts.lose_live(session, farm.settings, device, "the agent started again", is_restart=True)
         note(session, device.id, RESTARTED)
-        if taken:
+        if namesake:
             note(
                 session,
                 device.id,
                 "name-taken",
-                f"its agent calls it {called}, as {taken} is called: the name stays {device.name}",
+                f"its agent calls it {name}, as {namesake} is called: the name stays {device.name}",
             )
-        found = {}
-    for name, value in columns.items():
-        setattr(device, name, value)
-    device.environment = isolation.with_facts(device.environment, found)
+        environment = {}
+    for column, value in columns.items():
+        setattr(device, column, value)
+    device.environment = isolation.with_facts(device.environment, environment)
     isolation.judge_description(session, device, description.isolation_level)
     device.session, device.last_seen_at = session_id, time.time()
 

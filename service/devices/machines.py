@@ -180,8 +180,8 @@ def _says(present: DeviceMachine | None, refused: Collection[DeviceMachine]) -> 
 def described(row: DeviceMachine) -> str:
     """A machine, so that an operator can tell which it is: `pi-a (serial 1000, from 10.0.0.7, state folder /a)`."""
     facts = [("serial", row.serial), ("from", row.address), ("state folder", row.folder)]
-    told = ", ".join(f"{name} {value}" for name, value in facts if value)
-    return f"{row.host or 'a machine'} ({told})" if told else row.host or "a machine"
+    details = ", ".join(f"{name} {value}" for name, value in facts if value)
+    return f"{row.host or 'a machine'} ({details})" if details else row.host or "a machine"
 
 
 __all__ = [

@@ -46,9 +46,9 @@ def check_free(session: Session, organisation_id: str, name: str, *, but: str = 
                       hint="choose a name that does not begin with dev_, and is not local")  # fmt: skip
     whose = select(Organisation.id).where(Organisation.id == organisation_id).with_for_update()
     session.execute(whose, execution_options=dict(EVERYONES))
-    taken = who_is_called(session, organisation_id, name, but=but)
-    if taken is not None:
-        raise Conflict("device.name-taken", f"{taken} is called {name!r}", where="name",
+    namesake = who_is_called(session, organisation_id, name, but=but)
+    if namesake is not None:
+        raise Conflict("device.name-taken", f"{namesake} is called {name!r}", where="name",
                        hint="choose another name, or rename that one first")  # fmt: skip
 
 

@@ -363,12 +363,12 @@ def run_detail(run: Run, names: Holding, attempts: list[Attempt], interval: Inte
 
 
 def _summary(run: Run, interval: Interval | None) -> RunSummary:
-    told = RunSummary.model_validate(run)
+    summary = RunSummary.model_validate(run)
     if run.measurement_class not in REAL_CLASSES:
-        return told.model_copy(update=dict.fromkeys(OF_TIME))
+        return summary.model_copy(update=dict.fromkeys(OF_TIME))
     if interval is None:
-        return told
-    return told.model_copy(update={"median_low_us": interval.low, "median_high_us": interval.high})
+        return summary
+    return summary.model_copy(update={"median_low_us": interval.low, "median_high_us": interval.high})
 
 
 def _fields(run: Run, names: Holding, interval: Interval | None = None) -> dict[str, Any]:
