@@ -42,6 +42,8 @@ from device_agents.options import DATA_VARIABLE, LONG_POLL_S, confinement, parse
 from device_agents.self_test import self_test
 from device_agents.updating import Updater, check_words, pass_trial, start_over
 from device_agents.wire import (
+    DEVICE_NAME,
+    DEVICE_NAME_WORDS,
     OFFER_TYPE,
     Assignment,
     Envelope,
@@ -274,6 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_NO_IDENTITY
     except EnrolmentError as error:
         log.error("%s", error)
+        if not state.has_key():  # nobody has heard of it
+            state.remove_if_new()
         return EXIT_NO_IDENTITY
     except Stale as error:
         log.error("another agent works as this device, so this one ends: %s", error.reason)
@@ -302,6 +306,9 @@ def _probe(options: argparse.Namespace) -> int:
 
 def _device(options: argparse.Namespace, isolation_level: int = 0, facts: Mapping[str, str] = NO_FACTS) -> Device:
     """The device that the options name. Raises: `EnrolmentError` where its driver or emulator does not work."""
+    for option, value in (("--name", options.name), ("--class", options.device_class)):
+        if value is not None and not DEVICE_NAME.fullmatch(value):
+            raise EnrolmentError(f"{option} {value!r:.120}: expected {DEVICE_NAME_WORDS}, a letter or digit first")
     return describe_device(
         name=options.name,
         device_class=options.device_class,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from device_agents.figures.digits import step_time, time_span
+from device_agents.figures.digits import rounded, step_time, time_span
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 from device_agents.figures.told import ENDS
 from device_agents.wire import REAL_CLASSES
 from pockfarm.screen import Meaning, painted
 from pockfarm.sustained import curve_medians, curve_rows
-from pockfarm.table import NONE, bytes_text, digits, energy_text, facts_text, figure, loss_text, text_table, time_of
+from pockfarm.table import NONE, bytes_text, energy_text, facts_text, figure, loss_text, text_table, time_of
 from pockfarm.values import CompileWarning, Json, optional_number, part, parts, text
 
 CURVE_LEVELS = "▁▂▃▄▅▆▇█"
@@ -55,7 +55,7 @@ def table_row(report: Json, *, target: str, plan: str, bundle_bytes: int) -> tup
 def rate_text(measurement: Json) -> str:
     """Samples a second, three digits; `-` for none."""
     rate = optional_number(measurement, "samples_per_second")
-    return NONE if rate is None else digits(rate)
+    return NONE if rate is None else rounded(rate)
 
 
 def loss_curve(report: Json) -> list[float]:
@@ -69,7 +69,9 @@ def without_played_times(report: Json) -> Json:
     if text(report, "measurement_class") in REAL_CLASSES:
         return report
     withheld = ("measurement", "kernels", "energy", "tuning", "comparison", "sustained")
-    return {name: value for name, value in report.items() if name not in withheld}
+    told = {name: value for name, value in report.items() if name not in withheld}
+    planned = {name: value for name, value in part(report, "memory").items() if not name.endswith("peak_rss_bytes")}
+    return {**told, "memory": planned}
 
 
 def first_and_last(report: Json) -> tuple[float | None, float | None]:
@@ -122,8 +124,8 @@ def kernel_table(report: Json) -> str:
                 text(kernel, "phase"),
                 time_of(us),
                 f"{100 * us / total:.1f}%",
-                digits((optional_number(kernel, "flops") or 0.0) / us / 1e3) if us else NONE,
-                digits(moved / us / 1e3) if us else NONE,
+                rounded((optional_number(kernel, "flops") or 0.0) / us / 1e3) if us else NONE,
+                rounded(moved / us / 1e3) if us else NONE,
             )
         )
     note = f"\n({len(kernels) - len(rows)} more)" if len(kernels) > len(rows) else ""

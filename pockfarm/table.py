@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from device_agents.figures.digits import TIME_UNITS, step_time, time_span
+from device_agents.figures.digits import LOSS_DIGITS, TIME_UNITS, rounded, step_time, time_span
 from device_agents.figures.intervals import Interval
 from pockfarm.screen import Meaning, output, painted, painted_words
 
@@ -78,7 +77,7 @@ def bytes_text(value: float | None) -> str:
     if value is None:
         return NONE
     unit, scale = next(((unit, scale) for unit, scale in SIZES if value >= scale), ("B", 1))
-    return f"{value:.0f} B" if scale == 1 else f"{digits(value / scale)} {unit}"
+    return f"{value:.0f} B" if scale == 1 else f"{rounded(value / scale)} {unit}"
 
 
 def work_text(flops: float | None) -> str:
@@ -86,7 +85,7 @@ def work_text(flops: float | None) -> str:
     if flops is None:
         return NONE
     unit, scale = next(((unit, scale) for unit, scale in WORK if flops >= scale), ("FLOP", 1))
-    return f"{flops:.0f} FLOP" if scale == 1 else f"{digits(flops / scale)} {unit}"
+    return f"{flops:.0f} FLOP" if scale == 1 else f"{rounded(flops / scale)} {unit}"
 
 
 def energy_text(mj: float | None) -> str:
@@ -94,22 +93,12 @@ def energy_text(mj: float | None) -> str:
     if mj is None:
         return NONE
     unit, scale = next(((unit, scale) for unit, scale in ENERGIES if mj >= scale), ENERGIES[-1])
-    return f"{digits(mj / scale)} {unit}"
+    return f"{rounded(mj / scale)} {unit}"
 
 
 def loss_text(loss: float | None) -> str:
     """Four digits, because losses differ late: `2.306`, `0.0004213`; `-` for none."""
-    return NONE if loss is None else digits(loss, 4)
-
-
-def digits(value: float, most: int = 3) -> str:
-    """A figure with so many significant digits: `1.94`, `37.2`, `77,400`."""
-    if value == 0:
-        return "0"
-    places = most - 1 - math.floor(math.log10(abs(value)))
-    if math.floor(math.log10(abs(round(value, places)))) > math.floor(math.log10(abs(value))):
-        places -= 1  # 9.996 is 10.0
-    return f"{round(value, places):,.{max(0, places)}f}"
+    return NONE if loss is None else rounded(loss, LOSS_DIGITS)
 
 
 def moment(said: str) -> str:

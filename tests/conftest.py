@@ -100,6 +100,15 @@ def kernel_cache() -> Path:
     return kernel_cache_folder()
 
 
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    """Commands that run in this process set their own, and the next test would make its files with it."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _builders() -> Iterator[None]:
     """Hundreds of tests build steps in this process: TVM is imported for the first only."""

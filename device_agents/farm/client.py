@@ -129,7 +129,7 @@ class FarmClient:
                 credential = self._renewed(identity)
             except (Refused, Unauthorized) as error:
                 message = f"the farm does not accept device {identity.device_id} any more: {error.reason}"
-                raise EnrolmentError(f"{message}; enrol again with a new token and state folder") from None
+                raise EnrolmentError(f"{message} (its state folder is {self.state.path})") from None
             now_believed = believed(identity, credential)
             if now_believed != identity:
                 self.state.save_identity(now_believed)

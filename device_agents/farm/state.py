@@ -94,6 +94,10 @@ class StateFolder:
         self.scratch = self._folder("scratch")
         self.unfinished = self._folder("unfinished")
 
+    def has_key(self) -> bool:
+        """Whether the device has a key, which a farm may know."""
+        return (self.path / "device-key").exists()
+
     def remove_if_new(self) -> None:
         """Leave the disk as it was before this agent came, if it has enrolled nowhere: a folder that was empty, or had
         the agent's own program in it (`unpack.py`), stays empty. Folders above it that had to be made stay, too."""

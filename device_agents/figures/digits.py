@@ -10,6 +10,8 @@ from device_agents.figures.intervals import Interval
 TIMES = "\N{MULTIPLICATION SIGN}"
 DIGITS, MOST_DIGITS = 3, 6
 """Of a time, and at most of its interval's ends."""
+LOSS_DIGITS = 4
+"""Of a loss: losses differ late."""
 LEAST_PLACES, MOST_PLACES = 2, 4
 """After the point of a ratio."""
 TIME_UNITS = (("s", 6), ("ms", 3), ("us", 0), ("ns", -3))
@@ -59,6 +61,14 @@ def places_of_ratio(interval: Interval) -> int:
 def _borne(width: float, most: int) -> int:
     """Digits after the point: the last one is a third of the width, or less."""
     return -math.floor(math.log10(width / 3)) if width > 0 else most
+
+
+def rounded(value: float, digits: int = DIGITS) -> str:
+    """A figure with so many digits in all: `1.94`, `37.2`, `77,400`, `0.0004213`."""
+    if value == 0:
+        return "0"
+    places = places_of_digits(abs(value), digits)
+    return f"{round(value, places):,.{max(0, places)}f}"
 
 
 def places_of_digits(value: float, digits: int) -> int:

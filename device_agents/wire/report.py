@@ -310,7 +310,10 @@ class Report:
 
 
 def without_played_times(report: Report) -> Report:
-    """The report as a result: of an emulated or simulated board without times and energy, which say nothing of one."""
+    """The report as a result: of an emulated or simulated board without times, energy and peak memory, which say
+    nothing of a real one."""
     if report.measurement_class in REAL_CLASSES:
         return report
-    return replace(report, measurement=None, kernels=(), energy=None, tuning=None, comparison=None, sustained=None)
+    memory = replace(report.memory, peak_rss_bytes=None)  # the emulator's own memory would be counted
+    return replace(report, measurement=None, kernels=(), energy=None, tuning=None, comparison=None, sustained=None,
+                   memory=memory)  # fmt: skip

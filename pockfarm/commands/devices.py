@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import sys
 from typing import Any
@@ -38,7 +39,7 @@ def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
     enrol.add_argument("--class", dest="device_class", metavar="NAME", help="only a board of this class may use it")
     words = "the class is of a kind of board that nobody knows yet"
     enrol.add_argument("--new-class", action="store_true", help=words)
-    enrol.add_argument("--hours", type=float, metavar="H", help="how long it is good (default: 15 minutes)")
+    enrol.add_argument("--hours", type=_hours, metavar="H", help="how long it is good (default: 15 minutes)")
     rename = shown_command(actions, "rename", "give a device another name, which no other one has", _rename)
     rename.add_argument("device", metavar="OLD", help="its id or its name now")
     rename.add_argument("name", metavar="NEW", help="1-100 letters, digits, spaces and ._:@+-")
@@ -54,6 +55,17 @@ def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
     canary = _action(actions, "canary", "let canary runs bring a quarantined device back, and send one soon", _canary)
     canary.add_argument("--off", action="store_true", help="no such runs: only `release` brings it back")
     _action(actions, "remove", "revoke a device for ever: its key stops working at once", _remove)
+
+
+def _hours(text: str) -> float:
+    """Raises: ArgumentTypeError."""
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours above 0")
+    return hours
 
 
 def _action(
@@ -89,7 +101,7 @@ def device_row(device: Json) -> tuple[str, ...]:
         cell(device.get("targets")),
         tags_text(device) or NONE,
         moment(text(device, "last_seen_at")),
-        text(device, "state_reason") or text(device, "drain_reason"),
+        text(device, "state_reason") or text(device, "drain_reason") or text(device, "notice"),
     )
 
 

@@ -53,6 +53,7 @@ from service.runs import attempts
 from service.signing import CHALLENGE_S
 
 Columns = TypeVarTuple("Columns")
+ANEW = "delete its state folder, which holds its key, and enrol it with a new token"
 ANOTHER = "enrol what is another device with a new state folder and token"
 
 
@@ -106,7 +107,7 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, caller: Caller) -
         _record(session, token, device, "enrolled", caller.address)
         return EnrolResponse(device.id, _credential(session, farm, device))
     if device.state == "removed":
-        raise Forbidden("device.removed", "a device with this key was removed", hint="make a new key and token")
+        raise Forbidden("device.removed", "a device with this key was removed", hint=ANEW)
     _check_same(device, request.description, act="enrol")
     problem = machines.admit(session, device, request.session, caller.machine, caller.address)
     if problem is not None:
@@ -136,7 +137,7 @@ def renew(session: Session, farm: Farm, request: RenewRequest, caller: Caller) -
     committed, while another machine works as the device. Raises: Forbidden."""
     device = session.get(Device, request.device_id)
     if device is None or device.state == "removed":
-        raise Forbidden("device.removed", "this device was removed, or never was", hint="enrol it with a new token")
+        raise Forbidden("device.removed", "this device was removed, or never was", hint=ANEW)
     if not farm.signer.is_fresh_challenge(device.id, request.challenge):
         raise Forbidden("renew.challenge", "the challenge is not ours, or older than a minute", hint="ask for another")
     message = pae(CHALLENGE_TYPE, challenge_message(request.device_id, request.session, request.challenge))

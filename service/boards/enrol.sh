@@ -29,7 +29,11 @@ fail() {
 }
 clean_up() {
     [ -z "$draft$tried" ] || rm -rf ${draft:+"$draft"} ${tried:+"$tried"}
-    [ -z "$made" ] || rmdir "$made" 2>/dev/null || : # it stays once the board has enrolled
+    # A state folder stays once the board has enrolled; one that is empty was of no use, nor were those made above it.
+    while [ -n "$made" ] && rmdir "$made" 2>/dev/null; do
+        [ "$made" != "$top" ] || break
+        made=${made%/*}
+    done
     [ -z "$stopped" ] || {
         say "starting the agent that ran here before, as it was"
         systemctl start pockfarm-agent
@@ -62,7 +66,10 @@ choose_folders() {
     fi
     case $state$program in
     *[!A-Za-z0-9/._-]*) fail "the folders $state and $program: only letters, digits and / . _ - may be in their names" ;;
-    /*) ;;
+    /*)
+        [ ! -e "$state/farm.db" ] && [ ! -e "$state/api-key" ] ||
+            fail "$state is the state folder of a farm" "name another for the board: POCKFARM_STATE=/a/folder"
+        ;;
     *) fail "the folders $state and $program must be whole paths, from /" ;;
     esac
 }
@@ -96,10 +103,15 @@ choose_options() {
 
 add_option() {
     case $2 in
-    '') ;;
-    *[!A-Za-z0-9\ ._:@+/-]*) fail "$1 $2: only letters, digits, spaces and . _ : @ + / - may be in it" ;;
-    *) options="$options $1 \"$2\"" ;;
+    '') return ;;
+    /*) [ "$1" = --runner ] || fail "$1 $2: a letter or digit has to come first" ;;
+    [!A-Za-z0-9]*) fail "$1 $2: a letter or digit has to come first" ;;
     esac
+    case $2 in
+    *[!A-Za-z0-9\ ._:@+/-]*) fail "$1 $2: only letters, digits, spaces and . _ : @ + - may be in it" ;;
+    esac
+    [ ${#2} -le 100 ] || fail "$1: ${#2} characters, 100 at most"
+    options="$options $1 \"$2\""
 }
 
 agent() {
@@ -111,7 +123,7 @@ ask_token() {
     [ -f "$state/identity.json" ] && return
     (: </dev/tty) 2>/dev/null ||
         fail "there is no one-time token, and no terminal to ask for it" \
-            "make one on the farm (python -m service.admin enrolment-token), then: curl -fsS $farm/enrol.sh | POCKFARM_ENROL_TOKEN=... sh"
+            "make one on the farm (pockfarm devices enrol NAME), then: curl -fsS $farm/enrol.sh | POCKFARM_ENROL_TOKEN=... sh"
     printf 'one-time token of the farm: ' >/dev/tty
     stty -echo </dev/tty 2>/dev/null || :
     read -r POCKFARM_ENROL_TOKEN </dev/tty || :
@@ -187,6 +199,8 @@ main() {
     fetch_agent
     agent_file=$draft/agent.pyz
     [ -e "$state" ] || made=$state
+    top=$state
+    while [ ! -e "${top%/*}" ]; do top=${top%/*}; done
     make_folder "$state" POCKFARM_STATE
     chmod 0700 "$state"
     self_test

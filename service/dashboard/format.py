@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
-from device_agents.figures.digits import parts_of_time, places_of_digits, time_span
+from device_agents.figures import digits as figures
+from device_agents.figures.digits import DIGITS, LOSS_DIGITS, parts_of_time, places_of_digits, time_span
 from device_agents.figures.intervals import Interval
 
 ABSENT = "–"
@@ -25,6 +26,16 @@ def number(value: float | int | None, digits: int = 0) -> str:
     if value is None:
         return ABSENT
     return true_minus(f"{value:,.{digits}f}")
+
+
+def rounded(value: float | None, digits: int = DIGITS) -> str:
+    """`1.94`, `77,400`, `0.0004213`: so many digits in all, as the command line writes it."""
+    return ABSENT if value is None else true_minus(figures.rounded(value, digits))
+
+
+def loss(value: float | None) -> str:
+    """`2.306`, `0.0004213`: with four digits."""
+    return rounded(value, LOSS_DIGITS)
 
 
 def difference(value: float, written: str) -> str:
@@ -59,12 +70,17 @@ def mebibytes(value_bytes: int | float | None) -> float | None:
 
 def size(value_bytes: int | float | None) -> str:
     """`37.4 MiB`, `812 KiB`, `96 B`: one size in running text."""
+    return " ".join(size_parts(value_bytes)).strip()
+
+
+def size_parts(value_bytes: int | float | None) -> tuple[str, str]:
+    """The figure, and its unit."""
     if value_bytes is None:
-        return ABSENT
+        return ABSENT, ""
     for limit, unit in ((1 << 30, "GiB"), (MIB, "MiB"), (1024, "KiB")):
         if abs(value_bytes) >= limit:
-            return f"{three(value_bytes / limit)} {unit}"
-    return f"{number(value_bytes)} B"
+            return three(value_bytes / limit), unit
+    return number(value_bytes), "B"
 
 
 def percent(value: float | None, digits: int = 1) -> str:

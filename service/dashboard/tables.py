@@ -29,6 +29,9 @@ class Column:
     kind: Kind = "text"
     unit: str = ""
     digits: int = 0
+    """After the point."""
+    significant: int = 0
+    """In all, instead of `digits`; 0: not."""
     sortable: bool = False
     hint: str = ""
     primary: bool = False
@@ -40,7 +43,7 @@ class Column:
     wide_only: bool = False
     """Left out on a phone, where what is left must do without scrolling sideways."""
     fits: bool = False
-    """A time in ms or µs: a page writes each in the unit that fits, with three digits; files have plain numbers."""
+    """A time in ms or µs, or a size in MiB: a page writes each in the unit that fits; files have plain numbers."""
     is_difference: bool = False
     """With a sign, also above 0."""
 
@@ -58,10 +61,12 @@ class Column:
         """The value as the page writes it."""
         if value is None or value == "":
             return fmt.ABSENT
+        if self.fits and self.unit == "MiB" and isinstance(value, int | float):
+            return fmt.size(value * fmt.MIB)
         if self.fits and isinstance(value, int | float):
             return self._time(value / 1000 if self.unit == "µs" else value)
         if self.kind == "number" and isinstance(value, int | float):
-            return fmt.number(value, self.digits)
+            return fmt.rounded(value, self.significant) if self.significant else fmt.number(value, self.digits)
         if self.kind == "time" and isinstance(value, str):
             return value.replace("T", " ").removesuffix("Z")[:16]
         return str(value)

@@ -14,6 +14,7 @@ from service.database.models import DEVICE_STATES, Device
 from service.devices import service, tokens
 from service.devices.conditions import condition_of
 from service.devices.health import busy_devices, health_of
+from service.devices.machines import ON_TWO_MACHINES, refused_lately
 from service.devices.marks import marks_of
 from service.devices.renaming import rename
 from service.devices.schemas import (
@@ -173,9 +174,14 @@ def _view(session: Session, device: Device) -> DeviceView:
 
 
 def _views(session: Session, devices: Sequence[Device]) -> list[DeviceView]:
-    busy = busy_devices(session, [device.id for device in devices])
+    ids = [device.id for device in devices]
+    busy, refused = busy_devices(session, ids), refused_lately(session, ids)
     return [
-        DeviceView(**columns(DeviceView, device), health=health_of(device, is_busy=device.id in busy))
+        DeviceView(
+            **columns(DeviceView, device),
+            health=health_of(device, is_busy=device.id in busy),
+            notice=ON_TWO_MACHINES if device.id in refused else "",
+        )
         for device in devices
     ]
 

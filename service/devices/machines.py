@@ -30,7 +30,9 @@ LATELY_S = 86_400.0
 MOST_MACHINES = 20
 """Remembered for each device."""
 TWO_MACHINES = "two-machines"
+ON_TWO_MACHINES = "its identity is used on two machines: see its page"
 TO_DO = "stop one of the two; to make it a device of its own, delete its state folder and enrol it with a new token"
+START_AGAIN = "if you stop that one, start this agent again"
 
 
 def read(header: str | None) -> Machine:
@@ -80,7 +82,7 @@ def admit(session: Session, device: Device, session_id: str, machine: Machine, a
     if is_news:
         _tell(session, device, present, mine)
     return Conflict("device.two-machines", f"{described(present)} works as this device, so this machine may not",
-                    cause="device", hint=TO_DO)  # fmt: skip
+                    cause="device", hint=f"{TO_DO}; {START_AGAIN}")  # fmt: skip
 
 
 def _add(session: Session, device: Device, machine: Machine, address: str) -> DeviceMachine:
@@ -114,7 +116,7 @@ def _is_busy(session: Session, device: Device) -> bool:
 def _wait(present: DeviceMachine, silent_s: float) -> Problem:
     return Unavailable(
         "device.elsewhere", f"{described(present)} works as this device, and was heard of {silent_s:.0f} s ago",
-        hint=f"this machine takes over when that one has been silent for {SILENT_AFTER_S:.0f} s; otherwise {TO_DO}",
+        hint=f"this machine takes over if that one stays silent for {SILENT_AFTER_S:.0f} s, and is refused otherwise",
         headers={"Retry-After": str(ASK_AGAIN_S)},
     )  # fmt: skip
 
@@ -168,18 +170,23 @@ def two_machines_words(session: Session, device: Device) -> str:
         return ""
     is_present = DeviceMachine.is_present, DeviceMachine.device_id == device.id
     present = session.scalar(select(DeviceMachine).where(*is_present))
-    return _says(present, refused)
+    is_silent = time.time() - device.last_seen_at > SILENT_AFTER_S
+    return _says(present, refused, "worked last" if is_silent else "works")
 
 
-def _says(present: DeviceMachine | None, refused: Collection[DeviceMachine]) -> str:
-    others = ", ".join(f"{described(row)} at {utc_text(row.refused_at)}" for row in refused if row.refused_at)
-    works = described(present) if present else "none"
-    return f"its identity is used on more than one machine: {works} works, refused was {others}; {TO_DO}"
+def _says(present: DeviceMachine | None, refused: Collection[DeviceMachine], works: str = "works") -> str:
+    others = ", ".join(f"{described(row)} was refused at {_clock(row.refused_at)}" for row in refused if row.refused_at)
+    machine = described(present) if present else "another"
+    return f"its identity is used on more than one machine: {machine} {works}, {others}; {TO_DO}"
+
+
+def _clock(at: float) -> str:
+    return f"{utc_text(at)[:16].replace('T', ' ')} UTC"
 
 
 def described(row: DeviceMachine) -> str:
-    """A machine, so that an operator can tell which it is: `pi-a (serial 1000, from 10.0.0.7, state folder /a)`."""
-    facts = [("serial", row.serial), ("from", row.address), ("state folder", row.folder)]
+    """A machine, so that an operator can tell which it is: `pi-a (hardware 1000, from 10.0.0.7, state folder /a)`."""
+    facts = [("hardware", row.serial), ("from", row.address), ("state folder", row.folder)]
     details = ", ".join(f"{name} {value}" for name, value in facts if value)
     return f"{row.host or 'a machine'} ({details})" if details else row.host or "a machine"
 

@@ -20,9 +20,7 @@ def rename(session: Session, device_id: str, name: str) -> Device:
     """Give a device another name. Raises: NotFound, Forbidden (another's), Invalid (no name), Conflict (removed, taken,
     or its name already)."""
     name = name.strip()
-    if not DEVICE_NAME.fullmatch(name):
-        raise Invalid("device.name", f"{name!r:.120} is no name of a device", where="name",
-                      hint=f"{DEVICE_NAME_WORDS}; a letter or digit first")  # fmt: skip
+    check_name(name)
     device = own(session, device_id)
     if device.state == "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
@@ -36,14 +34,22 @@ def rename(session: Session, device_id: str, name: str) -> Device:
     return device
 
 
-def check_free(session: Session, organisation_id: str, name: str, *, but: str = "") -> None:
-    """That a device may be called so: no other one there is, and nobody would read it as an id.
-
-    The organisation's row is held: of two who want a name one gets it. Raises: Invalid, Conflict.
-    """
+def check_name(name: str) -> None:
+    """That it is a name of a device, and nobody would read it as an id. Raises: Invalid."""
+    if not DEVICE_NAME.fullmatch(name):
+        raise Invalid("device.name", f"{name!r:.120} is no name of a device", where="name",
+                      hint=f"{DEVICE_NAME_WORDS}; a letter or digit first")  # fmt: skip
     if name.startswith(LIKE_IDS[0]) or name == LIKE_IDS[1]:
         raise Invalid("device.name", f"{name!r:.120} would be read as an id", where="name",
                       hint="choose a name that does not begin with dev_, and is not local")  # fmt: skip
+
+
+def check_free(session: Session, organisation_id: str, name: str, *, but: str = "") -> None:
+    """That a device may be called so, and no other one there is.
+
+    The organisation's row is held: of two who want a name one gets it. Raises: Invalid, Conflict.
+    """
+    check_name(name)
     whose = select(Organisation.id).where(Organisation.id == organisation_id).with_for_update()
     session.execute(whose, execution_options=dict(EVERYONES))
     namesake = who_is_called(session, organisation_id, name, but=but)

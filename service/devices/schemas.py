@@ -54,6 +54,8 @@ class DeviceView(View):
     state_reason: str
     health: Health
     """offline: its agent has not been heard of for 90 s; draining: it finishes its run and takes nothing new."""
+    notice: str
+    """What its owner should look at on its page, in a few words; empty: nothing urgent."""
     device_class: str
     measurement_class: str
     """hardware, host, emulated or simulated."""

@@ -14,6 +14,7 @@ from service.database.models import HOME, Device, EnrolmentToken, EnrolmentUse
 from service.database.paging import newest_first
 from service.database.scope import organisation_of
 from service.devices.known_classes import check_asked, check_said
+from service.devices.renaming import check_free
 from service.devices.schemas import EnrolmentTokenCreate
 from service.identifiers import clean_text, new_id, new_secret, secret_hash
 from service.problems import Forbidden, Invalid, NotFound
@@ -33,7 +34,8 @@ class Made:
 
 
 def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> Made:
-    """A new token. Raises: Invalid (it would live too long, nobody knows its class), Forbidden (shared by a tenant)."""
+    """A new token. Raises: Invalid (it would live too long, nobody knows its class, no name of a device), Conflict (the
+    board's name is taken), Forbidden (shared by a tenant)."""
     usual_s, most_s = settings.enrolment_token_s, settings.enrolment_token_most_s
     lifetime_s = usual_s if body.lifetime_s is None else body.lifetime_s
     if lifetime_s > max(most_s, usual_s):
@@ -44,6 +46,8 @@ def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> 
         raise Forbidden("device.shared", "only the farm's own devices are shared with everybody", where="shared",
                         hint="leave `shared` out: the device is your organisation's")  # fmt: skip
     check_asked(session, body.device_class, is_new=body.new_class)
+    if body.name and body.uses == 1:  # then it is what the board will be called
+        check_free(session, organisation_of(session), body.name)
     secret = new_secret()
     row = EnrolmentToken(
         is_shared=is_home if body.shared is None else body.shared,

@@ -19,7 +19,7 @@ from service.database.memory import recalled
 from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Run
 from service.database.scope import EVERYONES, organisation_of
 from service.devices.blame import FAILED
-from service.devices.machines import refused_lately
+from service.devices.machines import ON_TWO_MACHINES, refused_lately
 from service.devices.sightings import SILENT_AFTER_S
 from service.maintenance.standing import DRAINED, MAINTENANCE, WINDOWS, Calendar
 from service.runs import compared
@@ -49,7 +49,6 @@ WANTS: Final = "wants"
 TARGET: Final = "target"
 REMOVED: Final = "removed"
 FITS = (FREE, BUSY)
-ON_TWO_MACHINES = "its identity is used on two machines: see its page"
 ORDER: tuple[Code, ...] = (
     FREE, BUSY, TRIED, MAINTENANCE, DRAINED, QUARANTINED, SILENT, ISOLATION, FEATURES, WANTS, TARGET,
     REMOVED,

@@ -94,8 +94,8 @@ class AttemptView(View):
     finished_at: Timestamp | None
 
 
-OF_TIME = ("median_us", "p90_us", "samples_per_second")
-"""Figures that an emulated or simulated device has none of: its clock says nothing of a board."""
+OF_REAL_BOARDS = ("median_us", "p90_us", "samples_per_second", "peak_rss_bytes")
+"""Figures that an emulated or simulated device has none of: its clock and its memory are the emulator's."""
 
 
 class RunSummary(View):
@@ -365,7 +365,7 @@ def run_detail(run: Run, names: Holding, attempts: list[Attempt], interval: Inte
 def _summary(run: Run, interval: Interval | None) -> RunSummary:
     summary = RunSummary.model_validate(run)
     if run.measurement_class not in REAL_CLASSES:
-        return summary.model_copy(update=dict.fromkeys(OF_TIME))
+        return summary.model_copy(update=dict.fromkeys(OF_REAL_BOARDS))
     if interval is None:
         return summary
     return summary.model_copy(update={"median_low_us": interval.low, "median_high_us": interval.high})

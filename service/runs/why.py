@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 
 from service.database.models import OPEN_RUN_STATES, Attempt, Device, Run
 from service.devices.blame import COUNTED, FAILED, MISSED, TAKEN_BACK
-from service.devices.machines import refused_lately
+from service.devices.machines import ON_TWO_MACHINES, refused_lately
 from service.quotas.limits import HINT
 from service.runs import fitting
-from service.runs.fitting import ON_TWO_MACHINES, Standing, Wish, ended, spoken, standings
+from service.runs.fitting import Standing, Wish, ended, spoken, standings
 from service.runs.forecast import Allowance, Forecast, forecast
 from service.schemas import Timestamp, View, columns
 from service.settings import Settings
@@ -93,7 +93,7 @@ def why(session: Session, settings: Settings, run: Run) -> RunWhy:
     tries = [_try(settings, run, attempt, device) for attempt, device in rows]
     waiting = waiting_of(session, settings, run) if run.state == "queued" else None
     says = _summary(run, rows, waiting)
-    twice = refused_lately(session, [device.id for _, device in rows])
+    twice = refused_lately(session, [device.id for _, device in rows] if run.state in OPEN_RUN_STATES else [])
     names = dict.fromkeys(device.name for _, device in rows if device.id in twice)
     says += "".join(f" {name}: {ON_TWO_MACHINES}." for name in names)
     return RunWhy(id=run.id, state=run.state, says=says, tries=tries, waiting=waiting)

@@ -120,3 +120,12 @@ def test_what_was_there_before_a_refusal_stays(farm: LiveFarm, tmp_path: Path) -
         assert found == ""
         assert {path.name for path in (tmp_path / name).iterdir()} >= set(files)
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a;rm", "K\u00fcche", "a" * 200, "   ", "../../etc", "a\nb"])
+def test_a_name_that_is_none_is_refused_in_a_sentence(farm: LiveFarm, tmp_path: Path, name: str) -> None:
+    said, found = enrol(farm, "agent.md", "raspberry-pi-5", farm.token(), tmp_path / "board", "--name", name)
+    assert "expected 1-100 letters, digits, spaces and ._:@+-, a letter or digit first" in said
+    assert "Traceback" not in said
+    assert found == ""
+    assert not (tmp_path / "board").exists(), "a refusal leaves nothing behind"

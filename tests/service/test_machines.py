@@ -79,7 +79,7 @@ def test_the_machine_that_works_goes_on_and_its_copy_is_refused(farm: TestFarm, 
     work = leased(board)
     waits = starts(other)
     assert (waits.status_code, waits.json()["code"], waits.headers["Retry-After"]) == (503, "device.elsewhere", "5")
-    assert "pi-first (serial 10000000a1b2c3d4" in waits.json()["detail"]
+    assert "pi-first (hardware 10000000a1b2c3d4" in waits.json()["detail"]
     passes(farm, UNDER_WAY_S + 1)
     assert board.heartbeat(work).status_code == 200
     answer = starts(other)

@@ -152,3 +152,11 @@ def test_an_agent_that_takes_anothers_name_later_keeps_its_own(farm: TestFarm) -
     assert shown["name"] == "bench"
     (line,) = (line["message"] for line in shown["history"] if line["kind"] == "name-taken")
     assert line == f"its agent calls it shelf, as {first.device_id} is called: the name stays bench"
+
+
+def test_a_token_for_one_board_is_not_made_for_a_name_that_would_be_refused(farm: TestFarm) -> None:
+    farm.board(name="shelf")
+    for name, code in (("shelf", "device.name-taken"), ("a;b", "device.name"), ("dev_x", "device.name")):
+        assert farm.http.post("/devices/enrolment-tokens", json={"name": name}).json()["code"] == code
+    answer = farm.http.post("/devices/enrolment-tokens", json={"name": "rack 7: all of it", "uses": 20})
+    assert answer.status_code == 201, "of many boards it is the token's own name"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from device_agents.figures.apart import silence
+from device_agents.figures.digits import DIGITS, LOSS_DIGITS
 from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
@@ -48,6 +49,8 @@ class Metric:
     digits: int
     quantity: Quantity
     lower_is_better: bool | None
+    significant: int = 0
+    """Digits in all, instead of `digits` after the point; 0: not."""
 
     @property
     def fits(self) -> bool:
@@ -60,12 +63,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("low_ms", "95% interval, low", "ms", 0, "time", None),
     Metric("high_ms", "95% interval, high", "ms", 0, "time", None),
     Metric("p90_ms", "Step p90", "ms", 0, "time", True),
-    Metric("samples_per_second", "Throughput", "1/s", 1, "time", False),
+    Metric("samples_per_second", "Throughput", "1/s", 1, "time", False, DIGITS),
     Metric("arena_mib", "Arena", "MiB", 2, "memory", True),
     Metric("peak_rss_mib", "Peak RSS", "MiB", 2, "memory", True),
     Metric("bundle_mib", "Bundle", "MiB", 2, "memory", True),
     Metric("energy_mj", "Energy per step", "mJ", 1, "energy", True),
-    Metric("final_loss", "Final loss", "", 4, "loss", True),
+    Metric("final_loss", "Final loss", "", 4, "loss", True, LOSS_DIGITS),
     Metric("accuracy_percent", "Accuracy after", "%", 1, "loss", False),
 )
 QUANTITY_TITLES: tuple[tuple[Quantity, str], ...] = (
@@ -216,9 +219,9 @@ def _line(metric: Metric, runs: Sequence[RunFacts], is_comparable: bool, known: 
 def _shown(metric: Metric, value: float | None) -> str:
     if metric.unit == "MiB":
         return fmt.size(None if value is None else value * fmt.MIB)
-    if not metric.fits:
-        return fmt.number(value, metric.digits)
-    return fmt.latency(value)
+    if metric.fits:
+        return fmt.latency(value)
+    return fmt.rounded(value, metric.significant) if metric.significant else fmt.number(value, metric.digits)
 
 
 def _best(

@@ -28,7 +28,7 @@ from service.settings import Settings
 EVALUATION_COLUMNS = (
     Column("when", "When", primary=True),
     Column("samples", "Samples", "number"),
-    Column("loss", "Mean loss", "number", "", 4),
+    Column("loss", "Mean loss", "number", significant=4),
     Column("accuracy_percent", "Accuracy", "number", "%", 1),
 )
 TABLES = (

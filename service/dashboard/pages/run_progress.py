@@ -44,7 +44,7 @@ def progress_facts(found: RunFacts, waiting: Waiting | None, steps: Sequence[Sen
         facts.append(Fact("Step time now", fmt.latency(statistics.median(times)), hint="Median of the newest steps"))
     losses = [one.loss for one in steps if one.loss is not None]
     if losses:
-        facts.append(Fact("Loss now", fmt.number(losses[-1], 4)))
+        facts.append(Fact("Loss now", fmt.loss(losses[-1])))
     return tuple(facts)
 
 

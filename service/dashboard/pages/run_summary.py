@@ -41,14 +41,14 @@ def _usual_figures(found: RunFacts) -> tuple[KeyFigure, ...]:
     figures = [
         KeyFigure("Step median", *fmt.latency_parts(found.median_ms), _interval(found)),
         KeyFigure("Step p90", *fmt.latency_parts(found.p90_ms)),
-        KeyFigure("Throughput", _rate(found.samples_per_second), "samples/s", f"batch {found.batch}"),
-        KeyFigure("Arena", fmt.number(fmt.mebibytes(found.arena_bytes), 2), "MiB", "as planned"),
-        KeyFigure("Peak RSS", fmt.number(fmt.mebibytes(found.peak_rss_bytes), 2), "MiB", rss),
+        KeyFigure("Throughput", fmt.rounded(found.samples_per_second), "samples/s", f"batch {found.batch}"),
+        KeyFigure("Arena", *fmt.size_parts(found.arena_bytes), "as planned"),
+        KeyFigure("Peak RSS", *fmt.size_parts(found.peak_rss_bytes), rss),
         KeyFigure("Energy per step", fmt.number(found.energy_mj, 1), "mJ", _sensor(found)),
     ]
     if found.loss_last is not None:
-        first = f"of the last step; first {fmt.number(found.loss_first, 4)}"
-        figures.append(KeyFigure("Last loss", fmt.number(found.loss_last, 4), "", first))
+        first = f"of the last step; first {fmt.loss(found.loss_first)}"
+        figures.append(KeyFigure("Last loss", fmt.loss(found.loss_last), "", first))
     if found.accuracy_after is not None or found.accuracy_before is not None:
         last = found.accuracy_after if found.accuracy_after is not None else found.accuracy_before
         was = f"from {fmt.percent(found.accuracy_before)}" if found.accuracy_after is not None else "before training"
@@ -62,10 +62,6 @@ def _interval(found: RunFacts) -> str:
         return f"{fmt.latency_span(found.median_ms, found.interval_ms)} (95%)"
     count = len(found.block_us)
     return f"no interval: {fmt.plural(count, 'block')}, {LEAST_BLOCKS} are needed" if count else ""
-
-
-def _rate(value: float | None) -> str:
-    return fmt.number(value, 1 if value is not None and value < 1000 else 0)
 
 
 def _sensor(found: RunFacts) -> str:

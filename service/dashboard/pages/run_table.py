@@ -26,12 +26,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("device", "Device"),
     Column("measurement_class", "Class", "class", hint="Measurement class: what the numbers are worth"),
     Column("training_outcome", "Training", files_only=True),
-    Column("samples_per_second", "Samples", "number", "1/s", 1, sortable=True, files_only=True),
-    Column("arena_mib", "Arena", "number", "MiB", 2, sortable=True, hint="Planned bytes of one training step"),
-    Column("peak_rss_mib", "Peak RSS", "number", "MiB", 2, files_only=True),
+    Column("samples_per_second", "Samples", "number", "1/s", significant=3, sortable=True, files_only=True),
+    Column("arena_mib", "Arena", "number", "MiB", fits=True, sortable=True, hint="Planned bytes of one training step"),
+    Column("peak_rss_mib", "Peak RSS", "number", "MiB", fits=True, files_only=True),
     Column("energy_mj", "Energy/step", "number", "mJ", 1, sortable=True, hint="Absent without a sensor"),
-    Column("loss_first", "First loss", "number", "", 4, files_only=True),
-    Column("loss_last", "Last loss", "number", "", 4, sortable=True, hint="Of the last step"),
+    Column("loss_first", "First loss", "number", significant=4, files_only=True),
+    Column("loss_last", "Last loss", "number", significant=4, sortable=True, hint="Of the last step"),
     Column("created_at", "Created", "time", "UTC", files_only=True),
 )
 TOLD_OUTCOMES = ("stopped_early", "diverged")

@@ -74,11 +74,11 @@ def loss_figure(
     if not finite:
         return None
     broken = len(losses) - len(finite)
-    note = f"From {fmt.number(finite[0], 4)} to {fmt.number(finite[-1], 4)} in {fmt.plural(len(losses), 'step')}."
+    note = f"From {fmt.loss(finite[0])} to {fmt.loss(finite[-1])} in {fmt.plural(len(losses), 'step')}."
     note += f" {fmt.plural(broken, 'step')} without a finite loss." if broken else " Bold: mean of neighbouring steps."
     if validations:
         best = min(validations, key=lambda one: one.loss)
-        note += f" Validation: best {fmt.number(best.loss, 4)} after step {fmt.number(best.step)}."
+        note += f" Validation: best {fmt.loss(best.loss)} after step {fmt.number(best.step)}."
     note += " The data is synthetic: this says that the step runs, not that it learns." if is_synthetic else ""
     points = [(one.step, one.loss) for one in validations]
     return Figure(

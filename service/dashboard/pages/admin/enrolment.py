@@ -27,7 +27,7 @@ HOUR_S = 3600.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SHARED = (("", "as the farm's rule is"), ("yes", "everybody's runs"), ("no", "only this organisation's"))
 COLUMNS = (
-    Column("name", "Token", primary=True),
+    Column("name", "Token", primary=True, wrap=True),
     Column("standing", "Standing", "state"),
     Column("used", "Used", "number", wide_only=True),
     Column("for", "For", wrap=True, wide_only=True),
@@ -59,7 +59,7 @@ def blank(classes: Sequence[str]) -> Form:
         Field("name", "Name of the board", hint="What it is called on these pages, such as shelf-3", max_length=100),
         Field("device_class", "Only for devices of class", "select",
               options=(("", "any"), *((name, name) for name in classes)),
-              hint="A kind of board that is not listed: `pockfarm devices enrol NAME --class CLASS --new-class`"),
+              hint="For a kind of board that is not listed, see pockfarm devices enrol --help"),
         Field("uses", "How many boards may use it", "number", "1", max_length=6),
         Field("hours", "Hours until it expires", "number", hint="Empty: 15 minutes", max_length=12),
     ]  # fmt: skip
