@@ -17,7 +17,8 @@ from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Request
 from compiler.codegen.workers import Worker, one_worker
 from compiler.identity import kernel_identity
-from compiler.kernels.spec import KernelSpec, canonical, signature
+from compiler.kernels.canonical import canonical
+from compiler.kernels.spec import KernelSpec, signature
 from compiler.targets import Target
 
 Progress = Callable[[int, int], None]

@@ -15,7 +15,7 @@ from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.symbols import symbol_of
 from compiler.codegen.worker import Reply, Request, receive, send
 from compiler.errors import BuildError
-from compiler.kernels.spec import canonical
+from compiler.kernels.canonical import canonical
 
 MOST_KERNELS = 500
 """That one process builds: TVM keeps something of each."""

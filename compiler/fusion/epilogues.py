@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from compiler.fusion.maps import MAX_OPERANDS, TOO_MANY_OPERANDS
+from compiler.fusion.maps import MAX_OPERANDS, TOO_LARGE, TOO_MANY_OPERANDS
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import is_identity, regrouped
-from compiler.kernels.expressions import Expr, Ref, substitute_refs, uses_position
+from compiler.kernels.expressions import MOST_NODES, Expr, Ref, size, substitute_refs, uses_position
 from compiler.kernels.movement import MovementSpec
 from compiler.kernels.spec import (
     AttentionSpec,
@@ -99,6 +99,8 @@ def fuse_epilogue(
         return TOO_MUCH_WORK
     extra = tuple(access for access in accesses if access is not None)
     fused = _append(source, spec.exprs[0], reads, others, extra)
+    if size(fused.exprs[0] if isinstance(fused, RowSpec) else fused.epilogue) > MOST_NODES:
+        return TOO_LARGE
     moved = sum(access.type.size_bytes for access in extra)
     return replace(
         producer,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from compiler.kernels.access import Access, Affine
 from compiler.kernels.affine import is_streaming, linear_form, unflatten
-from compiler.kernels.expressions import Binary, Const, Expr, Index, Ref, substitute
+from compiler.kernels.expressions import MOST_NODES, Binary, Const, Expr, Index, Ref, size, substitute
 from compiler.kernels.spec import MapSpec, ReduceSpec, RowSpec
 from compiler.program.program import KernelCall
 from compiler.rewriting.passes import Reason
@@ -18,6 +18,7 @@ SMALL_ELEMENTS = 4096
 NO_MAP = Reason("reader.no_map", "element-wise work before a map, a reduction or a row kernel")
 NOT_COMPOSED = Reason("reader.access", "reads whose index maps compose")
 OUT_OF_ORDER = Reason("reader.order", "reads that walk large operands in the order of their memory")
+TOO_LARGE = Reason("fusion.size", f"at most {MOST_NODES} operations in one expression")
 TOO_MANY_OPERANDS = Reason("fusion.operands", f"at most {MAX_OPERANDS} operands together")
 
 Reader = MapSpec | ReduceSpec | RowSpec
@@ -69,15 +70,26 @@ def fuse_into_reader(producer: KernelCall, consumer: KernelCall, reads: frozense
         table[position] = moved
     if len(operands.names) + len(behind) > MAX_OPERANDS:
         return TOO_MANY_OPERANDS
+    fused = _with_inputs(spec, tuple(operands.accesses), table)
+    if any(size(expr) > MOST_NODES for expr in _expressions(fused)):
+        return TOO_LARGE
     extra = spec.epilogue_inputs if isinstance(spec, ReduceSpec) else ()
-    size = sum(access.type.size_bytes for access in (*operands.accesses, *extra))
+    all_bytes = sum(access.type.size_bytes for access in (*operands.accesses, *extra))
     return replace(
         consumer,
-        spec=_with_inputs(spec, tuple(operands.accesses), table),
+        spec=fused,
         inputs=(*operands.names, *behind),
         flops=consumer.flops + producer.flops,
-        bytes_read=min(size, consumer.bytes_read + producer.bytes_read),
+        bytes_read=min(all_bytes, consumer.bytes_read + producer.bytes_read),
     )
+
+
+def _expressions(spec: Reader) -> tuple[Expr, ...]:
+    if isinstance(spec, MapSpec):
+        return spec.exprs
+    if isinstance(spec, ReduceSpec):
+        return (spec.expr,)
+    return (*(expr for _, expr in spec.stages), *spec.exprs)
 
 
 def _moved_expression(

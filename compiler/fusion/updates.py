@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from compiler.fusion.maps import MAX_OPERANDS, TOO_MANY_OPERANDS
+from compiler.fusion.maps import MAX_OPERANDS, TOO_LARGE, TOO_MANY_OPERANDS
 from compiler.kernels.affine import is_identity, regrouped
-from compiler.kernels.expressions import Binary, Expr, Ref, substitute_refs, uses_position
+from compiler.kernels.expressions import MOST_NODES, Binary, Expr, Ref, size, substitute_refs, uses_position
 from compiler.kernels.spec import GatherSpec, KernelSpec, MapSpec, MatmulSpec
 from compiler.program.program import KernelCall, Program
 from compiler.rewriting.passes import Declined, PassResult, Reason
@@ -111,6 +111,8 @@ def _fused(maker: KernelCall, update: KernelCall, can_update: CanUpdate) -> Kern
         return product.epilogue if number == _GRADIENT else Ref(first + others.index(number))
 
     exprs = tuple(substitute_refs(expr, operand) for expr in spec.exprs)
+    if any(size(expr) > MOST_NODES for expr in exprs):
+        return TOO_LARGE
     gradient_bytes = spec.inputs[_GRADIENT].type.size_bytes
     with_update = replace(
         product, epilogue=exprs[0], epilogue_inputs=product.epilogue_inputs + extra, extra_outputs=exprs[1:]

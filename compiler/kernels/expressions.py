@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+MOST_NODES = 256
+"""Of one expression as a tree. Fusion makes none that is larger: each reader of a value that is computed anew has its
+own copy, so a chain in which each value is read twice would double with each link. Nor is one deeper than that, so
+what follows may recurse."""
+
 UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "floor", "sign",
          "sin", "cos", "atan", "not", "to_f32", "to_i64", "to_i32", "to_bool", "is_nan")  # fmt: skip
 BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "lt", "le", "eq", "and", "or", "mod", "fmod",
@@ -100,16 +105,51 @@ WORK = {
 }  # fmt: skip
 
 
-def substitute(expr: Expr, replace: Callable[[Expr], Expr]) -> Expr:
-    """The expression with every leaf `x` replaced by `replace(x)`."""
+def parts_of(expr: Expr) -> tuple[Expr, ...]:
+    """What the expression is computed from; empty for a leaf."""
     if isinstance(expr, Unary):
-        return Unary(expr.op, substitute(expr.x, replace))
+        return (expr.x,)
     if isinstance(expr, Binary):
-        return Binary(expr.op, substitute(expr.x, replace), substitute(expr.y, replace))
-    if isinstance(expr, Select):
-        parts = (substitute(part, replace) for part in (expr.cond, expr.then, expr.other))
-        return Select(*parts)
-    return replace(expr)
+        return (expr.x, expr.y)
+    return (expr.cond, expr.then, expr.other) if isinstance(expr, Select) else ()
+
+
+def substitute(expr: Expr, replace: Callable[[Expr], Expr]) -> Expr:
+    """The expression with every leaf `x` replaced by `replace(x)`. What it shares stays shared."""
+    return _substituted(expr, replace, {})
+
+
+def _substituted(expr: Expr, replace: Callable[[Expr], Expr], done: dict[int, Expr]) -> Expr:
+    known = done.get(id(expr))
+    if known is not None:
+        return known
+    made: Expr
+    if isinstance(expr, Binary):
+        made = Binary(expr.op, _substituted(expr.x, replace, done), _substituted(expr.y, replace, done))
+    elif isinstance(expr, Unary):
+        made = Unary(expr.op, _substituted(expr.x, replace, done))
+    elif isinstance(expr, Select):
+        cond, then, other = (_substituted(part, replace, done) for part in (expr.cond, expr.then, expr.other))
+        made = Select(cond, then, other)
+    else:
+        made = replace(expr)
+    done[id(expr)] = made
+    return made
+
+
+def size(expr: Expr) -> int:
+    """Nodes of the expression as a tree: what it shares counts each time. It takes time for what it holds once."""
+    return _size(expr, {})
+
+
+def _size(expr: Expr, sizes: dict[int, int]) -> int:
+    known = sizes.get(id(expr))
+    if known is None:
+        known = 1
+        for part in parts_of(expr):
+            known += _size(part, sizes)
+        sizes[id(expr)] = known
+    return known
 
 
 def substitute_refs(expr: Expr, table: Callable[[int], Expr]) -> Expr:
@@ -123,12 +163,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while left:
         part = left.pop()
         yield part
-        if isinstance(part, Unary):
-            left.append(part.x)
-        elif isinstance(part, Binary):
-            left += (part.y, part.x)
-        elif isinstance(part, Select):
-            left += (part.other, part.then, part.cond)
+        left += reversed(parts_of(part))
 
 
 def work(expr: Expr) -> int:

@@ -15,11 +15,12 @@ Scalar expressions read `Ref(k)`. In a `MapSpec`, `Ref(k)` is input k at that po
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from compiler.element_types import DType
 from compiler.kernels.access import Access
+from compiler.kernels.canonical import canonical
 from compiler.kernels.cells import CellName
 from compiler.kernels.expressions import ACCUMULATED, Binary, Expr, Stat, refs, walk
 from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
@@ -344,37 +345,6 @@ def compared_with_stats(spec: RowSpec) -> frozenset[int]:
     equalities = [part for part in parts if isinstance(part, Binary) and part.op == "eq"]
     found = [refs(part) for part in equalities if isinstance(part.x, Stat) or isinstance(part.y, Stat)]
     return frozenset(operand for operands in found for operand in operands)
-
-
-def canonical(value: object) -> str:
-    """A stable text of a spec (or part of one): same spec, same text, on every machine and Python version."""
-    if isinstance(value, tuple):
-        return "(" + ",".join([canonical(item) for item in value]) + ")"
-    if isinstance(value, float):
-        return value.hex()
-    held = _fields_of(type(value))
-    if held is None:
-        return repr(value)
-    said = [(name, getattr(value, name), unsaid) for name, unsaid in held]
-    body = ",".join([f"{name}={canonical(item)}" for name, item, unsaid in said if item != unsaid])
-    return f"{type(value).__name__}({body})"
-
-
-class _Never:
-    """Equal to nothing: the value of a field is always said."""
-
-    def __eq__(self, other: object) -> bool:
-        return False
-
-
-_fields: dict[type, tuple[tuple[str, object], ...]] = {}
-
-
-def _fields_of(kind: type) -> tuple[tuple[str, object], ...] | None:
-    """Of a dataclass: each field and the value of which nothing is said, its default if the field came later."""
-    if kind not in _fields and is_dataclass(kind):
-        _fields[kind] = tuple((f.name, f.default if "later" in f.metadata else _Never()) for f in fields(kind))
-    return _fields.get(kind)
 
 
 _MOST_NAMED = 8192

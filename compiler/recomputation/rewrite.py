@@ -55,16 +55,26 @@ class _Repeater:
     def repeats_for(self, call: KernelCall) -> list[KernelCall]:
         """Calls to repeat before `call`, makers first; none twice."""
         repeats: list[KernelCall] = []
-        for root in map(self.program.root, call.inputs):
-            position = self.makers.get(root)
-            if position is None or position in self.done:
-                continue
-            self.done.add(position)
+        left = [*reversed(self._makers_of(call))]
+        begun: set[int] = set()
+        while left:
+            position = left[-1]
             source = self.program.calls[position]
-            repeats += self.repeats_for(source)
-            outputs = tuple(map(self._again, source.outputs))
-            repeats.append(replace(self.redirected(source), outputs=outputs, phase="backward", again=True))
+            if position not in begun and position not in self.done:
+                begun.add(position)
+                left += reversed(self._makers_of(source))
+                continue
+            left.pop()
+            if position not in self.done:
+                self.done.add(position)
+                outputs = tuple(map(self._again, source.outputs))
+                repeats.append(replace(self.redirected(source), outputs=outputs, phase="backward", again=True))
         return repeats
+
+    def _makers_of(self, call: KernelCall) -> list[int]:
+        """Positions of the calls that have to be repeated before it, in the order of its operands."""
+        positions = (self.makers.get(root) for root in map(self.program.root, call.inputs))
+        return [position for position in positions if position is not None and position not in self.done]
 
     def redirected(self, call: KernelCall) -> KernelCall:
         """The call, reading repeated values where there are any."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from compiler.codegen.family import choices_of
 from compiler.errors import TuningError
-from compiler.kernels.spec import KernelSpec, canonical, signature
+from compiler.kernels.canonical import canonical
+from compiler.kernels.spec import KernelSpec, signature
 from compiler.program.labels import label_of
 from compiler.program.program import KernelCall
 from compiler.targets import MachineCosts, Target

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from compiler.codegen.family import VECTORS
 from compiler.errors import TuningError
-from compiler.kernels.spec import KernelSpec, canonical
+from compiler.kernels.canonical import canonical
+from compiler.kernels.spec import KernelSpec
 from compiler.kernels.text import read
 
 MAX_CHARACTERS = 1_000_000

@@ -18,7 +18,7 @@ from safetensors.numpy import load, load_file
 from compiler.api import compile_training
 from compiler.errors import ModelError
 from compiler.graph import Array
-from compiler.kernels.spec import canonical
+from compiler.kernels.canonical import canonical
 from compiler.pipeline import walk
 from compiler.program.checkpoint_names import CheckpointNames
 from compiler.program.program import MemoryPlan, Program

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from compiler.graph import TensorType
 from compiler.kernels.access import Access, Affine
+from compiler.kernels.canonical import canonical
 from compiler.kernels.expressions import BINARY, UNARY, Binary, Const, Expr, Index, Ref, Select, Stat, Unary
-from compiler.kernels.spec import MapSpec, MatmulSpec, canonical
+from compiler.kernels.spec import MapSpec, MatmulSpec
 from compiler.kernels.text import read, show
 from tests.compiler.tuning.test_spec_text import example_kernels
 from tests.sample import some

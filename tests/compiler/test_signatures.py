@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from compiler.kernels.canonical import canonical
 from compiler.kernels.expressions import Binary, Const, Ref
-from compiler.kernels.spec import MapSpec, canonical, signature
+from compiler.kernels.spec import MapSpec, signature
 from tests.compiler.codegen.reference import identity
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from compiler.kernels.canonical import canonical
 from compiler.kernels.expressions import Binary, Ref
-from compiler.kernels.spec import ConvSpec, canonical
+from compiler.kernels.spec import ConvSpec
 from compiler.kernels.text import read, show
 from compiler.targets import load
 from tests.compiler.codegen.contractions import RELU6, Kind, check, check_sums, conv

@@ -16,6 +16,7 @@ import pytest
 from compiler.element_types import DType
 from compiler.graph import Array, TensorType
 from compiler.kernels.access import Access, axis, identity
+from compiler.kernels.canonical import canonical
 from compiler.kernels.expressions import Binary, Const, Expr, Ref, Stat, Unary
 from compiler.kernels.movement import ElementsSpec, ResampleSpec
 from compiler.kernels.spec import (
@@ -28,7 +29,6 @@ from compiler.kernels.spec import (
     PoolSpec,
     ReduceSpec,
     RowSpec,
-    canonical,
     signature,
 )
 from compiler.program.halves import holding, may_be_half

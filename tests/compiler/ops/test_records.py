@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.element_types import ELEMENT_TYPES
-from compiler.kernels.spec import canonical
+from compiler.kernels.canonical import canonical
 from compiler.ops import FAMILIES, OPERATORS
 from compiler.ops.record import Example, NotDifferentiable, Operator, View
 from tests.compiler.graph_interpreter import evaluate_graph

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from compiler.errors import TuningError
+from compiler.kernels.canonical import canonical
 from compiler.kernels.expressions import Ref
-from compiler.kernels.spec import KernelSpec, MapSpec, MatmulSpec, PoolSpec, canonical, signature
+from compiler.kernels.spec import KernelSpec, MapSpec, MatmulSpec, PoolSpec, signature
 from compiler.ops import OPERATORS
 from compiler.ops.record import View
 from compiler.program.program import KernelCall
