@@ -25,6 +25,8 @@ EMULATED_CLASS = "raspberry-pi-4"
 EMULATED_DEVICE = ("--runner", EMULATOR, "--class", EMULATED_CLASS)
 OPENCL_DEVICE = ("--engine", "opencl")
 HOST = "127.0.0.1"
+PROXIES = "FORWARDED_ALLOW_IPS"
+"""Environment variable of uvicorn: addresses of proxies whose `X-Forwarded-For` is believed."""
 ADMIN_TIMEOUT_S = 120.0
 PROBE_TIMEOUT_S = 120.0
 
@@ -109,6 +111,8 @@ def api(plan: FarmPlan) -> Part:
     command = [
         *python("uvicorn", "service.app:served", "--factory", "--host", HOST, "--port", str(plan.port)),
         *("--timeout-graceful-shutdown", "3", "--no-access-log"),
+        # Where no proxy is named, nobody is one: any program of this machine could say that it comes from elsewhere.
+        *(() if PROXIES in os.environ else ("--no-proxy-headers",)),
     ]
     return Part(
         "api",

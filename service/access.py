@@ -9,6 +9,7 @@ request must come from this origin by `Sec-Fetch-Site` or `Origin`.
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Annotated
@@ -24,6 +25,7 @@ from device_agents.wire.log_lines import note
 from service.audit.recording import CALLER
 from service.farm import Farm
 from service.keys.service import Principal, known_principal, principal_of_cookie, principal_of_key
+from service.lanes.watching import Bell
 from service.permissions import Rule, rule_of
 from service.problems import Forbidden, Unauthenticated
 from service.quotas.limits import limit_of
@@ -31,6 +33,8 @@ from service.quotas.rates import cost_of
 
 COOKIE = "pockfarm_session"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+RECHECK_S = 1.0
+"""An answer that is held open ends so soon after its caller's key was revoked."""
 
 
 class _Described(HTTPBearer):
@@ -143,6 +147,28 @@ def _check(principal: Principal, rule: Rule) -> None:
     if rule.is_farms and not principal.is_home:
         raise Forbidden("auth.farm", "this is for the farm's own organisation", where="Authorization",
                         hint="ask whoever runs the farm")  # fmt: skip
+
+
+async def check_admitted(request: Request, farm: Farm) -> None:
+    """Raises: Unauthenticated once the caller's key, dashboard session, person or organisation is good no more."""
+    token = bearer_token(request)
+    principal = known_principal(farm.database.memory, token) if token is not None else None
+    if principal is None and await run_in_threadpool(find_principal, request, farm) is None:
+        raise _stranger(request)
+
+
+async def stay_while_admitted(request: Request, farm: Farm, bell: Bell, seconds: float) -> None:
+    """Until the bell rings, or so long; looking each second whether the caller may still be here.
+
+    Raises: as `check_admitted`.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        left_s = until - time.monotonic()
+        has_rung = await bell.wait(min(left_s, RECHECK_S))
+        await check_admitted(request, farm)
+        if has_rung or left_s <= RECHECK_S:
+            return
 
 
 def held_open(request: Request, farm: Farm) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from service.access import held_open
+from service.access import held_open, stay_while_admitted
 from service.farm import Farm
 
 MAX_WAIT_S = 60.0
@@ -47,7 +47,7 @@ async def watch(request: Request, farm: Farm, subject: str, look: Look, *, wait_
             if not is_held:
                 waiting.enter_context(held_open(request, farm))
                 is_held = True
-            await bell.wait(min(pause_s(farm, subject), give_up_at - time.monotonic()))
+            await stay_while_admitted(request, farm, bell, min(pause_s(farm, subject), give_up_at - time.monotonic()))
 
 
 def _look(farm: Farm, look: Look) -> tuple[str, BaseModel]:

@@ -12,6 +12,8 @@ DIGITS, MOST_DIGITS = 3, 6
 """Of a time, and at most of its interval's ends."""
 LOSS_DIGITS = 4
 """Of a loss: losses differ late."""
+HUGE = 1e15
+"""From here on a figure is written with its power of ten."""
 LEAST_PLACES, MOST_PLACES = 2, 4
 """After the point of a ratio."""
 TIME_UNITS = (("s", 6), ("ms", 3), ("us", 0), ("ns", -3))
@@ -67,6 +69,8 @@ def rounded(value: float, digits: int = DIGITS) -> str:
     """A figure with so many digits in all: `1.94`, `37.2`, `77,400`, `0.0004213`."""
     if value == 0:
         return "0"
+    if abs(value) >= HUGE:
+        return f"{value:.{digits - 1}e}"
     places = places_of_digits(abs(value), digits)
     return f"{round(value, places):,.{max(0, places)}f}"
 

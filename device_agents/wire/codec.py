@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Hashable, Mapping
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Optional, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -27,6 +27,8 @@ LONG_TEXT = {"most_characters": 32 << 20}
 
 MAX_STRING_CHARACTERS = 1 << 20
 MAX_ITEMS = 1 << 20
+MOST_FLOAT32 = 3.5e38
+"""No number of a step's is larger: it computes in 32 bits."""
 MAX_DIGITS = 400
 """Of an integer: as many as the largest float has."""
 
@@ -37,6 +39,12 @@ class ProtocolError(ValueError):
     def __init__(self, where: str, message: str) -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.where = where
+
+
+def check_loss(where: str, loss: Optional[float]) -> None:
+    """That a step can have computed it. Raises: `ProtocolError`."""
+    is_possible = loss is None or -MOST_FLOAT32 <= loss <= MOST_FLOAT32
+    check(is_possible, where, "a number of 32 bits, or null where it is not finite")
 
 
 def check(holds: bool, where: str, wanted: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Optional
 
-from device_agents.wire.codec import check
+from device_agents.wire.codec import check, check_loss
 from device_agents.wire.report import MAX_COUNT, MAX_US, check_count, check_moment
 from device_agents.wire.settings import MAX_STEPS
 
@@ -57,6 +57,7 @@ class Event:
         check(self.step is None or 0 <= self.step <= MAX_STEPS, "step", f"0 to {MAX_STEPS:,}")
         check(self.step_us is None or 0 < self.step_us <= MAX_US, "step_us", f"more than 0, at most {MAX_US:g}")
         check_count("samples", self.samples)
+        check_loss("loss", self.loss)
         for name in ("accuracy", "fraction"):
             value = getattr(self, name)
             check(value is None or 0 <= value <= 1, name, "0 to 1")

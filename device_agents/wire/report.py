@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Optional
 
-from device_agents.wire.codec import SENT_IF_SET, check
+from device_agents.wire.codec import SENT_IF_SET, check, check_loss
 from device_agents.wire.comparison_report import LEAST_US, Comparison
 from device_agents.wire.own_data import OwnData
 from device_agents.wire.settings import MAX_STEPS, MAX_THREADS, Mode
@@ -167,6 +167,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check(1 <= self.samples <= MAX_COUNT, "samples", "at least 1")
+        check_loss("loss", self.loss)
         check(self.accuracy is None or 0 <= self.accuracy <= 1, "accuracy", "0 to 1")
 
 
@@ -301,6 +302,8 @@ class Report:
         for name in ("transfer_s", "run_s"):
             check(0 <= getattr(self, name) <= MAX_US * 1e-6, name, f"0 to {MAX_US * 1e-6:,.0f}")
         check(len(self.losses) <= MAX_STEPS, "losses", f"at most {MAX_STEPS:,}")
+        for loss in self.losses:
+            check_loss("losses", loss)
         if self.training is not None:
             check(self.mode == "train", "training", "absent but of mode train")
             check(self.training.steps == len(self.losses), "training.steps", f"{len(self.losses):,}, as many as losses")

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from device_agents.wire.codec import SENT_IF_SET, check
+from device_agents.wire.codec import SENT_IF_SET, check, check_loss
 from device_agents.wire.settings import MAX_STEPS
 
 TrainingOutcome = Literal["completed", "stopped_early", "diverged", "stopped"]
@@ -34,6 +34,7 @@ class Validation:
     def __post_init__(self) -> None:
         check(1 <= self.step <= MAX_STEPS, "step", f"1 to {MAX_STEPS:,}")
         check(1 <= self.samples <= MAX_SAMPLES, "samples", "at least 1")
+        check_loss("loss", self.loss)
         check(self.accuracy is None or 0 <= self.accuracy <= 1, "accuracy", "0 to 1")
 
 

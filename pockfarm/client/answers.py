@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from device_agents.wire.log_lines import visible
 from pockfarm.errors import NotFound, Refused, Unauthorized, Unreachable
 from pockfarm.values import Json, text
 
@@ -15,6 +16,7 @@ ATTEMPTS = 3
 RETRY_PAUSE_S = 1.0
 OTHER = "is this a farm's address? another server, or a proxy before the farm, answers there"
 BUSY = frozenset({429, 502, 503, 504})
+_is_for_a_terminal = False
 
 
 def silent(url: str, problem: Exception) -> str:
@@ -24,12 +26,31 @@ def silent(url: str, problem: Exception) -> str:
     return "is it up? `pockfarm doctor` looks for what is wrong"
 
 
+def for_a_terminal() -> None:
+    """From now on what a farm says holds nothing that a terminal would act on: escapes, marks of direction."""
+    global _is_for_a_terminal
+    _is_for_a_terminal = True
+
+
+def decoded(answer: httpx.Response) -> Any:
+    """The JSON of an answer, as whoever reads it may have it. Raises: ValueError."""
+    return _visible(answer.json()) if _is_for_a_terminal else answer.json()
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list):
+        return [_visible(item) for item in value]
+    return {name: _visible(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
 def checked(answer: httpx.Response) -> httpx.Response:
     """The answer, if it is no refusal. Raises: Unauthorized, NotFound, Refused."""
     if answer.is_success or answer.status_code == HTTPStatus.NOT_MODIFIED:
         return answer
     try:
-        body = answer.json()
+        body = decoded(answer)
     except ValueError:
         body = None
     problem: Json = body if isinstance(body, dict) else {}  # what stands before a farm may say anything
@@ -50,7 +71,7 @@ def checked(answer: httpx.Response) -> httpx.Response:
 def json_of(answer: httpx.Response) -> Json:
     """The object that it holds. Raises: Unreachable if it holds none: something else answers at the farm's address."""
     try:
-        body = answer.json()
+        body = decoded(answer)
     except ValueError:
         body = None
     if not isinstance(body, dict):

@@ -12,6 +12,7 @@ import pockfarm
 from device_agents.wire import MODES, RunSettings
 from device_agents.wire.disk import is_full
 from pockfarm.cited import cited
+from pockfarm.client import answers
 from pockfarm.client.wanted import target_named
 from pockfarm.commands.extras import ADAPTERS, DELTAS, TRAINED, load_fine_tuning
 from pockfarm.commands.filters import add_state_options
@@ -109,7 +110,8 @@ def connect(options: argparse.Namespace) -> Client:
 
 
 def farm_of(options: argparse.Namespace) -> Client:
-    """The farm alone."""
+    """The farm alone; what it says is for a terminal."""
+    answers.for_a_terminal()
     return pockfarm.Client(state=StateFolder(Path(options.state)) if options.state else None, profile=options.profile)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from service.devices import machines
 from service.farm import Farm
 from service.files import BINARY, file_response, store_body
 from service.garbage.collecting import remove_unneeded
+from service.holdings.keeping import removed_if_refused
 from service.identifiers import DIGEST
 from service.lanes.claim import Seeker
 from service.problems import Invalid, NotFound, Problem
@@ -131,11 +133,12 @@ async def lease(
 
 
 def _clock_of(request: Request) -> float | None:
-    """What time it is to the device; None if its agent does not say."""
+    """What time it is to the device; None if its agent does not say, not a number if what it says is none."""
+    told = request.headers.get(wire.CLOCK_HEADER)
     try:
-        return float(request.headers.get(wire.CLOCK_HEADER, ""))
+        return None if told is None else float(told)
     except ValueError:
-        return None
+        return math.nan
 
 
 def _note_condition(request: Request, farm: Farm, agent: Agent) -> None:
@@ -214,7 +217,7 @@ async def put_weights(lease_token: str, request: Request, farm: WholeFarmDep, ag
             return trained.most_bytes(session, agent, lease_token, digest)
 
     def act(stored: StoredFile) -> None:
-        with farm.database.transaction() as session:
+        with removed_if_refused(farm, stored), farm.database.transaction() as session:
             before = trained.take_weights(session, agent, lease_token, stored)
         if before is not None:
             remove_unneeded(farm.database, farm.storage, before)
@@ -250,9 +253,12 @@ async def put_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep,
             return recording.checkpoint_sender(session, agent, lease_token)
 
     def act(stored: StoredFile) -> None:
-        past = checkpoints.look_at(farm.storage, stored, expected)
-        with farm.database.transaction() as session:
-            recording.take_checkpoint(session, agent, lease_token, stored, past)
+        with removed_if_refused(farm, stored):
+            past = checkpoints.look_at(farm.storage, stored, expected)
+            with farm.database.transaction() as session:
+                unneeded = recording.take_checkpoint(session, farm.settings, agent, lease_token, stored, past)
+        if unneeded is not None:
+            remove_unneeded(farm.database, farm.storage, unneeded)
 
     expected = await run_in_threadpool(sender)
     most_bytes = min(expected.most_bytes, farm.settings.checkpoint_limit_bytes)

@@ -264,7 +264,7 @@ def authenticate(session: Session, token: str | None) -> Agent:
     query = select(DeviceCredential.device_id, DeviceCredential.session)
     row = session.execute(_with_credential(query, token)).one_or_none()
     if row is None:
-        raise _refused()
+        raise refused()
     return Agent(*row)
 
 
@@ -274,7 +274,7 @@ def present(session: Session, token: str | None) -> Present:
     query = select(Device, DeviceCredential.session, live.exists()).select_from(DeviceCredential)
     row = session.execute(_with_credential(query, token)).one_or_none()
     if row is None:
-        raise _refused()
+        raise refused()
     device, session_id, is_busy = row
     return Present(Agent(device.id, session_id), device, is_busy, Calendar.read(session), Offered.read(session))
 
@@ -286,6 +286,7 @@ def _with_credential(query: Select[*Columns], token: str | None) -> Select[*Colu
     return query.join(Device, Device.id == DeviceCredential.device_id).where(is_good, Device.state != "removed")
 
 
-def _refused() -> Unauthenticated:
+def refused() -> Unauthenticated:
+    """A credential that is not, or no longer, good."""
     return Unauthenticated("this credential is unknown, has expired or was revoked", code="agent.credential",
                            hint="renew it with a signed challenge")  # fmt: skip

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from device_agents.wire import Envelope, LeaseRequest
 from service import states
 from service.agents.assigning import assign
-from service.agents.enrolment import Agent, Present
+from service.agents.enrolment import Agent, Present, refused
 from service.database.models import Attempt, Device, Run
 from service.devices import blame, isolation
 from service.devices.sightings import ENOUGH_S
@@ -36,6 +36,8 @@ def seek(
     `clock`: what time it is to the device, in seconds since 1970; None if its agent does not say.
     """
     device = session.get_one(Device, agent.device_id)
+    if device.state == "removed":
+        raise refused()
     if agent.session != device.session or request.session != device.session:
         raise voided()
     attempts.lose_live(session, farm.settings, device, "the agent asked for other work")

@@ -46,14 +46,18 @@ from service.events import service as events
 from service.farm import Farm
 from service.identifiers import clean_text, digest_of, secret_hash
 from service.problems import Conflict, Invalid
+from service.quotas import limits as quotas
 from service.releases.offering import note_refusal
 from service.runs import attempts, checkpoints
 from service.runs.summary import summarise
+from service.settings import Settings
 from service.storage import StoredFile
 from service.tunings import service as tunings
 
 MAX_EVENTS_PER_ATTEMPT = 100_000
 """Later ones are counted and dropped: the report holds every loss anyway."""
+MAX_EVENT_BYTES_PER_ATTEMPT = 16 << 20
+"""Of their bodies as JSON: a character may take twelve bytes there."""
 MOST_STEPS = 1 << 30
 PHASES = ("download", "verify", "run", "upload")
 """Of an attempt, as heartbeats say them too; an event comes sooner than the next heartbeat."""
@@ -127,7 +131,7 @@ def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBa
         if event.sequence == attempt.next_sequence + len(taken):
             taken.append(event)
     room = max(0, MAX_EVENTS_PER_ATTEMPT + 1 - attempt.next_sequence)
-    events.add_many(session, run.id, [(event.at, event.kind, _event_body(event, attempt.n)) for event in taken[:room]])
+    _keep_events(session, run, attempt, taken[:room])
     attempt.next_sequence += len(taken)
     phases = [event.message for event in taken if event.kind == "phase" and event.message in PHASES]
     if phases and phases[-1] is not None:
@@ -137,6 +141,21 @@ def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBa
     if steps and max(steps) > run.steps_done:
         run.steps_done = min(max(steps), MOST_STEPS)
     return EventsResponse(attempt.next_sequence)
+
+
+def _keep_events(session: Session, run: Run, attempt: Attempt, batch: list[Event]) -> None:
+    """Those that there is room for; that the others are dropped is said once."""
+    rows = []
+    for event in batch:
+        if attempt.event_bytes > MAX_EVENT_BYTES_PER_ATTEMPT:
+            break
+        body = _event_body(event, attempt.n)
+        attempt.event_bytes += len(json.dumps(body))
+        is_over = attempt.event_bytes > MAX_EVENT_BYTES_PER_ATTEMPT
+        message = f"events of this attempt take more than {MAX_EVENT_BYTES_PER_ATTEMPT:,} bytes: no more are kept"
+        rows.append((event.at, "log", {"message": message, "attempt": attempt.n}) if is_over
+                    else (event.at, event.kind, body))  # fmt: skip
+    events.add_many(session, run.id, rows)
 
 
 def _event_body(event: Event, attempt: int) -> dict[str, Any]:
@@ -161,12 +180,21 @@ def checkpoint_sender(session: Session, agent: Agent, lease_token: str) -> check
     return checkpoints.sender_of(run, attempt, session.get_one(Bundle, run.bundle_digest))
 
 
-def take_checkpoint(session: Session, agent: Agent, lease_token: str, stored: StoredFile, past: Past) -> None:
-    """Note where the attempt stands, for one that may have to go on. Raises: Conflict."""
+def take_checkpoint(
+    session: Session, settings: Settings, agent: Agent, lease_token: str, stored: StoredFile, past: Past
+) -> str | None:
+    """Note where the attempt stands, for one that may have to go on. Returns the digest of what nobody goes on from
+    any more: this one if the run has a later one, else the one before. Raises: Conflict, Forbidden (no room)."""
     attempt = live_attempt(session, agent, lease_token)
     run = _run_of(session, attempt)
-    if checkpoints.take(session, run, attempt, stored, past):
+    quotas.check_room(session, settings, more_bytes=stored.size_bytes, organisation_id=run.organisation_id,
+                      is_held=lambda: False)  # fmt: skip
+    before = checkpoints.of_run_if_any(session, run)
+    is_later = checkpoints.take(session, run, attempt, stored, past)
+    if is_later:
         events.add(session, run.id, "log", message=f"checkpoint after step {past.step:,}", attempt=attempt.n)
+    unneeded = before if is_later else stored.digest
+    return unneeded if unneeded != checkpoints.of_run_if_any(session, run) else None
 
 
 def take_report(

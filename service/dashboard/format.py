@@ -25,7 +25,7 @@ def number(value: float | int | None, digits: int = 0) -> str:
     """`12,345.68`: fixed decimals and thousands separators, so that a column lines up."""
     if value is None:
         return ABSENT
-    return true_minus(f"{value:,.{digits}f}")
+    return true_minus(f"{value:,.{digits}f}" if abs(value) < figures.HUGE else f"{value:.3e}")
 
 
 def rounded(value: float | None, digits: int = DIGITS) -> str:
@@ -53,6 +53,8 @@ def significant(value: float, digits: int = 3) -> str:
     if value == 0:
         return "0"
     magnitude = abs(value)
+    if magnitude >= figures.HUGE:
+        return true_minus(f"{value:.{digits - 1}e}")
     if magnitude >= 10 ** (digits - 1):
         return true_minus(f"{value:,.0f}")
     return true_minus(f"{value:.0e}" if magnitude < 1e-4 else f"{value:.{digits}g}")

@@ -137,9 +137,9 @@ def end_quarantine(session: Session, device: Device, reason: str) -> None:
 
 def clock_decides(device: Device, said: float | None) -> bool:
     """Whether what the device's clock says may change anything for it."""
-    if said is None or not math.isfinite(said):
+    if said is None:
         return False
-    is_off = abs(said - time.time()) > CLOCK_SKEW_S
+    is_off = not math.isfinite(said) or abs(said - time.time()) > CLOCK_SKEW_S
     return device.state == "active" if is_off else device.quarantined_for == BY_CLOCK
 
 
@@ -152,10 +152,11 @@ def judge_clock(session: Session, device: Device, said: float | None) -> None:
         return
     off_s = said - time.time()
     hold_alone(session, device.id)  # an operator may have decided something since it was read
-    if abs(off_s) > CLOCK_SKEW_S:
+    if not abs(off_s) <= CLOCK_SKEW_S:
         if device.state == "active":
             side = "ahead of" if off_s > 0 else "behind"
-            reason = f"its clock is {abs(off_s):,.0f} s {side} the farm's; set it (NTP): then work comes again"
+            is_far = f"is {abs(off_s):,.0f} s {side} the farm's" if math.isfinite(off_s) else f"says {said}, no time"
+            reason = f"its clock {is_far}; set it (NTP): then work comes again"
             _quarantine(session, device, reason, BY_CLOCK)
     elif device.state == "quarantined" and device.quarantined_for == BY_CLOCK:
         end_quarantine(session, device, "its clock is right again")

@@ -74,6 +74,7 @@ def set_state(session: Session, device_id: str, state: str, reason: str) -> Devi
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
     states.move(session, device, EVENTS[state], message=reason)
     device.state_reason, device.quarantined_for = clean_text(reason, 1000), ""
+    call_device(session, device.id)
     if state == "active":
         device.released_at = time.time()
         forget_strikes(session, device)

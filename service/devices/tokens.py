@@ -10,9 +10,9 @@ from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import DeviceDescription
-from service.database.models import HOME, Device, EnrolmentToken, EnrolmentUse
+from service.database.models import HOME, Device, EnrolmentToken, EnrolmentUse, Organisation
 from service.database.paging import newest_first
-from service.database.scope import organisation_of
+from service.database.scope import EVERYONES, organisation_of
 from service.devices.known_classes import check_asked, check_said
 from service.devices.renaming import check_free
 from service.devices.schemas import EnrolmentTokenCreate
@@ -65,7 +65,7 @@ def admit(session: Session, secret: str, description: DeviceDescription) -> Enro
     token = session.scalar(
         select(EnrolmentToken).where(EnrolmentToken.token_hash == secret_hash(secret)).with_for_update()
     )
-    if token is None or token.expires_at < time.time():
+    if token is None or token.expires_at < time.time() or _is_closed(session, token.organisation_id):
         raise Forbidden("enrol.token", "this enrolment token is unknown or has expired", hint=HINT)
     if token.revoked_at is not None:
         raise Forbidden("enrol.token", "this enrolment token was revoked", hint=HINT)
@@ -82,6 +82,11 @@ def admit(session: Session, secret: str, description: DeviceDescription) -> Enro
         )
     check_targets(token.targets, description, code="enrol.targets", hint=WIDER)
     return token
+
+
+def _is_closed(session: Session, organisation_id: str) -> bool:
+    closed = select(Organisation.id).where(Organisation.id == organisation_id, Organisation.closed_at.is_not(None))
+    return session.scalar(closed, execution_options=dict(EVERYONES)) is not None
 
 
 def check_targets(bound: Sequence[str] | None, description: DeviceDescription, *, code: str, hint: str) -> None:

@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from service.access import held_open
+from service.access import check_admitted, held_open, stay_while_admitted
 from service.database.models import Event
 from service.events import service
 from service.farm import Farm
 from service.long_poll import pause_s
-from service.problems import Gone, Invalid
+from service.problems import Gone, Invalid, Unauthenticated
 from service.schemas import EventView, utc_text
 
 KEEP_ALIVE_S = 15.0
@@ -108,10 +108,22 @@ async def _stream(
 ) -> AsyncIterator[str]:  # fmt: skip
     """`over` and `events`: what the first look found."""
     yield "retry: 2000\n\n"
+    try:
+        async for text in _while_admitted(request, farm, reader, is_over, over, events):
+            yield text
+    except Unauthenticated as problem:
+        yield f"event: refused\ndata: {json.dumps({'code': problem.code, 'detail': problem.detail})}\n\n"
+
+
+async def _while_admitted(
+    request: Request, farm: Farm, reader: service.Reader, is_over: IsOver, over: bool, events: Numbered
+) -> AsyncIterator[str]:  # fmt: skip
+    """Raises: Unauthenticated."""
     spoke_at, has_waited = time.monotonic(), False
     with farm.dispatcher.watchers.held(reader.subject) as bell:
         while not await request.is_disconnected():
             if events:
+                await check_admitted(request, farm)
                 spoke_at = time.monotonic()
                 yield "".join(_message(number, event) for number, event in events)
             elif over:
@@ -121,6 +133,6 @@ async def _stream(
                 spoke_at = time.monotonic()
                 yield ": still here\n\n"
             elif has_waited:
-                await bell.wait(pause_s(farm, reader.subject))
+                await stay_while_admitted(request, farm, bell, pause_s(farm, reader.subject))
             has_waited = True  # what happened between the first look and the bell is looked for at once
             over, events = await run_in_threadpool(_look, farm, reader, is_over)

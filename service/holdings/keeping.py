@@ -11,7 +11,7 @@ from service.farm import Farm
 from service.files import store_upload
 from service.garbage.collecting import remove_unneeded
 from service.holdings import service as holdings
-from service.problems import Forbidden
+from service.problems import Forbidden, Problem
 from service.storage import StoredFile
 from service.storage.files import digest_of
 from service.storage.store import CHUNK_BYTES
@@ -46,9 +46,9 @@ def _check_room(farm: Farm, stream: BinaryIO, size_bytes: int) -> None:
 
 @contextmanager
 def removed_if_refused(farm: Farm, stored: StoredFile) -> Iterator[None]:
-    """If the block is refused for want of room, what was stored for it goes, unless something else refers to it."""
+    """If the block refuses the file, what was stored for it goes, unless something else refers to it."""
     try:
         yield
-    except Forbidden:
+    except Problem:
         remove_unneeded(farm.database, farm.storage, stored.digest)
         raise

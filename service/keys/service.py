@@ -125,14 +125,15 @@ def create_link(session: Session, *, key_id: str, lifetime_s: float) -> tuple[st
 
 
 def open_link(session: Session, token: str, *, lifetime_s: float, address: str) -> str | None:
-    """Use up a one-time token: the secret of a new dashboard session, or None if it is unknown, used or expired."""
+    """Use up a one-time token: the secret of a new dashboard session, or None if it is unknown, used or expired, or its
+    key is good no more."""
     now = time.time()
     is_fresh = (DashboardLink.used_at.is_(None)) & (DashboardLink.expires_at > now)
     used = session.execute(
         update(DashboardLink).where(DashboardLink.token_hash == secret_hash(token), is_fresh).values(used_at=now)
         .returning(DashboardLink.api_key_id)
     ).scalar_one_or_none()  # fmt: skip
-    if used is None:
+    if used is None or session.execute(_keys().where(ApiKey.id == used)).first() is None:
         return None
     secret = new_secret()
     session.add(DashboardSession(token_hash=secret_hash(secret), api_key_id=used, expires_at=now + lifetime_s))

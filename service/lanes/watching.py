@@ -20,13 +20,14 @@ class Bell:
         """The subject has changed."""
         self._rung.set()
 
-    async def wait(self, seconds: float) -> None:
-        """Until it has rung since the last time, or so long."""
+    async def wait(self, seconds: float) -> bool:
+        """Until it has rung since the last time, or so long. Returns whether it has."""
         try:
             await asyncio.wait_for(self._rung.wait(), max(0.0, seconds))
         except TimeoutError:
-            return
+            return False
         self._rung.clear()
+        return True
 
 
 class Watchers:

@@ -21,6 +21,7 @@ from service.database.models import (
     OPEN_RUN_STATES,
     ApiKey,
     Attempt,
+    Checkpoint,
     Device,
     Holding,
     Job,
@@ -76,10 +77,12 @@ def running_attempts(session: Session, organisation_id: str) -> float:
 
 
 def _storage_bytes(session: Session, organisation_id: str) -> float:
-    """Files that it holds, each once, and what its open uploads have promised."""
+    """Files that it holds, each once, checkpoints of its runs, and what its open uploads have promised."""
     held = (Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None))
     each = select(func.max(Holding.size_bytes).label("size_bytes")).where(*held).group_by(Holding.digest).subquery()
+    of_its_runs = select(func.sum(Checkpoint.size_bytes)).join(Run, Run.id == Checkpoint.run_id)
     queries = (select(func.sum(each.c.size_bytes)),
+               of_its_runs.where(Run.organisation_id == organisation_id),
                select(func.sum(Upload.size_bytes)).where(*_are_open(organisation_id)))  # fmt: skip
     return sum(float(session.scalar(query, execution_options=dict(EVERYONES)) or 0) for query in queries)
 

@@ -116,6 +116,11 @@ def most_state_bytes(bundle: Bundle) -> int:
     return most_checkpoint_bytes(weights_bytes if isinstance(weights_bytes, int) else bundle.size_bytes)
 
 
+def of_run_if_any(session: Session, run: Run) -> str | None:
+    """The digest of the run's checkpoint."""
+    return session.scalar(select(Checkpoint.digest).where(Checkpoint.run_id == run.id))
+
+
 def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:
     """What a stored checkpoint says of the steps before it.
 

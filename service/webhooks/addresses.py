@@ -21,6 +21,10 @@ MAX_URL = 1000
 _CARRIERS = tuple(ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::/96"))
 """IPv6 networks whose addresses lead to an IPv4 address that they hold, on whatever machine."""
 
+_LOCAL = tuple(ipaddress.IPv6Network(text) for text in ("fec0::/10", "5f00::/16", "3fff::/20"))
+"""IPv6 networks that the open internet does not have, and that `is_global` does not know as such: site-local
+addresses (RFC 3879), segment identifiers (RFC 9602), documentation (RFC 9637)."""
+
 
 class Refused(Exception):
     """The farm does not send there. The message is for the webhook's owner."""
@@ -69,8 +73,8 @@ def check_address(address: IpAddress, allowed: Sequence[Network]) -> None:
         address = address.ipv4_mapped
     if any(address.version == network.version and address in network for network in allowed):
         return
-    is_carrier = address.version == 6 and any(address in network for network in _CARRIERS)
-    if is_carrier or not address.is_global or address.is_multicast or address.is_reserved or address.is_unspecified:
+    is_other = address.version == 6 and any(address in network for network in (*_CARRIERS, *_LOCAL))
+    if is_other or not address.is_global or address.is_multicast or address.is_reserved or address.is_unspecified:
         raise Refused(f"{address} is no address of the open internet")
 
 

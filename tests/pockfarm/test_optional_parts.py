@@ -77,6 +77,15 @@ def test_the_emulated_board_and_opencl_are_the_optional_parts(state: StateFolder
     assert optional == ["agent-emulated", "agent-opencl"]
 
 
+def test_no_client_says_where_it_comes_from_unless_a_proxy_is_named(
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    assert "--no-proxy-headers" in parts.api(FarmPlan(state, 1)).command()
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.0.0.7")
+    assert "--no-proxy-headers" not in parts.api(FarmPlan(state, 1)).command()
+
+
 def test_a_working_emulator_and_driver_are_used_not_looked_for() -> None:
     assert why_no_device(EMULATED_DEVICE) == ""
     assert why_no_device(OPENCL_DEVICE) == ""

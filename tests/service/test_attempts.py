@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from device_agents import wire as p
-from service.database.models import Attempt, Device, Run
+from service.agents import recording
+from service.database.models import Attempt, Device, Event, Run
 from service.identifiers import digest_of
 from tests.service.board import leased
 from tests.service.farms import TestFarm, expire_lease
@@ -273,3 +275,20 @@ def test_run_nobody_takes_expires(farm: TestFarm) -> None:
     farm.sweep()
     shown = farm.show(run["id"])
     assert (shown["state"], shown["ending"]["code"]) == ("expired", "device.none")
+
+
+def test_events_of_an_attempt_are_limited_in_bytes(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_EVENT_BYTES_PER_ATTEMPT", 100_000)
+    run = farm.run(bundle=farm.bundle())
+    board = farm.board()
+    work = leased(board)
+    for number in range(8):
+        batch = [p.Event(number * 5 + k + 1, 1.0, "log", message="\U0001f600" * 4000) for k in range(5)]
+        answer = board.send_events(work, *batch)
+        assert (answer.status_code, answer.json()["next_sequence"]) == (200, number * 5 + 6)
+    with farm.farm.database.read() as session:
+        bodies = session.scalars(select(Event.body).where(Event.subject == run["id"])).all()
+    assert sum(len(json.dumps(body)) for body in bodies) < 110_000
+    assert [body["message"] for body in bodies if "no more are kept" in body.get("message", "")] == [
+        "events of this attempt take more than 100,000 bytes: no more are kept"
+    ]

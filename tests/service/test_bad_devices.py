@@ -304,3 +304,16 @@ def test_a_right_clock_does_not_end_another_quarantine(farm: TestFarm) -> None:
     board.clock_off_s = 0.0
     assert board.lease() is None
     assert shown_device(farm, board)["state_reason"] == "smoke"
+
+
+@pytest.mark.parametrize("off_s", [float("nan"), float("inf"), float("-inf")])
+def test_a_clock_that_tells_no_time_is_a_wrong_one(farm: TestFarm, off_s: float) -> None:
+    board = farm.board()
+    farm.run(bundle=farm.bundle())
+    board.clock_off_s = off_s
+    assert board.lease() is None
+    shown = farm.http.get(f"/devices/{board.device_id}").json()
+    assert shown["state"] == "quarantined"
+    assert shown["state_reason"].startswith("its clock says ")
+    board.clock_off_s = 0.0
+    assert board.lease() is not None

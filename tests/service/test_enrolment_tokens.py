@@ -135,3 +135,12 @@ def test_tokens_are_operators_business(small_farm: TestFarm) -> None:
     for method, path in (("GET", ""), ("POST", ""), ("GET", f"/{token['id']}"), ("DELETE", f"/{token['id']}")):
         answer = small_farm.anonymous.request(method, f"/devices/enrolment-tokens{path}", headers=user, content=b"{}")
         assert answer.status_code == 403
+
+
+def test_a_closed_organisations_tokens_let_nobody_in(farm: TestFarm) -> None:
+    acme = farm.tenant("acme")
+    token = make(acme)
+    organisation = next(one for one in farm.http.get("/organisations").json() if one["name"] == "acme")
+    assert farm.http.post(f"/organisations/{organisation['id']}/close", json={}).is_success
+    answer = Board(farm.anonymous).try_enrol(token["token"])
+    assert (answer.status_code, answer.json()["code"]) == (403, "enrol.token")

@@ -43,3 +43,25 @@ def test_no_more_are_held_open_than_an_organisation_may(farm: TestFarm) -> None:
     assert "event: end" in answers[1].text
     assert "event: end" in acme.http.get(f"{path}/events").text
     until(lambda: not farm.farm.held_answers)
+
+
+def test_what_is_held_open_ends_when_its_key_is_revoked(farm: TestFarm, loopback: None) -> None:
+    """A stream of a run that goes on, and a long poll."""
+    acme = farm.tenant("acme")
+    run = acme.run(bundle=acme.bundle())["id"]
+    key = acme.http.post("/keys", json={"name": "leaver"}).json()
+    leaver = {"Authorization": f"Bearer {key['secret']}"}
+    tag = {"If-None-Match": acme.http.get(f"/runs/{run}").headers["etag"]}
+    watchers = farm.farm.dispatcher.watchers
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            stream = threads.submit(acme.anonymous.get, f"/runs/{run}/events", headers=leaver)
+            poll = threads.submit(acme.anonymous.get, f"/runs/{run}?wait=60", headers={**tag, **leaver})
+            until(lambda: len(watchers) == 2)
+            assert acme.http.delete(f"/keys/{key['id']}").status_code == 200
+            answers = [stream.result(timeout=HANG_S), poll.result(timeout=HANG_S)]
+        finally:
+            acme.http.post(f"/runs/{run}/cancel")
+    assert answers[0].text.rstrip().splitlines()[-2:][0] == "event: refused"
+    assert "was revoked" in answers[0].text
+    assert (answers[1].status_code, answers[1].json()["code"]) == (401, "auth.invalid")

@@ -235,3 +235,27 @@ def test_a_cancelled_run_keeps_none(farm: TestFarm) -> None:
     assert len(rows(farm)) == 1
     assert farm.http.post(f"/runs/{run['id']}/cancel").status_code == 202
     assert rows(farm) == []
+
+
+def stored(farm: TestFarm) -> set[str]:
+    return {digest for digest, _, _ in farm.farm.storage.stored()}
+
+
+def test_what_is_refused_or_replaced_takes_no_room(farm: TestFarm) -> None:
+    run = farm.run(**asked(farm))
+    board = farm.board()
+    work = leased(board)
+    before = stored(farm)
+    assert put(board, work, b"no checkpoint").status_code == 422
+    assert put(board, work, whole(past_of(board, work, STEPS))).status_code == 422
+    assert stored(farm) == before, "what was refused is gone"
+    send(board, work, 3)
+    newest = send(board, work, 5)
+    send(board, work, 4)
+    assert stored(farm) - before == {f"sha256:{hashlib.sha256(newest).hexdigest()}"}, "the run's own is there, alone"
+    expire_lease(farm, run["id"])
+    again = leased(farm.board(name="second"))
+    assert put(board, work, whole(past_of(board, work, 6))).status_code == 409
+    weights = board.put_weights(work, b"late", f"sha256:{hashlib.sha256(b'late').hexdigest()}")
+    assert (weights.status_code, again.attempt) == (409, 2)
+    assert stored(farm) - before == {f"sha256:{hashlib.sha256(newest).hexdigest()}"}

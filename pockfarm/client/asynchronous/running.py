@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
-from pockfarm.client.answers import json_of
+from pockfarm.client.answers import decoded, json_of
 from pockfarm.client.asynchronous import uploads
 from pockfarm.client.asynchronous.compiling import AsyncCompiling
 from pockfarm.client.asynchronous.transport import UPLOAD_TIMEOUT, failure
@@ -112,7 +112,7 @@ class AsyncRunning(AsyncCompiling):
         """The events of a run or a job until now (`id`, `kind`, `at`, `body`), those after an id."""
         path = f"{path_of(run_or_job_id)}/events"
         # An answer holds so many of them, so that there may be more.
-        while events := (await self._send("GET", path, query={"after": after})).json():
+        while events := decoded(await self._send("GET", path, query={"after": after})):
             for event in events:
                 yield event
                 after = event["id"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from pockfarm.client.answers import json_of
+from pockfarm.client.answers import decoded, json_of
 from pockfarm.values import Json, parts
 
 
@@ -24,7 +24,7 @@ class AsyncTenants(ABC):
         """The farm's answer to a request, which is no refusal."""
 
     async def _list(self, path: str) -> list[Json]:
-        return list(parts({"items": (await self._send("GET", path)).json()}, "items"))
+        return list(parts({"items": decoded(await self._send("GET", path))}, "items"))
 
     async def organisation(self) -> Json:
         """One's own organisation, with its quotas and what it uses of them."""

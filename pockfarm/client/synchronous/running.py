@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.wire import ProtocolError, RunSettings, settings_of, to_json
-from pockfarm.client.answers import json_of
+from pockfarm.client.answers import decoded, json_of
 from pockfarm.client.data_sets import Data, npz_of
 from pockfarm.client.synchronous import uploads
 from pockfarm.client.synchronous.compiling import Compiling
@@ -113,7 +113,7 @@ class Running(Compiling):
         """The events of a run or a job until now (`id`, `kind`, `at`, `body`), those after an id."""
         path = f"{path_of(run_or_job_id)}/events"
         # An answer holds so many of them, so that there may be more.
-        while events := (self._send("GET", path, query={"after": after})).json():
+        while events := decoded(self._send("GET", path, query={"after": after})):
             for event in events:
                 yield event
                 after = event["id"]

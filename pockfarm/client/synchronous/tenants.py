@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from pockfarm.client.answers import json_of
+from pockfarm.client.answers import decoded, json_of
 from pockfarm.values import Json, parts
 
 
@@ -25,7 +25,7 @@ class Tenants(ABC):
         """The farm's answer to a request, which is no refusal."""
 
     def _list(self, path: str) -> list[Json]:
-        return list(parts({"items": (self._send("GET", path)).json()}, "items"))
+        return list(parts({"items": decoded(self._send("GET", path))}, "items"))
 
     def organisation(self) -> Json:
         """One's own organisation, with its quotas and what it uses of them."""

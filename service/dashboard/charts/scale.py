@@ -11,6 +11,8 @@ from markupsafe import Markup
 from service.dashboard import format as fmt
 from service.dashboard.charts import svg
 
+MOST_DRAWN = 1e300
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -22,7 +24,8 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+        share = (_drawable(value) - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
 
     def ticks(self, count: int = 5) -> tuple[float, ...]:
         """About `count` round values within the range."""
@@ -32,9 +35,14 @@ class Scale:
         return tuple(round(i * step, 12) for i in range(first, last + 1))
 
 
+def _drawable(value: float) -> float:
+    """What is stored may be anything; differences of what is drawn are finite."""
+    return max(-MOST_DRAWN, min(MOST_DRAWN, value))
+
+
 def nice_scale(values: Sequence[float], start: float, end: float, *, from_zero: bool = False, count: int = 5) -> Scale:
     """A scale whose ends are round numbers around the values; a single value gets room on both sides."""
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    low, high = (_drawable(min(values)), _drawable(max(values))) if values else (0.0, 1.0)
     if from_zero:
         low = min(low, 0.0)
     if high - low <= max(abs(high), 1.0) * 1e-9:
