@@ -31,6 +31,7 @@ MOST_FLOAT32 = 3.5e38
 """No number of a step's is larger: it computes in 32 bits."""
 MAX_DIGITS = 400
 """Of an integer: as many as the largest float has."""
+_FLOATS = (float, Optional[float])
 
 
 class ProtocolError(ValueError):
@@ -180,6 +181,8 @@ def _decode_items(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
         raise ProtocolError(where, f"expected an array, got {_name(value)}")
     if len(value) > MAX_ITEMS:
         raise ProtocolError(where, f"{len(value)} items, the limit is {MAX_ITEMS}")
+    if hint in _FLOATS and set(map(type, value)) <= {float} and all(map(math.isfinite, value)):
+        return tuple(value)  # losses and times: a report has hundreds of thousands
     return tuple(_decode(hint, item, f"{where}[{index}]") for index, item in enumerate(value))
 
 
