@@ -69,9 +69,9 @@ def without_played_times(report: Json) -> Json:
     if text(report, "measurement_class") in REAL_CLASSES:
         return report
     withheld = ("measurement", "kernels", "energy", "tuning", "comparison", "sustained")
-    told = {name: value for name, value in report.items() if name not in withheld}
+    results = {name: value for name, value in report.items() if name not in withheld}
     planned = {name: value for name, value in part(report, "memory").items() if not name.endswith("peak_rss_bytes")}
-    return {**told, "memory": planned}
+    return {**results, "memory": planned}
 
 
 def first_and_last(report: Json) -> tuple[float | None, float | None]:

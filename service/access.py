@@ -164,10 +164,10 @@ async def stay_while_admitted(request: Request, farm: Farm, bell: Bell, seconds:
     """
     until = time.monotonic() + seconds
     while True:
-        left_s = until - time.monotonic()
-        has_rung = await bell.wait(min(left_s, RECHECK_S))
+        remaining_s = until - time.monotonic()
+        has_rung = await bell.wait(min(remaining_s, RECHECK_S))
         await check_admitted(request, farm)
-        if has_rung or left_s <= RECHECK_S:
+        if has_rung or remaining_s <= RECHECK_S:
             return
 
 

@@ -17,15 +17,15 @@ def _canonical(value: object, texts: dict[int, str]) -> str:
         return "(" + ",".join(map(_canonical, value, repeat(texts))) + ")"
     if isinstance(value, float):
         return value.hex()
-    held = _fields_of(type(value))
-    if held is None:
+    declared = _fields_of(type(value))
+    if declared is None:
         return repr(value)
     if id(value) in texts:
         return texts[id(value)]
     body = []
-    for name, unsaid in held:
+    for name, default in declared:
         item = getattr(value, name)
-        if item != unsaid:
+        if item != default:
             body.append(f"{name}={_canonical(item, texts)}")
     texts[id(value)] = f"{type(value).__name__}({','.join(body)})"
     return texts[id(value)]

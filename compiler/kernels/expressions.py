@@ -119,22 +119,22 @@ def substitute(expr: Expr, replace: Callable[[Expr], Expr]) -> Expr:
     return _substituted(expr, replace, {})
 
 
-def _substituted(expr: Expr, replace: Callable[[Expr], Expr], done: dict[int, Expr]) -> Expr:
-    known = done.get(id(expr))
-    if known is not None:
-        return known
-    made: Expr
+def _substituted(expr: Expr, replace: Callable[[Expr], Expr], results: dict[int, Expr]) -> Expr:
+    earlier = results.get(id(expr))
+    if earlier is not None:
+        return earlier
+    result: Expr
     if isinstance(expr, Binary):
-        made = Binary(expr.op, _substituted(expr.x, replace, done), _substituted(expr.y, replace, done))
+        result = Binary(expr.op, _substituted(expr.x, replace, results), _substituted(expr.y, replace, results))
     elif isinstance(expr, Unary):
-        made = Unary(expr.op, _substituted(expr.x, replace, done))
+        result = Unary(expr.op, _substituted(expr.x, replace, results))
     elif isinstance(expr, Select):
-        cond, then, other = (_substituted(part, replace, done) for part in (expr.cond, expr.then, expr.other))
-        made = Select(cond, then, other)
+        cond, then, other = (_substituted(part, replace, results) for part in (expr.cond, expr.then, expr.other))
+        result = Select(cond, then, other)
     else:
-        made = replace(expr)
-    done[id(expr)] = made
-    return made
+        result = replace(expr)
+    results[id(expr)] = result
+    return result
 
 
 def size(expr: Expr) -> int:
@@ -143,13 +143,13 @@ def size(expr: Expr) -> int:
 
 
 def _size(expr: Expr, sizes: dict[int, int]) -> int:
-    known = sizes.get(id(expr))
-    if known is None:
-        known = 1
+    nodes = sizes.get(id(expr))
+    if nodes is None:
+        nodes = 1
         for part in parts_of(expr):
-            known += _size(part, sizes)
-        sizes[id(expr)] = known
-    return known
+            nodes += _size(part, sizes)
+        sizes[id(expr)] = nodes
+    return nodes
 
 
 def substitute_refs(expr: Expr, table: Callable[[int], Expr]) -> Expr:
@@ -159,11 +159,11 @@ def substitute_refs(expr: Expr, table: Callable[[int], Expr]) -> Expr:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """Every node of the expression."""
-    left = [expr]
-    while left:
-        part = left.pop()
+    stack = [expr]
+    while stack:
+        part = stack.pop()
         yield part
-        left += reversed(parts_of(part))
+        stack += reversed(parts_of(part))
 
 
 def work(expr: Expr) -> int:

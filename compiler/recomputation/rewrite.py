@@ -55,16 +55,16 @@ class _Repeater:
     def repeats_for(self, call: KernelCall) -> list[KernelCall]:
         """Calls to repeat before `call`, makers first; none twice."""
         repeats: list[KernelCall] = []
-        left = [*reversed(self._makers_of(call))]
+        stack = [*reversed(self._makers_of(call))]
         begun: set[int] = set()
-        while left:
-            position = left[-1]
+        while stack:
+            position = stack[-1]
             source = self.program.calls[position]
             if position not in begun and position not in self.done:
                 begun.add(position)
-                left += reversed(self._makers_of(source))
+                stack += reversed(self._makers_of(source))
                 continue
-            left.pop()
+            stack.pop()
             if position not in self.done:
                 self.done.add(position)
                 outputs = tuple(map(self._again, source.outputs))

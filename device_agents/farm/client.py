@@ -108,9 +108,9 @@ class FarmClient:
             answer = self._post(wire.ENROL_PATH, request, EnrolResponse)
         except (Refused, Unauthorized, Stale) as error:
             kind = NameTaken if error.code == "device.name-taken" else EnrolmentRefused
-            mine, hint = self.description, "" if error.code else "; make a new enrolment token on the farm"
-            message = f"the farm did not enrol {mine.name} (class {mine.device_class}): {error.reason}{hint}"
-            raise kind(message) from None
+            description, hint = self.description, "" if error.code else "; make a new enrolment token on the farm"
+            device = f"{description.name} (class {description.device_class})"
+            raise kind(f"the farm did not enrol {device}: {error.reason}{hint}") from None
         offered = answer.credential
         keys = {key.key_id: key.public_key for key in offered.server_keys}
         root = offered.root.public_key if offered.root else None

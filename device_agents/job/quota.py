@@ -56,8 +56,10 @@ class Throttling:
         """Why the figures of a job that ran for `run_s` do not count; empty if they do."""
         if self.seconds is None or self.seconds <= MOST_THROTTLED * run_s:
             return ""
-        return (f"a processor quota of {self.cores:g} cores throttled the job: processors were kept from it for "
-                f"{self.seconds:.1f} s, summed over them, in {run_s:.1f} s")  # fmt: skip
+        return (
+            f"a processor quota of {self.cores:g} cores throttled the job: processors were kept from it for "
+            f"{self.seconds:.1f} s, summed over them, in {run_s:.1f} s"
+        )
 
 
 class QuotaWatch:

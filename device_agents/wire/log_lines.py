@@ -196,7 +196,7 @@ def _write(stream: TextIO, line: bytes) -> None:
 
 def configure(
     part: str, *, level: str = "", form: str = "", default_form: str = "auto", stream: TextIO | None = None
-) -> None:  # fmt: skip
+) -> None:
     """Send every log line of this process to `stream` (the standard error), in place of what was set up before.
 
     `level` and `form` are else what the environment says, else `info` and `default_form`. Raises: ValueError for

@@ -318,5 +318,6 @@ def without_played_times(report: Report) -> Report:
     if report.measurement_class in REAL_CLASSES:
         return report
     memory = replace(report.memory, peak_rss_bytes=None)  # the emulator's own memory would be counted
-    return replace(report, measurement=None, kernels=(), energy=None, tuning=None, comparison=None, sustained=None,
-                   memory=memory)  # fmt: skip
+    return replace(
+        report, measurement=None, kernels=(), energy=None, tuning=None, comparison=None, sustained=None, memory=memory
+    )

@@ -79,15 +79,15 @@ def _action(
 def _devices(options: argparse.Namespace) -> int:
     chosen = chosen_filters(options, "device_class", "measurement_class")
     health = chosen["state"] if chosen["state"] in HEALTHS else None
-    asked = {**chosen, "state": "active", "limit": None} if health else {**chosen, "limit": options.limit}
+    filters = {**chosen, "state": "active", "limit": None} if health else {**chosen, "limit": options.limit}
     with connect(options) as farm:
-        found = [one.raw for one in farm.devices(**asked)]
-        found = [one for one in found if one["health"] == health][: options.limit] if health else found
-        classes = set() if found else {one.device_class for one in farm.devices()}
+        devices = [device.raw for device in farm.devices(**filters)]
+        devices = [device for device in devices if device["health"] == health][: options.limit] if health else devices
+        classes = set() if devices else {device.device_class for device in farm.devices()}
     is_whole = not any(chosen.values())
     near = meant(chosen["device_class"] or "", classes - {chosen["device_class"]})
     none = "no devices yet; `pockfarm devices enrol NAME` says how to add one" if is_whole else f"no such devices{near}"
-    return show_list(options, found, HEADER, device_row, none=none, least=LEAST)
+    return show_list(options, devices, HEADER, device_row, none=none, least=LEAST)
 
 
 def device_row(device: Json) -> tuple[str, ...]:

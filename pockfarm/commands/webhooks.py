@@ -33,8 +33,8 @@ def add_webhooks(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _add(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        made = farm.add_webhook(options.url, events=options.event or ())
-    return show(options, made, lambda: f"webhook {text(made, 'id')}\nsecret  {text(made, 'secret')}")
+        webhook = farm.add_webhook(options.url, events=options.event or ())
+    return show(options, webhook, lambda: f"webhook {text(webhook, 'id')}\nsecret  {text(webhook, 'secret')}")
 
 
 def _list(options: argparse.Namespace) -> int:

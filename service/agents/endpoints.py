@@ -134,9 +134,9 @@ async def lease(
 
 def _clock_of(request: Request) -> float | None:
     """What time it is to the device; None if its agent does not say, not a number if what it says is none."""
-    told = request.headers.get(wire.CLOCK_HEADER)
+    header = request.headers.get(wire.CLOCK_HEADER)
     try:
-        return None if told is None else float(told)
+        return None if header is None else float(header)
     except ValueError:
         return math.nan
 
@@ -148,8 +148,12 @@ def _note_condition(request: Request, farm: Farm, agent: Agent) -> None:
 
 def _caller(request: Request) -> Caller:
     headers = request.headers
-    return Caller(program_of(headers.get(wire.PROGRAM_HEADER)), machines.read(headers.get(wire.MACHINE_HEADER)),
-                  address_of(request), _clock_of(request))  # fmt: skip
+    return Caller(
+        program_of(headers.get(wire.PROGRAM_HEADER)),
+        machines.read(headers.get(wire.MACHINE_HEADER)),
+        address_of(request),
+        _clock_of(request),
+    )
 
 
 def _seek(farm: Farm, agent: Agent, body: wire.LeaseRequest, clock: float | None) -> Seeker | wire.Envelope:

@@ -153,8 +153,9 @@ def _keep_events(session: Session, run: Run, attempt: Attempt, batch: list[Event
         attempt.event_bytes += len(json.dumps(body))
         is_over = attempt.event_bytes > MAX_EVENT_BYTES_PER_ATTEMPT
         message = f"events of this attempt take more than {MAX_EVENT_BYTES_PER_ATTEMPT:,} bytes: no more are kept"
-        rows.append((event.at, "log", {"message": message, "attempt": attempt.n}) if is_over
-                    else (event.at, event.kind, body))  # fmt: skip
+        rows.append(
+            (event.at, "log", {"message": message, "attempt": attempt.n}) if is_over else (event.at, event.kind, body)
+        )
     events.add_many(session, run.id, rows)
 
 
@@ -187,8 +188,9 @@ def take_checkpoint(
     any more: this one if the run has a later one, else the one before. Raises: Conflict, Forbidden (no room)."""
     attempt = live_attempt(session, agent, lease_token)
     run = _run_of(session, attempt)
-    quotas.check_room(session, settings, more_bytes=stored.size_bytes, organisation_id=run.organisation_id,
-                      is_held=lambda: False)  # fmt: skip
+    quotas.check_room(
+        session, settings, more_bytes=stored.size_bytes, organisation_id=run.organisation_id, is_held=lambda: False
+    )
     before = checkpoints.of_run_if_any(session, run)
     is_later = checkpoints.take(session, run, attempt, stored, past)
     if is_later:

@@ -77,9 +77,9 @@ def _time(run: CanaryTime) -> CanaryTimeView:
 
 def change_view(change: CanaryChange, *, is_last: bool = True) -> ChangeView:
     """As people see it; `is_last`: no other one came after it in its series."""
-    told = columns(ChangeView, change)
+    fields = columns(ChangeView, change)
     return ChangeView(
-        **told | {"differences": [BesideChange(**one) for one in change.differences]},
+        **fields | {"differences": [BesideChange(**difference) for difference in change.differences]},
         state=_state(change, is_last=is_last),
         says=change_words(change),
         explains=explained(change.differences),

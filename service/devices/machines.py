@@ -54,17 +54,17 @@ def admit(session: Session, device: Device, session_id: str, machine: Machine, a
     now = time.time()
     rows = list(session.scalars(select(DeviceMachine).where(DeviceMachine.device_id == device.id)))
     present = next((row for row in rows if row.is_present), None)
-    mine = next((row for row in rows if _is_same_boot(row, machine, address)), None)
-    is_new = mine is None
-    mine = mine or _add(session, device, machine, address)
-    _forget(session, [row for row in rows if row not in (present, mine)])
-    if now - mine.seen_at > SILENT_AFTER_S:
-        mine.waits_since = now
-    mine.seen_at, mine.address, mine.host = now, address, clean_text(machine.host, 100)
+    newcomer = next((row for row in rows if _is_same_boot(row, machine, address)), None)
+    is_new = newcomer is None
+    newcomer = newcomer or _add(session, device, machine, address)
+    _forget(session, [row for row in rows if row not in (present, newcomer)])
+    if now - newcomer.seen_at > SILENT_AFTER_S:
+        newcomer.waits_since = now
+    newcomer.seen_at, newcomer.address, newcomer.host = now, address, clean_text(machine.host, 100)
     is_reboot = present is not None and is_new and _is_same_place(present, machine, address)
     may_work = (
         present is None
-        or present is mine
+        or present is newcomer
         or device.session == session_id
         or now - device.last_seen_at > SILENT_AFTER_S
         or (is_reboot and not _is_busy(session, device))
@@ -72,25 +72,36 @@ def admit(session: Session, device: Device, session_id: str, machine: Machine, a
     if may_work:
         for row in rows:
             row.is_present = False
-        mine.is_present, mine.waits_since, mine.refused_at = True, now, None
+        newcomer.is_present, newcomer.waits_since, newcomer.refused_at = True, now, None
         return None
     assert present is not None
-    if device.last_seen_at <= mine.waits_since + UNDER_WAY_S:
+    if device.last_seen_at <= newcomer.waits_since + UNDER_WAY_S:
         return _wait(present, now - device.last_seen_at)
-    is_news = not any(_was_refused_lately(row, mine, now) for row in rows)
-    mine.refused_at = now
+    is_news = not any(_was_refused_lately(row, newcomer, now) for row in rows)
+    newcomer.refused_at = now
     if is_news:
-        _tell(session, device, present, mine)
-    return Conflict("device.two-machines", f"{described(present)} works as this device, so this machine may not",
-                    cause="device", hint=f"{TO_DO}; {START_AGAIN}")  # fmt: skip
+        _tell(session, device, present, newcomer)
+    return Conflict(
+        "device.two-machines",
+        f"{described(present)} works as this device, so this machine may not",
+        cause="device",
+        hint=f"{TO_DO}; {START_AGAIN}",
+    )
 
 
 def _add(session: Session, device: Device, machine: Machine, address: str) -> DeviceMachine:
     row = DeviceMachine(
-        device_id=device.id, serial=clean_text(machine.serial, 100), boot_id=clean_text(machine.boot_id, 40),
-        host="", folder=clean_text(machine.folder, 300), folder_id=clean_text(machine.folder_id, 40), address=address,
-        is_present=False, waits_since=time.time(), seen_at=time.time(),
-    )  # fmt: skip
+        device_id=device.id,
+        serial=clean_text(machine.serial, 100),
+        boot_id=clean_text(machine.boot_id, 40),
+        host="",
+        folder=clean_text(machine.folder, 300),
+        folder_id=clean_text(machine.folder_id, 40),
+        address=address,
+        is_present=False,
+        waits_since=time.time(),
+        seen_at=time.time(),
+    )
     session.add(row)
     return row
 
@@ -99,8 +110,8 @@ def _is_same_place(row: DeviceMachine, machine: Machine, address: str) -> bool:
     """By what both tell; by the address if one of them is an older agent that tells nothing."""
     if not (row.folder_id and machine.folder_id):
         return row.address == address or not (row.address and address)
-    mine = (machine.serial, machine.folder, machine.folder_id)
-    return (row.serial, row.folder, row.folder_id) == tuple(clean_text(value, 300) for value in mine)
+    place = (machine.serial, machine.folder, machine.folder_id)
+    return (row.serial, row.folder, row.folder_id) == tuple(clean_text(value, 300) for value in place)
 
 
 def _is_same_boot(row: DeviceMachine, machine: Machine, address: str) -> bool:
@@ -115,38 +126,41 @@ def _is_busy(session: Session, device: Device) -> bool:
 
 def _wait(present: DeviceMachine, silent_s: float) -> Problem:
     return Unavailable(
-        "device.elsewhere", f"{described(present)} works as this device, and was heard of {silent_s:.0f} s ago",
+        "device.elsewhere",
+        f"{described(present)} works as this device, and was heard of {silent_s:.0f} s ago",
         hint=f"this machine takes over if that one stays silent for {SILENT_AFTER_S:.0f} s, and is refused otherwise",
         headers={"Retry-After": str(ASK_AGAIN_S)},
-    )  # fmt: skip
+    )
 
 
-def _was_refused_lately(row: DeviceMachine, mine: DeviceMachine, now: float) -> bool:
+def _was_refused_lately(row: DeviceMachine, newcomer: DeviceMachine, now: float) -> bool:
     """In this boot of the machine, or an earlier one."""
-    is_same = (row.serial, row.folder, row.folder_id) == (mine.serial, mine.folder, mine.folder_id)
+    is_same = (row.serial, row.folder, row.folder_id) == (newcomer.serial, newcomer.folder, newcomer.folder_id)
     return is_same and row.refused_at is not None and now - row.refused_at <= LATELY_S
 
 
 def _tell(session: Session, device: Device, present: DeviceMachine, refused: DeviceMachine) -> None:
-    line = DeviceEvent(device_id=device.id, kind=TWO_MACHINES, message=clean_text(_says(present, [refused]), 1000))
+    line = DeviceEvent(device_id=device.id, kind=TWO_MACHINES, message=clean_text(_message(present, [refused]), 1000))
     session.add(line)
     session.flush()
     announce_two_machines(session, line, device.organisation_id)
 
 
-def _forget(session: Session, others: Collection[DeviceMachine]) -> None:
+def _forget(session: Session, candidates: Collection[DeviceMachine]) -> None:
     """All but the newest."""
-    for row in sorted(others, key=lambda row: row.seen_at, reverse=True)[MOST_MACHINES:]:
+    for row in sorted(candidates, key=lambda row: row.seen_at, reverse=True)[MOST_MACHINES:]:
         session.delete(row)
 
 
 def close_for(session: Session, organisation_id: str, machine: Machine) -> None:
     """A machine that was refused as another device has enrolled as a device of its own: that is settled."""
-    ours = select(Device.id).where(Device.organisation_id == organisation_id)
+    devices = select(Device.id).where(Device.organisation_id == organisation_id)
     refused = select(DeviceMachine).where(
-        DeviceMachine.refused_at.is_not(None), DeviceMachine.serial == clean_text(machine.serial, 100),
-        DeviceMachine.folder == clean_text(machine.folder, 300), DeviceMachine.device_id.in_(ours),
-    )  # fmt: skip
+        DeviceMachine.refused_at.is_not(None),
+        DeviceMachine.serial == clean_text(machine.serial, 100),
+        DeviceMachine.folder == clean_text(machine.folder, 300),
+        DeviceMachine.device_id.in_(devices),
+    )
     for row in session.scalars(refused) if machine.folder else ():
         row.refused_at = None
 
@@ -171,13 +185,14 @@ def two_machines_words(session: Session, device: Device) -> str:
     is_present = DeviceMachine.is_present, DeviceMachine.device_id == device.id
     present = session.scalar(select(DeviceMachine).where(*is_present))
     is_silent = time.time() - device.last_seen_at > SILENT_AFTER_S
-    return _says(present, refused, "worked last" if is_silent else "works")
+    return _message(present, refused, "worked last" if is_silent else "works")
 
 
-def _says(present: DeviceMachine | None, refused: Collection[DeviceMachine], works: str = "works") -> str:
-    others = ", ".join(f"{described(row)} was refused at {_clock(row.refused_at)}" for row in refused if row.refused_at)
+def _message(present: DeviceMachine | None, refused: Collection[DeviceMachine], works: str = "works") -> str:
+    dated = [(described(row), row.refused_at) for row in refused if row.refused_at]
+    refusals = ", ".join(f"{name} was refused at {_clock(at)}" for name, at in dated)
     machine = described(present) if present else "another"
-    return f"its identity is used on more than one machine: {machine} {works}, {others}; {TO_DO}"
+    return f"its identity is used on more than one machine: {machine} {works}, {refusals}; {TO_DO}"
 
 
 def _clock(at: float) -> str:

@@ -60,6 +60,7 @@ def check_free(session: Session, organisation_id: str, name: str, *, but: str = 
 
 def who_is_called(session: Session, organisation_id: str, name: str, *, but: str = "") -> str | None:
     """The id of another device of the organisation that has the name."""
-    others = select(Device.id).where(Device.organisation_id == organisation_id, Device.state != "removed",
-                                     Device.id != but, Device.name == name)  # fmt: skip
-    return session.scalar(others.order_by(Device.id).limit(1))
+    query = select(Device.id).where(
+        Device.organisation_id == organisation_id, Device.state != "removed", Device.id != but, Device.name == name
+    )
+    return session.scalar(query.order_by(Device.id).limit(1))

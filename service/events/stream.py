@@ -117,7 +117,7 @@ async def _stream(
 
 async def _while_admitted(
     request: Request, farm: Farm, reader: service.Reader, is_over: IsOver, over: bool, events: Numbered
-) -> AsyncIterator[str]:  # fmt: skip
+) -> AsyncIterator[str]:
     """Raises: Unauthenticated."""
     spoke_at, has_waited = time.monotonic(), False
     with farm.dispatcher.watchers.held(reader.subject) as bell:

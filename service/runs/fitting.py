@@ -102,10 +102,13 @@ def standings(
     own = set(session.scalars(select(Run.id).where(Run.id.in_([attempt.run_id for attempt in busy.values()]))))
     spent = _spent(session, run) if run is not None else {}
     calendar = Calendar.read(session)
-    found = [_standing(settings, wish, one, busy.get(one.id), spent.get(one.id), calendar, own=own) for one in devices]
     twice = refused_lately(session, [device.id for device in devices])
-    found = [replace(one, says=f"{one.says} ({ON_TWO_MACHINES})") if one.device.id in twice else one for one in found]
-    return sorted(found, key=lambda one: (ORDER.index(one.code), one.device.name))
+    results = []
+    for device in devices:
+        standing = _standing(settings, wish, device, busy.get(device.id), spent.get(device.id), calendar, own=own)
+        remark = f" ({ON_TWO_MACHINES})" if device.id in twice else ""
+        results.append(replace(standing, says=standing.says + remark))
+    return sorted(results, key=lambda standing: (ORDER.index(standing.code), standing.device.name))
 
 
 def has_one(session: Session, settings: Settings, wish: Wish) -> bool:

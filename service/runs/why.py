@@ -92,11 +92,11 @@ def why(session: Session, settings: Settings, run: Run) -> RunWhy:
     rows = [(attempt, device) for attempt, device in session.execute(query.order_by(Attempt.n))]
     tries = [_try(settings, run, attempt, device) for attempt, device in rows]
     waiting = waiting_of(session, settings, run) if run.state == "queued" else None
-    says = _summary(run, rows, waiting)
+    summary = _summary(run, rows, waiting)
     twice = refused_lately(session, [device.id for _, device in rows] if run.state in OPEN_RUN_STATES else [])
     names = dict.fromkeys(device.name for _, device in rows if device.id in twice)
-    says += "".join(f" {name}: {ON_TWO_MACHINES}." for name in names)
-    return RunWhy(id=run.id, state=run.state, says=says, tries=tries, waiting=waiting)
+    summary += "".join(f" {name}: {ON_TWO_MACHINES}." for name in names)
+    return RunWhy(id=run.id, state=run.state, says=summary, tries=tries, waiting=waiting)
 
 
 def _summary(run: Run, rows: Sequence[tuple[Attempt, Device]], waiting: Waiting | None) -> str:

@@ -163,8 +163,14 @@ def _body(session: Session, delivery: WebhookDelivery) -> bytes | None:
 def device_event(session: Session, line: DeviceEvent) -> Mapping[str, object]:
     """A line of a device's history, as a message has it."""
     device = session.get_one(Device, line.device_id)
-    return {"device_id": device.id, "device_name": device.name, "device_class": device.device_class,
-            "kind": line.kind, "at": utc_text(line.at), "message": line.message}  # fmt: skip
+    return {
+        "device_id": device.id,
+        "device_name": device.name,
+        "device_class": device.device_class,
+        "kind": line.kind,
+        "at": utc_text(line.at),
+        "message": line.message,
+    }
 
 
 def _encoded(event: str, at: float, told: Mapping[str, object]) -> bytes:

@@ -88,8 +88,11 @@ def test_a_token_for_another_class_is_refused_with_both_classes_and_each_way_out
     said, found = enrol(farm, "agent.md", "raspberry-pi-5", token, tmp_path / "board")
     assert found == ""
     assert not (tmp_path / "board").exists(), "a refusal leaves nothing behind"
-    for words in ("for devices of class raspberry-pi-4, and this device is a raspberry-pi-5",
-                  "make a token for class raspberry-pi-5", "--class raspberry-pi-4"):  # fmt: skip
+    for words in (
+        "for devices of class raspberry-pi-4, and this device is a raspberry-pi-5",
+        "make a token for class raspberry-pi-5",
+        "--class raspberry-pi-4",
+    ):
         assert words in said, said
     said, found = enrol(farm, "agent.md", "raspberry-pi-5", token, tmp_path / "board", "--class", "raspberry-pi-4")
     assert found == "raspberry-pi-4", said
@@ -100,13 +103,13 @@ def test_a_token_for_another_class_is_refused_with_both_classes_and_each_way_out
 
 def test_boards_that_were_never_named_get_names_of_their_own(farm: LiveFarm, tmp_path: Path) -> None:
     """Fresh cards have one host name."""
-    said, _ = enrol(farm, "agent.md", "raspberry-pi-5", farm.token(), tmp_path / "first")
-    said, _ = enrol(farm, "agent.md", "raspberry-pi-5", farm.token(), tmp_path / "second")
+    log, _ = enrol(farm, "agent.md", "raspberry-pi-5", farm.token(), tmp_path / "first")
+    log, _ = enrol(farm, "agent.md", "raspberry-pi-5", farm.token(), tmp_path / "second")
     names = sorted(device["name"] for device in farm.http.get("/devices").json()["items"])
     assert re.fullmatch(f"{re.escape(names[0])}-[0-9a-f]{{4}}", names[1]), names
-    assert f"another device is called {names[0]}, so this one enrols as {names[1]}; --name chooses" in said
-    said, _ = enrol(farm, "agent.md", "raspberry-pi-5", farm.token(), tmp_path / "third", "--name", names[0])
-    assert f"is called '{names[0]}'; choose another name" in said
+    assert f"another device is called {names[0]}, so this one enrols as {names[1]}; --name chooses" in log
+    log, _ = enrol(farm, "agent.md", "raspberry-pi-5", farm.token(), tmp_path / "third", "--name", names[0])
+    assert f"is called '{names[0]}'; choose another name" in log
     assert not (tmp_path / "third").exists(), "a refusal leaves nothing behind"
 
 
@@ -115,17 +118,17 @@ def test_what_was_there_before_a_refusal_stays(farm: LiveFarm, tmp_path: Path) -
         (tmp_path / name).mkdir()
         for file in files:
             (tmp_path / name / file).write_text("mine")
-        said, found = enrol(farm, "agent.md", "raspberry-pi-5", "0" * 64, tmp_path / name)
-        assert "this enrolment token is unknown or has expired; make another on the farm" in said
-        assert found == ""
+        log, device_class = enrol(farm, "agent.md", "raspberry-pi-5", "0" * 64, tmp_path / name)
+        assert "this enrolment token is unknown or has expired; make another on the farm" in log
+        assert device_class == ""
         assert {path.name for path in (tmp_path / name).iterdir()} >= set(files)
     assert list((tmp_path / "empty").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a;rm", "K\u00fcche", "a" * 200, "   ", "../../etc", "a\nb"])
 def test_a_name_that_is_none_is_refused_in_a_sentence(farm: LiveFarm, tmp_path: Path, name: str) -> None:
-    said, found = enrol(farm, "agent.md", "raspberry-pi-5", farm.token(), tmp_path / "board", "--name", name)
-    assert "expected 1-100 letters, digits, spaces and ._:@+-, a letter or digit first" in said
-    assert "Traceback" not in said
-    assert found == ""
+    log, device_class = enrol(farm, "agent.md", "raspberry-pi-5", farm.token(), tmp_path / "board", "--name", name)
+    assert "expected 1-100 letters, digits, spaces and ._:@+-, a letter or digit first" in log
+    assert "Traceback" not in log
+    assert device_class == ""
     assert not (tmp_path / "board").exists(), "a refusal leaves nothing behind"

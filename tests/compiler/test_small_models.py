@@ -55,8 +55,10 @@ def chain(links: Links, count: int) -> bytes:
         x = f"h{link}"
     nodes.append(helper.make_node("MatMul", [x, "last"], ["y"]))
     rng = numpy.random.default_rng(0)
-    weights = [numpy_helper.from_array((0.1 * rng.standard_normal(shape)).astype(numpy.float32), name)
-               for name, shape in (("square", (4, 4)), ("last", (4, 2)))]  # fmt: skip
+    weights = [
+        numpy_helper.from_array((0.1 * rng.standard_normal(shape)).astype(numpy.float32), name)
+        for name, shape in (("square", (4, 4)), ("last", (4, 2)))
+    ]
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, width]) for name, width in (("x", 4), ("y", 2))
     ]
@@ -67,8 +69,9 @@ def chain(links: Links, count: int) -> bytes:
 
 def calls_to_plan(model: bytes) -> int:
     """Functions that are called until the step's memory is planned: work that no other load on the machine changes."""
-    settings = BuildSettings(plan=SparsePlan.parse("full"), spec=TrainingSpec.parse({"batch": 2}),
-                             target=load("x86-64-v3"))  # fmt: skip
+    settings = BuildSettings(
+        plan=SparsePlan.parse("full"), spec=TrainingSpec.parse({"batch": 2}), target=load("x86-64-v3")
+    )
     calls = 0
 
     def count(_: FrameType, event: str, __: object) -> None:
@@ -92,8 +95,9 @@ def test_work_grows_with_the_nodes(links: Links) -> None:
 
 
 def test_what_reads_itself_twice_is_not_fused_for_ever() -> None:
-    settings = BuildSettings(plan=SparsePlan.parse("full"), spec=TrainingSpec.parse({"batch": 2}),
-                             target=load("x86-64-v3"))  # fmt: skip
+    settings = BuildSettings(
+        plan=SparsePlan.parse("full"), spec=TrainingSpec.parse({"batch": 2}), target=load("x86-64-v3")
+    )
     programs: Any = next(stage.made for stage in walk(chain(tanh_plus_sigmoid, 40), settings) if stage.name == "fuse")
     sizes = [size(expr) for program in programs for call in program.calls for expr in getattr(call.spec, "exprs", ())]
     assert max(sizes) <= MOST_NODES

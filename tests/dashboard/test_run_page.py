@@ -298,13 +298,18 @@ def test_an_emulated_runs_times_are_results_nowhere(scratch: SeededFarm, user: C
         assert row.median_us is not None, "its report has times"
         written = latency(row.median_us / 1000)
     compare = f"/dashboard/compare?run={run}&run={scratch.ids.pi_run}"
-    pages = [f"/dashboard/runs/{run}", "/dashboard/runs?measurement_class=emulated", compare,
-             "/dashboard/benchmarks?verdict=function", f"/dashboard/devices/{row.device_id}"]  # fmt: skip
+    pages = [
+        f"/dashboard/runs/{run}",
+        "/dashboard/runs?measurement_class=emulated",
+        compare,
+        "/dashboard/benchmarks?verdict=function",
+        f"/dashboard/devices/{row.device_id}",
+    ]
     for page in pages:
         text = check_page(user.get(page).text).visible_text()
         assert written not in text, page
         assert " kernels of this run alone" not in text
-    (listed,) = [one for one in user.get("/dashboard/runs.json").json()["rows"] if one["id"] == run]
+    (listed,) = [entry for entry in user.get("/dashboard/runs.json").json()["rows"] if entry["id"] == run]
     assert [listed[name] for name in ("median_ms", "p90_ms", "samples_per_second")] == [None] * 3
     assert user.get(f"/dashboard/runs/{run}/kernels.json").json()["rows"] == []
     summary = user.get(f"/runs/{run}").json()["summary"]

@@ -46,8 +46,8 @@ def test_the_last_digit_of_an_interval_is_a_third_of_its_width_or_less(us: float
     low, _, high, unit = time_span(us, interval).split(" ")
     size = 10.0 ** dict(TIME_UNITS)[unit]
     width = interval.high - interval.low
-    for told, end in ((low, interval.low), (high, interval.high)):
-        assert abs(float(told.replace(",", "")) * size - end) <= max(width / 6, us * 5e-6) * 1.001
+    for written, end in ((low, interval.low), (high, interval.high)):
+        assert abs(float(written.replace(",", "")) * size - end) <= max(width / 6, us * 5e-6) * 1.001
 
 
 def test_a_ratio_has_two_to_four_digits_after_the_point() -> None:

@@ -176,9 +176,10 @@ def test_a_board_is_enrolled_by_one_line(live: LiveFarm, capsys: Capture) -> Non
     token, name, shell = shlex.split(run)
     assert (name, shell) == ("POCKFARM_NAME=my board", "sh")
     assert "a board elsewhere does not reach" in err
-    (made,) = [one for one in live.http.get("/devices/enrolment-tokens").json()["items"] if one["name"] == "my board"]
-    assert (made["device_class"], made["max_uses"]) == ("raspberry-pi-5", 1)
-    assert made["id"] in err
+    tokens = live.http.get("/devices/enrolment-tokens").json()["items"]
+    (listed,) = [item for item in tokens if item["name"] == "my board"]
+    assert (listed["device_class"], listed["max_uses"]) == ("raspberry-pi-5", 1)
+    assert listed["id"] in err
     assert cli.main(["devices", "enrol", "x", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert f"POCKFARM_ENROL_TOKEN={printed['token']} " in printed["line"]

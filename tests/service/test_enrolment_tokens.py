@@ -140,7 +140,7 @@ def test_tokens_are_operators_business(small_farm: TestFarm) -> None:
 def test_a_closed_organisations_tokens_let_nobody_in(farm: TestFarm) -> None:
     acme = farm.tenant("acme")
     token = make(acme)
-    organisation = next(one for one in farm.http.get("/organisations").json() if one["name"] == "acme")
+    organisation = next(item for item in farm.http.get("/organisations").json() if item["name"] == "acme")
     assert farm.http.post(f"/organisations/{organisation['id']}/close", json={}).is_success
     answer = Board(farm.anonymous).try_enrol(token["token"])
     assert (answer.status_code, answer.json()["code"]) == (403, "enrol.token")

@@ -97,10 +97,12 @@ def test_both_machines_are_named_wherever_operators_look(farm: TestFarm) -> None
     board = enrolled(farm)
     assert marks(farm, board) == {}
     refused(farm, board, board.copy(COPY))
-    says = marks(farm, board)["two-machines"]
-    assert all(word in says for word in ("pi-first", "pi-copy", FIRST.serial, COPY.serial, "enrol it with a new token"))
+    message = marks(farm, board)["two-machines"]
+    assert all(
+        word in message for word in ("pi-first", "pi-copy", FIRST.serial, COPY.serial, "enrol it with a new token")
+    )
     history = farm.http.get(f"/devices/{board.device_id}").json()["history"]
-    assert [line["message"] for line in history if line["kind"] == "two-machines"] == [says]
+    assert [line["message"] for line in history if line["kind"] == "two-machines"] == [message]
     page = farm.http.get(f"/dashboard/devices/{board.device_id}").text
     assert "pi-copy" in page
     overview = farm.http.get("/dashboard/").text
@@ -118,14 +120,14 @@ def test_operators_are_told_once_by_a_webhook(farm: TestFarm, loopback: None) ->
     board = enrolled(farm)
     other = board.copy(COPY)
     with receiving() as receiver:
-        made = farm.http.post("/webhooks", json={"url": receiver.url, "events": ["device.two-machines"]}).json()
+        webhook = farm.http.post("/webhooks", json={"url": receiver.url, "events": ["device.two-machines"]}).json()
         for boot in ("boot-9", "boot-10", "boot-10"):
             other.machine = replace(COPY, boot_id=boot)
             refused(farm, board, other)
             passes(farm, SILENT_AFTER_S + 1)
             asks(farm, board)
         deliver_due(farm)
-        messages: list[Any] = [verify_webhook(made["secret"], *message) for message in receiver.received]
+        messages: list[Any] = [verify_webhook(webhook["secret"], *message) for message in receiver.received]
     assert [message["type"] for message in messages] == ["device.two-machines"]
     assert messages[0]["data"]["device_id"] == board.device_id
     assert "pi-copy" in messages[0]["data"]["message"]
@@ -143,10 +145,12 @@ def test_a_card_that_moves_to_another_board_works_once_the_first_is_silent(farm:
     assert starts(board).status_code == 503, "now it is the one that comes from elsewhere"
 
 
-@pytest.mark.parametrize("told", [FIRST, replace(FIRST, boot_id="boot-2"), None], ids=["same", "boot", "older agent"])
-def test_an_agent_that_starts_again_on_its_machine_works_at_once(farm: TestFarm, told: p.Machine | None) -> None:
+@pytest.mark.parametrize(
+    "machine", [FIRST, replace(FIRST, boot_id="boot-2"), None], ids=["same", "boot", "older agent"]
+)
+def test_an_agent_that_starts_again_on_its_machine_works_at_once(farm: TestFarm, machine: p.Machine | None) -> None:
     board = enrolled(farm)
-    board.machine = told
+    board.machine = machine
     assert starts(board).status_code == 200
     assert board.try_lease().status_code == 204
 
@@ -191,10 +195,10 @@ def test_it_is_history_after_a_day(farm: TestFarm) -> None:
 
 def test_a_copy_that_enrols_with_the_same_key_does_not_use_its_token_up(farm: TestFarm) -> None:
     board = enrolled(farm)
-    made = farm.http.post("/devices/enrolment-tokens", json={}).json()
+    token = farm.http.post("/devices/enrolment-tokens", json={}).json()
     other = board.copy(COPY)
-    assert other.try_enrol(made["token"]).status_code == 503
-    assert farm.http.get(f"/devices/enrolment-tokens/{made['id']}").json()["uses"] == 0
+    assert other.try_enrol(token["token"]).status_code == 503
+    assert farm.http.get(f"/devices/enrolment-tokens/{token['id']}").json()["uses"] == 0
 
 
 @pytest.mark.parametrize("header", ["{", "x" * 3000, '{"serial": 5}', '{"host": "\\u0000\\ud800"}'])

@@ -201,8 +201,15 @@ def _stuck(session: Session, settings: Settings) -> Sequence[Concern]:
 def _two_machines(session: Session) -> Sequence[Concern]:
     refused = refused_lately(session)
     devices = [session.get_one(Device, device_id) for device_id in refused]
-    return [Concern(1, f"{device.name} is used on two machines", two_machines_words(session, device),
-                    addresses.device(device.id)) for device in devices[:MOST_SLOWER]]  # fmt: skip
+    return [
+        Concern(
+            1,
+            f"{device.name} is used on two machines",
+            two_machines_words(session, device),
+            addresses.device(device.id),
+        )
+        for device in devices[:MOST_SLOWER]
+    ]
 
 
 def _slower(session: Session) -> Sequence[Concern]:

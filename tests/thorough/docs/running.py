@@ -92,8 +92,8 @@ class Page:
         self._shells.append(shell.pid)
         self.output, _ = shell.communicate(timeout=LIMIT_S)
         if shell.returncode != 0:
-            told = self.output[-4000:]
-            raise SnippetError(f"{snippet.place}: ended with {shell.returncode}\n{snippet.text}\n{told}")
+            output = self.output[-4000:]
+            raise SnippetError(f"{snippet.place}: ended with {shell.returncode}\n{snippet.text}\n{output}")
 
     def _program(self, snippet: Snippet) -> None:
         if not self._python:
