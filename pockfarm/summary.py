@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from device_agents.figures.digits import rounded, step_time, time_span
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 from device_agents.figures.told import ENDS
-from device_agents.wire import REAL_CLASSES
+from device_agents.wire import OF_REAL_BOARDS, REAL_CLASSES
 from pockfarm.screen import Meaning, painted
 from pockfarm.sustained import curve_medians, curve_rows
 from pockfarm.table import NONE, bytes_text, energy_text, facts_text, figure, loss_text, text_table, time_of
@@ -68,8 +68,7 @@ def without_played_times(report: Json) -> Json:
     """As `device_agents.wire.without_played_times`, of a report as JSON."""
     if text(report, "measurement_class") in REAL_CLASSES:
         return report
-    withheld = ("measurement", "kernels", "energy", "tuning", "comparison", "sustained")
-    results = {name: value for name, value in report.items() if name not in withheld}
+    results = {name: value for name, value in report.items() if name not in OF_REAL_BOARDS}
     planned = {name: value for name, value in part(report, "memory").items() if not name.endswith("peak_rss_bytes")}
     return {**results, "memory": planned}
 

@@ -5,8 +5,8 @@ The limits here are those of any machine; `plausibility.py` has those of one dev
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, Optional
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Optional
 
 from device_agents.wire.codec import SENT_IF_SET, check, check_loss
 from device_agents.wire.comparison_report import LEAST_US, Comparison
@@ -312,12 +312,14 @@ class Report:
         check(0 <= self.isolation_level <= 4, "isolation_level", "0 to 4")
 
 
+OF_REAL_BOARDS = ("measurement", "kernels", "energy", "tuning", "comparison", "sustained")
+"""Fields of a report whose figures come from a clock or a meter: of a played board they say nothing."""
+
+
 def without_played_times(report: Report) -> Report:
-    """The report as a result: of an emulated or simulated board without times, energy and peak memory, which say
-    nothing of a real one."""
+    """The report as a result: of an emulated or simulated board without times, energy and peak memory."""
     if report.measurement_class in REAL_CLASSES:
         return report
     memory = replace(report.memory, peak_rss_bytes=None)  # the emulator's own memory would be counted
-    return replace(
-        report, measurement=None, kernels=(), energy=None, tuning=None, comparison=None, sustained=None, memory=memory
-    )
+    empty: dict[str, Any] = {part.name: part.default for part in fields(report) if part.name in OF_REAL_BOARDS}
+    return replace(report, memory=memory, **empty)
