@@ -24,7 +24,11 @@ SHOWN_ROWS = 5
 
 
 def run() -> None:
-    """Migrate the configured database."""
+    """Migrate the configured database, or within the transaction of a connection that the caller gives."""
+    given: Connection | None = context.config.attributes.get("connection")
+    if given is not None:
+        _migrate_within(given)
+        return
     url = context.config.get_main_option("sqlalchemy.url") or Settings().database
     database = Database(url)
     try:
@@ -47,6 +51,15 @@ def _migrate_sqlite(connection: Connection) -> None:
                       include_object=_is_comparable, transactional_ddl=True)  # fmt: skip
     with _foreign_keys_unenforced(connection), context.begin_transaction():
         context.run_migrations()
+        _check_references(connection)
+
+
+def _migrate_within(connection: Connection) -> None:
+    """On SQLite the caller has turned foreign keys off before it began: the pragma does nothing here."""
+    context.configure(connection=connection, target_metadata=Base.metadata,
+                      render_as_batch=connection.dialect.name == "sqlite")  # fmt: skip
+    context.run_migrations()
+    if connection.dialect.name == "sqlite":
         _check_references(connection)
 
 

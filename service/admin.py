@@ -12,6 +12,8 @@
     rotate-key                               sign with the prepared key from the next start on
     backup FILE [--with-keys]                write the farm's record to a file while it works
     restore FILE                             fill an empty farm from such a file
+    confirm [ID ...|--all]                   list what waits since a restore, and let in what is still good
+    caches                                   list the caches of this machine's compiles, and what they take
     gc [--dry-run]                           remove stored files that nothing refers to
     retention [--dry-run]                    take what the rules of retention say
     agent-file FILE                          write the agent as one file, which Python runs
@@ -40,10 +42,10 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, S
 
 from service import key_list
 from service.audit.beside import COMMAND, add_entry
+from service.backup import commands as backup
 from service.backup.form import BackupError
-from service.backup.reading import restore_backup
-from service.backup.writing import write_backup
 from service.boards.agent_file import agent_digest, agent_file
+from service.caches import caches
 from service.database.engine import Database
 from service.database.models import HOME, ApiKey
 from service.database.schema import MigrationBlocked, SchemaMismatch, check_schema, migrate, migrate_back
@@ -59,17 +61,17 @@ from service.problems import Problem
 from service.releases.publishing import publish, take_in
 from service.releases.schemas import ReleaseCreate
 from service.retention.taking import Retention
+from service.schemas import utc_text
 from service.settings import Settings
 from service.signing_keys import SigningKeyLost, replace_key
 from service.storage import StorageDown, open_storage
 
 LOCAL_KEY_NAME = "local operator"
-UNRECORDED = ("migrate", "migrate-back", "agent-file", "openapi", "key-request")
+UNRECORDED = ("migrate", "migrate-back", "agent-file", "openapi", "key-request", "caches")
 """They change nothing that a person of the farm answers for."""
 OF_KEY_FILES = ("new-signing-key", "prepare-key", "rotate-key", "key-request", "accept-keys")
-WITHOUT_DATABASE = ("migrate", "migrate-back", "restore", "agent-file", "openapi", *OF_KEY_FILES)
+WITHOUT_DATABASE = ("migrate", "migrate-back", "restore", "agent-file", "openapi", "caches", *OF_KEY_FILES)
 """They need none, or make theirs, or say themselves what it lacks."""
-PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
 
 
 class ReleaseRefused(Exception):
@@ -177,13 +179,8 @@ def _parser() -> argparse.ArgumentParser:
     taking = commands.add_parser("accept-keys", help="take the list that the root has signed")
     taking.add_argument("file", type=Path)
     taking.set_defaults(run=_accept_keys)
-    for name, run, text in (("backup", _backup, "write the farm's record to a file"),
-                            ("restore", _restore, "fill an empty farm from a backup")):  # fmt: skip
-        command = commands.add_parser(name, help=text)
-        command.add_argument("file", type=Path)
-        command.add_argument("--with-keys", action="store_true", help=f"the farm's key files too, by the {PASSPHRASE}")
-        command.add_argument("--passphrase-file", type=Path, help=f"holds the passphrase (else ${PASSPHRASE_VARIABLE})")
-        command.set_defaults(run=run)
+    backup.add_commands(commands)
+    commands.add_parser("caches", help="list the caches of this machine's compiles").set_defaults(run=_caches)
     garbage = commands.add_parser("gc", help="remove stored files that nothing refers to")
     garbage.add_argument("--dry-run", action="store_true", help="say which they are, and remove none")
     garbage.set_defaults(run=_collect_garbage)
@@ -237,7 +234,8 @@ def _save(path: Path, secret: str) -> None:
 def _one_time_link(settings: Settings, options: argparse.Namespace) -> str:
     database = Database(settings.database)
     with database.transaction() as session:
-        query = select(ApiKey).where(ApiKey.name == LOCAL_KEY_NAME, ApiKey.revoked_at.is_(None))
+        is_good = (ApiKey.revoked_at.is_(None), ApiKey.unconfirmed_at.is_(None))
+        query = select(ApiKey).where(ApiKey.name == LOCAL_KEY_NAME, *is_good)
         key = session.scalars(query).first() or create_key(session, name=LOCAL_KEY_NAME, role="operator")[0]
         token, _expires_at = create_link(session, key_id=key.id, lifetime_s=settings.link_s)
         options.subject = key.id
@@ -285,36 +283,14 @@ def _rotate_key(settings: Settings, _: argparse.Namespace) -> str:
     return f"key {signer.key_id} is in its place: start the API processes again, one after the other; then key-request"
 
 
-def _backup(settings: Settings, options: argparse.Namespace) -> str:
-    lost = write_backup(settings, options.file, passphrase=_passphrase(options), say=_say)
-    if not options.with_keys:
-        _say("without keys: a restored farm needs signing-key.json put back from where you keep it, "
-             "or `new-signing-key` and all devices enrolled again (--with-keys takes it along, encrypted)")  # fmt: skip
-    if lost:
-        raise BackupError(f"{options.file} is written, but {len(lost)} stored files are damaged and were kept as they "
-                          f"are: {', '.join(lost[:3])}; restore these from an older backup")  # fmt: skip
-    return f"{options.file}: {options.file.stat().st_size:,} bytes"
-
-
-def _restore(settings: Settings, options: argparse.Namespace) -> str:
-    read = restore_backup(settings, options.file, passphrase=_passphrase(options), say=_say)
-    if read.keys is None or not options.with_keys:
-        kept = "does not hold the keys" if read.keys is None else "holds the keys, and they were not asked for"
-        _say(f"the backup {kept}: put signing-key.json into {settings.keys} before the farm starts")
-    return "restored; attempts that were under way then are taken back once their leases have run out"
-
-
-def _passphrase(options: argparse.Namespace) -> str | None:
-    if not options.with_keys:
-        return None
-    given = options.passphrase_file
-    try:
-        text = given.read_text().strip() if given else os.environ.get(PASSPHRASE_VARIABLE, "")
-    except OSError as error:
-        raise BackupError(f"--passphrase-file {given}: {error.strerror}") from None
-    if not text:
-        raise BackupError(f"--with-keys needs a {PASSPHRASE}: in a --passphrase-file, or in ${PASSPHRASE_VARIABLE}")
-    return str(text)
+def _caches(settings: Settings, _: argparse.Namespace) -> str:
+    found = caches(settings)
+    for cache in found:
+        used = f"last used {utc_text(cache.used_at)}" if cache.used_at else "not used since it has a limit"
+        print(f"{cache.organisation_id}  {cache.size_bytes:,} bytes  {used}")
+    total_bytes, most_bytes = sum(cache.size_bytes for cache in found), settings.cache_bytes_per_organisation
+    limits = f"one may take {most_bytes:,} (POCKFARM_CACHE_BYTES_PER_ORGANISATION), all {settings.cache_bytes:,}"
+    return f"{len(found):,} caches, {total_bytes:,} bytes; {limits} (POCKFARM_CACHE_BYTES)"
 
 
 def _collect_garbage(settings: Settings, options: argparse.Namespace) -> str:

@@ -1,7 +1,8 @@
-"""What a child process gives up before it reads anything of a user's: memory, time, files, network, its parent's life.
+"""What a child process gives up before it reads anything of a user's: memory, time, files, network, powers, calls.
 
-`RLIMIT_AS` must stay above 1.5 GiB (TVM), `RLIMIT_NPROC` does nothing for root. No network: a network namespace of its
-own, where the kernel allows it (with privileges, or with unprivileged user namespaces). `Confined` says what was had.
+It dies with its parent. `RLIMIT_AS` must stay above 1.5 GiB (TVM), `RLIMIT_NPROC` does nothing for root. No network: a
+network namespace of its own, where the kernel allows it (with privileges, or with unprivileged user namespaces).
+`Confined` says what was had; `python -m service.child_probe` tries each thing and prints a table.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 from dataclasses import dataclass
 
 from service.landlock import Files, restrict
+from service.system_calls import drop_privileges, filter_calls
 
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
@@ -37,6 +39,9 @@ class Confined:
     no_network: bool
     landlock: int
     """The kernel's version of it; 0: none, and every file of the user may be opened."""
+    no_privileges: bool
+    system_calls: bool
+    """They are filtered; else it may use sockets, and change modes of the user's files and limits of its processes."""
 
 
 def confine(limits: ChildLimits, files: Files, *, parent: int) -> Confined:
@@ -51,7 +56,8 @@ def confine(limits: ChildLimits, files: Files, *, parent: int) -> Confined:
     _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
     _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
     _limit(resource.RLIMIT_CORE, 0)
-    return Confined(_leave_network(libc), restrict(files))
+    no_network, landlock = _leave_network(libc), restrict(files)
+    return Confined(no_network, landlock, drop_privileges(libc), filter_calls(libc))
 
 
 def _limit(kind: int, soft: int, hard: int | None = None) -> None:

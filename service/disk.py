@@ -56,6 +56,15 @@ def written_folders(settings: Settings) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(folder.resolve() for folder in folders))
 
 
+def storage_free_bytes(settings: Settings) -> int | None:
+    """Room for stored files; None where they are on no disk of this machine."""
+    storage = urlsplit(settings.storage)
+    if storage.scheme != "file" or not os.path.isdir(storage.path):
+        return None
+    room = os.statvfs(storage.path)
+    return room.f_bavail * room.f_frsize
+
+
 def check_room(settings: Settings) -> None:
     """Raises: DiskFull if a folder's disk has less than `disk_reserve_bytes` left, or takes no write."""
     for folder in written_folders(settings):

@@ -7,6 +7,7 @@ sweeper rings again.
 from __future__ import annotations
 
 import logging
+import os
 from typing import Protocol
 
 from celery import Celery
@@ -46,6 +47,7 @@ def make_celery(settings: Settings, *, socket_timeout_s: float = 30.0) -> Celery
         task_acks_late=True,
         task_reject_on_worker_lost=False,  # the sweeper rings again, with a cap; Celery would loop for ever
         worker_prefetch_multiplier=1,
+        worker_concurrency=max(2, os.cpu_count() or 1),  # two at least, so that organisations can share them
         task_ignore_result=True,
         task_serializer="json",
         accept_content=["json"],
@@ -58,6 +60,7 @@ def make_celery(settings: Settings, *, socket_timeout_s: float = 30.0) -> Celery
             "socket_timeout": socket_timeout_s,
         },
         worker_send_task_events=False,
+        worker_enable_remote_control=False,  # whoever reached the broker could stop a worker, or have it take no work
         worker_hijack_root_logger=False,
     )
     return app

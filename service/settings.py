@@ -89,7 +89,10 @@ class Settings(BaseSettings):
     empty: nothing."""
 
     disk_reserve_bytes: int = 256 * MIB
-    """The farm is not ready (`/readyz`) while a disk that it writes to has less room than this."""
+    """The farm is not ready (`/readyz`) while a disk that it writes to has less room than this; uploads leave it."""
+    storage_share: float = Field(default=0.5, gt=0, le=1)
+    """A tenant without a limit for its files (`quota_storage_bytes`) may keep this part of what they take and what is
+    free beyond the reserve, on the disk that stored files are on."""
 
     ready_s: float = Field(default=2.0, ge=0)
     """What `/readyz` found is kept for so long."""
@@ -113,6 +116,7 @@ class Settings(BaseSettings):
     quota_running_attempts: float | None = None
     quota_storage_bytes: float | None = None
     quota_compile_cpu_s_per_day: float | None = None
+    quota_event_bytes_per_day: float | None = float(2 << 30)
     quota_devices: float | None = None
     quota_keys: float | None = None
     quota_open_uploads: float | None = None
@@ -130,6 +134,10 @@ class Settings(BaseSettings):
     cache_dir: str = ""
     """Folder of compiled kernels and the warmed linker, shared with `pockfarm build`; empty: see
     `compiler.cache_folder`."""
+    cache_bytes_per_organisation: int = Field(default=2 * GIB, ge=0)
+    """What the cache of one organisation's compiles may take on a worker's machine (`service/caches.py`)."""
+    cache_bytes: int = Field(default=16 * GIB, ge=0)
+    """What those of all may take there."""
     compile_s: float = 900.0
     """Wall-clock limit of one compile."""
     compile_memory_bytes: int = 16 * GIB

@@ -74,6 +74,7 @@ def clear_away(**_: Any) -> None:
 def take_work(sender: Any, **_: Any) -> None:
     """Tell whoever started the worker that it takes work, and go on telling."""
     SETTINGS.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    SIGNS.slots = sender.pool.num_processes
     tend()
     tell_manager(b"READY=1")
     WATCH.tick()

@@ -3,10 +3,9 @@
 PARENT is the process id of the worker that waits for it: the child dies with it.
 
 FOLDER holds `order.json` (an `Order`), `source` (the model, or the bundle to be tuned) and, in `external/`, the data
-files of the model. It writes JSON lines to the
-standard output that it was given:
-`{"event": "confined", "no_network": …, "landlock": …}`, `{"event": "progress", "stage": …, "fraction": …}`, and last
-either `{"event": "done", "digest": …}` with the bundle in `bundle.pfb`, or `{"event": "failed", "cause": …, "code": …,
+files of the model. It writes JSON lines to the standard output that it was given:
+`{"event": "confined", …}` (a `Confined`), `{"event": "progress", "stage": …, "fraction": …}`, and last either
+`{"event": "done", "digest": …}` with the bundle in `bundle.pfb`, or `{"event": "failed", "cause": …, "code": …,
 "message": …, "where": …, "hint": …}`. Whatever else prints goes to the standard error.
 """
 

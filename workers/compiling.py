@@ -6,19 +6,17 @@ import contextlib
 import json
 import logging
 import os
-import queue
 import resource
 import shutil
 import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO, cast, get_args
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -27,12 +25,14 @@ from compiler.errors import CompileError
 from compiler.external import MAX_LISTING_BYTES, Listing
 from device_agents.wire import Cause, log_lines
 from service.bundles.archive import BadBundle, read_bundle
+from service.caches import cache_for
+from service.confinement import Confined
 from service.database.engine import Database
-from service.database.models import HOME
 from service.disk import is_disk_full
 from service.jobs import claims
 from service.settings import Settings
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StorageDown, StoredFile
+from workers.child_lines import MOST_BYTES, ChildLines, SaysTooMuch
 from workers.child_watch import ChildWatch
 from workers.compile_child import BUNDLE, DISK_FULL, EXTERNAL, SAID_CHARACTERS, SOURCE, Order
 from workers.patience import with_patience
@@ -41,15 +41,23 @@ LOG = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parents[1]
 PROGRESS_INTERVAL_S = 0.5
 TICK_S = 0.25
-MAX_LINE_CHARACTERS = 1 << 16
+LOG_BYTES = 64 << 20
 LOG_TAIL_BYTES = 8000
 NO_ROOM = "compiled; the farm's storage has no room for the bundle, or is down"
 CAUSES = get_args(Cause)
+PARTS = [part.name for part in fields(Confined)]
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", log_lines.LEVEL_VARIABLE, log_lines.FORMAT_VARIABLE)
 
 HUNG = claims.Failure("infra", "infra.compile-hung",
                       "the compile process gave no sign of life and was killed", where="compile",
                       hint="perhaps somebody stopped it; send it again", retry=True)  # fmt: skip
+FLOOD = claims.Failure(
+    "limits",
+    "limits.compile-output",
+    f"the compile wrote more than {MOST_BYTES:,} bytes of progress, or {LOG_BYTES:,} bytes of log",
+    where="compile",
+    hint="no compile that goes well writes so much: please report it, with the model",
+)
 
 
 class Cancelled(Exception):
@@ -70,8 +78,8 @@ class Compile:
     """The newest line of the child."""
     cpu_s: float = 0.0
     """Processor time of the child and those that it waited for."""
-    is_hung: bool = False
-    """It gave no sign of life, and was killed for that."""
+    stopped: claims.Failure | None = None
+    """Why the worker ended the child before it was out of time."""
 
     def run(self) -> None:
         """Compile and record. Whatever happens becomes a typed outcome. Raises: claims.LostClaim."""
@@ -86,28 +94,29 @@ class Compile:
             self._fail(_worker_failure(error, self.folder))
 
     def _run_in(self, folder: Path) -> None:
-        self._write_order(folder)
-        with (folder / "log").open("w+b") as log:
+        with (
+            (folder / "log").open("w+b") as log,
+            cache_for(self.settings, self.claim.organisation_id, folder / "cache") as cache,
+        ):
+            self._write_order(folder, cache)
             before_s = _children_cpu_s()
             try:
-                with self._child(folder, log) as child:
-                    in_time = self._attend(child)
+                with self._child(folder, log, cache) as child:
+                    in_time = self._attend(child, log)
             finally:
                 self.cpu_s = _children_cpu_s() - before_s
             tail = _tail(log)
         if self.last.get("event") == "done" and child.returncode == 0:
             self._keep_bundle(folder / BUNDLE, str(self.last.get("digest")))
             return
-        failure = HUNG if self.is_hung else failure_of(self.last, child.returncode, self.settings, in_time=in_time)
+        failure = self.stopped or failure_of(self.last, child.returncode, self.settings, in_time=in_time)
         LOG.info("job %s: %s: %s", self.claim.job_id, failure.code, failure.message)
         if failure.cause in ("compiler", "infra"):
             LOG.error("job %s: the child's last words (exit %s):\n%s", self.claim.job_id, child.returncode, tail)
         self._fail(failure)
 
-    def _write_order(self, folder: Path) -> None:
+    def _write_order(self, folder: Path, cache: Path) -> None:
         settings = self.settings
-        cache = cache_of(settings, self.claim.organisation_id)
-        cache.mkdir(parents=True, exist_ok=True)
         (folder / "home").mkdir()
         locations = self._write_source(folder)
         Order(
@@ -148,16 +157,14 @@ class Compile:
                 file.write(chunk)
 
     @contextlib.contextmanager
-    def _child(self, folder: Path, log: Any) -> Iterator[subprocess.Popen[str]]:
+    def _child(self, folder: Path, log: Any, cache: Path) -> Iterator[subprocess.Popen[bytes]]:
         child = subprocess.Popen(
             [sys.executable, "-m", "workers.compile_child", str(folder), str(os.getpid())],
             cwd=folder,
-            env=_environment(folder, cache_of(self.settings, self.claim.organisation_id)),
+            env=_environment(folder, cache),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
-            text=True,
-            errors="replace",
             start_new_session=True,
         )
         try:
@@ -166,25 +173,30 @@ class Compile:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # the compiler's own children too
             child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
 
-    def _attend(self, child: subprocess.Popen[str]) -> bool:
+    def _attend(self, child: subprocess.Popen[bytes], log: BinaryIO) -> bool:
         """Pass progress on until the child ends; False if it was out of time. Raises: Cancelled, LostClaim."""
-        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=_read_lines, args=(child, lines), daemon=True).start()
+        assert child.stdout is not None
         deadline, told_at, kept_at = time.monotonic() + self.settings.compile_s, 0.0, time.monotonic()
         news: dict[str, Any] | None = None
-        watch = ChildWatch(child.pid)
+        lines, watch = ChildLines(cast(BinaryIO, child.stdout)), ChildWatch(child.pid)
         while time.monotonic() < deadline:
-            if watch.is_hung():
-                self.is_hung = True
+            try:
+                line = lines.take(TICK_S)
+            except SaysTooMuch:
+                self.stopped = FLOOD
                 return True
-            with contextlib.suppress(queue.Empty):
-                line = lines.get(timeout=TICK_S)
+            if line is None:
+                child.wait(timeout=max(1.0, deadline - time.monotonic()))
+                return True
+            if line:
                 watch.heard()
-                if line is None:
-                    child.wait(timeout=max(1.0, deadline - time.monotonic()))
-                    return True
                 news = self._take(line) or news
+            self.stopped = _stopped(watch, log)
+            if self.stopped:
+                return True
             now = time.monotonic()
             if news is not None and now - told_at >= PROGRESS_INTERVAL_S:
                 self._keep(str(news.get("stage", "")), float(news.get("fraction", 0.0)))
@@ -194,7 +206,7 @@ class Compile:
                 kept_at = now
         return False
 
-    def _take(self, line: str) -> dict[str, Any] | None:
+    def _take(self, line: bytes) -> dict[str, Any] | None:
         """Remember a line of the child; its content if it is progress. What is neither is passed over: the child reads
         a stranger's model, and may say anything."""
         try:
@@ -205,9 +217,9 @@ class Compile:
             return None
         if event["event"] == "progress":
             return event if _is_progress(event) else None
-        if event["event"] == "confined" and not (event.get("no_network") and event.get("landlock")):
+        if event["event"] == "confined" and not self.last and not all(event.get(part) for part in PARTS):
             LOG.warning(
-                "job %s: this machine confines its compile less than it should: %s", self.claim.job_id, line[:200]
+                "job %s: this machine confines its compile less than it should: %.200s", self.claim.job_id, event
             )
         self.last = event
         return None
@@ -266,12 +278,6 @@ class Compile:
         self._record(lambda session: claims.fail(session, self.claim, failure, attempts=attempts))
 
 
-def cache_of(settings: Settings, organisation_id: str) -> Path:
-    """Where kernels of an organisation's compiles are kept: how long a compile takes tells what was compiled before."""
-    whole = settings.cache_folder
-    return whole if organisation_id == HOME else whole / "organisations" / organisation_id
-
-
 def _children_cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -289,13 +295,11 @@ def _environment(folder: Path, cache: Path) -> dict[str, str]:
     }
 
 
-def _read_lines(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
-    """Hand the child's lines over until it has no more to say."""
-    assert child.stdout is not None
-    with contextlib.suppress(ValueError, OSError), child.stdout:
-        while line := child.stdout.readline(MAX_LINE_CHARACTERS):
-            lines.put(line)
-    lines.put(None)
+def _stopped(watch: ChildWatch, log: BinaryIO) -> claims.Failure | None:
+    """Why a child is to be ended now, if it is."""
+    if os.fstat(log.fileno()).st_size > LOG_BYTES:
+        return FLOOD
+    return HUNG if watch.is_hung() else None
 
 
 def _is_progress(event: dict[str, Any]) -> bool:

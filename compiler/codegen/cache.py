@@ -22,9 +22,12 @@ each artefact), then the artefacts."""
 
 
 def read_entry(folder: Path, key: str, symbol: str) -> CompiledKernel | None:
-    """The entry, or None if there is none, its bytes are damaged, or it is of another symbol."""
+    """The entry, or None if there is none, its bytes are damaged, or it is of another symbol. Its time of change says
+    when it was last read: what was not for long is removed first."""
+    path = _path(folder, key)
     try:
-        raw = _path(folder, key).read_bytes()
+        raw = path.read_bytes()
+        os.utime(path)
     except OSError:
         return None
     if len(raw) < _PREFIX.size:

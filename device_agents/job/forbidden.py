@@ -19,8 +19,9 @@ import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
-from device_agents.job.seccomp import AUDIT, NAMESPACE_FLAGS, PROT_EXEC, X32_BIT
-from device_agents.job.syscalls import NAMES
+from device_agents.job.seccomp import PROT_EXEC
+from device_agents.wire.filters import AUDIT, NAMESPACE_FLAGS, X32_BIT
+from device_agents.wire.syscalls import NAMES
 
 RECEIVE = 0xC0502100
 """`SECCOMP_IOCTL_NOTIF_RECV`."""

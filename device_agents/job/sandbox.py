@@ -28,6 +28,7 @@ from device_agents.job import cgroup, seccomp
 from device_agents.job.forbidden import received
 from device_agents.job.users import JobUsers, borrowed, is_mapped
 from device_agents.own_file import own_file
+from device_agents.wire.filters import KILL_PROCESS, TELL, TRAP
 
 NOBODY = 65534
 PROBE_TIMEOUT_S = 20.0
@@ -271,13 +272,13 @@ def _with_cgroup(sandbox: Sandbox, parent: cgroup.Parent | None) -> Sandbox:
 def _filter(policy: str, *, tells: bool = False) -> bytes | None:
     if policy == "any":
         return None
-    kill = seccomp.TELL if tells else seccomp.KILL_PROCESS if _kills_processes() else seccomp.TRAP
+    kill = TELL if tells else KILL_PROCESS if _kills_processes() else TRAP
     return seccomp.program(policy, kill=kill)
 
 
 def _kills_processes() -> bool:
     """Linux 4.14 and later; before, SIGSYS is sent, which ends a process too unless it has another idea."""
-    action = ctypes.c_uint(seccomp.KILL_PROCESS)
+    action = ctypes.c_uint(KILL_PROCESS)
     number = {"x86_64": 317, "aarch64": 277}.get(platform.machine(), -1)
     libc = ctypes.CDLL(None, use_errno=True)
     return bool(libc.syscall(ctypes.c_long(number), 2, 0, ctypes.byref(action)) == 0)

@@ -1,39 +1,38 @@
-"""The system calls that a job gets, as a program for the kernel's filter (classic BPF over `struct seccomp_data`).
+"""The system calls that a job gets, for the kernel's filter (`device_agents/wire/filters.py` writes it).
 
 What training binaries were measured to call, and no more; any other call ends the job as `step.forbidden`: the agent
 hears which one it was and kills the job (`forbidden.py`), or where the kernel cannot tell, the process gets SIGSYS. No
 sockets, so no network; threads but no second process, so limits on a process are limits on the job; nothing is
 mapped executable; one start of one descriptor, which only `launch.py` can have. An emulator translates code and asks
 the system more, so it has a wider list of its own.
-
-Source: Documentation/userspace-api/seccomp_filter.rst.
 """
 
 from __future__ import annotations
 
-import platform
-import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from device_agents.job.launch import AT_EMPTY_PATH, FD_OF_AGENT, FD_OF_BINARY, THIS_PROCESS
-from device_agents.job.syscalls import NUMBERS
-
-KILL_PROCESS, TRAP, ERRNO, TELL, ALLOW = 0x80000000, 0x00030000, 0x00050000, 0x7FC00000, 0x7FFF0000
-"""TELL: the call waits and is not made; whoever holds the listener is told. Without a listener it fails with ENOSYS."""
-EPERM, EINVAL, ENOTTY, ENOSYS, EOPNOTSUPP = 1, 22, 25, 38, 95
-X32_BIT = 0x40000000
-_LOAD, _AND, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
-_NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
+from device_agents.wire.filters import (
+    EINVAL,
+    ENOSYS,
+    ENOTTY,
+    EOPNOTSUPP,
+    EPERM,
+    ERRNO,
+    KILL_PROCESS,
+    NAMESPACE_FLAGS,
+    TELL,
+    Rule,
+    Test,
+    assemble,
+)
 
 THREAD_FLAGS = 0x00000100 | 0x00000800 | 0x00010000
 """Of clone: memory, signal handlers and process in common, which is what a thread is."""
-NAMESPACE_FLAGS = 0x7E020000
 O_TMPFILE = 0x400000
 """Its bit alone: a file without a name, which nobody could find while it fills the disk."""
 PROT_EXEC = 4
 
-AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 BINARY = """
     read write pread64 pwrite64 readv writev sched_yield gettimeofday nanosleep restart_syscall close fstat
     newfstatat stat lseek brk munmap mremap madvise rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack exit
@@ -58,27 +57,6 @@ the kernel more than once (CVE-2014-3153, CVE-2021-3347)."""
 CLOCKS = ("clock_gettime", "clock_getres", "clock_nanosleep")
 CLOCK_OF_ANOTHER = 0x80000000
 """The sign of a clock's number: it then names a process, a thread or a file, and is no clock of all."""
-
-
-@dataclass(frozen=True)
-class Test:
-    """On the lower half of one argument: `argument & mask` is `value`, or one of `also`."""
-
-    argument: int
-    mask: int
-    value: int
-    also: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A call by name: allowed when all tests hold (`otherwise`, when one does not)."""
-
-    call: str
-    tests: tuple[Test, ...] = ()
-    action: int = ALLOW
-    otherwise: int | None = None
-    """None: the process ends."""
 
 
 def rules(policy: str, *, tells: bool = False) -> list[Rule]:
@@ -132,45 +110,4 @@ def _one_of_these(argument: int, values: Sequence[int], *, mask: int = 0xFFFFFFF
 
 def program(policy: str, machine: str = "", *, kill: int = KILL_PROCESS) -> bytes | None:
     """The filter of a policy for this machine's kernel; None without a table. `kill`: for what it does not allow."""
-    machine = machine or platform.machine()
-    numbers = NUMBERS.get(machine)
-    if numbers is None:
-        return None
-    words = [_load(_ARCHITECTURE_AT), _jump(_JEQ, AUDIT[machine], 1, 0), _return(kill), _load(_NUMBER_AT)]
-    if machine == "x86_64":
-        words += [_jump(_JGE, X32_BIT, 0, 1), _return(kill)]
-    for rule in rules(policy, tells=kill == TELL):
-        if rule.call in numbers:
-            words += _rule(rule, numbers[rule.call], kill)
-    return b"".join([*words, _return(kill)])
-
-
-def _rule(rule: Rule, number: int, kill: int) -> Sequence[bytes]:
-    body: list[bytes] = []
-    otherwise = kill if rule.otherwise is None else rule.otherwise
-    for test in rule.tests:
-        body += [_load(_ARGUMENTS_AT + 8 * test.argument), _word(_AND, test.mask)]
-        body += [*_one_of((test.value, *test.also)), _return(otherwise)]
-    body.append(_return(rule.action))
-    return [_jump(_JEQ, number, 0, len(body)), *body]
-
-
-def _one_of(values: Sequence[int]) -> list[bytes]:
-    """Passes over the next instruction when what is loaded is one of them."""
-    return [_jump(_JEQ, value, len(values) - place, 0) for place, value in enumerate(values)]
-
-
-def _load(at: int) -> bytes:
-    return _word(_LOAD, at)
-
-
-def _return(action: int) -> bytes:
-    return _word(_RETURN, action)
-
-
-def _jump(code: int, value: int, if_true: int, if_false: int) -> bytes:
-    return struct.pack("<HBBI", code, if_true, if_false, value)
-
-
-def _word(code: int, value: int) -> bytes:
-    return struct.pack("<HBBI", code, 0, 0, value)
+    return assemble(rules(policy, tells=kill == TELL), machine, unnamed=kill, foreign=kill)

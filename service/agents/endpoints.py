@@ -196,7 +196,7 @@ def take_events(
 ) -> Response:
     """Record what happens in an attempt."""
     with farm.database.transaction() as session:
-        return _json(recording.take_events(session, agent, lease_token, body))
+        return _json(recording.take_events(session, farm.settings, agent, lease_token, body))
 
 
 @router.post(wire.REPORT_PATH, openapi_extra=described(wire.Envelope))

@@ -46,7 +46,7 @@ from service.farm import Farm
 from service.identifiers import clean_text, new_secret, secret_hash
 from service.key_list import rooted
 from service.maintenance.standing import Calendar
-from service.problems import Forbidden, Problem, Unauthenticated
+from service.problems import Forbidden, Problem, Unauthenticated, Unavailable
 from service.quotas import limits as quotas
 from service.releases.offering import Offered, note_program
 from service.runs import attempts
@@ -54,6 +54,7 @@ from service.signing import CHALLENGE_S
 
 Columns = TypeVarTuple("Columns")
 ANEW = "delete its state folder, which holds its key, and enrol it with a new token"
+UNCONFIRMED_RETRY_S = 60
 ANOTHER = "enrol what is another device with a new state folder and token"
 
 
@@ -114,6 +115,7 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, caller: Caller) -
         return problem
     # The answer to the first try was lost, or the agent lost all but its key.
     tokens.use(session, token, device)
+    device.unconfirmed_at = None  # whoever made the token, after the restore, has let it in
     _restart(session, farm, device, request.session, request.description)
     note_program(session, device, caller.program)
     _record(session, token, device, "enrolled once more", caller.address)
@@ -134,7 +136,8 @@ def challenge(session: Session, farm: Farm, device_id: str) -> Challenge:
 
 def renew(session: Session, farm: Farm, request: RenewRequest, caller: Caller) -> Credential | Problem:
     """A fresh credential for who has the device's key. Returns a problem, to be raised after what was noted is
-    committed, while another machine works as the device. Raises: Forbidden."""
+    committed, while another machine works as the device. Raises: Forbidden, Unavailable (nobody has said since a
+    restore that it is still a device of the farm: agents ask again by themselves)."""
     device = session.get(Device, request.device_id)
     if device is None or device.state == "removed":
         raise Forbidden("device.removed", "this device was removed, or never was", hint=ANEW)
@@ -145,6 +148,10 @@ def renew(session: Session, farm: Farm, request: RenewRequest, caller: Caller) -
         raise Forbidden("renew.signature", "the signature is not by this device's key")
     if not _spend(session, request.challenge):
         raise Forbidden("renew.challenge", "the challenge was used before", hint="ask for another")
+    if device.unconfirmed_at is not None:
+        raise Unavailable("device.unconfirmed", "the farm was restored from a backup, and this device waits for its "
+                          "operator's word", cause="policy", headers={"Retry-After": str(UNCONFIRMED_RETRY_S)},
+                          hint=f"on the farm's machine: python -m service.admin confirm {device.id}")  # fmt: skip
     _check_same(device, request.description, act="renew")
     problem = machines.admit(session, device, request.session, caller.machine, caller.address)
     if problem is not None:

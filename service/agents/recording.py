@@ -121,7 +121,9 @@ def _mark_running(session: Session, run: Run, attempt: Attempt) -> None:
     states.move(session, run, "start", attempt=attempt.n)
 
 
-def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBatch) -> EventsResponse:
+def take_events(
+    session: Session, settings: Settings, agent: Agent, lease_token: str, batch: EventBatch
+) -> EventsResponse:
     """Record the events that come next in order; those seen before, and those after a gap, are not taken."""
     attempt = live_attempt(session, agent, lease_token)
     run = _run_of(session, attempt)
@@ -131,7 +133,7 @@ def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBa
         if event.sequence == attempt.next_sequence + len(taken):
             taken.append(event)
     room = max(0, MAX_EVENTS_PER_ATTEMPT + 1 - attempt.next_sequence)
-    _keep_events(session, run, attempt, taken[:room])
+    _keep_events(session, settings, run, attempt, taken[:room])
     attempt.next_sequence += len(taken)
     phases = [event.message for event in taken if event.kind == "phase" and event.message in PHASES]
     if phases and phases[-1] is not None:
@@ -143,20 +145,35 @@ def take_events(session: Session, agent: Agent, lease_token: str, batch: EventBa
     return EventsResponse(attempt.next_sequence)
 
 
-def _keep_events(session: Session, run: Run, attempt: Attempt, batch: list[Event]) -> None:
-    """Those that there is room for; that the others are dropped is said once."""
-    rows = []
+def _keep_events(session: Session, settings: Settings, run: Run, attempt: Attempt, batch: list[Event]) -> None:
+    """Those that there is room for; that the others are dropped is said where they would be."""
+    room_bytes, reason = _room_for_events(session, settings, run, attempt)
+    rows: list[tuple[float, str, dict[str, Any]]] = []
     for event in batch:
-        if attempt.event_bytes > MAX_EVENT_BYTES_PER_ATTEMPT:
-            break
         body = _event_body(event, attempt.n)
-        attempt.event_bytes += len(json.dumps(body))
-        is_over = attempt.event_bytes > MAX_EVENT_BYTES_PER_ATTEMPT
-        message = f"events of this attempt take more than {MAX_EVENT_BYTES_PER_ATTEMPT:,} bytes: no more are kept"
-        rows.append(
-            (event.at, "log", {"message": message, "attempt": attempt.n}) if is_over else (event.at, event.kind, body)
-        )
+        size_bytes = len(json.dumps(body))
+        if size_bytes > room_bytes:
+            body = {"message": f"{reason}: no more are kept", "attempt": attempt.n}
+            if rows or events.newest_body(session, run.id) != body:
+                rows.append((event.at, "log", body))
+            break
+        room_bytes -= size_bytes
+        attempt.event_bytes += size_bytes
+        rows.append((event.at, event.kind, body))
     events.add_many(session, run.id, rows)
+
+
+def _room_for_events(session: Session, settings: Settings, run: Run, attempt: Attempt) -> tuple[float, str]:
+    """Returns how many bytes more the attempt's events may take, and what is to be said beyond that."""
+    room_bytes: float = MAX_EVENT_BYTES_PER_ATTEMPT - attempt.event_bytes
+    reason = f"events of this attempt take more than {MAX_EVENT_BYTES_PER_ATTEMPT:,} bytes"
+    limit, use = quotas.standing(session, settings, "event_bytes_per_day", run.organisation_id)
+    if limit is not None and limit - use < room_bytes:
+        room_bytes = limit - use
+        reason = (
+            f"events of the organisation's runs take more than {limit:,.0f} bytes a day (quota event_bytes_per_day)"
+        )
+    return room_bytes, reason
 
 
 def _event_body(event: Event, attempt: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-from sqlalchemy import JSON, Connection, MetaData, Table
+from sqlalchemy import JSON, Column, Connection, ForeignKeyConstraint, MetaData, Table, inspect
 
 FORM = "pockfarm.backup/1"
 BEGIN, END, KEYS = "begin.json", "end.json", "keys.sealed"
@@ -37,13 +37,22 @@ class BackupError(Exception):
 
 
 def farm_tables(connection: Connection) -> list[Table]:
-    """The farm's tables as the database has them, the referred ones first."""
-    metadata = MetaData()
-    metadata.reflect(connection, only=lambda name, _: name not in NOT_OURS and not name.startswith(SET_ASIDE))
-    for table in metadata.sorted_tables:
-        for column in table.columns:
+    """The farm's tables as the database has them, the referred ones first: columns and references, which rows need, and
+    no indexes, some of which SQLAlchemy cannot describe."""
+    metadata, there = MetaData(), inspect(connection)
+    for name in there.get_table_names():
+        if name in NOT_OURS or name.startswith(SET_ASIDE):
+            continue
+        keys = there.get_pk_constraint(name)["constrained_columns"]
+        columns = [Column(one["name"], one["type"], primary_key=one["name"] in keys) for one in there.get_columns(name)]
+        for column in columns:
             if isinstance(column.type, JSON):
                 column.type.none_as_null = True  # an absent value, not a JSON null
+        references = []
+        for one in there.get_foreign_keys(name):
+            referred = [f"{one['referred_table']}.{column}" for column in one["referred_columns"]]
+            references.append(ForeignKeyConstraint(one["constrained_columns"], referred))
+        Table(name, metadata, *columns, *references)
     return metadata.sorted_tables
 
 

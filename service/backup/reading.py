@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from sqlalchemy import Connection, Table, delete, insert, select
+from sqlalchemy.orm import Session
 
 from service.audit.beside import COMMAND
 from service.backup.form import BEGIN, END, FORM, KEYS, BackupError, Say, farm_tables, unseal
+from service.backup.unconfirmed import revive_nothing
 from service.backup.writing import key_files
 from service.database.engine import Database
 from service.database.models import HOME, AuditEntry
-from service.database.schema import current_revision, known_revisions, migrate, migrate_back
+from service.database.schema import current_revision, known_revisions, migrate, migrate_back, migrate_within
 from service.database.set_aside import count_on
 from service.private import make_private_folder
 from service.settings import Settings
@@ -58,7 +60,8 @@ class _Hashing(io.RawIOBase):
 
 
 def restore_backup(settings: Settings, source: Path, *, passphrase: str | None, say: Say) -> Read:
-    """Fill an empty farm from a backup. All rows are one transaction: it is done whole, or the database stays empty.
+    """Fill an empty farm from a backup, and let nothing of it in silently (`unconfirmed.py`). All rows are one
+    transaction, that of the newest schema too: it is done whole, or the database stays empty.
 
     Raises: BackupError for a farm that is not empty, a file that is cut off, damaged or from newer code.
     """
@@ -73,7 +76,6 @@ def restore_backup(settings: Settings, source: Path, *, passphrase: str | None, 
         raise BackupError(f"{source}: {error.strerror or error}; nothing was restored") from None
     if read.keys is not None and passphrase is not None:
         _put_keys(settings, unseal(read.keys, passphrase), say)
-    migrate(settings.database)
     return read
 
 
@@ -97,6 +99,12 @@ def _restore(
         for table in tables.values():
             for column in table.primary_key.columns:
                 count_on(connection, table.name, column.name)
+        migrate_within(connection)
+        with Session(connection, expire_on_commit=False) as session:
+            lines = revive_nothing(session, settings, backup_at=float(read.begin["at"]))
+            session.flush()
+    for line in lines:
+        say(line)
     say(f"{sum(read.rows.values()):,} rows restored")
     return read
 
@@ -129,12 +137,26 @@ def _empty_farm(settings: Settings, schema: str) -> Iterator[Connection]:
         if now is not None and now != schema:
             migrate_back(settings.database)
         migrate(settings.database, schema)
-        with database.engine.begin() as connection:
+        with database.engine.connect() as connection, _foreign_keys_unenforced(connection), connection.begin():
             _refuse_rows(connection)
             _forget_first_rows(connection)
             yield connection
     finally:
         database.close()
+
+
+@contextmanager
+def _foreign_keys_unenforced(connection: Connection) -> Iterator[None]:
+    """On SQLite, where migrations rebuild tables that others refer to; the last one looks that none is broken."""
+    driver: Any = connection.connection.dbapi_connection
+    is_sqlite = connection.dialect.name == "sqlite"
+    if is_sqlite:
+        driver.execute("PRAGMA foreign_keys=OFF")
+    try:
+        yield
+    finally:
+        if is_sqlite:
+            driver.execute("PRAGMA foreign_keys=ON")
 
 
 def _refuse_rows(connection: Connection) -> None:

@@ -29,8 +29,11 @@ PART_BYTES = 64 << 20
 
 
 def key_files(settings: Settings) -> tuple[Path, ...]:
-    """Files with keys, as they are called in a backup too; what is not there is not taken."""
-    return (settings.signing_key_path, settings.next_signing_key_path, settings.key_list_path, settings.api_key_path)
+    """Files with the farm's own keys, as they are called in a backup too; what is not there is not taken.
+
+    None is an API key: a restored farm makes its operator another.
+    """
+    return settings.signing_key_path, settings.next_signing_key_path, settings.key_list_path
 
 
 @dataclass(slots=True)

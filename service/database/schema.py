@@ -101,6 +101,16 @@ def migrate(url: str, revision: str = "head", *, patience: Patience | None = Non
         time.sleep(patience.pause_s)
 
 
+def migrate_within(connection: Connection) -> None:
+    """Bring the connection's database up to date in its transaction, which nobody else waits for: a farm that is being
+    restored. Raises: BrokenReferences."""
+    from alembic import command
+
+    config = alembic_config("")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
 def migrate_back(url: str, revision: str = "base") -> None:
     """Take the database back to an older `revision`, or to no schema. Raises: SchemaMismatch, MigrationBlocked."""
     from alembic import command

@@ -87,6 +87,8 @@ class DeviceView(View):
     """Of runs, that it takes beside profile, train, eval and tune."""
     own_datasets: list[OwnDatasetView]
     """Data sets that stay on it, and that its operator lets runs use (`dataset: device:NAME`)."""
+    unconfirmed_at: Timestamp | None
+    """Since when, after a restore, it waits for whoever runs the farm to say that it is still a device of it."""
     created_at: Timestamp
     last_seen_at: Timestamp
 

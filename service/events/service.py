@@ -23,6 +23,12 @@ def add_many(session: Session, subject: str, events: Sequence[tuple[float, str, 
     session.add_all([Event(subject=subject, at=at, kind=kind, body=dict(body)) for at, kind, body in events])
 
 
+def newest_body(session: Session, subject: str) -> dict[str, Any] | None:
+    """Returns the body of the subject's last event; None if it has none."""
+    newest = select(Event.body).where(Event.subject == subject).order_by(Event.id.desc()).limit(1)
+    return session.scalar(newest)
+
+
 @dataclass(slots=True)
 class Reader:
     """Events of one subject in order, from the `seen`-th on.

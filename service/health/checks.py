@@ -12,12 +12,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from service.database.models import Job
 from service.database.schema import SchemaMismatch, check_schema
 from service.disk import DiskFull, check_room, is_disk_full
 from service.farm import Farm
-from service.health.signs import count_alive, give_sign
+from service.health.signs import count_alive, count_slots, give_sign
+from service.jobs.shares import count_under_way, most_at_once
+from service.queue import QUEUE
 
 LOG = logging.getLogger(__name__)
+UNHEARD_DOORBELLS = 2
 
 
 class NotReady(Exception):
@@ -39,7 +46,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found. `state`: ok, down, full, behind, ahead, none or slow."""
+    """What a check found. `state`: ok, down, full, behind, ahead, none, idle or slow."""
 
     state: str
     why: str = ""
@@ -128,6 +135,49 @@ def _write(farm: Farm) -> None:
 
 
 def _see_workers(farm: Farm) -> None:
+    """Some worker lives, and takes work: a sign of life says nothing of the queue.
+
+    Each waiting job rings once in `doorbell_s`. One that has waited for `UNHEARD_DOORBELLS` of them is not heard, if in
+    that time no compile has begun, fewer are under way than workers can run, and its organisation may have another.
+    """
+    unheard_s = UNHEARD_DOORBELLS * farm.settings.doorbell_s
+    before = time.time() - unheard_s
     with farm.database.read() as session:
-        if not count_alive(session, "worker"):
+        alive = count_alive(session, "worker")
+        if not alive:
             raise NotReady("none", "no worker has given a sign of life: jobs wait until one is started")
+        waiting = _count_startable(session, before)
+        if not waiting or _has_begun_since(session, before):
+            return
+        idle = (count_slots(session) or alive) - _count(session, Job.state == "compiling")
+    if idle > 0:
+        raise NotReady(
+            "idle",
+            f"{waiting} job(s) wait in the queue {QUEUE!r} for more than {unheard_s:g} s, and the {alive} worker(s) "
+            f"could run {idle} more: restart the workers; their log says more",
+        )
+
+
+def _count_startable(session: Session, before: float) -> int:
+    """Jobs queued before that time whose organisation may have another compile under way."""
+    most = most_at_once(session)
+    by_organisation = (
+        select(Job.organisation_id, func.count())
+        .where(Job.state == "queued", Job.created_at < before)
+        .group_by(Job.organisation_id)
+    )
+    return sum(
+        count
+        for organisation_id, count in session.execute(by_organisation)
+        if most is None or count_under_way(session, organisation_id) < most
+    )
+
+
+def _count(session: Session, *where: ColumnElement[bool]) -> int:
+    return session.scalar(select(func.count()).select_from(Job).where(*where)) or 0
+
+
+def _has_begun_since(session: Session, since: float) -> bool:
+    """Whether a compile has: it is under way, queued again, or has ended since."""
+    is_recent = Job.state.in_(("queued", "compiling")) | (Job.finished_at >= since)
+    return _count(session, Job.started_at >= since, is_recent) > 0

@@ -29,12 +29,12 @@ def own_name(kind: Kind) -> str:
     return f"{kind}@{socket.gethostname()[:150]}:{os.getpid()}"
 
 
-def give_sign(session: Session, kind: Kind) -> None:
-    """Say that this process lives. Only the process itself writes its row."""
+def give_sign(session: Session, kind: Kind, *, slots: int = 0) -> None:
+    """Say that this process lives, and how many compiles it runs at once. Only the process itself writes its row."""
     now, name = time.time(), own_name(kind)
-    row = update(SignOfLife).where(SignOfLife.name == name).values(seen_at=now).returning(SignOfLife.name)
+    row = update(SignOfLife).where(SignOfLife.name == name).values(seen_at=now, slots=slots).returning(SignOfLife.name)
     if session.scalar(row) is None:
-        session.add(SignOfLife(name=name, kind=kind, seen_at=now))
+        session.add(SignOfLife(name=name, kind=kind, seen_at=now, slots=slots))
 
 
 def newest(session: Session, kind: Kind) -> float | None:
@@ -48,17 +48,23 @@ def count_alive(session: Session, kind: Kind) -> int:
     return session.scalar(select(func.count()).select_from(SignOfLife).where(*fresh)) or 0
 
 
+def count_slots(session: Session) -> int:
+    """Compiles that all workers with a fresh sign run at once."""
+    fresh = (SignOfLife.kind == "worker", SignOfLife.seen_at >= time.time() - FRESH_S)
+    return session.scalar(select(func.sum(SignOfLife.slots)).where(*fresh)) or 0
+
+
 def forget_silent(session: Session) -> None:
     """Delete signs that are an hour old."""
     session.execute(delete(SignOfLife).where(SignOfLife.seen_at < time.time() - FORGET_AFTER_S))
 
 
-def give_sign_to(url: str, kind: Kind) -> None:
+def give_sign_to(url: str, kind: Kind, *, slots: int) -> None:
     """Say it on a connection that is closed again: for a process that forks others."""
     database = Database(url)
     try:
         with database.transaction() as session:
-            give_sign(session, kind)
+            give_sign(session, kind, slots=slots)
     finally:
         database.close()
 
@@ -88,6 +94,8 @@ class ThreadedSigns:
     """
 
     def __init__(self, url: str, kind: Kind) -> None:
+        self.slots = 0
+        """Compiles at once, as soon as that is known."""
         self._url = url
         self._kind: Kind = kind
         self._next_s = 0.0
@@ -103,6 +111,6 @@ class ThreadedSigns:
 
     def _give(self) -> None:
         try:
-            give_sign_to(self._url, self._kind)
+            give_sign_to(self._url, self._kind, slots=self.slots)
         except Exception:  # whatever a driver raises: the process lives all the same
             LOG.exception("could not give a sign of life")

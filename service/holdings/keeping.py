@@ -33,7 +33,7 @@ def store_within(farm: Farm, stream: BinaryIO, *, limit_bytes: int, what: str) -
 def _check_room(farm: Farm, stream: BinaryIO, size_bytes: int) -> None:
     try:
         with farm.database.transaction() as session:
-            holdings.check_room(session, farm.settings, "", more_bytes=size_bytes)
+            holdings.check_room(session, farm.settings, "", more_bytes=size_bytes, is_stored=False)
     except Forbidden:
         digest = digest_of(
             iter(lambda: stream.read(CHUNK_BYTES), b"")

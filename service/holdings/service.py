@@ -63,13 +63,13 @@ def hold_within(
     hold(session, kind, digest, size_bytes=size_bytes, name=name)
 
 
-def check_room(session: Session, settings: Settings, digest: str, *, more_bytes: int) -> None:
+def check_room(session: Session, settings: Settings, digest: str, *, more_bytes: int, is_stored: bool = True) -> None:
     """That the session's organisation has room for a file, or holds it: each counts once, whatever it is used as.
 
     Raises: Forbidden.
     """
     quotas.check_room(session, settings, more_bytes=more_bytes, organisation_id=organisation_of(session),
-                      is_held=lambda: find(session, KINDS, digest) is not None)  # fmt: skip
+                      is_stored=is_stored, is_held=lambda: find(session, KINDS, digest) is not None)  # fmt: skip
 
 
 def find(

@@ -19,6 +19,7 @@ from service.bundles.service import keep_bundle
 from service.database.models import HOME, Job
 from service.events import service as events
 from service.identifiers import clean_text, new_secret, secret_hash
+from service.jobs.shares import has_room, most_at_once
 from service.outbox import ring_after_commit
 from service.queue import COMPILE_TASK
 from service.storage import StoredFile
@@ -82,17 +83,22 @@ def claim(session: Session, job_id: str, *, lease_s: float, worker: str | None =
 
 def claim_next(session: Session, *, lease_s: float, worker: str | None = None) -> Claim | None:
     """Take a queued job, whichever doorbell was heard: of the organisation with the fewest compiles under way, among
-    equals of the one whose last compile ended longest ago, of one organisation the oldest. None if no job waits."""
-    while candidates := _in_turn(session):
-        for job_id in candidates:  # the first, unless another worker was quicker
-            taken = claim(session, job_id, lease_s=lease_s, worker=worker)
-            if taken is not None:
-                return taken
+    equals of the one whose last compile ended longest ago, of one organisation the oldest. None if no job waits, or
+    none of an organisation whose share of the workers has room."""
+    most = most_at_once(session)
+    while candidates := _in_turn(session, most):
+        for job_id, organisation_id in candidates:  # the first, unless another worker was quicker
+            if most is not None and not has_room(session, organisation_id, most):
+                continue
+            claimed = claim(session, job_id, lease_s=lease_s, worker=worker)
+            if claimed is not None:
+                return claimed
     return None
 
 
-def _in_turn(session: Session) -> list[str]:
-    """Each waiting organisation's oldest queued job, whoever's turn it is first."""
+def _in_turn(session: Session, most: int | None) -> list[tuple[str, str]]:
+    """The oldest queued job of each organisation that has fewer than `most` compiles under way, and the organisation,
+    whoever's turn it is first."""
 
     def by_organisation(what: ColumnElement[Any], *where: ColumnElement[bool]) -> Subquery:
         return select(Job.organisation_id, what.label("value")).where(*where).group_by(Job.organisation_id).subquery()
@@ -106,12 +112,14 @@ def _in_turn(session: Session) -> list[str]:
         .where(Job.state == "queued").group_by(Job.organisation_id).subquery()
     )  # fmt: skip
     query = (
-        select(oldest.c.id)
+        select(oldest.c.id, oldest.c.organisation_id)
         .outerjoin(busy, busy.c.organisation_id == oldest.c.organisation_id)
         .outerjoin(served, served.c.organisation_id == oldest.c.organisation_id)
         .order_by(func.coalesce(busy.c.value, 0), func.coalesce(served.c.value, 0.0), oldest.c.id)
     )
-    return list(session.scalars(query))
+    if most is not None:
+        query = query.where(func.coalesce(busy.c.value, 0) < most)
+    return [(job_id, organisation_id) for job_id, organisation_id in session.execute(query)]
 
 
 def _mine(session: Session, claim: Claim) -> Job:
@@ -191,3 +199,12 @@ def end_with(session: Session, job: Job, state: str, failure: Failure) -> None:
 def _end(session: Session, job: Job, state: str, **body: object) -> None:
     states.move(session, job, states.EVENT_OF[state], **body)
     job.claim_hash, job.lease_expires_at, job.worker = None, None, None
+    _ring_for_next(session, job)
+
+
+def _ring_for_next(session: Session, ended: Job) -> None:
+    """A doorbell of the organisation's next job may have been heard while its share of the workers was full."""
+    query = select(Job.id).where(Job.organisation_id == ended.organisation_id, Job.state == "queued")
+    job_id = session.scalar(query.order_by(Job.id).limit(1)) if most_at_once(session) else None
+    if job_id is not None:
+        ring_after_commit(session, COMPILE_TASK, job_id)

@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.database.models import Event, Job
+from service.jobs.shares import count_under_way, most_at_once
 from service.runs.fitting import ended, spoken, spoken_span
 from service.runs.forecast import MOST_AHEAD, Sureness
 from service.schemas import Timestamp, View
@@ -104,6 +105,9 @@ def _waiting(session: Session, job: Job) -> JobWaiting:
     at_work = f"{busy} {'is' if busy == 1 else 'are'} under way"
     if not busy:
         at_work = "none is under way: if it stays so, no worker is up (`pockfarm status`, or GET /readyz)"
+    most = most_at_once(session)
+    if most is not None and count_under_way(session, job.organisation_id) >= most:
+        at_work = f"{at_work}, {most} of them of your organisation, which may have no more at once on this farm"
     when = (
         "when it starts is unknown" if start_at is None else f"it may start in {spoken(max(0, start_at - time.time()))}"
     )

@@ -48,6 +48,8 @@ class KeyView(View):
     last_used_at: Timestamp | None
     """To the minute."""
     revoked_at: Timestamp | None
+    unconfirmed_at: Timestamp | None
+    """Since when, after a restore, it waits for whoever runs the farm to say that it is still good."""
 
 
 def key_view(key: ApiKey) -> KeyView:

@@ -85,7 +85,8 @@ def _keys() -> Select[ApiKey, dict[str, Any]]:
     is_fresh = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > time.time())
     query = select(ApiKey, Organisation.quotas).outerjoin(Organisation, Organisation.id == ApiKey.organisation_id)
     is_open = Organisation.closed_at.is_(None)
-    return query.where(ApiKey.revoked_at.is_(None), is_fresh, is_open, ~removed.exists())
+    is_good = (ApiKey.revoked_at.is_(None), ApiKey.unconfirmed_at.is_(None))
+    return query.where(*is_good, is_fresh, is_open, ~removed.exists())
 
 
 def _principal(found: Row[ApiKey, dict[str, Any]] | None) -> Principal | None:

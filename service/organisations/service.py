@@ -13,7 +13,7 @@ from service.database.models import HOME, Organisation
 from service.identifiers import clean_text
 from service.organisations.schemas import QuotaView, RetentionView
 from service.problems import Conflict, NotFound
-from service.quotas.limits import QUOTAS, UNCOUNTED, QuotaName, limit_of
+from service.quotas.limits import QUOTAS, UNCOUNTED, Quota, QuotaName, has_share, limit_of, share_of_disk
 from service.retention.rules import WORDS, RuleName, days_of
 from service.settings import Settings
 
@@ -71,11 +71,15 @@ def _changed(own: Mapping[str, Any], changes: Mapping[Any, float | str], none: s
 
 def quotas_shown(session: Session, settings: Settings, organisation: Organisation) -> list[QuotaView]:
     """Its limits, and what it uses of each."""
-    return [
-        QuotaView(name=quota.name, words=quota.words, limit=limit_of(settings, organisation.quotas, quota.name),
-                  use=None if quota.name in UNCOUNTED else quota.count(session, organisation.id))
-        for quota in QUOTAS
-    ]  # fmt: skip
+    return [_quota_shown(session, settings, organisation, quota) for quota in QUOTAS]
+
+
+def _quota_shown(session: Session, settings: Settings, organisation: Organisation, quota: Quota) -> QuotaView:
+    use = None if quota.name in UNCOUNTED else quota.count(session, organisation.id)
+    limit = limit_of(settings, organisation.quotas, quota.name)
+    if limit is None and has_share(settings, organisation.quotas, quota.name, organisation.id):
+        limit = share_of_disk(settings, use or 0.0)
+    return QuotaView(name=quota.name, words=quota.words, limit=limit, use=use)
 
 
 def retention_shown(settings: Settings, organisation: Organisation) -> list[RetentionView]:

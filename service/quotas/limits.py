@@ -1,7 +1,8 @@
 """Quotas: one record each, with what counts against it. No limit is the default; `home` has none unless one is set.
 
-A limit is an organisation's own (`PATCH /organisations/{id}`) or the farm's for all (`POCKFARM_QUOTA_<NAME>`).
-Whoever is about to use some of a quota that has a limit holds the organisation's row: limits hold to the unit.
+Room for files has one by default: a share of the disk (`share_of_disk`), so that no tenant fills it. A limit is an
+organisation's own (`PATCH /organisations/{id}`) or the farm's for all (`POCKFARM_QUOTA_<NAME>`). Whoever is about to
+use some of a quota that has a limit holds the organisation's row: limits hold to the unit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from service.database.memory import recalled
 from service.database.models import (
+    HOME,
     LIVE_ATTEMPT_STATES,
     OPEN_JOB_STATES,
     OPEN_RUN_STATES,
@@ -30,13 +32,24 @@ from service.database.models import (
     Upload,
 )
 from service.database.scope import EVERYONES, organisation_of
+from service.disk import storage_free_bytes
 from service.problems import Forbidden, Problem, TooMany
 from service.settings import Settings
 
 QuotaName = Literal[
-    "open_jobs", "open_runs", "running_attempts", "storage_bytes", "compile_cpu_s_per_day", "devices", "keys",
-    "open_uploads", "open_streams", "cost_per_minute", "run_s",
-]  # fmt: skip
+    "open_jobs",
+    "open_runs",
+    "running_attempts",
+    "storage_bytes",
+    "compile_cpu_s_per_day",
+    "event_bytes_per_day",
+    "devices",
+    "keys",
+    "open_uploads",
+    "open_streams",
+    "cost_per_minute",
+    "run_s",
+]
 DAY_S = 86400.0
 EXPECTED_CPU_S = 10.0
 """Of a compile, until the organisation's own tell how long they take."""
@@ -77,13 +90,13 @@ def running_attempts(session: Session, organisation_id: str) -> float:
 
 
 def _storage_bytes(session: Session, organisation_id: str) -> float:
-    """Files that it holds, each once, checkpoints of its runs, and what its open uploads have promised."""
+    """Files that it holds, each once, checkpoints of its runs, and what has come of its open uploads."""
     held = (Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None))
     each = select(func.max(Holding.size_bytes).label("size_bytes")).where(*held).group_by(Holding.digest).subquery()
     of_its_runs = select(func.sum(Checkpoint.size_bytes)).join(Run, Run.id == Checkpoint.run_id)
     queries = (select(func.sum(each.c.size_bytes)),
                of_its_runs.where(Run.organisation_id == organisation_id),
-               select(func.sum(Upload.size_bytes)).where(*_are_open(organisation_id)))  # fmt: skip
+               select(func.sum(Upload.received_bytes)).where(*_are_open(organisation_id)))  # fmt: skip
     return sum(float(session.scalar(query, execution_options=dict(EVERYONES)) or 0) for query in queries)
 
 
@@ -97,6 +110,14 @@ def _compile_cpu_s(session: Session, organisation_id: str) -> float:
     each = case((Job.cpu_s > expected_s, Job.cpu_s), else_=expected_s)
     open_s = session.scalar(select(func.sum(each)).where(*newest, is_open), execution_options=dict(EVERYONES))
     return float(took_s or 0) + float(open_s or 0)
+
+
+def _event_bytes(session: Session, organisation_id: str) -> float:
+    """Events of attempts that are live or ended within a day."""
+    is_recent = Attempt.finished_at.is_(None) | (Attempt.finished_at > time.time() - DAY_S)
+    query = select(func.sum(Attempt.event_bytes)).join(Run, Run.id == Attempt.run_id)
+    query = query.where(Run.organisation_id == organisation_id, is_recent)
+    return float(session.scalar(query, execution_options=dict(EVERYONES)) or 0)
 
 
 def _devices(session: Session, organisation_id: str) -> float:
@@ -130,6 +151,8 @@ QUOTAS: tuple[Quota, ...] = (
     Quota("storage_bytes", "bytes of files", _storage_bytes, passes=False, step="ask for more room"),
     Quota("compile_cpu_s_per_day", "seconds of processor time of compiles that were sent within a day", _compile_cpu_s,
           passes=True, step="send it again tomorrow"),
+    Quota("event_bytes_per_day", "bytes of events that its runs wrote within a day", _event_bytes, passes=True,
+          step="write fewer"),
     Quota("devices", "devices", _devices, passes=False, step="remove one"),
     Quota("keys", "keys that are good", _keys, passes=False, step="revoke one"),
     Quota("open_uploads", "uploads that are not finished", _open_uploads, passes=True,
@@ -163,20 +186,40 @@ def quotas_of(session: Session, organisation_id: str) -> dict[str, float | None]
 
 
 def check(
-    session: Session, settings: Settings, name: QuotaName, *, more: float = 1, organisation_id: str | None = None
+    session: Session,
+    settings: Settings,
+    name: QuotaName,
+    *,
+    more: float = 1,
+    organisation_id: str | None = None,
+    is_stored: bool = False,
 ) -> None:
-    """That the organisation (the session's, if none is given) may use so much more. Raises: TooMany, Forbidden."""
+    """That the organisation (the session's, if none is given) may use so much more. Raises: TooMany, Forbidden.
+
+    `is_stored`: these bytes are on the disk, and so are not free any more.
+    """
     whose = organisation_id or organisation_of(session)
-    limit, use = standing(session, settings, name, whose, held=True)
+    uncounted_bytes = int(more) if is_stored else 0
+    limit, use = standing(session, settings, name, whose, held=True, uncounted_bytes=uncounted_bytes)
     if limit is not None and use + more > limit:
         raise exceeded(name, limit=limit, use=use)
 
 
 def check_room(
-    session: Session, settings: Settings, *, more_bytes: int, is_held: Callable[[], bool], organisation_id: str
+    session: Session,
+    settings: Settings,
+    *,
+    more_bytes: int,
+    is_held: Callable[[], bool],
+    organisation_id: str,
+    is_stored: bool = True,
 ) -> None:
-    """That the organisation may keep a file that takes so much more, or holds it already. Raises: Forbidden."""
-    limit, use = standing(session, settings, "storage_bytes", organisation_id)
+    """That the organisation may keep a file that takes so much more, or holds it already. Raises: Forbidden.
+
+    `is_stored`: its bytes are on the disk, and so are not free any more.
+    """
+    stored_bytes = more_bytes if is_stored else 0
+    limit, use = standing(session, settings, "storage_bytes", organisation_id, uncounted_bytes=stored_bytes)
     if limit is not None and use + more_bytes > limit and not is_held():
         raise exceeded("storage_bytes", limit=limit, use=use)
 
@@ -188,16 +231,43 @@ def has_room(session: Session, settings: Settings, name: QuotaName, *, organisat
 
 
 def standing(
-    session: Session, settings: Settings, name: QuotaName, whose: str, *, held: bool = False
+    session: Session,
+    settings: Settings,
+    name: QuotaName,
+    whose: str,
+    *,
+    held: bool = False,
+    uncounted_bytes: int = 0,
 ) -> tuple[float | None, float]:
-    """Limit and use; without a limit nothing is counted. `held`: the organisation's row is, so that both stay."""
-    limit = limit_of(settings, quotas_of(session, whose), name)
-    if limit is None:
+    """Limit and use; without a limit nothing is counted. `held`: the organisation's row is, so that both stay.
+
+    `uncounted_bytes`: on the disk already, and not counted yet as the organisation's.
+    """
+    own = quotas_of(session, whose)
+    limit = limit_of(settings, own, name)
+    is_shared = limit is None and has_share(settings, own, name, whose)
+    if limit is None and not is_shared:
         return None, 0.0
     if held:
         row = select(Organisation.id).where(Organisation.id == whose).with_for_update()
         session.execute(row, execution_options=dict(EVERYONES))
-    return limit, BY_NAME[name].count(session, whose)
+    use = BY_NAME[name].count(session, whose)
+    return (share_of_disk(settings, use + uncounted_bytes) if is_shared else limit), use
+
+
+def has_share(settings: Settings, own: Mapping[str, float | None], name: QuotaName, whose: str) -> bool:
+    """Whether a tenant without a limit for its files has a share of the disk, if they are on one of this machine."""
+    is_unlimited = name != "storage_bytes" or name in own or whose == HOME
+    return not is_unlimited and storage_free_bytes(settings) is not None
+
+
+def share_of_disk(settings: Settings, use: float) -> float:
+    """Bytes that a tenant may keep: a part of what it has and of what is free beyond the reserve.
+
+    However many there are, each leaves room, and one that came late gets some of it.
+    """
+    room_bytes = max(0, (storage_free_bytes(settings) or 0) - settings.disk_reserve_bytes)
+    return float(int(settings.storage_share * (use + room_bytes)))
 
 
 def exceeded(name: QuotaName, *, limit: float, use: float, retry_after_s: int = RETRY_AFTER_S) -> Problem:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -143,7 +145,19 @@ class FileStorage:
     def _growing(self, name: str) -> Path:
         return self.folder / "incoming" / f"{check_name(name)}{GROWING}"
 
-    def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int) -> None:
+    @contextmanager
+    def _room(self, more_bytes: int, reserve_bytes: int) -> Iterator[None]:
+        """While nobody else of this machine writes a piece: what one of them saw free, another does not fill."""
+        handle = os.open(self.folder / "incoming", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if (self.free_bytes() or 0) - more_bytes < reserve_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
+            yield
+        finally:
+            os.close(handle)
+
+    def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int, reserve_bytes: int = 0) -> None:
         """See `Storage.append`. Nothing is cut off: of two who write the same piece, neither undoes the other."""
         flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT if at_bytes == 0 else 0)
         try:
@@ -153,10 +167,11 @@ class FileStorage:
         with os.fdopen(handle, "wb", buffering=0) as file:
             if os.fstat(handle).st_size < at_bytes:
                 raise MissingFile(name)
-            file.seek(at_bytes)
-            view = memoryview(piece)
-            while view:
-                view = view[file.write(view) :]
+            with self._room(len(piece), reserve_bytes):
+                file.seek(at_bytes)
+                view = memoryview(piece)
+                while view:
+                    view = view[file.write(view) :]
             os.fsync(handle)
 
     def adopt(self, name: str, *, size_bytes: int, digest: str) -> StoredFile:

@@ -105,7 +105,7 @@ class S3Storage:
         """See `Storage.free_bytes`: it does not tell."""
         return None
 
-    def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int) -> None:
+    def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int, reserve_bytes: int = 0) -> None:
         """See `Storage.append`. The length is in the key: nobody replaces a long piece by a short one."""
         key = f"{self._growing(name)}{at_bytes:016d}-{len(piece)}"
         self.bucket.call("put_object", Key=key, Body=bytes(piece))

@@ -102,10 +102,11 @@ class Storage(Protocol):
 
     # A file that arrives in pieces, under a name of its own until it is whole
 
-    def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int) -> None:
+    def append(self, name: str, piece: bytes | bytearray, *, at_bytes: int, reserve_bytes: int = 0) -> None:
         """Keep a piece of a growing file; it is on disk when this returns. The same piece again changes nothing.
 
-        Raises: MissingFile (what comes before it is gone).
+        However many do so at once, they leave the reserve of the disk alone, where the store knows its room. Raises:
+        MissingFile (what comes before it is gone), OSError (ENOSPC; nothing of the piece was written).
         """
         ...
 

@@ -60,7 +60,8 @@ def begin_upload(body: UploadCreate, farm: FarmDep, principal: PrincipalDep, key
 
 @router.patch("/uploads/{upload_id}", status_code=202, response_model=UploadView, openapi_extra=PIECE_BODY)
 async def send_piece(upload_id: str, request: Request, farm: FarmDep) -> Response:
-    """The next bytes of a file, as many as you like. 416 with `Upload-Offset` if they do not begin where it stands.
+    """The next bytes of a file, as many as you like. 416 with `Upload-Offset` if they do not begin where it stands; 403
+    `quota.storage_bytes` or 507 `infra.disk-full` if there is no room for them: the upload stays, to go on with later.
 
     When the connection is cut, what came is kept: HEAD says how much.
     """
@@ -71,6 +72,7 @@ async def send_piece(upload_id: str, request: Request, farm: FarmDep) -> Respons
     upload = await run_in_threadpool(begin)
     span = read_span(request.headers.get(HEADER), size_bytes=upload.size_bytes)
     service.check_continues(upload, span.start)
+    await run_in_threadpool(service.check_room, farm, span.end - span.start)
     await receive(request.stream(), farm, upload_id, span)
     return _response(await run_in_threadpool(begin), 202)
 

@@ -44,8 +44,8 @@ ALL_HELD = Held()
 async def receive(body: AsyncIterator[bytes], farm: Farm, upload_id: str, span: Span) -> int:
     """Keep a piece; how far the upload has come then. What came before a cut is kept.
 
-    Raises: Invalid for more or fewer bytes than the span, OSError when the disk is full, Conflict when another request
-    goes on with the upload.
+    Raises: Invalid for more or fewer bytes than the span, OSError when the disk is full but for its reserve, Forbidden
+    when the organisation's room is, Conflict when another request goes on with the upload.
     """
     held = bytearray()
     at, is_cut = span.start, False
@@ -75,7 +75,7 @@ async def receive(body: AsyncIterator[bytes], farm: Farm, upload_id: str, span: 
 
 async def _keep(farm: Farm, upload_id: str, at: int, held: bytearray) -> int:
     def write() -> None:
-        farm.storage.append(upload_id, held, at_bytes=at)
+        farm.storage.append(upload_id, held, at_bytes=at, reserve_bytes=farm.settings.disk_reserve_bytes)
         service.advance(farm, upload_id, at, at + len(held))
 
     await run_in_threadpool(write)

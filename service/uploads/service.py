@@ -1,5 +1,6 @@
 """Uploads in the database: begun within what a key and the disk allow, gone on with, finished, forgotten.
 
+What was declared takes no room: bytes do, as they come, within the share of their organisation and the disk's reserve.
 The row says how much has come. Bytes are on disk before the row says so, so a crash loses nothing that was confirmed.
 """
 
@@ -12,7 +13,6 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session
 
 from service.database.models import Upload
-from service.database.scope import EVERYONES
 from service.farm import Farm
 from service.garbage.collecting import remove_unneeded
 from service.holdings import service as holdings
@@ -37,8 +37,8 @@ def limit_bytes(settings: Settings, kind: str) -> int:
 def begin(session: Session, farm: Farm, principal: Principal, body: UploadCreate) -> Upload:
     """A new upload, or the open one of the same file that this key began before.
 
-    Raises: TooLarge, TooMany (files or bytes under way of this key or its organisation), Forbidden (no more room for
-    the organisation's files), Full (no room for it beside what is under way).
+    Raises: TooLarge, TooMany (files or bytes under way of this key or its organisation), Forbidden (it would not fit
+    into what the organisation's files may still take), Full (it would not fit onto the disk as it is now).
     """
     settings = farm.settings
     most_bytes = limit_bytes(settings, body.kind)
@@ -51,7 +51,7 @@ def begin(session: Session, farm: Farm, principal: Principal, body: UploadCreate
     _check_quota(session, principal, body, settings)
     quotas.check(session, settings, "open_uploads")
     quotas.check(session, settings, "storage_bytes", more=body.size_bytes)
-    _check_room(session, farm, body.size_bytes)
+    _check_room(farm, body.size_bytes)
     upload = Upload(
         api_key_id=principal.key_id,
         kind=body.kind,
@@ -89,14 +89,9 @@ def _check_quota(session: Session, principal: Principal, body: UploadCreate, set
                       retry_after_s=RETRY_AFTER_S, hint=hint)  # fmt: skip
 
 
-def _check_room(session: Session, farm: Farm, size_bytes: int) -> None:
+def _check_room(farm: Farm, size_bytes: int) -> None:
     free_bytes = farm.storage.free_bytes()
-    if free_bytes is None:
-        return
-    missing = func.coalesce(func.sum(Upload.size_bytes - Upload.received_bytes), 0)
-    promised = select(missing).where(Upload.finished_at.is_(None))
-    promised_bytes = session.scalar(promised, execution_options=EVERYONES) or 0
-    if free_bytes - int(promised_bytes) - size_bytes < farm.settings.disk_reserve_bytes:
+    if free_bytes is not None and free_bytes - size_bytes < farm.settings.disk_reserve_bytes:
         raise Full("storage")
 
 
@@ -118,9 +113,20 @@ def check_continues(upload: Upload, start: int) -> None:
         raise WrongOffset(upload.received_bytes)
 
 
-def advance(farm: Farm, upload_id: str, start: int, end: int) -> None:
-    """Say that the bytes from `start` to `end` are on disk. Raises: Conflict if another request has gone on with it."""
+def check_room(farm: Farm, more_bytes: int) -> None:
+    """That the caller's organisation has room for so many bytes more. Raises: Forbidden."""
     with farm.database.transaction() as session:
+        quotas.check(session, farm.settings, "storage_bytes", more=more_bytes)
+
+
+def advance(farm: Farm, upload_id: str, start: int, end: int) -> None:
+    """Say that the bytes from `start` to `end` are on disk: they take the organisation's room from now on.
+
+    Raises: Conflict if another request has gone on with it, Forbidden if others have taken the room meanwhile; the
+    upload stands where it stood then.
+    """
+    with farm.database.transaction() as session:
+        quotas.check(session, farm.settings, "storage_bytes", more=end - start, is_stored=True)
         stands = (Upload.id == upload_id, Upload.received_bytes == start, Upload.finished_at.is_(None))
         moved = session.execute(
             update(Upload).where(*stands).values(received_bytes=end, expires_at=time.time() + farm.settings.upload_s)

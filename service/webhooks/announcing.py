@@ -45,7 +45,8 @@ def _webhooks(session: Session, organisation_id: str) -> list[tuple[str, list[st
 
     def read() -> list[tuple[str, list[str]]]:
         query = select(Webhook.id, Webhook.events)
-        mine = query.where(Webhook.organisation_id == organisation_id, Webhook.removed_at.is_(None))
+        is_good = (Webhook.removed_at.is_(None), Webhook.unconfirmed_at.is_(None))
+        mine = query.where(Webhook.organisation_id == organisation_id, *is_good)
         return [(webhook_id, events) for webhook_id, events in session.execute(mine)]
 
     return recalled(session, ("webhooks", organisation_id), WEBHOOKS, read)

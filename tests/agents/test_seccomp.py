@@ -12,11 +12,12 @@ import ziglang
 from device_agents.job import seccomp
 from device_agents.job.forbidden import words
 from device_agents.job.launch import AT_EMPTY_PATH, FD_OF_AGENT, FD_OF_BINARY, THIS_PROCESS
-from device_agents.job.syscalls import NUMBERS
+from device_agents.wire.filters import ALLOW, AUDIT, ERRNO, TELL
+from device_agents.wire.filters import KILL_PROCESS as KILL
+from device_agents.wire.syscalls import NUMBERS
 
 MACHINES = ("x86_64", "aarch64")
 POLICIES = ("binary", "emulator")
-ALLOW, KILL, ERRNO = seccomp.ALLOW, seccomp.KILL_PROCESS, seccomp.ERRNO
 
 
 def decided(program: bytes, number: int, arguments: tuple[int, ...] = (), audit: int = 0) -> int:
@@ -45,7 +46,7 @@ def numbers(machine: str) -> dict[str, int]:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_only_what_is_listed(machine: str, policy: str) -> None:
-    program, audit = seccomp.program(policy, machine), seccomp.AUDIT[machine]
+    program, audit = seccomp.program(policy, machine), AUDIT[machine]
     assert program is not None
     listed = {numbers(machine)[rule.call]: rule for rule in seccomp.rules(policy) if rule.call in numbers(machine)}
     for number in range(600):
@@ -62,7 +63,7 @@ def test_another_architecture_and_x32_end_the_process(machine: str) -> None:
     other = {"x86_64": (0x40000003, 0xC00000B7), "aarch64": (0x40000028, 0xC000003E)}[machine]
     for audit in other:
         assert {decided(program, number, audit=audit) for number in range(600)} == {KILL}
-    audit = seccomp.AUDIT[machine]
+    audit = AUDIT[machine]
     assert {decided(program, 0x40000000 + number, audit=audit) for number in range(600)} == {KILL}
 
 
@@ -106,7 +107,7 @@ def test_another_architecture_and_x32_end_the_process(machine: str) -> None:
 def test_calls_that_depend_on_what_they_ask(machine: str, call: str, arguments: tuple[int, ...], expected: int) -> None:
     program = seccomp.program("binary", machine)
     assert program is not None
-    assert decided(program, numbers(machine)[call], arguments, seccomp.AUDIT[machine]) == expected
+    assert decided(program, numbers(machine)[call], arguments, AUDIT[machine]) == expected
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -122,15 +123,15 @@ def test_calls_have_the_kernels_numbers(machine: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_the_agent_hears_of_is_let_through_no_more_than_what_is_killed(machine: str, policy: str) -> None:
     """Only the launcher's own message to the agent, on a descriptor that no binary has, is allowed beside."""
-    tells, kills = (seccomp.program(policy, machine, kill=kill) for kill in (seccomp.TELL, KILL))
+    tells, kills = (seccomp.program(policy, machine, kill=kill) for kill in (TELL, KILL))
     assert tells is not None
     assert kills is not None
-    audit = seccomp.AUDIT[machine]
+    audit = AUDIT[machine]
     for number in (*range(600), 0x40000000 + 39):
         for arguments in ((), (3, 0, 0xFFFFFFFF), (0x11,), (FD_OF_AGENT,)):
             killed, told = (decided(program, number, arguments, audit) for program in (kills, tells))
             is_the_message = number == numbers(machine)["sendmsg"] and arguments == (FD_OF_AGENT,)
-            assert told == (ALLOW if is_the_message else seccomp.TELL if killed == KILL else killed)
+            assert told == (ALLOW if is_the_message else TELL if killed == KILL else killed)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_what_the_agent_hears_of_is_let_through_no_more_than_what_is_killed(mach
     ],
 )
 def test_a_call_in_words(number: int, machine: str, arguments: tuple[int, ...], expected: str) -> None:
-    assert words(number, seccomp.AUDIT[machine], arguments) == expected
+    assert words(number, AUDIT[machine], arguments) == expected
 
 
 NUMBER_OF_A_PROCESS = {
@@ -170,7 +171,7 @@ HIDDEN_IN_A_COMMAND = {"fcntl": (1, 8), "ioctl": (1, 0x5410), "prctl": (0, 0x596
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_call_reaches_another_process(machine: str, policy: str) -> None:
-    program, audit = seccomp.program(policy, machine), seccomp.AUDIT[machine]
+    program, audit = seccomp.program(policy, machine), AUDIT[machine]
     assert program is not None
     allowed = {rule.call: rule for rule in seccomp.rules(policy) if rule.action == ALLOW}
     for call, argument in NUMBER_OF_A_PROCESS.items():
@@ -188,7 +189,7 @@ def test_no_call_reaches_another_process(machine: str, policy: str) -> None:
 def test_an_emulator_may_map_what_it_translates() -> None:
     program = seccomp.program("emulator", "x86_64")
     assert program is not None
-    assert decided(program, 9, (0, 4096, 7), seccomp.AUDIT["x86_64"]) == ALLOW
+    assert decided(program, 9, (0, 4096, 7), AUDIT["x86_64"]) == ALLOW
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_an_emulator_may_map_what_it_translates() -> None:
 def test_what_an_emulator_does_to_itself(machine: str, call: str, arguments: tuple[int, ...], expected: int) -> None:
     program = seccomp.program("emulator", machine)
     assert program is not None
-    assert decided(program, numbers(machine)[call], arguments, seccomp.AUDIT[machine]) == expected
+    assert decided(program, numbers(machine)[call], arguments, AUDIT[machine]) == expected
 
 
 def test_a_machine_without_a_table_has_no_filter() -> None:

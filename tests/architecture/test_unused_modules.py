@@ -19,6 +19,7 @@ ENTRY_POINTS: Mapping[str, str] = {
     "pockfarm.cli": "the console script; it starts the farm's parts by their names",
     "pockfarm.ondevice": "users import it",
     "pockfarm.webhooks": "users import it",
+    "service.child_probe": "operators run it, to see what confines a child here",
     "service.root": "operators run it, away from any farm",
     "service.webhooks.__main__": "deployments run it",
     "device_agents.devices.ask_accelerator": "run as a script by its path",

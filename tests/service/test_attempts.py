@@ -292,3 +292,38 @@ def test_events_of_an_attempt_are_limited_in_bytes(farm: TestFarm, monkeypatch: 
     assert [body["message"] for body in bodies if "no more are kept" in body.get("message", "")] == [
         "events of this attempt take more than 100,000 bytes: no more are kept"
     ]
+
+
+def test_events_of_an_organisation_are_limited_in_bytes_a_day(farm: TestFarm) -> None:
+    acme, other, board = farm.tenant("acme"), farm.tenant("other"), farm.board()
+    limit = {"quotas": {"event_bytes_per_day": 100_000}}
+    assert farm.http.patch(f"/organisations/{acme.organisation_id}", json=limit).status_code == 200
+
+    def events_of(tenant: TestFarm, bundle: str) -> list[str]:
+        run = tenant.run(bundle=bundle)
+        work = leased(board)
+        for number in range(10):
+            batch = [p.Event(number * 5 + k + 1, 1.0, "log", message="x" * 1000) for k in range(5)]
+            assert board.send_events(work, *batch).json()["next_sequence"] == number * 5 + 6
+        assert board.report(work).status_code == 200
+        with farm.farm.database.read() as session:
+            bodies = session.scalars(select(Event.body).where(Event.subject == run["id"], Event.kind == "log")).all()
+        return [body["message"] for body in bodies]
+
+    dropped = (
+        "events of the organisation's runs take more than 100,000 bytes a day (quota event_bytes_per_day): "
+        "no more are kept"
+    )
+    bundle = acme.bundle()
+    assert events_of(acme, bundle) == ["x" * 1000] * 50
+    second = events_of(acme, bundle)
+    assert (second.count(dropped), second[-1]) == (1, dropped)
+    assert 40 < len(second) < 50
+    assert events_of(acme, bundle) == [dropped]
+    assert events_of(other, other.bundle(b"theirs")) == ["x" * 1000] * 50
+    use = next(
+        quota["use"]
+        for quota in acme.http.get("/organisation").json()["quotas"]
+        if quota["name"] == "event_bytes_per_day"
+    )
+    assert 90_000 < use <= 100_000

@@ -38,6 +38,17 @@ def content(url: str) -> Snapshot:
     return found
 
 
+def revived(rows: Snapshot) -> Snapshot:
+    """What a restore brings back as it was: the rest is `test_restoring.py`'s."""
+    gone = ("dashboard_links", "dashboard_sessions", "device_credentials", "idempotency_records", "enrolment_tokens",
+            "enrolment_uses", "webhook_deliveries", "audit_entries", "device_events")  # fmt: skip
+    return {
+        name: [{column: value for column, value in row.items() if column != "unconfirmed_at"} for row in table]
+        for name, table in rows.items()
+        if name not in gone
+    }
+
+
 def said(_: str) -> None:
     """Nobody listens."""
 
@@ -62,7 +73,7 @@ def test_every_row_and_file_comes_back_on_either_database(farm: TestFarm, other_
     assert write_backup(old, tmp_path / "b", passphrase=None, say=said) == []
     assert (tmp_path / "b").stat().st_mode & 0o777 == 0o600
     read = restore_backup(new, tmp_path / "b", passphrase=None, say=said)
-    assert content(new.database) == content(old.database)
+    assert revived(content(new.database)) == revived(content(old.database))
     assert sum(read.rows.values()) == sum(len(rows) for rows in content(old.database).values())
     for kept in (digest, farm.http.get("/jobs").json()["items"][0]["model"]["digest"]):
         assert b"".join(open_storage(new.storage).read(kept)) == b"".join(farm.farm.storage.read(kept))
@@ -82,7 +93,7 @@ def test_every_kind_of_row_comes_back(sqlite_url: str, other_url: str, tmp_path:
     old, new = settings_at(tmp_path / "old", sqlite_url), settings_at(tmp_path / "new", other_url)
     write_backup(old, tmp_path / "b", passphrase=None, say=said)
     restore_backup(new, tmp_path / "b", passphrase=None, say=said)
-    assert content(new.database) == content(sqlite_url)
+    assert revived(content(new.database)) == revived(content(sqlite_url))
 
 
 def test_it_is_one_moment_while_the_farm_goes_on(farm: TestFarm, tmp_path: Path) -> None:
@@ -251,10 +262,15 @@ def test_a_farm_of_this_machine_has_commands_for_it(tmp_path: Path, capfd: pytes
     assert cli.main(["restore", str(file), "--state", str(new)]) == 0
     was, now = (content(f"sqlite:///{state}/farm.db") for state in (old, new))
     audits = [sorted((one["action"], one["outcome"]) for one in rows.pop("audit_entries")) for rows in (was, now)]
-    assert now == was
+    assert revived(now) == revived(was)
     assert audits == [
         [("POST /compile", "done"), ("service.admin backup", "done")],
-        [("POST /compile", "done"), ("service.admin restore", "done"), ("service.admin restore", "refused")],
+        [
+            ("POST /compile", "done"),
+            ("restore", "done"),
+            ("service.admin restore", "done"),
+            ("service.admin restore", "refused"),
+        ],
     ]
     assert cli.main(["restore", str(file), "--state", str(new)]) == 1
     assert "this farm is not empty" in capfd.readouterr().err

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 from service.database.models import Job
+from service.health.signs import give_sign
 from service.jobs import claims
 from service.lanes.claim import Head, in_turn
+from service.queue import COMPILE_TASK
 from service.quotas.shares import Share
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
@@ -109,6 +112,39 @@ def test_organisations_take_turns_on_workers(farm: TestFarm) -> None:
         order.append(job)
         finish(farm, job)
     assert order == [mine[2], theirs[1], mine[3], theirs[2], *mine[4:7]]
+
+
+def test_no_organisation_has_all_workers_where_there_are_others(farm: TestFarm) -> None:
+    with farm.farm.database.transaction() as session:
+        give_sign(session, "worker", slots=3)
+    acme = farm.tenant("acme")
+    jobs = queue_jobs(acme, 4)
+    assert [next_job(farm), next_job(farm), next_job(farm)] == [jobs[0], jobs[1], None]
+    waiting = acme.http.get(f"/jobs/{jobs[2]}/why").json()["says"]
+    assert "2 of them of your organisation, which may have no more at once on this farm" in waiting
+    other = farm.tenant("other")
+    (theirs,) = queue_jobs(other, 1)
+    assert next_job(farm) == theirs
+    farm.queue.rung.clear()
+    finish(farm, jobs[0])
+    assert farm.queue.rung == [(COMPILE_TASK, jobs[2])], "its own doorbell was heard while the share was full"
+    assert next_job(farm) == jobs[2]
+
+
+def test_a_farm_for_one_organisation_uses_all_workers(farm: TestFarm) -> None:
+    with farm.farm.database.transaction() as session:
+        give_sign(session, "worker", slots=2)
+    jobs = queue_jobs(farm, 2)
+    assert [next_job(farm), next_job(farm)] == jobs
+
+
+def test_workers_that_claim_at_once_do_not_exceed_the_share(farm: TestFarm) -> None:
+    with farm.farm.database.transaction() as session:
+        give_sign(session, "worker", slots=3)
+    jobs = queue_jobs(farm.tenant("acme"), 6)
+    with ThreadPoolExecutor(6) as workers:
+        claimed = list(workers.map(lambda _: next_job(farm), range(6)))
+    assert sorted(job for job in claimed if job) == jobs[:2]
 
 
 def test_a_doorbell_of_a_job_that_is_over_is_harmless(farm: TestFarm) -> None:

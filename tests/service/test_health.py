@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text, update
 
 from service.app import create_app
-from service.database.models import SignOfLife
+from service.database.models import Job, SignOfLife
 from service.health import signs
 from service.health.checks import Check, NotReady, Readiness
 from service.settings import Settings
@@ -55,6 +55,44 @@ def test_a_worker_that_went_silent_is_no_worker(farm: TestFarm) -> None:
     assert states(farm)[1]["workers"] == "none"
     farm.worker_lives()
     assert states(farm)[1]["workers"] == "ok"
+
+
+def test_workers_that_live_and_take_no_work_are_not_ready(farm: TestFarm) -> None:
+    """Told by what is consumed: a job that waits is no sign while others begin, or every worker has its hands full."""
+    farm.worker_lives()
+    waiting, busy = (str(farm.compile(model).json()["id"]) for model in (b"one", b"two"))
+    assert states(farm)[1]["workers"] == "ok", "it has only just rung"
+    long_ago = time.time() - 2 * farm.farm.settings.doorbell_s - 1
+    change(farm, waiting, created_at=long_ago)
+    answer = farm.anonymous.get("/readyz")
+    assert (answer.status_code, answer.json()["parts"]["workers"]) == (503, "idle")
+    assert answer.json()["why"]["workers"].startswith(
+        "1 job(s) wait in the queue 'pockfarm' for more than 60 s, and the 1 worker(s) could run 1 more"
+    )
+    change(farm, busy, state="succeeded", started_at=time.time(), finished_at=time.time())
+    assert states(farm)[1]["workers"] == "ok", "another has begun"
+    change(farm, busy, started_at=long_ago)
+    assert states(farm)[1]["workers"] == "idle"
+    change(farm, busy, state="compiling", finished_at=None)
+    assert states(farm)[1]["workers"] == "ok", "the worker has work"
+
+
+def test_a_job_that_waits_for_its_organisations_share_is_no_fault_of_the_workers(farm: TestFarm) -> None:
+    with farm.farm.database.transaction() as session:
+        signs.give_sign(session, "worker", slots=2)
+    acme = farm.tenant("acme")
+    busy, waiting = (acme.compile(model).json()["id"] for model in (b"long", b"next"))
+    long_ago = time.time() - 2 * farm.farm.settings.doorbell_s - 1
+    change(farm, busy, state="compiling", started_at=long_ago)
+    change(farm, waiting, created_at=long_ago)
+    assert states(farm)[1]["workers"] == "ok"
+    change(farm, busy, state="succeeded", finished_at=long_ago)
+    assert states(farm)[1]["workers"] == "idle"
+
+
+def change(farm: TestFarm, job_id: str, **columns: object) -> None:
+    with farm.farm.database.transaction() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(**columns))
 
 
 @pytest.mark.parametrize(("revision", "state"), [("0001", "behind"), ("9999", "ahead")])

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -116,13 +117,25 @@ def large_file(_: Path, progress: Progress) -> None:
 def look(folder: Path, progress: Progress) -> None:
     """Writes down what a compile can see: of the places that `reach.json` names, those that it could open or change,
     and of the processes, those that it could signal."""
-    try:
-        socket.create_connection(("127.0.0.1", int((folder / "port").read_text())), timeout=5).close()
-        network = True
-    except OSError:
-        network = False
     places = [Path(place) for place in json.loads((folder / "reach.json").read_text())]
-    seen = {"environment": sorted(os.environ), "home": os.listdir(os.environ["HOME"]), "network": network,
+    tcp, broker, other = json.loads((folder / "outside.json").read_text())
+    attacks: dict[str, Callable[[], object]] = {
+        "network": lambda: socket.create_connection(("127.0.0.1", tcp), timeout=5).close(),
+        "broker": lambda: socket.socket(socket.AF_UNIX).connect(broker),
+        "sockets": socket.socketpair,
+        "mode": lambda: os.chmod(other, 0o4777),
+        "mode of what it may read": lambda: _change_mode(os.__file__),
+        "times": lambda: os.utime(other, (0, 0)),
+        "attributes": lambda: os.setxattr(other, "user.left", b"here"),
+        "scheduling": lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)),
+        "limits of the worker": lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CORE),
+        "processors of the worker": lambda: os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0)),
+        "more for itself": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (5000, 5000)),
+        "a process that stays": lambda: _in_child(os.setsid),
+        "another user": lambda: _in_child(lambda: os.setuid(65534)),
+    }
+    seen = {"environment": sorted(os.environ), "home": os.listdir(os.environ["HOME"]),
+            "succeeded": [name for name, act in attacks.items() if _works(act)],
             "reached": [str(place) for place in places if _reaches(place)],
             "signalled": _works(lambda: os.kill(os.getppid(), 0))}  # fmt: skip
     (folder / "seen.json").write_text(json.dumps(seen))
@@ -133,10 +146,25 @@ def _reaches(place: Path) -> bool:
     return any(_works(act) for act in (lambda: os.listdir(place), place.read_bytes, lambda: within.open("ab").close()))
 
 
+def _change_mode(path: str) -> None:
+    """To what it is: by a descriptor that may only read."""
+    with open(path, "rb") as file:
+        os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+
+
+def _in_child(act: Callable[[], object]) -> None:
+    """In a process of its own. Raises: OSError if it was refused there."""
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if _works(act) else 1)
+    if os.waitpid(pid, 0)[1]:
+        raise PermissionError
+
+
 def _works(act: Callable[[], object]) -> bool:
     try:
         act()
-    except OSError:
+    except (OSError, ValueError):  # as which a limit that may not be raised shows
         return False
     return True
 
@@ -163,6 +191,29 @@ def babble(_: Path, progress: Progress) -> None:
                  b'{"event": "progress", "fraction": null}', b'{"event": ["progress"]}', b'{"event": "done"}',
                  b'{"event": "progress", "stage": "\\ud800", "fraction": 0.5}'):  # fmt: skip
         say_to_worker(line + b"\n")
+
+
+def flood(_: Path, progress: Progress) -> None:
+    """Lines of progress without end."""
+    line = json.dumps({"event": "progress", "stage": "x" * 60, "fraction": 0.5}).encode() + b"\n"
+    while True:
+        say_to_worker(line * 600)
+
+
+def one_endless_line(_: Path, progress: Progress) -> None:
+    while True:
+        say_to_worker(b"x" * 60_000)
+
+
+def empty_lines(_: Path, progress: Progress) -> None:
+    while True:
+        say_to_worker(b"\n" * 60_000)
+
+
+def endless_log(_: Path, progress: Progress) -> None:
+    """On its standard error."""
+    while True:
+        os.write(2, b"x" * 60_000)
 
 
 def claim_cause(_: Path, progress: Progress) -> None:
@@ -206,6 +257,7 @@ def log_fifo() -> None:
 BEHAVIOURS: dict[str, Callable[[Path, Progress], None]] = {
     "fine": fine, "slow": slow, "hang": hang, "unsupported": unsupported, "too-big": too_big, "broken": broken,
     "memory": memory, "kill": kill, "crash": crash, "leave": leave, "large-file": large_file, "look": look,
+    "flood": flood, "one-endless-line": one_endless_line, "empty-lines": empty_lines, "endless-log": endless_log,
     "no-elf": fine, "wrong-digest": fine, "warns": fine, "babble": babble, "claim-cause": claim_cause,
     "odd-signal": odd_signal,
     "done-without-digest": done_without_digest, "bundle-link": afterwards(bundle_link),

@@ -87,9 +87,9 @@ class LiveFarm:
         except httpx.TransportError:
             return False
 
-    def start_worker(self) -> None:
+    def start_worker(self, *words: str) -> None:
         self.start("worker", sys.executable, "-m", "celery", "--app", "workers.app", "worker", "--concurrency", "1",
-                   "--without-mingle", "--without-gossip", "--loglevel", "INFO")  # fmt: skip
+                   "--without-mingle", "--without-gossip", "--loglevel", "INFO", *words)  # fmt: skip
 
     def await_worker(self) -> None:
         until((self.folder / f"worker-alive.{socket.gethostname()}").exists)

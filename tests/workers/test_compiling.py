@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from service.settings import Settings
 from tests.sample import thinned
 from tests.service.farms import TestFarm, open_test_farm
 from tests.waiting import HANG_S, until
-from workers import compiling
+from workers import child_lines, compiling
 from workers.compile_child import Order, _failure
 from workers.compiling import Compile, failure_of
 from workers.ownership import own_folder, root_of
@@ -197,6 +198,18 @@ def test_what_the_child_logs_says_of_which_job(farm: TestFarm, caplog: pytest.Lo
     assert "Traceback" in told[0]["traceback"]
 
 
+@pytest.mark.parametrize("model", ["flood", "one-endless-line", "empty-lines", "endless-log"])
+def test_a_child_that_floods_the_worker_is_ended_and_costs_no_memory(farm: TestFarm, model: str) -> None:
+    tracemalloc.start()
+    try:
+        job = compile_now(farm, model)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (job["ending"]["cause"], job["ending"]["code"], job["attempts"]) == ("limits", "limits.compile-output", 1)
+    assert most_bytes < child_lines.MOST_BYTES, "less than it took of it"
+
+
 @pytest.mark.parametrize("model", ["babble", "log-fifo"])
 def test_nonsense_among_its_lines_is_passed_over(farm: TestFarm, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "PROGRESS_INTERVAL_S", 0.0)  # each line that is progress is passed on
@@ -254,14 +267,21 @@ def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, marks: 
 def test_compile_sees_no_secrets_no_home_and_no_network(
     loopback: None, farm: TestFarm, tmp_path: Path, marks: Path
 ) -> None:
-    """Nor other organisations' caches, the farm's state, other jobs' models, the worker's memory or its process."""
+    """Nor other organisations' caches, the farm's state, other jobs' models, the worker's memory or its process.
+
+    It reaches no broker, changes nothing of a file outside, nor how itself or the worker runs, and leaves no process.
+    """
     closed = [tmp_path / "state", tmp_path / "cache", tmp_path / "cache" / "organisations" / "other" / KERNELS,
               root_of(farm.farm.settings.state), Path(f"/proc/{os.getpid()}/environ"), ROOT / ".git", ROOT / "tests.py",
               Path("/etc/passwd"), Path("/var/tmp"), Path("/tmp"), Path.home() / "left"]  # fmt: skip
     closed[2].mkdir(parents=True)
     (marks / "reach.json").write_text(json.dumps([str(one) for one in (*closed, marks)]))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        (marks / "port").write_text(str(server.getsockname()[1]))
+    other = tmp_path / "other"
+    other.touch(mode=0o600)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as broker:
+        broker.bind(str(broker_path := tmp_path / "v.sock"))
+        broker.listen()
+        (marks / "outside.json").write_text(json.dumps([server.getsockname()[1], str(broker_path), str(other)]))
         os.environ["POCKFARM_DATABASE_PASSWORD"] = "secret"
         try:
             assert compile_now(farm, f"look {marks}")["state"] == "succeeded"
@@ -272,7 +292,7 @@ def test_compile_sees_no_secrets_no_home_and_no_network(
                "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}  # fmt: skip
     assert set(seen["environment"]) <= allowed
     assert seen["home"] == []
-    assert seen["network"] is not can_unshare_network()
+    assert seen["succeeded"] == []
     version = landlock.version()
     assert str(marks) in seen["reached"]
     if version:
@@ -280,12 +300,22 @@ def test_compile_sees_no_secrets_no_home_and_no_network(
         assert seen["signalled"] is (version < 6)
 
 
-def can_unshare_network() -> bool:
-    """Whether this kernel lets us start a process without network at all."""
-    import subprocess
-
-    tries = (["unshare", "-n", "true"], ["unshare", "-Un", "true"])
-    return any(subprocess.run(words, capture_output=True, check=False).returncode == 0 for words in tries)
+def test_a_tenants_compile_reaches_no_cache_but_its_own(farm: TestFarm, tmp_path: Path) -> None:
+    """What one organisation's compile leaves, no other's takes: nobody plants a kernel."""
+    tenant = farm.tenant("tenant")
+    others = tmp_path / "cache" / "organisations"
+    mine, home, other = (folder / KERNELS for folder in (others / tenant.organisation_id, tmp_path / "cache",
+                                                         others / "other"))  # fmt: skip
+    beside = others / tenant.organisation_id / "in-use"
+    for folder in (mine, home, other):
+        folder.mkdir(parents=True)
+    (mine / "reach.json").write_text(json.dumps([str(place) for place in (home, other, others, beside, mine)]))
+    (mine / "outside.json").write_text(json.dumps([1, str(tmp_path / "nowhere"), str(tmp_path / "nowhere")]))
+    assert compile_now(tenant, f"look {mine}")["state"] == "succeeded"
+    reached = json.loads((mine / "seen.json").read_text())["reached"]
+    assert str(mine) in reached
+    if landlock.version():
+        assert reached == [str(mine)]
 
 
 def wait_for_child(folder: Path) -> int:
@@ -343,5 +373,5 @@ def test_a_failure_that_quotes_a_giant_name_still_is_one_line_that_the_worker_ta
 
     order = Order("", "{}", "{}", "t", "", memory_bytes=1, cpu_s=1, file_bytes=1 << 20)
     said = {"event": "failed", **_failure(Refused(), order)}
-    assert len(json.dumps(said)) < compiling.MAX_LINE_CHARACTERS
+    assert len(json.dumps(said)) < child_lines.LINE_BYTES
     assert failure_of(said, 1, Settings(), in_time=True).message.endswith("... (90,000 characters)")

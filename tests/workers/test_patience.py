@@ -70,9 +70,9 @@ def test_a_compile_outlives_a_database_that_restarts(
         marks: set[str] = set()
         begin = Compile._write_order
 
-        def go_away(compile: Compile, folder: Path) -> None:
+        def go_away(compile: Compile, folder: Path, cache: Path) -> None:
             marks.add("away")
-            begin(compile, folder)
+            begin(compile, folder, cache)
 
         monkeypatch.setattr(Compile, "_write_order", go_away)
         monkeypatch.setattr(Database, "transaction", flaky)

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from device_agents.wire import watchdog
+from service.queue import make_celery
+from service.settings import Settings
 from tests.service.farms import open_test_farm
 from tests.service.lone_processes import sleeping_process, stopped_process, wait_for_state
 from tests.waiting import until
@@ -206,3 +208,10 @@ def stop_at_the_first_word(compile: compiling.Compile, line: str) -> None:
     for pid in child_watch._family(os.getpid())[1:]:
         if b"workers.compile_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGSTOP)
+
+
+def test_workers_take_no_commands_over_the_broker() -> None:
+    """A real one shows it in `tests/thorough/workers/test_live.py`."""
+    conf = make_celery(Settings()).conf
+    assert not conf.worker_enable_remote_control
+    assert not conf.worker_send_task_events

@@ -156,8 +156,19 @@ def type_label(code: int) -> str:
 
 
 def free_name(wanted: str, taken: set[str]) -> str:
-    """A name that no value has, which is taken from now on: the wanted one, with marks if it takes them."""
-    while wanted in taken:
-        wanted += "'"
-    taken.add(wanted)
-    return wanted
+    """Returns a name that no value has, and adds it to `taken`: the wanted name, or that name with a numbered mark.
+
+    The search bisects, so that thousands of values with the same wanted name cost the logarithm of their number each.
+    """
+
+    def marked(number: int) -> str:
+        return wanted + ("", "'")[number] if number < 2 else f"{wanted}'{number}"
+
+    used, free = -1, 0
+    while marked(free) in taken:
+        used, free = free, max(1, 2 * free)
+    while free - used > 1:
+        middle = (used + free) // 2
+        used, free = (middle, free) if marked(middle) in taken else (used, middle)
+    taken.add(marked(free))
+    return marked(free)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.canary.history import change_words, explained
@@ -100,13 +101,14 @@ def concerns(session: Session, settings: Settings, devices: Sequence[DeviceFacts
     """Those of the visitor's organisation, and of the farm if it is the farm's own; the worst first."""
     looks: tuple[Callable[[], Sequence[Concern]], ...] = (
         lambda: _disks(session, settings),
+        lambda: _unconfirmed(session),
         lambda: _workers(session),
         lambda: _quarantined(devices),
         lambda: _stuck(session, settings),
         lambda: _filled(session, devices),
         lambda: _two_machines(session),
         lambda: _slower(session),
-        lambda: _offline(devices),
+        lambda: _offline(session, devices),
         lambda: _halted(session),
         lambda: _failed(session, Run, "run", "runs"),
         lambda: _failed(session, Job, "compile", "jobs"),
@@ -148,8 +150,29 @@ def _quarantined(devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
     return _of_health(devices, "quarantined", "look at the last attempts, then release it on its page")
 
 
-def _offline(devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
-    return _of_health(devices, "offline", "start the agent again; it keeps its enrolment")
+def _offline(session: Session, devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
+    waiting = set(session.scalars(select(Device.id).where(Device.unconfirmed_at.is_not(None))))
+    there = [one for one in devices if one.id not in waiting]
+    return _of_health(there, "offline", "start the agent again; it keeps its enrolment")
+
+
+def _unconfirmed(session: Session) -> Sequence[Concern]:
+    """After a restore, those that nobody has let in again; also to a tenant, whose own they are."""
+    if not visitors.current().may("operate"):
+        return ()
+    kinds: tuple[tuple[str, str, type[Any], ColumnElement[bool]], ...] = (
+        ("API key", path("keys"), ApiKey, ApiKey.revoked_at.is_(None)),
+        ("device", addresses.page("devices"), Device, Device.state != "removed"),
+        ("webhook", path("webhooks"), Webhook, Webhook.removed_at.is_(None)),
+    )
+    told = "`python -m service.admin confirm` lets in what is still good; revoke or remove the rest"
+    found = []
+    for noun, href, kind, is_good in kinds:
+        count = session.scalar(select(func.count()).select_from(kind).where(kind.unconfirmed_at.is_not(None), is_good))
+        if count:
+            waits = "waits" if count == 1 else "wait"
+            found.append(Concern(count, f"{fmt.plural(count, noun)} {waits} since the restore", told, href))
+    return found
 
 
 def _of_health(devices: Sequence[DeviceFacts], health: str, todo: str) -> Sequence[Concern]:

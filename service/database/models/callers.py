@@ -40,6 +40,9 @@ class ApiKey(OfOrganisation, Base):
     """From then on it is refused; null: never."""
     last_used_at: Mapped[float | None]
     """To the minute."""
+    unconfirmed_at: Mapped[float | None]
+    """Since when, after a restore, it waits for somebody who says that it is still good (`service/backup/`); null: it
+    is."""
 
 
 class DashboardLink(Base):

@@ -98,6 +98,9 @@ class Device(Base):
     empty: it is older than that."""
     agent_digest: Mapped[str] = mapped_column(String(71), default="", server_default="")
     """Of the one file that its agent says it runs from; empty: from none."""
+    unconfirmed_at: Mapped[float | None]
+    """Since when, after a restore, it waits for somebody who says that it is still good (`service/backup/`); null: it
+    is."""
     created_at: Mapped[float] = mapped_column(default=time.time)
     last_seen_at: Mapped[float] = mapped_column(default=time.time)
 

@@ -298,9 +298,9 @@ class Attempt(OfRun, Base):
     isolation_level: Mapped[int | None]
     """What its device promised as it asked for work; null: of an older release."""
     next_sequence: Mapped[int] = mapped_column(default=1)
+    """The lowest event that it has not sent."""
     event_bytes: Mapped[int] = mapped_column(default=0, server_default="0")
     """Of the bodies of its events."""
-    """The lowest event that it has not sent."""
     weights_digest: Mapped[str | None] = mapped_column(Digest, index=True)
     """Weights that it uploaded."""
     weights_bytes: Mapped[int | None] = mapped_column(BigInteger)

@@ -20,3 +20,5 @@ class SignOfLife(Base):
     """Kind, machine and process."""
     kind: Mapped[str] = mapped_column(String(20))
     seen_at: Mapped[float]
+    slots: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Compiles that a worker runs at once; 0 of other kinds."""

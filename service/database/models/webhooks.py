@@ -31,6 +31,9 @@ class Webhook(OfOrganisation, Base):
     created_at: Mapped[float] = mapped_column(default=time.time)
     removed_at: Mapped[float | None]
     removed_because: Mapped[str] = mapped_column(Text, default="")
+    unconfirmed_at: Mapped[float | None]
+    """Since when, after a restore, it waits for somebody who says that it is still good (`service/backup/`); null: it
+    is."""
     failures: Mapped[int] = mapped_column(default=0)
     """Deliveries in a row that failed."""
     resting_until: Mapped[float] = mapped_column(default=0.0)

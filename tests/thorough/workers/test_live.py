@@ -9,15 +9,26 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from service.database.engine import Database
+from service.health.signs import count_slots
+from service.queue import COMPILE_TASK, QUEUE, make_celery
+from service.settings import Settings
 from tests.sample import sample
 from tests.service.postgres import PostgresServer, running_postgres
 from tests.waiting import until
 from tests.workers.live import LiveFarm, live_farm
 
 pytestmark = pytest.mark.usefixtures("loopback")
+COMMANDS: dict[str, dict[str, Any]] = {
+    "cancel_consumer": {"queue": QUEUE},
+    "rate_limit": {"task_name": COMPILE_TASK, "rate_limit": "1/h"},
+    "pool_shrink": {"n": 1},
+    "shutdown": {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +167,41 @@ def test_the_worker_gives_signs_of_life(farm: LiveFarm) -> None:
     touched_ns = alive.stat().st_mtime_ns
     until(lambda: alive.stat().st_mtime_ns != touched_ns)
     until(lambda: farm.http.get("/readyz").json()["parts"]["workers"] == "ok")
+    database = Database(farm.environment["POCKFARM_DATABASE_URL"])
+
+    def slots() -> int:
+        with database.read() as session:
+            return count_slots(session)
+
+    until(lambda: slots() == 1)  # what it was started with; a worker that was killed counts for a while
+    database.close()
     log = (farm.folder / "worker.log").read_text()
     assert all(json.loads(line)["part"] == "worker" for line in log.splitlines() if line.startswith("{"))
     assert '"part": "worker"' in log
+
+
+def test_nobody_commands_a_worker_over_the_broker(farm: LiveFarm) -> None:
+    """Whoever reaches it could send these; that a worker goes on as before is seen by what it does next."""
+    control = make_celery(Settings(broker_url=farm.environment["POCKFARM_BROKER_URL"])).control
+    for command, arguments in COMMANDS.items():
+        control.broadcast(command, arguments=arguments)
+    assert_compiled(farm, farm.compile("fine\nafter the commands")["id"])
+    assert farm.processes["worker"].poll() is None
+
+
+def test_a_worker_that_lives_and_takes_no_work_is_not_ready(farm: LiveFarm) -> None:
+    farm.kill("worker")
+    farm.start_worker("--queues", "elsewhere")
+    job = farm.compile("fine\nnobody takes it")
+    answer: dict[str, Any] = {}
+
+    def says(state: str) -> bool:
+        answer.update(farm.http.get("/readyz").json())
+        return bool(answer["parts"]["workers"] == state)
+
+    until(lambda: says("idle"), lambda: str(answer))
+    assert "in the queue 'pockfarm'" in answer["why"]["workers"]
+    farm.kill("worker")
+    farm.start_worker()
+    assert_compiled(farm, job["id"])
+    until(lambda: says("ok"), lambda: str(answer))

@@ -99,6 +99,8 @@ def made(key: KeyCreated) -> Made:
 def _row(key: KeyView, names: dict[str, str]) -> Row:
     is_over = key.expires_at is not None and key.expires_at <= time.time()
     now = standing(ended=key.revoked_at is not None, expired=is_over)
+    if now == "in force" and key.unconfirmed_at is not None:
+        now = "unconfirmed"
     values = {
         "name": key.name,
         "standing": now,
@@ -111,4 +113,6 @@ def _row(key: KeyView, names: dict[str, str]) -> Row:
     }
     sure = "It stops working at once, and so does every dashboard that was opened with it. It cannot be brought back."
     revoke = Action(path(NAME, key.id, "revoke"), "Revoke", sure=sure, of=key.name, is_grave=True)
-    return Row(values, anchor=key.id, dimmed=now != "in force", actions=(revoke,) if now == "in force" else ())
+    return Row(
+        values, anchor=key.id, dimmed=now != "in force", actions=(revoke,) if now in ("in force", "unconfirmed") else ()
+    )

@@ -75,9 +75,11 @@ def outcome(delivery: DeliveryView) -> str:
 
 
 def standing_of(webhook: Webhook) -> str:
-    """`in force`, `failing` or `removed`."""
+    """`in force`, `failing`, `unconfirmed` or `removed`."""
     if webhook.removed_at is not None:
         return "removed"
+    if webhook.unconfirmed_at is not None:
+        return "unconfirmed"
     return "failing" if webhook.failures else "in force"
 
 
