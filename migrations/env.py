@@ -56,8 +56,9 @@ def _migrate_sqlite(connection: Connection) -> None:
 
 def _migrate_within(connection: Connection) -> None:
     """On SQLite the caller has turned foreign keys off before it began: the pragma does nothing here."""
-    context.configure(connection=connection, target_metadata=Base.metadata,
-                      render_as_batch=connection.dialect.name == "sqlite")  # fmt: skip
+    context.configure(
+        connection=connection, target_metadata=Base.metadata, render_as_batch=connection.dialect.name == "sqlite"
+    )
     context.run_migrations()
     if connection.dialect.name == "sqlite":
         _check_references(connection)

@@ -136,8 +136,12 @@ def _stranger(request: Request) -> Unauthenticated:
     hint = "send `Authorization: Bearer <API key>`; the embedded farm keeps one in its state folder's file `api-key`"
     if bearer_token(request) is None:
         return Unauthenticated("no API key", hint=hint)
-    return Unauthenticated("this API key is not known, has expired, was revoked, or waits since a restore for whoever "
-                           "runs the farm to confirm it", hint=hint, code="auth.invalid")  # fmt: skip
+    return Unauthenticated(
+        "this API key is not known, has expired, was revoked, or waits since a restore for whoever "
+        "runs the farm to confirm it",
+        hint=hint,
+        code="auth.invalid",
+    )
 
 
 def _check(principal: Principal, rule: Rule) -> None:

@@ -49,8 +49,10 @@ def caches(settings: Settings) -> list[Cache]:
     named = [(HOME, settings.cache_folder)] if settings.cache_folder.is_dir() else []
     named += [(folder.name, folder) for folder in sorted(others.iterdir())] if others.is_dir() else []
     sizes = sizes_of([folder for _, folder in named])
-    found = [Cache(whose, folder, size, _used_at(folder)) for (whose, folder), size in zip(named, sizes, strict=True)]
-    return sorted(found, key=lambda cache: cache.used_at)
+    by_organisation = [
+        Cache(whose, folder, size, _used_at(folder)) for (whose, folder), size in zip(named, sizes, strict=True)
+    ]
+    return sorted(by_organisation, key=lambda cache: cache.used_at)
 
 
 def _used_at(folder: Path) -> float:
@@ -115,9 +117,9 @@ def _fit(folder: Path, handle: int, limit_bytes: int) -> bool:
 
 def fit_all(settings: Settings) -> None:
     """Empty whole caches that nobody compiles with, the longest unused first, until all are below their limit."""
-    found = caches(settings)
-    total_bytes = sum(cache.size_bytes for cache in found)
-    for cache in found:
+    least_used = caches(settings)
+    total_bytes = sum(cache.size_bytes for cache in least_used)
+    for cache in least_used:
         if total_bytes <= settings.cache_bytes:
             return
         with _opened(cache.folder) as handle:
@@ -135,10 +137,10 @@ def sizes_of(folders: Sequence[Path]) -> list[int]:
         return sizes
     words = ["du", "--summarize", "--count-links", "--one-file-system", "--block-size=1", "--", *there]
     try:
-        said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=MOST_LOOK_S).stdout
+        lines = subprocess.run(words, capture_output=True, text=True, check=False, timeout=MOST_LOOK_S).stdout
     except subprocess.TimeoutExpired:
         return [UNCOUNTABLE] * len(folders)
-    for line in said.splitlines():
+    for line in lines.splitlines():
         size, _, room = line.partition("\t")
         sizes[rooms[room]] += int(size)
     return sizes
@@ -155,8 +157,8 @@ def _drop_kernels(folder: Path, excess_bytes: int) -> None:
     with suppress(OSError):
         room = os.open(folder / KERNELS, FOLDER)
         try:
-            found = sorted(_kernels(room))
-            for _, part, name, size_bytes in found:
+            oldest_first = sorted(_kernels(room))
+            for _, part, name, size_bytes in oldest_first:
                 if excess_bytes <= 0:
                     return
                 excess_bytes -= size_bytes
@@ -177,7 +179,7 @@ def _kernels(room: int) -> Iterator[tuple[float, str, str, int]]:
             inner = os.open(part, FOLDER, dir_fd=room)
             try:
                 for name in os.listdir(inner):
-                    found = os.stat(name, dir_fd=inner, follow_symlinks=False)
-                    yield found.st_mtime, part, name, found.st_blocks * 512
+                    status = os.stat(name, dir_fd=inner, follow_symlinks=False)
+                    yield status.st_mtime, part, name, status.st_blocks * 512
             finally:
                 os.close(inner)

@@ -47,7 +47,7 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         limit_bytes = self._limit_of(scope)
-        if _declared_length(scope) > limit_bytes:
+        if declared_bytes(scope) > limit_bytes:
             response = problem_response(_too_large(limit_bytes), scope["path"])
             response.headers["Connection"] = "close"  # the rest of the body is not read
             await response(scope, receive, send)
@@ -71,7 +71,8 @@ class BodyLimits:
         return self._default
 
 
-def _declared_length(scope: Scope) -> int:
+def declared_bytes(scope: Scope) -> int:
+    """Returns how long the request says that its body is; 0 if it does not say."""
     for name, value in scope["headers"]:
         if name == b"content-length":
             return int(value[:19]) if value.isdigit() else 0

@@ -14,7 +14,7 @@ depends_on = None
 WAITS = "unconfirmed_at IS NOT NULL"
 ENDS = (("api_keys", "revoked_at", "COALESCE(revoked_at, unconfirmed_at)"),
         ("webhooks", "removed_at", "COALESCE(removed_at, unconfirmed_at)"),
-        ("devices", "state", "'removed'"))  # fmt: skip
+        ("devices", "state", "'removed'"))
 VALUES = tuple((table, column, WAITS) for table, ending, _ in ENDS for column in (ending, "unconfirmed_at"))
 
 

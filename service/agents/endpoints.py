@@ -26,6 +26,7 @@ from service.garbage.collecting import remove_unneeded
 from service.holdings.keeping import removed_if_refused
 from service.identifiers import DIGEST
 from service.lanes.claim import Seeker
+from service.limits import declared_bytes
 from service.problems import Invalid, NotFound, Problem
 from service.releases.offering import given, offer, program_of
 from service.runs import checkpoints
@@ -254,7 +255,8 @@ async def put_checkpoint(lease_token: str, request: Request, farm: WholeFarmDep,
 
     def sender() -> checkpoints.Sender:
         with farm.database.read() as session:
-            return recording.checkpoint_sender(session, agent, lease_token)
+            size_bytes = declared_bytes(request.scope)
+            return recording.checkpoint_sender(session, farm.settings, agent, lease_token, size_bytes)
 
     def act(stored: StoredFile) -> None:
         with removed_if_refused(farm, stored):

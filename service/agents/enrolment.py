@@ -149,9 +149,13 @@ def renew(session: Session, farm: Farm, request: RenewRequest, caller: Caller) -
     if not _spend(session, request.challenge):
         raise Forbidden("renew.challenge", "the challenge was used before", hint="ask for another")
     if device.unconfirmed_at is not None:
-        raise Unavailable("device.unconfirmed", "the farm was restored from a backup, and this device waits for its "
-                          "operator's word", cause="policy", headers={"Retry-After": str(UNCONFIRMED_RETRY_S)},
-                          hint=f"on the farm's machine: python -m service.admin confirm {device.id}")  # fmt: skip
+        raise Unavailable(
+            "device.unconfirmed",
+            "the farm was restored from a backup, and this device waits for its operator's word",
+            cause="policy",
+            headers={"Retry-After": str(UNCONFIRMED_RETRY_S)},
+            hint=f"on the farm's machine: python -m service.admin confirm {device.id}",
+        )
     _check_same(device, request.description, act="renew")
     problem = machines.admit(session, device, request.session, caller.machine, caller.address)
     if problem is not None:

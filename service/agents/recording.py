@@ -191,11 +191,26 @@ def may_still_report(session: Session, attempt: Attempt) -> bool:
     return attempt.state == "lost" and run.state == "queued" and run.attempts == attempt.n
 
 
-def checkpoint_sender(session: Session, agent: Agent, lease_token: str) -> checkpoints.Sender:
-    """What a checkpoint of the agent's attempt is measured against. Raises: Conflict, Invalid (it has none)."""
+def checkpoint_sender(
+    session: Session, settings: Settings, agent: Agent, lease_token: str, size_bytes: int
+) -> checkpoints.Sender:
+    """Returns what a checkpoint of so many bytes is measured against. Raises: Conflict, Invalid (the attempt has
+    none), Forbidden (no room)."""
     attempt = live_attempt(session, agent, lease_token)
     run = session.get_one(Run, attempt.run_id)
+    _check_checkpoint_room(session, settings, run, size_bytes, is_stored=False)
     return checkpoints.sender_of(run, attempt, session.get_one(Bundle, run.bundle_digest))
+
+
+def _check_checkpoint_room(session: Session, settings: Settings, run: Run, size_bytes: int, *, is_stored: bool) -> None:
+    quotas.check_room(
+        session,
+        settings,
+        more_bytes=size_bytes,
+        organisation_id=run.organisation_id,
+        is_held=lambda: False,
+        is_stored=is_stored,
+    )
 
 
 def take_checkpoint(
@@ -205,9 +220,7 @@ def take_checkpoint(
     any more: this one if the run has a later one, else the one before. Raises: Conflict, Forbidden (no room)."""
     attempt = live_attempt(session, agent, lease_token)
     run = _run_of(session, attempt)
-    quotas.check_room(
-        session, settings, more_bytes=stored.size_bytes, organisation_id=run.organisation_id, is_held=lambda: False
-    )
+    _check_checkpoint_room(session, settings, run, stored.size_bytes, is_stored=True)
     before = checkpoints.of_run_if_any(session, run)
     is_later = checkpoints.take(session, run, attempt, stored, past)
     if is_later:

@@ -22,8 +22,9 @@ _REPLACED = "replaced_weights"
 
 
 def most_bytes(session: Session, agent: Agent, lease_token: str, digest: str) -> int:
-    """Of weights that the attempt is about to send. Raises: Conflict (not the agent's), Invalid (others, too often)."""
-    attempt = find_attempt(session, agent, lease_token)
+    """Of weights that the attempt is about to send. Raises: Conflict (not the agent's, or its result cannot count),
+    Invalid (others, too often)."""
+    attempt = _reporting_attempt(session, agent, lease_token)
     run = session.get_one(Run, attempt.run_id)
     _check_count(session, attempt, digest)
     return checkpoints.most_state_bytes(session.get_one(Bundle, run.bundle_digest))
@@ -34,9 +35,7 @@ def take_weights(session: Session, agent: Agent, lease_token: str, stored: Store
 
     Raises: Conflict, Invalid.
     """
-    attempt = find_attempt(session, agent, lease_token)
-    if not may_still_report(session, attempt):
-        raise stale(f"the attempt has ended: {attempt.state}")
+    attempt = _reporting_attempt(session, agent, lease_token)
     _check_count(session, attempt, stored.digest)
     run = session.scalars(select(Run).where(Run.id == attempt.run_id).with_for_update()).one()
     before = attempt.weights_digest if attempt.weights_digest != stored.digest else None
@@ -51,6 +50,13 @@ def take_weights(session: Session, agent: Agent, lease_token: str, stored: Store
     message = f"other weights than before were sent: {stored.digest}"
     events.add(session, run.id, "log", message=message, attempt=attempt.n, **{_REPLACED: before})
     return before if _let_go(session, run.organisation_id, before) else None
+
+
+def _reporting_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
+    attempt = find_attempt(session, agent, lease_token)
+    if not may_still_report(session, attempt):
+        raise stale(f"the attempt has ended: {attempt.state}")
+    return attempt
 
 
 def _check_count(session: Session, attempt: Attempt, digest: str) -> None:

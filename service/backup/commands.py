@@ -20,8 +20,10 @@ PASSPHRASE, PASSPHRASE_VARIABLE = "passphrase", "POCKFARM_BACKUP_PASSPHRASE"
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add `backup`, `restore` and `confirm`."""
-    for name, run, text in (("backup", _backup, "write the farm's record to a file"),
-                            ("restore", _restore, "fill an empty farm from a backup")):  # fmt: skip
+    for name, run, text in (
+        ("backup", _backup, "write the farm's record to a file"),
+        ("restore", _restore, "fill an empty farm from a backup"),
+    ):
         command = commands.add_parser(name, help=text)
         command.add_argument("file", type=Path)
         command.add_argument("--with-keys", action="store_true", help=f"the farm's key files too, by the {PASSPHRASE}")
@@ -40,19 +42,23 @@ def _say(message: str) -> None:
 def _backup(settings: Settings, options: argparse.Namespace) -> str:
     lost = write_backup(settings, options.file, passphrase=_passphrase(options), say=_say)
     if not options.with_keys:
-        _say("without keys: a restored farm needs signing-key.json put back from where you keep it, "
-             "or `new-signing-key` and all devices enrolled again (--with-keys takes it along, encrypted)")  # fmt: skip
+        _say(
+            "without keys: a restored farm needs signing-key.json put back from where you keep it, "
+            "or `new-signing-key` and all devices enrolled again (--with-keys takes it along, encrypted)"
+        )
     if lost:
-        raise BackupError(f"{options.file} is written, but {len(lost)} stored files are damaged and were kept as they "
-                          f"are: {', '.join(lost[:3])}; restore these from an older backup")  # fmt: skip
+        raise BackupError(
+            f"{options.file} is written, but {len(lost)} stored files are damaged and were kept as they "
+            f"are: {', '.join(lost[:3])}; restore these from an older backup"
+        )
     return f"{options.file}: {options.file.stat().st_size:,} bytes"
 
 
 def _restore(settings: Settings, options: argparse.Namespace) -> str:
     read = restore_backup(settings, options.file, passphrase=_passphrase(options), say=_say)
     if read.keys is None or not options.with_keys:
-        kept = "does not hold the keys" if read.keys is None else "holds the keys, and they were not asked for"
-        _say(f"the backup {kept}: put signing-key.json into {settings.keys} before the farm starts")
+        state = "does not hold the keys" if read.keys is None else "holds the keys, and they were not asked for"
+        _say(f"the backup {state}: put signing-key.json into {settings.keys} before the farm starts")
     return "restored; attempts that were under way then are taken back once their leases have run out"
 
 
@@ -61,12 +67,12 @@ def _confirm(settings: Settings, options: argparse.Namespace) -> str:
     try:
         with database.transaction() as session:
             if not options.all and not options.id:
-                found = waiting(session)
-                for one in found:
-                    print(one.line())
-                return f"{len(found):,} wait since a restore; {HOW} ID ... lets some in, --all every one"
+                rows = waiting(session)
+                for entry in rows:
+                    print(entry.line())
+                return f"{len(rows):,} wait since a restore; {HOW} ID ... lets some in, --all every one"
             chosen = confirm(session, None if options.all else options.id)
-            options.subject = " ".join(one.row.id for one in chosen)[:200]
+            options.subject = " ".join(entry.row.id for entry in chosen)[:200]
     finally:
         database.close()
     return f"{len(chosen):,} confirmed; devices are heard of within two minutes"

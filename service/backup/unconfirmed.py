@@ -75,14 +75,14 @@ def revive_nothing(session: Session, settings: Settings, *, backup_at: float) ->
             if isinstance(row, Device):
                 note(session, row.id, "restored", f"from a backup of {utc_text(backup_at)}: {HOW} {row.id}")
     session.flush()
-    found = waiting(session)
-    counts = Counter(one.row.organisation_id for one in found)
+    rows = waiting(session)
+    counts = Counter(entry.row.organisation_id for entry in rows)
     for organisation_id in names:
-        told = f"from a backup of {utc_text(backup_at)}: {counts[organisation_id]} keys, devices and webhooks wait"
-        add_entry(session, organisation_id, "restore", detail=f"{told} for whoever runs the farm")
-    if found:
-        lines.append(f"{len(found):,} were good then, and wait until you say that they still are:")
-        lines += [one.line() for one in found]
+        detail = f"from a backup of {utc_text(backup_at)}: {counts[organisation_id]} keys, devices and webhooks wait"
+        add_entry(session, organisation_id, "restore", detail=f"{detail} for whoever runs the farm")
+    if rows:
+        lines.append(f"{len(rows):,} were good then, and wait until you say that they still are:")
+        lines += [entry.line() for entry in rows]
         command = f"POCKFARM_STATE={settings.state} {HOW}"
         lines.append(f"next: {command} ID ... lets some in, --all every one; revoke or remove what is not to come back")
     return lines
@@ -102,12 +102,13 @@ def _good_then(session: Session, names: dict[str, str], backup_at: float) -> lis
     tokens = select(EnrolmentToken).where(EnrolmentToken.expires_at > backup_at, EnrolmentToken.revoked_at.is_(None))
     lines = [f"  open     organisation {name}" for name in session.scalars(still_open)]
     lines += [
-        f"  person   {one.id}  {names.get(one.organisation_id, '')}: {one.name}" for one in session.scalars(people)
+        f"  person   {person.id}  {names.get(person.organisation_id, '')}: {person.name}"
+        for person in session.scalars(people)
     ]
     lines += [f"  link     by key {name}, good until {utc_text(at)}" for at, name in session.execute(links)]
-    for one in session.scalars(tokens):
+    for token in session.scalars(tokens):
         lines.append(
-            f"  token    {one.id or '-'}  {names.get(one.organisation_id, '')}: {one.name or 'without a name'}"
+            f"  token    {token.id or '-'}  {names.get(token.organisation_id, '')}: {token.name or 'without a name'}"
         )
     return ["in force then (close, remove or make again what should be otherwise):", *lines] if lines else []
 
@@ -158,15 +159,15 @@ def waiting(session: Session) -> list[Waiting]:
 def confirm(session: Session, ids: Collection[str] | None) -> list[Waiting]:
     """Let these in again, or all that wait (None). Raises: BackupError, naming what does not wait; none is let in
     then."""
-    found = {one.row.id: one for one in waiting(session)}
-    strangers = sorted(set(ids or ()) - set(found))
+    by_id = {entry.row.id: entry for entry in waiting(session)}
+    strangers = sorted(set(ids or ()) - set(by_id))
     if strangers:
         raise BackupError(f"{', '.join(strangers)[:200]}: does not wait to be confirmed; `{HOW}` lists what does")
-    chosen = list(found.values()) if ids is None else [found[row_id] for row_id in dict.fromkeys(ids)]
-    for one in chosen:
-        one.row.unconfirmed_at = None
-        if isinstance(one.row, Device):
-            note(session, one.row.id, "confirmed", "its operator says that it is still a device of this farm")
-        if one.row.organisation_id != HOME:
-            add_entry(session, one.row.organisation_id, f"{COMMAND}confirm", subject=one.row.id)
+    chosen = list(by_id.values()) if ids is None else [by_id[row_id] for row_id in dict.fromkeys(ids)]
+    for entry in chosen:
+        entry.row.unconfirmed_at = None
+        if isinstance(entry.row, Device):
+            note(session, entry.row.id, "confirmed", "its operator says that it is still a device of this farm")
+        if entry.row.organisation_id != HOME:
+            add_entry(session, entry.row.organisation_id, f"{COMMAND}confirm", subject=entry.row.id)
     return chosen

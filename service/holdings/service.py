@@ -68,8 +68,14 @@ def check_room(session: Session, settings: Settings, digest: str, *, more_bytes:
 
     Raises: Forbidden.
     """
-    quotas.check_room(session, settings, more_bytes=more_bytes, organisation_id=organisation_of(session),
-                      is_stored=is_stored, is_held=lambda: find(session, KINDS, digest) is not None)  # fmt: skip
+    quotas.check_room(
+        session,
+        settings,
+        more_bytes=more_bytes,
+        organisation_id=organisation_of(session),
+        is_stored=is_stored,
+        is_held=lambda: find(session, KINDS, digest) is not None,
+    )
 
 
 def find(

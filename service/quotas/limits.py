@@ -94,9 +94,11 @@ def _storage_bytes(session: Session, organisation_id: str) -> float:
     held = (Holding.organisation_id == organisation_id, Holding.files_removed_at.is_(None))
     each = select(func.max(Holding.size_bytes).label("size_bytes")).where(*held).group_by(Holding.digest).subquery()
     of_its_runs = select(func.sum(Checkpoint.size_bytes)).join(Run, Run.id == Checkpoint.run_id)
-    queries = (select(func.sum(each.c.size_bytes)),
-               of_its_runs.where(Run.organisation_id == organisation_id),
-               select(func.sum(Upload.received_bytes)).where(*_are_open(organisation_id)))  # fmt: skip
+    queries = (
+        select(func.sum(each.c.size_bytes)),
+        of_its_runs.where(Run.organisation_id == organisation_id),
+        select(func.sum(Upload.received_bytes)).where(*_are_open(organisation_id)),
+    )
     return sum(float(session.scalar(query, execution_options=dict(EVERYONES)) or 0) for query in queries)
 
 

@@ -73,8 +73,11 @@ def queue_test(session: Session, webhook_id: str) -> str:
         raise Conflict("webhook.removed", f"this webhook was removed: {webhook.removed_because}",
                        hint="make another: POST /webhooks")  # fmt: skip
     if webhook.unconfirmed_at is not None:
-        raise Conflict("webhook.unconfirmed", "this webhook came back by a restore, and nobody has said that it is "
-                       "still wanted", hint="ask whoever runs the farm to confirm it, or make another")  # fmt: skip
+        raise Conflict(
+            "webhook.unconfirmed",
+            "this webhook came back by a restore, and nobody has said that it is still wanted",
+            hint="ask whoever runs the farm to confirm it, or make another",
+        )
     newest = (
         select(func.count())
         .select_from(WebhookDelivery)

@@ -40,8 +40,17 @@ def content(url: str) -> Snapshot:
 
 def revived(rows: Snapshot) -> Snapshot:
     """What a restore brings back as it was: the rest is `test_restoring.py`'s."""
-    gone = ("dashboard_links", "dashboard_sessions", "device_credentials", "idempotency_records", "enrolment_tokens",
-            "enrolment_uses", "webhook_deliveries", "audit_entries", "device_events")  # fmt: skip
+    gone = (
+        "dashboard_links",
+        "dashboard_sessions",
+        "device_credentials",
+        "idempotency_records",
+        "enrolment_tokens",
+        "enrolment_uses",
+        "webhook_deliveries",
+        "audit_entries",
+        "device_events",
+    )
     return {
         name: [{column: value for column, value in row.items() if column != "unconfirmed_at"} for row in table]
         for name, table in rows.items()

@@ -37,8 +37,11 @@ def fill(folder: Path, *numbers: int) -> None:
 
 
 def there(folder: Path, *numbers: int) -> list[int]:
-    return [number for number in numbers if (folder / KERNELS / f"{number:02x}").is_dir() and any(
-        (folder / KERNELS / f"{number:02x}").iterdir())]  # fmt: skip
+    return [
+        number
+        for number in numbers
+        if (folder / KERNELS / f"{number:02x}").is_dir() and any((folder / KERNELS / f"{number:02x}").iterdir())
+    ]
 
 
 def use(settings: Settings, organisation_id: str) -> None:

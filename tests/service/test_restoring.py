@@ -113,10 +113,23 @@ def counted(farm: TestFarm, kind: type[Base]) -> int:
 
 
 def test_nothing_is_let_in_that_nobody_has_confirmed(lost: Lost) -> None:
-    for words in (lost.kept.key_id, lost.dropped.key_id, lost.kept.board.device_id, lost.dropped.board.device_id,
-                  lost.kept.webhook, lost.dropped.webhook, "Ada", "2 dashboard sessions", "link     by key kept-board",
-                  "1 answers to repeated requests", "2 webhook deliveries that waited", "next-dropped-board",
-                  "does not know what was revoked", f"POCKFARM_STATE={lost.state}", "admin confirm"):  # fmt: skip
+    for words in (
+        lost.kept.key_id,
+        lost.dropped.key_id,
+        lost.kept.board.device_id,
+        lost.dropped.board.device_id,
+        lost.kept.webhook,
+        lost.dropped.webhook,
+        "Ada",
+        "2 dashboard sessions",
+        "link     by key kept-board",
+        "1 answers to repeated requests",
+        "2 webhook deliveries that waited",
+        "next-dropped-board",
+        "does not know what was revoked",
+        f"POCKFARM_STATE={lost.state}",
+        "admin confirm",
+    ):
         assert words in lost.said, f"{words}: {lost.said}"
     with open_test_farm(lost.state, lost.url) as farm:
         assert lost.kept.says(farm.anonymous) == OUT

@@ -259,3 +259,20 @@ def test_what_is_refused_or_replaced_takes_no_room(farm: TestFarm) -> None:
     weights = board.put_weights(work, b"late", f"sha256:{hashlib.sha256(b'late').hexdigest()}")
     assert (weights.status_code, again.attempt) == (409, 2)
     assert stored(farm) - before == {f"sha256:{hashlib.sha256(newest).hexdigest()}"}
+
+
+def test_what_cannot_count_is_refused_before_it_is_received(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = farm.board()
+    run = farm.run(**asked(farm))
+    work = leased(board)
+    limit = {"quotas": {"storage_bytes": 1}}
+    received: list[str] = []
+    monkeypatch.setattr(farm.farm.storage, "put", lambda *_, **__: received.append("a file"))
+    assert farm.http.patch(f"/organisations/{farm.organisation_id}", json=limit).status_code == 200
+    assert put(board, work, whole(past_of(board, work, 10))).json()["code"] == "quota.storage_bytes"
+    assert farm.http.post(f"/runs/{run['id']}/cancel").status_code < 300
+    assert board.report(work, p.Outcome("cancelled")).status_code == 200
+    weights = b"too late"
+    answer = board.put_weights(work, weights, f"sha256:{hashlib.sha256(weights).hexdigest()}")
+    assert (answer.status_code, answer.json()["code"]) == (409, "lease.stale")
+    assert received == []

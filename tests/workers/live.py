@@ -88,8 +88,22 @@ class LiveFarm:
             return False
 
     def start_worker(self, *words: str) -> None:
-        self.start("worker", sys.executable, "-m", "celery", "--app", "workers.app", "worker", "--concurrency", "1",
-                   "--without-mingle", "--without-gossip", "--loglevel", "INFO", *words)  # fmt: skip
+        self.start(
+            "worker",
+            sys.executable,
+            "-m",
+            "celery",
+            "--app",
+            "workers.app",
+            "worker",
+            "--concurrency",
+            "1",
+            "--without-mingle",
+            "--without-gossip",
+            "--loglevel",
+            "INFO",
+            *words,
+        )
 
     def await_worker(self) -> None:
         until((self.folder / f"worker-alive.{socket.gethostname()}").exists)

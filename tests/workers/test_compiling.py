@@ -304,8 +304,9 @@ def test_a_tenants_compile_reaches_no_cache_but_its_own(farm: TestFarm, tmp_path
     """What one organisation's compile leaves, no other's takes: nobody plants a kernel."""
     tenant = farm.tenant("tenant")
     others = tmp_path / "cache" / "organisations"
-    mine, home, other = (folder / KERNELS for folder in (others / tenant.organisation_id, tmp_path / "cache",
-                                                         others / "other"))  # fmt: skip
+    mine, home, other = (
+        folder / KERNELS for folder in (others / tenant.organisation_id, tmp_path / "cache", others / "other")
+    )
     beside = others / tenant.organisation_id / "in-use"
     for folder in (mine, home, other):
         folder.mkdir(parents=True)

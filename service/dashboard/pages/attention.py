@@ -152,8 +152,8 @@ def _quarantined(devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
 
 def _offline(session: Session, devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
     waiting = set(session.scalars(select(Device.id).where(Device.unconfirmed_at.is_not(None))))
-    there = [one for one in devices if one.id not in waiting]
-    return _of_health(there, "offline", "start the agent again; it keeps its enrolment")
+    confirmed = [device for device in devices if device.id not in waiting]
+    return _of_health(confirmed, "offline", "start the agent again; it keeps its enrolment")
 
 
 def _unconfirmed(session: Session) -> Sequence[Concern]:
@@ -165,14 +165,14 @@ def _unconfirmed(session: Session) -> Sequence[Concern]:
         ("device", addresses.page("devices"), Device, Device.state != "removed"),
         ("webhook", path("webhooks"), Webhook, Webhook.removed_at.is_(None)),
     )
-    told = "`python -m service.admin confirm` lets in what is still good; revoke or remove the rest"
-    found = []
+    next_step = "`python -m service.admin confirm` lets in what is still good; revoke or remove the rest"
+    concerns = []
     for noun, href, kind, is_good in kinds:
         count = session.scalar(select(func.count()).select_from(kind).where(kind.unconfirmed_at.is_not(None), is_good))
         if count:
             waits = "waits" if count == 1 else "wait"
-            found.append(Concern(count, f"{fmt.plural(count, noun)} {waits} since the restore", told, href))
-    return found
+            concerns.append(Concern(count, f"{fmt.plural(count, noun)} {waits} since the restore", next_step, href))
+    return concerns
 
 
 def _of_health(devices: Sequence[DeviceFacts], health: str, todo: str) -> Sequence[Concern]:
