@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase, translate
 
 from compiler.errors import CompileError
 
 MAX_COMPARISONS = 10_000_000
 """Of patterns with names, for all patterns of one document together: about a second."""
+LONG = 4096
+"""Characters of a name times those of a pattern that count as one comparison more."""
 WILD = frozenset("*?[")
 _MOST = 200
 """Characters of a name that is looked up among others."""
@@ -34,6 +36,11 @@ def near_names(given: str, known: Iterable[str]) -> str:
     return f"did you mean {', '.join(near)}?" if near else ""
 
 
+def cost(pattern: str, names: Collection[str]) -> int:
+    """How many comparisons the pattern's with these names count as: long ones take long."""
+    return len(names) + sum(map(len, names)) * len(pattern) // LONG
+
+
 class Comparisons:
     """How often a document's patterns were compared with a model's names, which is limited: both are a stranger's."""
 
@@ -44,7 +51,7 @@ class Comparisons:
         """The names that a name or glob means, in order. Raises: the document's error above `MAX_COMPARISONS`."""
         if WILD.isdisjoint(pattern):
             return [pattern] if pattern in names else []
-        self.add(len(names), where)
+        self.add(cost(pattern, names), where)
         matching = re.compile(translate(pattern)).match
         return [name for name in names if name == pattern or matching(name)]
 

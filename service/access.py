@@ -98,6 +98,8 @@ async def authorise(request: Request, farm: WholeFarmDep) -> Principal | None:
     rule = rule_of(address)
     if rule.scope is None:
         return None
+    if hasattr(request.state, CALLER):  # before the body was waited for
+        return caller_of(request)
     token = bearer_token(request)
     principal = known_principal(farm.database.memory, token) if token is not None else None
     if principal is None or _per_minute(farm, principal) is not None:

@@ -10,20 +10,23 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Header
+from fastapi import Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from sqlalchemy import delete
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from service.access import caller_of, farm_of
 from service.database.models import IdempotencyRecord
-from service.problems import Invalid
+from service.problems import Conflict, Invalid
 
 IdempotencyKey = Annotated[
     str | None, Header(alias="Idempotency-Key", max_length=255, description="Makes a retry of this request harmless")
 ]
+Created = TypeVar("Created", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Answer:
     status: int
     body: dict[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
+    shows_secret: bool = False
+    """The body is kept nowhere: a repeat is refused."""
 
     def response(self) -> JSONResponse:
         """The HTTP response."""
@@ -49,7 +54,8 @@ def once(
 ) -> Answer:
     """`act()`, or the answer it gave to the same key before.
 
-    Raises: Invalid if the key came with another payload (its `fingerprint`) before.
+    Raises: Invalid if the key came with another payload (its `fingerprint`) before, Conflict if the answer showed a
+    secret.
     """
     if key is None:
         return act()
@@ -62,7 +68,8 @@ def once(
     except IntegrityError:
         return _replay(session, api_key_id, key, payload)
     answer = act()
-    record.status, record.headers, record.body = answer.status, dict(answer.headers), answer.body
+    record.status, record.headers = answer.status, dict(answer.headers)
+    record.body = None if answer.shows_secret else answer.body
     return answer
 
 
@@ -71,4 +78,54 @@ def _replay(session: Session, api_key_id: str, key: str, payload: str) -> Answer
     if record.fingerprint != payload:
         raise Invalid("idempotency.reused", "this Idempotency-Key came with another request before",
                       where="Idempotency-Key", hint="use a new key for a new request")  # fmt: skip
-    return Answer(record.status or 200, record.body or {}, (record.headers or {}) | {"Idempotency-Replayed": "true"})
+    if record.body is None:
+        raise Conflict(
+            "idempotency.secret",
+            "this request was done before: the first answer showed a secret, which the farm does not show again",
+            where="Idempotency-Key",
+            hint="if that answer is lost, revoke what it created, and ask with a new key",
+        )
+    return Answer(record.status or 200, record.body, (record.headers or {}) | {"Idempotency-Replayed": "true"})
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Knows one request by its `Idempotency-Key`; without one, every request is new."""
+
+    key: str | None = None
+    api_key_id: str = ""
+    address: str = ""
+    lifetime_s: float = 0.0
+    response: Response = field(default_factory=Response)
+
+    def once(
+        self,
+        session: Session,
+        body: BaseModel | None,
+        kind: type[Created],
+        create: Callable[[], Created],
+        *,
+        shows_secret: bool = False,
+    ) -> Created:
+        """Gives what `create()` does, or did for the same key before. Raises: as the function `once`."""
+        answer = once(
+            session,
+            api_key_id=self.api_key_id,
+            key=self.key,
+            payload=fingerprint(self.address, body.model_dump_json() if body is not None else ""),
+            lifetime_s=self.lifetime_s,
+            act=lambda: Answer(201, create().model_dump(mode="python"), shows_secret=shows_secret),
+        )
+        self.response.headers.update(answer.headers)
+        return kind.model_validate(answer.body)
+
+
+async def _repeats(request: Request, response: Response, key: IdempotencyKey = None) -> Repeats:
+    address = f"{request.method} {request.url.path}"
+    lifetime_s = farm_of(request).settings.idempotency_s
+    return Repeats(key, caller_of(request).key_id, address, lifetime_s, response)
+
+
+RepeatsDep = Annotated[Repeats, Depends(_repeats)]
+EVERY_TIME = Repeats()
+"""For callers within the farm, who repeat nothing."""

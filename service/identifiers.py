@@ -6,6 +6,7 @@ import hashlib
 import re
 import secrets
 import time
+import unicodedata
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -37,3 +38,8 @@ def clean_text(text: str, limit: int = 200) -> str:
     """`text` without control characters (PostgreSQL refuses NUL) and lone surrogates, cut to `limit` characters."""
     kept = "".join(character if character.isprintable() or character == "\n" else " " for character in text)
     return kept.encode("utf-8", "replace").decode()[:limit]
+
+
+def clean_name(text: str) -> str:
+    """`text` as the name of something: on one line, without space around it, in one spelling of Unicode (NFC)."""
+    return " ".join(clean_text(unicodedata.normalize("NFC", text)).split())

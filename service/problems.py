@@ -101,6 +101,16 @@ class NotFound(Problem):
     status = 404
 
 
+class TooSlow(Problem):
+    """The request did not come to its end in time."""
+
+    status = 408
+
+    def __init__(self, detail: str) -> None:
+        hint = "send it again; a large file may come in pieces: POST /uploads"
+        super().__init__("request.stalled", detail, where="body", hint=hint)
+
+
 class Conflict(Problem):
     """The state of things does not allow it."""
 

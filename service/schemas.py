@@ -5,9 +5,18 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
-from service.identifiers import DIGEST_PATTERN
+from service.identifiers import DIGEST_PATTERN, clean_name
 from service.text import strange_character
 
 LAST_MOMENT = 253_402_300_799.0
@@ -28,6 +37,17 @@ Timestamp = Annotated[
 """Seconds since 1970 inside, RFC 3339 outside."""
 
 DigestText = Annotated[str, Field(pattern=DIGEST_PATTERN, examples=["sha256:" + "0" * 64])]
+
+
+def _as_name(text: str) -> str:
+    name = clean_name(text)
+    if not name:
+        raise ValueError("a name of which nothing can be seen")
+    return name
+
+
+NameText = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_as_name)]
+"""What people tell things apart by."""
 
 
 def _is_number(kind: Any) -> bool:

@@ -83,6 +83,9 @@ class Settings(BaseSettings):
     """The log of webhooks' deliveries."""
     body_limit_bytes: int = 1 * MIB
     """Every other request body."""
+    body_s: float = Field(default=60.0, gt=0)
+    """A body that may be longer than `body_limit_bytes` comes on within so long each time; every other one is whole
+    by then."""
 
     alive_file: str = ""
     """What the API process, or the courier, touches every two seconds while it does its work (`service/alive.py`);
@@ -90,9 +93,9 @@ class Settings(BaseSettings):
 
     disk_reserve_bytes: int = 256 * MIB
     """The farm is not ready (`/readyz`) while a disk that it writes to has less room than this; uploads leave it."""
-    storage_share: float = Field(default=0.5, gt=0, le=1)
+    storage_share: float | None = Field(default=0.5, gt=0, le=1)
     """A tenant without a limit for its files (`quota_storage_bytes`) may keep this part of what they take and what is
-    free beyond the reserve, on the disk that stored files are on."""
+    free beyond the reserve, on the disk that stored files are on; none: as much as there is."""
 
     ready_s: float = Field(default=2.0, ge=0)
     """What `/readyz` found is kept for so long."""

@@ -32,6 +32,7 @@ from service.database.models import (
 )
 from service.devices import conditions, tokens
 from service.farm import Farm
+from service.gaps import Gaps
 from service.health.signs import Signs
 from service.jobs import claims
 from service.lanes.entering import enter_queued
@@ -56,12 +57,16 @@ STUCK_S = 600.0
 """A pass that takes longer has a step that hangs: every step waits for the database with a time-out."""
 
 
-def sweep(farm: Farm, *, urgent_only: bool = False) -> None:
+def sweep(farm: Farm, gaps: Gaps | None = None, *, urgent_only: bool = False) -> None:
     """One pass over everything, or over what runs, jobs and devices wait for. A step that fails is logged and does not
-    keep the others from running."""
+    keep the others from running. `gaps` is looked at before each step, so that none believes a clock that has jumped.
+    """
     for step in STEPS if urgent_only else (*STEPS, *CALM_STEPS):
         try:
-            step(farm)
+            if gaps is not None:
+                gaps.look()
+            if gaps is None or gaps.may_delete or step not in DELETING:
+                step(farm)
         except Exception:
             LOG.exception("sweep step %s failed", step.__name__)
 
@@ -282,6 +287,14 @@ CALM_STEPS: tuple[Callable[[Farm], None], ...] = (
     send_timed_canaries, forget_secrets, forget_tokens, forget_temperatures, forget_uploads, keep_head,
 )  # fmt: skip
 """What nobody waits for."""
+DELETING = (
+    apply_retention,
+    collect_garbage,
+    forget_secrets,
+    forget_tokens,
+    forget_temperatures,
+    forget_uploads,
+)
 CALM_EVERY = 5
 """Passes."""
 
@@ -292,6 +305,7 @@ class Sweeper:
     def __init__(self, farm: Farm) -> None:
         self._farm = farm
         self._signs = Signs(farm.database, "sweeper")
+        self._gaps = Gaps(farm)
         self._stopping = threading.Event()
         self._moved_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
@@ -316,7 +330,7 @@ class Sweeper:
     def _run(self) -> None:
         passes = itertools.count()
         while not self._stopping.wait(self._farm.settings.sweep_s):
-            sweep(self._farm, urgent_only=next(passes) % CALM_EVERY != 0)
+            sweep(self._farm, self._gaps, urgent_only=next(passes) % CALM_EVERY != 0)
             try:
                 self._signs.give()
             except Exception:

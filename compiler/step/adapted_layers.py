@@ -9,7 +9,7 @@ from typing import Literal
 
 from compiler.errors import PlanError
 from compiler.graph import Graph, Node, Parameter
-from compiler.naming import WILD, Comparisons, matches, module_of, near_names
+from compiler.naming import WILD, Comparisons, cost, matches, module_of, near_names
 from compiler.ops.record import integer, ints
 from compiler.spec.adapters import ALL_LINEAR
 from compiler.values import Value
@@ -78,7 +78,7 @@ def chosen_layers(graph: Graph, targets: Sequence[str], learning: Collection[str
     compared, first = Comparisons(PlanError), {target: position for position, target in reversed([*enumerate(targets)])}
     for target, position in reversed(first.items()):
         where = f"plan.lora.targets[{position}]"
-        compared.add(len(found), where)
+        compared.add(cost(target, found), where)
         names = _all_linear(graph, found) if target == ALL_LINEAR else _matching(graph, found, target, where)
         wild = target == ALL_LINEAR or not WILD.isdisjoint(target)
         for name in names:

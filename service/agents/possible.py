@@ -35,7 +35,8 @@ def check_possible(
     settings = run.settings
     if report.mode != settings.reported_mode:
         raise ProtocolError("mode", f"{report.mode!r}, and the run is of mode {settings.reported_mode!r}")
-    since_s = (now - attempt.created_at) * CLOCK_SLACK + CLOCK_SLACK_S
+    is_set_back = now < attempt.created_at  # the farm's own clock, and it cannot tell how long ago that was
+    since_s = math.inf if is_set_back else (now - attempt.created_at) * CLOCK_SLACK + CLOCK_SLACK_S
     for name in ("run_s", "transfer_s"):
         if getattr(report, name) > since_s:
             message = f"{getattr(report, name):,.0f} s, and the attempt began {now - attempt.created_at:,.0f} s ago"

@@ -44,6 +44,7 @@ from service.devices import blame, isolation
 from service.devices.marks import REFUSED
 from service.events import service as events
 from service.farm import Farm
+from service.gaps import GAP_S
 from service.identifiers import clean_text, digest_of, secret_hash
 from service.problems import Conflict, Invalid
 from service.quotas import limits as quotas
@@ -61,7 +62,8 @@ MAX_EVENT_BYTES_PER_ATTEMPT = 16 << 20
 MOST_STEPS = 1 << 30
 PHASES = ("download", "verify", "run", "upload")
 """Of an attempt, as heartbeats say them too; an event comes sooner than the next heartbeat."""
-_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+_CONTROLS = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u00[01][0-9a-f]|[bfr])")
+"""Control characters as JSON writes them, but for ends of lines and tabs."""
 
 
 def find_attempt(session: Session, agent: Agent, lease_token: str) -> Attempt:
@@ -103,6 +105,7 @@ def heartbeat(
     """Renew the lease. Raises: Conflict."""
     attempt = live_attempt(session, agent, lease_token)
     run, now = _run_of(session, attempt), time.time()
+    is_in_gap = attempt.lease_expires_at < now - GAP_S  # a sweeper will move the deadline too
     attempt.lease_expires_at = now + farm.settings.lease_s
     session.get_one(Device, agent.device_id).last_seen_at = now
     _mark_running(session, run, attempt)
@@ -110,7 +113,7 @@ def heartbeat(
     steps_done = max(run.steps_done, min(request.steps_done, MOST_STEPS))
     if (run.phase, run.steps_done) != (phase, steps_done):
         run.phase, run.steps_done = phase, steps_done
-    is_cancelled = run.cancel_requested or now > attempt.deadline_at
+    is_cancelled = run.cancel_requested or (now > attempt.deadline_at and not is_in_gap)
     return HeartbeatResponse(attempt.lease_expires_at, farm.settings.lease_s, cancel=is_cancelled)
 
 
@@ -373,7 +376,11 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
 
 
 def _stored_form(report: Report) -> dict[str, Any]:
-    """Plain data that every database takes and every page can show: no NUL and no lone surrogate in a text."""
+    """Plain data that every database takes, and every page and terminal can show: texts are without control characters,
+    marks of direction and lone surrogates."""
     text = json.dumps(to_json(report), ensure_ascii=False).encode("utf-8", "replace").decode()
-    stored: dict[str, Any] = json.loads(_NUL.sub(r"\1 ", text))
+    text = _CONTROLS.sub(r"\1 ", text)
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    stored: dict[str, Any] = json.loads(text)
     return stored

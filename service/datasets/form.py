@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from service.access import FarmDep, PrincipalDep
 from service.farm import Farm
 from service.files import read_form
-from service.identifiers import DIGEST, clean_text
+from service.identifiers import DIGEST, clean_name
 from service.problems import Invalid, NotFound
 from service.storage import StoredFile
 from service.uploads.knowledge import find_sent
@@ -54,10 +54,10 @@ async def dataset_form(request: Request, farm: FarmDep, _: PrincipalDep) -> Asyn
     form = await read_form(request, max_files=1, max_fields=2, field_bytes=farm.settings.text_limit_bytes)
     try:
         upload, name = form.get("file"), form.get("name", "")
-        given = clean_text(name if isinstance(name, str) else "")
+        given = clean_name(name if isinstance(name, str) else "")
         if isinstance(upload, UploadFile):
             file_name = (upload.filename or "").rpartition("/")[2].removesuffix(".npz")
-            yield DatasetForm(upload.file, given or clean_text(file_name) or "data")
+            yield DatasetForm(upload.file, given or clean_name(file_name) or "data")
             return
         stored = await run_in_threadpool(_sent, farm, upload)
         async with contextmanager_in_threadpool(farm.storage.local(stored.digest)) as path:

@@ -34,6 +34,7 @@ from service.devices.schemas import (
     TagsChange,
 )
 from service.farm import Farm
+from service.idempotency import EVERY_TIME, RepeatsDep
 from service.maintenance.standing import Calendar
 from service.pagination import Cursor, Limit, Page
 from service.query import check_value
@@ -45,13 +46,19 @@ router = APIRouter(prefix="/devices", tags=["devices"])
 
 
 @router.post("/enrolment-tokens", status_code=201)
-def create_enrolment_token(body: EnrolmentTokenCreate, farm: FarmDep, _: PrincipalDep) -> EnrolmentTokenCreated:
+def create_enrolment_token(
+    body: EnrolmentTokenCreate, farm: FarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
+) -> EnrolmentTokenCreated:
     """Make a token that lets devices enrol: one within 15 minutes, or as many and as long as it says."""
-    with farm.database.transaction() as session:
+
+    def create() -> EnrolmentTokenCreated:
         quotas.check(session, farm.settings, "devices")
-        made = tokens.create(session, farm.settings, body)
-        seen = EnrolmentTokenView.model_validate(made.row)
-    return EnrolmentTokenCreated(**seen.model_dump(), token=made.secret)
+        token = tokens.create(session, farm.settings, body)
+        view = EnrolmentTokenView.model_validate(token.row)
+        return EnrolmentTokenCreated(**view.model_dump(), token=token.secret)
+
+    with farm.database.transaction() as session:
+        return repeats.once(session, body, EnrolmentTokenCreated, create, shows_secret=True)
 
 
 @router.get("/enrolment-tokens")

@@ -12,7 +12,7 @@ from service.database.models import OPEN_RUN_STATES, Device, Run, RunGroup
 from service.database.paging import newest_first
 from service.farm import Farm
 from service.groups.schemas import MOST_DEVICES, GroupCreate, GroupView
-from service.identifiers import clean_text
+from service.identifiers import clean_name
 from service.problems import Invalid, NotFound
 from service.runs import compared
 from service.runs import service as runs
@@ -31,7 +31,7 @@ def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) 
     """
     bundle = bundles.held(session, body.bundle, where="bundle").bundle
     found = _devices(session, farm, body, bundle)
-    group = RunGroup(api_key_id=api_key_id, name=clean_text(body.name))
+    group = RunGroup(api_key_id=api_key_id, name=clean_name(body.name))
     session.add(group)
     session.flush()
     for one in found:

@@ -55,8 +55,13 @@ def count_slots(session: Session) -> int:
 
 
 def forget_silent(session: Session) -> None:
-    """Delete signs that are an hour old."""
-    session.execute(delete(SignOfLife).where(SignOfLife.seen_at < time.time() - FORGET_AFTER_S))
+    """Delete signs that are an hour old, but the newest of a sweeper: a gap begins there."""
+    last = newest(session, "sweeper") or 0.0
+    is_old = (
+        SignOfLife.seen_at < time.time() - FORGET_AFTER_S,
+        (SignOfLife.kind != "sweeper") | (SignOfLife.seen_at < last),
+    )
+    session.execute(delete(SignOfLife).where(*is_old))
 
 
 def give_sign_to(url: str, kind: Kind, *, slots: int) -> None:

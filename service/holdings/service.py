@@ -13,7 +13,7 @@ from service.database.insert import insert_if_new
 from service.database.models import Holding
 from service.database.scope import EVERYONES, organisation_of
 from service.garbage.holding import hold_files
-from service.identifiers import clean_text, new_id
+from service.identifiers import clean_name, new_id
 from service.problems import Gone
 from service.quotas import limits as quotas
 from service.schemas import utc_text
@@ -43,8 +43,8 @@ def hold(
         "kind": kind,
         "digest": digest,
         "id": new_id(_IDS[kind]),
-        "name": clean_text(name),
-        "plan_name": clean_text(plan_name),
+        "name": clean_name(name),
+        "plan_name": clean_name(plan_name),
         "size_bytes": size_bytes,
     }
     hold_files(session, [digest])

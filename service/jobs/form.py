@@ -17,7 +17,7 @@ from service.access import FarmDep, PrincipalDep
 from service.farm import Farm
 from service.files import read_form
 from service.holdings.keeping import store_within
-from service.identifiers import DIGEST, clean_text
+from service.identifiers import DIGEST, clean_name, clean_text
 from service.jobs.external import keep_sent, read_digests, sent_bytes, with_external
 from service.jobs.request import CompileRequest, compiler_version
 from service.problems import Invalid, NotFound, TooLarge
@@ -88,7 +88,7 @@ def _read_form(farm: Farm, form: FormData) -> CompileRequest:
     return CompileRequest(
         model_digest=model.digest,
         model_bytes=model.size_bytes,
-        model_name=clean_text(_text(form, "name", 1000, default="").strip()) or name,
+        model_name=clean_name(_text(form, "name", 1000, default="")) or name,
         plan=plan,
         spec=spec,
         target=target,
@@ -136,7 +136,7 @@ def _model(farm: Farm, value: UploadFile | str) -> tuple[StoredFile, str]:
     if isinstance(value, UploadFile):
         stored = store_within(farm, value.file, limit_bytes=farm.settings.model_limit_bytes, what="model")
         keep_sent(farm, "model", stored)
-        return stored, clean_text((value.filename or "model").rpartition("/")[2].removesuffix(".onnx")) or "model"
+        return stored, clean_name((value.filename or "model").rpartition("/")[2].removesuffix(".onnx")) or "model"
     digest = value.strip()
     if not DIGEST.fullmatch(digest):
         raise Invalid("model.invalid", "expected a file, or the digest (sha256:…) of one sent before", where="model",

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.access import COOKIE, FarmDep, PrincipalDep, WholeFarmDep
 from service.audit.beside import address_of
+from service.idempotency import EVERY_TIME, RepeatsDep
 from service.keys import service
 from service.keys.schemas import KeyCreate, KeyCreated, KeyView, LinkCreated, key_view
 from service.problems import Forbidden, NotFound
@@ -24,10 +25,14 @@ To = Annotated[str, Query(max_length=300, pattern=PAGE, description="The page of
 
 
 @router.post("/keys", status_code=201)
-def create_key(body: KeyCreate, farm: FarmDep) -> KeyCreated:
+def create_key(body: KeyCreate, farm: FarmDep, repeats: RepeatsDep = EVERY_TIME) -> KeyCreated:
     """Make an API key of the caller's organisation. The secret is in this answer and nowhere else."""
-    with farm.database.transaction() as session:
+
+    def create() -> KeyCreated:
         return make_key(session, farm.settings, body)
+
+    with farm.database.transaction() as session:
+        return repeats.once(session, body, KeyCreated, create, shows_secret=True)
 
 
 def make_key(session: Session, settings: Settings, body: KeyCreate) -> KeyCreated:
@@ -58,12 +63,16 @@ def revoke_key(key_id: str, farm: FarmDep) -> KeyView:
 
 
 @router.post("/dashboard/links", status_code=201)
-def create_link(farm: FarmDep, principal: PrincipalDep) -> LinkCreated:
+def create_link(farm: FarmDep, principal: PrincipalDep, repeats: RepeatsDep = EVERY_TIME) -> LinkCreated:
     """Make a link that opens the dashboard once, on behalf of the calling key."""
-    with farm.database.transaction() as session:
+
+    def create() -> LinkCreated:
         token, expires_at = service.create_link(session, key_id=principal.key_id, lifetime_s=farm.settings.link_s)
-    url = f"{farm.settings.public_url.rstrip('/')}/open/{token}"
-    return LinkCreated(url=url, token=token, expires_at=expires_at)
+        url = f"{farm.settings.public_url.rstrip('/')}/open/{token}"
+        return LinkCreated(url=url, token=token, expires_at=expires_at)
+
+    with farm.database.transaction() as session:
+        return repeats.once(session, None, LinkCreated, create, shows_secret=True)
 
 
 @router.get("/open/{token}", status_code=303, response_class=RedirectResponse)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from service.database.models import ApiKey
 from service.permissions import SCOPES, Scope, scopes_of
-from service.schemas import RequestBody, Timestamp, View
+from service.schemas import NameText, RequestBody, Timestamp, View
 
 MOST_LIFETIME_S = 10 * 366 * 86400.0
 
@@ -16,7 +16,7 @@ MOST_LIFETIME_S = 10 * 366 * 86400.0
 class KeyCreate(RequestBody):
     """A new key. Without scopes it has those of its role: `user` reads and submits, `operator` has all."""
 
-    name: str = Field(min_length=1, max_length=200)
+    name: NameText
     role: Literal["user", "operator"] | None = None
     scopes: list[Scope] | None = Field(default=None, min_length=1, max_length=len(SCOPES))
     user: str | None = Field(default=None, max_length=100, description="Id of the person whose key it is")

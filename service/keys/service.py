@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from service.audit.beside import add_entry
 from service.database.memory import Memory, recalled
 from service.database.models import HOME, ApiKey, DashboardLink, DashboardSession, Organisation, User
-from service.identifiers import clean_text, new_secret, secret_hash
+from service.identifiers import clean_name, new_secret, secret_hash
 from service.permissions import ROLES, SCOPES, scopes_of
 
 Role = Literal["user", "operator"]
@@ -54,7 +54,7 @@ def create_key(
     """
     secret, granted = f"pf_{new_secret()}", frozenset(ROLES[role] if scopes is None else scopes)
     key = ApiKey(
-        name=clean_text(name),
+        name=clean_name(name),
         role="operator" if "operate" in granted else "user",
         scopes=" ".join(scope for scope in SCOPES if scope in granted),
         secret_hash=secret_hash(secret),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.access import FarmDep, PrincipalDep
+from service.idempotency import EVERY_TIME, RepeatsDep
 from service.maintenance import service
 from service.maintenance.schemas import WindowCreate, WindowView
 from service.pagination import Cursor, Limit, Page
@@ -13,10 +14,14 @@ router = APIRouter(prefix="/maintenance", tags=["devices"])
 
 
 @router.post("", status_code=201)
-def create_window(body: WindowCreate, farm: FarmDep, _: PrincipalDep) -> WindowView:
+def create_window(body: WindowCreate, farm: FarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME) -> WindowView:
     """Plan a time without new work. What runs then goes on; nothing starts that could reach into it."""
-    with farm.database.transaction() as session:
+
+    def create() -> WindowView:
         return service.view(service.create(session, body))
+
+    with farm.database.transaction() as session:
+        return repeats.once(session, body, WindowView, create)
 
 
 @router.get("")

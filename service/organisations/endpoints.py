@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from service.access import FarmDep, PrincipalDep, WholeFarmDep
 from service.database.models import Organisation
 from service.farm import Farm
+from service.idempotency import EVERY_TIME, RepeatsDep
 from service.keys.endpoints import make_key
 from service.keys.schemas import KeyCreate, KeyCreated
 from service.organisations import service
@@ -17,10 +18,16 @@ router = APIRouter(tags=["organisations"])
 
 
 @router.post("/organisations", status_code=201)
-def create_organisation(body: OrganisationCreate, farm: WholeFarmDep, _: PrincipalDep) -> OrganisationView:
+def create_organisation(
+    body: OrganisationCreate, farm: WholeFarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
+) -> OrganisationView:
     """Add a tenant; its first key comes from `POST /organisations/{id}/keys`."""
-    with farm.database.transaction() as session:
+
+    def create() -> OrganisationView:
         return OrganisationView.model_validate(service.create(session, body.name))
+
+    with farm.database.transaction() as session:
+        return repeats.once(session, body, OrganisationView, create)
 
 
 @router.get("/organisations")
@@ -55,13 +62,17 @@ def close_organisation(organisation_id: str, farm: WholeFarmDep, _: PrincipalDep
 
 @router.post("/organisations/{organisation_id}/keys", status_code=201)
 def create_key_of_organisation(
-    organisation_id: str, body: KeyCreate, farm: WholeFarmDep, _: PrincipalDep
-) -> KeyCreated:  # fmt: skip
+    organisation_id: str, body: KeyCreate, farm: WholeFarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
+) -> KeyCreated:
     """Make a key of a tenant, such as its administrator's first. The secret is in this answer and nowhere else."""
+
+    def create() -> KeyCreated:
+        return make_key(session, farm.settings, body)
+
     with farm.database.read() as session:
         service.find(session, organisation_id)
     with farm.database.of(organisation_id).transaction() as session:
-        return make_key(session, farm.settings, body)
+        return repeats.once(session, body, KeyCreated, create, shows_secret=True)
 
 
 @router.get("/organisation")

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from service.quotas.limits import QuotaName
 from service.retention.rules import RuleName
-from service.schemas import RequestBody, Timestamp, View
+from service.schemas import NameText, RequestBody, Timestamp, View
 
 Amount = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 
@@ -18,13 +18,13 @@ Days = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 class OrganisationCreate(RequestBody):
     """A new tenant."""
 
-    name: str = Field(min_length=1, max_length=200)
+    name: NameText
 
 
 class OrganisationChange(RequestBody):
     """What is to change; null: as it is."""
 
-    name: str | None = Field(default=None, min_length=1, max_length=200)
+    name: NameText | None = None
     quotas: dict[QuotaName, Amount | Literal["default", "unlimited"]] | None = Field(
         default=None, description="Limits to set; the others stay. `default`: the farm's for all"
     )

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.database.models import HOME, Organisation
-from service.identifiers import clean_text
+from service.identifiers import clean_name
 from service.organisations.schemas import QuotaView, RetentionView
 from service.problems import Conflict, NotFound
 from service.quotas.limits import QUOTAS, UNCOUNTED, Quota, QuotaName, has_share, limit_of, share_of_disk
@@ -27,7 +27,7 @@ def create(session: Session, name: str) -> Organisation:
 
 
 def _free(session: Session, name: str) -> str:
-    cleaned = clean_text(name)
+    cleaned = clean_name(name)
     if session.scalar(select(Organisation.id).where(Organisation.name == cleaned)) is not None:
         raise Conflict("organisation.name", f"there is an organisation {cleaned!r:.100} already", where="name",
                        hint="GET /organisations lists them")  # fmt: skip
@@ -50,7 +50,7 @@ def find(session: Session, organisation_id: str) -> Organisation:
 
 def rename(session: Session, organisation: Organisation, name: str) -> None:
     """Raises: Conflict."""
-    if clean_text(name) != organisation.name:
+    if clean_name(name) != organisation.name:
         organisation.name = _free(session, name)
 
 

@@ -259,17 +259,20 @@ def standing(
 
 def has_share(settings: Settings, own: Mapping[str, float | None], name: QuotaName, whose: str) -> bool:
     """Whether a tenant without a limit for its files has a share of the disk, if they are on one of this machine."""
-    is_unlimited = name != "storage_bytes" or name in own or whose == HOME
+    is_unlimited = name != "storage_bytes" or name in own or whose == HOME or settings.storage_share is None
     return not is_unlimited and storage_free_bytes(settings) is not None
 
 
 def share_of_disk(settings: Settings, use: float) -> float:
-    """Bytes that a tenant may keep: a part of what it has and of what is free beyond the reserve.
+    """Returns how many bytes a tenant may keep: a part of what it has and of what is free beyond the reserve.
 
-    However many there are, each leaves room, and one that came late gets some of it.
+    However many there are, each leaves room, and one that came late gets some of it. It is rounded down to six
+    leading bits: a tenant does not read off it what others store.
     """
     room_bytes = max(0, (storage_free_bytes(settings) or 0) - settings.disk_reserve_bytes)
-    return float(int(settings.storage_share * (use + room_bytes)))
+    share_bytes = int((settings.storage_share or 1) * (use + room_bytes))
+    dropped_bits = max(0, share_bytes.bit_length() - 6)
+    return float(share_bytes >> dropped_bits << dropped_bits)
 
 
 def exceeded(name: QuotaName, *, limit: float, use: float, retry_after_s: int = RETRY_AFTER_S) -> Problem:

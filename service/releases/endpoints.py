@@ -6,6 +6,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.access import FarmDep, PrincipalDep
+from service.idempotency import EVERY_TIME, RepeatsDep
 from service.pagination import Cursor, Limit, Page
 from service.releases import publishing
 from service.releases.schemas import HaltRequest, ReleaseCreate, ReleaseDetail, ReleaseView, Stage
@@ -14,14 +15,20 @@ router = APIRouter(prefix="/agent-releases", tags=["devices"])
 
 
 @router.post("", status_code=201)
-def create_release(body: ReleaseCreate, farm: FarmDep, _: PrincipalDep) -> ReleaseView:
+def create_release(
+    body: ReleaseCreate, farm: FarmDep, _: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
+) -> ReleaseView:
     """Offer the farm's own agent, or a file that was published before, to devices that update themselves."""
-    with farm.database.transaction() as session:
+
+    def create() -> ReleaseView:
         if body.digest is None:
             release = publishing.publish_own(session, farm.storage, body)
         else:
             release = publishing.publish_again(session, body)
         return publishing.view(session, release)
+
+    with farm.database.transaction() as session:
+        return repeats.once(session, body, ReleaseView, create)
 
 
 @router.get("")

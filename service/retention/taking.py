@@ -141,7 +141,8 @@ class Retention:
             files = lock_files(session, digest)
             size_bytes = session.scalar(select(func.max(Job.model_bytes)).where(Job.model_digest == digest, *old))
             session.execute(update(Job).where(Job.model_digest == digest, *old).values(files_removed_at=time.time()))
-            if digest in release_free(session, files):
+            is_noted = session.get(Holding, (organisation_id, "model", digest)) is not None  # as that was taken
+            if digest in release_free(session, files) and not is_noted:
                 taken = Taken(organisation_id, "model", digest, size_bytes or 0)
                 self.found.append(taken)
                 note(session, taken)

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from service.farm import Farm
-from service.problems import Invalid
+from service.problems import Invalid, TooSlow
 from service.uploads import service
 from service.uploads.ranges import HEADER, Span
 
@@ -42,13 +42,13 @@ ALL_HELD = Held()
 
 
 async def receive(body: AsyncIterator[bytes], farm: Farm, upload_id: str, span: Span) -> int:
-    """Keep a piece; how far the upload has come then. What came before a cut is kept.
+    """Keep a piece; how far the upload has come then. What came before a cut, or before it stalled, is kept.
 
-    Raises: Invalid for more or fewer bytes than the span, OSError when the disk is full but for its reserve, Forbidden
-    when the organisation's room is, Conflict when another request goes on with the upload.
+    Raises: TooSlow, Invalid for more or fewer bytes than the span, OSError when the disk is full but for its reserve,
+    Forbidden when the organisation's room is, Conflict when another request goes on with the upload.
     """
     held = bytearray()
-    at, is_cut = span.start, False
+    at, is_cut, stalled = span.start, False, None
     try:
         try:
             async for chunk in body:
@@ -60,8 +60,12 @@ async def receive(body: AsyncIterator[bytes], farm: Farm, upload_id: str, span: 
                     at = await _keep(farm, upload_id, at, held)
         except ClientDisconnect:
             is_cut = True
+        except TooSlow as problem:
+            stalled = problem
         if held:
             at = await _keep(farm, upload_id, at, held)
+        if stalled is not None:
+            raise stalled
     except Exception:
         await _drain(body)
         raise

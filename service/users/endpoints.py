@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.access import FarmDep, PrincipalDep
+from service.idempotency import EVERY_TIME, RepeatsDep
 from service.users import service
 from service.users.schemas import UserCreate, UserView
 
@@ -12,10 +13,14 @@ router = APIRouter(prefix="/users", tags=["organisations"])
 
 
 @router.post("", status_code=201)
-def create_user(body: UserCreate, farm: FarmDep, principal: PrincipalDep) -> UserView:
+def create_user(body: UserCreate, farm: FarmDep, principal: PrincipalDep, repeats: RepeatsDep = EVERY_TIME) -> UserView:
     """Add a person, to whom keys may then belong."""
-    with farm.database.transaction() as session:
+
+    def create() -> UserView:
         return UserView.model_validate(service.create(session, principal.organisation_id, body.name))
+
+    with farm.database.transaction() as session:
+        return repeats.once(session, body, UserView, create)
 
 
 @router.get("")

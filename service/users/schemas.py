@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from service.schemas import RequestBody, Timestamp, View
+from service.schemas import NameText, RequestBody, Timestamp, View
 
 
 class UserCreate(RequestBody):
     """A new person of the caller's organisation."""
 
-    name: str = Field(min_length=1, max_length=200)
+    name: NameText
 
 
 class UserView(View):

@@ -8,13 +8,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.database.models import User
-from service.identifiers import clean_text
+from service.identifiers import clean_name
 from service.problems import Conflict, NotFound
 
 
 def create(session: Session, organisation_id: str, name: str) -> User:
     """A new person. Raises: Conflict for a name that is taken."""
-    cleaned = clean_text(name)
+    cleaned = clean_name(name)
     mine = select(User.id).where(User.organisation_id == organisation_id, User.name == cleaned)
     if session.scalar(mine) is not None:
         raise Conflict(

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from service.access import FarmDep, PrincipalDep
 from service.database.models import WebhookDelivery
 from service.farm import Farm
+from service.idempotency import EVERY_TIME, RepeatsDep
 from service.pagination import Cursor, Limit, Page
 from service.problems import Conflict
 from service.webhooks import courier, service
@@ -23,11 +24,17 @@ TEST_WITHIN_S = TIMEOUT_S + 5
 
 
 @router.post("", status_code=201)
-def create_webhook(body: WebhookCreate, farm: FarmDep, principal: PrincipalDep) -> WebhookCreated:
+def create_webhook(
+    body: WebhookCreate, farm: FarmDep, principal: PrincipalDep, repeats: RepeatsDep = EVERY_TIME
+) -> WebhookCreated:
     """Be told at a URL when the organisation's jobs and runs end. The secret is in this answer and nowhere else."""
+
+    def create() -> WebhookCreated:
+        webhook = service.create(session, farm.settings, principal, url=body.url, events=body.events)
+        return WebhookCreated.model_validate(webhook)
+
     with farm.database.transaction() as session:
-        made = service.create(session, farm.settings, principal, url=body.url, events=body.events)
-        return WebhookCreated.model_validate(made)
+        return repeats.once(session, body, WebhookCreated, create, shows_secret=True)
 
 
 @router.get("")

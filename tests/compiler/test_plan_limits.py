@@ -12,7 +12,7 @@ from compiler import naming, pipeline
 from compiler.errors import CompileError, PlanError, SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph
-from compiler.naming import Comparisons
+from compiler.naming import Comparisons, cost
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.stages import STAGES
@@ -136,3 +136,13 @@ def test_targets_of_adapters_have_the_same_limit(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(PlanError, match="comparisons") as refusal:
         chosen_layers(graph(), targets, ())
     assert refusal.value.where == "plan.lora.targets[101]"
+
+
+def test_long_patterns_on_long_names_count_as_long_as_they_take() -> None:
+    """A thousand letters, of which none ends a match, took as much of the limit as one, and minutes."""
+    compared = Comparisons(PlanError)
+    known = {"a" * 1000 + str(number): None for number in range(4)}
+    compared.matching("*" + "a" * 600 + "b", known, "plan")
+    assert compared.count > 100 * len(known)
+    with pytest.raises(PlanError, match="comparisons"):
+        compared.add(cost("*" + "a" * 60_000, list(known) * 1000), "plan")

@@ -47,6 +47,9 @@ def empty_sqlite() -> bytes:
 class SettingsOfTest(Settings):
     """What a test sets, validated, and nothing of the environment, which takes long to read."""
 
+    storage_share: float | None = None
+    """The disk is everybody's here: what other tests write would change it."""
+
     @classmethod
     def settings_customise_sources(
         cls,

@@ -204,6 +204,6 @@ def test_a_database_that_has_no_connection_left_is_busy(farm: TestFarm, monkeypa
         raise NoConnection("QueuePool limit of size 10 overflow 20 reached")
 
     monkeypatch.setattr(farm.farm.database.engine.pool, "connect", refuse)
-    answer = farm.http.get("/runs")
-    assert (answer.status_code, answer.json()["code"]) == (503, "infra.database")
-    assert answer.headers["Retry-After"] == "5"
+    for answer in (farm.http.get("/runs"), farm.http.post("/users", json={"name": "Ada"})):
+        assert (answer.status_code, answer.json()["code"]) == (503, "infra.database")
+        assert answer.headers["Retry-After"] == "5"

@@ -31,7 +31,9 @@ def crowded_farm(disk: SmallDisk, tmp_path: Path, migrated_sqlite: Path) -> Iter
     """Its files, and nothing else, are on the small disk, of which it leaves a quarter alone."""
     shutil.copy(migrated_sqlite, tmp_path / "farm.db")
     url, files = f"sqlite:///{tmp_path / 'farm.db'}", f"file://{disk.folder / 'files'}"
-    with open_test_farm(tmp_path / "state", url, storage_url=files, disk_reserve_bytes=6 * MIB) as farm:
+    with open_test_farm(
+        tmp_path / "state", url, storage_url=files, disk_reserve_bytes=6 * MIB, storage_share=0.5
+    ) as farm:
         yield farm
 
 

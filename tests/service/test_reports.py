@@ -238,3 +238,16 @@ def test_events_that_cannot_be_are_refused(small_farm: TestFarm, fields: dict[st
     path = p.attempt_path(p.EVENTS_PATH, work.lease_token)
     answer = board.post(path, None, content=json.dumps({"events": [event]}).encode())
     assert (answer.status_code, answer.json()["code"]) == (422, "protocol.invalid")
+
+
+def test_texts_of_a_report_steer_no_terminal(farm: TestFarm) -> None:
+    board = farm.board()
+    farm.run(bundle=farm.bundle())
+    work = leased(board)
+    message = "\x1b[2J\x9b31m\x07\x7f\u202egnp.exe\r\b done\\u001b \\\u001b\nnext\tline"
+    outcome = p.Outcome("failed", "device", "device.x", message)
+    assert board.report(work, outcome, environment={"kernel": "6.1\x1b]0;owned\x07"}).status_code == 200
+    with farm.farm.database.read() as session:
+        report = session.scalars(select(Result.report)).one()
+    assert report["outcome"]["message"] == " [2J 31m   gnp.exe   done\\u001b \\ \nnext\tline"
+    assert report["environment"]["kernel"] == "6.1 ]0;owned "

@@ -11,6 +11,7 @@ from sqlalchemy import func, select, update
 
 from service import admin
 from service.database.models import HOME, AuditEntry, Event, FileUse, Holding, Job, Result, Run
+from service.identifiers import digest_of
 from service.retention.rules import DAY_S, WORDS, RuleName
 from service.retention.taking import RULES, Retention, Taken
 from service.settings import Settings
@@ -213,3 +214,14 @@ def test_rules_are_shown_and_can_go_back_to_the_default(small_farm: TestFarm) ->
     assert (shown()["weights"], shown()["deliveries"]) == (None, None)
     assert set(get_args(RuleName)) == WORDS.keys() == RULES.keys()
     assert {f"retention_{name}_days" for name in WORDS} < Settings.model_fields.keys()
+
+
+def test_what_goes_is_noted_once(farm: TestFarm) -> None:
+    """A model goes by its holding and by the jobs that compiled it."""
+    farm.bundle()
+    age(farm)
+    rule(farm, "models")
+    retain(farm)
+    with farm.farm.database.read() as session:
+        entries = list(session.scalars(select(AuditEntry.subject).where(AuditEntry.action == "retention")))
+    assert entries == [digest_of(b"model")]

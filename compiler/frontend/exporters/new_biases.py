@@ -16,7 +16,7 @@ import numpy as np
 from compiler.element_types import holds_reals
 from compiler.errors import PlanError
 from compiler.frontend.file.source import SourceModel, SourceNode
-from compiler.naming import WILD, Comparisons, matches, module_of, near_names
+from compiler.naming import WILD, Comparisons, cost, matches, module_of, near_names
 from compiler.warnings import CompileWarning, few_of
 
 WHERE = "plan.create_biases"
@@ -85,7 +85,7 @@ def _chosen(layers: Sequence[_Layer], targets: Sequence[str]) -> tuple[set[str],
     first = {target: position for position, target in reversed([*enumerate(targets)])}
     for target, position in reversed(first.items()):
         where = f"{WHERE}[{position}]"
-        compared.add(len(layers), where)
+        compared.add(cost(target, [layer.weight for layer in layers]), where)
         names = dict.fromkeys(layer.bias for layer in layers if layer.is_called(target))
         if not names:
             raise PlanError(f"no layer is called {target!r}", where=where, hint=_near(layers, target))
