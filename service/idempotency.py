@@ -54,11 +54,18 @@ def once(
 ) -> Answer:
     """`act()`, or the answer it gave to the same key before.
 
-    Raises: Invalid if the key came with another payload (its `fingerprint`) before, Conflict if the answer showed a
-    secret.
+    Raises: Invalid if the key is blank (unset variables of scripts are all alike) or came with another payload (its
+    `fingerprint`) before, Conflict if the answer showed a secret.
     """
     if key is None:
         return act()
+    if not key.strip():
+        raise Invalid(
+            "idempotency.blank",
+            "this Idempotency-Key is blank",
+            where="Idempotency-Key",
+            hint="leave it out, or send a new key for a new request",
+        )
     now = time.time()
     session.execute(delete(IdempotencyRecord).where(IdempotencyRecord.expires_at < now))
     record = IdempotencyRecord(api_key_id=api_key_id, key=key, fingerprint=payload, expires_at=now + lifetime_s)

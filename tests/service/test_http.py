@@ -207,3 +207,10 @@ def test_a_database_that_has_no_connection_left_is_busy(farm: TestFarm, monkeypa
     for answer in (farm.http.get("/runs"), farm.http.post("/users", json={"name": "Ada"})):
         assert (answer.status_code, answer.json()["code"]) == (503, "infra.database")
         assert answer.headers["Retry-After"] == "5"
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+def test_a_blank_idempotency_key_makes_no_two_requests_one(small_farm: TestFarm, key: str) -> None:
+    body, headers = {"bundle": small_farm.bundle()}, {"Idempotency-Key": key}
+    answer = small_farm.http.post("/runs", json=body, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (422, "idempotency.blank")
