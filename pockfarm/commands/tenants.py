@@ -131,7 +131,9 @@ def _number(given: str, value: str, what: str, none: str) -> float:
 def _close_org(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         closed = farm.close_organisation(options.organisation)
-    return show(options, closed, lambda: f"{options.organisation} is closed: none of its keys is taken")
+    return show(
+        options, closed, lambda: f"{options.organisation} is closed: none of its keys is taken, its devices are removed"
+    )
 
 
 def _list_keys(options: argparse.Namespace) -> int:

@@ -55,7 +55,7 @@ def change_organisation(
 
 @router.post("/organisations/{organisation_id}/close")
 def close_organisation(organisation_id: str, farm: WholeFarmDep, _: PrincipalDep) -> OrganisationView:
-    """Take none of a tenant's keys from now on; what it began goes on."""
+    """Take none of a tenant's keys from now on, and remove its devices; what it began on others goes on."""
     with farm.database.transaction() as session:
         return OrganisationView.model_validate(service.close(session, organisation_id))
 

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.database.models import HOME, Organisation
+from service.database.models import HOME, Device, Organisation
+from service.devices.service import set_state
 from service.identifiers import clean_name
 from service.organisations.schemas import QuotaView, RetentionView
 from service.problems import Conflict, NotFound
@@ -89,9 +90,15 @@ def retention_shown(settings: Settings, organisation: Organisation) -> list[Rete
 
 
 def close(session: Session, organisation_id: str) -> Organisation:
-    """None of its keys is taken from now on; what it began goes on. Raises: NotFound, Conflict (the home one)."""
+    """Takes none of its keys from now on, and removes its devices; what it began on others goes on.
+
+    Raises: NotFound, Conflict (the home one).
+    """
     organisation = find(session, organisation_id)
     if organisation.id == HOME:
         raise Conflict("organisation.home", "the farm's own organisation stays open", hint="revoke its keys instead")
     organisation.closed_at = organisation.closed_at or time.time()
+    theirs = select(Device.id).where(Device.organisation_id == organisation.id, Device.state != "removed")
+    for device_id in session.scalars(theirs.order_by(Device.id)).all():
+        set_state(session, device_id, "removed", "its organisation was closed")
     return organisation

@@ -11,7 +11,7 @@ from sqlalchemy import update
 from device_agents import wire as p
 from service.database.models import HOME, ApiKey
 from service.permissions import SCOPES
-from tests.service.board import leased
+from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 
 
@@ -39,6 +39,16 @@ def test_a_key_has_scopes_an_owner_an_end_and_a_last_use(farm: TestFarm) -> None
     with farm.farm.database.transaction() as session:
         session.execute(update(ApiKey).where(ApiKey.id == made["id"]).values(expires_at=time.time() - 1))
     assert status(farm, "/jobs", bearer(made)) == 401
+
+
+def test_the_devices_of_a_closed_organisation_are_removed(farm: TestFarm) -> None:
+    acme, shared = farm.tenant("acme"), farm.board(name="shared")
+    token = acme.http.post("/devices/enrolment-tokens", json={}).json()["token"]
+    theirs = Board(farm.anonymous).enrol(token)
+    run = acme.run(bundle=acme.bundle())["id"]
+    assert farm.http.post(f"/organisations/{acme.organisation_id}/close").status_code == 200
+    assert (theirs.try_lease().status_code, theirs.try_renew().status_code) == (401, 403)
+    assert leased(shared).run_id == run, "what it began goes on elsewhere"
 
 
 def test_a_removed_person_and_a_closed_organisation_have_no_keys(farm: TestFarm) -> None:

@@ -68,7 +68,10 @@ def _row(one: Organisation) -> Row:
         "created_at": fmt.iso(one.created_at),
         "id": one.id,
     }
-    sure = "None of its keys works from then on; what it began goes on. It cannot be opened again here."
+    sure = (
+        "None of its keys works from then on, and its devices are removed; what it began on others goes on. "
+        "It cannot be opened again here."
+    )
     close = Action(path(NAME, one.id, "close"), "Close", sure=sure, of=one.name, is_grave=True)
     links = {"name": path(NAME, one.id)}
     return Row(values, links, anchor=one.id, dimmed=is_closed, actions=() if is_closed or one.id == HOME else (close,))
