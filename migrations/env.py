@@ -24,10 +24,10 @@ SHOWN_ROWS = 5
 
 
 def run() -> None:
-    """Migrate the configured database, or within the transaction of a connection that the caller gives."""
-    given: Connection | None = context.config.attributes.get("connection")
-    if given is not None:
-        _migrate_within(given)
+    """Migrate the configured database, or within the transaction of the connection of the caller."""
+    connection: Connection | None = context.config.attributes.get("connection")
+    if connection is not None:
+        _migrate_within(connection)
         return
     url = context.config.get_main_option("sqlalchemy.url") or Settings().database
     database = Database(url)

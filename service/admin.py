@@ -284,13 +284,13 @@ def _rotate_key(settings: Settings, _: argparse.Namespace) -> str:
 
 
 def _caches(settings: Settings, _: argparse.Namespace) -> str:
-    found = caches(settings)
-    for cache in found:
+    by_organisation = caches(settings)
+    for cache in by_organisation:
         used = f"last used {utc_text(cache.used_at)}" if cache.used_at else "not used since it has a limit"
         print(f"{cache.organisation_id}  {cache.size_bytes:,} bytes  {used}")
-    total_bytes, most_bytes = sum(cache.size_bytes for cache in found), settings.cache_bytes_per_organisation
+    total_bytes, most_bytes = sum(cache.size_bytes for cache in by_organisation), settings.cache_bytes_per_organisation
     limits = f"one may take {most_bytes:,} (POCKFARM_CACHE_BYTES_PER_ORGANISATION), all {settings.cache_bytes:,}"
-    return f"{len(found):,} caches, {total_bytes:,} bytes; {limits} (POCKFARM_CACHE_BYTES)"
+    return f"{len(by_organisation):,} caches, {total_bytes:,} bytes; {limits} (POCKFARM_CACHE_BYTES)"
 
 
 def _collect_garbage(settings: Settings, options: argparse.Namespace) -> str:

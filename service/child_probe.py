@@ -176,7 +176,7 @@ def probe() -> tuple[Confined, list[Row]]:
         unix.bind(str(address))
         unix.listen()
         places = Places(os.getpid(), folder, str(file), str(address), tcp.getsockname()[1])
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "service.child_probe", "--child", json.dumps(asdict(places))],
             cwd=folder,
             env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -186,9 +186,9 @@ def probe() -> tuple[Confined, list[Row]]:
             timeout=TIMEOUT_S,
             start_new_session=True,
         )
-    answer = json.loads(done.stdout)
+    answer = json.loads(completed.stdout)
     return Confined(**answer["confined"]), [
-        Row(tried.what, tried.refused_by, tried.what in answer["may"]) for tried in TRIES
+        Row(attempt.what, attempt.refused_by, attempt.what in answer["may"]) for attempt in TRIES
     ]
 
 
@@ -219,7 +219,7 @@ def _works(act: Callable[[Places], object], places: Places) -> bool:
 def _child(places: Places) -> None:
     files = Files(python_places(ROOT, ("device_agents", "service")), (Path(places.folder),))
     confined = confine(LIMITS, files, parent=places.parent)
-    may = [tried.what for tried in TRIES if _works(tried.act, places)]
+    may = [attempt.what for attempt in TRIES if _works(attempt.act, places)]
     print(json.dumps({"confined": asdict(confined), "may": may}))
 
 

@@ -59,6 +59,8 @@ MAX_EVENTS_PER_ATTEMPT = 100_000
 """Later ones are counted and dropped: the report holds every loss anyway."""
 MAX_EVENT_BYTES_PER_ATTEMPT = 16 << 20
 """Of their bodies as JSON: a character may take twelve bytes there."""
+DAY_CHECK_BYTES = 1 << 16
+"""Events of a day are added up at an attempt's first ones, and whenever it has sent so many bytes more."""
 MOST_STEPS = 1 << 30
 PHASES = ("download", "verify", "run", "upload")
 """Of an attempt, as heartbeats say them too; an event comes sooner than the next heartbeat."""
@@ -150,11 +152,11 @@ def take_events(
 
 def _keep_events(session: Session, settings: Settings, run: Run, attempt: Attempt, batch: list[Event]) -> None:
     """Those that there is room for; that the others are dropped is said where they would be."""
-    room_bytes, reason = _room_for_events(session, settings, run, attempt)
+    bodies = [_event_body(event, attempt.n) for event in batch]
+    sizes = [len(json.dumps(body)) for body in bodies]
+    room_bytes, reason = _room_for_events(session, settings, run, attempt, sum(sizes))
     rows: list[tuple[float, str, dict[str, Any]]] = []
-    for event in batch:
-        body = _event_body(event, attempt.n)
-        size_bytes = len(json.dumps(body))
+    for event, body, size_bytes in zip(batch, bodies, sizes, strict=True):
         if size_bytes > room_bytes:
             body = {"message": f"{reason}: no more are kept", "attempt": attempt.n}
             if rows or events.newest_body(session, run.id) != body:
@@ -166,10 +168,15 @@ def _keep_events(session: Session, settings: Settings, run: Run, attempt: Attemp
     events.add_many(session, run.id, rows)
 
 
-def _room_for_events(session: Session, settings: Settings, run: Run, attempt: Attempt) -> tuple[float, str]:
+def _room_for_events(
+    session: Session, settings: Settings, run: Run, attempt: Attempt, more_bytes: int
+) -> tuple[float, str]:
     """Returns how many bytes more the attempt's events may take, and what is to be said beyond that."""
     room_bytes: float = MAX_EVENT_BYTES_PER_ATTEMPT - attempt.event_bytes
     reason = f"events of this attempt take more than {MAX_EVENT_BYTES_PER_ATTEMPT:,} bytes"
+    after_bytes = attempt.event_bytes + more_bytes
+    if attempt.event_bytes and attempt.event_bytes // DAY_CHECK_BYTES == after_bytes // DAY_CHECK_BYTES:
+        return room_bytes, reason
     limit, use = quotas.standing(session, settings, "event_bytes_per_day", run.organisation_id)
     if limit is not None and limit - use < room_bytes:
         room_bytes = limit - use

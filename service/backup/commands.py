@@ -81,11 +81,11 @@ def _confirm(settings: Settings, options: argparse.Namespace) -> str:
 def _passphrase(options: argparse.Namespace) -> str | None:
     if not options.with_keys:
         return None
-    given = options.passphrase_file
+    file = options.passphrase_file
     try:
-        text = given.read_text().strip() if given else os.environ.get(PASSPHRASE_VARIABLE, "")
+        text = file.read_text().strip() if file else os.environ.get(PASSPHRASE_VARIABLE, "")
     except OSError as error:
-        raise BackupError(f"--passphrase-file {given}: {error.strerror}") from None
+        raise BackupError(f"--passphrase-file {file}: {error.strerror}") from None
     if not text:
         raise BackupError(f"--with-keys needs a {PASSPHRASE}: in a --passphrase-file, or in ${PASSPHRASE_VARIABLE}")
     return str(text)

@@ -39,19 +39,22 @@ class BackupError(Exception):
 def farm_tables(connection: Connection) -> list[Table]:
     """The farm's tables as the database has them, the referred ones first: columns and references, which rows need, and
     no indexes, some of which SQLAlchemy cannot describe."""
-    metadata, there = MetaData(), inspect(connection)
-    for name in there.get_table_names():
+    metadata, inspector = MetaData(), inspect(connection)
+    for name in inspector.get_table_names():
         if name in NOT_OURS or name.startswith(SET_ASIDE):
             continue
-        keys = there.get_pk_constraint(name)["constrained_columns"]
-        columns = [Column(one["name"], one["type"], primary_key=one["name"] in keys) for one in there.get_columns(name)]
+        keys = inspector.get_pk_constraint(name)["constrained_columns"]
+        columns = [
+            Column(column["name"], column["type"], primary_key=column["name"] in keys)
+            for column in inspector.get_columns(name)
+        ]
         for column in columns:
             if isinstance(column.type, JSON):
                 column.type.none_as_null = True  # an absent value, not a JSON null
         references = []
-        for one in there.get_foreign_keys(name):
-            referred = [f"{one['referred_table']}.{column}" for column in one["referred_columns"]]
-            references.append(ForeignKeyConstraint(one["constrained_columns"], referred))
+        for key in inspector.get_foreign_keys(name):
+            referred = [f"{key['referred_table']}.{column}" for column in key["referred_columns"]]
+            references.append(ForeignKeyConstraint(key["constrained_columns"], referred))
         Table(name, metadata, *columns, *references)
     return metadata.sorted_tables
 

@@ -54,15 +54,15 @@ async def dataset_form(request: Request, farm: FarmDep, _: PrincipalDep) -> Asyn
     form = await read_form(request, max_files=1, max_fields=2, field_bytes=farm.settings.text_limit_bytes)
     try:
         upload, name = form.get("file"), form.get("name", "")
-        given = clean_name(name if isinstance(name, str) else "")
+        chosen_name = clean_name(name if isinstance(name, str) else "")
         if isinstance(upload, UploadFile):
             file_name = (upload.filename or "").rpartition("/")[2].removesuffix(".npz")
-            yield DatasetForm(upload.file, given or clean_name(file_name) or "data")
+            yield DatasetForm(upload.file, chosen_name or clean_name(file_name) or "data")
             return
         stored = await run_in_threadpool(_sent, farm, upload)
         async with contextmanager_in_threadpool(farm.storage.local(stored.digest)) as path:
             with path.open("rb") as file:
-                yield DatasetForm(file, given or stored.digest.removeprefix("sha256:")[:12], stored)
+                yield DatasetForm(file, chosen_name or stored.digest.removeprefix("sha256:")[:12], stored)
     finally:
         await form.close()
 

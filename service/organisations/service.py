@@ -98,7 +98,7 @@ def close(session: Session, organisation_id: str) -> Organisation:
     if organisation.id == HOME:
         raise Conflict("organisation.home", "the farm's own organisation stays open", hint="revoke its keys instead")
     organisation.closed_at = organisation.closed_at or time.time()
-    theirs = select(Device.id).where(Device.organisation_id == organisation.id, Device.state != "removed")
-    for device_id in session.scalars(theirs.order_by(Device.id)).all():
+    devices = select(Device.id).where(Device.organisation_id == organisation.id, Device.state != "removed")
+    for device_id in session.scalars(devices.order_by(Device.id)).all():
         set_state(session, device_id, "removed", "its organisation was closed")
     return organisation

@@ -202,7 +202,7 @@ def check(
     """
     whose = organisation_id or organisation_of(session)
     uncounted_bytes = int(more) if is_stored else 0
-    limit, use = standing(session, settings, name, whose, held=True, uncounted_bytes=uncounted_bytes)
+    limit, use = standing(session, settings, name, whose, is_locked=True, uncounted_bytes=uncounted_bytes)
     if limit is not None and use + more > limit:
         raise exceeded(name, limit=limit, use=use)
 
@@ -228,7 +228,7 @@ def check_room(
 
 def has_room(session: Session, settings: Settings, name: QuotaName, *, organisation_id: str) -> bool:
     """Whether the organisation may use one more."""
-    limit, use = standing(session, settings, name, organisation_id, held=True)
+    limit, use = standing(session, settings, name, organisation_id, is_locked=True)
     return limit is None or use + 1 <= limit
 
 
@@ -238,28 +238,28 @@ def standing(
     name: QuotaName,
     whose: str,
     *,
-    held: bool = False,
+    is_locked: bool = False,
     uncounted_bytes: int = 0,
 ) -> tuple[float | None, float]:
-    """Limit and use; without a limit nothing is counted. `held`: the organisation's row is, so that both stay.
+    """Limit and use; without a limit nothing is counted. `is_locked`: the organisation's row is, so that both stay.
 
     `uncounted_bytes`: on the disk already, and not counted yet as the organisation's.
     """
-    own = quotas_of(session, whose)
-    limit = limit_of(settings, own, name)
-    is_shared = limit is None and has_share(settings, own, name, whose)
+    quotas = quotas_of(session, whose)
+    limit = limit_of(settings, quotas, name)
+    is_shared = limit is None and has_share(settings, quotas, name, whose)
     if limit is None and not is_shared:
         return None, 0.0
-    if held:
+    if is_locked:
         row = select(Organisation.id).where(Organisation.id == whose).with_for_update()
         session.execute(row, execution_options=dict(EVERYONES))
     use = BY_NAME[name].count(session, whose)
     return (share_of_disk(settings, use + uncounted_bytes) if is_shared else limit), use
 
 
-def has_share(settings: Settings, own: Mapping[str, float | None], name: QuotaName, whose: str) -> bool:
+def has_share(settings: Settings, quotas: Mapping[str, float | None], name: QuotaName, whose: str) -> bool:
     """Whether a tenant without a limit for its files has a share of the disk, if they are on one of this machine."""
-    is_unlimited = name != "storage_bytes" or name in own or whose == HOME or settings.storage_share is None
+    is_unlimited = name != "storage_bytes" or name in quotas or whose == HOME or settings.storage_share is None
     return not is_unlimited and storage_free_bytes(settings) is not None
 
 

@@ -46,7 +46,7 @@ def _webhooks(session: Session, organisation_id: str) -> list[tuple[str, list[st
     def read() -> list[tuple[str, list[str]]]:
         query = select(Webhook.id, Webhook.events)
         is_good = (Webhook.removed_at.is_(None), Webhook.unconfirmed_at.is_(None))
-        mine = query.where(Webhook.organisation_id == organisation_id, *is_good)
-        return [(webhook_id, events) for webhook_id, events in session.execute(mine)]
+        good = query.where(Webhook.organisation_id == organisation_id, *is_good)
+        return [(webhook_id, events) for webhook_id, events in session.execute(good)]
 
     return recalled(session, ("webhooks", organisation_id), WEBHOOKS, read)

@@ -141,8 +141,8 @@ def test_targets_of_adapters_have_the_same_limit(monkeypatch: pytest.MonkeyPatch
 def test_long_patterns_on_long_names_count_as_long_as_they_take() -> None:
     """A thousand letters, of which none ends a match, took as much of the limit as one, and minutes."""
     compared = Comparisons(PlanError)
-    known = {"a" * 1000 + str(number): None for number in range(4)}
-    compared.matching("*" + "a" * 600 + "b", known, "plan")
-    assert compared.count > 100 * len(known)
+    names = {"a" * 1000 + str(number): None for number in range(4)}
+    compared.matching("*" + "a" * 600 + "b", names, "plan")
+    assert compared.count > 100 * len(names)
     with pytest.raises(PlanError, match="comparisons"):
-        compared.add(cost("*" + "a" * 60_000, list(known) * 1000), "plan")
+        compared.add(cost("*" + "a" * 60_000, list(names) * 1000), "plan")

@@ -294,7 +294,8 @@ def test_events_of_an_attempt_are_limited_in_bytes(farm: TestFarm, monkeypatch: 
     ]
 
 
-def test_events_of_an_organisation_are_limited_in_bytes_a_day(farm: TestFarm) -> None:
+def test_events_of_an_organisation_are_limited_in_bytes_a_day(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "DAY_CHECK_BYTES", 1)
     acme, other, board = farm.tenant("acme"), farm.tenant("other"), farm.board()
     limit = {"quotas": {"event_bytes_per_day": 100_000}}
     assert farm.http.patch(f"/organisations/{acme.organisation_id}", json=limit).status_code == 200

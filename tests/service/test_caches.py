@@ -31,12 +31,12 @@ def kernel(number: int, size_bytes: int = 64 * KIB) -> tuple[str, CompiledKernel
 def fill(folder: Path, *numbers: int) -> None:
     """Kernels, the first one the longest unused."""
     for age, number in enumerate(reversed(numbers)):
-        key, made = kernel(number)
-        write_entry(folder, key, made)
+        key, compiled = kernel(number)
+        write_entry(folder, key, compiled)
         os.utime(folder / KERNELS / key[:2] / f"{key}.kernel", (1000 - age, 1000 - age))
 
 
-def there(folder: Path, *numbers: int) -> list[int]:
+def kernels_in(folder: Path, *numbers: int) -> list[int]:
     return [
         number
         for number in numbers
@@ -53,11 +53,11 @@ def test_kernels_that_were_used_longest_ago_go_first(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, cache_bytes_per_organisation=400 * KIB)
     folder = cache_of(settings, "org_a")
     fill(folder, *range(8))
-    key, made = kernel(0)
-    assert read_entry(folder, key, made.symbol) == made, "a compile reads the oldest: it is the youngest now"
+    key, compiled = kernel(0)
+    assert read_entry(folder, key, compiled.symbol) == compiled, "a compile reads the oldest: it is the youngest now"
     use(settings, "org_a")
     assert sizes_of([folder])[0] <= 400 * KIB
-    stay = there(folder, *range(8))
+    stay = kernels_in(folder, *range(8))
     assert 0 in stay
     assert 7 in stay
     assert 1 not in stay
@@ -93,7 +93,7 @@ def test_no_link_leads_out_of_a_cache(tmp_path: Path) -> None:
     (folder / KERNELS / "ee" / "link.kernel").symlink_to(others / KERNELS / "02")
     (folder / LINKER).symlink_to(others, target_is_directory=True)
     use(settings, "org_a")
-    assert there(others, 1, 2) == [1, 2]
+    assert kernels_in(others, 1, 2) == [1, 2]
 
 
 def test_when_all_take_too_much_whole_caches_go_the_longest_unused_first(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_an_operator_sees_what_they_take(
     monkeypatch.setenv("POCKFARM_STATE", str(settings.state))
     monkeypatch.setenv("POCKFARM_CACHE_DIR", settings.cache_dir)
     assert admin.main(["caches"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[-2].startswith("org_a  ")
-    assert "last used 20" in said[-2]
-    assert "POCKFARM_CACHE_BYTES_PER_ORGANISATION" in said[-1]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("org_a  ")
+    assert "last used 20" in lines[-2]
+    assert "POCKFARM_CACHE_BYTES_PER_ORGANISATION" in lines[-1]

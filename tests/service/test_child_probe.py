@@ -52,8 +52,8 @@ def places(loopback: None, tmp_path: Path) -> Iterator[Places]:
 def test_each_try_succeeds_where_nothing_is_refused(places: Places) -> None:
     """Else it would prove nothing."""
     kinds = ("", LANDLOCK, SIGNALS, CALLS)
-    tries = [tried for tried in TRIES if tried.refused_by in kinds and tried.what not in NEEDS_MORE_THAN_A_USER]
-    assert [tried.what for tried in tries if not _works(tried.act, places)] == []
+    tries = [attempt for attempt in TRIES if attempt.refused_by in kinds and attempt.what not in NEEDS_MORE_THAN_A_USER]
+    assert [attempt.what for attempt in tries if not _works(attempt.act, places)] == []
 
 
 def test_the_command_prints_the_table_and_says_whether_it_is_right(
@@ -74,4 +74,4 @@ def test_what_should_be_refused_stands_out() -> None:
 
 def test_the_page_names_each_thing() -> None:
     page = " ".join(PAGE.read_text().split())
-    assert [tried.what for tried in TRIES if tried.what not in page] == []
+    assert [attempt.what for attempt in TRIES if attempt.what not in page] == []

@@ -123,8 +123,8 @@ def test_no_organisation_has_all_workers_where_there_are_others(farm: TestFarm) 
     waiting = acme.http.get(f"/jobs/{jobs[2]}/why").json()["says"]
     assert "2 of them of your organisation, which may have no more at once on this farm" in waiting
     other = farm.tenant("other")
-    (theirs,) = queue_jobs(other, 1)
-    assert next_job(farm) == theirs
+    (other_job,) = queue_jobs(other, 1)
+    assert next_job(farm) == other_job
     farm.queue.rung.clear()
     finish(farm, jobs[0])
     assert farm.queue.rung == [(COMPILE_TASK, jobs[2])], "its own doorbell was heard while the share was full"

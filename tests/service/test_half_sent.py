@@ -38,7 +38,7 @@ class Exchange:
         self._scope = {"type": "http", "method": method, "path": path, "query_string": b""}
         self.sent: list[MutableMapping[str, Any]] = []
         self.was_answered_unread = False
-        self._asked = 0
+        self._calls = 0
         self._late_s = 0.0
 
     def run(self, **headers: str) -> Exchange:
@@ -54,13 +54,14 @@ class Exchange:
         await self._farm.http.app(self._scope, self._receive, self._send)
 
     async def _receive(self) -> MutableMapping[str, Any]:
-        self._asked += 1
-        self.was_answered_unread |= self._asked == 1 and bool(self.sent)
+        self._calls += 1
+        self.was_answered_unread |= self._calls == 1 and bool(self.sent)
         if not self._parts:
             await asyncio.Event().wait()
         self._late_s += self._step_s
-        await asyncio.sleep(0)  # a time-out that is due comes before the part
-        await asyncio.sleep(0)
+        turn = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turn.set)
+        await turn.wait()  # a time-out that is due by the shifted clock comes before the part
         part = self._parts.pop(0)
         self._size -= len(part)
         return {"type": "http.request", "body": part, "more_body": self._size > 0}

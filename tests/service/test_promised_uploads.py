@@ -63,8 +63,8 @@ def test_a_tenant_takes_its_share_of_the_disk_and_no_more(crowded_farm: TestFarm
     assert 8 * MIB < body["limit"] <= 9 * MIB, "half of the 18 MiB beyond the reserve"
     assert "ask for more room" in body["hint"]
     assert int(greedy.http.head(second).headers["upload-offset"]) == MIB, "what was confirmed stands"
-    shown = {quota["name"]: quota for quota in greedy.http.get("/organisation").json()["quotas"]}["storage_bytes"]
-    assert (shown["limit"], shown["use"]) == (body["limit"], body["use"])
+    quota = {quota["name"]: quota for quota in greedy.http.get("/organisation").json()["quotas"]}["storage_bytes"]
+    assert (quota["limit"], quota["use"]) == (body["limit"], body["use"])
     send(honest, bytes(4 * MIB), "data")
     more = crowded_farm.http.patch(f"/organisations/{greedy.organisation_id}", json={"quotas": {"storage_bytes": 2e9}})
     assert more.status_code == 200, more.text
@@ -81,26 +81,24 @@ def test_what_could_never_fit_is_refused_before_its_first_byte(crowded_farm: Tes
 
 def test_two_that_fill_the_disk_at_once_leave_its_reserve(crowded_farm: TestFarm, disk: SmallDisk) -> None:
     farm, pieces = crowded_farm, [bytes([number]) * MIB for number in range(14)]
-    paths, said = [path_of(begin(farm, bytes(14 * MIB), "data")) for _ in range(2)], list[tuple[int, int, str]]()
+    paths, refusals = [path_of(begin(farm, bytes(14 * MIB), "data")) for _ in range(2)], list[tuple[int, int, str]]()
     start = threading.Barrier(2)
 
     def fill(path: str) -> None:
         start.wait()
-        for number, data in enumerate(pieces):
-            answer = piece(farm, path, number * MIB, data)
-            if answer.status_code != 202:
-                said.append((number, *code_of(answer)))
-                return
+        answers = (piece(farm, path, number * MIB, data) for number, data in enumerate(pieces))
+        number, refusal = next((number, answer) for number, answer in enumerate(answers) if answer.status_code != 202)
+        refusals.append((number, *code_of(refusal)))
 
     threads = [threading.Thread(target=fill, args=(path,)) for path in paths]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [(status, code) for _, status, code in said] == [(507, "infra.disk-full")] * 2
+    assert [(status, code) for _, status, code in refusals] == [(507, "infra.disk-full")] * 2
     assert shutil.disk_usage(disk.folder).free >= 6 * MIB
     offsets = [int(farm.http.head(path).headers["upload-offset"]) for path in paths]
-    assert offsets in ([at * MIB for at, _, _ in said], [at * MIB for at, _, _ in reversed(said)])
+    assert offsets in ([at * MIB for at, _, _ in refusals], [at * MIB for at, _, _ in reversed(refusals)])
     assert farm.http.delete(paths[0]).status_code == 204
     at = offsets[1]
     assert piece(farm, paths[1], at, bytes(14 * MIB - at)).status_code == 202, "it goes on once there is room"

@@ -31,9 +31,11 @@ def command(state: Path, url: str, *words: str, warn: str = "", code: int = 0) -
     environment = {**os.environ, "POCKFARM_STATE": str(state), "POCKFARM_DATABASE_URL": url}
     flags = ["-W", warn] if warn else []
     line = [sys.executable, *flags, "-m", "service.admin", *words]
-    done = subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == code, done.stderr
-    return done
+    completed = subprocess.run(
+        line, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert completed.returncode == code, completed.stderr
+    return completed
 
 
 @dataclass
@@ -66,16 +68,16 @@ OUT = {"key": 401, "session": 401, "link": 403, "token": 403, "credential": 401,
 
 
 def things(farm: TestFarm, name: str) -> Things:
-    made = farm.http.post("/keys", json={"name": name, "role": "operator"}).json()
-    key = {"Authorization": f"Bearer {made['secret']}"}
+    created = farm.http.post("/keys", json={"name": name, "role": "operator"}).json()
+    key = {"Authorization": f"Bearer {created['secret']}"}
     first, second = (farm.anonymous.post("/dashboard/links", headers=key).json()["token"] for _ in range(2))
     cookie = farm.anonymous.get(f"/open/{first}", follow_redirects=False).cookies[COOKIE]
     farm.anonymous.cookies.clear()
     token = farm.http.post("/devices/enrolment-tokens", json={"name": f"next-{name}"}).json()["token"]
-    asked = {"url": f"https://{name}.example/", "events": ["job.ended"]}
-    hook = farm.anonymous.post("/webhooks", headers=key, json=asked)
+    body = {"url": f"https://{name}.example/", "events": ["job.ended"]}
+    hook = farm.anonymous.post("/webhooks", headers=key, json=body)
     assert hook.status_code == 201, hook.text
-    return Things(key, made["id"], second, cookie, token, farm.board(name=name), hook.json()["id"])
+    return Things(key, created["id"], second, cookie, token, farm.board(name=name), hook.json()["id"])
 
 
 @dataclass
@@ -84,27 +86,27 @@ class Lost:
 
     state: Path
     url: str
-    kept: Things
+    honest: Things
     dropped: Things
-    said: str
+    output: str
 
 
 @pytest.fixture
 def lost(tmp_path: Path, sqlite_url: str, other_url: str) -> Lost:
     """Backup; then a key with its session and link, a device and a webhook go; then the farm is lost and restored."""
     with open_test_farm(tmp_path / "old", sqlite_url) as farm:
-        kept, dropped = things(farm, "kept-board"), things(farm, "dropped-board")
+        honest, dropped = things(farm, "kept-board"), things(farm, "dropped-board")
         assert farm.http.post("/users", json={"name": "Ada"}).status_code == 201
-        job = farm.compile(b"told", headers={**kept.key, "Idempotency-Key": "once"}).json()["id"]
+        job = farm.compile(b"model", headers={**honest.key, "Idempotency-Key": "once"}).json()["id"]
         assert farm.http.post(f"/jobs/{job}/cancel").status_code in (200, 202)
         command(tmp_path / "old", sqlite_url, "backup", str(tmp_path / "b"))
         assert farm.http.delete(f"/keys/{dropped.key_id}").status_code == 200
         assert farm.http.delete(f"/devices/{dropped.board.device_id}").status_code == 200
         assert farm.http.delete(f"/webhooks/{dropped.webhook}").status_code == 200
     state = tmp_path / "other"
-    done = command(state, other_url, "restore", str(tmp_path / "b"))
+    completed = command(state, other_url, "restore", str(tmp_path / "b"))
     shutil.copy(tmp_path / "old" / "signing-key.json", state / "signing-key.json")
-    return Lost(state, other_url, kept, dropped, done.stderr)
+    return Lost(state, other_url, honest, dropped, completed.stderr)
 
 
 def counted(farm: TestFarm, kind: type[Base]) -> int:
@@ -114,11 +116,11 @@ def counted(farm: TestFarm, kind: type[Base]) -> int:
 
 def test_nothing_is_let_in_that_nobody_has_confirmed(lost: Lost) -> None:
     for words in (
-        lost.kept.key_id,
+        lost.honest.key_id,
         lost.dropped.key_id,
-        lost.kept.board.device_id,
+        lost.honest.board.device_id,
         lost.dropped.board.device_id,
-        lost.kept.webhook,
+        lost.honest.webhook,
         lost.dropped.webhook,
         "Ada",
         "2 dashboard sessions",
@@ -130,45 +132,45 @@ def test_nothing_is_let_in_that_nobody_has_confirmed(lost: Lost) -> None:
         f"POCKFARM_STATE={lost.state}",
         "admin confirm",
     ):
-        assert words in lost.said, f"{words}: {lost.said}"
+        assert words in lost.output, f"{words}: {lost.output}"
     with open_test_farm(lost.state, lost.url) as farm:
-        assert lost.kept.says(farm.anonymous) == OUT
+        assert lost.honest.says(farm.anonymous) == OUT
         assert lost.dropped.says(farm.anonymous) == OUT
         assert counted(farm, WebhookDelivery) == counted(farm, IdempotencyRecord) == 0
-        board = lost.kept.board.copy(None)
+        board = lost.honest.board.copy(None)
         board.http = farm.anonymous
-        told = board.try_renew()
-        assert (told.json()["code"], int(told.headers["retry-after"])) == ("device.unconfirmed", 60)
-        assert f"confirm {board.device_id}" in told.json()["hint"]
+        renewal = board.try_renew()
+        assert (renewal.json()["code"], int(renewal.headers["retry-after"])) == ("device.unconfirmed", 60)
+        assert f"confirm {board.device_id}" in renewal.json()["hint"]
         page = farm.http.get("/dashboard").text
         for words in ("2 devices wait since the restore", "2 webhooks wait since the restore", "service.admin confirm"):
             assert words in page, words
         assert "devices are offline" not in page, "they wait, and nobody need start them"
-        shown = {one["id"]: one["unconfirmed_at"] for one in farm.http.get("/keys").json()}
-        assert shown[lost.kept.key_id] is not None
-        (entry,) = [one for one in farm.http.get("/audit").json()["items"] if one["action"] == "restore"]
+        unconfirmed = {key["id"]: key["unconfirmed_at"] for key in farm.http.get("/keys").json()}
+        assert unconfirmed[lost.honest.key_id] is not None
+        (entry,) = [entry for entry in farm.http.get("/audit").json()["items"] if entry["action"] == "restore"]
         assert "keys, devices and webhooks wait" in entry["detail"]
 
 
 def test_the_honest_come_back_by_a_command_and_by_their_own_key(lost: Lost) -> None:
-    kept, dropped = lost.kept, lost.dropped
+    honest, dropped = lost.honest, lost.dropped
     listed = command(lost.state, lost.url, "confirm").stdout
-    assert kept.board.device_id in listed
+    assert honest.board.device_id in listed
     assert "wait since a restore" in listed.splitlines()[-1]
-    done = command(lost.state, lost.url, "confirm", kept.key_id, kept.board.device_id, kept.webhook)
-    assert done.stdout.startswith("3 confirmed")
+    completed = command(lost.state, lost.url, "confirm", honest.key_id, honest.board.device_id, honest.webhook)
+    assert completed.stdout.startswith("3 confirmed")
     with open_test_farm(lost.state, lost.url) as farm:
-        assert kept.says(farm.anonymous) == OUT | {"key": 200, "renewal": 200}
+        assert honest.says(farm.anonymous) == OUT | {"key": 200, "renewal": 200}
         assert dropped.says(farm.anonymous) == OUT
-        kept.board.http = farm.anonymous
-        kept.board.restart()
-        assert kept.board.try_lease().status_code == 204, "it works, and nobody walked to it"
-        again = farm.compile(b"told", headers={**kept.key, "Idempotency-Key": "once"})
+        honest.board.http = farm.anonymous
+        honest.board.restart()
+        assert honest.board.try_lease().status_code == 204, "it works, and nobody walked to it"
+        again = farm.compile(b"model", headers={**honest.key, "Idempotency-Key": "once"})
         assert (again.status_code, "idempotency-replayed" in again.headers) == (202, False)
         assert farm.http.post(f"/webhooks/{dropped.webhook}/test").json()["code"] == "webhook.unconfirmed"
         farm.http.post(f"/jobs/{again.json()['id']}/cancel")
         with farm.farm.database.read() as session:
-            assert set(session.scalars(select(WebhookDelivery.webhook_id))) == {kept.webhook}
+            assert set(session.scalars(select(WebhookDelivery.webhook_id))) == {honest.webhook}
         assert farm.http.delete(f"/keys/{dropped.key_id}").status_code == 200
         assert farm.http.delete(f"/devices/{dropped.board.device_id}").status_code == 200
         assert farm.http.delete(f"/webhooks/{dropped.webhook}").status_code == 200
@@ -180,7 +182,7 @@ def test_the_honest_come_back_by_a_command_and_by_their_own_key(lost: Lost) -> N
 
 def test_a_board_that_is_enrolled_again_needs_no_other_word(lost: Lost) -> None:
     with open_test_farm(lost.state, lost.url) as farm:
-        board, before = lost.kept.board, lost.kept.board.device_id
+        board, before = lost.honest.board, lost.honest.board.device_id
         board.http = farm.anonymous
         token = farm.http.post("/devices/enrolment-tokens", json={}).json()["token"]
         assert board.enrol(token).device_id == before
@@ -190,7 +192,7 @@ def test_a_board_that_is_enrolled_again_needs_no_other_word(lost: Lost) -> None:
 def test_all_come_back_at_one_word(lost: Lost) -> None:
     command(lost.state, lost.url, "confirm", "--all")
     with open_test_farm(lost.state, lost.url) as farm:
-        assert lost.kept.says(farm.anonymous) == OUT | {"key": 200, "renewal": 200}
+        assert lost.honest.says(farm.anonymous) == OUT | {"key": 200, "renewal": 200}
         assert "since the restore" not in farm.http.get("/dashboard").text
         with farm.farm.database.read() as session:
             for waits in (ApiKey.unconfirmed_at, Device.unconfirmed_at, Webhook.unconfirmed_at):
@@ -220,7 +222,7 @@ def test_the_commands_print_no_warnings_of_libraries(
 ) -> None:
     settings = small_farm.farm.settings
     small_farm.compile()
-    done = command(settings.state, settings.database, "backup", str(tmp_path / "b"), warn=warn)
+    completed = command(settings.state, settings.database, "backup", str(tmp_path / "b"), warn=warn)
     again = command(tmp_path / "other", other_url, "restore", str(tmp_path / "b"), warn=warn)
-    for text in (done.stderr, again.stderr):
+    for text in (completed.stderr, again.stderr):
         assert "arning" not in text, text

@@ -44,10 +44,10 @@ def test_a_key_has_scopes_an_owner_an_end_and_a_last_use(farm: TestFarm) -> None
 def test_the_devices_of_a_closed_organisation_are_removed(farm: TestFarm) -> None:
     acme, shared = farm.tenant("acme"), farm.board(name="shared")
     token = acme.http.post("/devices/enrolment-tokens", json={}).json()["token"]
-    theirs = Board(farm.anonymous).enrol(token)
+    board = Board(farm.anonymous).enrol(token)
     run = acme.run(bundle=acme.bundle())["id"]
     assert farm.http.post(f"/organisations/{acme.organisation_id}/close").status_code == 200
-    assert (theirs.try_lease().status_code, theirs.try_renew().status_code) == (401, 403)
+    assert (board.try_lease().status_code, board.try_renew().status_code) == (401, 403)
     assert leased(shared).run_id == run, "what it began goes on elsewhere"
 
 

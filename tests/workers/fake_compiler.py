@@ -134,11 +134,11 @@ def look(folder: Path, progress: Progress) -> None:
         "a process that stays": lambda: _in_child(os.setsid),
         "another user": lambda: _in_child(lambda: os.setuid(65534)),
     }
-    seen = {"environment": sorted(os.environ), "home": os.listdir(os.environ["HOME"]),
+    report = {"environment": sorted(os.environ), "home": os.listdir(os.environ["HOME"]),
             "succeeded": [name for name, act in attacks.items() if _works(act)],
             "reached": [str(place) for place in places if _reaches(place)],
             "signalled": _works(lambda: os.kill(os.getppid(), 0))}  # fmt: skip
-    (folder / "seen.json").write_text(json.dumps(seen))
+    (folder / "seen.json").write_text(json.dumps(report))
 
 
 def _reaches(place: Path) -> bool:

@@ -304,19 +304,19 @@ def test_a_tenants_compile_reaches_no_cache_but_its_own(farm: TestFarm, tmp_path
     """What one organisation's compile leaves, no other's takes: nobody plants a kernel."""
     tenant = farm.tenant("tenant")
     others = tmp_path / "cache" / "organisations"
-    mine, home, other = (
+    tenants, home, other = (
         folder / KERNELS for folder in (others / tenant.organisation_id, tmp_path / "cache", others / "other")
     )
     beside = others / tenant.organisation_id / "in-use"
-    for folder in (mine, home, other):
+    for folder in (tenants, home, other):
         folder.mkdir(parents=True)
-    (mine / "reach.json").write_text(json.dumps([str(place) for place in (home, other, others, beside, mine)]))
-    (mine / "outside.json").write_text(json.dumps([1, str(tmp_path / "nowhere"), str(tmp_path / "nowhere")]))
-    assert compile_now(tenant, f"look {mine}")["state"] == "succeeded"
-    reached = json.loads((mine / "seen.json").read_text())["reached"]
-    assert str(mine) in reached
+    (tenants / "reach.json").write_text(json.dumps([str(place) for place in (home, other, others, beside, tenants)]))
+    (tenants / "outside.json").write_text(json.dumps([1, str(tmp_path / "nowhere"), str(tmp_path / "nowhere")]))
+    assert compile_now(tenant, f"look {tenants}")["state"] == "succeeded"
+    reached = json.loads((tenants / "seen.json").read_text())["reached"]
+    assert str(tenants) in reached
     if landlock.version():
-        assert reached == [str(mine)]
+        assert reached == [str(tenants)]
 
 
 def wait_for_child(folder: Path) -> int:
@@ -373,6 +373,6 @@ def test_a_failure_that_quotes_a_giant_name_still_is_one_line_that_the_worker_ta
         message = "\N{SNAKE}" * 90_000
 
     order = Order("", "{}", "{}", "t", "", memory_bytes=1, cpu_s=1, file_bytes=1 << 20)
-    said = {"event": "failed", **_failure(Refused(), order)}
-    assert len(json.dumps(said)) < child_lines.LINE_BYTES
-    assert failure_of(said, 1, Settings(), in_time=True).message.endswith("... (90,000 characters)")
+    event = {"event": "failed", **_failure(Refused(), order)}
+    assert len(json.dumps(event)) < child_lines.LINE_BYTES
+    assert failure_of(event, 1, Settings(), in_time=True).message.endswith("... (90,000 characters)")

@@ -155,8 +155,8 @@ def type_label(code: int) -> str:
     return known or (names.Name(code).lower() if code in names.values() else f"number {code}")
 
 
-def free_name(wanted: str, taken: set[str]) -> str:
-    """Returns a name that no value has, and adds it to `taken`: the wanted name, or that name with a numbered mark.
+def free_name(wanted: str, names: set[str]) -> str:
+    """Returns a name that no value has, and adds it to `names`: the wanted name, or that name with a numbered mark.
 
     The search bisects, so that thousands of values with the same wanted name cost the logarithm of their number each.
     """
@@ -165,10 +165,10 @@ def free_name(wanted: str, taken: set[str]) -> str:
         return wanted + ("", "'")[number] if number < 2 else f"{wanted}'{number}"
 
     used, free = -1, 0
-    while marked(free) in taken:
+    while marked(free) in names:
         used, free = free, max(1, 2 * free)
     while free - used > 1:
         middle = (used + free) // 2
-        used, free = (middle, free) if marked(middle) in taken else (used, middle)
-    taken.add(marked(free))
+        used, free = (middle, free) if marked(middle) in names else (used, middle)
+    names.add(marked(free))
     return marked(free)
