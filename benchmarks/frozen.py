@@ -81,10 +81,15 @@ def exported(shape: Shape, layers: int, tokens: int, vocabulary: int = VOCABULAR
 
         t = vision.transformers()
         config = t.LlamaConfig(
-            vocab_size=vocabulary, hidden_size=shape.width, num_hidden_layers=layers, intermediate_size=shape.inner,
-            num_attention_heads=shape.heads, num_key_value_heads=shape.groups, use_cache=False,
+            vocab_size=vocabulary,
+            hidden_size=shape.width,
+            num_hidden_layers=layers,
+            intermediate_size=shape.inner,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.groups,
+            use_cache=False,
             tie_word_embeddings=True,
-        )  # fmt: skip
+        )
         torch.manual_seed(0)
         module = Logits(t.LlamaForCausalLM(config), ("input_ids",)).eval()
         example = torch.randint(0, vocabulary, (1, tokens))
@@ -106,9 +111,11 @@ def target_of(kind: str) -> CpuTarget:
 def built(file: Exported, kind: str, threads: int, tokens: int, name: str) -> list[str]:
     """Build a step and say what it takes; its command line."""
     spec = {
-        "batch": 1, "threads": threads, "precision": KINDS[kind],
+        "batch": 1,
+        "threads": threads,
+        "precision": KINDS[kind],
         "optimizer": {"kind": "sgd", "learning_rate": 1e-3},
-    }  # fmt: skip
+    }
     settings = BuildSettings(
         SparsePlan.parse(PLAN), TrainingSpec.parse(spec), target_of(kind), cache_dir=cache_folder()
     )

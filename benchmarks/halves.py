@@ -81,9 +81,11 @@ def products(target: CpuTarget) -> None:
 def ours(prepared: Prepared, compute: Compute, target: CpuTarget, threads: int) -> list[str]:
     """Build a step; its command line."""
     spec = {
-        "batch": prepared.workload.batch, "threads": threads, "precision": {"compute": compute},
+        "batch": prepared.workload.batch,
+        "threads": threads,
+        "precision": {"compute": compute},
         "optimizer": {"kind": "sgd", "learning_rate": prepared.definition.learning_rate, "momentum": 0.9},
-    }  # fmt: skip
+    }
     settings = BuildSettings(
         plan_of(prepared.workload.model, "full"), TrainingSpec.parse(spec), target, cache_dir=cache_folder()
     )
@@ -100,8 +102,12 @@ def ours(prepared: Prepared, compute: Compute, target: CpuTarget, threads: int) 
 def theirs(prepared: Prepared, threads: int, *, autocast: bool) -> float:
     """Median milliseconds of PyTorch's step, in a process of its own."""
     told = {"model": prepared.workload.model, "folder": str(prepared.folder), "threads": threads, "autocast": autocast}
-    done = subprocess.run([sys.executable, "-m", "benchmarks.halves", "--torch", json.dumps(told)], check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.halves", "--torch", json.dumps(told)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return float(done.stdout)
 
 
@@ -132,10 +138,14 @@ def steps(name: str, target: CpuTarget, threads: int, rounds: int) -> None:
     prepared = prepare(name, WORKLOADS[name])
     plain, half = (ours(prepared, compute, target, threads) for compute in ("f32", "bf16"))
     found = [
-        (step_us(plain, STEPS) / 1e3, step_us(half, STEPS) / 1e3, theirs(prepared, threads, autocast=False),
-         theirs(prepared, threads, autocast=True))
+        (
+            step_us(plain, STEPS) / 1e3,
+            step_us(half, STEPS) / 1e3,
+            theirs(prepared, threads, autocast=False),
+            theirs(prepared, threads, autocast=True),
+        )
         for _ in range(rounds)
-    ]  # fmt: skip
+    ]
     named = ("ours f32", "ours bf16", "PyTorch f32", "PyTorch autocast")
     for side, column in zip(named, zip(*found, strict=True), strict=True):
         print(f"  {side:17} {statistics.median(column):9.1f} ms")

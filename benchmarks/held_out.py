@@ -22,7 +22,7 @@ from benchmarks.definitions import (
     images,
     layers,
     text_model,
-)  # fmt: skip
+)
 from tests.models import InvertedResidualNet, Logits
 from tests.vision import models, transformers
 
@@ -92,9 +92,13 @@ def pythia() -> nn.Module:
     """Pythia of 70 million parameters (GPT-NeoX): 6 layers of width 512, attention and feed-forward side by side."""
     t = transformers()
     config = t.GPTNeoXConfig(
-        vocab_size=PYTHIA_TOKENS, hidden_size=512, num_hidden_layers=6, num_attention_heads=8, intermediate_size=2048,
+        vocab_size=PYTHIA_TOKENS,
+        hidden_size=512,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        intermediate_size=2048,
         use_cache=False,
-    )  # fmt: skip
+    )
     return Logits(t.GPTNeoXForCausalLM(config), TEXT)
 
 
@@ -140,10 +144,17 @@ WORKLOADS: Mapping[str, Workload] = {
     **{
         f"{name}_b4": Workload(name, 4, held_out=True)
         for name in (
-            "mnasnet", "mobilenet_v3", "efficientnet_b0", "regnet", "shufflenet_v2", "resnet18", "mobilevit", "deit",
+            "mnasnet",
+            "mobilenet_v3",
+            "efficientnet_b0",
+            "regnet",
+            "shufflenet_v2",
+            "resnet18",
+            "mobilevit",
+            "deit",
             "electra",
         )
     },
     "swin_b2": Workload("swin", 2, held_out=True),
     "pythia_b1": Workload("pythia", 1, held_out=True),
-}  # fmt: skip
+}

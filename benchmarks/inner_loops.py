@@ -155,9 +155,17 @@ def examine(spec: KernelSpec, calls: int, target: CpuTarget, choice: Choice) -> 
         turn = replace(turn, cycles=turn.cycles + _end_of_block(text, loop, target))
     fraction = loop.multiply_adds / (turn.cycles * peak(target))
     return Finding(
-        title(spec), family_of(spec), choice.text, calls, loop.fma_instructions, loop.loads, loop.spills,
-        turn.cycles, fraction, turn.limit,
-    )  # fmt: skip
+        title(spec),
+        family_of(spec),
+        choice.text,
+        calls,
+        loop.fma_instructions,
+        loop.loads,
+        loop.spills,
+        turn.cycles,
+        fraction,
+        turn.limit,
+    )
 
 
 def _end_of_block(text: str, loop: Loop, target: CpuTarget) -> float:

@@ -43,9 +43,18 @@ def depthwise(batch: int, size: int, channels: int, stride: int) -> Iterator[Row
     out = size // stride
     for kind in ("forward", "input_grad", "weight_grad"):
         spec = DepthwiseSpec(
-            kind, batch, size, size, channels, out, out, (3, 3), (stride,) * 2, (1, 1, 1, 1),
+            kind,
+            batch,
+            size,
+            size,
+            channels,
+            out,
+            out,
+            (3, 3),
+            (stride,) * 2,
+            (1, 1, 1, 1),
             dtype="f32",
-        )  # fmt: skip
+        )
         yield f"depthwise {kind} {size}x{size}x{channels} stride {stride}", spec
 
 

@@ -35,9 +35,11 @@ def instructions() -> str:
         return platform.machine()
     flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
     wider = {
-        "amx_bf16": "x86-64-v4-amx", "avx512_bf16": "x86-64-v4-bf16", "avx512_vnni": "x86-64-v4-vnni",
+        "amx_bf16": "x86-64-v4-amx",
+        "avx512_bf16": "x86-64-v4-bf16",
+        "avx512_vnni": "x86-64-v4-vnni",
         "avx512vl": "x86-64-v4",
-    }  # fmt: skip
+    }
     return next((name for flag, name in wider.items() if flag in flags), "x86-64-v3")
 
 

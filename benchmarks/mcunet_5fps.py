@@ -28,9 +28,22 @@ from examples.models.mobilenet import inverted_residual
 from examples.models.network import Network, image_input
 
 # (expansion, kernel, output channels, stride)
-BLOCKS = ((1, 3, 8, 1), (4, 3, 16, 2), (3, 3, 16, 1), (3, 7, 24, 2), (5, 3, 24, 1), (5, 3, 40, 2), (4, 7, 40, 1),
-          (4, 5, 48, 1), (3, 3, 48, 1), (4, 3, 48, 1), (5, 7, 96, 2), (4, 5, 96, 1), (4, 5, 96, 1),
-          (6, 3, 160, 1))  # fmt: skip
+BLOCKS = (
+    (1, 3, 8, 1),
+    (4, 3, 16, 2),
+    (3, 3, 16, 1),
+    (3, 7, 24, 2),
+    (5, 3, 24, 1),
+    (5, 3, 40, 2),
+    (4, 7, 40, 1),
+    (4, 5, 48, 1),
+    (3, 3, 48, 1),
+    (4, 3, 48, 1),
+    (5, 7, 96, 2),
+    (4, 5, 96, 1),
+    (4, 5, 96, 1),
+    (6, 3, 160, 1),
+)
 RESOLUTION, CLASSES = 128, 10
 BIASES = 22
 """Of the last layers."""
@@ -120,10 +133,11 @@ def counted(plan: SparsePlan, *, last: bool, limited: bool = False) -> Counted:
         ways = [place_programs((train,), state, [attempt], settings) for attempt in tried]
         placed = min(ways, key=lambda one: one.memory.arena_bytes)
     sizes = (
-        forward.types[value].size_bytes // (1 if part.is_whole else forward.types[value].shape[part.axis])
+        forward.types[value].size_bytes
+        // (1 if part.is_whole else forward.types[value].shape[part.axis])
         * (1 if part.is_whole else part.size)
         for value, part in learning.items()
-    )  # fmt: skip
+    )
     peaks = _peaks(placed.programs[0], placed.memory)
     return Counted(placed.memory.arena_bytes, *peaks, sum(sizes), placed.attempt)
 

@@ -90,9 +90,11 @@ def settings_of(workload: Workload, limit_bytes: int | None) -> BuildSettings:
     spec = {"batch": workload.batch, "threads": 2, "optimizer": {"kind": "sgd", "momentum": 0.9}}
     limit = {} if limit_bytes is None else {"memory_limit_bytes": limit_bytes}
     return BuildSettings(
-        plan=SparsePlan.parse(workload.plan), spec=TrainingSpec.parse({**spec, **limit}),
-        target=load(native_target()), cache_dir=cache_folder(),
-    )  # fmt: skip
+        plan=SparsePlan.parse(workload.plan),
+        spec=TrainingSpec.parse({**spec, **limit}),
+        target=load(native_target()),
+        cache_dir=cache_folder(),
+    )
 
 
 def planned(workload: Workload, limit_bytes: int | None) -> Planned:
@@ -161,9 +163,17 @@ def mcunet_rows() -> Iterator[tuple[str, ...]]:
 
 
 MCUNET_HEAD: Sequence[str] = (
-    "MCUNet-5fps, 128 px, batch 1", "alive forward KB", "alive backward KB", "arena KB", "learning KB", "in all KB",
-    "by full, last", "goal", "backward alone", "published KB (int8)",
-)  # fmt: skip
+    "MCUNet-5fps, 128 px, batch 1",
+    "alive forward KB",
+    "alive backward KB",
+    "arena KB",
+    "learning KB",
+    "in all KB",
+    "by full, last",
+    "goal",
+    "backward alone",
+    "published KB (int8)",
+)
 
 
 def curves(workloads: Sequence[Workload]) -> Iterator[tuple[str, ...]]:

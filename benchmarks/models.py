@@ -26,7 +26,7 @@ from benchmarks.definitions import (
     image_transformer,
     layers,
     text_model,
-)  # fmt: skip
+)
 from tests import vision
 from tests.models import Logits, mobilenet_v2, randomize_norms, resnet50
 

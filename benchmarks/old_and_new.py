@@ -30,8 +30,10 @@ SPEC = {"optimizer": {"kind": "sgd", "learning_rate": 1e-3, "momentum": 0.9}}
 def build(checkout: Path, prepared: Prepared, plan: str, threads: int, folder: Path) -> list[str]:
     """Build a step by a checkout's own compiler; the start of its command line."""
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = {"plan.json": plan_of(prepared.workload.model, plan).canonical_json(),
-              "spec.json": json.dumps({**SPEC, "threads": threads, "batch": prepared.workload.batch})}  # fmt: skip
+    recipe = {
+        "plan.json": plan_of(prepared.workload.model, plan).canonical_json(),
+        "spec.json": json.dumps({**SPEC, "threads": threads, "batch": prepared.workload.batch}),
+    }
     for name, text in recipe.items():
         (folder / name).write_text(text)
     bundle = folder.absolute() / "step.pfb"
@@ -40,8 +42,11 @@ def build(checkout: Path, prepared: Prepared, plan: str, threads: int, folder: P
     command = [sys.executable, "-m", "pockfarm.cli", "build", str(prepared.onnx_path.absolute()), *words, "--no-tuning"]
     subprocess.run(
         [*command, "--target", native_target()],
-        cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout.absolute())}, check=True, capture_output=True,
-    )  # fmt: skip
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout.absolute())},
+        check=True,
+        capture_output=True,
+    )
     with tarfile.open(bundle) as archive:
         archive.extractall(folder, filter="data")
     return [str(folder / "bin/step"), "train", "--weights", str(folder / "weights.safetensors")]

@@ -147,11 +147,13 @@ def write_portable(graph: Graph, folder: Path) -> None:
         np.save(arrays / files[names.of(value)], array)
     nodes = [
         {
-            "op": node.op, "inputs": names.all_of(node.inputs), "output": names.of(node.output),
+            "op": node.op,
+            "inputs": names.all_of(node.inputs),
+            "output": names.of(node.output),
             "attrs": _plain(node.attrs),
         }
         for node in graph
-    ]  # fmt: skip
+    ]
     body = {
         "inputs": names.all_of(graph.inputs),
         "output": names.of(graph.outputs[0]),

@@ -129,8 +129,13 @@ def side_of(prepared: Prepared, plan: str, name: str, threads: int) -> Side:
         options["channels_last"] = False
     script = str(FRAMEWORKS / variant.script)
     command = (
-        str(python_of(variant.framework)), script, str(prepared.folder), plan, str(threads), json.dumps(options),
-    )  # fmt: skip
+        str(python_of(variant.framework)),
+        script,
+        str(prepared.folder),
+        plan,
+        str(threads),
+        json.dumps(options),
+    )
     environment = {
         "OMP_NUM_THREADS": str(threads),
         "TORCHINDUCTOR_CACHE_DIR": str((BENCH / "inductor").resolve()),

@@ -96,8 +96,9 @@ def _framework_row(one: Comparison, mine: SideResult) -> Sequence[str]:
 def halves(comparisons: Sequence[Comparison]) -> list[str]:
     """Our step in bfloat16 beside our own in f32 and the faster of PyTorch's autocast."""
     able = any(one.machine.get("bf16") for one in comparisons)
-    rows = [_half_row(one, mine, half) for one in comparisons
-            if (mine := one.side(OURS)) and (half := one.side(OURS_BF16))]  # fmt: skip
+    rows = [
+        _half_row(one, mine, half) for one in comparisons if (mine := one.side(OURS)) and (half := one.side(OURS_BF16))
+    ]
     text = (
         "`precision: {compute: bf16, state: f32}` beside our own f32 and PyTorch's `autocast` to bfloat16, "
         f"all in turns of one run. Goals: {goals.FASTER_IN_HALF:g} times as fast as our f32, "
@@ -109,8 +110,21 @@ def halves(comparisons: Sequence[Comparison]) -> list[str]:
             "multiplied in f32 and rounded again, and what is saved is memory. Autocast, many times as slow as f32 "
             "there, takes turns in some of the comparisons only."
         )
-    head = ("", "plan", "ours f32 ms", "ours bf16 ms", "f32 / bf16", "", "autocast", "ms", "/ ours bf16", "", "MB f32",
-            "MB bf16", "MB autocast")  # fmt: skip
+    head = (
+        "",
+        "plan",
+        "ours f32 ms",
+        "ours bf16 ms",
+        "f32 / bf16",
+        "",
+        "autocast",
+        "ms",
+        "/ ours bf16",
+        "",
+        "MB f32",
+        "MB bf16",
+        "MB autocast",
+    )
     return ["## Half precision", text, table(head, rows)] if rows else []
 
 

@@ -95,9 +95,13 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
 
 
 def export_training_graph(
-    model: bytes, settings: BuildSettings, *, location: str, frozen: Weights = "embedded",
+    model: bytes,
+    settings: BuildSettings,
+    *,
+    location: str,
+    frozen: Weights = "embedded",
     external: External = NO_EXTERNAL,
-) -> tuple[TrainingFiles, tuple[CompileWarning, ...]]:  # fmt: skip
+) -> tuple[TrainingFiles, tuple[CompileWarning, ...]]:
     """The training step as ONNX for engines that only infer, and what there is to say about it; builds no kernels.
 
     Frozen weights are in the model (large ones in a data file called `location`), or inputs like those that learn.
@@ -134,7 +138,20 @@ def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> B
 
 
 __all__ = [
-    "MAX_STEP_BYTES", "NO_TUNING", "BuildSettings", "Bundle", "TuningEntry", "TuningTable", "build_tuning",
-    "compile_report", "compile_training", "explain_plan", "export_training_graph", "external_locations",
-    "initial_checkpoint", "load_target", "make_image", "text_after",
-]  # fmt: skip
+    "MAX_STEP_BYTES",
+    "NO_TUNING",
+    "BuildSettings",
+    "Bundle",
+    "TuningEntry",
+    "TuningTable",
+    "build_tuning",
+    "compile_report",
+    "compile_training",
+    "explain_plan",
+    "export_training_graph",
+    "external_locations",
+    "initial_checkpoint",
+    "load_target",
+    "make_image",
+    "text_after",
+]

@@ -45,9 +45,14 @@ def fusion_passes(target: Target) -> Passes[Program]:
 
 
 def order_passes(
-    target: Target, *, direct: bool = False, activations: Compute = "f32", held: Collection[Value] = (),
-    in_bytes: bool = False, in_tf32: bool = False,
-) -> Passes[Program]:  # fmt: skip
+    target: Target,
+    *,
+    direct: bool = False,
+    activations: Compute = "f32",
+    held: Collection[Value] = (),
+    in_bytes: bool = False,
+    in_tf32: bool = False,
+) -> Passes[Program]:
     """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm; `activations`: the type
     in which they lie between calls; `held`: frozen weights in whole numbers; `in_bytes`: multiplied as such; `in_tf32`:
     all other products on tensor cores, where there are any."""

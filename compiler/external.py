@@ -83,15 +83,19 @@ class Listing:
 def parse_digests(body: object) -> dict[str, str]:
     """Location -> digest, as plain data says it. Raises: ModelError naming the location."""
     if not isinstance(body, dict) or not body:
-        raise ModelError("expected a mapping of locations to digests", where="external",
-                         hint='such as {"model.data": "sha256:…"}')  # fmt: skip
+        raise ModelError(
+            "expected a mapping of locations to digests", where="external", hint='such as {"model.data": "sha256:…"}'
+        )
     if len(body) > MAX_FILES:
         raise ModelError(f"{len(body)} data files, the limit is {MAX_FILES}", where="external", hint=ONE_FILE)
     for location, digest in body.items():
         check_location(str(location), "external")
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise ModelError(f"the digest of {location!r} is {str(digest)[:80]!r}", where="external",
-                             hint="give sha256: and 64 hex digits, as sha256sum prints them")  # fmt: skip
+            raise ModelError(
+                f"the digest of {location!r} is {str(digest)[:80]!r}",
+                where="external",
+                hint="give sha256: and 64 hex digits, as sha256sum prints them",
+            )
     return dict(body)
 
 
@@ -138,8 +142,11 @@ def open_beside(folder: Path, location: str) -> BinaryIO:
                 stack.callback(os.close, at)
             found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
         except OSError as problem:
-            raise ModelError(f"its data file {location!r} cannot be opened: {problem.strerror}", where="model",
-                             hint=f"it must lie beside the model, in {folder}, and be no link") from None  # fmt: skip
+            raise ModelError(
+                f"its data file {location!r} cannot be opened: {problem.strerror}",
+                where="model",
+                hint=f"it must lie beside the model, in {folder}, and be no link",
+            ) from None
     if not stat.S_ISREG(os.fstat(found).st_mode):
         os.close(found)
         raise ModelError(
@@ -154,8 +161,11 @@ def _open_by_path(folder: Path, location: str) -> BinaryIO:
     for part in location.split("/"):
         path = path / part
         if path.is_symlink():
-            raise ModelError(f"its data file {location!r} is reached by a link", where="model",
-                             hint=f"it must lie beside the model, in {folder}, and be no link")  # fmt: skip
+            raise ModelError(
+                f"its data file {location!r} is reached by a link",
+                where="model",
+                hint=f"it must lie beside the model, in {folder}, and be no link",
+            )
     if path.exists() and not path.is_file():
         raise ModelError(
             f"its data file {location!r} is no plain file", where="model", hint="put the data itself there"
@@ -163,8 +173,11 @@ def _open_by_path(folder: Path, location: str) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as problem:
-        raise ModelError(f"its data file {location!r} cannot be opened: {problem.strerror}", where="model",
-                         hint=f"it must lie beside the model, in {folder}, and be no link") from None  # fmt: skip
+        raise ModelError(
+            f"its data file {location!r} cannot be opened: {problem.strerror}",
+            where="model",
+            hint=f"it must lie beside the model, in {folder}, and be no link",
+        ) from None
 
 
 def mapped(stream: BinaryIO) -> mmap.mmap | bytes:

@@ -22,9 +22,21 @@ from compiler.values import Names
 from compiler.warnings import CompileWarning
 
 StageName = Literal[
-    "source", "import", "forward", "plan", "loss", "differentiate", "optimizer", "training",
-    "lower", "fuse", "schedule", "place", "memory", "kernels",
-]  # fmt: skip
+    "source",
+    "import",
+    "forward",
+    "plan",
+    "loss",
+    "differentiate",
+    "optimizer",
+    "training",
+    "lower",
+    "fuse",
+    "schedule",
+    "place",
+    "memory",
+    "kernels",
+]
 STAGES: tuple[StageName, ...] = get_args(StageName)
 
 

@@ -162,9 +162,11 @@ class Agent:
         try:
             with self._interruptible():
                 answer = retry.call(
-                    retry.LEASE, lambda: self._station.client.lease(request), sleep=self._station.is_stopping.wait,
+                    retry.LEASE,
+                    lambda: self._station.client.lease(request),
+                    sleep=self._station.is_stopping.wait,
                     trouble=self._station.client.trouble,
-                )  # fmt: skip
+                )
             self._updater.note_answer()
             return answer
         except _Leave:
@@ -230,8 +232,12 @@ class Agent:
                 if station.is_stopping.is_set() or not self._is_given_up(result, error):
                     log.warning("the farm cannot take the result now (%s); it stays in the spool", error)
                     return error
-                log.error("the farm still cannot take the result of lease %s... (%s); it stays in the spool, and the "
-                          "agent works on", result.lease_token[:8], error)  # fmt: skip
+                log.error(
+                    "the farm still cannot take the result of lease %s... (%s); it stays in the spool, and the "
+                    "agent works on",
+                    result.lease_token[:8],
+                    error,
+                )
         return None
 
     def _is_given_up(self, result: SpooledResult, error: FarmError) -> bool:

@@ -93,8 +93,12 @@ class Attempt:
         self._folder = self._kept = station.client.state.scratch
         description = station.device.description
         self._findings = Findings(1, description.cores)
-        self._heartbeat = Heartbeat(station.client, assignment.lease_token, interval_s=station.heartbeat_interval_s,
-                                    kind=station.device.kind.name)  # fmt: skip
+        self._heartbeat = Heartbeat(
+            station.client,
+            assignment.lease_token,
+            interval_s=station.heartbeat_interval_s,
+            kind=station.device.kind.name,
+        )
         self._events = EventSender(station.client, assignment.lease_token)
         own = assignment.own_data
         self._stays = own is not None and station.shelf.weights_stay(own.name)
@@ -256,9 +260,20 @@ class Attempt:
             archive.unlink()
         settings, key = self._assignment.settings.fitted(), self._assignment.checkpoint_key()
         send = self._checkpoints.send if settings.mode == "train" and bundle.can_go_on else None
-        return Job(self._folder, self._kept, bundle, settings, data=data, validation=validation,
-                   weights=files.get("weights"), limits=limits, others=tuple(others), key=key,
-                   earlier=self._earlier(files.get("checkpoint"), key), on_checkpoint=send)  # fmt: skip
+        return Job(
+            self._folder,
+            self._kept,
+            bundle,
+            settings,
+            data=data,
+            validation=validation,
+            weights=files.get("weights"),
+            limits=limits,
+            others=tuple(others),
+            key=key,
+            earlier=self._earlier(files.get("checkpoint"), key),
+            on_checkpoint=send,
+        )
 
     def _keep_checkpoint(self, checkpoint: Path, past: Past, _: retry.Sleep) -> None:
         """On this board: what was learned of its data does not leave it. The farm hears how far it is."""

@@ -79,8 +79,13 @@ class NameTaken(EnrolmentRefused):
 def of_the_system(error: OSError) -> Outcome:
     """What is told of an attempt that the board's system failed; a full disk is named, as elsewhere."""
     if is_full(error):
-        return Outcome("failed", "device", "device.disk", f"the device's disk is full: {error}"[:4000],
-                       "make room on the device's disk")  # fmt: skip
+        return Outcome(
+            "failed",
+            "device",
+            "device.disk",
+            f"the device's disk is full: {error}"[:4000],
+            "make room on the device's disk",
+        )
     return Outcome("failed", "device", "device.system", f"the device's system failed: {error}"[:4000])
 
 

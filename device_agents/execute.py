@@ -95,14 +95,28 @@ def run_bundle(
                 (data, validation_data), folder, bundle.inputs, max_bytes=limits.disk_bytes, labels=labels
             )
             key = checkpoint_key(
-                settings, bundle=file_digest(path), dataset=_digest(data), validation_dataset=_digest(validation_data),
+                settings,
+                bundle=file_digest(path),
+                dataset=_digest(data),
+                validation_dataset=_digest(validation_data),
                 weights=_digest(weights),
-            )  # fmt: skip
+            )
             start = _copied(weights, folder / START, "weights.missing")
             left = _copied(resume, folder / "unfinished", "checkpoint.missing")
-            job = Job(folder, kept, bundle, settings, data=files, validation=held_out, limits=limits, weights=start,
-                      others=those, key=key, earlier=take_apart(left, key, must_fit=True) if left else None,
-                      on_checkpoint=hand_to(checkpoint) if checkpoint else None)  # fmt: skip
+            job = Job(
+                folder,
+                kept,
+                bundle,
+                settings,
+                data=files,
+                validation=held_out,
+                limits=limits,
+                weights=start,
+                others=those,
+                key=key,
+                earlier=take_apart(left, key, must_fit=True) if left else None,
+                on_checkpoint=hand_to(checkpoint) if checkpoint else None,
+            )
             for one in (bundle, *those):
                 make_executable(one)
             execution = Execution(job, device, sandbox, notify=notify, should_stop=should_stop)
@@ -113,13 +127,20 @@ def run_bundle(
             error = failure
         report = findings.report(
             error.outcome() if error else Outcome("succeeded"),
-            run_id="local", attempt=1, device_id="local", bundle_digest=file_digest(path),
+            run_id="local",
+            attempt=1,
+            device_id="local",
+            bundle_digest=file_digest(path),
             mode=settings.reported_mode,
             measurement_class=device.description.measurement_class,
-            started_at=started_at, finished_at=time.time(), transfer_s=0.0,
-            isolation_level=sandbox.level, environment=device.description.environment,
-            trials=trials, others=[file_digest(other) for other in others],
-        )  # fmt: skip
+            started_at=started_at,
+            finished_at=time.time(),
+            transfer_s=0.0,
+            isolation_level=sandbox.level,
+            environment=device.description.environment,
+            trials=trials,
+            others=[file_digest(other) for other in others],
+        )
     return LocalResult(report, error)
 
 

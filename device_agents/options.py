@@ -38,10 +38,14 @@ def confinement(options: argparse.Namespace, hide: Path | None) -> Sandbox:
         )
     engine = ENGINES.get(options.engine or "")
     return probe(
-        hide=hide, users=None if options.run_as is not None else users, uid=uid,
-        shown=(*options.show, *(engine.shown() if engine else ())), most=options.isolation,
-        runner=options.runner.split() if options.runner else (), nodes=engine.devices() if engine else None,
-    )  # fmt: skip
+        hide=hide,
+        users=None if options.run_as is not None else users,
+        uid=uid,
+        shown=(*options.show, *(engine.shown() if engine else ())),
+        most=options.isolation,
+        runner=options.runner.split() if options.runner else (),
+        nodes=engine.devices() if engine else None,
+    )
 
 
 def _uid(name: str) -> int | None:
@@ -89,8 +93,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--job-users", metavar="FIRST-LAST", help=f"numbers of jobs' own users (default: {DEFAULT})")
     found.add_argument("--show", action="append", default=[], help="read-only in a job's view (an emulator's files)")
     found.add_argument("--isolation", type=int, default=4, choices=range(5), help="at most this level (4: what works)")
-    found.add_argument("--limit", action="append", default=[], metavar="NAME=NUMBER",
-                        help="a job's limit here: transfer_s, run_s, memory_bytes or disk_bytes")  # fmt: skip
+    found.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="a job's limit here: transfer_s, run_s, memory_bytes or disk_bytes",
+    )
     found.add_argument(
         "--exclusive", type=Path, help="lock file shared by the agents of one machine: one runs at a time"
     )

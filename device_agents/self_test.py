@@ -25,8 +25,10 @@ def self_test(device: Device, sandbox: Sandbox, client: FarmClient, state: Path,
     """Print what was found; False if the board must not be given work as it is."""
     description = device.description
     say(f"python        {platform.python_version()}, cryptography {cryptography.__version__}")
-    say(f"device        {description.device_class} ({description.measurement_class}): {description.cpu_model}, "
-        f"{description.cores} cores, {description.memory_bytes / (1 << 30):.1f} GiB")  # fmt: skip
+    say(
+        f"device        {description.device_class} ({description.measurement_class}): {description.cpu_model}, "
+        f"{description.cores} cores, {description.memory_bytes / (1 << 30):.1f} GiB"
+    )
     say(f"targets       {', '.join(description.targets) or 'none'}")
     _say_isolation(sandbox, say)
     missing = [name for name in SENSORS if name not in description.sensors]
@@ -44,8 +46,10 @@ def _disk_is_enough(state: Path, say: Say) -> bool:
     free_bytes = shutil.disk_usage(state).free
     say(f"disk          {free_bytes / (1 << 30):.1f} GiB free in {state}")
     if free_bytes < FEWEST_FREE_BYTES:
-        say(f"PROBLEM       a job needs room: less than {FEWEST_FREE_BYTES >> 30} GiB is free; make room, "
-            "or name another folder with --state")  # fmt: skip
+        say(
+            f"PROBLEM       a job needs room: less than {FEWEST_FREE_BYTES >> 30} GiB is free; make room, "
+            "or name another folder with --state"
+        )
         return False
     return True
 
@@ -60,6 +64,8 @@ def _clock_is_right(client: FarmClient, say: Say) -> bool:
     say(f"clock         {abs(off_s):.1f} s {side} the farm's ({client.server})")
     if abs(off_s) <= CLOCK_TOLERANCE_S:
         return True
-    say(f"PROBLEM       the clock may be off by {CLOCK_TOLERANCE_S:.0f} s: no work is taken until it is set "
-        "(`timedatectl set-ntp true`, or the system's NTP client)")  # fmt: skip
+    say(
+        f"PROBLEM       the clock may be off by {CLOCK_TOLERANCE_S:.0f} s: no work is taken until it is set "
+        "(`timedatectl set-ntp true`, or the system's NTP client)"
+    )
     return False

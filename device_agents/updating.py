@@ -212,8 +212,9 @@ class Updater:
             raise BadUpdate("base", message, cause="device")
         begun = steps.begin(standing, offer.sequence)
         if begun.beginnings > MOST_BEGINNINGS:
-            raise BadUpdate("interrupted", f"it was begun {MOST_BEGINNINGS} times, and the agent ended each time",
-                            cause="device")  # fmt: skip
+            raise BadUpdate(
+                "interrupted", f"it was begun {MOST_BEGINNINGS} times, and the agent ended each time", cause="device"
+            )
         self._slots.write(begun)
         return begun
 

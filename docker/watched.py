@@ -36,8 +36,9 @@ class Command:
         self._beat, self._has_lived = Beat(path), False
         self._beat()  # of the container before this one, perhaps
         # Python ignores these two signals, and whoever starts a program has to undo that.
-        self.pid = os.posix_spawnp(words[0], words, os.environ, setsigmask=(),
-                                   setsigdef=(signal.SIGPIPE, signal.SIGXFSZ))  # fmt: skip
+        self.pid = os.posix_spawnp(
+            words[0], words, os.environ, setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)
+        )
         self._watch, self._looked_at = Watch(), 0.0
 
     def code(self) -> int | None:
@@ -76,8 +77,12 @@ def attend(command: Command) -> int:
             os.kill(command.pid, came.si_signo)
             is_stopping |= came.si_signo in STOPS
         if not is_stopping and command.is_hung():
-            print(f"{command.path} was not touched for {HUNG_AFTER_S:.0f} s: process {command.pid} hangs; killed, and "
-                  "this container ends, so that it is started again", file=sys.stderr, flush=True)  # fmt: skip
+            print(
+                f"{command.path} was not touched for {HUNG_AFTER_S:.0f} s: process {command.pid} hangs; killed, and "
+                "this container ends, so that it is started again",
+                file=sys.stderr,
+                flush=True,
+            )
             os.kill(command.pid, signal.SIGKILL)
             return EXIT_HUNG
 

@@ -52,8 +52,19 @@ def train_in_c(bundle: Path, x: NDArray[np.float32], y: NDArray[np.int64]) -> li
             assert source is not None
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(source.read())
-    command = ["cc", "-O2", "-I", "include", "example/train.c", "-L", "lib", "-lpockfarm_step", "-o", "train",
-               f"-Wl,-rpath,{folder / 'lib'}"]  # fmt: skip
+    command = [
+        "cc",
+        "-O2",
+        "-I",
+        "include",
+        "example/train.c",
+        "-L",
+        "lib",
+        "-lpockfarm_step",
+        "-o",
+        "train",
+        f"-Wl,-rpath,{folder / 'lib'}",
+    ]
     subprocess.run(command, cwd=folder, check=True)
     x.tofile(folder / "input.raw")
     y.tofile(folder / "labels.raw")
@@ -67,8 +78,10 @@ def train_in_python(bundle: Path, x: NDArray[np.float32], y: NDArray[np.int64]) 
     with Step(bundle) as step:
         losses = [step.train(x, y) for _ in range(STEPS)]
         score = step.evaluate(x, y)
-        print(f"after {step.steps_done} steps: loss {score.loss:.3g}, accuracy {score.accuracy:.3g}, "
-              f"{step.memory_bytes:,} bytes")  # fmt: skip
+        print(
+            f"after {step.steps_done} steps: loss {score.loss:.3g}, accuracy {score.accuracy:.3g}, "
+            f"{step.memory_bytes:,} bytes"
+        )
     return losses
 
 

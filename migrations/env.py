@@ -47,8 +47,14 @@ def _is_comparable(item: object, _name: str | None, _kind: str, _reflected: bool
 
 
 def _migrate_sqlite(connection: Connection) -> None:
-    context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True, compare_type=True,
-                      include_object=_is_comparable, transactional_ddl=True)  # fmt: skip
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        render_as_batch=True,
+        compare_type=True,
+        include_object=_is_comparable,
+        transactional_ddl=True,
+    )
     with _foreign_keys_unenforced(connection), context.begin_transaction():
         context.run_migrations()
         _check_references(connection)
@@ -88,8 +94,9 @@ def _check_references(connection: Connection) -> None:
 
 
 def _migrate_postgres(connection: Connection) -> None:
-    context.configure(connection=connection, target_metadata=Base.metadata, compare_type=True,
-                      include_object=_is_comparable)  # fmt: skip
+    context.configure(
+        connection=connection, target_metadata=Base.metadata, compare_type=True, include_object=_is_comparable
+    )
     with context.begin_transaction():
         patience: Patience = context.config.attributes.get("patience", Patience())
         for name in ("statement_timeout", "lock_timeout"):  # those of requests: another migration may take longer

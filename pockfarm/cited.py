@@ -12,10 +12,18 @@ from pockfarm.values import Json, optional_number, part, text, warnings_of
 
 _MARKUP = re.compile(r"([|`*_\[\]\\])")
 EXPLAINED = (
-    ("bundle", "bundle"), ("model", "model"), ("plan", "plan"), ("spec", "spec"), ("compiler", "compiler"),
-    ("dataset", "data set"), ("validation_dataset", "validated on"), ("weights", "starting weights"),
-    ("settings", "settings"), ("device_state", "device state"), ("figures", "rules of the figures"),
-)  # fmt: skip
+    ("bundle", "bundle"),
+    ("model", "model"),
+    ("plan", "plan"),
+    ("spec", "spec"),
+    ("compiler", "compiler"),
+    ("dataset", "data set"),
+    ("validation_dataset", "validated on"),
+    ("weights", "starting weights"),
+    ("settings", "settings"),
+    ("device_state", "device state"),
+    ("figures", "rules of the figures"),
+)
 
 
 def cited(run_id: str, answer: Json) -> str:
@@ -31,16 +39,17 @@ def cited(run_id: str, answer: Json) -> str:
         "",
         *_table(("what", "value"), _figures(report, part(answer, "comparison"))),
         "",
-        *_table(("explained by", "digest"), [
-            (words, f"`{text(explained, name)}`") for name, words in EXPLAINED if text(explained, name)
-        ]),
+        *_table(
+            ("explained by", "digest"),
+            [(words, f"`{text(explained, name)}`") for name, words in EXPLAINED if text(explained, name)],
+        ),
         "",
         f"Device: {', '.join(said)}.",
         "",
         *(line for one in warnings_of(answer) for line in (f"**Warning:** {_plain(str(one))}", "")),
         f"Signed report `{text(explained, 'report')}`{_place(explained)}. `pockfarm receipt {run_id}` and "
         f"`pockfarm verify` prove it without the farm; `pockfarm reproduce {run_id}` makes it again.",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines)
 
 

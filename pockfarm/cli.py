@@ -212,8 +212,12 @@ def ended(act: Callable[[], int]) -> int:
     except OSError as problem:
         if not is_full(problem):
             return _defect(problem)
-        return _told(NoRoom(f"{problem.filename or 'a file'} cannot be written: {problem.strerror}; make room there, "
-                            "then run the command again"))  # fmt: skip
+        return _told(
+            NoRoom(
+                f"{problem.filename or 'a file'} cannot be written: {problem.strerror}; make room there, "
+                "then run the command again"
+            )
+        )
     except Exception as defect:
         return _defect(defect)
 
@@ -221,8 +225,12 @@ def ended(act: Callable[[], int]) -> int:
 def _defect(defect: Exception) -> int:
     if os.environ.get("POCKFARM_DEBUG"):
         raise defect
-    return _told(Defect(f"this is a defect of ours: {type(defect).__name__}: {defect}\n"
-                        "  please report it with what POCKFARM_DEBUG=1 prints for the same command"))  # fmt: skip
+    return _told(
+        Defect(
+            f"this is a defect of ours: {type(defect).__name__}: {defect}\n"
+            "  please report it with what POCKFARM_DEBUG=1 prints for the same command"
+        )
+    )
 
 
 def _told(problem: PockfarmError) -> int:

@@ -48,9 +48,16 @@ def complete(parser: argparse.ArgumentParser) -> None:
 def _completer(action: argparse.Action) -> Completer | None:
     """By the name of what is asked for; None: its choices, or files."""
     by_name: dict[str, Completer] = {
-        "target": _targets, "plan": _plans, "run_id": _ids("run"), "id": _ids("run", "job"), "ids": _ids("run", "job"),
-        "device": _devices, "other": _ids("run"), "device_class": _classes, "words": _words,
-    }  # fmt: skip
+        "target": _targets,
+        "plan": _plans,
+        "run_id": _ids("run"),
+        "id": _ids("run", "job"),
+        "ids": _ids("run", "job"),
+        "device": _devices,
+        "other": _ids("run"),
+        "device_class": _classes,
+        "words": _words,
+    }
     return by_name.get(action.dest) if action.choices is None else None
 
 

@@ -88,9 +88,15 @@ class Tuned:
 
 
 def build(
-    model: Path | bytes | ModelFiles, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
-    tuning: Path | None = None, library: bool = False,
-) -> Built:  # fmt: skip
+    model: Path | bytes | ModelFiles,
+    plan: str | bytes,
+    spec: str | bytes,
+    target: str,
+    progress: Progress,
+    *,
+    tuning: Path | None = None,
+    library: bool = False,
+) -> Built:
     """Compile a training bundle on this machine.
 
     `plan` and `spec` are JSON or YAML text; `target` is a target's name or `host`; `tuning` is a table of measured
@@ -111,9 +117,15 @@ def build(
 
 
 def text_after(
-    stage: str, model: Path | bytes, plan: str | bytes, spec: str | bytes, target: str, progress: Progress, *,
+    stage: str,
+    model: Path | bytes,
+    plan: str | bytes,
+    spec: str | bytes,
+    target: str,
+    progress: Progress,
+    *,
     tuning: Path | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """What a build has made after one of its stages, as text; nothing is built beyond it. Otherwise as `build`."""
     from compiler import api
 
@@ -322,9 +334,12 @@ def read(path: Path) -> bytes:
 
 
 def execute(
-    bundle: Path, options: ExecOptions, *, progress: Callable[[str], None] = lambda _: None,
+    bundle: Path,
+    options: ExecOptions,
+    *,
+    progress: Callable[[str], None] = lambda _: None,
     on_event: Callable[[str, Mapping[str, object]], None] = lambda *_: None,
-) -> Mapping[str, object]:  # fmt: skip
+) -> Mapping[str, object]:
     """Run a bundle file on this machine, in the strongest sandbox that it offers. Returns the report's fields.
 
     What happens is told as lines of text (`progress`), and as kinds and fields of `device_agents.wire.Event`.

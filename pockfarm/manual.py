@@ -63,27 +63,46 @@ MANUAL: Mapping[str, Entry] = {
     "backup": _here("backup farm.backup", "what was written", 1),
     "restore": _here("restore farm.backup --state new-state", "what was read", 1),
     # the compiler, here
-    "build": _here("build net.onnx --plan bias-only --spec 'batch: 8' --out net.pfb",
-                   "the file, its size and digest, and what a step takes in memory; with --print what a stage made",
-                   4, 74),
-    "exec": _here("exec net.pfb train --data d.npz --steps 100 --export trained.safetensors",
-                  "the report: times with their interval, memory, losses", 4, 74),
+    "build": _here(
+        "build net.onnx --plan bias-only --spec 'batch: 8' --out net.pfb",
+        "the file, its size and digest, and what a step takes in memory; with --print what a stage made",
+        4,
+        74,
+    ),
+    "exec": _here(
+        "exec net.pfb train --data d.npz --steps 100 --export trained.safetensors",
+        "the report: times with their interval, memory, losses",
+        4,
+        74,
+    ),
     "targets": _here("targets", "a line for each target, and which of them this machine is"),
-    "export-training-graph": _here("export-training-graph net.onnx --plan full --out step.onnx",
-                                   "the files that were written", 4, 74),
-    "tune": _farm(f"tune net.pfb --device {DEVICE} --budget 60", "a line for each kernel: its time before and after",
-                  4, 74),
+    "export-training-graph": _here(
+        "export-training-graph net.onnx --plan full --out step.onnx", "the files that were written", 4, 74
+    ),
+    "tune": _farm(
+        f"tune net.pfb --device {DEVICE} --budget 60", "a line for each kernel: its time before and after", 4, 74
+    ),
     "compare": _farm("compare full.pfb bias.pfb", "a line for each bundle: its step, beside the first one's", 4),
-    "delta": _here("delta --base net.pfb --trained trained.safetensors --out delta.safetensors",
-                   "the file and its size", 74),
-    "plan explain": _here("plan explain net.onnx --plan bias-only",
-                          "a line for each layer: what learns, its bytes and FLOPs; then memory, blocks, every field"),
+    "delta": _here(
+        "delta --base net.pfb --trained trained.safetensors --out delta.safetensors", "the file and its size", 74
+    ),
+    "plan explain": _here(
+        "plan explain net.onnx --plan bias-only",
+        "a line for each layer: what learns, its bytes and FLOPs; then memory, blocks, every field",
+    ),
     "schema": _here("schema plan", "the JSON Schema"),
     # a farm: work
-    "compile": _farm("compile net.onnx --plan bias-only --target raspberry-pi-4 --out net.pfb",
-                     "the bundle's digest, for `pockfarm run`", 4, 74),
-    "run": _farm(f"run {DIGEST} train --class raspberry-pi-4 --dataset d.npz --steps 100",
-                 "the report; with --no-wait the run's id, with --each the group's", 4),
+    "compile": _farm(
+        "compile net.onnx --plan bias-only --target raspberry-pi-4 --out net.pfb",
+        "the bundle's digest, for `pockfarm run`",
+        4,
+        74,
+    ),
+    "run": _farm(
+        f"run {DIGEST} train --class raspberry-pi-4 --dataset d.npz --steps 100",
+        "the report; with --no-wait the run's id, with --each the group's",
+        4,
+    ),
     "jobs": _farm("jobs --state failed --limit 10", "a line for each compile"),
     "runs": _farm("runs --mode train --state open", "a line for each run"),
     "bundles": _farm("bundles --target raspberry-pi-4", "a line for each bundle"),
@@ -100,8 +119,9 @@ MANUAL: Mapping[str, Entry] = {
     "reproduce": _farm(f"reproduce {RUN}", "whether the two agree, and what is not the same", 4),
     "weights": _farm(f"weights {RUN} --out trained.safetensors", "the file and its size", 74),
     "receipt": _farm(f"receipt {RUN} -o run.receipt", "the file", 74),
-    "verify": _here("verify net.pfb run.receipt --trust root.pub", "of each file whether it holds, and under which key",
-                    4),
+    "verify": _here(
+        "verify net.pfb run.receipt --trust root.pub", "of each file whether it holds, and under which key", 4
+    ),
     "log check": _farm("log check --keep head.json", "what was found, a line each", 4, 74),
     "dataset": _farm("dataset d.npz", "its digest, for `pockfarm run --dataset`"),
     "pin": _farm(f"pin {RUN} {DIGEST}", "what stays from now on"),
@@ -157,10 +177,11 @@ MANUAL: Mapping[str, Entry] = {
     "audit": _farm("audit --outcome refused --limit 20", "a line for each act"),
     # this program
     "init": _farm("init --url https://farm.example.com --profile lab", "whether the farm takes the key, and the file"),
-    "completion": _here("completion bash > ~/.local/share/bash-completion/completions/pockfarm",
-                        "the lines that a shell reads"),
+    "completion": _here(
+        "completion bash > ~/.local/share/bash-completion/completions/pockfarm", "the lines that a shell reads"
+    ),
     "help": _here("help devices show", "the same as `pockfarm devices show --help`"),
-}  # fmt: skip
+}
 
 
 def told(path: str) -> str:

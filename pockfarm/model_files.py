@@ -17,10 +17,17 @@ from pockfarm.errors import UsageError
 
 ZIP = b"PK\3\4"
 OTHER_KINDS: Mapping[str, str] = {
-    ".py": "a Python program", ".npz": "a file of arrays", ".npy": "an array", ".pt": "PyTorch's own file",
-    ".pth": "PyTorch's own file", ".safetensors": "a file of weights", ".pfb": "a bundle that was built already",
-    ".keras": "a Keras model", ".h5": "a Keras model", ".tflite": "a TensorFlow Lite model",
-}  # fmt: skip
+    ".py": "a Python program",
+    ".npz": "a file of arrays",
+    ".npy": "an array",
+    ".pt": "PyTorch's own file",
+    ".pth": "PyTorch's own file",
+    ".safetensors": "a file of weights",
+    ".pfb": "a bundle that was built already",
+    ".keras": "a Keras model",
+    ".h5": "a Keras model",
+    ".tflite": "a TensorFlow Lite model",
+}
 """By the ending of a file's name: what it is, which is no ONNX model."""
 
 
@@ -81,8 +88,10 @@ def _check_kind(path: Path, data: bytes) -> None:
     """Raises: UsageError for what is no ONNX model at first sight; whoever compiles one says the rest."""
     kind = OTHER_KINDS.get(path.suffix.lower(), "a zip archive, as NumPy and PyTorch write" if data[:4] == ZIP else "")
     if kind:
-        raise UsageError(f"{path}: that is {kind}, not an ONNX model; export one with torch.onnx.export(module, "
-                         f"(example,), '{path.stem}.onnx', dynamo=True)")  # fmt: skip
+        raise UsageError(
+            f"{path}: that is {kind}, not an ONNX model; export one with torch.onnx.export(module, "
+            f"(example,), '{path.stem}.onnx', dynamo=True)"
+        )
 
 
 def _locations(model: bytes) -> tuple[str, ...]:

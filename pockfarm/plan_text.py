@@ -64,8 +64,10 @@ def explanation_text(told: Told) -> str:
     if told["rows_left_out"]:
         parts.append(f"{told['rows_left_out']} more layers are not listed")
     parts += _section(f"blocks of the scheme, each {told['blocks']['kind']}", map(_block, told["blocks"]["found"]))
-    parts += _section("cannot learn from this file", (f"{one['name']}: {one['reason']}; {one['remedy']}"
-                                                      for one in told["cannot_learn"]))  # fmt: skip
+    parts += _section(
+        "cannot learn from this file",
+        (f"{one['name']}: {one['reason']}; {one['remedy']}" for one in told["cannot_learn"]),
+    )
     parts += _section("notes", told["notes"])
     parts += _section("warnings", (_warning(one) for one in told["warnings"]))
     for document in ("plan", "spec"):

@@ -61,12 +61,15 @@ def check_class(device_class: str | None, known: Iterable[str]) -> None:
     """Raises: UsageError for a class that no target is of."""
     names = sorted(set(known))
     if device_class is not None and device_class not in names:
-        raise UsageError(f"--class {device_class}: no device is of this class; there are: "
-                         f"{', '.join(names)}{meant(device_class, names)}")  # fmt: skip
+        raise UsageError(
+            f"--class {device_class}: no device is of this class; there are: "
+            f"{', '.join(names)}{meant(device_class, names)}"
+        )
 
 
-def check_data(settings: RunSettings, manifest: Mapping[str, Any], data: Path | None, validation: Path | None
-               ) -> tuple[CompileWarning, ...]:  # fmt: skip
+def check_data(
+    settings: RunSettings, manifest: Mapping[str, Any], data: Path | None, validation: Path | None
+) -> tuple[CompileWarning, ...]:
     """What is odd about the data. Raises: UsageError for data that do not fit the bundle, or that lack."""
     if data is None and settings.needs_data:
         raise UsageError(f"mode {settings.mode} needs data: name them with --data F.npz ({HINT})")
@@ -129,8 +132,10 @@ def arrays_in(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def _seen(path: Path, name: str, array: NDArray[Any]) -> data_fit.Seen:
     if array.ndim < 1 or not array.size:
-        raise UsageError(f"{path}: array {name!r} has shape {list(array.shape)}; samples are its first axis, and there "
-                         "must be some\n  give it some: what it holds was perhaps filtered away")  # fmt: skip
+        raise UsageError(
+            f"{path}: array {name!r} has shape {list(array.shape)}; samples are its first axis, and there "
+            "must be some\n  give it some: what it holds was perhaps filtered away"
+        )
     if not array.flags.c_contiguous and array.flags.f_contiguous:
         raise UsageError(
             f"{path}: array {name!r} is column-major [data.layout]\n  save numpy.ascontiguousarray({name})"
@@ -158,5 +163,7 @@ def _check_numbers(path: Path, name: str, array: NDArray[Any]) -> None:
         place = [int(index) for index in np.unravel_index(int(np.argmax(odd)), array.shape)]
         others = int(odd.sum()) - 1
         more = f", and {others:,} more are no finite numbers" if others else ""
-        raise UsageError(f"{path}: array {name!r}, element {place} is {array[tuple(place)]}{more} [data.not-finite]\n"
-                         "  clean NaN and Inf first")  # fmt: skip
+        raise UsageError(
+            f"{path}: array {name!r}, element {place} is {array[tuple(place)]}{more} [data.not-finite]\n"
+            "  clean NaN and Inf first"
+        )

@@ -57,8 +57,10 @@ def profiles() -> dict[str, Profile]:
         raise UsageError(f"{path}: {problem.strerror}") from None
     except (configparser.Error, UnicodeDecodeError) as problem:
         raise UsageError(f"{path}: {problem}; mend it, or remove it and run: pockfarm init") from None
-    return {name: Profile(parser.get(name, "url", fallback=""), parser.get(name, "api_key", fallback=""))
-            for name in parser.sections()}  # fmt: skip
+    return {
+        name: Profile(parser.get(name, "url", fallback=""), parser.get(name, "api_key", fallback=""))
+        for name in parser.sections()
+    }
 
 
 def profile(name: str) -> Profile:
@@ -66,8 +68,9 @@ def profile(name: str) -> Profile:
     found = profiles()
     if name not in found:
         known = f"; there are {', '.join(sorted(found))}" if found and not meant(name, found) else ""
-        raise UsageError(f"no profile {name!r} in {farms_file()}{meant(name, found)}{known}\n"
-                         f"  pockfarm init --profile {name}")  # fmt: skip
+        raise UsageError(
+            f"no profile {name!r} in {farms_file()}{meant(name, found)}{known}\n  pockfarm init --profile {name}"
+        )
     one = found[name]
     missing = " and ".join(key for key, value in (("url", one.url), ("api_key", one.api_key)) if not value)
     if missing:

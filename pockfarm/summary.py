@@ -265,8 +265,10 @@ def comparison_rows(found: Json) -> list[tuple[str, str]]:
 
 def names_of(found: Json) -> list[str]:
     """Of the bundles of a farm's comparison: model, plan and the beginning of the digest."""
-    return [f"{text(row, 'model_name')} {text(row, 'plan_name')} {text(row, 'bundle_digest')[7:15]}"
-            for row in parts(found, "bundles")]  # fmt: skip
+    return [
+        f"{text(row, 'model_name')} {text(row, 'plan_name')} {text(row, 'bundle_digest')[7:15]}"
+        for row in parts(found, "bundles")
+    ]
 
 
 def tuning_text(report: Json) -> str:

@@ -42,9 +42,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, least: S
     return "\n".join([line(header), line(["-" * width for width in widths]), *(line(row) for row in rows)])
 
 
-def table_or(
-    header: Sequence[str], rows: Sequence[Sequence[str]], none: str, *, least: Sequence[str] = ()
-) -> str:  # fmt: skip
+def table_or(header: Sequence[str], rows: Sequence[Sequence[str]], none: str, *, least: Sequence[str] = ()) -> str:
     """The table; `none` where there are no rows."""
     return text_table(header, rows, least=least) if rows else none
 

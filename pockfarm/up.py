@@ -36,8 +36,10 @@ def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_
     if state.is_up():
         status = _wait_until_ready(state, None, say)
         if port not in (0, PREFERRED_PORT) and not status.url.endswith(f":{port}"):
-            say(f"warning: the farm is up already, at {status.url} and not at port {port}; `pockfarm down` first, then "
-                f"`pockfarm up --port {port}`")  # fmt: skip
+            say(
+                f"warning: the farm is up already, at {status.url} and not at port {port}; `pockfarm down` first, then "
+                f"`pockfarm up --port {port}`"
+            )
         return status
     _forget(state)
     log = state.logs / "supervisor.log"

@@ -117,16 +117,29 @@ class Parser(argparse.ArgumentParser):
 
 
 SAME: Mapping[str, Sequence[str]] = {
-    "--lr": ("--learning-rate",), "--rate": ("--learning-rate",), "--epochs": ("--steps",), "--dataset": ("--data",),
-    "--data": ("--dataset",), "--output": ("--out",), "-o": ("--out",), "-n": ("--steps",), "-v": ("--version",),
-    "-d": ("--data", "--dataset"), "-t": ("--target",), "-p": ("--plan", "--port"),
-}  # fmt: skip
+    "--lr": ("--learning-rate",),
+    "--rate": ("--learning-rate",),
+    "--epochs": ("--steps",),
+    "--dataset": ("--data",),
+    "--data": ("--dataset",),
+    "--output": ("--out",),
+    "-o": ("--out",),
+    "-n": ("--steps",),
+    "-v": ("--version",),
+    "-d": ("--data", "--dataset"),
+    "-t": ("--target",),
+    "-p": ("--plan", "--port"),
+}
 """What other programs call an option, and what it may be here."""
 OF_SPEC: Mapping[str, str] = {
-    "--batch": "batch: 8", "--batch-size": "batch: 8", "--loss": "loss: {kind: mse}",
-    "--optimizer": "optimizer: {kind: adam}", "--lr": "optimizer: {learning_rate: 0.01}",
-    "--learning-rate": "optimizer: {learning_rate: 0.01}", "--threads": "threads: 2",
-}  # fmt: skip
+    "--batch": "batch: 8",
+    "--batch-size": "batch: 8",
+    "--loss": "loss: {kind: mse}",
+    "--optimizer": "optimizer: {kind: adam}",
+    "--lr": "optimizer: {learning_rate: 0.01}",
+    "--learning-rate": "optimizer: {learning_rate: 0.01}",
+    "--threads": "threads: 2",
+}
 """What a spec says, as an example of how."""
 
 

@@ -26,10 +26,15 @@ ROOT = Path(__file__).resolve().parent.parent
 SYSTEMS = {
     "linux": ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"),
     "linux-arm": ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64"),
-    "darwin": ("macosx_14_0_arm64", "macosx_12_0_arm64", "macosx_11_0_arm64", "macosx_12_0_universal2",
-               "macosx_10_9_universal2"),
+    "darwin": (
+        "macosx_14_0_arm64",
+        "macosx_12_0_arm64",
+        "macosx_11_0_arm64",
+        "macosx_12_0_universal2",
+        "macosx_10_9_universal2",
+    ),
     "win32": ("win_amd64",),
-}  # fmt: skip
+}
 """By the name that mypy and `sys.platform` have; tags of wheels that such a machine takes."""
 FOUND = "Would install"
 ATTEMPTS = 3
@@ -105,9 +110,25 @@ def asked(needs: Sequence[str], tags: Sequence[str], python: str) -> str:
     chosen = [one for one in read if one.marker is None or one.marker.evaluate({"python_version": python})]
     wanted = [f"{one.name}{one.specifier}" for one in chosen]
     with tempfile.TemporaryDirectory() as target:
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--only-binary=:all:", "--ignore-installed",
-                   "--disable-pip-version-check", "--quiet", "--report", "-", "--target", target,
-                   "--implementation", "cp", "--python-version", python]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--dry-run",
+            "--only-binary=:all:",
+            "--ignore-installed",
+            "--disable-pip-version-check",
+            "--quiet",
+            "--report",
+            "-",
+            "--target",
+            target,
+            "--implementation",
+            "cp",
+            "--python-version",
+            python,
+        ]
         command += [word for tag in tags for word in ("--platform", tag)] + wanted
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -25,36 +25,83 @@ from scripts.set_up.debian import SYSTEM_PACKAGES
 from scripts.set_up.environment import TORCH, TORCHVISION
 
 ROOT = Path(__file__).resolve().parent.parent
-ROLES = {"agent": "agent", "client": "client", "fine-tune": "client", "service": "farm", "worker": "worker",
-         "cuda": "CUDA kernels", "farm": "one machine", "pytorch": "tests", "docs": "documentation",
-         "dev": "tests"}  # fmt: skip
+ROLES = {
+    "agent": "agent",
+    "client": "client",
+    "fine-tune": "client",
+    "service": "farm",
+    "worker": "worker",
+    "cuda": "CUDA kernels",
+    "farm": "one machine",
+    "pytorch": "tests",
+    "docs": "documentation",
+    "dev": "tests",
+}
 """What an extra of pyproject.toml is for; in this order on the page."""
 TESTS = "tests"
-ENVIRONMENT = {"implementation_name": "cpython", "platform_python_implementation": "CPython",
-               "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64",
-               "python_version": "3.11", "python_full_version": "3.11.9"}  # fmt: skip
+ENVIRONMENT = {
+    "implementation_name": "cpython",
+    "platform_python_implementation": "CPython",
+    "os_name": "posix",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+    "python_version": "3.11",
+    "python_full_version": "3.11.9",
+}
 """Of markers: the page is the same whatever machine writes it."""
 
-REVIEWED = frozenset({
-    "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "CNRI-Python", "ISC", "LGPL-3.0-only",
-    "LLVM-exception", "LicenseRef-NVIDIA-CUDA-EULA", "MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib",
-})  # fmt: skip
+REVIEWED = frozenset(
+    {
+        "0BSD",
+        "Apache-2.0",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "BSL-1.0",
+        "CC0-1.0",
+        "CNRI-Python",
+        "ISC",
+        "LGPL-3.0-only",
+        "LLVM-exception",
+        "LicenseRef-NVIDIA-CUDA-EULA",
+        "MIT",
+        "MIT-0",
+        "MIT-CMU",
+        "MPL-2.0",
+        "PSF-2.0",
+        "Zlib",
+    }
+)
 """Licences, by their SPDX names, that somebody has looked at: each may be used beside Apache-2.0 as we use it."""
 COPYLEFT = re.compile(r"\b(?:[AL]?GPL|MPL)-")
 WORDS = {
-    "apache": "Apache-2.0", "apache 2.0": "Apache-2.0", "apache 2.0 license": "Apache-2.0",
-    "apache license 2.0": "Apache-2.0", "apache software license": "Apache-2.0", "isc license": "ISC",
-    "isc license (iscl)": "ISC", "mit license": "MIT", "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
-    "3-clause bsd license": "BSD-3-Clause", "bsd 3-clause license": "BSD-3-Clause",
+    "apache": "Apache-2.0",
+    "apache 2.0": "Apache-2.0",
+    "apache 2.0 license": "Apache-2.0",
+    "apache license 2.0": "Apache-2.0",
+    "apache software license": "Apache-2.0",
+    "isc license": "ISC",
+    "isc license (iscl)": "ISC",
+    "mit license": "MIT",
+    "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
+    "3-clause bsd license": "BSD-3-Clause",
+    "bsd 3-clause license": "BSD-3-Clause",
     "nvidia proprietary software": "LicenseRef-NVIDIA-CUDA-EULA",
-    "python software foundation license": "PSF-2.0", "bsd": "BSD", "bsd license": "BSD", "new bsd": "BSD-3-Clause",
-}  # fmt: skip
+    "python software foundation license": "PSF-2.0",
+    "bsd": "BSD",
+    "bsd license": "BSD",
+    "new bsd": "BSD-3-Clause",
+}
 """How packages say it that do not use SPDX. `BSD` is several licences: the package's own file says which."""
 TOLD = {
-    "axe-playwright-python": "MIT", "python-dateutil": "Apache-2.0 OR BSD-3-Clause", "uvloop": "Apache-2.0 OR MIT",
-    **{f"sphinxcontrib-{name}": "BSD-2-Clause" for name in
-       ("applehelp", "devhelp", "htmlhelp", "jsmath", "qthelp", "serializinghtml")},
-}  # fmt: skip
+    "axe-playwright-python": "MIT",
+    "python-dateutil": "Apache-2.0 OR BSD-3-Clause",
+    "uvloop": "Apache-2.0 OR MIT",
+    **{
+        f"sphinxcontrib-{name}": "BSD-2-Clause"
+        for name in ("applehelp", "devhelp", "htmlhelp", "jsmath", "qthelp", "serializinghtml")
+    },
+}
 """Packages that say nothing, two things in two places, or no more than `BSD`: by the licence files of their sources."""
 UNTOLD_BSD = {"amqp", "antlr4-python3-runtime", "sympy", "vine"}
 """Under the three-clause licence, by their sources: what is installed has no file that says so."""
@@ -149,8 +196,15 @@ def render() -> str:
     copyleft = "\n".join(f"- {row.name}: {row.licence}" for row in product if COPYLEFT.search(row.licence))
     programs = [f"| {name} | {one.licence} | {one.purpose} |" for name, one in programs_in_use()]
     brought = "\n".join(f"- {name}: {what}." for name, what in BROUGHT)
-    return PAGE.format(direct=_lines(direct), rest=_lines(rest), copyleft=copyleft, programs="\n".join(programs),
-                       brought=brought, scripts=scripts(), **linked_notices())  # fmt: skip
+    return PAGE.format(
+        direct=_lines(direct),
+        rest=_lines(rest),
+        copyleft=copyleft,
+        programs="\n".join(programs),
+        brought=brought,
+        scripts=scripts(),
+        **linked_notices(),
+    )
 
 
 def asked_for() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -243,8 +297,10 @@ def licence_of(found: metadata.Distribution) -> str:
             licence = _which_bsd(found, name)
         if licence and REVIEWED.issuperset(re.split(r" AND | OR | WITH ", licence.replace("(", "").replace(")", ""))):
             return licence
-    raise NoticeError(f"{name} says of its licence {list(_said(found))}, which nobody has looked at: if it may be used,"
-                      " add it to REVIEWED or to WORDS of scripts/third_party.py")  # fmt: skip
+    raise NoticeError(
+        f"{name} says of its licence {list(_said(found))}, which nobody has looked at: if it may be used,"
+        " add it to REVIEWED or to WORDS of scripts/third_party.py"
+    )
 
 
 def _said(found: metadata.Distribution) -> Iterator[str]:

@@ -79,8 +79,11 @@ def find_principal(request: Request, farm: Farm) -> Principal | None:
     with farm.database.read() as session:
         principal = principal_of_cookie(session, cookie)
     if principal is not None and request.method not in _SAFE_METHODS and not _is_same_origin(request):
-        raise Forbidden("auth.cross-site", "this form was not posted by a page of the farm",
-                        hint="use an API key in `Authorization: Bearer` for programs")  # fmt: skip
+        raise Forbidden(
+            "auth.cross-site",
+            "this form was not posted by a page of the farm",
+            hint="use an API key in `Authorization: Bearer` for programs",
+        )
     return principal
 
 
@@ -149,11 +152,19 @@ def _stranger(request: Request) -> Unauthenticated:
 def _check(principal: Principal, rule: Rule) -> None:
     if rule.scope not in principal.scopes:
         has = ", ".join(sorted(principal.scopes)) or "none"
-        raise Forbidden("auth.scope", f"this needs a key with the scope {rule.scope}; this key's scopes are: {has}",
-                        where="Authorization", hint="ask an administrator of your organisation for one")  # fmt: skip
+        raise Forbidden(
+            "auth.scope",
+            f"this needs a key with the scope {rule.scope}; this key's scopes are: {has}",
+            where="Authorization",
+            hint="ask an administrator of your organisation for one",
+        )
     if rule.is_farms and not principal.is_home:
-        raise Forbidden("auth.farm", "this is for the farm's own organisation", where="Authorization",
-                        hint="ask whoever runs the farm")  # fmt: skip
+        raise Forbidden(
+            "auth.farm",
+            "this is for the farm's own organisation",
+            where="Authorization",
+            hint="ask whoever runs the farm",
+        )
 
 
 async def check_admitted(request: Request, farm: Farm) -> None:

@@ -109,12 +109,17 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except OSError as error:
         if not is_disk_full(error):
-            print(f"{error.filename or settings.state}: {error.strerror}; name another file, or with POCKFARM_STATE "
-                  "another state folder", file=sys.stderr)  # fmt: skip
+            print(
+                f"{error.filename or settings.state}: {error.strerror}; name another file, or with POCKFARM_STATE "
+                "another state folder",
+                file=sys.stderr,
+            )
             return 1
         where = error.filename or getattr(options, "file", None) or settings.state
-        print(f"{where}: the disk is full; nothing half-written was kept: make room there, then run it again",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"{where}: the disk is full; nothing half-written was kept: make room there, then run it again",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
@@ -145,8 +150,14 @@ def _record(settings: Settings, options: argparse.Namespace, *, refused: str = "
     subject = str(getattr(options, "subject", "") or getattr(options, "file", "") or "")
     try:
         with database.transaction() as session:
-            add_entry(session, HOME, f"{COMMAND}{options.command}", subject=subject, detail=refused,
-                      status=409 if refused else 200)  # fmt: skip
+            add_entry(
+                session,
+                HOME,
+                f"{COMMAND}{options.command}",
+                subject=subject,
+                detail=refused,
+                status=409 if refused else 200,
+            )
     except SQLAlchemyError as error:
         if not refused:
             _say(f"the audit log has no entry of this: {str(error).splitlines()[0]}")
@@ -303,8 +314,10 @@ def _collect_garbage(settings: Settings, options: argparse.Namespace) -> str:
     for name in found.unfinished:
         print(f"{name}  unfinished")
     verb = "would be removed" if options.dry_run else "removed"
-    return (f"{found.files:,} stored files; {len(found.removed):,} {verb}, {found.removed_bytes:,} bytes; "
-            f"{len(found.unfinished):,} unfinished")  # fmt: skip
+    return (
+        f"{found.files:,} stored files; {len(found.removed):,} {verb}, {found.removed_bytes:,} bytes; "
+        f"{len(found.unfinished):,} unfinished"
+    )
 
 
 def _retain(settings: Settings, options: argparse.Namespace) -> str:

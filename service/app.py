@@ -152,8 +152,10 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
         sweeper.start()
         if chosen.send_webhooks:
             courier.start()
-        tasks = [asyncio.create_task(Pulse(_alive_path(chosen), sweeper.is_well).run()),
-                 asyncio.create_task(farm.dispatcher.run())]  # fmt: skip
+        tasks = [
+            asyncio.create_task(Pulse(_alive_path(chosen), sweeper.is_well).run()),
+            asyncio.create_task(farm.dispatcher.run()),
+        ]
         yield
         for task in tasks:
             task.cancel()

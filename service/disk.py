@@ -71,8 +71,10 @@ def check_room(settings: Settings) -> None:
         room = os.statvfs(folder)
         free_bytes = room.f_bavail * room.f_frsize
         if free_bytes < settings.disk_reserve_bytes:
-            raise DiskFull(f"{folder}: {free_bytes:,} bytes are free, the farm needs {settings.disk_reserve_bytes:,}; "
-                           "make room, or lower POCKFARM_DISK_RESERVE_BYTES")  # fmt: skip
+            raise DiskFull(
+                f"{folder}: {free_bytes:,} bytes are free, the farm needs {settings.disk_reserve_bytes:,}; "
+                "make room, or lower POCKFARM_DISK_RESERVE_BYTES"
+            )
         if room.f_files and room.f_favail < FEWEST_INODES:
             raise DiskFull(f"{folder}: {room.f_favail} files can still be made there; remove some")
         _write(folder)

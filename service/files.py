@@ -15,8 +15,12 @@ from service.farm import Farm
 from service.problems import Invalid, NotFound, Problem, TooLarge
 from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StoredFile
 
-BINARY = {200: {"description": "The file's bytes", "content": {"application/octet-stream": {"schema": {
-    "type": "string", "format": "binary"}}}}}  # fmt: skip
+BINARY = {
+    200: {
+        "description": "The file's bytes",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
 
 
 def file_response(request: Request, farm: Farm, digest: str, *, filename: str) -> Response:
@@ -26,8 +30,12 @@ def file_response(request: Request, farm: Farm, digest: str, *, filename: str) -
         return Response(status_code=304, headers=headers)
     size_bytes = farm.storage.size(digest)
     if size_bytes is None:
-        raise NotFound("file.missing", f"the farm's storage has no file {digest}", cause="infra",
-                       hint="it was removed from the storage; build or upload it again")  # fmt: skip
+        raise NotFound(
+            "file.missing",
+            f"the farm's storage has no file {digest}",
+            cause="infra",
+            hint="it was removed from the storage; build or upload it again",
+        )
     try:
         chunks = farm.storage.read(digest)
     except MissingFile:
@@ -44,10 +52,15 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
         raise
     except HTTPException as error:  # what Starlette makes of any body that it cannot take
         if "exceeded maximum size" in str(error.detail):
-            raise TooLarge("limits.field", f"a field has more than {field_bytes:,} bytes", where="body",
-                           hint="send it as a file, if it is one") from None  # fmt: skip
-        raise Invalid("request.form", f"not a readable form: {error.detail}", where="body",
-                      hint="send multipart/form-data") from None  # fmt: skip
+            raise TooLarge(
+                "limits.field",
+                f"a field has more than {field_bytes:,} bytes",
+                where="body",
+                hint="send it as a file, if it is one",
+            ) from None
+        raise Invalid(
+            "request.form", f"not a readable form: {error.detail}", where="body", hint="send multipart/form-data"
+        ) from None
 
 
 def store_upload(
@@ -77,6 +90,4 @@ async def store_body(
                 raise TooLarge("limits.upload", f"more than {limit_bytes:,} bytes", where=what)
             await run_in_threadpool(spool.write, chunk)
         spool.seek(0)
-        return await run_in_threadpool(
-            store_upload, storage, spool, limit_bytes=limit_bytes, what=what, digest=digest
-        )  # fmt: skip
+        return await run_in_threadpool(store_upload, storage, spool, limit_bytes=limit_bytes, what=what, digest=digest)

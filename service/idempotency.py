@@ -83,8 +83,12 @@ def once(
 def _replay(session: Session, api_key_id: str, key: str, payload: str) -> Answer:
     record = session.get_one(IdempotencyRecord, (api_key_id, key))
     if record.fingerprint != payload:
-        raise Invalid("idempotency.reused", "this Idempotency-Key came with another request before",
-                      where="Idempotency-Key", hint="use a new key for a new request")  # fmt: skip
+        raise Invalid(
+            "idempotency.reused",
+            "this Idempotency-Key came with another request before",
+            where="Idempotency-Key",
+            hint="use a new key for a new request",
+        )
     if record.body is None:
         raise Conflict(
             "idempotency.secret",

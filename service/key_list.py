@@ -117,13 +117,17 @@ def accept(settings: Settings, path: Path, *, now: float) -> Rooted:
     offered, known = opened(data, str(path)), rooted(settings.key_list_path)
     signer = load_signer(settings.signing_key_path, release_number=0)
     if known is not None and known.root != offered.root:
-        raise KeyListError(f"{path} is of root {key_id_of(offered.root)}, this farm's is {key_id_of(known.root)}: "
-                           "devices never change their root; enrol them again at a farm of their own")  # fmt: skip
+        raise KeyListError(
+            f"{path} is of root {key_id_of(offered.root)}, this farm's is {key_id_of(known.root)}: "
+            "devices never change their root; enrol them again at a farm of their own"
+        )
     if known is not None and offered.keys.number <= known.keys.number:
         raise KeyListError(f"{path} is list {offered.keys.number}, this farm has {known.keys.number}: ask again")
     if signer.key_id not in offered.keys.good_at(now):
-        raise KeyListError(f"{path} does not list key {signer.key_id}, which this farm signs with: "
-                           "rotate-key first, or ask for a list with it (key-request)")  # fmt: skip
+        raise KeyListError(
+            f"{path} does not list key {signer.key_id}, which this farm signs with: "
+            "rotate-key first, or ask for a list with it (key-request)"
+        )
     _keep(settings.key_list_path, data, offered)
     return offered
 
@@ -135,9 +139,10 @@ def _keep(path: Path, data: bytes, offered: Rooted) -> None:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        raise KeyListError(f"list {offered.keys.number} is good, but {path} cannot be written ({error.strerror}): if "
-                           "it is a mounted secret, replace the secret's (docs/operations.md, Keys on Kubernetes)"
-                           ) from None  # fmt: skip
+        raise KeyListError(
+            f"list {offered.keys.number} is good, but {path} cannot be written ({error.strerror}): if "
+            "it is a mounted secret, replace the secret's (docs/operations.md, Keys on Kubernetes)"
+        ) from None
 
 
 def rotate(settings: Settings, *, now: float) -> Signer:
@@ -147,6 +152,8 @@ def rotate(settings: Settings, *, now: float) -> Signer:
         raise KeyListError(f"{path} is missing: prepare-key makes it, then have the root list it (key-request)")
     following = load_signer(path, release_number=0)
     if known is None or following.key_id not in known.keys.good_at(now):
-        raise KeyListError(f"the farm's root has not listed key {following.key_id}: no device would trust it; "
-                           "key-request, `python -m service.root sign`, accept-keys, then again")  # fmt: skip
+        raise KeyListError(
+            f"the farm's root has not listed key {following.key_id}: no device would trust it; "
+            "key-request, `python -m service.root sign`, accept-keys, then again"
+        )
     return rotate_files(settings.signing_key_path, path)

@@ -24,8 +24,21 @@ KNOWN = {1: 13, 2: 14, 3: 15, 4: 15}
 """How many rights a version knows; 16 from 5 on."""
 TCP, SCOPES = 3, 3
 """Bind and connect; abstract sockets of others and signals to others."""
-SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/sys/devices/system",
-          "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm")  # fmt: skip
+SYSTEM = (
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/bin",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/dev/urandom",
+    "/sys/devices/system",
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys/vm",
+)
 """Not all of /proc: the environment of the user's other processes, the worker's among them, can be read there."""
 
 

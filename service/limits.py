@@ -162,5 +162,9 @@ def declared_bytes(scope: Scope) -> int:
 
 
 def _too_large(limit_bytes: int) -> TooLarge:
-    return TooLarge("limits.body", f"the request is longer than {limit_bytes:,} bytes", where="body",
-                    hint="send less, or ask the farm's operator for more (docs/api.md)")  # fmt: skip
+    return TooLarge(
+        "limits.body",
+        f"the request is longer than {limit_bytes:,} bytes",
+        where="body",
+        hint="send less, or ask the farm's operator for more (docs/api.md)",
+    )

@@ -14,9 +14,20 @@ Scope = Literal["read", "submit", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "submit", "operate", "admin")
 """`read` what the organisation has; `submit` jobs, runs, data; `operate` its devices; `admin` its people and keys."""
 Owned = Literal[
-    "job", "run", "bundle", "dataset", "device", "key", "user", "enrolment_token", "window", "webhook", "group",
-    "upload", "file",
-]  # fmt: skip
+    "job",
+    "run",
+    "bundle",
+    "dataset",
+    "device",
+    "key",
+    "user",
+    "enrolment_token",
+    "window",
+    "webhook",
+    "group",
+    "upload",
+    "file",
+]
 """What of the path belongs to an organisation."""
 ROLES: Mapping[str, tuple[Scope, ...]] = {"user": ("read", "submit"), "operator": SCOPES}
 """The words of releases without scopes."""

@@ -135,8 +135,13 @@ class WrongOffset(Problem):
     status = 416
 
     def __init__(self, offset_bytes: int) -> None:
-        super().__init__("upload.offset", f"the upload stands at byte {offset_bytes}", where="Content-Range",
-                         hint="go on from there", headers={"Upload-Offset": str(offset_bytes)})  # fmt: skip
+        super().__init__(
+            "upload.offset",
+            f"the upload stands at byte {offset_bytes}",
+            where="Content-Range",
+            hint="go on from there",
+            headers={"Upload-Offset": str(offset_bytes)},
+        )
 
 
 class Invalid(Problem):
@@ -151,9 +156,15 @@ class TooMany(Problem):
     status, cause = 429, "limits"
 
     def __init__(
-        self, code: str, detail: str, *, retry_after_s: int, where: str = "", hint: str = "",
+        self,
+        code: str,
+        detail: str,
+        *,
+        retry_after_s: int,
+        where: str = "",
+        hint: str = "",
         extra: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         headers = {"Retry-After": str(retry_after_s)}
         super().__init__(code, detail, where=where, hint=hint, headers=headers, extra=extra)
 
@@ -170,9 +181,13 @@ class Full(Problem):
     status, cause = 507, "infra"
 
     def __init__(self, where: str) -> None:
-        super().__init__("infra.disk-full", f"the disk of the farm's {where} is full: the request was not taken",
-                         where=where, hint="ask the farm's operator to make room, then send it again",
-                         headers={"Retry-After": str(FULL_RETRY_S)})  # fmt: skip
+        super().__init__(
+            "infra.disk-full",
+            f"the disk of the farm's {where} is full: the request was not taken",
+            where=where,
+            hint="ask the farm's operator to make room, then send it again",
+            headers={"Retry-After": str(FULL_RETRY_S)},
+        )
 
 
 def problem_body(
@@ -189,8 +204,9 @@ def problem_body(
     }
     extra = {"instance": instance, "where": where, "hint": hint}
     shown = body | {name: value for name, value in extra.items() if value}
-    return {name: clean_text(value, MAX_CHARACTERS) if isinstance(value, str) else value
-            for name, value in shown.items()}  # fmt: skip
+    return {
+        name: clean_text(value, MAX_CHARACTERS) if isinstance(value, str) else value for name, value in shown.items()
+    }
 
 
 def problem_response(problem: Problem, instance: str = "") -> JSONResponse:
@@ -263,8 +279,10 @@ def _methods(request: Request, allowed: str) -> list[str]:
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()[:MAX_ERRORS]
-    errors = [{"where": clean_text(".".join(str(part) for part in item["loc"])), "detail": clean_text(said(item), 1000)}
-              for item in found]  # fmt: skip
+    errors = [
+        {"where": clean_text(".".join(str(part) for part in item["loc"])), "detail": clean_text(said(item), 1000)}
+        for item in found
+    ]
     body = problem_body(
         422,
         cause="user",
@@ -294,16 +312,21 @@ async def _on_system_error(request: Request, error: Exception) -> Response:
 
 async def _on_storage_down(request: Request, error: Exception) -> Response:
     LOG.error("%s %s: the storage did not answer: %s", request.method, shown_path(request), error)
-    problem = Unavailable("infra.storage", "the farm's storage is busy or down", where="storage",
-                          hint="try again in a few seconds; GET /readyz says which part is down",
-                          headers={"Retry-After": str(STORAGE_RETRY_S)})  # fmt: skip
+    problem = Unavailable(
+        "infra.storage",
+        "the farm's storage is busy or down",
+        where="storage",
+        hint="try again in a few seconds; GET /readyz says which part is down",
+        headers={"Retry-After": str(STORAGE_RETRY_S)},
+    )
     return problem_response(problem, shown_path(request))
 
 
 async def _on_disconnect(request: Request, _: Exception) -> Response:
     """Nobody hears this answer; counts and logs tell it from a failure of the farm."""
-    problem = Invalid("request.cut-off", "the connection ended before the request did", where="body",
-                      hint="send it again")  # fmt: skip
+    problem = Invalid(
+        "request.cut-off", "the connection ended before the request did", where="body", hint="send it again"
+    )
     return problem_response(problem, shown_path(request))
 
 

@@ -32,8 +32,12 @@ def meant(given: str, known: Iterable[str], otherwise: str) -> str:
 def check_value(where: str, given: str | None, known: Sequence[str]) -> None:
     """Raises: Invalid if a value is given, and is none of those that there are."""
     if given and given not in known:
-        raise Invalid("query.value", f"there is no {where.replace('_', ' ')} {given[:LONGEST]!r}", where=where,
-                      hint=meant(given, known, f"there are: {', '.join(known)}"))  # fmt: skip
+        raise Invalid(
+            "query.value",
+            f"there is no {where.replace('_', ' ')} {given[:LONGEST]!r}",
+            where=where,
+            hint=meant(given, known, f"there are: {', '.join(known)}"),
+        )
 
 
 async def refuse_unknown_fields(request: Request) -> None:
@@ -50,12 +54,20 @@ async def refuse_unknown_fields(request: Request) -> None:
     names = [name for name, _ in request.query_params.multi_items()]
     for name in names:
         if names.count(name) > 1 and name not in _lists_of(route.dependant):
-            raise Invalid("query.repeated", f"{name[:LONGEST]} is asked for more than once",
-                          where=f"query.{name[:LONGEST]}", hint="ask once for each value")  # fmt: skip
+            raise Invalid(
+                "query.repeated",
+                f"{name[:LONGEST]} is asked for more than once",
+                where=f"query.{name[:LONGEST]}",
+                hint="ask once for each value",
+            )
         if name not in known:
             there = f"it has: {', '.join(known)}" if known else "it has none"
-            raise Invalid("query.unknown", f"{route.path} has no query field {name[:LONGEST]!r}",
-                          where=f"query.{name[:LONGEST]}", hint=meant(name, known, there))  # fmt: skip
+            raise Invalid(
+                "query.unknown",
+                f"{route.path} has no query field {name[:LONGEST]!r}",
+                where=f"query.{name[:LONGEST]}",
+                hint=meant(name, known, there),
+            )
 
 
 def fields_of(dependant: Dependant) -> tuple[str, ...]:

@@ -86,8 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m service.root", description="A PockFarm farm's root key, offline.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, run, text in (("create", lambda o: _told(create(o.file)), "make a root key"),
-                            ("show", lambda o: _told(load(o.file)), "print its id and public key")):  # fmt: skip
+    for name, run, text in (
+        ("create", lambda o: _told(create(o.file)), "make a root key"),
+        ("show", lambda o: _told(load(o.file)), "print its id and public key"),
+    ):
         command = commands.add_parser(name, help=text)
         command.add_argument("file", type=Path)
         command.set_defaults(run=run)

@@ -119,10 +119,14 @@ class EventView(BaseModel):
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "A typed refusal", "content": {"application/problem+json": {"schema": {
-        "$ref": "#/components/schemas/Problem"}}}},
-    "5XX": {"description": "A failure of the farm", "content": {"application/problem+json": {"schema": {
-        "$ref": "#/components/schemas/Problem"}}}},
-}  # fmt: skip
+    "4XX": {
+        "description": "A typed refusal",
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    },
+    "5XX": {
+        "description": "A failure of the farm",
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    },
+}
 SIGNED: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"schema": {"type": "object"}}}}}
 """Answers that are envelopes, in the bytes that were signed."""

@@ -78,52 +78,153 @@ _T = Transition
 _HELD = ("leased", "running")
 _ENDING = "finished_at, cause, code, message; an event"
 _WITH_REPORT = "the device's report, or what the farm made of its end"
-RUN = Machine("run", Run, RUN_STATES, "queued", ("succeeded", "failed", "cancelled", "expired", "inconclusive"), (
-    _T("lease", ("queued",), "leased", "device", "it fits, has not failed on the run, and may have work",
-       "device_id, attempts; an event"),
-    _T("start", ("leased",), "running", "device", "its first sign of life", "started_at; an event"),
-    _T("requeue", ("queued", *_HELD), "queued", "device, sweeper", "an attempt ended, and another may do better",
-       "phase, queue_deadline_at; an event with the reason"),
-    _T("succeed", ("queued", *_HELD), "succeeded", "device", "a report; from queued: a late one, and nobody took over",
-       "finished_at, the report's summary; an event"),
-    _T("fail", ("queued", *_HELD), "failed", "device, sweeper", _WITH_REPORT, _ENDING),
-    _T("give-up", ("queued", *_HELD), "inconclusive", "device, sweeper", "several devices could not do it", _ENDING),
-    _T("cancel", ("queued", *_HELD), "cancelled", "owner", "it waits, or its device has stopped or is silent", _ENDING),
-    _T("expire", ("queued",), "expired", "sweeper", "queue_deadline_at has passed", _ENDING),
-))  # fmt: skip
-ATTEMPT = Machine("attempt", Attempt, ATTEMPT_STATES, "leased",
-                  ("succeeded", "failed", "cancelled", "inconclusive", "lost"), (
-    _T("start", ("leased",), "running", "device", "its first sign of life", "started_at"),
-    _T("succeed", (*_HELD, "lost"), "succeeded", "device", "a report; from lost: while nobody has taken over",
-       "finished_at"),
-    _T("fail", (*_HELD, "lost"), "failed", "device", "a report, or one that was refused", "finished_at, cause, code"),
-    _T("cancel", (*_HELD, "lost"), "cancelled", "device", "it was told to stop", "finished_at, cause, code"),
-    _T("give-up", (*_HELD, "lost"), "inconclusive", "device", "a report that says so", "finished_at, cause, code"),
-    _T("lose", _HELD, "lost", "sweeper, agent",
-       "silence, a clock that ran out, a new session, a wish for other work (from leased: it never arrived)",
-       "finished_at, cause, code"),
-))  # fmt: skip
-JOB = Machine("job", Job, JOB_STATES, "queued", ("succeeded", "failed", "cancelled", "expired"), (
-    _T("claim", ("queued",), "compiling", "worker", "by one conditional UPDATE",
-       "claim_hash, worker, attempts; an event"),
-    _T("give-back", ("compiling",), "queued", "worker, sweeper", "its worker or child was lost, and may try again",
-       "rung_at; an event with the reason, a doorbell"),
-    _T("succeed", ("compiling",), "succeeded", "worker", "the claim holds", "finished_at, bundle_digest; an event"),
-    _T("fail", ("compiling",), "failed", "worker, sweeper", "a typed failure, or lost for the last time", _ENDING),
-    _T("cancel", ("queued", "compiling"), "cancelled", "owner", "it waits, or its worker has heard", _ENDING),
-    _T("expire", ("queued",), "expired", "sweeper", "queue_deadline_at has passed", _ENDING),
-))  # fmt: skip
-DEVICE = Machine("device", Device, DEVICE_STATES, "active", ("removed",), (
-    _T("quarantine", ("active", "quarantined"), "quarantined", "operator, farm",
-       "said so; by strikes or clock: if active",
-       "state_reason, quarantined_for; a line of its history"),
-    _T("release", ("active", "quarantined"), "active", "operator, farm",
-       "said so; a strike taken back, the clock right again, a canary run that was right", "a line of its history"),
-    _T("remove", ("active", "quarantined", "removed"), "removed", "operator", "for ever", "a line of its history"),
-))  # fmt: skip
+RUN = Machine(
+    "run",
+    Run,
+    RUN_STATES,
+    "queued",
+    ("succeeded", "failed", "cancelled", "expired", "inconclusive"),
+    (
+        _T(
+            "lease",
+            ("queued",),
+            "leased",
+            "device",
+            "it fits, has not failed on the run, and may have work",
+            "device_id, attempts; an event",
+        ),
+        _T("start", ("leased",), "running", "device", "its first sign of life", "started_at; an event"),
+        _T(
+            "requeue",
+            ("queued", *_HELD),
+            "queued",
+            "device, sweeper",
+            "an attempt ended, and another may do better",
+            "phase, queue_deadline_at; an event with the reason",
+        ),
+        _T(
+            "succeed",
+            ("queued", *_HELD),
+            "succeeded",
+            "device",
+            "a report; from queued: a late one, and nobody took over",
+            "finished_at, the report's summary; an event",
+        ),
+        _T("fail", ("queued", *_HELD), "failed", "device, sweeper", _WITH_REPORT, _ENDING),
+        _T(
+            "give-up", ("queued", *_HELD), "inconclusive", "device, sweeper", "several devices could not do it", _ENDING
+        ),
+        _T(
+            "cancel",
+            ("queued", *_HELD),
+            "cancelled",
+            "owner",
+            "it waits, or its device has stopped or is silent",
+            _ENDING,
+        ),
+        _T("expire", ("queued",), "expired", "sweeper", "queue_deadline_at has passed", _ENDING),
+    ),
+)
+ATTEMPT = Machine(
+    "attempt",
+    Attempt,
+    ATTEMPT_STATES,
+    "leased",
+    ("succeeded", "failed", "cancelled", "inconclusive", "lost"),
+    (
+        _T("start", ("leased",), "running", "device", "its first sign of life", "started_at"),
+        _T(
+            "succeed",
+            (*_HELD, "lost"),
+            "succeeded",
+            "device",
+            "a report; from lost: while nobody has taken over",
+            "finished_at",
+        ),
+        _T(
+            "fail",
+            (*_HELD, "lost"),
+            "failed",
+            "device",
+            "a report, or one that was refused",
+            "finished_at, cause, code",
+        ),
+        _T("cancel", (*_HELD, "lost"), "cancelled", "device", "it was told to stop", "finished_at, cause, code"),
+        _T("give-up", (*_HELD, "lost"), "inconclusive", "device", "a report that says so", "finished_at, cause, code"),
+        _T(
+            "lose",
+            _HELD,
+            "lost",
+            "sweeper, agent",
+            "silence, a clock that ran out, a new session, a wish for other work (from leased: it never arrived)",
+            "finished_at, cause, code",
+        ),
+    ),
+)
+JOB = Machine(
+    "job",
+    Job,
+    JOB_STATES,
+    "queued",
+    ("succeeded", "failed", "cancelled", "expired"),
+    (
+        _T(
+            "claim",
+            ("queued",),
+            "compiling",
+            "worker",
+            "by one conditional UPDATE",
+            "claim_hash, worker, attempts; an event",
+        ),
+        _T(
+            "give-back",
+            ("compiling",),
+            "queued",
+            "worker, sweeper",
+            "its worker or child was lost, and may try again",
+            "rung_at; an event with the reason, a doorbell",
+        ),
+        _T("succeed", ("compiling",), "succeeded", "worker", "the claim holds", "finished_at, bundle_digest; an event"),
+        _T("fail", ("compiling",), "failed", "worker, sweeper", "a typed failure, or lost for the last time", _ENDING),
+        _T("cancel", ("queued", "compiling"), "cancelled", "owner", "it waits, or its worker has heard", _ENDING),
+        _T("expire", ("queued",), "expired", "sweeper", "queue_deadline_at has passed", _ENDING),
+    ),
+)
+DEVICE = Machine(
+    "device",
+    Device,
+    DEVICE_STATES,
+    "active",
+    ("removed",),
+    (
+        _T(
+            "quarantine",
+            ("active", "quarantined"),
+            "quarantined",
+            "operator, farm",
+            "said so; by strikes or clock: if active",
+            "state_reason, quarantined_for; a line of its history",
+        ),
+        _T(
+            "release",
+            ("active", "quarantined"),
+            "active",
+            "operator, farm",
+            "said so; a strike taken back, the clock right again, a canary run that was right",
+            "a line of its history",
+        ),
+        _T("remove", ("active", "quarantined", "removed"), "removed", "operator", "for ever", "a line of its history"),
+    ),
+)
 MACHINES: tuple[Machine, ...] = (RUN, ATTEMPT, JOB, DEVICE)
-EVENT_OF = {"succeeded": "succeed", "failed": "fail", "cancelled": "cancel", "inconclusive": "give-up",
-            "expired": "expire", "lost": "lose"}  # fmt: skip
+EVENT_OF = {
+    "succeeded": "succeed",
+    "failed": "fail",
+    "cancelled": "cancel",
+    "inconclusive": "give-up",
+    "expired": "expire",
+    "lost": "lose",
+}
 """How a run, an attempt or a job gets to each of its ends."""
 _KINDS = {"quarantine": "quarantined", "release": "released", "remove": "removed"}
 
@@ -178,9 +279,13 @@ def document() -> str:
     parts = [_HEAD]
     for machine in MACHINES:
         parts.append(f"## {machine.name.capitalize()}\n\nBegins as `{machine.first}`. {_diagram(machine)}\n")
-        parts.append("| event | from | to | who | when | what is recorded |\n|---|---|---|---|---|---|\n" + "".join(
-            f"| {one.event} | {', '.join(one.sources)} | {one.target} | {one.who} | {one.when} | {one.records} |\n"
-            for one in machine.transitions))  # fmt: skip
+        parts.append(
+            "| event | from | to | who | when | what is recorded |\n|---|---|---|---|---|---|\n"
+            + "".join(
+                f"| {one.event} | {', '.join(one.sources)} | {one.target} | {one.who} | {one.when} | {one.records} |\n"
+                for one in machine.transitions
+            )
+        )
     return "\n".join(parts)
 
 
@@ -193,8 +298,10 @@ no line allows is a defect of ours: it changes nothing, and is answered with 500
 
 
 def _diagram(machine: Machine) -> str:
-    arrows = sorted({(source, one.target) for one in machine.transitions for source in one.sources},
-                    key=lambda pair: (machine.states.index(pair[0]), machine.states.index(pair[1])))  # fmt: skip
+    arrows = sorted(
+        {(source, one.target) for one in machine.transitions for source in one.sources},
+        key=lambda pair: (machine.states.index(pair[0]), machine.states.index(pair[1])),
+    )
     lines = "\n".join(f"    {source} --> {target}" for source, target in arrows)
     drawn = f"```mermaid\nstateDiagram-v2\n    [*] --> {machine.first}\n{lines}\n```"
     return f"Over as: {_listed(machine.ends)}.\n\n{drawn}"

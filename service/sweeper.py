@@ -47,8 +47,11 @@ BATCH = 100
 LANE_BATCH = 500
 OUTBOX_GRACE_S = 2.0
 SECRETS: tuple[type[Base], ...] = (
-    DashboardLink, DashboardSession, DeviceCredential, IdempotencyRecord,
-)  # fmt: skip
+    DashboardLink,
+    DashboardSession,
+    DeviceCredential,
+    IdempotencyRecord,
+)
 FORGET_AFTER_S = 3600.0
 ABOUT = {"job_": "job", "run_": "run", "att_": "attempt"}
 LOST_AFTER_S = 4.0
@@ -101,9 +104,10 @@ def ring_waiting_jobs(farm: Farm) -> None:
 
     def ring(session: Session, job_id: str) -> None:
         job = session.scalar(
-            select(Job).where(Job.id == job_id, Job.state == "queued", Job.rung_at < before)
+            select(Job)
+            .where(Job.id == job_id, Job.state == "queued", Job.rung_at < before)
             .with_for_update(skip_locked=True)
-        )  # fmt: skip
+        )
         if job is not None:
             job.rung_at = time.time()
             ring_after_commit(session, COMPILE_TASK, job.id)
@@ -143,9 +147,17 @@ def expire_jobs(farm: Farm) -> None:
     def expire(session: Session, job_id: str) -> None:
         job = session.scalar(select(Job).where(Job.id == job_id, *is_late).with_for_update(skip_locked=True))
         if job is not None:
-            claims.end_with(session, job, "expired", claims.Failure(
-                "infra", "infra.queue-time", f"no worker took it within {farm.settings.queue_s:.0f} s",
-                hint="see that a worker is up, then send the request again"))  # fmt: skip
+            claims.end_with(
+                session,
+                job,
+                "expired",
+                claims.Failure(
+                    "infra",
+                    "infra.queue-time",
+                    f"no worker took it within {farm.settings.queue_s:.0f} s",
+                    hint="see that a worker is up, then send the request again",
+                ),
+            )
 
     _each(farm, ids, expire)
 
@@ -154,8 +166,10 @@ def expire_leases(farm: Farm) -> None:
     """Take runs away from devices that went silent, or that take longer than their clocks allow."""
     now = time.time()
     overdue = now - farm.settings.lease_s  # heartbeats tell the device to stop; this is for one that does not
-    is_over = (Attempt.state.in_(LIVE_ATTEMPT_STATES),
-               (Attempt.lease_expires_at < now) | (Attempt.deadline_at < overdue))  # fmt: skip
+    is_over = (
+        Attempt.state.in_(LIVE_ATTEMPT_STATES),
+        (Attempt.lease_expires_at < now) | (Attempt.deadline_at < overdue),
+    )
     with farm.database.read() as session:
         ids = list(session.scalars(select(Attempt.id).where(*is_over).limit(BATCH)))
 
@@ -191,10 +205,17 @@ def expire_runs(farm: Farm) -> None:
             return
         tried = attempts.tried_on(session, run)
         other, since = ("other ", f"; it failed on {tried}") if tried else ("", "")
-        attempts.end_run(session, run, attempts.Ending(
-            "expired", "device", "device.none",
-            f"no {other}device that runs {run.target} took it within {farm.settings.queue_s:.0f} s{since}",
-            "enrol such a device, or release one from quarantine"))  # fmt: skip
+        attempts.end_run(
+            session,
+            run,
+            attempts.Ending(
+                "expired",
+                "device",
+                "device.none",
+                f"no {other}device that runs {run.target} took it within {farm.settings.queue_s:.0f} s{since}",
+                "enrol such a device, or release one from quarantine",
+            ),
+        )
 
     _each(farm, ids, expire)
 
@@ -280,12 +301,29 @@ def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
 
 
 STEPS: tuple[Callable[[Farm], None], ...] = (
-    note_sightings, note_conditions, ring_outbox, ring_waiting_jobs, recover_jobs, expire_jobs, expire_leases,
-    fill_lanes, expire_runs, send_canaries, note_key_uses, log_results, apply_retention, collect_garbage,
-)  # fmt: skip
+    note_sightings,
+    note_conditions,
+    ring_outbox,
+    ring_waiting_jobs,
+    recover_jobs,
+    expire_jobs,
+    expire_leases,
+    fill_lanes,
+    expire_runs,
+    send_canaries,
+    note_key_uses,
+    log_results,
+    apply_retention,
+    collect_garbage,
+)
 CALM_STEPS: tuple[Callable[[Farm], None], ...] = (
-    send_timed_canaries, forget_secrets, forget_tokens, forget_temperatures, forget_uploads, keep_head,
-)  # fmt: skip
+    send_timed_canaries,
+    forget_secrets,
+    forget_tokens,
+    forget_temperatures,
+    forget_uploads,
+    keep_head,
+)
 """What nobody waits for."""
 DELETING = (
     apply_retention,

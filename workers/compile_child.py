@@ -157,22 +157,38 @@ def _settings(order: Order, cache_dir: Path, progress: Callable[[str, float], No
 
 def _failure(error: BaseException, order: Order) -> dict[str, str]:
     if isinstance(error, MemoryError):
-        return {"cause": "limits", "code": "limits.compile-memory", "where": "compile",
-                "message": f"the compile needs more than {order.memory_bytes:,} bytes of memory",
-                "hint": "use a smaller model or batch, or raise POCKFARM_COMPILE_MEMORY_BYTES"}  # fmt: skip
+        return {
+            "cause": "limits",
+            "code": "limits.compile-memory",
+            "where": "compile",
+            "message": f"the compile needs more than {order.memory_bytes:,} bytes of memory",
+            "hint": "use a smaller model or batch, or raise POCKFARM_COMPILE_MEMORY_BYTES",
+        }
     if isinstance(error, OSError) and error.errno == errno.EFBIG:
-        return {"cause": "limits", "code": "limits.compile-file", "where": "compile",
-                "message": f"the compile wrote a file above {order.file_bytes:,} bytes",
-                "hint": "use a smaller model, or raise POCKFARM_COMPILE_FILE_BYTES"}  # fmt: skip
+        return {
+            "cause": "limits",
+            "code": "limits.compile-file",
+            "where": "compile",
+            "message": f"the compile wrote a file above {order.file_bytes:,} bytes",
+            "hint": "use a smaller model, or raise POCKFARM_COMPILE_FILE_BYTES",
+        }
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return {"cause": "infra", "code": DISK_FULL, "where": "compile",
-                "message": "the worker's disk is full: the compile could not write its files",
-                "hint": "ask the farm's operator to make room on the worker, then send it again"}  # fmt: skip
+        return {
+            "cause": "infra",
+            "code": DISK_FULL,
+            "where": "compile",
+            "message": "the worker's disk is full: the compile could not write its files",
+            "hint": "ask the farm's operator to make room on the worker, then send it again",
+        }
     if isinstance(getattr(error, "cause", None), str) and isinstance(getattr(error, "code", None), str):
         return {name: _brief(str(getattr(error, name, "")), most) for name, most in SAID_CHARACTERS.items()}
-    return {"cause": "compiler", "code": "compiler.internal", "where": "",
-            "message": f"the compiler broke ({type(error).__name__})",
-            "hint": "a defect of ours: the worker's log has the details; please report it"}  # fmt: skip
+    return {
+        "cause": "compiler",
+        "code": "compiler.internal",
+        "where": "",
+        "message": f"the compiler broke ({type(error).__name__})",
+        "hint": "a defect of ours: the worker's log has the details; please report it",
+    }
 
 
 def _brief(said: str, most: int) -> str:

@@ -48,9 +48,14 @@ CAUSES = get_args(Cause)
 PARTS = [part.name for part in fields(Confined)]
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", log_lines.LEVEL_VARIABLE, log_lines.FORMAT_VARIABLE)
 
-HUNG = claims.Failure("infra", "infra.compile-hung",
-                      "the compile process gave no sign of life and was killed", where="compile",
-                      hint="perhaps somebody stopped it; send it again", retry=True)  # fmt: skip
+HUNG = claims.Failure(
+    "infra",
+    "infra.compile-hung",
+    "the compile process gave no sign of life and was killed",
+    where="compile",
+    hint="perhaps somebody stopped it; send it again",
+    retry=True,
+)
 FLOOD = claims.Failure(
     "limits",
     "limits.compile-output",
@@ -269,9 +274,12 @@ class Compile:
             time.sleep(min(pause_s, self.settings.compile_lease_s / 4))
 
         return with_patience(
-            put, f"job {self.claim.job_id}: its bundle", passes=_may_pass,
-            patience_s=self.settings.compile_room_s, sleep=wait,
-        )  # fmt: skip
+            put,
+            f"job {self.claim.job_id}: its bundle",
+            passes=_may_pass,
+            patience_s=self.settings.compile_room_s,
+            sleep=wait,
+        )
 
     def _fail(self, failure: claims.Failure) -> None:
         attempts = self.settings.compile_attempts
@@ -339,19 +347,37 @@ def failure_of(last: dict[str, Any], returncode: int, settings: Settings, *, in_
         cause, code, message, where, hint = (str(last.get(name, "")) for name in SAID_CHARACTERS)
         return claims.Failure(cause, code, message, where, hint, retry=code == DISK_FULL)
     if not in_time or returncode == -signal.SIGXCPU:
-        return claims.Failure("limits", "limits.compile-time", f"the compile took more than {settings.compile_s:.0f} s",
-                              where="compile", hint="use a smaller model, or raise POCKFARM_COMPILE_S")  # fmt: skip
+        return claims.Failure(
+            "limits",
+            "limits.compile-time",
+            f"the compile took more than {settings.compile_s:.0f} s",
+            where="compile",
+            hint="use a smaller model, or raise POCKFARM_COMPILE_S",
+        )
     if returncode == -signal.SIGXFSZ:
-        return claims.Failure("limits", "limits.compile-file",
-                              f"the compile wrote a file above {settings.compile_file_bytes:,} bytes", where="compile",
-                              hint="use a smaller model, or raise POCKFARM_COMPILE_FILE_BYTES")  # fmt: skip
+        return claims.Failure(
+            "limits",
+            "limits.compile-file",
+            f"the compile wrote a file above {settings.compile_file_bytes:,} bytes",
+            where="compile",
+            hint="use a smaller model, or raise POCKFARM_COMPILE_FILE_BYTES",
+        )
     if returncode in (-signal.SIGKILL, -signal.SIGTERM):
-        return claims.Failure("infra", "infra.compile-killed", "the compile process was killed from outside",
-                              where="compile", hint="perhaps the machine ran out of memory; send it again",
-                              retry=True)  # fmt: skip
-    return claims.Failure("compiler", "compiler.crash",
-                          f"the compile process ended unexpectedly ({_ending(returncode)})",
-                          where="compile", hint="a defect of ours: the worker's log has the details")  # fmt: skip
+        return claims.Failure(
+            "infra",
+            "infra.compile-killed",
+            "the compile process was killed from outside",
+            where="compile",
+            hint="perhaps the machine ran out of memory; send it again",
+            retry=True,
+        )
+    return claims.Failure(
+        "compiler",
+        "compiler.crash",
+        f"the compile process ended unexpectedly ({_ending(returncode)})",
+        where="compile",
+        hint="a defect of ours: the worker's log has the details",
+    )
 
 
 def _ending(returncode: int) -> str:
@@ -367,21 +393,40 @@ def _may_pass(error: Exception) -> bool:
 
 def _worker_failure(error: Exception, folder: Path) -> claims.Failure:
     if isinstance(error, MissingFile):
-        return claims.Failure("infra", "infra.model-missing", "the model's file is not in the storage any more",
-                              hint="send the model again")  # fmt: skip
+        return claims.Failure(
+            "infra",
+            "infra.model-missing",
+            "the model's file is not in the storage any more",
+            hint="send the model again",
+        )
     if isinstance(error, FileTooLarge):
-        return claims.Failure("limits", "limits.bundle", f"the bundle has {error}",
-                              hint="use a smaller model, or raise POCKFARM_BUNDLE_LIMIT_BYTES")  # fmt: skip
+        return claims.Failure(
+            "limits",
+            "limits.bundle",
+            f"the bundle has {error}",
+            hint="use a smaller model, or raise POCKFARM_BUNDLE_LIMIT_BYTES",
+        )
     if isinstance(error, (BadBundle, DigestMismatch)):
         return claims.Failure("compiler", "compiler.bad-bundle", str(error), hint="a defect of ours: please report it")
     if isinstance(error, StorageDown):
-        return claims.Failure("infra", "infra.storage", "the farm's storage did not answer the worker", where="worker",
-                              hint="GET /readyz says which part is down; send it again once it is up",
-                              retry=True)  # fmt: skip
+        return claims.Failure(
+            "infra",
+            "infra.storage",
+            "the farm's storage did not answer the worker",
+            where="worker",
+            hint="GET /readyz says which part is down; send it again once it is up",
+            retry=True,
+        )
     free_bytes = shutil.disk_usage(folder).free
     if is_disk_full(error):
-        return claims.Failure("infra", DISK_FULL, f"the worker's disk, or the farm's storage, is full ({free_bytes:,} "
-                              "bytes free where it works)", where="worker",
-                              hint="ask the farm's operator to make room, then send it again", retry=True)  # fmt: skip
-    return claims.Failure("infra", "infra.worker", f"the worker could not work: {error} ({free_bytes:,} bytes free)",
-                          retry=True)  # fmt: skip
+        return claims.Failure(
+            "infra",
+            DISK_FULL,
+            f"the worker's disk, or the farm's storage, is full ({free_bytes:,} bytes free where it works)",
+            where="worker",
+            hint="ask the farm's operator to make room, then send it again",
+            retry=True,
+        )
+    return claims.Failure(
+        "infra", "infra.worker", f"the worker could not work: {error} ({free_bytes:,} bytes free)", retry=True
+    )

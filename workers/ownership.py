@@ -150,8 +150,11 @@ class Beats:
         paths = [path for path in _folders(self.root) if path.name.startswith(mine)]
         self.seen = {path: self.seen.get(path) or (Beat(path), Watch()) for path in paths}
         pids = {path: int(path.name.removeprefix(mine).split(".")[0]) for path in paths}
-        return [pids[path] for path, (beat, watch) in self.seen.items()
-                if watch.is_hung(pids[path], STUCK_S, partial(_moves, beat)) and not _is_let_go(path)]  # fmt: skip
+        return [
+            pids[path]
+            for path, (beat, watch) in self.seen.items()
+            if watch.is_hung(pids[path], STUCK_S, partial(_moves, beat)) and not _is_let_go(path)
+        ]
 
 
 def _moves(beat: Beat) -> bool:

@@ -67,9 +67,13 @@ def build(asked: argparse.Namespace) -> int:
     if unknown:
         raise NotAsBuilt(f"no model is called {unknown[0]!r}; there are: {', '.join(MODELS)}")
     wanted = builder.Asked(
-        asked.target, asked.models or MEASURED, asked.batches or (1, 8), asked.plans or builder.PLANS,
-        asked.precisions or tuple(PRECISIONS), adds=asked.add,
-    )  # fmt: skip
+        asked.target,
+        asked.models or MEASURED,
+        asked.batches or (1, 8),
+        asked.plans or builder.PLANS,
+        asked.precisions or tuple(PRECISIONS),
+        adds=asked.add,
+    )
     carried = builder.build(asked.folder, wanted)
     print(*builder.summary(carried), sep="\n")
     if carried.size_bytes > MOST_BYTES:

@@ -123,10 +123,13 @@ class Course:
         path.parent.mkdir(parents=True, exist_ok=True)
         table = np.array([[self.sizes[one], self.own_errors[one], self.moves[one]] for one in self.learned])
         np.savez_compressed(
-            path, losses=self.losses, learned=np.array(self.learned), table=table,
+            path,
+            losses=self.losses,
+            learned=np.array(self.learned),
+            table=table,
             gradients=np.array([self.gradients[one] for one in self.learned], np.float64),
             moved=np.array([self.moved[one] for one in self.learned], np.float64),
-        )  # fmt: skip
+        )
 
     @classmethod
     def load(cls, path: Path) -> Course:
@@ -135,10 +138,12 @@ class Course:
             learned = tuple(str(name) for name in held["learned"])
             sizes, own, moves = held["table"].T.tolist()
             return cls(
-                tuple(held["losses"].tolist()), learned,
-                dict(zip(learned, held["gradients"], strict=True)), dict(zip(learned, held["moved"], strict=True)),
+                tuple(held["losses"].tolist()),
+                learned,
+                dict(zip(learned, held["gradients"], strict=True)),
+                dict(zip(learned, held["moved"], strict=True)),
                 *(dict(zip(learned, column, strict=True)) for column in (sizes, own, moves)),
-            )  # fmt: skip
+            )
 
 
 @dataclass(frozen=True)

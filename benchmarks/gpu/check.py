@@ -136,9 +136,11 @@ def found_in(tensors: Arrays, weights: Arrays, course: Course, losses: tuple[flo
         frozen = [name for name in weights if name not in set(course.learned)]
         changed = tuple(name for name in frozen if not same_bits(tensors[name], weights[name]))
         return Found(
-            losses, dict(zip(course.learned, gradients, strict=True)), dict(zip(course.learned, moved, strict=True)),
+            losses,
+            dict(zip(course.learned, gradients, strict=True)),
+            dict(zip(course.learned, moved, strict=True)),
             changed,
-        )  # fmt: skip
+        )
 
 
 def _momentum(name: str) -> str:

@@ -104,9 +104,15 @@ class Comparison:
 
 
 def compare(
-    group: Group, sides: Sequence[GpuSide], *, turns: int, seconds: float, logs: Path, gpu: Mapping[str, str],
+    group: Group,
+    sides: Sequence[GpuSide],
+    *,
+    turns: int,
+    seconds: float,
+    logs: Path,
+    gpu: Mapping[str, str],
     commit: str,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Start every side, hold its losses against the course's, and let those that agree take turns."""
     found = Comparison(group.model, group.batch, group.precision, gpu, commit)
     with ExitStack() as stack:

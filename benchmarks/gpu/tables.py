@@ -31,9 +31,19 @@ def page(comparisons: Sequence[Comparison], notes: Sequence[str] = ()) -> str:
 def goals(comparisons: Sequence[Comparison]) -> str:
     """A row for each comparison, and whether each goal is met."""
     head = (
-        "", "ours ms", "fastest other", "ms", "other / ours", f"≥ {FASTER:g}x", "full / sparse",
-        f"≥ {SPARSE_FASTER:g}x", "ours MB", "least other MB", "ours / other", f"≤ {MEMORY:g}",
-    )  # fmt: skip
+        "",
+        "ours ms",
+        "fastest other",
+        "ms",
+        "other / ours",
+        f"≥ {FASTER:g}x",
+        "full / sparse",
+        f"≥ {SPARSE_FASTER:g}x",
+        "ours MB",
+        "least other MB",
+        "ours / other",
+        f"≤ {MEMORY:g}",
+    )
     return table(head, [_goal_row(one) for one in comparisons])
 
 

@@ -232,9 +232,17 @@ def _recurrence(node: Node, shapes: Shapes) -> Iterator[Fact]:
 
 
 _ALIKE: Sequence[str] = (
-    "softmax", "safe_softmax", "log_softmax", "normalize", "rms_normalize", "layer_norm", "batch_norm",
-    "held", "statistic", "broadcast_to",
-)  # fmt: skip
+    "softmax",
+    "safe_softmax",
+    "log_softmax",
+    "normalize",
+    "rms_normalize",
+    "layer_norm",
+    "batch_norm",
+    "held",
+    "statistic",
+    "broadcast_to",
+)
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys((record.name for record in ELEMENTWISE), _elementwise),
     **dict.fromkeys(_ALIKE, _elementwise),

@@ -80,8 +80,11 @@ def make_bundle(manifest: Mapping[str, Any], files: Mapping[str, Content]) -> Bu
     """
     for name, content in files.items():
         if size_of(content) > MAX_MEMBER_BYTES:
-            raise LimitExceeded(f"{size_of(content):,} bytes, a bundle's file holds {MAX_MEMBER_BYTES:,}", where=name,
-                                hint="use a smaller model")  # fmt: skip
+            raise LimitExceeded(
+                f"{size_of(content):,} bytes, a bundle's file holds {MAX_MEMBER_BYTES:,}",
+                where=name,
+                hint="use a smaller model",
+            )
     listed = {name: {"sha256": sha256_of(content), "bytes": size_of(content)} for name, content in files.items()}
     whole = {"schema": SCHEMA, **manifest, "files": listed}
     members = {**files, MANIFEST: to_json(whole)}

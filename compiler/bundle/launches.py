@@ -22,18 +22,19 @@ def launch_table(step: CompiledStep, target: Target) -> dict[str, Any]:
 
 def _launches(step: CompiledStep, program: Program) -> list[tuple[str, Launch]]:
     return [
-        (label_of(call), launch)
-        for call in program.calls
-        for launch in step.kernels[signature(call.spec)].launches
-    ]  # fmt: skip
+        (label_of(call), launch) for call in program.calls for launch in step.kernels[signature(call.spec)].launches
+    ]
 
 
 def _row(name: str, launch: Launch, target: GridTarget) -> dict[str, object]:
     """What only a driver knows of a launch is left out."""
     took = launch.resources
     row: dict[str, object] = {
-        "kernel": name, "groups": launch.groups, "items": launch.items, "shared_bytes": took.shared_bytes
-    }  # fmt: skip
+        "kernel": name,
+        "groups": launch.groups,
+        "items": launch.items,
+        "shared_bytes": took.shared_bytes,
+    }
     if took.registers is None:
         return row
     full = round(occupancy(launch, target.capability), 3)

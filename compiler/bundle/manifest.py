@@ -107,8 +107,10 @@ def _labels(step: CompiledStep, train: Program) -> object:
     """One tensor if there is one array and it is called as labels are, else a list by the arrays' names."""
     if step.training.plain_labels:
         return {**_tensor(step, train, step.training.labels), **_classes(step, step.training.labels)}
-    return [{**_tensor(step, train, value), "name": name, **_classes(step, value)}
-            for value, name in step.training.label_arrays.items()]  # fmt: skip
+    return [
+        {**_tensor(step, train, value), "name": name, **_classes(step, value)}
+        for value, name in step.training.label_arrays.items()
+    ]
 
 
 def _classes(step: CompiledStep, labels: Value) -> dict[str, object]:
@@ -140,8 +142,10 @@ def _losses(step: CompiledStep) -> dict[str, object]:
         """The data set's array, or the model's input."""
         return None if term.labels is None else arrays.get(term.labels) or name_of(term.labels)
 
-    listed = [{"kind": term.kind, "output": name_of(term.output), "weight": term.weight, "labels": labels_of(term)}
-              for term in terms]  # fmt: skip
+    listed = [
+        {"kind": term.kind, "output": name_of(term.output), "weight": term.weight, "labels": labels_of(term)}
+        for term in terms
+    ]
     return {"loss": "sum", "terms": listed}
 
 

@@ -97,8 +97,17 @@ def plan_table(step: Planned) -> dict[str, Any]:
     }
 
 
-_SUMMED = ("elements", "all_elements", "weight_bytes", "gradient_bytes", "optimizer_bytes", "accumulator_bytes",
-           "kept_bytes", "forward_flops", "backward_flops")  # fmt: skip
+_SUMMED = (
+    "elements",
+    "all_elements",
+    "weight_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "accumulator_bytes",
+    "kept_bytes",
+    "forward_flops",
+    "backward_flops",
+)
 
 
 class _Rows:

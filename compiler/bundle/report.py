@@ -76,10 +76,15 @@ def _declined(trace: Trace) -> list[dict[str, object]]:
     for name, one in trace.declined():
         found.setdefault((name, one.code), []).append(one)
     return [
-        {"pass": name, "code": code, "count": len(same), "where": printable(same[0].where, MAX_CHARACTERS["where"]),
-         "needs": same[0].needs}
+        {
+            "pass": name,
+            "code": code,
+            "count": len(same),
+            "where": printable(same[0].where, MAX_CHARACTERS["where"]),
+            "needs": same[0].needs,
+        }
         for (name, code), same in sorted(found.items())
-    ]  # fmt: skip
+    ]
 
 
 def _passes(trace: Trace) -> list[dict[str, object]]:

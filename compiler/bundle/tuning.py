@@ -86,9 +86,13 @@ def build_tuning(
     tell("kernels", 0.05)
     variants = tuple(variant for trial in trials for variant in trial.variants)
     built = build_variants(
-        variants, target, threads=threads, cache_dir=cache_dir, jobs=jobs,
+        variants,
+        target,
+        threads=threads,
+        cache_dir=cache_dir,
+        jobs=jobs,
         progress=lambda done, total: tell("kernels", 0.05 + 0.85 * done / max(total, 1)),
-    )  # fmt: skip
+    )
     tell("link", 0.9)
     with tempfile.TemporaryDirectory(prefix="pockfarm-link-") as folder:
         binary = link_tuner(trials, built, target, threads=threads, work_dir=Path(folder))

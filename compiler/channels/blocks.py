@@ -59,11 +59,19 @@ def heads_of(units: Units, values: Sequence[Value], told: int | None, where: str
             odd |= {count} if told not in (None, count) else set()
             found.append((value, axis, count, inner, product))
     if odd:
-        raise PlanError(f"the model shows {min(odd)} heads here, not {told}", where=f"{where}.channels.heads",
-                        hint="heads that share a key and value count as one; leave `heads` out")  # fmt: skip
+        raise PlanError(
+            f"the model shows {min(odd)} heads here, not {told}",
+            where=f"{where}.channels.heads",
+            hint="heads that share a key and value count as one; leave `heads` out",
+        )
     if not found:
-        raise _none(coupling, values, "attention heads", where,
-                    "tell `heads` if there is an attention, or choose along: output and along: input")  # fmt: skip
+        raise _none(
+            coupling,
+            values,
+            "attention heads",
+            where,
+            "tell `heads` if there is an attention, or choose along: output and along: input",
+        )
     return found
 
 
@@ -81,13 +89,19 @@ def feed_forward_of(units: Units, values: Sequence[Value], where: str) -> list[R
         kept = [entry for entry in own if entry[1] in whole] or own
         if len(kept) > 1:
             raise PlanError(
-                f"{coupling.graph.name_of(value)!r} is in two feed-forward blocks", where=where,
+                f"{coupling.graph.name_of(value)!r} is in two feed-forward blocks",
+                where=where,
                 hint="give each block a rule of its own, with its first and second layer",
-            )  # fmt: skip
+            )
         found += [(value, axis, _extent(product), 1, product) for axis, product in kept]
     if not found:
-        raise _none(coupling, values, "hidden units of a feed-forward block", where,
-                    "name its first and second layer; or choose along: output and along: input")  # fmt: skip
+        raise _none(
+            coupling,
+            values,
+            "hidden units of a feed-forward block",
+            where,
+            "name its first and second layer; or choose along: output and along: input",
+        )
     return found
 
 

@@ -60,9 +60,15 @@ def build_kernels(
     wanted = {signature(spec): spec for spec in specs}
     variants = {name: Variant(spec, (choices or {}).get(name, DEFAULT)) for name, spec in wanted.items()}
     built = build_variants(
-        tuple(variants.values()), target, threads=threads, cache_dir=cache_dir, jobs=jobs, progress=progress,
-        begun=begun, meanwhile=meanwhile,
-    )  # fmt: skip
+        tuple(variants.values()),
+        target,
+        threads=threads,
+        cache_dir=cache_dir,
+        jobs=jobs,
+        progress=progress,
+        begun=begun,
+        meanwhile=meanwhile,
+    )
     return {name: built[variant] for name, variant in variants.items()}
 
 

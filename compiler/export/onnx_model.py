@@ -94,9 +94,11 @@ def _check(model: Any, name: str, elsewhere: Mapping[str, Array]) -> None:
 def _reference(array: Array, label: str, beside: DataBeside) -> Any:
     """An initializer whose elements lie in the data file."""
     tensor = onnx.TensorProto(
-        name=label, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape,
+        name=label,
+        data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
+        dims=array.shape,
         data_location=onnx.TensorProto.EXTERNAL,
-    )  # fmt: skip
+    )
     place = {"location": beside.location, "offset": beside.take(array), "length": array.nbytes}
     for key, value in place.items():
         tensor.external_data.add(key=key, value=str(value))

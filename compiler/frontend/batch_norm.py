@@ -264,8 +264,12 @@ def _buffer(call: Call, index: int) -> Value:
         if name in scope.held:
             continue
         if name != given:
-            scope.warn("model.untied", "stored once because their elements are equal; they are kept apart",
-                       where=f"running statistics {given!r}", hint="export each norm with its own")  # fmt: skip
+            scope.warn(
+                "model.untied",
+                "stored once because their elements are equal; they are kept apart",
+                where=f"running statistics {given!r}",
+                hint="export each norm with its own",
+            )
         made = scope.buffer_of[owner] = scope.buffer(name, known.array)
         return made
     return call.unsupported(

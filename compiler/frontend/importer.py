@@ -277,8 +277,12 @@ def _baked(scope: Scope) -> dict[str, Unlearnable]:
         if name in scope.recorded or name in scope.parameters
     }
     if found:
-        scope.warn("model.fixed_parameters", "cannot learn: a node needs their elements at compile time",
-                   where=few_of(sorted(found)), hint=f"{remedy}, or leave them frozen")  # fmt: skip
+        scope.warn(
+            "model.fixed_parameters",
+            "cannot learn: a node needs their elements at compile time",
+            where=few_of(sorted(found)),
+            hint=f"{remedy}, or leave them frozen",
+        )
     return found
 
 

@@ -13,10 +13,52 @@ MOST_NODES = 256
 own copy, so a chain in which each value is read twice would double with each link. Nor is one deeper than that, so
 what follows may recurse."""
 
-UNARY = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "floor", "sign",
-         "sin", "cos", "atan", "not", "to_f32", "to_i64", "to_i32", "to_bool", "is_nan")  # fmt: skip
-BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "lt", "le", "eq", "and", "or", "mod", "fmod",
-          "bit_and", "bit_or", "bit_xor", "shift_left", "philox", "philox0", "philox1")  # fmt: skip
+UNARY = (
+    "neg",
+    "abs",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "floor",
+    "sign",
+    "sin",
+    "cos",
+    "atan",
+    "not",
+    "to_f32",
+    "to_i64",
+    "to_i32",
+    "to_bool",
+    "is_nan",
+)
+BINARY = (
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "max",
+    "min",
+    "pow",
+    "lt",
+    "le",
+    "eq",
+    "and",
+    "or",
+    "mod",
+    "fmod",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "shift_left",
+    "philox",
+    "philox0",
+    "philox1",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +141,25 @@ def mul(x: Expr, y: Expr) -> Expr:
 
 
 WORK = {
-    "exp": 10, "log": 12, "tanh": 15, "sigmoid": 12, "erf": 20, "sin": 15, "cos": 15, "atan": 20, "pow": 25,
-    "div": 4, "mod": 15, "fmod": 12, "sqrt": 4, "rsqrt": 5, "reciprocal": 4,
-    "philox": 120, "philox0": 120, "philox1": 120,
-}  # fmt: skip
+    "exp": 10,
+    "log": 12,
+    "tanh": 15,
+    "sigmoid": 12,
+    "erf": 20,
+    "sin": 15,
+    "cos": 15,
+    "atan": 20,
+    "pow": 25,
+    "div": 4,
+    "mod": 15,
+    "fmod": 12,
+    "sqrt": 4,
+    "rsqrt": 5,
+    "reciprocal": 4,
+    "philox": 120,
+    "philox0": 120,
+    "philox1": 120,
+}
 
 
 def parts_of(expr: Expr) -> tuple[Expr, ...]:

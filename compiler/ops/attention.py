@@ -204,9 +204,19 @@ def _spec(kind: str, operands: Types, mask: Types, attrs: Attrs) -> AttentionSpe
         shape = (batch, heads, queries, keys)
     return AttentionSpec(
         "backward" if kind == "backward" else "forward",
-        s.batch, s.heads, s.groups, s.queries, s.keys, s.width, s.value_width,
-        number(attrs, "scale"), flag(attrs, "causal"), shape, (d_q, d_k, d_v), dtype=operands[0].dtype,
-    )  # fmt: skip
+        s.batch,
+        s.heads,
+        s.groups,
+        s.queries,
+        s.keys,
+        s.width,
+        s.value_width,
+        number(attrs, "scale"),
+        flag(attrs, "causal"),
+        shape,
+        (d_q, d_k, d_v),
+        dtype=operands[0].dtype,
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- ONNX

@@ -69,10 +69,19 @@ def _spec(
     return ConvSpec(
         kind="forward" if kind == "forward" else "input_grad" if kind == "input_grad" else "weight_grad",
         dtype=images.dtype,
-        n=x[0], h=x[1], w=x[2], c=x[3], k=y[3], oh=y[1], ow=y[2],
-        kernel=(w[0], w[1]), strides=(strides[0], strides[1]),
-        pads=(pads[0], pads[1], pads[2], pads[3]), dilations=(dilations[0], dilations[1]), groups=groups,
-    )  # fmt: skip
+        n=x[0],
+        h=x[1],
+        w=x[2],
+        c=x[3],
+        k=y[3],
+        oh=y[1],
+        ow=y[2],
+        kernel=(w[0], w[1]),
+        strides=(strides[0], strides[1]),
+        pads=(pads[0], pads[1], pads[2], pads[3]),
+        dilations=(dilations[0], dilations[1]),
+        groups=groups,
+    )
 
 
 def _pointwise(kind: str, pixels: int, c: int, k: int, dtype: DType) -> MatmulSpec:

@@ -110,8 +110,9 @@ class _Row:
         return Select(Binary("lt", Ref(1), Const(0)), Const(0.0), result)
 
     def spec(self, output: Access, result: Expr) -> RowSpec:
-        return RowSpec(self.rows, self.width, tuple(self.reads), tuple(self.stages), (output,),
-                       (self.unless_ignored(result),))  # fmt: skip
+        return RowSpec(
+            self.rows, self.width, tuple(self.reads), tuple(self.stages), (output,), (self.unless_ignored(result),)
+        )
 
 
 def _cross_entropy_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:

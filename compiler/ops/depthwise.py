@@ -53,10 +53,17 @@ def _depthwise_spec(
     return DepthwiseSpec(
         kind="forward" if kind == "forward" else "input_grad" if kind == "input_grad" else "weight_grad",
         dtype=images.dtype,
-        n=x[0], h=x[1], w=x[2], c=x[3], oh=y[1], ow=y[2],
-        kernel=(w[0], w[1]), strides=(strides[0], strides[1]),
-        pads=(pads[0], pads[1], pads[2], pads[3]), dilations=(dilations[0], dilations[1]),
-    )  # fmt: skip
+        n=x[0],
+        h=x[1],
+        w=x[2],
+        c=x[3],
+        oh=y[1],
+        ow=y[2],
+        kernel=(w[0], w[1]),
+        strides=(strides[0], strides[1]),
+        pads=(pads[0], pads[1], pads[2], pads[3]),
+        dilations=(dilations[0], dilations[1]),
+    )
 
 
 def _depthwise_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:

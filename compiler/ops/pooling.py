@@ -44,10 +44,19 @@ def pool_spec(kind: Kind, images: TensorType, results: TensorType, attrs: Attrs)
     x, y = images.shape, results.shape
     kernel, strides, pads = (ints(attrs, name) for name in WINDOW)
     return PoolSpec(
-        kind=kind, dtype=images.dtype, n=x[0], h=x[1], w=x[2], c=x[3], oh=y[1], ow=y[2],
-        kernel=(kernel[0], kernel[1]), strides=(strides[0], strides[1]), pads=(pads[0], pads[1], pads[2], pads[3]),
+        kind=kind,
+        dtype=images.dtype,
+        n=x[0],
+        h=x[1],
+        w=x[2],
+        c=x[3],
+        oh=y[1],
+        ow=y[2],
+        kernel=(kernel[0], kernel[1]),
+        strides=(strides[0], strides[1]),
+        pads=(pads[0], pads[1], pads[2], pads[3]),
         count_pads=flag(attrs, "count_pads") if "count_pads" in attrs else False,
-    )  # fmt: skip
+    )
 
 
 def taps_of(padded: Array, y: tuple[int, ...], attrs: Attrs) -> list[tuple[slice, slice]]:

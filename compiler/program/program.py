@@ -266,5 +266,17 @@ class BinaryImage:
     """Of inputs, labels and outputs whose samples do not lie along the first axis: where they do; None: nowhere."""
 
 
-__all__ = ["BinaryImage", "KernelCall", "MemoryPlan", "Optimizer", "Parameter", "Phase", "Placement", "Program",
-           "ProgramName", "Region", "Schedule", "StateTensor"]  # fmt: skip
+__all__ = [
+    "BinaryImage",
+    "KernelCall",
+    "MemoryPlan",
+    "Optimizer",
+    "Parameter",
+    "Phase",
+    "Placement",
+    "Program",
+    "ProgramName",
+    "Region",
+    "Schedule",
+    "StateTensor",
+]

@@ -23,11 +23,18 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
         _in_whole_numbers(forward, names, value)
         if _in_bytes(forward, value)
         else StateTensor(
-            value, own.name, forward.types[value], "parameter", own.file_shape, own.view_shape, own.perm,
-            value in training.updates, orders=_orders_of(own),
+            value,
+            own.name,
+            forward.types[value],
+            "parameter",
+            own.file_shape,
+            own.view_shape,
+            own.perm,
+            value in training.updates,
+            orders=_orders_of(own),
         )
         for value, own in forward.parameters.items()
-    ]  # fmt: skip
+    ]
     arrays = {value: array for graph in (forward, *training.graphs) for value, array in graph.arrays.items()}
     types = {value: tensor for graph in (forward, *training.graphs) for value, tensor in graph.types.items()}
     read = {program.root(value) for program in programs for call in program.calls for value in call.inputs}

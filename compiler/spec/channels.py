@@ -22,13 +22,15 @@ class Channels:
     ratio: float | None = member(Optional(_SHARE), "the share that learns, at least one", default=None)
     indices: tuple[int, ...] = member(_INDICES, "the ones that learn, by number from 0", default=())
     select: Selection = member(
-        OneOf(get_args(Selection)), "of a share: the first, or those of the largest L2 norm; explicit with indices",
+        OneOf(get_args(Selection)),
+        "of a share: the first, or those of the largest L2 norm; explicit with indices",
         default="first",
-    )  # fmt: skip
+    )
     along: Along = member(
-        OneOf(get_args(Along)), "input or output channels, attention heads, or hidden units of a feed-forward block",
+        OneOf(get_args(Along)),
+        "input or output channels, attention heads, or hidden units of a feed-forward block",
         default="input",
-    )  # fmt: skip
+    )
     heads: int | None = member(
         Optional(Integer(1, 65536)), "how many heads there are, where the model does not show it", default=None
     )

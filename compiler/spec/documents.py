@@ -40,16 +40,20 @@ class SparsePlan:
     name: str = member(Text(), "what people call it; empty: the preset's name", default="", always=True)
     preset: str = member(OneOf(EVERY_PRESET), "what learns before the rules", default="frozen", always=True)
     rules: tuple[UpdateRule, ...] = member(
-        ListOf(RuleForm(), "mappings"), "later rules override earlier ones", default=(), called="update",
+        ListOf(RuleForm(), "mappings"),
+        "later rules override earlier ones",
+        default=(),
+        called="update",
         always=True,
-    )  # fmt: skip
+    )
     frozen: tuple[str, ...] = member(
         Names(), "names or globs of what never learns, whatever the rules say; a model need not have them", default=()
     )
     create_biases: tuple[str, ...] = member(
-        Names(), "layers without a bias that get one, zeros: by path or its end, weights by name, or globs of either",
+        Names(),
+        "layers without a bias that get one, zeros: by path or its end, weights by name, or globs of either",
         default=(),
-    )  # fmt: skip
+    )
     lora: AdapterSpec | None = member(
         Optional(RecordOf(AdapterSpec)), "low-rank adapters, which learn beside frozen weights", default=None
     )
@@ -80,10 +84,13 @@ class SparsePlan:
         chooses = any(rule.ratio > 0 for rule in plan.rules) or plan.scheme is not None or plan.lora is not None
         if plan.preset == "frozen" and not chooses:
             raise PlanError(
-                "the plan trains nothing", where="plan.update", hint="create_biases makes them, and what learns stands "
-                "beside it: `preset: bias-only`, or a rule under `update`" if plan.create_biases else
-                "add a rule under `update`, or set `preset: full`"
-            )  # fmt: skip
+                "the plan trains nothing",
+                where="plan.update",
+                hint="create_biases makes them, and what learns stands "
+                "beside it: `preset: bias-only`, or a rule under `update`"
+                if plan.create_biases
+                else "add a rule under `update`, or set `preset: full`",
+            )
         return plan
 
     def canonical_json(self) -> str:
@@ -124,13 +131,16 @@ class TrainingSpec:
         always=True,
     )
     batch_norm: BatchNormMode = member(
-        OneOf(get_args(BatchNormMode)), "fold into the layer before; frozen statistics; train as in model.train()",
-        default="fold", always=True,
-    )  # fmt: skip
+        OneOf(get_args(BatchNormMode)),
+        "fold into the layer before; frozen statistics; train as in model.train()",
+        default="fold",
+        always=True,
+    )
     dropout: Literal["ignore", "train"] = member(
-        OneOf(("ignore", "train")), "ignore: nothing is dropped; train: as the model says, in training steps",
+        OneOf(("ignore", "train")),
+        "ignore: nothing is dropped; train: as the model says, in training steps",
         default="ignore",
-    )  # fmt: skip
+    )
     tied: tuple[tuple[str, ...], ...] = member(
         Groups(), "groups of initializers that are one parameter each, where the file does not tell", default=()
     )
@@ -144,9 +154,11 @@ class TrainingSpec:
         default="frozen",
     )
     convolutions: Literal["fast", "direct"] = member(
-        OneOf(("fast", "direct")), "direct: no Winograd, whose rounding error is up to three times as large",
-        default="fast", always=True,
-    )  # fmt: skip
+        OneOf(("fast", "direct")),
+        "direct: no Winograd, whose rounding error is up to three times as large",
+        default="fast",
+        always=True,
+    )
     precision: PrecisionSpec = member(
         RecordOf(PrecisionSpec), "in which types the step holds its numbers", default=PrecisionSpec()
     )
@@ -156,8 +168,9 @@ class TrainingSpec:
     memory_limit_bytes: int | None = member(
         Optional(Integer(1, 1 << 50)),
         "null: the target's memory refuses what is larger, and nothing is slowed down to need less",
-        default=None, always=True,
-    )  # fmt: skip
+        default=None,
+        always=True,
+    )
     library: bool = member(
         Flag(),
         "the bundle also holds the step as a shared library for apps, with its header and an example",

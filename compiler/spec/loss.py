@@ -57,21 +57,29 @@ class LossTerm:
         Text(), "name of the model output that it reads; empty: the only (or first)", default="", always=True
     )
     class_axis: int | None = member(
-        Optional(Integer(-8, 7)), "the output's axis that holds the classes, from its end if negative; null: the last",
-        default=None, kinds=("cross_entropy", "bce_with_logits"),
-    )  # fmt: skip
+        Optional(Integer(-8, 7)),
+        "the output's axis that holds the classes, from its end if negative; null: the last",
+        default=None,
+        kinds=("cross_entropy", "bce_with_logits"),
+    )
     on: Literal["logits", "probabilities"] | None = member(
-        Optional(OneOf(("logits", "probabilities"))), "what the output holds; null: as the graph tells", default=None,
+        Optional(OneOf(("logits", "probabilities"))),
+        "what the output holds; null: as the graph tells",
+        default=None,
         kinds=(*CLASSIFYING, "bce_with_logits"),
-    )  # fmt: skip
+    )
     batch_axis: int | None = member(
-        Optional(Integer(0, 7)), "the output's axis that holds the samples; null: as the inputs and the graph tell",
-        default=None, kinds=MEASURED,
-    )  # fmt: skip
+        Optional(Integer(0, 7)),
+        "the output's axis that holds the samples; null: as the inputs and the graph tell",
+        default=None,
+        kinds=MEASURED,
+    )
     labels: str = member(
-        Text(), "the data set's array that it is measured against; next_token: or one of the model's inputs",
-        default=LABELS, kinds=MEASURED,
-    )  # fmt: skip
+        Text(),
+        "the data set's array that it is measured against; next_token: or one of the model's inputs",
+        default=LABELS,
+        kinds=MEASURED,
+    )
     weight: float = member(Number(0.0, 1e12), "what it is multiplied by in a sum", default=1.0)
     reduction: Literal["mean", "sum"] = member(
         OneOf(("mean", "sum")), "mean or sum of what is measured", default="mean", kinds=MEASURED
@@ -83,13 +91,17 @@ class LossTerm:
         Number(0.0, 1.0), "share of each label that is spread over all classes", default=0.0, kinds=CLASSIFYING
     )
     class_weights: tuple[float, ...] = member(
-        ListOf(Number(0.0, 1e12), "weights of classes"), "what each class counts; [] for all alike", default=(),
+        ListOf(Number(0.0, 1e12), "weights of classes"),
+        "what each class counts; [] for all alike",
+        default=(),
         kinds=(*CLASSIFYING, "bce_with_logits"),
-    )  # fmt: skip
+    )
     pos_weight: tuple[float, ...] = member(
-        Numbers(0.0, 1e12, "weights of classes"), "what a label of 1 counts: one number, or one for each class",
-        default=(), kinds=("bce_with_logits",),
-    )  # fmt: skip
+        Numbers(0.0, 1e12, "weights of classes"),
+        "what a label of 1 counts: one number, or one for each class",
+        default=(),
+        kinds=("bce_with_logits",),
+    )
     delta: float = member(Number(1e-12, math.inf), "where the parabola turns into lines", default=1.0, kinds=("huber",))
     beta: float = member(
         Number(0.0, math.inf), "where the parabola turns into lines; 0 for none", default=1.0, kinds=("smooth_l1",)

@@ -22,49 +22,76 @@ class OptimizerSpec:
 
     kind: OptimizerKind = member(OneOf(get_args(OptimizerKind)), "the rule of the update", default="sgd", always=True)
     learning_rate: float = member(
-        Number(0.0, math.inf), "what a run takes unless it is told another", default=0.01, always=True,
+        Number(0.0, math.inf),
+        "what a run takes unless it is told another",
+        default=0.01,
+        always=True,
         defaults={"adamw": 1e-3, "adam": 1e-3, "lion": 1e-4},
-    )  # fmt: skip
+    )
     momentum: float = member(
         Number(0.0, 1.0), "share of the last update that goes on", default=0.0, always=True, kinds=("sgd",)
     )
     nesterov: bool = member(Flag(), "the gradient is taken as if the momentum had moved", default=False, kinds=("sgd",))
     weight_decay: float = member(
-        Number(0.0, math.inf), "SGD, Adam: L2 penalty; the others: decoupled, times the learning rate", default=0.0,
-        always=True, defaults={"adamw": 0.01},
-    )  # fmt: skip
+        Number(0.0, math.inf),
+        "SGD, Adam: L2 penalty; the others: decoupled, times the learning rate",
+        default=0.0,
+        always=True,
+        defaults={"adamw": 0.01},
+    )
     beta1: float = member(
-        Number(0.0, 0.999999), "decay of the first moment; Lion: share of the momentum in the direction", default=0.9,
-        always=True, kinds=_MOMENTS,
-    )  # fmt: skip
+        Number(0.0, 0.999999),
+        "decay of the first moment; Lion: share of the momentum in the direction",
+        default=0.9,
+        always=True,
+        kinds=_MOMENTS,
+    )
     beta2: float = member(
-        Number(0.0, 0.9999999), "decay of the second moment; Lion: of the momentum", default=0.999, always=True,
-        kinds=_MOMENTS, defaults={"lion": 0.99},
-    )  # fmt: skip
+        Number(0.0, 0.9999999),
+        "decay of the second moment; Lion: of the momentum",
+        default=0.999,
+        always=True,
+        kinds=_MOMENTS,
+        defaults={"lion": 0.99},
+    )
     eps: float = member(
         Number(1e-30, 1.0), "added to the root of the second moment", default=1e-8, always=True, kinds=("adamw", "adam")
     )
     beta2_decay: float = member(
-        Number(-10.0, 0.0), "step t takes t ** beta2_decay of the new second moment", default=-0.8, always=True,
+        Number(-10.0, 0.0),
+        "step t takes t ** beta2_decay of the new second moment",
+        default=-0.8,
+        always=True,
         kinds=("adafactor",),
-    )  # fmt: skip
+    )
     eps1: float = member(
-        Number(1e-15, 1.0), "least root of the second moment; torch: None", default=FLOAT32_EPSILON, always=True,
+        Number(1e-15, 1.0),
+        "least root of the second moment; torch: None",
+        default=FLOAT32_EPSILON,
+        always=True,
         kinds=("adafactor",),
-    )  # fmt: skip
+    )
     eps2: float = member(
-        Number(0.0, math.inf), "least size of a parameter that steps are measured by", default=1e-3, always=True,
+        Number(0.0, math.inf),
+        "least size of a parameter that steps are measured by",
+        default=1e-3,
+        always=True,
         kinds=("adafactor",),
-    )  # fmt: skip
+    )
     clip_threshold: float = member(
-        Number(1.0, math.inf), "root mean square above which an update is scaled down", default=1.0, always=True,
+        Number(1.0, math.inf),
+        "root mean square above which an update is scaled down",
+        default=1.0,
+        always=True,
         kinds=("adafactor",),
-    )  # fmt: skip
+    )
     groups: tuple[ParameterGroup, ...] = member(
-        ListOf(RecordOf(ParameterGroup), "groups", MAX_GROUPS), "settings of some parameters; later ones override",
+        ListOf(RecordOf(ParameterGroup), "groups", MAX_GROUPS),
+        "settings of some parameters; later ones override",
         default=(),
-    )  # fmt: skip
+    )
     clip_norm: float | None = member(
-        Optional(Number(1e-30, math.inf)), "most that the norm of all gradients together may be; null: anything",
+        Optional(Number(1e-30, math.inf)),
+        "most that the norm of all gradients together may be; null: anything",
         default=None,
-    )  # fmt: skip
+    )

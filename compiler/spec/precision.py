@@ -26,16 +26,18 @@ class PrecisionSpec:
     compute: Compute = member(
         OneOf(get_args(Compute)),
         "of activations and their gradients between kernels; sums, losses and statistics are f32 all the same",
-        default="f32", always=True,
-    )  # fmt: skip
+        default="f32",
+        always=True,
+    )
     state: State = member(
         OneOf(get_args(State)), "of parameters, their gradients and optimizer state", default="f32", always=True
     )
     loss_scale: float | None = member(
         Optional(Number(2.0**-24, 2.0**24)),
         "what the loss's gradient is multiplied by on its way through f16, and gradients of parameters divided by; "
-        "null: by what is measured", default=None,
-    )  # fmt: skip
+        "null: by what is measured",
+        default=None,
+    )
     frozen: Frozen = member(
         OneOf(get_args(Frozen)),
         "of weights that nothing changes: int8, with an f32 scale for each output channel, is a quarter of their "

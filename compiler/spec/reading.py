@@ -50,8 +50,11 @@ def read_mapping(
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise error(f"expected a mapping of names, got {type(value).__name__}", where=what,
-                    hint="see the guide on plans and specs")  # fmt: skip
+        raise error(
+            f"expected a mapping of names, got {type(value).__name__}",
+            where=what,
+            hint="see the guide on plans and specs",
+        )
     return value
 
 
@@ -101,8 +104,9 @@ def _check_values(root: object) -> None:
     while level:
         nodes += sum(len(value) for value in level if isinstance(value, (Mapping, list)))
         if depth > MAX_DEPTH or nodes > MAX_NODES:
-            raise _Refused(f"nested more than {MAX_DEPTH} levels deep" if depth > MAX_DEPTH else
-                           f"more than {MAX_NODES:,} values")  # fmt: skip
+            raise _Refused(
+                f"nested more than {MAX_DEPTH} levels deep" if depth > MAX_DEPTH else f"more than {MAX_NODES:,} values"
+            )
         for value in level:
             _check_scalar(value)
         level = [child for value in level for child in _children(value)]
@@ -145,8 +149,10 @@ class PlainLoader(SafeLoader):
     def construct_short_number(self, node: Any) -> int | float:
         """A number in any of YAML's notations; long ones take quadratic time to read."""
         if len(node.value) > MAX_NUMBER_CHARACTERS:
-            raise _Refused(f"a number of {len(node.value):,} characters, the limit is {MAX_NUMBER_CHARACTERS}",
-                           node.start_mark.line + 1)  # fmt: skip
+            raise _Refused(
+                f"a number of {len(node.value):,} characters, the limit is {MAX_NUMBER_CHARACTERS}",
+                node.start_mark.line + 1,
+            )
         if node.tag == f"{_YAML}int":
             return int(self.construct_yaml_int(node))
         value = float(self.construct_yaml_float(node))

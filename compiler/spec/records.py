@@ -61,8 +61,14 @@ def member(
     defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """A field of a record; see `Member`. A new one is not `always`: documents without it keep their digest."""
-    known = {"form": form, "words": words, "called": called, "always": always, "kinds": kinds,
-             "defaults": dict(defaults or {})}  # fmt: skip
+    known = {
+        "form": form,
+        "words": words,
+        "called": called,
+        "always": always,
+        "kinds": kinds,
+        "defaults": dict(defaults or {}),
+    }
     return field(default=default, metadata={"member": known})
 
 

@@ -62,13 +62,15 @@ class UpdateRule:
 
     parameters: tuple[str, ...] = member(Names(), "names or globs (*, ?, [...]) of parameters", default=())
     modules: tuple[str, ...] = member(
-        Names(), "paths of modules, or globs of them: all parameters below (`encoder.layer.11`, `layers.[45]`)",
+        Names(),
+        "paths of modules, or globs of them: all parameters below (`encoder.layer.11`, `layers.[45]`)",
         default=(),
-    )  # fmt: skip
+    )
     layers: tuple[tuple[int, int], ...] = member(
-        LayerNumbers(), "layers by number: from 0 in forward order, from the end if negative; `4-7` is a span",
+        LayerNumbers(),
+        "layers by number: from 0 in forward order, from the end if negative; `4-7` is a span",
         default=(),
-    )  # fmt: skip
+    )
     last_biases: int | None = member(
         Integer(1, MAX_LAYERS), "the biases of so many last layers in forward order", default=None
     )
@@ -79,9 +81,10 @@ class UpdateRule:
         Number(0.0, 1.0), "share of the input channels that learns, the first ones; 0 freezes", default=1.0, always=True
     )
     channels: Channels | None = member(
-        Optional(ChannelsForm()), "which channels learn, where not the first input channels; instead of ratio",
+        Optional(ChannelsForm()),
+        "which channels learn, where not the first input channels; instead of ratio",
         default=None,
-    )  # fmt: skip
+    )
 
 
 SELECTORS = ("parameters", "modules", "layers", "last_biases")

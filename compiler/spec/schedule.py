@@ -23,6 +23,9 @@ class ScheduleSpec:
     )
     warmup_steps: int = member(Integer(0, 1_000_000_000), "steps in which it rises from 0", default=0, always=True)
     final_ratio: float = member(
-        Number(0.0, 1.0), "share of the learning rate that is left at the run's end", default=0.0, always=True,
+        Number(0.0, 1.0),
+        "share of the learning rate that is left at the run's end",
+        default=0.0,
+        always=True,
         kinds=("cosine", "linear"),
-    )  # fmt: skip
+    )

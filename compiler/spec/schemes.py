@@ -35,8 +35,9 @@ class Scheme:
     )
     ratios: tuple[float, ...] = member(
         ListOf(Number(0.0, 1.0), "ratios", MAX_BLOCKS),
-        "share of the input channels in each of the `weight_blocks`, in forward order; none: all", default=(),
-    )  # fmt: skip
+        "share of the input channels in each of the `weight_blocks`, in forward order; none: all",
+        default=(),
+    )
     head: bool = member(Flag(), "whether the last layer learns, whole", default=True)
 
 

@@ -95,11 +95,16 @@ class _Splitter:
         if not is_last:
             self.types[output] = _with_channels(self.program.types[call.outputs[0]], size)
         yield replace(
-            call, spec=strip.spec, inputs=tuple(names), outputs=(output,), flops=call.flops // split.strips,
+            call,
+            spec=strip.spec,
+            inputs=tuple(names),
+            outputs=(output,),
+            flops=call.flops // split.strips,
             bytes_read=call.bytes_read // split.strips,
             bytes_written=call.bytes_written // (1 if is_last else split.strips),
-            strips=split.strips, strip=number,
-        )  # fmt: skip
+            strips=split.strips,
+            strip=number,
+        )
 
     def _hidden(self, name: Value, number: int, strips: int) -> Value:
         """The strip of a hidden value, or of a view of it."""
@@ -135,10 +140,18 @@ class _Splitter:
             return
         read = Access(whole, (axis(0), axis(1, offset=start)))
         yield KernelCall(
-            spec=MapSpec(kept.shape, (read,), (identity(kept),), (Ref(0),)), inputs=(name,), outputs=(own,),
-            layer=call.layer, phase=call.phase, flops=0, bytes_read=kept.size_bytes, bytes_written=kept.size_bytes,
-            again=call.again, strips=split.strips, strip=number,
-        )  # fmt: skip
+            spec=MapSpec(kept.shape, (read,), (identity(kept),), (Ref(0),)),
+            inputs=(name,),
+            outputs=(own,),
+            layer=call.layer,
+            phase=call.phase,
+            flops=0,
+            bytes_read=kept.size_bytes,
+            bytes_written=kept.size_bytes,
+            again=call.again,
+            strips=split.strips,
+            strip=number,
+        )
 
 
 def strip_of(

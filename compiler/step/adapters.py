@@ -94,10 +94,18 @@ def _beside(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _Beside
     name_a, name_b = (f"{end}{letter}{'' if layer.form == 'embedding' else '.weight'}" for letter in "AB")
     is_dora = spec.kind == "dora"
     origin = Adapter(
-        weight=layer.parameter.name, module=layer.module, form=layer.form, rank=spec.rank, alpha=spec.alpha,
-        rslora=spec.rslora, out_axis=layer.out_axis, a=name_a, b=name_b,
-        magnitude=f"{layer.module}.lora_magnitude_vector.weight" if is_dora else "", export=spec.export,
-    )  # fmt: skip
+        weight=layer.parameter.name,
+        module=layer.module,
+        form=layer.form,
+        rank=spec.rank,
+        alpha=spec.alpha,
+        rslora=spec.rslora,
+        out_axis=layer.out_axis,
+        a=name_a,
+        b=name_b,
+        magnitude=f"{layer.module}.lora_magnitude_vector.weight" if is_dora else "",
+        export=spec.export,
+    )
     shape_a, shape_b = _shapes(layer, spec.rank)
     if layer.form == "embedding":
         first_a, first_b = np.zeros(shape_a, np.float32), normal(spec.seed, name_b, shape_b)
@@ -157,8 +165,11 @@ def _refuse_taken(graph: Graph, own: Mapping[Value, Parameter]) -> None:
     taken = {*graph.names.values(), *(known.name for known in graph.parameters.values())}
     for known in own.values():
         if known.name in taken:
-            raise PlanError(f"the model has a {known.name!r} of its own", where="plan.lora", hint=
-                            "merge its adapters before the export, or let them learn by a rule")  # fmt: skip
+            raise PlanError(
+                f"the model has a {known.name!r} of its own",
+                where="plan.lora",
+                hint="merge its adapters before the export, or let them learn by a rule",
+            )
 
 
 def _emit(b: GraphBuilder, node: Node, adapter: _Beside) -> None:

@@ -37,9 +37,11 @@ def _warnings(graph: Graph, made: Arrangement) -> list[CompileWarning]:
     hint = "choose the same channels in every layer that reads them, or take the first ones; training is the same"
     return [
         CompileWarning(
-            "plan.channels_copied", "plan.update",
+            "plan.channels_copied",
+            "plan.update",
             f"the channels chosen of {few_of(names)} cannot lie side by side, so every step copies the whole "
-            f"parameter: {reason}", hint,
+            f"parameter: {reason}",
+            hint,
         )
         for reason, names in reasons.items()
-    ]  # fmt: skip
+    ]

@@ -20,8 +20,9 @@ def class_axis(
     shape, name = graph.types[logits].shape, graph.name_of(logits)
     if len(shape) < 2 or (spec.kind == "next_token" and len(shape) != 3):
         wanted = "rank 3, [batch, positions, classes]" if spec.kind == "next_token" else "rank 2 or more"
-        raise SpecError(f"{spec.kind} needs logits of {wanted}, {name} is {graph.types[logits]}",
-                        where=f"{where}.output")  # fmt: skip
+        raise SpecError(
+            f"{spec.kind} needs logits of {wanted}, {name} is {graph.types[logits]}", where=f"{where}.output"
+        )
     axis = _counted_from_first(spec.class_axis, len(shape), name, f"{where}.class_axis", samples)
     if shape[axis] == 1:
         raise SpecError(

@@ -61,8 +61,11 @@ def hold_frozen(graph: Graph, learning: UpdatePlan, precision: PrecisionSpec) ->
     """
     kind = precision.frozen
     if precision.frozen_products != "f32" and kind != "int8":
-        raise SpecError(f"weights held in {kind} are not multiplied in int8", where="spec.precision.frozen_products",
-                        hint="say frozen: int8, or leave it out")  # fmt: skip
+        raise SpecError(
+            f"weights held in {kind} are not multiplied in int8",
+            where="spec.precision.frozen_products",
+            hint="say frozen: int8, or leave it out",
+        )
     if kind == "f32":
         return graph, FrozenWeights()
     readers = graph.consumers()

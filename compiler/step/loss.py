@@ -45,8 +45,7 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     )
     data = graph.data_inputs()
     hyper = tuple(value for value in graph.inputs if value not in data)
-    step = TrainingGraph(whole, loss, logits, terms, arrays, data, hyper=hyper,
-                         batch_axes={**graph.batch_axes, **axes})  # fmt: skip
+    step = TrainingGraph(whole, loss, logits, terms, arrays, data, hyper=hyper, batch_axes={**graph.batch_axes, **axes})
     return step.with_graph(replace(whole, outputs=step.results))
 
 
@@ -68,8 +67,11 @@ class _Writer:
         tensor = self.graph.types[output]
         self.warnings += _assumed_output(self.graph, spec, where)
         if tensor.dtype != "f32":
-            raise SpecError(f"no loss reads {self.graph.name_of(output)}, which is {tensor}", where=f"{where}.output",
-                            hint="name an output of type f32")  # fmt: skip
+            raise SpecError(
+                f"no loss reads {self.graph.name_of(output)}, which is {tensor}",
+                where=f"{where}.output",
+                hint="name an output of type f32",
+            )
         if spec.has_labels:
             term = self._measured(spec, where, output)
         else:
@@ -107,11 +109,19 @@ class _Writer:
         if read != output:
             self.axes[read] = samples
         return Term(
-            spec.kind, read, labels, spec.weight, classes, samples,
+            spec.kind,
+            read,
+            labels,
+            spec.weight,
+            classes,
+            samples,
             delta=spec.beta if spec.kind == "smooth_l1" else spec.delta,
-            is_sum=spec.reduction == "sum", ignored=spec.ignore_index, smoothing=spec.label_smoothing,
-            class_weights=spec.class_weights, pos_weight=spec.pos_weight,
-        )  # fmt: skip
+            is_sum=spec.reduction == "sum",
+            ignored=spec.ignore_index,
+            smoothing=spec.label_smoothing,
+            class_weights=spec.class_weights,
+            pos_weight=spec.pos_weight,
+        )
 
     def _read_of(self, spec: LossTerm, where: str, output: Value) -> Value:
         """What a loss that does its own softmax or sigmoid reads of an output that is one already."""

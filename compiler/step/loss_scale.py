@@ -28,8 +28,11 @@ def loss_scale(step: TrainingGraph, precision: PrecisionSpec) -> float:
     """
     if precision.compute != "f16":
         if precision.loss_scale is not None:
-            raise SpecError("no loss is scaled where nothing is float16", where="spec.precision.loss_scale",
-                            hint="say compute: f16, or leave the scale out")  # fmt: skip
+            raise SpecError(
+                "no loss is scaled where nothing is float16",
+                where="spec.precision.loss_scale",
+                hint="say compute: f16, or leave the scale out",
+            )
         return 1.0
     if precision.loss_scale is not None:
         return precision.loss_scale

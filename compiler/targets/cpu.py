@@ -77,9 +77,16 @@ class CpuTarget:
     def code_key(self) -> tuple[object, ...]:
         """What the object of a kernel depends on."""
         return (
-            self.triple, self.cpu, self.features, self.vector_bits, self.vector_registers,
-            self.l1_bytes, self.l2_bytes, self.l3_bytes, self.cores,
-        )  # fmt: skip
+            self.triple,
+            self.cpu,
+            self.features,
+            self.vector_bits,
+            self.vector_registers,
+            self.l1_bytes,
+            self.l2_bytes,
+            self.l3_bytes,
+            self.cores,
+        )
 
     @property
     def architecture(self) -> str:

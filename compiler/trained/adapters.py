@@ -74,18 +74,28 @@ def kept_apart(
     if odd:
         raise ModelError(
             f"{few_of(odd)}: not the weight of a module of its own, for which peft has no place",
-            where="adapter", hint="take the merged weights",
-        )  # fmt: skip
+            where="adapter",
+            hint="take the merged weights",
+        )
     modules = _modules(changed, [one.module for one in adapters])
     kept = {name: tensors[name] for one in adapters for name in one.names}
     kept |= {name: tensors[name] for name in names if _module(name) in modules}
     config = {
-        "peft_type": "LORA", "task_type": None, "base_model_name_or_path": None, "inference_mode": True,
-        "r": first.rank, "lora_alpha": _plain(first.alpha), "lora_dropout": 0.0, "bias": "none",
-        "use_rslora": first.rslora, "use_dora": bool(first.magnitude), "init_lora_weights": True,
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "r": first.rank,
+        "lora_alpha": _plain(first.alpha),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "use_rslora": first.rslora,
+        "use_dora": bool(first.magnitude),
+        "init_lora_weights": True,
         "fan_in_fan_out": any(one.form == "linear" and one.out_axis == 1 for one in adapters),
-        "target_modules": _targets([one.module for one in adapters], names), "modules_to_save": list(modules) or None,
-    }  # fmt: skip
+        "target_modules": _targets([one.module for one in adapters], names),
+        "modules_to_save": list(modules) or None,
+    }
     return KeptApart(config, {f"{PREFIX}{_theirs(name)}": array for name, array in kept.items()})
 
 
@@ -109,8 +119,9 @@ def _modules(changed: Collection[str], adapted: Collection[str]) -> tuple[str, .
         raise ModelError(
             f"{few_of(odd)} learned by a rule in a module that holds adapters, or whose name ends that of one: peft "
             "cannot keep it beside them",
-            where="adapter", hint="take the merged weights, or freeze it",
-        )  # fmt: skip
+            where="adapter",
+            hint="take the merged weights, or freeze it",
+        )
     return tuple(modules)
 
 
@@ -135,8 +146,13 @@ def _holds(module: str, adapted: str) -> bool:
 
 
 _UNSAID: Mapping[str, Any] = {
-    "r": 8, "lora_alpha": 8, "use_rslora": False, "use_dora": False, "rank_pattern": {}, "alpha_pattern": {}
-}  # fmt: skip
+    "r": 8,
+    "lora_alpha": 8,
+    "use_rslora": False,
+    "use_dora": False,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+}
 """What a configuration of `peft` means that does not say it: files of its earlier versions know less."""
 
 
@@ -148,15 +164,22 @@ def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config
     first = next(iter(adapters), None)
     if first is None:
         raise ModelError("its plan has no adapters", where="bundle", hint="build it with `lora` in the plan")
-    own = {"r": first.rank, "lora_alpha": first.alpha, "use_rslora": first.rslora, "use_dora": bool(first.magnitude),
-           "rank_pattern": {}, "alpha_pattern": {}}  # fmt: skip
+    own = {
+        "r": first.rank,
+        "lora_alpha": first.alpha,
+        "use_rslora": first.rslora,
+        "use_dora": bool(first.magnitude),
+        "rank_pattern": {},
+        "alpha_pattern": {},
+    }
     for name, value in own.items():
         told = _UNSAID[name] if config.get(name) is None else config[name]
         if told != value:
             raise ModelError(
-                f"says {name}: {f'{told}':.100}, the bundle computes with {value}", where=CONFIG,
+                f"says {name}: {f'{told}':.100}, the bundle computes with {value}",
+                where=CONFIG,
                 hint="build with the adapter's rank, alpha and kind, which are the same for all of its layers",
-            )  # fmt: skip
+            )
     return KeptApart({}, {_ours(name): array for name, array in tensors.items()})
 
 

@@ -129,8 +129,11 @@ def adapter_of(bundle: Held, checkpoint: Held) -> KeptApart:
     changed = [name for name in origins.parameters if name not in rounded and not same_bits(after[name], before[name])]
     folded = {name for norm in origins.norms for name in (norm.weight, norm.bias)}
     if not folded.isdisjoint(changed):
-        raise ModelError(f"{few_of(sorted(folded & set(changed)))} learned with a norm folded into it", where="adapter",
-                         hint="say batch_norm: frozen in the spec, or use fine_tune")  # fmt: skip
+        raise ModelError(
+            f"{few_of(sorted(folded & set(changed)))} learned with a norm folded into it",
+            where="adapter",
+            hint="say batch_norm: frozen in the spec, or use fine_tune",
+        )
     return kept_apart(origins.adapters, after, changed, [name for name in origins.parameters if name not in folded])
 
 
@@ -177,8 +180,11 @@ def manifest_of(bundle: Held) -> Mapping[str, Any]:
 
 def _refuse_shared(twice: Collection[str]) -> None:
     if twice:
-        raise ModelError("is one tensor of several folded norms, which learned apart", where=f"tensor {min(twice)!r}",
-                         hint="say batch_norm: frozen in the spec, so that it learns as one")  # fmt: skip
+        raise ModelError(
+            "is one tensor of several folded norms, which learned apart",
+            where=f"tensor {min(twice)!r}",
+            hint="say batch_norm: frozen in the spec, so that it learns as one",
+        )
 
 
 def _members(bundle: Held) -> dict[str, memoryview]:

@@ -35,9 +35,10 @@ def tensors_of(checkpoint: Held, where: str = "checkpoint") -> dict[str, Array]:
         odd = next((name for name, entry in entries.items() if entry["dtype"] not in _DTYPES), None)
         if odd is not None:
             raise ModelError(
-                f"tensor {odd!r:.100} is {entries[odd]['dtype']!r:.20}; taken are {', '.join(_DTYPES)}", where=where,
+                f"tensor {odd!r:.100} is {entries[odd]['dtype']!r:.20}; taken are {', '.join(_DTYPES)}",
+                where=where,
                 hint="save it in float32",
-            )  # fmt: skip
+            )
         return {
             name: _tensor(data[begin:], _DTYPES[entry["dtype"]], tuple(entry["shape"]), *entry["data_offsets"])
             for name, entry in entries.items()

@@ -133,10 +133,16 @@ def digest_of(array: Array) -> str:
 def delta_file(changes: Mapping[str, Change], trained: Mapping[str, Array], model: str = "") -> Iterator[Chunk]:
     """The file's bytes, for the changes and the tensors that they were found in."""
     told = {
-        name: {"dtype": one.dtype, "shape": one.shape, "axis": one.axis, "ranges": one.ranges, "sha256": one.sha256,
-               **({"created": True} if one.created else {})}
+        name: {
+            "dtype": one.dtype,
+            "shape": one.shape,
+            "axis": one.axis,
+            "ranges": one.ranges,
+            "sha256": one.sha256,
+            **({"created": True} if one.created else {}),
+        }
         for name, one in changes.items()
-    }  # fmt: skip
+    }
     tensors = {
         name: Stored(TensorType(one.dtype, one.stored_shape), partial(one.taken, trained[name]))
         for name, one in changes.items()
@@ -165,8 +171,11 @@ def read_delta(data: Held) -> Delta:
     """What a delta file says, looked at entry by entry. Raises: ModelError."""
     metadata, entries = metadata_of(data, "delta"), tensors_of(data, "delta")
     if metadata.get("format") != FORMAT:
-        raise ModelError(f"is no delta file: its format is {metadata.get('format')!r:.60}", where="delta",
-                         hint="`pockfarm delta` writes them")  # fmt: skip
+        raise ModelError(
+            f"is no delta file: its format is {metadata.get('format')!r:.60}",
+            where="delta",
+            hint="`pockfarm delta` writes them",
+        )
     try:
         told = json.loads(str(metadata["tensors"]))
         changes = {name: _read_change(one) for name, one in told.items()}
@@ -196,9 +205,11 @@ def changed_tensors(base: Mapping[str, Array], delta: Delta) -> dict[str, Array]
         if array is None or array.shape != one.shape or digest_of(array) != one.sha256:
             found = "it has no such tensor" if array is None else "its elements are others"
             model = f" of model {delta.model}" if delta.model else ""
-            raise ModelError(f"this delta was made of base {delta.base}{model}, and this is another: {found}",
-                             where=f"tensor {name!r:.100}",
-                             hint="apply it to the weights that the training began with")  # fmt: skip
+            raise ModelError(
+                f"this delta was made of base {delta.base}{model}, and this is another: {found}",
+                where=f"tensor {name!r:.100}",
+                hint="apply it to the weights that the training began with",
+            )
     return {
         name: one.put(base.get(name, delta.entries[name]), delta.entries[name]) for name, one in delta.changes.items()
     }

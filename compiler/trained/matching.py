@@ -55,8 +55,11 @@ def match_tensors(model: bytes, weights: Mapping[str, Array]) -> dict[str, Match
             raise _ambiguous(name, matches)
         for match in matches:
             if match.tensor in taken:
-                raise ModelError(f"{taken[match.tensor]!r} and {name!r} hold the same elements as {match.tensor!r}",
-                                 where=f"weight {name!r}", hint=_APART)  # fmt: skip
+                raise ModelError(
+                    f"{taken[match.tensor]!r} and {name!r} hold the same elements as {match.tensor!r}",
+                    where=f"weight {name!r}",
+                    hint=_APART,
+                )
             taken[match.tensor], found[name] = name, match
     return found
 
@@ -66,9 +69,11 @@ _APART = "weights of a trained model differ; of a fresh one, give each values of
 
 def _ambiguous(name: str, matches: list[Match]) -> ModelError:
     tensors = sorted({match.tensor for match in matches})
-    what = f"{', '.join(map(repr, tensors[:3]))} could each be it" if len(tensors) > 1 else (
-        f"it fits {tensors[0]!r} in {len(matches)} orders of its axes"
-    )  # fmt: skip
+    what = (
+        f"{', '.join(map(repr, tensors[:3]))} could each be it"
+        if len(tensors) > 1
+        else (f"it fits {tensors[0]!r} in {len(matches)} orders of its axes")
+    )
     return ModelError(what, where=f"weight {name!r}", hint=_APART)
 
 

@@ -91,9 +91,10 @@ def _own_bias(norm: FoldedNorm, original: Original) -> Wide:
 def _require_bias(norm: FoldedNorm, dead: NDArray[np.bool_]) -> None:
     if not norm.takes_bias or (bool(dead.any()) and norm.takes_bias != norm.shift):
         raise ModelError(
-            "has no bias that could take what the folded one learned", where=f"norm {norm.scale!r}",
+            "has no bias that could take what the folded one learned",
+            where=f"norm {norm.scale!r}",
             hint="say batch_norm: frozen in the spec",
-        )  # fmt: skip
+        )
 
 
 def _step(name: str, before: Mapping[str, Array], after: Mapping[str, Array]) -> Wide:

@@ -14,9 +14,24 @@ from compiler.tensors import Array
 
 _OPSET = 18
 _OPERATORS = frozenset(
-    ("Add", "Concat", "Exp", "Expand", "Gather", "Log", "Mul", "Neg", "Reciprocal", "ReduceSum", "Reshape", "Sigmoid",
-     "Tanh", "Transpose", "Unsqueeze")
-)  # fmt: skip
+    (
+        "Add",
+        "Concat",
+        "Exp",
+        "Expand",
+        "Gather",
+        "Log",
+        "Mul",
+        "Neg",
+        "Reciprocal",
+        "ReduceSum",
+        "Reshape",
+        "Sigmoid",
+        "Tanh",
+        "Transpose",
+        "Unsqueeze",
+    )
+)
 """What repairs are made of; a bundle that asks for anything else is not one of ours."""
 _IR = 8
 

@@ -48,10 +48,15 @@ class Catalogue:
     def to_json(self) -> bytes:
         """The file. Same catalogue, same bytes."""
         rows = [
-            {"spec": canonical(one.spec), "name": one.name, "calls": one.calls, "flops": one.flops,
-             "bytes_moved": one.bytes_moved}
+            {
+                "spec": canonical(one.spec),
+                "name": one.name,
+                "calls": one.calls,
+                "flops": one.flops,
+                "bytes_moved": one.bytes_moved,
+            }
             for one in self.kernels
-        ]  # fmt: skip
+        ]
         body = {"schema": SCHEMA, "version": self.version, "threads": self.threads, "kernels": rows}
         return (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
 

@@ -105,10 +105,14 @@ class Accelerator:
     def facts(self) -> dict[str, str]:
         """What belongs beside a number."""
         told = {
-            "engine": self.engine.name, "accelerator": f"{self.name} ({self.kind})", "accelerator_api": self.version,
-            "accelerator_driver": self.driver, "accelerator_memory_bytes": str(self.memory_bytes),
-            "compute_capability": self.capability, "opencl_extensions": self.extensions,
-        }  # fmt: skip
+            "engine": self.engine.name,
+            "accelerator": f"{self.name} ({self.kind})",
+            "accelerator_api": self.version,
+            "accelerator_driver": self.driver,
+            "accelerator_memory_bytes": str(self.memory_bytes),
+            "compute_capability": self.capability,
+            "opencl_extensions": self.extensions,
+        }
         return {name: visible(value)[:MAX_TEXT] for name, value in told.items() if value}
 
 

@@ -71,10 +71,15 @@ def _opencl_device(cl: Any, device: ctypes.c_void_p) -> dict[str, object]:
 
     kind = next((word for bit, word in TYPES.items() if number(TYPE) & bit), "other")
     return {
-        "kind": kind, "name": text(NAME), "version": text(VERSION), "driver": text(DRIVER),
-        "memory_bytes": number(MEMORY), "unified": bool(number(UNIFIED) & 1), "capability": "",
+        "kind": kind,
+        "name": text(NAME),
+        "version": text(VERSION),
+        "driver": text(DRIVER),
+        "memory_bytes": number(MEMORY),
+        "unified": bool(number(UNIFIED) & 1),
+        "capability": "",
         "extensions": text(EXTENSIONS),
-    }  # fmt: skip
+    }
 
 
 def cuda() -> Iterator[dict[str, object]]:
@@ -107,10 +112,15 @@ def _cuda_device(driver: Any, number: int, version: str) -> dict[str, object]:
     driver.cuDeviceGetName(name, len(name), device)
     driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
     return {
-        "kind": "gpu", "name": name.value.decode("utf-8", "replace"), "version": f"CUDA {version}", "driver": version,
-        "memory_bytes": memory.value, "unified": bool(attribute(INTEGRATED)),
-        "capability": f"sm_{attribute(MAJOR)}{attribute(MINOR)}", "extensions": "",
-    }  # fmt: skip
+        "kind": "gpu",
+        "name": name.value.decode("utf-8", "replace"),
+        "version": f"CUDA {version}",
+        "driver": version,
+        "memory_bytes": memory.value,
+        "unified": bool(attribute(INTEGRATED)),
+        "capability": f"sm_{attribute(MAJOR)}{attribute(MINOR)}",
+        "extensions": "",
+    }
 
 
 if __name__ == "__main__":

@@ -53,9 +53,15 @@ class Device:
 
 
 def describe_device(
-    *, name: str | None = None, device_class: str | None = None, runner: str | None = None, board: Board | None = None,
-    isolation_level: int = 0, facts: Mapping[str, str] = NO_FACTS, accelerator: Accelerator | None = None,
-) -> Device:  # fmt: skip
+    *,
+    name: str | None = None,
+    device_class: str | None = None,
+    runner: str | None = None,
+    board: Board | None = None,
+    isolation_level: int = 0,
+    facts: Mapping[str, str] = NO_FACTS,
+    accelerator: Accelerator | None = None,
+) -> Device:
     """Recognise this machine; with `runner`, an emulated board of class `device_class` on this machine; with an
     `accelerator`, that engine of this machine and nothing else of it.
 
@@ -110,9 +116,13 @@ def _engine_of(machine: DeviceDescription, found: Accelerator) -> DeviceDescript
 
 
 def _emulated(
-    name: str | None, device_class: str, runner: str, board: Board, isolation_level: int,
+    name: str | None,
+    device_class: str,
+    runner: str,
+    board: Board,
+    isolation_level: int,
     facts: Mapping[str, str],
-) -> Device:  # fmt: skip
+) -> Device:
     emulated = EMULATED_BOARDS.get(device_class)
     if emulated is None:
         raise EnrolmentError(f"--class {device_class}: cannot be emulated; known: {', '.join(EMULATED_BOARDS)}")

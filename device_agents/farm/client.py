@@ -336,8 +336,12 @@ def _write(file: io.FileIO, chunk: bytes, to: Path) -> None:
         while left:
             left = left[file.write(left) :]
     except OSError as error:
-        raise AttemptError("device.disk", f"{to.name} could not be written: {error.strerror}", cause="device",
-                           hint="make room on the device's disk") from None  # fmt: skip
+        raise AttemptError(
+            "device.disk",
+            f"{to.name} could not be written: {error.strerror}",
+            cause="device",
+            hint="make room on the device's disk",
+        ) from None
 
 
 def _is_origin(server: str) -> bool:

@@ -29,8 +29,9 @@ class ClockWatch:
             side = "ahead of" if off_s > 0 else "behind"
             log.warning(
                 "this board's clock is %.0f s %s the farm's: no assignment is valid here until it is set (NTP)",
-                abs(off_s), side,
-            )  # fmt: skip
+                abs(off_s),
+                side,
+            )
         elif was_s and not self.off_s:
             log.info("this board's clock agrees with the farm's again")
 

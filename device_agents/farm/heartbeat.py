@@ -193,8 +193,14 @@ def main() -> None:
         os.nice(-5)
     state = StateFolder(Path(settings.state))
     client = FarmClient(settings.server, state, session=settings.session, description=settings.description)
-    client.condition = next((ConditionReader(kind, Board(), state.path, state.scratch.name) for kind in DEVICE_KINDS
-                             if kind.name == settings.kind), None)  # fmt: skip
+    client.condition = next(
+        (
+            ConditionReader(kind, Board(), state.path, state.scratch.name)
+            for kind in DEVICE_KINDS
+            if kind.name == settings.kind
+        ),
+        None,
+    )
     threading.Thread(target=_say_alive, name="alive", daemon=True).start()
     request = HeartbeatRequest(settings.phase, settings.steps_done)
     rhythm = Rhythm(settings.interval_s, settings.stopped_s, time.monotonic())

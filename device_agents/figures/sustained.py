@@ -111,10 +111,21 @@ class Curve:
         """As it is shown: plain, and null where there is none."""
         low, high = self.interval or (None, None)
         first_hz, last_hz = self.clock_hz or (None, None)
-        return {"lasted_s": self.lasted_s, "first_us": self.first_us, "sustained_us": self.sustained_us,
-                "ratio": self.ratio, "ratio_low": low, "ratio_high": high, "onset_s": self.onset_s, "busy": self.busy,
-                "throttled_s": self.throttled_s, "clock_first_hz": first_hz, "clock_last_hz": last_hz,
-                "says": self.says, "board_says": self.board_says}  # fmt: skip
+        return {
+            "lasted_s": self.lasted_s,
+            "first_us": self.first_us,
+            "sustained_us": self.sustained_us,
+            "ratio": self.ratio,
+            "ratio_low": low,
+            "ratio_high": high,
+            "onset_s": self.onset_s,
+            "busy": self.busy,
+            "throttled_s": self.throttled_s,
+            "clock_first_hz": first_hz,
+            "clock_last_hz": last_hz,
+            "says": self.says,
+            "board_says": self.board_says,
+        }
 
 
 class Stretch(NamedTuple):
@@ -144,9 +155,18 @@ def curve_of(told: Told, states: Iterable[State] = ()) -> Curve:
     busy = min(1.0, sum(window.steps * (window.median_us or 0.0) for window in told.windows) * 1e-6 / lasted_s)
     throttled_s, clock_hz = _board(states, told.began_at, window_s, first, last)
     return Curve(
-        lasted_s, first_us, last_us, ratio, interval, onset_s, busy, throttled_s,
-        clock_hz, said(ratio, interval, onset_s, lasted_s) + _rests(busy), _board_said(throttled_s, clock_hz),
-    )  # fmt: skip
+        lasted_s,
+        first_us,
+        last_us,
+        ratio,
+        interval,
+        onset_s,
+        busy,
+        throttled_s,
+        clock_hz,
+        said(ratio, interval, onset_s, lasted_s) + _rests(busy),
+        _board_said(throttled_s, clock_hz),
+    )
 
 
 def onset_of(us: Sequence[float | None], start: int = 0) -> int | None:
@@ -298,10 +318,13 @@ def _board(
     within = [(at_s, state) for at_s, state in seen if 0 <= at_s <= end_s]
     throttled_s = next((at_s for at_s, state in within if state.throttled), None)
     clocks = [
-        [state.frequency_hz for at_s, state in within
-         if state.frequency_hz and stretch.start * window_s <= at_s <= stretch.end * window_s]
+        [
+            state.frequency_hz
+            for at_s, state in within
+            if state.frequency_hz and stretch.start * window_s <= at_s <= stretch.end * window_s
+        ]
         for stretch in (first, last)
-    ]  # fmt: skip
+    ]
     if not all(clocks):
         return throttled_s, None
     return throttled_s, (statistics.median(clocks[0]), statistics.median(clocks[1]))

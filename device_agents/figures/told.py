@@ -33,8 +33,13 @@ class Compared:
     def fields(self) -> dict[str, Any]:
         """As it is shown: plain, and null where there is none."""
         low, high = (self.ratio and self.ratio.interval) or (None, None)
-        return {"median_us": self.median_us, "ratio": self.ratio and self.ratio.ratio, "ratio_low": low,
-                "ratio_high": high, "says": self.says}  # fmt: skip
+        return {
+            "median_us": self.median_us,
+            "ratio": self.ratio and self.ratio.ratio,
+            "ratio_low": low,
+            "ratio_high": high,
+            "says": self.says,
+        }
 
 
 @dataclass(frozen=True)

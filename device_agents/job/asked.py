@@ -94,12 +94,19 @@ def _check_turns(job: Job, device: Device) -> None:
     if not 1 <= len(job.others) < MOST_BUNDLES:
         raise BadData("compare.bundles", f"{1 + len(job.others)} bundles; 2 to {MOST_BUNDLES} take turns")
     if job.data is not None or job.weights is not None:
-        raise BadData("compare.data", "bundles take turns on made-up samples, from their own weights",
-                      hint="leave out data set and weights")  # fmt: skip
+        raise BadData(
+            "compare.data",
+            "bundles take turns on made-up samples, from their own weights",
+            hint="leave out data set and weights",
+        )
     if device.is_emulated:
         raise _emulated("compare")
 
 
 def _emulated(mode: str) -> BadBundle:
-    return BadBundle(f"{mode}.emulated", "this device is emulated: its times say nothing of a real one", cause="user",
-                     hint="run it on a board, or on this computer with a bundle for it")  # fmt: skip
+    return BadBundle(
+        f"{mode}.emulated",
+        "this device is emulated: its times say nothing of a real one",
+        cause="user",
+        hint="run it on a board, or on this computer with a bundle for it",
+    )

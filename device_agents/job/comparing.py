@@ -75,6 +75,9 @@ class Comparing:
 
     def _tell(self, prospect: Prospect) -> None:
         self.found.foreseen_rounds = prospect.rounds
-        finds = "too few for any difference" if prospect.effect is None else (
-            f"a difference of {prospect.effect:.2%} is found nineteen times of twenty")  # fmt: skip
+        finds = (
+            "too few for any difference"
+            if prospect.effect is None
+            else (f"a difference of {prospect.effect:.2%} is found nineteen times of twenty")
+        )
         self._notify("log", message=f"up to {prospect.rounds} rounds in the time that is left: {finds}")

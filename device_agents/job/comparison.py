@@ -24,5 +24,10 @@ class ComparisonFindings:
         """Whole rounds only; None before the first."""
         whole = len(self.processes) - len(self.processes) % (2 * self.bundles)
         threads = tuple(self.threads.get(place, 0) for place in range(self.bundles))
-        return Comparison(tuple(digests), self.steps, tuple(self.processes[:whole]), self.ended, threads,
-                          self.foreseen_rounds) if whole else None  # fmt: skip
+        return (
+            Comparison(
+                tuple(digests), self.steps, tuple(self.processes[:whole]), self.ended, threads, self.foreseen_rounds
+            )
+            if whole
+            else None
+        )

@@ -27,8 +27,25 @@ MAX_RANK = 8
 CHUNK_BYTES = 1 << 18
 TYPES = ("<f4", "<f8", "<f2", "<i4", "<i8", "<i2", "|i1", "|u1", "|b1", "<u2", "<u4", "<u8")
 """NumPy type strings that are plain numbers; which of them a model takes is the binary's to say."""
-NAMES = dict(zip(TYPES, ("float32", "float64", "float16", "int32", "int64", "int16", "int8", "uint8", "bool", "uint16",
-                         "uint32", "uint64")))  # fmt: skip
+NAMES = dict(
+    zip(
+        TYPES,
+        (
+            "float32",
+            "float64",
+            "float16",
+            "int32",
+            "int64",
+            "int16",
+            "int8",
+            "uint8",
+            "bool",
+            "uint16",
+            "uint32",
+            "uint64",
+        ),
+    )
+)
 _MAGIC = b"\x93NUMPY"
 LABELS = "y"
 """The array of labels, unless a bundle says otherwise."""
@@ -60,9 +77,13 @@ class DataFiles:
 
 
 def split_data_sets(
-    archives: tuple[Path | None, Path | None], folder: Path, inputs: Sequence[str], *, max_bytes: int,
+    archives: tuple[Path | None, Path | None],
+    folder: Path,
+    inputs: Sequence[str],
+    *,
+    max_bytes: int,
     labels: Sequence[str] = (LABELS,),
-) -> tuple[DataFiles | None, DataFiles | None]:  # fmt: skip
+) -> tuple[DataFiles | None, DataFiles | None]:
     """The data set of a run and what training is validated on, each as by `split_npz`, both within the byte budget."""
     data, validation = archives
     files = split_npz(data, folder / "data", inputs, max_bytes=max_bytes, labels=labels) if data else None
@@ -189,8 +210,10 @@ def _check_room(arrays: Sequence[_Array], folder: Path, max_bytes: int) -> None:
     left_bytes = max_bytes
     for array in arrays:
         if array.data_bytes > left_bytes:
-            raise BadData("data.size", f"{array.member.filename} declares {array.data_bytes:,} bytes, {left_bytes:,} "
-                          "are left of the limit")  # fmt: skip
+            raise BadData(
+                "data.size",
+                f"{array.member.filename} declares {array.data_bytes:,} bytes, {left_bytes:,} are left of the limit",
+            )
         left_bytes -= array.header_bytes + array.data_bytes
     samples = {array.member.filename.removesuffix(".npy"): array.samples for array in arrays}
     if len(set(samples.values()) - {1}) > 1:
@@ -287,8 +310,9 @@ def _check_header(header: bytes, member: str) -> tuple[int, tuple[int, ...]]:
         raise BadData("data.type", f"{member} has type {kind!r:.60}; known: {', '.join(TYPES)}", hint=hint)
     shape = tuple(_length(text) for text in fields["shape"].replace(" ", "").split(",") if text)
     if not 1 <= len(shape) <= MAX_RANK or 0 in shape:
-        raise BadData("data.shape", f"{member} has shape ({fields['shape']:.80}); 1 to {MAX_RANK} axes of at least 1 "
-                      "are expected")  # fmt: skip
+        raise BadData(
+            "data.shape", f"{member} has shape ({fields['shape']:.80}); 1 to {MAX_RANK} axes of at least 1 are expected"
+        )
     if fields["fortran"] == "True" and len(shape) > 1:
         raise BadData("data.format", f"{member} is in Fortran order", hint="numpy.ascontiguousarray before saving")
     return int(kind[2:]), shape

@@ -58,10 +58,16 @@ class Execution:
     """One job from its first process to its findings, which are also good after a failure."""
 
     def __init__(
-        self, job: Job, device: Device, sandbox: Sandbox, *,
-        notify: Notify, should_stop: StopCheck, name: str = "local",
+        self,
+        job: Job,
+        device: Device,
+        sandbox: Sandbox,
+        *,
+        notify: Notify,
+        should_stop: StopCheck,
+        name: str = "local",
         identity: tuple[str, int, str] = ("local", 1, "local"),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`identity`: run, attempt and device, which its checkpoints name."""
         self.job = job
         self.device = device
@@ -70,8 +76,16 @@ class Execution:
         self._identity = identity
         self._keeper: CheckpointKeeper | None = None
         self._sampler = Sampler(device.read, device.power_range)
-        self._processes = Processes(job, device, sandbox, self.findings, sampler=self._sampler, notify=notify,
-                                    should_stop=should_stop, name=name)  # fmt: skip
+        self._processes = Processes(
+            job,
+            device,
+            sandbox,
+            self.findings,
+            sampler=self._sampler,
+            notify=notify,
+            should_stop=should_stop,
+            name=name,
+        )
 
     def run(self) -> None:
         """Run the job's mode. Raises: `AttemptError`; `findings` holds what was found until then."""
@@ -141,8 +155,11 @@ class Execution:
         except (BadData, StepFailed) as error:
             if earlier.must_fit or findings.training is None or findings.training.is_expected:
                 raise
-            self._notify("log", message=f"the checkpoint of step {past.step:,} is refused, so training starts from its "
-                         f"first step: {error.code}: {error.message:.500}")  # fmt: skip
+            self._notify(
+                "log",
+                message=f"the checkpoint of step {past.step:,} is refused, so training starts from its "
+                f"first step: {error.code}: {error.message:.500}",
+            )
             findings.losses, findings.evaluation_before, findings.training = [], None, None
             findings.blocks.clear()
             return False
@@ -233,7 +250,7 @@ class Execution:
 
     def _block(
         self, command: str, arguments: Sequence[str], done_before: int, steps: int, total: int, spare: int = 0
-    ) -> None:  # fmt: skip
+    ) -> None:
         """One process that times steps; its findings are kept even when it fails. It makes `spare` steps beside those
         that count: left out are first steps that its times show to be warm-up, and what is too much at the end."""
         times = StepTimes(steps + spare)
@@ -263,7 +280,7 @@ class Execution:
 
     def _keep_block(
         self, step_us: Sequence[float], steps: int, spare: int, load_us: float | None, is_cold: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         warm = settled_from(step_us, most=spare)
         self.findings.warmup_steps = max(self.findings.warmup_steps, warm)
         self.findings.blocks.append(Block(tuple(step_us[warm : warm + steps]), load_us, is_cold))
@@ -281,8 +298,14 @@ class Execution:
     def _take_training(self, event: StepEvent, training: TrainingFindings) -> None:
         if isinstance(event, Validated):
             found = training.take_validation(event)
-            self._notify("eval", message="validation", step=found.step, loss=found.loss, accuracy=found.accuracy,
-                         samples=found.samples)  # fmt: skip
+            self._notify(
+                "eval",
+                message="validation",
+                step=found.step,
+                loss=found.loss,
+                accuracy=found.accuracy,
+                samples=found.samples,
+            )
         elif isinstance(event, Resumed):
             training.take_resume(event)
             self._notify("log", message=f"goes on after step {event.step:,}")

@@ -33,9 +33,14 @@ CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
 MACHINES = {audit: machine for machine, audit in AUDIT.items()}
 OTHER_MACHINES = {0x40000003: "32-bit x86", 0x40000028: "32-bit ARM"}
 NAMESPACES = {
-    0x00020000: "mount", 0x02000000: "cgroup", 0x04000000: "host name", 0x08000000: "IPC", 0x10000000: "user",
-    0x20000000: "process", 0x40000000: "network",
-}  # fmt: skip
+    0x00020000: "mount",
+    0x02000000: "cgroup",
+    0x04000000: "host name",
+    0x08000000: "IPC",
+    0x10000000: "user",
+    0x20000000: "process",
+    0x40000000: "network",
+}
 
 
 class Listener:

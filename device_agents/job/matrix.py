@@ -46,8 +46,13 @@ def matrix(sandbox: Sandbox, *, command_line: str | None = None, cgroups: str | 
     return [
         row(1, "no privileges", has("no_capabilities"), "capget and the bounding set are empty", privileges),
         row(1, "no new privileges", has("no_new_privileges"), "prctl says so", privileges),
-        row(2, "system calls", has("filter"), f"a socket ends with SIGSYS ({sandbox.syscalls} list)",
-            why.get("filter", lowered)),
+        row(
+            2,
+            "system calls",
+            has("filter"),
+            f"a socket ends with SIGSYS ({sandbox.syscalls} list)",
+            why.get("filter", lowered),
+        ),
         row(2, "one process", has("one_process"), "fork ends with SIGSYS", why.get("filter", lowered)),
         row(3, "own processes", has("own_processes"), "its parent is in another space", space),
         row(3, "no network", has("no_network"), "no interface but lo", space),
@@ -55,13 +60,23 @@ def matrix(sandbox: Sandbox, *, command_line: str | None = None, cgroups: str | 
         row(3, "read-only folder", has("read_only"), "a file beside out/ cannot be made", space),
         row(4, "memory and processes", group, f"cgroup v{group}: a limit was set and read back", no_group),
         row(0, "own user", sandbox.users, user, shared),
-        row(0, "forbidden calls by name", has("tells"), "the agent was told of a socket, which was not made",
-            lowered if sandbox.syscalls == "any" else DEAF),
-        row(0, "Landlock", has("landlock"), f"version {has('landlock')}: a FIFO in out/ is refused",
-            why.get("landlock", "the kernel has none")),
+        row(
+            0,
+            "forbidden calls by name",
+            has("tells"),
+            "the agent was told of a socket, which was not made",
+            lowered if sandbox.syscalls == "any" else DEAF,
+        ),
+        row(
+            0,
+            "Landlock",
+            has("landlock"),
+            f"version {has('landlock')}: a FIFO in out/ is refused",
+            why.get("landlock", "the kernel has none"),
+        ),
         row(0, "own /proc", has("proc"), "/proc/self/status is there", "cannot be mounted in this container"),
         row(0, "limited out/", True, "looked at four times a second while a job runs", ""),
-    ]  # fmt: skip
+    ]
 
 
 def table(sandbox: Sandbox, rows: list[Row]) -> str:

@@ -142,8 +142,12 @@ class Shelf:
 
 
 def _changed(name: str, said: str) -> AttemptError:
-    return AttemptError("data.changed", f"the board's data set {name} {said}", cause="infra",
-                        hint="send the run again: the farm has been told what the board has now")  # fmt: skip
+    return AttemptError(
+        "data.changed",
+        f"the board's data set {name} {said}",
+        cause="infra",
+        hint="send the run again: the farm has been told what the board has now",
+    )
 
 
 def described(allowed: Allowed, npz: Path) -> OwnDataset:
@@ -234,15 +238,21 @@ def class_files(folder: Path) -> list[tuple[str, list[Path]]]:
         if entry.name.startswith("."):
             continue
         if not entry.is_dir(follow_symlinks=False):
-            raise BadData("data.format", f"{entry.name!r:.80} is no folder: a folder of a data set holds one "
-                          "folder for each class, and nothing else", hint="or name an npz file")  # fmt: skip
+            raise BadData(
+                "data.format",
+                f"{entry.name!r:.80} is no folder: a folder of a data set holds one "
+                "folder for each class, and nothing else",
+                hint="or name an npz file",
+            )
         files = []
         for sample in sorted(os.scandir(entry.path), key=lambda one: one.name):
             if sample.name.startswith("."):
                 continue
             if not sample.name.endswith(".npy") or not sample.is_file(follow_symlinks=False):
-                raise BadData("data.format", f"class {entry.name!r:.80} holds {sample.name!r:.80}, which is no "
-                              ".npy file of one sample")  # fmt: skip
+                raise BadData(
+                    "data.format",
+                    f"class {entry.name!r:.80} holds {sample.name!r:.80}, which is no .npy file of one sample",
+                )
             files.append(Path(sample.path))
             count += 1
             if count > MAX_FILES:
@@ -280,8 +290,11 @@ def _append(file: Path, out: IO[bytes], descr: str, shape: tuple[int, ...]) -> N
     with _opened(file) as source:
         _, own_descr, own_shape = read_head(source, file.name)
         if (own_descr, own_shape) != (descr, shape):
-            raise BadData("data.shape", f"{file.parent.name}/{file.name} holds {own_descr} {list(own_shape)}, the "
-                          f"first sample {descr} {list(shape)}: samples are alike"[:500])  # fmt: skip
+            raise BadData(
+                "data.shape",
+                f"{file.parent.name}/{file.name} holds {own_descr} {list(own_shape)}, the "
+                f"first sample {descr} {list(shape)}: samples are alike"[:500],
+            )
         left_bytes = int(descr[2:])
         for extent in shape:
             left_bytes *= extent

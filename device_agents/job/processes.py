@@ -41,9 +41,17 @@ class Processes:
     """Of one job, one after the other, while it is `ready`."""
 
     def __init__(
-        self, job: Job, device: Device, sandbox: Sandbox, findings: Findings, *,
-        sampler: Sampler, notify: Notify, should_stop: StopCheck, name: str,
-    ) -> None:  # fmt: skip
+        self,
+        job: Job,
+        device: Device,
+        sandbox: Sandbox,
+        findings: Findings,
+        *,
+        sampler: Sampler,
+        notify: Notify,
+        should_stop: StopCheck,
+        name: str,
+    ) -> None:
         self._job = job
         self._device = device
         self._sandbox = sandbox
@@ -73,9 +81,15 @@ class Processes:
                     self._findings.memory = replace(memory, cgroup_peak_bytes=group.peak_bytes())
 
     def run(
-        self, command: str, arguments: Sequence[str], on_event: OnEvent, *, bundle: UnpackedBundle | None = None,
-        is_enough: Callable[[], bool] = never, most_bytes: int = MAX_OUTPUT_BYTES,
-    ) -> Ending:  # fmt: skip
+        self,
+        command: str,
+        arguments: Sequence[str],
+        on_event: OnEvent,
+        *,
+        bundle: UnpackedBundle | None = None,
+        is_enough: Callable[[], bool] = never,
+        most_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> Ending:
         """One process, of the job's bundle or of another that it holds. Raises: `AttemptError`.
 
         `is_enough`, asked several times a second, ends it; `most_bytes` is what it may say.

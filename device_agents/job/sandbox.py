@@ -71,9 +71,15 @@ class Sandbox:
     """What the probe found, by the names of `launch.py`, and `why` something is missing."""
 
     def command(
-        self, argv: Sequence[str], *, rlimits: Mapping[str, int], group: cgroup.JobCgroup | None = None, say: int = 1,
-        probe: bool = False, hidden: str = "",
-    ) -> list[str]:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        *,
+        rlimits: Mapping[str, int],
+        group: cgroup.JobCgroup | None = None,
+        say: int = 1,
+        probe: bool = False,
+        hidden: str = "",
+    ) -> list[str]:
         """The command line that ends up as `argv`, confined. Start it in a new session, in the job's folder.
 
         `say`: the descriptor that the launcher reports on; the binary does not get it, unless it is its output. A
@@ -142,9 +148,16 @@ def job_rlimits(*, memory_bytes: int, disk_bytes: int, cpu_s: float, sparse: boo
 
 
 def probe(
-    *, hide: Path | None = None, users: JobUsers | None = None, uid: int | None = None, runner: Sequence[str] = (),
-    with_cgroup: bool = True, shown: Sequence[str] = (), most: int = 4, nodes: Sequence[str] | None = None,
-) -> Sandbox:  # fmt: skip
+    *,
+    hide: Path | None = None,
+    users: JobUsers | None = None,
+    uid: int | None = None,
+    runner: Sequence[str] = (),
+    with_cgroup: bool = True,
+    shown: Sequence[str] = (),
+    most: int = 4,
+    nodes: Sequence[str] | None = None,
+) -> Sandbox:
     """The strongest sandbox that works here, found by trying it: each part is left out only if it fails.
 
     `hide`: a folder that jobs must not see (the agent's state); `users`: to give each job one, or `uid`, the user of
@@ -244,8 +257,9 @@ def _told(sandbox: Sandbox, folder: str) -> str:
     with hear, say:
         command = sandbox.command([], rlimits=NO_CORE, probe=True, say=say.fileno())
         quiet = subprocess.DEVNULL
-        with subprocess.Popen(command, cwd=folder, pass_fds=(say.fileno(),), stdout=quiet, stderr=quiet,
-                              start_new_session=True) as child:  # fmt: skip
+        with subprocess.Popen(
+            command, cwd=folder, pass_fds=(say.fileno(),), stdout=quiet, stderr=quiet, start_new_session=True
+        ) as child:
             say.close()
             try:
                 hear.settimeout(PROBE_TIMEOUT_S)

@@ -193,9 +193,12 @@ def _read(selector: selectors.BaseSelector, pipe: IO[bytes], reader: _Reader, en
 
 
 def _hear(
-    selector: selectors.BaseSelector, way: socket.socket, reader: _Reader, ending: Ending,
+    selector: selectors.BaseSelector,
+    way: socket.socket,
+    reader: _Reader,
+    ending: Ending,
     listen: Callable[[Listener], None],
-) -> None:  # fmt: skip
+) -> None:
     """The launcher's words, and the listener that it may hand over."""
     data, listener = received(way)
     if listener:
@@ -206,9 +209,12 @@ def _hear(
 
 
 def _listen(
-    selector: selectors.BaseSelector, child: subprocess.Popen[bytes], ending: Ending, until_dead: contextlib.ExitStack,
+    selector: selectors.BaseSelector,
+    child: subprocess.Popen[bytes],
+    ending: Ending,
+    until_dead: contextlib.ExitStack,
     listener: Listener,
-) -> None:  # fmt: skip
+) -> None:
     until_dead.callback(listener.close)
     act = partial(_take_forbidden, selector, child, ending, listener)
     selector.register(listener, selectors.EVENT_READ, act)

@@ -172,9 +172,20 @@ class Failed:
 
 
 StepEvent = Union[
-    Start, WeightsTaken, Resumed, StepDone, Kernel, Overhead, Evaluated, Validated, CheckpointLeft, Variant,
-    Done, Halted, Failed,
-]  # fmt: skip
+    Start,
+    WeightsTaken,
+    Resumed,
+    StepDone,
+    Kernel,
+    Overhead,
+    Evaluated,
+    Validated,
+    CheckpointLeft,
+    Variant,
+    Done,
+    Halted,
+    Failed,
+]
 
 EVENTS: Mapping[str, Any] = {
     "start": Start,

@@ -57,8 +57,9 @@ class SustainedFindings:
         """Whole windows only; None before the first step that one of them holds."""
         if not self.steps:
             return None
-        return Sustained(self.window_s, tuple(self.windows), self.steps, self.batch, self.threads, self.began_at,
-                         self.ended)  # fmt: skip
+        return Sustained(
+            self.window_s, tuple(self.windows), self.steps, self.batch, self.threads, self.began_at, self.ended
+        )
 
 
 def _window(step_us: array[float]) -> SustainedWindow:

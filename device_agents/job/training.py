@@ -74,8 +74,11 @@ class TrainingFindings:
         self.is_expected = True
 
     def take_checkpoint(self, event: CheckpointLeft) -> None:
-        self._check(not self.is_over and event.step == self.steps, "checkpoint.step",
-                    f"{event.step:,} after step {self.steps:,}")  # fmt: skip
+        self._check(
+            not self.is_over and event.step == self.steps,
+            "checkpoint.step",
+            f"{event.step:,} after step {self.steps:,}",
+        )
 
     def take_step(self, event: StepDone) -> None:
         self._check(not self.is_over and self.is_expected, "step", "after the end of training, or before it goes on")
@@ -101,8 +104,11 @@ class TrainingFindings:
         self._check(not self.is_over, "done", "twice")
         outcome, patience, count = event.outcome or "completed", self.settings.patience, len(self.validations)
         is_early = outcome == "stopped_early"
-        self._check(not is_early or (patience is not None and count > patience), "outcome",
-                    f"stopped early after {count:,} validations")  # fmt: skip
+        self._check(
+            not is_early or (patience is not None and count > patience),
+            "outcome",
+            f"stopped early after {count:,} validations",
+        )
         best = best_step(tuple(self.validations))
         self._check(event.best_step in (None, best), "best_step", f"{event.best_step}, the lowest loss is of {best}")
         left = best if self.settings.save_best and best is not None else self.steps

@@ -45,9 +45,18 @@ def profile_words(job: Job, steps: int, warmup: int = 0) -> list[str]:
 def train_words(job: Job, *, save: str, checkpoint: str, earlier: Earlier | None) -> list[str]:
     """All of `train`. `save` and `checkpoint`: where it writes."""
     settings, wants_checkpoints = job.settings, job.on_checkpoint is not None
-    words = [*weights_words(job), *data_words(job, job.data), "--steps", str(settings.steps),
-             "--batch-seed", str(settings.seed), "--save", save,
-             *training_words(settings), *data_words(job, job.validation, "--eval-")]  # fmt: skip
+    words = [
+        *weights_words(job),
+        *data_words(job, job.data),
+        "--steps",
+        str(settings.steps),
+        "--batch-seed",
+        str(settings.seed),
+        "--save",
+        save,
+        *training_words(settings),
+        *data_words(job, job.validation, "--eval-"),
+    ]
     if wants_checkpoints:
         words += ["--checkpoint", checkpoint]
         if settings.checkpoint_s is not None:

@@ -63,9 +63,13 @@ def measure(blocks: Sequence[Block], *, batch: int, warmup_steps: int, threads: 
 
 
 def judge(
-    measurement: Measurement, states: Sequence[DeviceState], *, cores: int, is_emulated: bool = False,
+    measurement: Measurement,
+    states: Sequence[DeviceState],
+    *,
+    cores: int,
+    is_emulated: bool = False,
     clock: Clock = (),
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """Whether the measurement counts; the first rule that fires, in the order of the farm's list. `clock`: of more
     samples than the states, which are thinned."""
     if is_emulated:

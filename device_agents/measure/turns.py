@@ -54,9 +54,12 @@ class Compared:
 
 
 def take_turns(
-    wanted: Wanted, process: Process, *, tell: Callable[[Prospect], None] = lambda _: None,
+    wanted: Wanted,
+    process: Process,
+    *,
+    tell: Callable[[Prospect], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
-) -> Compared:  # fmt: skip
+) -> Compared:
     """Compare. What `process` raises ends it."""
     began_s = clock()
     rounds: list[Round] = []

@@ -143,8 +143,9 @@ def _run_trial(program: Path, arguments: Sequence[str]) -> Problem | None:
     limit_s = float(os.environ.get(TRIAL_VARIABLE, TRIAL_S))
     handlers = {number: signal.signal(number, _tell) for number in (signal.SIGTERM, signal.SIGINT)}
     command = [sys.executable, str(program), *without_token(arguments), TRIAL_WORD]
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-                             preexec_fn=_die_with_parent)  # fmt: skip
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=_die_with_parent
+    )
     assert child.stderr is not None
     words = LastWords(child.stderr)
     words.start()

@@ -116,8 +116,9 @@ class Slots:
         except FileNotFoundError:
             return None
         except (OSError, ProtocolError) as error:
-            raise StandingDamaged(f"{self.record} cannot be read ({error}): updates are off here; "
-                                  f"remove {self.folder} to take them again") from None  # fmt: skip
+            raise StandingDamaged(
+                f"{self.record} cannot be read ({error}): updates are off here; remove {self.folder} to take them again"
+            ) from None
         if standing.form != FORM:
             raise StandingDamaged(f"{self.record} is of form {standing.form}, this agent reads {FORM}: updates are off")
         return standing

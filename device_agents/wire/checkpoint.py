@@ -71,9 +71,14 @@ class KeptRuns:
 
 
 def checkpoint_key(
-    settings: RunSettings, *, bundle: str, dataset: Optional[str], validation_dataset: Optional[str],
-    weights: Optional[str], own_data: Optional[str] = None,
-) -> str:  # fmt: skip
+    settings: RunSettings,
+    *,
+    bundle: str,
+    dataset: Optional[str],
+    validation_dataset: Optional[str],
+    weights: Optional[str],
+    own_data: Optional[str] = None,
+) -> str:
     """What two attempts must have in common for one to go on where the other stands: a digest of the files' digests and
     of all settings that change a number. `own_data`: of the board's own data set, in place of `dataset`."""
     wanted = settings.fitted()

@@ -72,8 +72,11 @@ def _object(value: Any) -> dict[str, Any]:
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
         if field.metadata.get("flat"):
-            said = {one.name for one in dataclasses.fields(item)
-                    if one.metadata.get("always_sent") or getattr(item, one.name) != one.default}  # fmt: skip
+            said = {
+                one.name
+                for one in dataclasses.fields(item)
+                if one.metadata.get("always_sent") or getattr(item, one.name) != one.default
+            }
             written.update({name: part for name, part in to_json(item).items() if name in said})
         elif not (field.metadata.get("sent_if_set") and item == field.default):
             written[field.name] = to_json(item)

@@ -92,9 +92,15 @@ def labels_of(manifest: Mapping[str, Any]) -> tuple[Wanted, ...]:
 def _wanted(entry: Mapping[str, Any]) -> Wanted:
     axis = entry.get("batch_axis", 0)
     shape = tuple(int(extent) for extent in entry["shape"])
-    return Wanted(str(entry["name"]), str(entry["dtype"]), shape, None if axis is None else int(axis),
-                  int(entry.get("classes", 0)), int(entry.get("ignored", -100)),
-                  entry.get("weighed") is True)  # fmt: skip
+    return Wanted(
+        str(entry["name"]),
+        str(entry["dtype"]),
+        shape,
+        None if axis is None else int(axis),
+        int(entry.get("classes", 0)),
+        int(entry.get("ignored", -100)),
+        entry.get("weighed") is True,
+    )
 
 
 def check_fit(
@@ -113,8 +119,12 @@ def check_fit(
         _check_type(name, arrays[name], wanted, who)
     for wanted in labels if reads_labels else ():
         if wanted.name not in arrays:
-            raise Misfit("data.arrays", f"no array for the labels {wanted.name!r}; there are {sorted(arrays)}",
-                         wanted.name, f"numpy.savez(file, x=inputs, {wanted.name}=labels)")  # fmt: skip
+            raise Misfit(
+                "data.arrays",
+                f"no array for the labels {wanted.name!r}; there are {sorted(arrays)}",
+                wanted.name,
+                f"numpy.savez(file, x=inputs, {wanted.name}=labels)",
+            )
         _check_shape(wanted.name, arrays[wanted.name], wanted, samples)
         _check_type(wanted.name, arrays[wanted.name], wanted, "the loss takes")
         _check_classes(wanted.name, arrays[wanted.name], wanted)
@@ -140,8 +150,9 @@ def _check_exchanged(name: str, arrays: Mapping[str, Seen], wanted: Wanted, labe
             continue
         if other.shape[1:] == wanted.sample_shape and seen.shape[1:] == label.sample_shape:
             told = f"array {name!r} has the shape of {label.name!r}, and {label.name!r} that of {name!r}"
-            raise Misfit("data.shape", told, name, f"exchange them: numpy.savez(file, {name}=inputs, "
-                         f"{label.name}=labels)")  # fmt: skip
+            raise Misfit(
+                "data.shape", told, name, f"exchange them: numpy.savez(file, {name}=inputs, {label.name}=labels)"
+            )
 
 
 def _is_text(seen: Seen) -> bool:
@@ -151,18 +162,30 @@ def _is_text(seen: Seen) -> bool:
 def _check_shape(name: str, seen: Seen, wanted: Wanted, samples: int) -> None:
     if wanted.batch_axis is None:
         if seen.shape not in (wanted.shape, (1, *wanted.shape)):
-            raise Misfit("data.shape", f"array {name!r} has shape {list(seen.shape)}, the bundle's {wanted.name!r} "
-                         f"takes {[1, *wanted.shape]}, the same for every sample", name,
-                         "give one of that shape, or compile for this one")  # fmt: skip
+            raise Misfit(
+                "data.shape",
+                f"array {name!r} has shape {list(seen.shape)}, the bundle's {wanted.name!r} "
+                f"takes {[1, *wanted.shape]}, the same for every sample",
+                name,
+                "give one of that shape, or compile for this one",
+            )
         return
     if seen.shape[1:] != wanted.sample_shape:
-        raise Misfit("data.shape", f"array {name!r} has samples of shape {list(seen.shape[1:])}, "
-                     f"the bundle's {wanted.name!r} takes {list(wanted.sample_shape)}", name,
-                     _shape_hint(name, seen, wanted))  # fmt: skip
+        raise Misfit(
+            "data.shape",
+            f"array {name!r} has samples of shape {list(seen.shape[1:])}, "
+            f"the bundle's {wanted.name!r} takes {list(wanted.sample_shape)}",
+            name,
+            _shape_hint(name, seen, wanted),
+        )
     if seen.shape[0] != samples:
         same = "what is the same for every sample has batch_axis: null in the spec's inputs"
-        raise Misfit("data.samples", f"array {name!r} has {seen.shape[0]} samples, others have {samples}", name,
-                     same if seen.shape[0] == 1 else "every array needs one entry for each sample")  # fmt: skip
+        raise Misfit(
+            "data.samples",
+            f"array {name!r} has {seen.shape[0]} samples, others have {samples}",
+            name,
+            same if seen.shape[0] == 1 else "every array needs one entry for each sample",
+        )
 
 
 def _shape_hint(name: str, seen: Seen, wanted: Wanted) -> str:
@@ -203,10 +226,15 @@ def _check_classes(name: str, seen: Seen, wanted: Wanted) -> None:
     is_low, is_high = low < 0 and low != wanted.ignored, high >= classes and high != wanted.ignored
     if is_low or is_high:
         fits = low == 1 and high == classes
-        raise Misfit("data.labels", f"labels {name!r} are {low:.0f} to {high:.0f}; the model tells {classes} classes "
-                     f"apart, 0 to {classes - 1} ({wanted.ignored} counts for nothing)", name,
-                     f"classes are numbered from 0: {name} - 1" if fits else
-                     "number the classes from 0, or give the model as many outputs as there are classes")  # fmt: skip
+        raise Misfit(
+            "data.labels",
+            f"labels {name!r} are {low:.0f} to {high:.0f}; the model tells {classes} classes "
+            f"apart, 0 to {classes - 1} ({wanted.ignored} counts for nothing)",
+            name,
+            f"classes are numbered from 0: {name} - 1"
+            if fits
+            else "number the classes from 0, or give the model as many outputs as there are classes",
+        )
 
 
 def remarks(
@@ -219,18 +247,32 @@ def remarks(
         name = array_of(arrays, wanted.name, taken, is_only=len(inputs) == 1)
         remark = _scale(name, arrays[name]) if wanted.is_weighed and wanted.dtype == "f32" else None
         found += [remark] if remark else []
-        remark = _constant(name, arrays[name], f"every element of array {name!r} is", "what is the same for all "
-                           "samples teaches nothing: was it read, or filled, as it should be?")  # fmt: skip
+        remark = _constant(
+            name,
+            arrays[name],
+            f"every element of array {name!r} is",
+            "what is the same for all samples teaches nothing: was it read, or filled, as it should be?",
+        )
         found += [remark] if remark and wanted.batch_axis is not None else []
     for wanted in labels:
         if wanted.classes > 1 and wanted.name in arrays:
-            remark = _constant(wanted.name, arrays[wanted.name], f"every label in {wanted.name!r} is", "a step learns "
-                               "to say that class always: are the labels those of all samples?")  # fmt: skip
+            remark = _constant(
+                wanted.name,
+                arrays[wanted.name],
+                f"every label in {wanted.name!r} is",
+                "a step learns to say that class always: are the labels those of all samples?",
+            )
             found += [remark] if remark else []
     samples = max(seen.shape[0] for seen in arrays.values())
     if samples < batch:
-        found.append(Remark("data.few", "", f"{samples} samples, and a step takes {batch}: each step sees some of them "
-                            "more than once", "give more samples, or compile for a smaller batch"))  # fmt: skip
+        found.append(
+            Remark(
+                "data.few",
+                "",
+                f"{samples} samples, and a step takes {batch}: each step sees some of them more than once",
+                "give more samples, or compile for a smaller batch",
+            )
+        )
     return tuple(found)
 
 
@@ -257,6 +299,10 @@ def _scale(name: str, seen: Seen) -> Remark | None:
     size = max(abs(seen.low), abs(seen.high))
     if size <= FAR:
         return None
-    return Remark("data.scale", name, f"array {name!r} reaches from {seen.low:.4g} to {seen.high:.4g}, and the model's "
-                  "first layer reads it unscaled: losses may explode", "scale it as the data were that the model has "
-                  f"learned on, such as ({name} - {name}.mean(0)) / {name}.std(0)")  # fmt: skip
+    return Remark(
+        "data.scale",
+        name,
+        f"array {name!r} reaches from {seen.low:.4g} to {seen.high:.4g}, and the model's "
+        "first layer reads it unscaled: losses may explode",
+        f"scale it as the data were that the model has learned on, such as ({name} - {name}.mean(0)) / {name}.std(0)",
+    )

@@ -160,8 +160,14 @@ class RenewRequest:
 def enrol_message(request: EnrolRequest) -> bytes:
     """Payload of an enrolment's signature: all that the request says, but the token as its hash."""
     token_hash = hashlib.sha256(request.token.encode("utf-8", "replace")).hexdigest()
-    return dumps({"token_sha256": token_hash, "public_key": request.public_key, "session": request.session,
-                  "description": request.description})  # fmt: skip
+    return dumps(
+        {
+            "token_sha256": token_hash,
+            "public_key": request.public_key,
+            "session": request.session,
+            "description": request.description,
+        }
+    )
 
 
 def challenge_message(device_id: str, session: str, challenge: str) -> bytes:

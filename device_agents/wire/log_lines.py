@@ -119,9 +119,13 @@ class JsonLines(_Lines):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
-            "at": _at(record), "level": record.levelname.lower(), "part": self.part, "event": _message(record),
-            "logger": record.name, **_about(record),
-        }  # fmt: skip
+            "at": _at(record),
+            "level": record.levelname.lower(),
+            "part": self.part,
+            "event": _message(record),
+            "logger": record.name,
+            **_about(record),
+        }
         if record.exc_info:
             fields["traceback"] = _traceback(record)
         hidden = {name: without_secrets(item) if isinstance(item, str) else item for name, item in fields.items()}

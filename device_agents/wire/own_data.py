@@ -13,8 +13,20 @@ MAX_COUNT = 1 << 62
 """What a database's integer holds."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-DTYPES = ("float32", "float64", "float16", "int32", "int64", "int16", "int8", "uint8", "bool", "uint16", "uint32",
-          "uint64")  # fmt: skip
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "int32",
+    "int64",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+    "uint16",
+    "uint32",
+    "uint64",
+)
 
 
 def check_own_name(where: str, name: str) -> None:

@@ -132,12 +132,19 @@ class RunSettings:
             most=MAX_STEPS,
         ),
         always_sent=True,
-    )  # fmt: skip
+    )
     warmup: Optional[int] = setting(
         None,
-        Setting("Warm-up steps", "steps before measuring", ("profile",), unused=0, least=0, most=MAX_WARMUP,
-                absent="by rule"),
-    )  # fmt: skip
+        Setting(
+            "Warm-up steps",
+            "steps before measuring",
+            ("profile",),
+            unused=0,
+            least=0,
+            most=MAX_WARMUP,
+            absent="by rule",
+        ),
+    )
     seed: int = setting(
         0,
         Setting(
@@ -158,30 +165,72 @@ class RunSettings:
     )
     tune_s: Optional[float] = setting(
         60.0,
-        Setting("Time to measure", "seconds that measuring schedules may take", ("tune",), None, above=0,
-                most=MAX_TUNE_S, option="--budget", metavar="SECONDS"),
-    )  # fmt: skip
+        Setting(
+            "Time to measure",
+            "seconds that measuring schedules may take",
+            ("tune",),
+            None,
+            above=0,
+            most=MAX_TUNE_S,
+            option="--budget",
+            metavar="SECONDS",
+        ),
+    )
     compare_s: Optional[float] = setting(
         None,
-        Setting("Time to compare", "seconds that bundles may take turns", ("compare",), None, above=0,
-                most=MAX_COMPARE_S, absent="300", option="--compare-time", metavar="SECONDS"),
-    )  # fmt: skip
+        Setting(
+            "Time to compare",
+            "seconds that bundles may take turns",
+            ("compare",),
+            None,
+            above=0,
+            most=MAX_COMPARE_S,
+            absent="300",
+            option="--compare-time",
+            metavar="SECONDS",
+        ),
+    )
     sustain_s: Optional[float] = setting(
         None,
-        Setting("Time to sustain", "seconds that steps follow each other without a rest", ("sustained",), None,
-                least=LEAST_SUSTAIN_S, most=MAX_SUSTAIN_S, absent="600", option="--sustain-time", metavar="SECONDS"),
-    )  # fmt: skip
+        Setting(
+            "Time to sustain",
+            "seconds that steps follow each other without a rest",
+            ("sustained",),
+            None,
+            least=LEAST_SUSTAIN_S,
+            most=MAX_SUSTAIN_S,
+            absent="600",
+            option="--sustain-time",
+            metavar="SECONDS",
+        ),
+    )
     effect: Optional[float] = setting(
         None,
-        Setting("Difference that matters", "relative difference down to which is looked: 0.01 is 1%", ("compare",),
-                None, above=0, most=1, absent="0.01"),
-    )  # fmt: skip
+        Setting(
+            "Difference that matters",
+            "relative difference down to which is looked: 0.01 is 1%",
+            ("compare",),
+            None,
+            above=0,
+            most=1,
+            absent="0.01",
+        ),
+    )
     time_limit_s: Optional[float] = setting(
         None,
-        Setting("Time limit", "seconds that the run's processes may take together", LOCAL_MODES, None, above=0,
-                most=MAX_TIME_LIMIT_S, absent="the farm's limit", option="--time-limit", metavar="SECONDS",
-                is_shown_unset=False),
-    )  # fmt: skip
+        Setting(
+            "Time limit",
+            "seconds that the run's processes may take together",
+            LOCAL_MODES,
+            None,
+            above=0,
+            most=MAX_TIME_LIMIT_S,
+            absent="the farm's limit",
+            option="--time-limit",
+            metavar="SECONDS",
+            is_shown_unset=False,
+        ),
+    )
 
     schedule: Optional[Schedule] = setting(
         None,
@@ -195,27 +244,47 @@ class RunSettings:
     )
     schedule_steps: Optional[int] = setting(
         None,
-        training("Schedule's end", "step at which the rate is the final one (those of the starting weights count)",
-                  least=1, most=MAX_SCHEDULE_STEPS, absent="the run's last step"),
-    )  # fmt: skip
+        training(
+            "Schedule's end",
+            "step at which the rate is the final one (those of the starting weights count)",
+            least=1,
+            most=MAX_SCHEDULE_STEPS,
+            absent="the run's last step",
+        ),
+    )
     final_ratio: Optional[float] = setting(
         None,
-        training("Final learning rate", "of a schedule, as a share of the learning rate", least=0, most=1,
-                  absent="the bundle's"),
-    )  # fmt: skip
+        training(
+            "Final learning rate",
+            "of a schedule, as a share of the learning rate",
+            least=0,
+            most=1,
+            absent="the bundle's",
+        ),
+    )
     validation: Optional[float] = setting(
         None,
-        training("Validation", "share of the samples, the last of them, that is held out and scored between steps",
-                  above=0, most=MAX_SHARE, absent="none"),
-    )  # fmt: skip
+        training(
+            "Validation",
+            "share of the samples, the last of them, that is held out and scored between steps",
+            above=0,
+            most=MAX_SHARE,
+            absent="none",
+        ),
+    )
     eval_every: Optional[int] = setting(
         None, training("Validates every", "steps between validations", least=1, most=MAX_STEPS, absent="once an epoch")
     )
     patience: Optional[int] = setting(
         None,
-        training("Patience", "validations in a row without a better loss after which training stops", least=1,
-                  most=MAX_STEPS, absent="never"),
-    )  # fmt: skip
+        training(
+            "Patience",
+            "validations in a row without a better loss after which training stops",
+            least=1,
+            most=MAX_STEPS,
+            absent="never",
+        ),
+    )
     min_delta: float = setting(
         0.0, training("Least improvement", "of the validation loss that patience counts as one", 0.0, least=0)
     )
@@ -224,14 +293,25 @@ class RunSettings:
     )
     checkpoint_s: Optional[float] = setting(
         None,
-        training("Checkpoints", "seconds between checkpoints, from which another attempt goes on", above=0,
-                  most=MAX_CHECKPOINT_S, absent="300", option="--checkpoint-every", metavar="SECONDS"),
-    )  # fmt: skip
+        training(
+            "Checkpoints",
+            "seconds between checkpoints, from which another attempt goes on",
+            above=0,
+            most=MAX_CHECKPOINT_S,
+            absent="300",
+            option="--checkpoint-every",
+            metavar="SECONDS",
+        ),
+    )
     explosion_factor: Optional[float] = setting(
         None,
-        training("Explosion factor", "times its start that a loss may be before training has diverged (0: any)",
-                  least=0, absent="100"),
-    )  # fmt: skip
+        training(
+            "Explosion factor",
+            "times its start that a loss may be before training has diverged (0: any)",
+            least=0,
+            absent="100",
+        ),
+    )
 
     def __post_init__(self) -> None:
         check(self.mode in LOCAL_MODES, "mode", f"one of {', '.join(LOCAL_MODES)}")
@@ -255,12 +335,18 @@ class RunSettings:
         `data_set` is what the caller calls that other data set. Raises: `ProtocolError` naming what is too much.
         """
         check(not is_given or self.mode == "train", data_set, f"left out: mode {self.mode} has no validations")
-        check(not is_given or self.validation is None, data_set,
-              "left out, or `validation`, the share that is held out: both say what to validate on")  # fmt: skip
+        check(
+            not is_given or self.validation is None,
+            data_set,
+            "left out, or `validation`, the share that is held out: both say what to validate on",
+        )
         is_validated = is_given or self.validation is not None
         for name in ("eval_every", "patience", "min_delta", "save_best"):
-            check(is_validated or not getattr(self, name), name,
-                  f"left out, or `validation` or `{data_set}` set: there is nothing to validate on")  # fmt: skip
+            check(
+                is_validated or not getattr(self, name),
+                name,
+                f"left out, or `validation` or `{data_set}` set: there is nothing to validate on",
+            )
 
     @property
     def sustained_s(self) -> float:

@@ -9,8 +9,20 @@ from examples.models.mobilenet import inverted_residual
 from examples.models.network import Network, image_input
 
 # (expansion, kernel, output channels, stride)
-BLOCKS = ((1, 3, 8, 1), (4, 7, 16, 2), (3, 3, 16, 1), (5, 5, 24, 2), (4, 7, 24, 1), (5, 3, 40, 2), (4, 5, 40, 1),
-          (5, 5, 48, 1), (4, 3, 48, 1), (6, 7, 96, 2), (4, 3, 96, 1), (6, 5, 160, 1))  # fmt: skip
+BLOCKS = (
+    (1, 3, 8, 1),
+    (4, 7, 16, 2),
+    (3, 3, 16, 1),
+    (5, 5, 24, 2),
+    (4, 7, 24, 1),
+    (5, 3, 40, 2),
+    (4, 5, 40, 1),
+    (5, 5, 48, 1),
+    (4, 3, 48, 1),
+    (6, 7, 96, 2),
+    (4, 3, 96, 1),
+    (6, 5, 160, 1),
+)
 
 
 def mcunet(*, resolution: int = 128, classes: int = 10, seed: int = 0) -> bytes:

@@ -110,11 +110,11 @@ def _each_run(columns, changed):
     rows = bind.execute(sa.select(runs.c.id, *columns).select_from(runs)).mappings().all()
     for first in range(0, len(rows), BATCH):
         values = [(row["id"], changed({column.name: row[column.name] for column in columns}))
-                  for row in rows[first : first + BATCH]]  # fmt: skip
+                  for row in rows[first : first + BATCH]]
         names = list(values[0][1])
         kinds = {"settings": sa.JSON(), **{name: kind for name, kind, _ in COLUMNS}}
         target = sa.table("runs", sa.column("id", sa.String()), *(sa.column(name, kinds[name]) for name in names))
         change = target.update().where(target.c.id == sa.bindparam("run_id"))
         change = change.values({name: sa.bindparam(f"new_{name}", type_=kinds[name]) for name in names})
         bind.execute(change, [{"run_id": run_id, **{f"new_{name}": new[name] for name in names}}
-                              for run_id, new in values])  # fmt: skip
+                              for run_id, new in values])

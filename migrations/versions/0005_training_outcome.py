@@ -59,6 +59,6 @@ def _mark_what_is_not_to_do():
     runs = sa.table("runs", sa.column("id", sa.String()), sa.column("state"), sa.column("settings", sa.JSON()))
     found = sa.select(runs.c.id, runs.c.settings).where(runs.c.state.in_(OPEN))
     ids = [{"id": run_id} for run_id, settings in op.get_bind().execute(found).all()
-           if any(settings.get(name, unset) != unset for name, unset in SETTINGS.items())]  # fmt: skip
+           if any(settings.get(name, unset) != unset for name, unset in SETTINGS.items())]
     if ids:
         op.get_bind().execute(sa.table(NOT_TO_DO, sa.column("id", sa.String())).insert(), ids)

@@ -21,7 +21,7 @@ DERIVED = " UNION ALL ".join((
     "SELECT 'model', model_digest, min(id), '', '', max(model_bytes), min(created_at) FROM jobs GROUP BY model_digest",
     "SELECT 'weights', trained_weights_digest, min(id), '', '', coalesce(max(trained_weights_bytes), 0), "
     "min(created_at) FROM runs WHERE trained_weights_digest IS NOT NULL GROUP BY trained_weights_digest",
-))  # fmt: skip
+))
 """What the home organisation holds by what rows of older code name."""
 COLUMNS = ("kind", "digest", "id", "name", "plan_name", "size_bytes", "created_at")
 SAME = " AND ".join(f"derived.{name} = holdings.{name}" for name in COLUMNS)
@@ -36,7 +36,7 @@ ROWS = (
     ("allowances", "organisation_id", "1 = 1"),
     ("tunings", "id", OTHERS),
     ("enrolment_tokens", "token_hash", f"{OTHERS} OR NOT is_shared"),
-)  # fmt: skip
+)
 VALUES = (
     ("api_keys", "organisation_id", OTHERS),
     ("api_keys", "user_id", "user_id IS NOT NULL"),
@@ -159,7 +159,7 @@ def _begin() -> None:
     """The home organisation, and what it holds of what older code made."""
     connection = op.get_bind()
     organisations = sa.table("organisations", *(sa.column(name) for name in ("id", "name", "created_at")),
-                             sa.column("quotas", sa.JSON()))  # fmt: skip
+                             sa.column("quotas", sa.JSON()))
     if connection.scalar(sa.select(organisations.c.id).where(organisations.c.id == HOME)) is None:
         connection.execute(organisations.insert(), [{"id": HOME, "name": "home", "quotas": {}, "created_at": 0.0}])
     names = ", ".join(COLUMNS)
@@ -170,7 +170,7 @@ def _begin() -> None:
         for table in others
     )
     op.execute(f"INSERT INTO holdings (organisation_id, {names}) SELECT '{HOME}', {found} FROM ({DERIVED}) AS derived "
-               f"WHERE {new}")  # fmt: skip
+               f"WHERE {new}")
     if UNHELD in others:
         op.drop_table(UNHELD)
 

@@ -16,7 +16,7 @@ ROWS = (
     ("enrolment_uses", "id", "1 = 1"),
     ("enrolment_tokens", "token_hash", "id IS NOT NULL OR max_uses <> 1 OR uses <> 0 OR name <> '' "
      "OR revoked_at IS NOT NULL OR targets IS NOT NULL"),
-)  # fmt: skip
+)
 VALUES = (("devices", "drained_at", "drained_at IS NOT NULL"), ("devices", "drain_reason", "drain_reason <> ''"))
 
 

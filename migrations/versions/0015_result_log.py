@@ -31,7 +31,7 @@ def upgrade() -> None:
     with op.batch_alter_table("results") as results:
         results.add_column(sa.Column("log_index", sa.BigInteger(), nullable=True))
     op.create_index("ix_results_unlogged", "results", ["recorded_at"], sqlite_where=sa.text("log_index IS NULL"),
-                    postgresql_where=sa.text("log_index IS NULL"))  # fmt: skip
+                    postgresql_where=sa.text("log_index IS NULL"))
     op.put_back("0015", ROWS, VALUES)
 
 

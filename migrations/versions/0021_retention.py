@@ -11,13 +11,13 @@ depends_on = None
 MARKS = (
     ("holdings", "pinned_at"), ("holdings", "files_removed_at"), ("runs", "pinned_at"), ("runs", "events_removed_at"),
     ("jobs", "files_removed_at"), ("jobs", "events_removed_at"), ("file_uses", "released_at"),
-)  # fmt: skip
+)
 VALUES = (("organisations", "retention", "CAST(retention AS TEXT) <> '{}'"), ("holdings", "pinned_at", "pinned_at IS NOT NULL"),
           ("holdings", "files_removed_at", "files_removed_at IS NOT NULL"), ("runs", "pinned_at", "pinned_at IS NOT NULL"),
           ("runs", "events_removed_at", "events_removed_at IS NOT NULL"),
           ("jobs", "files_removed_at", "files_removed_at IS NOT NULL"),
           ("jobs", "events_removed_at", "events_removed_at IS NOT NULL"),
-          ("file_uses", "released_at", "released_at IS NOT NULL"))  # fmt: skip
+          ("file_uses", "released_at", "released_at IS NOT NULL"))
 ASKED = ("dataset_digest", "validation_dataset_digest")
 
 

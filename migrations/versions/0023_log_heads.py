@@ -29,7 +29,7 @@ def upgrade() -> None:
     is_postgres = op.get_bind().dialect.name == "postgresql"
     if is_postgres:
         op.execute("CREATE FUNCTION refuse_log_change() RETURNS trigger LANGUAGE plpgsql AS "
-                   f"$$ BEGIN RAISE EXCEPTION '{SAID}'; END $$")  # fmt: skip
+                   f"$$ BEGIN RAISE EXCEPTION '{SAID}'; END $$")
     body = "EXECUTE FUNCTION refuse_log_change()" if is_postgres else f"BEGIN SELECT RAISE(ABORT, '{SAID}'); END"
     for table in TABLES:
         for event in EVENTS:

@@ -111,8 +111,10 @@ def _targets(farm: Client, wish: CompileWish) -> tuple[str, ...]:
     if wish.targets is None:
         return (target_of(farm, None, wish.device, wish.device_class),)
     if not wish.targets:
-        raise UsageError("targets is empty: name what to compile for, such as targets=['raspberry-pi-4']; without it, "
-                         "what the farm's device runs best")  # fmt: skip
+        raise UsageError(
+            "targets is empty: name what to compile for, such as targets=['raspberry-pi-4']; without it, "
+            "what the farm's device runs best"
+        )
     return tuple(dict.fromkeys(wish.targets))
 
 

@@ -39,8 +39,10 @@ def refuse_nothing(data: object) -> None:
     if data is None:
         raise UsageError("there is no data to train on: give data=(x, y), an npz, a DataLoader, or an uploaded Dataset")
     if is_digest(data):
-        raise UsageError(f"data is the digest {data}: give the Dataset itself, as upload_dataset gave it; "
-                         "client.datasets() lists them")  # fmt: skip
+        raise UsageError(
+            f"data is the digest {data}: give the Dataset itself, as upload_dataset gave it; "
+            "client.datasets() lists them"
+        )
 
 
 def is_digest(model: object) -> bool:
@@ -52,5 +54,7 @@ def refuse_recipe(**given: object) -> None:
     """Raises: UsageError for what a bundle has in it."""
     said = [name for name, value in given.items() if value is not None and (name, value) != ("plan", "full")]
     if said:
-        raise UsageError(f"{' and '.join(said)}: a bundle has such things in it, as they were when it was compiled; "
-                         "leave them out, or give the model")  # fmt: skip
+        raise UsageError(
+            f"{' and '.join(said)}: a bundle has such things in it, as they were when it was compiled; "
+            "leave them out, or give the model"
+        )

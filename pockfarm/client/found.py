@@ -50,8 +50,10 @@ def _address(url: str) -> str:
     except ValueError:
         has_port = False
     if not has_port or not parsed.hostname:
-        raise UsageError(f"{url} is no farm's address: it needs a host, and a port of 1 to 65,535 if it names one; "
-                         "write it as http://HOST:PORT")  # fmt: skip
+        raise UsageError(
+            f"{url} is no farm's address: it needs a host, and a port of 1 to 65,535 if it names one; "
+            "write it as http://HOST:PORT"
+        )
     path, is_page, _ = parsed.path.partition("/dashboard")
     if is_page or parsed.query or parsed.fragment:
         raise UsageError(f"{url} is the address of a page, not of a farm; write {scheme}://{parsed.netloc}{path}")

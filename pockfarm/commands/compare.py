@@ -59,8 +59,14 @@ def _here(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
 def _on_farm(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
     first, *others = map(digest_of, options.bundles)
     with connect(options) as farm:
-        run = farm.start_run(first, mode="compare", others=others, device=options.device,
-                             device_class=options.device_class, **given_settings(options, "compare"))  # fmt: skip
+        run = farm.start_run(
+            first,
+            mode="compare",
+            others=others,
+            device=options.device,
+            device_class=options.device_class,
+            **given_settings(options, "compare"),
+        )
         wait_for(farm, run)
         found = farm.comparison(run.id)
         return found, names_of(found)

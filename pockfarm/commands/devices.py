@@ -21,9 +21,24 @@ LEAST = ("device class", "last seen", "targets", "measures as", "tags")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HEALTHS = ("online", "busy", "offline", "draining", "drained")
 """Of devices in state active."""
-SHOWN = ("id", "name", "health", "state_reason", "device_class", "measurement_class", "targets", "cpu_model", "cores",
-         "isolation_level", "agent_version", "agent_updates", "last_seen_at", "working_on", "drained_at",
-         "drain_reason")  # fmt: skip
+SHOWN = (
+    "id",
+    "name",
+    "health",
+    "state_reason",
+    "device_class",
+    "measurement_class",
+    "targets",
+    "cpu_model",
+    "cores",
+    "isolation_level",
+    "agent_version",
+    "agent_updates",
+    "last_seen_at",
+    "working_on",
+    "drained_at",
+    "drain_reason",
+)
 
 
 def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -68,9 +83,7 @@ def _hours(text: str) -> float:
     return hours
 
 
-def _action(
-    actions: argparse._SubParsersAction[Any], name: str, words: str, run: object
-) -> argparse.ArgumentParser:  # fmt: skip
+def _action(actions: argparse._SubParsersAction[Any], name: str, words: str, run: object) -> argparse.ArgumentParser:
     command = shown_command(actions, name, words, run)
     command.add_argument("device", metavar="DEVICE", help="its id or its name")
     return command
@@ -113,8 +126,11 @@ def _enrol(options: argparse.Namespace) -> int:
         made = farm.add_enrolment_token(**asked, **({"new_class": True} if options.new_class else {}))
     line = enrolment_line(address, text(made, "token"), options.name)
     if urlsplit(address).hostname in LOOPBACK:
-        print(f"warning: a board elsewhere does not reach {address}: set POCKFARM_PUBLIC_URL on the farm's machine, or "
-              "name the farm by the address that boards use (POCKFARM_URL)", file=sys.stderr)  # fmt: skip
+        print(
+            f"warning: a board elsewhere does not reach {address}: set POCKFARM_PUBLIC_URL on the farm's machine, or "
+            "name the farm by the address that boards use (POCKFARM_URL)",
+            file=sys.stderr,
+        )
     told = f"paste on the board, as root so that the agent stays running; good once, until {text(made, 'expires_at')}"
     print(f"{told} (token {text(made, 'id')}):", file=sys.stderr)
     return show(options, {**made, "line": line}, lambda: line)
@@ -195,10 +211,16 @@ def tags_text(device: Json) -> str:
 def data_text(device: Json) -> str:
     """A table of a device's own data sets; empty if it has none."""
     rows = [
-        (text(one, "name"), cell(one.get("samples")), _arrays(one), cell(one.get("label_counts")),
-         "stay" if one.get("weights_stay") else "leave", text(one, "digest"))
+        (
+            text(one, "name"),
+            cell(one.get("samples")),
+            _arrays(one),
+            cell(one.get("label_counts")),
+            "stay" if one.get("weights_stay") else "leave",
+            text(one, "digest"),
+        )
         for one in parts(device, "own_datasets")
-    ]  # fmt: skip
+    ]
     return text_table(("own data", "samples", "arrays", "of each class", "weights", "digest"), rows) if rows else ""
 
 
@@ -215,8 +237,14 @@ def _resume(options: argparse.Namespace) -> int:
 def _quarantine(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         device = farm.quarantine(options.device, options.reason)
-    return show(options, device, lambda: f"{options.device} is {text(device, 'state')}: it gets no work until "
-                f"`pockfarm devices release {options.device}`")  # fmt: skip
+    return show(
+        options,
+        device,
+        lambda: (
+            f"{options.device} is {text(device, 'state')}: it gets no work until "
+            f"`pockfarm devices release {options.device}`"
+        ),
+    )
 
 
 def _release(options: argparse.Namespace) -> int:

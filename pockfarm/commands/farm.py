@@ -256,8 +256,10 @@ def _dataset_digest(farm: Client, option: str | None) -> str | None:
     if option is None or option.startswith(("sha256:", "device:")):
         return option
     if not Path(option).exists():
-        raise UsageError(f"{option}: no such file; a data set of the farm is named by its digest (sha256:…), one that "
-                         "stays on a device by device:NAME")  # fmt: skip
+        raise UsageError(
+            f"{option}: no such file; a data set of the farm is named by its digest (sha256:…), one that "
+            "stays on a device by device:NAME"
+        )
     dataset = farm.upload_dataset(Path(option))
     print_warnings(dataset.warnings, "`pockfarm datasets`")
     return dataset.digest

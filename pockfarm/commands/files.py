@@ -53,8 +53,14 @@ def _bundles(options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in ("target", "plan", "model_digest", "limit")}
     with connect(options) as farm:
         found = [one.raw for one in farm.bundles(**chosen)]
-    return show_list(options, found, BUNDLE_HEADER, bundle_row, none="no such bundles",
-                     least=("model", "plan", "target", "arena", "made", "kept"))  # fmt: skip
+    return show_list(
+        options,
+        found,
+        BUNDLE_HEADER,
+        bundle_row,
+        none="no such bundles",
+        least=("model", "plan", "target", "arena", "made", "kept"),
+    )
 
 
 def bundle_row(bundle: Json) -> tuple[str, ...]:
@@ -86,8 +92,10 @@ def bundle_text(bundle: Json) -> str:
     """A bundle as people read it."""
     summary = part(bundle, "summary")
     memory = part(summary, "memory")
-    sizes = [f"{name} {bytes_text(optional_number(memory, f'{name}_bytes'))}"
-             for name in ("arena", "weights", "optimizer", "peak")]  # fmt: skip
+    sizes = [
+        f"{name} {bytes_text(optional_number(memory, f'{name}_bytes'))}"
+        for name in ("arena", "weights", "optimizer", "peak")
+    ]
     return facts_text(
         [
             ("bundle", text(bundle, "digest")),
@@ -116,8 +124,9 @@ def _datasets(options: argparse.Namespace) -> int:
         found = [one.raw for one in farm.datasets(limit=limit)]
     if options.name:
         found = [one for one in found if text(one, "name") == options.name][: options.limit]
-    return show_list(options, found, DATASET_HEADER, dataset_row, none="no such data sets",
-                     least=("name", "size", "came", "kept"))  # fmt: skip
+    return show_list(
+        options, found, DATASET_HEADER, dataset_row, none="no such data sets", least=("name", "size", "came", "kept")
+    )
 
 
 def dataset_row(dataset: Json) -> tuple[str, ...]:
@@ -152,8 +161,10 @@ def _unpin(options: argparse.Namespace) -> int:
 def _change(options: argparse.Namespace, act: str, words: str) -> int:
     for one in options.ids:
         if not one.startswith(("run_", "sha256:")):
-            raise UsageError(f"'{one}' is neither a run's id (run_…) nor a digest (sha256:…); `pockfarm runs`, "
-                             "`pockfarm bundles`, `pockfarm datasets` list them")  # fmt: skip
+            raise UsageError(
+                f"'{one}' is neither a run's id (run_…) nor a digest (sha256:…); `pockfarm runs`, "
+                "`pockfarm bundles`, `pockfarm datasets` list them"
+            )
     with connect(options) as farm:
         told = [{"id": one, **getattr(farm, act)(one)} for one in options.ids]
     return show(options, told, lambda: "\n".join(f"{one} {words}" for one in options.ids))

@@ -31,8 +31,9 @@ class StateOrFolder(argparse.Action):
         elif "/" in values or values.startswith(".") or Path(values).is_dir():
             namespace.state = values
         else:
-            parser.error(f"argument --state: invalid choice: '{values}' (choose from {', '.join(states)})"
-                         f"{meant(values, states)}")  # fmt: skip
+            parser.error(
+                f"argument --state: invalid choice: '{values}' (choose from {', '.join(states)}){meant(values, states)}"
+            )
 
 
 def add_state_options(command: argparse.ArgumentParser, states: Sequence[str]) -> None:

@@ -84,11 +84,15 @@ def checked(url: str, key: str) -> str:
         try:
             organisation = farm.organisation()
         except Unauthorized as problem:
-            raise UsageError(f"{url} does not take this key: {problem.message}\n  nothing was written; copy the key "
-                             "again, or ask the farm's administrator for one (pockfarm key add)") from None  # fmt: skip
+            raise UsageError(
+                f"{url} does not take this key: {problem.message}\n  nothing was written; copy the key "
+                "again, or ask the farm's administrator for one (pockfarm key add)"
+            ) from None
         except NotFound:
-            raise UsageError(f"{url} answers, but not as a farm does\n  nothing was written; the address is that "
-                             "of the dashboard's front page, without a path") from None  # fmt: skip
+            raise UsageError(
+                f"{url} answers, but not as a farm does\n  nothing was written; the address is that "
+                "of the dashboard's front page, without a path"
+            ) from None
         except Refused as problem:  # a key may be for less than this
             if problem.status != 403:
                 raise

@@ -15,9 +15,20 @@ from pockfarm.values import JOB_STATES, RUN_STATES, Job, Json, Run, optional_num
 
 JOB_HEADER = ("job", "state", "model", "plan", "target", "bundle", "why")
 RUN_HEADER = (
-    "run", "state", "mode", "model", "plan", "target", "class", "verdict", "training", "step", "95%", "last loss",
+    "run",
+    "state",
+    "mode",
+    "model",
+    "plan",
+    "target",
+    "class",
+    "verdict",
+    "training",
+    "step",
+    "95%",
+    "last loss",
     "why",
-)  # fmt: skip
+)
 JOB_LEAST = ("plan", "target", "bundle")
 RUN_LEAST = ("model", "95%", "verdict", "plan", "mode", "last loss", "target", "training", "class")
 """What a narrow window does without, the last one first."""
@@ -26,9 +37,16 @@ LOOKED_AT = 200
 """For names that may have been meant."""
 JOB_FILTERS = {"target": "T", "model": "NAME", "plan": "NAME"}
 RUN_FILTERS = {
-    "mode": "MODE", "device": "ID", "target": "T", "verdict": "V", "model": "NAME", "plan": "NAME",
-    "bundle": "DIGEST", "measurement_class": "CLASS", "group": "ID",
-}  # fmt: skip
+    "mode": "MODE",
+    "device": "ID",
+    "target": "T",
+    "verdict": "V",
+    "model": "NAME",
+    "plan": "NAME",
+    "bundle": "DIGEST",
+    "measurement_class": "CLASS",
+    "group": "ID",
+}
 
 
 def add_jobs(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -71,8 +89,11 @@ def none_of(what: str, chosen: Json, known: Mapping[str, Collection[str]]) -> st
 
 
 def _names(found: Sequence[Job] | Sequence[Run]) -> Mapping[str, Collection[str]]:
-    return {"model": {one.model_name for one in found}, "plan": {one.plan_name for one in found},
-            "target": {one.target for one in found}}  # fmt: skip
+    return {
+        "model": {one.model_name for one in found},
+        "plan": {one.plan_name for one in found},
+        "target": {one.target for one in found},
+    }
 
 
 def job_row(job: Json) -> tuple[str, ...]:

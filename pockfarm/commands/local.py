@@ -183,8 +183,13 @@ def _check_before_build(options: argparse.Namespace) -> None:
 
 def _built(built: Any, out: Path) -> Json:
     warnings = [dataclasses.asdict(one) for one in built.warnings]
-    return {"file": str(out), "digest": built.digest, "bytes": built.size_bytes, "warnings": warnings,
-            "memory": built.bundle.manifest["memory"]}  # fmt: skip
+    return {
+        "file": str(out),
+        "digest": built.digest,
+        "bytes": built.size_bytes,
+        "warnings": warnings,
+        "memory": built.bundle.manifest["memory"],
+    }
 
 
 def _built_text(built: Any, out: Path, took_s: float) -> str:
@@ -249,8 +254,13 @@ def _targets(options: argparse.Namespace) -> int:
     names = ("name", "title", "engine", "architecture", "cores", "vector_bits")
     found = [dict(zip(names, row)) for row in rows]
     header = ("target", "what it is", "engine", "architecture", "cores", "vector bits")
-    return show(options, found, lambda: f"{text_table(header, rows, least=('cores', 'vector bits'))}\n\n"
-                f"host is {local.resolve_target('host')} here")  # fmt: skip
+    return show(
+        options,
+        found,
+        lambda: (
+            f"{text_table(header, rows, least=('cores', 'vector bits'))}\n\nhost is {local.resolve_target('host')} here"
+        ),
+    )
 
 
 def _start(weights: Path, bundle: Path, folder: Path) -> Path:

@@ -33,8 +33,11 @@ def _check(options: argparse.Namespace) -> int:
             findings = check_log(farm, options.keep, trusted=trusted)
         except NotVerified as error:
             said = str(error)
-            show(options, {"verdict": "NOT VERIFIED", "problem": said},
-                 lambda: f"{painted('NOT VERIFIED', Meaning.BAD)}: {said}")  # fmt: skip
+            show(
+                options,
+                {"verdict": "NOT VERIFIED", "problem": said},
+                lambda: f"{painted('NOT VERIFIED', Meaning.BAD)}: {said}",
+            )
             raise Failed("the farm's log does not hold", state="failed", cause="policy") from None
     told = {"verdict": "verified", "findings": [asdict(one) for one in findings]}
     return show(options, told, lambda: facts_text([(one.what, one.how) for one in findings]))

@@ -73,8 +73,10 @@ def _retry(options: argparse.Namespace) -> int:
 def _run_again(farm: Client, options: argparse.Namespace) -> Run:
     before = farm.run(options.id)
     if before.is_open:
-        raise UsageError(f"{before.id} is {before.state} yet: `pockfarm cancel {before.id}` stops it, `pockfarm why "
-                         f"{before.id}` says what it waits for")  # fmt: skip
+        raise UsageError(
+            f"{before.id} is {before.state} yet: `pockfarm cancel {before.id}` stops it, `pockfarm why "
+            f"{before.id}` says what it waits for"
+        )
     return farm.run_again(before.id, device=options.device, device_class=options.device_class)
 
 
@@ -83,8 +85,10 @@ def _compile_again(farm: Client, options: argparse.Namespace) -> Job:
         raise UsageError(f"--device and --class are of runs, and {options.id} is a compile; leave them out")
     before = farm.job(options.id)
     if before.is_open:
-        raise UsageError(f"{before.id} is {before.state} yet: `pockfarm cancel {before.id}` stops it, `pockfarm why "
-                         f"{before.id}` says what it waits for")  # fmt: skip
+        raise UsageError(
+            f"{before.id} is {before.state} yet: `pockfarm cancel {before.id}` stops it, `pockfarm why "
+            f"{before.id}` says what it waits for"
+        )
     again = farm.job_again(before.id)
     if again.id == before.id:
         raise UsageError(f"{before.id} has succeeded: its bundle is {before.bundle_digest}, for `pockfarm run`")

@@ -24,9 +24,14 @@ def show(options: argparse.Namespace, found: object, text: Callable[[], str]) ->
 
 
 def show_list(
-    options: argparse.Namespace, found: Sequence[Json], header: Sequence[str], row: Row | None = None, *, none: str,
+    options: argparse.Namespace,
+    found: Sequence[Json],
+    header: Sequence[str],
+    row: Row | None = None,
+    *,
+    none: str,
     least: Sequence[str] = (),
-) -> int:  # fmt: skip
+) -> int:
     """A list on standard output, a line each: `row` makes it, else the header names fields; the exit code.
 
     `none` stands where there are no rows, in JSON an empty list; `least`: columns that a narrow window does without.

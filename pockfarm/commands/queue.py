@@ -33,8 +33,10 @@ def _queue(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         runs = farm.runs(state="queued", limit=MOST)[::-1]
         jobs = farm.jobs(state="queued", limit=MOST)[::-1]
-        found = {kind: [_told(farm, one) for one in waiting[: options.limit]]
-                 for kind, waiting in (("runs", runs), ("jobs", jobs))}  # fmt: skip
+        found = {
+            kind: [_told(farm, one) for one in waiting[: options.limit]]
+            for kind, waiting in (("runs", runs), ("jobs", jobs))
+        }
     more = sum(max(0, len(waiting) - options.limit) for waiting in (runs, jobs))
     return show(options, found, lambda: queue_text([*found["runs"], *found["jobs"]], more))
 

@@ -57,10 +57,15 @@ def _series_text(series: Json) -> str:
     noise = "how it varies is not known yet" if deviation is None else f"one run lies {deviation:.2%} from the next"
     runs = list(parts(series, "runs"))
     rows = [
-        (text(run, "at"), time_of(optional_number(run, "median_us")), text(run, "verdict"), _short(run, "compiler"),
-         _short(run, "commit"))
+        (
+            text(run, "at"),
+            time_of(optional_number(run, "median_us")),
+            text(run, "verdict"),
+            _short(run, "compiler"),
+            _short(run, "commit"),
+        )
         for run in reversed(runs[-SHOWN_RUNS:])
-    ]  # fmt: skip
+    ]
     older = f"\n{len(runs) - SHOWN_RUNS} older ones: --json" if len(runs) > SHOWN_RUNS else ""
     changes = [
         (text(one, "id"), text(one, "says"), text(one, "state"), text(one, "after_run_id"), text(one, "explains"))

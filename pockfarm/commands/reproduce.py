@@ -42,8 +42,10 @@ def beside_text(found: Json) -> str:
     """Whether two runs agree, why, and what explains a difference."""
     agrees = found.get("agrees")
     verdict = AGREES[agrees if isinstance(agrees, bool) else None]
-    lines = [f"{text(found, 'second')} {painted(verdict, by_word(verdict))} with {text(found, 'first')}: "
-             f"{text(found, 'says')}"]  # fmt: skip
+    lines = [
+        f"{text(found, 'second')} {painted(verdict, by_word(verdict))} with {text(found, 'first')}: "
+        f"{text(found, 'says')}"
+    ]
     facts = [(name, text(found, name)) for name in ("losses", "weights") if text(found, name)]
     lines += [facts_text(facts)] if facts else []
     differences = parts(found, "differences")

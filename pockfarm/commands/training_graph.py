@@ -25,9 +25,11 @@ def add_export_training_graph(subparsers: argparse._SubParsersAction[Any]) -> No
     add_recipe_options(command)
     command.add_argument("--out", type=Path, required=True, metavar="FILE.onnx", help="the training step")
     command.add_argument(
-        "--frozen", choices=("embedded", "inputs"), default="embedded",
+        "--frozen",
+        choices=("embedded", "inputs"),
+        default="embedded",
         help="weights that do not learn: in the file, or inputs (default: embedded)",
-    )  # fmt: skip
+    )
     command.set_defaults(run=_export)
 
 

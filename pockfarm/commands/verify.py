@@ -47,8 +47,15 @@ def _receipt(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     verdicts = verify_files(options.files, trusted=public_key(options.trust))
-    found = [{"file": str(one.path), "verdict": _word(one), "problem": one.problem or None,
-              "findings": [asdict(finding) for finding in one.findings]} for one in verdicts]  # fmt: skip
+    found = [
+        {
+            "file": str(one.path),
+            "verdict": _word(one),
+            "problem": one.problem or None,
+            "findings": [asdict(finding) for finding in one.findings],
+        }
+        for one in verdicts
+    ]
     show(options, found, lambda: "\n".join(map(verdict_text, verdicts)))
     bad = sum(bool(verdict.problem) for verdict in verdicts)
     if bad:

@@ -8,5 +8,13 @@ from pockfarm.doctor.finding import OK, WARNING, WRONG, Finding, findings_text, 
 from pockfarm.doctor.installation import installation_findings
 
 __all__ = [
-    "OK", "WARNING", "WRONG", "Finding", "farm_findings", "findings_text", "installation_findings", "is_well", "reach",
-]  # fmt: skip
+    "OK",
+    "WARNING",
+    "WRONG",
+    "Finding",
+    "farm_findings",
+    "findings_text",
+    "installation_findings",
+    "is_well",
+    "reach",
+]

@@ -97,15 +97,23 @@ def skew_finding(skew_s: float) -> Finding:
     if abs(skew_s) <= MOST_SKEW_S:
         return Finding("clock", OK, f"within {MOST_SKEW_S:.0f} s of the farm's")
     side = "ahead of" if skew_s > 0 else "behind"
-    return Finding("clock", WARNING, f"this machine's clock is {abs(skew_s):,.0f} s {side} the farm's",
-                   "set whichever is wrong (timedatectl); an agent with a wrong clock is not enrolled")  # fmt: skip
+    return Finding(
+        "clock",
+        WARNING,
+        f"this machine's clock is {abs(skew_s):,.0f} s {side} the farm's",
+        "set whichever is wrong (timedatectl); an agent with a wrong clock is not enrolled",
+    )
 
 
 def key_finding(status: Mapping[str, int]) -> Finding:
     """Whether the farm knows the key, and its scopes, from the statuses of addresses that need them."""
     if status["read"] == 401:
-        return Finding("API key", WRONG, "the farm does not know it, or it was revoked or has expired",
-                       "set POCKFARM_API_KEY to another; an administrator makes it: pockfarm key add NAME")  # fmt: skip
+        return Finding(
+            "API key",
+            WRONG,
+            "the farm does not know it, or it was revoked or has expired",
+            "set POCKFARM_API_KEY to another; an administrator makes it: pockfarm key add NAME",
+        )
     scopes = [scope for scope, code in status.items() if code != 403]
     if "submit" in scopes:
         return Finding("API key", OK, f"its scopes are {', '.join(scopes)}")
@@ -118,16 +126,31 @@ def device_findings(devices: Sequence[Device], at: datetime) -> list[Finding]:
     present = [one for one in devices if one.state != "removed"]
     if not present:
         return [Finding("devices", WARNING, "the farm has none: runs wait", "pockfarm devices enrol NAME")]
-    ill = [f"{one.name} ({text(one.raw, 'state_reason') or 'no reason given'})" for one in present
-           if one.state == "quarantined"]  # fmt: skip
+    ill = [
+        f"{one.name} ({text(one.raw, 'state_reason') or 'no reason given'})"
+        for one in present
+        if one.state == "quarantined"
+    ]
     silent = [f"{one.name} (since {one.last_seen_at})" for one in present if _silence_s(one, at) > SILENT_S]
     found = []
     if ill:
-        found.append(Finding("quarantined", WARNING, named(ill), "mend them, then POST /devices/ID/release; "
-                             "`pockfarm devices show DEVICE` has the history"))  # fmt: skip
+        found.append(
+            Finding(
+                "quarantined",
+                WARNING,
+                named(ill),
+                "mend them, then POST /devices/ID/release; `pockfarm devices show DEVICE` has the history",
+            )
+        )
     if silent:
-        found.append(Finding("offline", WARNING, named(silent), "look at their power, network and agent: on the "
-                             "board, systemctl status pockfarm-agent"))  # fmt: skip
+        found.append(
+            Finding(
+                "offline",
+                WARNING,
+                named(silent),
+                "look at their power, network and agent: on the board, systemctl status pockfarm-agent",
+            )
+        )
     if len(silent) == len(present):
         found.append(Finding("devices", WRONG, f"none of {len(present)} answers: runs wait", "see above"))
     else:
@@ -148,8 +171,13 @@ def regression_finding(found: Sequence[Json]) -> Finding:
     if not found:
         return Finding("regressions", OK, "no device has become slower that nobody knows of")
     said = [f"{text(one, 'device_id')} by {text(one, 'canary')} ({text(one, 'says')})" for one in found]
-    return Finding("regressions", WARNING, named(said), "pockfarm regressions says what else changed; "
-                   "`pockfarm regressions acknowledge DEVICE CHANGE` once it is known")  # fmt: skip
+    return Finding(
+        "regressions",
+        WARNING,
+        named(said),
+        "pockfarm regressions says what else changed; "
+        "`pockfarm regressions acknowledge DEVICE CHANGE` once it is known",
+    )
 
 
 def named(said: Sequence[str]) -> str:

@@ -93,8 +93,12 @@ def python_finding(found: Sequence[int]) -> Finding:
     said = ".".join(map(str, found))
     if tuple(found[:2]) >= OLDEST_PYTHON:
         return Finding("python", OK, f"{said} ({sys.executable})")
-    return Finding("python", WRONG, f"{said} ({sys.executable}): only an agent works with less than 3.11",
-                   "install Python 3.11 or newer, and PockFarm into an environment of its own")  # fmt: skip
+    return Finding(
+        "python",
+        WRONG,
+        f"{said} ({sys.executable}): only an agent works with less than 3.11",
+        "install Python 3.11 or newer, and PockFarm into an environment of its own",
+    )
 
 
 def constraints_in(path: Path) -> Mapping[str, str]:
@@ -130,8 +134,14 @@ def _package_finding(package: Package, wanted: str) -> Finding:
 def why_not_imported(module: str) -> str:
     """The last line that Python says when it imports it; empty if it does. A crash takes this process not along."""
     try:
-        done = subprocess.run([sys.executable, "-c", f"import {module}"], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {module}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"not within {IMPORT_TIMEOUT_S:.0f} s"
     if done.returncode == 0:
@@ -147,8 +157,12 @@ def linker_finding(folder: Path) -> Finding:
         is_there = False
     if is_there:
         return Finding("linker", OK, f"its C libraries are in {folder}")
-    return Finding("linker", WARNING, f"no C library in {folder}: the first build for each target makes it (a minute)",
-                   "nothing, or one build now, so that no compile waits for it")  # fmt: skip
+    return Finding(
+        "linker",
+        WARNING,
+        f"no C library in {folder}: the first build for each target makes it (a minute)",
+        "nothing, or one build now, so that no compile waits for it",
+    )
 
 
 def device_finding(device: OptionalDevice, why_missing: str) -> Finding:
@@ -170,13 +184,21 @@ def folder_finding(state: StateFolder) -> Finding:
     """Whose the folder is, and who may read it and its key."""
     path = state.path
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        return Finding("state folder", WRONG, f"{path} cannot be read and written by this user",
-                       "be the user that started the farm, or name another folder (--state-folder)")  # fmt: skip
+        return Finding(
+            "state folder",
+            WRONG,
+            f"{path} cannot be read and written by this user",
+            "be the user that started the farm, or name another folder (--state-folder)",
+        )
     for one in (path, state.api_key_file):
         mode = stat.S_IMODE(one.stat().st_mode) if one.exists() else 0
         if mode & 0o077:
-            return Finding("state folder", WRONG, f"{one} may be read by others (mode {mode:o}): it holds keys",
-                           f"chmod go-rwx {one}")  # fmt: skip
+            return Finding(
+                "state folder",
+                WRONG,
+                f"{one} may be read by others (mode {mode:o}): it holds keys",
+                f"chmod go-rwx {one}",
+            )
     return Finding("state folder", OK, f"{path}, for its owner only")
 
 
@@ -197,8 +219,12 @@ def processes_finding(state: StateFolder) -> Finding:
     if status is None:
         return Finding("local farm", OK, "none was started from this folder")
     if not state.is_up():
-        return Finding("local farm", WARNING, f"it is down ({status.problem or 'it was stopped'})",
-                       f"pockfarm up; its logs are in {state.logs}")  # fmt: skip
+        return Finding(
+            "local farm",
+            WARNING,
+            f"it is down ({status.problem or 'it was stopped'})",
+            f"pockfarm up; its logs are in {state.logs}",
+        )
     down = {
         name: f"{name} is {part.state}{f' ({part.why})' if part.why else ''}"
         for name, part in status.parts.items()

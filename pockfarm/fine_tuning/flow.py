@@ -145,8 +145,10 @@ def recipe_of(model: Any, example: Any, asked: Asked, folder: Path, opened: Exit
 def _plan(asked: Asked, brought: Brought) -> SparsePlan:
     plan = plan_of(asked.plan, brought.frozen, brought.frozen_names)
     if brought.is_frozen and plan.lora is None and not plan.create_biases:
-        raise UsageError("no parameter of the module requires a gradient, so nothing would learn: call requires_grad_()"
-                         " on what is to, or give a plan with `lora` or `create_biases`")  # fmt: skip
+        raise UsageError(
+            "no parameter of the module requires a gradient, so nothing would learn: call requires_grad_()"
+            " on what is to, or give a plan with `lora` or `create_biases`"
+        )
     return plan
 
 
@@ -319,27 +321,30 @@ def _remarks(trained: Trained, brought: Brought) -> tuple[CompileWarning, ...]:
     if unfit:
         told.append(
             CompileWarning(
-                "fine_tune.no_place_for_bias", few_of(unfit),
+                "fine_tune.no_place_for_bias",
+                few_of(unfit),
                 "the plan created them, and no layer of the module has a place for them; tuned.onnx computes with them",
                 "let the layer's forward() add one, registered by register_parameter('bias', None)",
             )
-        )  # fmt: skip
+        )
     if trained.revived:
         told.append(
             CompileWarning(
-                "fine_tune.revived", ", ".join(trained.revived),
+                "fine_tune.revived",
+                ", ".join(trained.revived),
                 "had channels of 0 whose folded weights have learned: their scale is now such that the norm multiplies "
                 "by 1, and the layer's weight is what was learned",
                 "batch_norm: frozen trains the scales themselves",
             )
-        )  # fmt: skip
+        )
     added = [name for name in trained.added if name not in trained.created]
     if added:
         told.append(
             CompileWarning(
-                "fine_tune.added_initializers", ", ".join(added),
+                "fine_tune.added_initializers",
+                ", ".join(added),
                 "the file stored them once with other tensors, or not at all; they differ now, and are initializers of "
                 "their own",
             )
-        )  # fmt: skip
+        )
     return tuple(told)

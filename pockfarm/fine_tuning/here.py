@@ -91,8 +91,11 @@ class Here:
         try:
             return Run(trained, local.execute(step.bundle, options, progress=say))
         except UsageError as problem:
-            raise UsageError(str(problem).replace(f"{data.training}: ", "data: ").replace(
-                f"{data.validation}: ", "validation_data: ")) from None  # fmt: skip
+            raise UsageError(
+                str(problem)
+                .replace(f"{data.training}: ", "data: ")
+                .replace(f"{data.validation}: ", "validation_data: ")
+            ) from None
 
 
 def _local() -> ModuleType:

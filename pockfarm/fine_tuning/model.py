@@ -116,8 +116,9 @@ def _as_path(model: File) -> bytes | str | os.PathLike[str]:
     try:
         return bytes(_message(model).SerializeToString())
     except Exception as problem:  # protobuf's errors have no stable home
-        raise UsageError(f"the model cannot be written as one file: {problem}\n  save it with external data, and give "
-                         "its path") from None  # fmt: skip
+        raise UsageError(
+            f"the model cannot be written as one file: {problem}\n  save it with external data, and give its path"
+        ) from None
 
 
 def _message(model: Any) -> Any:

@@ -21,11 +21,29 @@ from compiler.warnings import few_of
 from pockfarm.fine_tuning.torch_modes import Modes, told_of
 from pockfarm.values import CompileWarning
 
-DROPS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "scaled_dot_product_attention",
-         "multi_head_attention_forward")  # fmt: skip
+DROPS = (
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+)
 """Functions whose dropout an export keeps."""
-DRAWS = ("alpha_dropout", "feature_alpha_dropout", "feature_dropout", "rrelu", "rand", "rand_like", "randn",
-         "randn_like", "bernoulli", "bernoulli_", "uniform_", "normal_")  # fmt: skip
+DRAWS = (
+    "alpha_dropout",
+    "feature_alpha_dropout",
+    "feature_dropout",
+    "rrelu",
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "bernoulli",
+    "bernoulli_",
+    "uniform_",
+    "normal_",
+)
 """Functions that draw otherwise: in a file they would do so in evaluation too."""
 _CHANNELS = ("dropout1d", "dropout2d", "dropout3d")
 LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer)
@@ -51,16 +69,22 @@ class Dropping:
         told = []
         if self.lost:
             told.append(
-                CompileWarning("fine_tune.dropout_lost", few_of(list(self.lost)),
-                               "draw at random while they train in a way that no file keeps: a step trains them as in "
-                               "evaluation", "use nn.Dropout there, or say dropout: ignore")
-            )  # fmt: skip
+                CompileWarning(
+                    "fine_tune.dropout_lost",
+                    few_of(list(self.lost)),
+                    "draw at random while they train in a way that no file keeps: a step trains them as in evaluation",
+                    "use nn.Dropout there, or say dropout: ignore",
+                )
+            )
         if self.problem:
             told.append(
-                CompileWarning("fine_tune.dropout_unknown", "model",
-                               f"does not run in training mode ({self.problem}): only its Dropout modules drop values",
-                               "use nn.Dropout in place of functions that ask self.training")
-            )  # fmt: skip
+                CompileWarning(
+                    "fine_tune.dropout_unknown",
+                    "model",
+                    f"does not run in training mode ({self.problem}): only its Dropout modules drop values",
+                    "use nn.Dropout in place of functions that ask self.training",
+                )
+            )
         return (*told, *told_of(self.staying, "dropout"))
 
 

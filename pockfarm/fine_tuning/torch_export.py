@@ -106,10 +106,11 @@ def _written(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWa
             f"  torch.onnx.export(dynamo=False): {_reason(problem)}"
         ) from None
     told = CompileWarning(
-        "fine_tune.old_exporter", "model",
+        "fine_tune.old_exporter",
+        "model",
         f"exported by TorchScript, since torch.onnx.export(dynamo=True) failed: {_reason(first)}",
         _remedy(first),
-    )  # fmt: skip
+    )
     return (told,)
 
 
@@ -200,9 +201,15 @@ def _by_dynamo(module: Any, call: Call, form: Form, path: Path) -> None:
 
     with contextlib.redirect_stdout(io.StringIO()), told_by_detach(module):
         program = torch.onnx.export(
-            module, call.args, kwargs=dict(call.kwargs) or None, output_names=list(form.outputs) or None,
-            dynamo=True, optimize=False, verbose=False, custom_translation_table=dict(TRANSLATIONS),
-        )  # fmt: skip
+            module,
+            call.args,
+            kwargs=dict(call.kwargs) or None,
+            output_names=list(form.outputs) or None,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            custom_translation_table=dict(TRANSLATIONS),
+        )
         program.model.graph.metadata_props[SLOPE_INSIDE] = " ".join(slopes_inside())
         program.save(path, external_data=form.is_large)
 
@@ -212,11 +219,16 @@ def _by_torchscript(module: Any, call: Call, form: Form, path: Path) -> None:
     names = list(inputs_of(module, call))
     with contextlib.redirect_stdout(io.StringIO()):
         torch.onnx.export(
-            module, args, str(path), input_names=names, output_names=list(form.outputs) or None,
-            dynamo=False, do_constant_folding=False,
+            module,
+            args,
+            str(path),
+            input_names=names,
+            output_names=list(form.outputs) or None,
+            dynamo=False,
+            do_constant_folding=False,
             # The module is in evaluation mode; when told so, this exporter folds its norms, and their names are gone.
             training=torch.onnx.TrainingMode.PRESERVE,
-        )  # fmt: skip
+        )
 
 
 def inputs_of(module: Any, call: Call) -> dict[str, Any]:

@@ -224,9 +224,12 @@ def _chooser(given: Any, output: Output) -> tuple[Callable[[Any], Any] | None, t
 
 
 def _only(output: Output) -> CompileWarning:
-    return CompileWarning("fine_tune.output_assumed", "model",
-                          f"the module gives one tensor, which has no name: the loss reads it, not {output!r}",
-                          "leave the output out")  # fmt: skip
+    return CompileWarning(
+        "fine_tune.output_assumed",
+        "model",
+        f"the module gives one tensor, which has no name: the loss reads it, not {output!r}",
+        "leave the output out",
+    )
 
 
 def _named(given: Any) -> dict[str, Any]:
@@ -242,17 +245,20 @@ def _named(given: Any) -> dict[str, Any]:
 
 def _own_gradients(names: Sequence[str]) -> CompileWarning:
     return CompileWarning(
-        "fine_tune.own_gradients", "model",
+        "fine_tune.own_gradients",
+        "model",
         f"{few_of(names)}: a torch.autograd.Function; its file tells what it computes, and nothing of its backward()",
         "the step differentiates what it computes; say a gradient that is cut off or passed straight on by detach()",
-    )  # fmt: skip
+    )
 
 
 def _frozen(names: Sequence[str]) -> CompileWarning:
     return CompileWarning(
-        "fine_tune.frozen", "model", f"{len(names)} parameters do not require gradients, so they stay: {few_of(names)}",
+        "fine_tune.frozen",
+        "model",
+        f"{len(names)} parameters do not require gradients, so they stay: {few_of(names)}",
         "requires_grad_(True) lets them learn, as far as the plan does",
-    )  # fmt: skip
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- state

@@ -64,8 +64,11 @@ def fitted_parameter(known: Mapping[str, Tensor], name: str, array: Array) -> Ar
         raise StepError(f"there is no parameter {name!r}; there are {len(known)}: {some} …", code="user.parameter")
     given = np.asarray(array)
     if given.shape != known[name].shape:
-        raise StepError(f"parameter '{name}' has shape {list(known[name].shape)}, not {list(given.shape)}",
-                        code="weights.shape", cause="weights")  # fmt: skip
+        raise StepError(
+            f"parameter '{name}' has shape {list(known[name].shape)}, not {list(given.shape)}",
+            code="weights.shape",
+            cause="weights",
+        )
     made = _converted(known[name], given)
     if not np.isfinite(made).all():
         raise StepError(f"parameter '{name}' would hold NaN or Inf", code="weights.not_finite", cause="weights")

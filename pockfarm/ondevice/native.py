@@ -19,19 +19,31 @@ DTYPES = (np.dtype("float32"), np.dtype("int64"), np.dtype("int32"), np.dtype("b
 
 class NativeTensor(ctypes.Structure):
     _fields_ = (
-        ("name", ctypes.c_char_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32), ("shape", ctypes.c_int64 * 8),
-        ("bytes", ctypes.c_int64), ("classes", ctypes.c_int64), ("ignored", ctypes.c_int64),
-        ("is_shared", ctypes.c_int32), ("is_trained", ctypes.c_int32),
-    )  # fmt: skip
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("shape", ctypes.c_int64 * 8),
+        ("bytes", ctypes.c_int64),
+        ("classes", ctypes.c_int64),
+        ("ignored", ctypes.c_int64),
+        ("is_shared", ctypes.c_int32),
+        ("is_trained", ctypes.c_int32),
+    )
 
 
 class NativeBuild(ctypes.Structure):
     _fields_ = (
-        ("batch", ctypes.c_int64), ("micro_batches", ctypes.c_int64), ("weights_bytes", ctypes.c_uint64),
-        ("optimizer_bytes", ctypes.c_uint64), ("arena_bytes", ctypes.c_uint64), ("memory_bytes", ctypes.c_uint64),
-        ("learning_rate", ctypes.c_double), ("loss", ctypes.c_char_p), ("optimizer", ctypes.c_char_p),
+        ("batch", ctypes.c_int64),
+        ("micro_batches", ctypes.c_int64),
+        ("weights_bytes", ctypes.c_uint64),
+        ("optimizer_bytes", ctypes.c_uint64),
+        ("arena_bytes", ctypes.c_uint64),
+        ("memory_bytes", ctypes.c_uint64),
+        ("learning_rate", ctypes.c_double),
+        ("loss", ctypes.c_char_p),
+        ("optimizer", ctypes.c_char_p),
         ("threads", ctypes.c_int32),
-    )  # fmt: skip
+    )
 
 
 class NativeSettings(ctypes.Structure):
@@ -40,8 +52,11 @@ class NativeSettings(ctypes.Structure):
 
 class NativeArray(ctypes.Structure):
     _fields_ = (
-        ("kind", ctypes.c_int), ("name", ctypes.c_char_p), ("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t),
-    )  # fmt: skip
+        ("kind", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+    )
 
 
 class NativeScore(ctypes.Structure):

@@ -30,7 +30,7 @@ from pockfarm.ondevice.native import (
     NativeSettings,
     NativeTensor,
     load_library,
-)  # fmt: skip
+)
 
 PathText = Any
 """A path, as text or `os.PathLike`."""
@@ -54,9 +54,15 @@ class Step:
     """
 
     def __init__(
-        self, source: PathText, weights: PathText | Sequence[PathText] = (), *,
-        digest: str | None = None, threads: int = 0, pin: str = "off", spare_core: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        source: PathText,
+        weights: PathText | Sequence[PathText] = (),
+        *,
+        digest: str | None = None,
+        threads: int = 0,
+        pin: str = "off",
+        spare_core: bool = False,
+    ) -> None:
         self._step: ctypes.c_void_p | None = None
         self._turn = threading.Lock()
         self._process = os.getpid()
@@ -70,8 +76,11 @@ class Step:
                 path, initial = unpack(path, Path(folder))
                 own = [initial, *own]
             if not own:
-                raise StepError(f"{path}: a library has no weights: give weights=…, such as the bundle's {WEIGHTS}",
-                                code="weights.missing", cause="weights")  # fmt: skip
+                raise StepError(
+                    f"{path}: a library has no weights: give weights=…, such as the bundle's {WEIGHTS}",
+                    code="weights.missing",
+                    cause="weights",
+                )
             self._library = load_library(path)
             self._build = NativeBuild()
             self._library.pockfarm_about(ctypes.byref(self._build))
@@ -120,8 +129,9 @@ class Step:
         """
         arrays, samples, kept = self._arrays(x, y, with_labels=True)
         if samples != self.samples:
-            raise StepError(f"a training step takes {self.samples} samples, {samples} were given", code="data.count",
-                            cause="data")  # fmt: skip
+            raise StepError(
+                f"a training step takes {self.samples} samples, {samples} were given", code="data.count", cause="data"
+            )
         loss = ctypes.c_double()
         with self._used() as step:
             self._try(self._library.pockfarm_train(step, arrays, len(kept), ctypes.byref(loss)))
@@ -151,9 +161,7 @@ class Step:
         with self._used() as step:
             for tensor in self._tensors(PARAMETER):
                 array = np.empty(tensor.shape, tensor.dtype)
-                self._try(
-                    self._library.pockfarm_read(step, tensor.name.encode(), array.ctypes.data, array.nbytes)
-                )  # fmt: skip
+                self._try(self._library.pockfarm_read(step, tensor.name.encode(), array.ctypes.data, array.nbytes))
                 found[tensor.name] = array
         return found
 
@@ -221,8 +229,9 @@ class Step:
         if self._step is None:
             raise StepError("the step is closed", code="user.step")
         if self._process != os.getpid():
-            raise StepError("the step was made before fork, and its threads stayed there: make it after it",
-                            code="user.fork")  # fmt: skip
+            raise StepError(
+                "the step was made before fork, and its threads stayed there: make it after it", code="user.fork"
+            )
         if not self._turn.acquire(blocking=False):
             raise StepError("another thread is using this step: make one for each thread", code="user.thread")
         try:
@@ -243,7 +252,7 @@ class Step:
             shape = tuple(told.shape[: told.rank])
             found.append(
                 Tensor(told.name.decode(), DTYPES[told.dtype], shape, bool(told.is_shared), bool(told.is_trained))
-            )  # fmt: skip
+            )
         return tuple(found)
 
     def _arrays(self, x: Arrays, y: Arrays | None, *, with_labels: bool) -> tuple[Any, int, list[Array]]:
@@ -261,5 +270,5 @@ class Step:
         rows = [
             NativeArray(kind, tensor.name.encode(), kept[i].ctypes.data, kept[i].nbytes)
             for i, (kind, tensor, _) in enumerate(given)
-        ]  # fmt: skip
+        ]
         return (NativeArray * len(rows))(*rows), next(iter(counts), 1), kept

@@ -22,15 +22,52 @@ class Meaning(Enum):
 
 
 WORDS: Mapping[Meaning, tuple[str, ...]] = {
-    Meaning.GOOD: ("succeeded", "valid", "verified", "ok", "active", "up", "agrees", "delivered", "completed", "done",
-                   "faster", "learns", "online"),
-    Meaning.BAD: ("failed", "invalid", "wrong", "quarantined", "does not agree", "diverged", "down", "halted", "lost",
-                  "NOT VERIFIED", "expired", "slower"),
-    Meaning.CARE: ("inconclusive", "warning", "drained", "may agree", "stopped early", "noisy", "disturbed", "drifting",
-                   "throttled", "offline", "intact, origin not shown", "warning:"),
+    Meaning.GOOD: (
+        "succeeded",
+        "valid",
+        "verified",
+        "ok",
+        "active",
+        "up",
+        "agrees",
+        "delivered",
+        "completed",
+        "done",
+        "faster",
+        "learns",
+        "online",
+    ),
+    Meaning.BAD: (
+        "failed",
+        "invalid",
+        "wrong",
+        "quarantined",
+        "does not agree",
+        "diverged",
+        "down",
+        "halted",
+        "lost",
+        "NOT VERIFIED",
+        "expired",
+        "slower",
+    ),
+    Meaning.CARE: (
+        "inconclusive",
+        "warning",
+        "drained",
+        "may agree",
+        "stopped early",
+        "noisy",
+        "disturbed",
+        "drifting",
+        "throttled",
+        "offline",
+        "intact, origin not shown",
+        "warning:",
+    ),
     Meaning.BUSY: ("running", "compiling", "leased", "starting", "busy", "draining"),
     Meaning.QUIET: ("queued", "cancelled", "removed", "revoked", "stopped", "-"),
-}  # fmt: skip
+}
 """States and verdicts, wherever one stands alone."""
 _MEANS = {word: meaning for meaning, words in WORDS.items() for word in words}
 

@@ -103,8 +103,20 @@ def _bar(screen: terms.Screen) -> Any:
 
             return Text("" if task.total is None else f"{task.percentage:3.0f}%")
 
-    console = Console(file=sys.stderr, force_terminal=True, no_color=not screen.has_colours, width=screen.width,
-                      highlight=False, emoji=False)  # fmt: skip
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), Share(),
-               Times(), TextColumn("{task.fields[detail]}", markup=False))  # fmt: skip
+    console = Console(
+        file=sys.stderr,
+        force_terminal=True,
+        no_color=not screen.has_colours,
+        width=screen.width,
+        highlight=False,
+        emoji=False,
+    )
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        Share(),
+        Times(),
+        TextColumn("{task.fields[detail]}", markup=False),
+    )
     return Progress(*columns, console=console, transient=True, refresh_per_second=5)

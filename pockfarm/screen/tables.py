@@ -105,8 +105,16 @@ def _records(header: Sequence[str], rows: Rows, screen: Screen) -> str:
 def _text(table: Table, screen: Screen) -> str:
     paper = StringIO()
     has = screen.has_colours
-    console = Console(file=paper, width=screen.width or ANY_WIDTH, force_terminal=has, no_color=not has,
-                      color_system="standard" if has else None, highlight=False, emoji=False, markup=False,
-                      legacy_windows=False)  # fmt: skip
+    console = Console(
+        file=paper,
+        width=screen.width or ANY_WIDTH,
+        force_terminal=has,
+        no_color=not has,
+        color_system="standard" if has else None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        legacy_windows=False,
+    )
     console.print(table)
     return "\n".join(line.rstrip() for line in paper.getvalue().splitlines())

@@ -55,12 +55,19 @@ def _trace(verdict: Verdict, named: dict[str, Path], *, has_papers: bool, truste
     elif has_papers:
         verdict.problem = f"it is {verdict.bundle_digest}, which no receipt or statement that holds here names"
     elif trusted is not None:
-        verdict.problem = (f"nothing shows that {verdict.bundle_digest} is from there: give its statement, or a run's "
-                           f"receipt, too (pockfarm receipt {verdict.bundle_digest} -o FILE)")  # fmt: skip
+        verdict.problem = (
+            f"nothing shows that {verdict.bundle_digest} is from there: give its statement, or a run's "
+            f"receipt, too (pockfarm receipt {verdict.bundle_digest} -o FILE)"
+        )
     else:
         how = f"pockfarm receipt {verdict.bundle_digest} -o FILE"
-        verdict.findings.append(Finding("origin", f"UNANCHORED: anyone can have made it; its statement ({how}), or a "
-                                        "run's receipt, would show from where it is"))  # fmt: skip
+        verdict.findings.append(
+            Finding(
+                "origin",
+                f"UNANCHORED: anyone can have made it; its statement ({how}), or a "
+                "run's receipt, would show from where it is",
+            )
+        )
 
 
 def _verdict(path: Path, trusted: str | None) -> Verdict:

@@ -46,10 +46,9 @@ def bundle_findings(path: Path) -> tuple[str, list[Finding]]:
     return digest, [
         Finding("bundle", digest),
         Finding("target", f"{manifest.get('target')}, as its manifest says"),
-        *(Finding(name, f"{value}, as its manifest says")
-          for name, value in sorted(said.items())),
+        *(Finding(name, f"{value}, as its manifest says") for name, value in sorted(said.items())),
         Finding("files", f"all {len(files)} are those of its manifest, by size and SHA-256"),
-    ]  # fmt: skip
+    ]
 
 
 def _manifest(data: bytes) -> dict[str, Any]:

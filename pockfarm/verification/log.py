@@ -35,19 +35,26 @@ def check_log(farm: Record, keep: Path, *, trusted: str | None) -> list[Finding]
         count += 1
     _write(keep, newest)
     since = f"begins with the {old.size} of {keep}" if old else f"{keep} is new: there was nothing to hold it to"
-    return [*read_paper(newest, anchor).findings, Finding("grew", since),
-            Finding("kept", f"{count} heads that the farm kept since fit it")]  # fmt: skip
+    return [
+        *read_paper(newest, anchor).findings,
+        Finding("grew", since),
+        Finding("kept", f"{count} heads that the farm kept since fit it"),
+    ]
 
 
 def _hold(farm: Record, old: Checkpoint, new: Checkpoint, what: str) -> None:
     if old.size == 0:
         return
     if old.size > new.size:
-        raise NotVerified(f"{what} is of {old.size} results, and the log has {new.size} now: results were taken away "
-                          "(a restore from an older backup does that too: ask the farm's operator)")  # fmt: skip
+        raise NotVerified(
+            f"{what} is of {old.size} results, and the log has {new.size} now: results were taken away "
+            "(a restore from an older backup does that too: ask the farm's operator)"
+        )
     if not merkle.grew((old.size, old.root_hash), (new.size, new.root_hash), farm.log_proof(old.size, new.size)):
-        raise NotVerified(f"the {old.size} results of {what} are not the first of the {new.size} that the log has now: "
-                          "some were changed")  # fmt: skip
+        raise NotVerified(
+            f"the {old.size} results of {what} are not the first of the {new.size} that the log has now: "
+            "some were changed"
+        )
 
 
 def _head(paper: bytes, anchor: str | None) -> Checkpoint:

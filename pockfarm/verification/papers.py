@@ -66,15 +66,24 @@ def _signed_paper(paper: Signed, trusted: str | None) -> Paper:
         head = _read(Checkpoint, _payload(paper.signed, "the log's head"), "the log's head")
         key, anchor = _signing_key(paper, trusted, at=head.at)
         _signed(paper.signed, CHECKPOINT_TYPE, key, "the log's head")
-        return Paper([Finding("log", f"{head.size} results, root {head.root_hash}"), *_signers(key, anchor, "head")],
-                     head=head)  # fmt: skip
+        return Paper(
+            [Finding("log", f"{head.size} results, root {head.root_hash}"), *_signers(key, anchor, "head")], head=head
+        )
     said = _read(BundleStatement, _payload(paper.signed, "the statement"), "the statement")
     key, anchor = _signing_key(paper, trusted, at=said.at)
     _signed(paper.signed, BUNDLE_STATEMENT_TYPE, key, "the statement")
-    shown = {"bundle": said.bundle_digest, "target": said.target, "model": said.model_digest, "plan": said.plan_digest,
-             "spec": said.spec_digest, "compiler": said.compiler}  # fmt: skip
-    return Paper([*(Finding(name, value) for name, value in shown.items()), *_signers(key, anchor, "statement")],
-                 said.bundle_digest)  # fmt: skip
+    shown = {
+        "bundle": said.bundle_digest,
+        "target": said.target,
+        "model": said.model_digest,
+        "plan": said.plan_digest,
+        "spec": said.spec_digest,
+        "compiler": said.compiler,
+    }
+    return Paper(
+        [*(Finding(name, value) for name, value in shown.items()), *_signers(key, anchor, "statement")],
+        said.bundle_digest,
+    )
 
 
 def _signers(key: ServerKey, anchor: str, what: str) -> list[Finding]:
@@ -96,13 +105,16 @@ def _receipt(receipt: Receipt, trusted: str | None) -> Paper:
     for name in ("run_id", "attempt", "device_id"):
         if getattr(report, name) != getattr(entry, name):
             raise NotVerified(f"the report's {name} is {getattr(report, name)!r}, the log's {getattr(entry, name)!r}")
-    return Paper([
-        Finding("result", f"run {entry.run_id}, attempt {entry.attempt}: {report.outcome.state}"),
-        Finding("bundle", report.bundle_digest),
-        Finding("device", f"{entry.device_id} ({report.measurement_class}) signed it with key {entry.device_key}"),
-        Finding("log", f"entry {entry.index} of {head.size}, root {head.root_hash}"),
-        *_signers(key, anchor, "log's head"),
-    ], report.bundle_digest)  # fmt: skip
+    return Paper(
+        [
+            Finding("result", f"run {entry.run_id}, attempt {entry.attempt}: {report.outcome.state}"),
+            Finding("bundle", report.bundle_digest),
+            Finding("device", f"{entry.device_id} ({report.measurement_class}) signed it with key {entry.device_key}"),
+            Finding("log", f"entry {entry.index} of {head.size}, root {head.root_hash}"),
+            *_signers(key, anchor, "log's head"),
+        ],
+        report.bundle_digest,
+    )
 
 
 def _signing_key(paper: Receipt | Signed, trusted: str | None, *, at: float) -> tuple[ServerKey, str]:

@@ -35,9 +35,7 @@ def assign(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Dev
     return farm.signer.sign(ASSIGNMENT_TYPE, dumps(_assignment(session, farm, run, attempt, device, token)))
 
 
-def _assignment(
-    session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, token: str
-) -> Assignment:  # fmt: skip
+def _assignment(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, token: str) -> Assignment:
     bundle = built(session, run.bundle_digest)
     validation_path = attempt_path(VALIDATION_DATASET_PATH, token)
     return Assignment(

@@ -38,8 +38,13 @@ def described(kind: type) -> dict[str, Any]:
 
 def described_file() -> dict[str, Any]:
     """A raw file as the body, with its digest beside it, for OpenAPI."""
-    digest = {"name": DIGEST_HEADER, "in": "header", "required": True, "description": "`sha256:` of the body",
-              "schema": {"type": "string", "pattern": f"^{DIGEST.pattern}$"}}  # fmt: skip
+    digest = {
+        "name": DIGEST_HEADER,
+        "in": "header",
+        "required": True,
+        "description": "`sha256:` of the body",
+        "schema": {"type": "string", "pattern": f"^{DIGEST.pattern}$"},
+    }
     content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     return {"parameters": [digest], "requestBody": {"required": True, "content": content}}
 

@@ -37,8 +37,12 @@ async def _check_protocol(request: Request) -> None:
     spoken = request.headers.get(wire.PROTOCOL_HEADER)
     is_finishing = spoken in OLDER_PROTOCOLS and request.url.path != wire.LEASE_PATH
     if spoken != wire.PROTOCOL and not is_finishing:
-        raise Invalid("protocol.version", f"this farm speaks {wire.PROTOCOL}, the request {spoken or 'nothing'}",
-                      where=wire.PROTOCOL_HEADER, hint="update the agent: run its line of enrolment again")  # fmt: skip
+        raise Invalid(
+            "protocol.version",
+            f"this farm speaks {wire.PROTOCOL}, the request {spoken or 'nothing'}",
+            where=wire.PROTOCOL_HEADER,
+            hint="update the agent: run its line of enrolment again",
+        )
 
 
 def _authenticate(request: Request, farm: WholeFarmDep) -> Agent:
@@ -98,12 +102,15 @@ def renew(
     return _answered(answer)
 
 
-@router.post(wire.LEASE_PATH, responses={204: {"description": "No work now"}},
-             openapi_extra=described(wire.LeaseRequest))  # fmt: skip
+@router.post(
+    wire.LEASE_PATH, responses={204: {"description": "No work now"}}, openapi_extra=described(wire.LeaseRequest)
+)
 async def lease(
-    request: Request, farm: WholeFarmDep, caller: PresentDep,
+    request: Request,
+    farm: WholeFarmDep,
+    caller: PresentDep,
     body: Annotated[wire.LeaseRequest, sent(wire.LeaseRequest)],
-) -> Response:  # fmt: skip
+) -> Response:
     """Ask for work; held open until there is some."""
     until = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
     dispatcher, clock, agent = farm.dispatcher, _clock_of(request), caller.agent
@@ -181,9 +188,12 @@ def still_open(farm: WholeFarmDep, agent: AgentDep, body: Annotated[wire.KeptRun
 
 @router.post(wire.HEARTBEAT_PATH, openapi_extra=described(wire.HeartbeatRequest))
 def heartbeat(
-    lease_token: str, request: Request, farm: WholeFarmDep, agent: AgentDep,
+    lease_token: str,
+    request: Request,
+    farm: WholeFarmDep,
+    agent: AgentDep,
     body: Annotated[wire.HeartbeatRequest, sent(wire.HeartbeatRequest)],
-) -> Response:  # fmt: skip
+) -> Response:
     """Renew the lease of an attempt."""
     with farm.database.transaction() as session:
         answer = recording.heartbeat(session, farm, agent, lease_token, body)
@@ -290,9 +300,12 @@ def get_bundle(lease_token: str, request: Request, farm: WholeFarmDep, agent: Ag
 
 @router.get(wire.OTHER_BUNDLE_PATH, responses=BINARY)  # type: ignore[arg-type]
 def get_other_bundle(
-    lease_token: str, place: Annotated[int, Path(ge=1, lt=wire.MOST_BUNDLES)], request: Request, farm: WholeFarmDep,
+    lease_token: str,
+    place: Annotated[int, Path(ge=1, lt=wire.MOST_BUNDLES)],
+    request: Request,
+    farm: WholeFarmDep,
     agent: AgentDep,
-) -> Response:  # fmt: skip
+) -> Response:
     """One of the bundles that take turns with the attempt's own."""
     with farm.database.read() as session:
         run = session.get_one(Run, recording.live_attempt(session, agent, lease_token).run_id)

@@ -94,9 +94,14 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, caller: Caller) -
     if device is None:
         quotas.check(session, farm.settings, "devices", organisation_id=token.organisation_id)
         check_free(session, token.organisation_id, request.description.name)
-        device = Device(public_key=request.public_key, session=request.session, is_shared=token.is_shared,
-                        organisation_id=token.organisation_id, isolation_level=request.description.isolation_level,
-                        **_columns(request.description))  # fmt: skip
+        device = Device(
+            public_key=request.public_key,
+            session=request.session,
+            is_shared=token.is_shared,
+            organisation_id=token.organisation_id,
+            isolation_level=request.description.isolation_level,
+            **_columns(request.description),
+        )
         session.add(device)
         session.flush()
         machines.admit(session, device, request.session, caller.machine, caller.address)
@@ -124,8 +129,15 @@ def enrol(session: Session, farm: Farm, request: EnrolRequest, caller: Caller) -
 
 def _record(session: Session, token: EnrolmentToken, device: Device, what: str, address: str) -> None:
     by = f"by enrolment token {token.id}" if token.id else "by an enrolment token"
-    add_entry(session, token.organisation_id, f"POST {ENROL_PATH}", subject=device.id, address=address, status=201,
-              detail=f"{device.name}, {device.device_class}, {what} {by}")  # fmt: skip
+    add_entry(
+        session,
+        token.organisation_id,
+        f"POST {ENROL_PATH}",
+        subject=device.id,
+        address=address,
+        status=201,
+        detail=f"{device.name}, {device.device_class}, {what} {by}",
+    )
 
 
 def challenge(session: Session, farm: Farm, device_id: str) -> Challenge:
@@ -170,17 +182,22 @@ def renew(session: Session, farm: Farm, request: RenewRequest, caller: Caller) -
 
 def _unsigned(request: EnrolRequest) -> Forbidden:
     why = "is not by the key that it names" if request.signature else "is missing"
-    return Forbidden("enrol.signature", f"the signature of this enrolment {why}", where="signature",
-                     hint="enrol with the key of the device's own state folder; an agent that is older than such "
-                          "signatures is updated by the farm's line of enrolment; the token is still good")  # fmt: skip
+    return Forbidden(
+        "enrol.signature",
+        f"the signature of this enrolment {why}",
+        where="signature",
+        hint="enrol with the key of the device's own state folder; an agent that is older than such "
+        "signatures is updated by the farm's line of enrolment; the token is still good",
+    )
 
 
 def _check_same(device: Device, description: DeviceDescription, *, act: str) -> None:
     """That a device says to be what it enrolled as: no description makes another one of it. Raises: Forbidden."""
     for name in ("device_class", "measurement_class"):
         if getattr(description, name) != getattr(device, name):
-            raise Forbidden(f"{act}.class", f"this device enrolled as {getattr(device, name)}", where=name,
-                            hint=ANOTHER)  # fmt: skip
+            raise Forbidden(
+                f"{act}.class", f"this device enrolled as {getattr(device, name)}", where=name, hint=ANOTHER
+            )
     tokens.check_targets(device.bound_targets, description, code=f"{act}.targets", hint=ANOTHER)
 
 
@@ -253,9 +270,13 @@ def _credential(session: Session, farm: Farm, device: Device) -> Credential:
     )
     listed = rooted(farm.settings.key_list_path)
     return Credential(
-        token, expires_at, lifetime_s, (farm.signer.server_key(),),
-        root=farm.signer.introduce(listed.root) if listed else None, key_list=listed.key_list if listed else None,
-    )  # fmt: skip
+        token,
+        expires_at,
+        lifetime_s,
+        (farm.signer.server_key(),),
+        root=farm.signer.introduce(listed.root) if listed else None,
+        key_list=listed.key_list if listed else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,5 +320,8 @@ def _with_credential(query: Select[*Columns], token: str | None) -> Select[*Colu
 
 def refused() -> Unauthenticated:
     """A credential that is not, or no longer, good."""
-    return Unauthenticated("this credential is unknown, has expired or was revoked", code="agent.credential",
-                           hint="renew it with a signed challenge")  # fmt: skip
+    return Unauthenticated(
+        "this credential is unknown, has expired or was revoked",
+        code="agent.credential",
+        hint="renew it with a signed challenge",
+    )

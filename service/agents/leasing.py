@@ -28,9 +28,7 @@ from service.runs.wants import own_digest
 from service.settings import Settings
 
 
-def seek(
-    session: Session, farm: Farm, agent: Agent, request: LeaseRequest, *, clock: float | None = None
-) -> Seeker:  # fmt: skip
+def seek(session: Session, farm: Farm, agent: Agent, request: LeaseRequest, *, clock: float | None = None) -> Seeker:
     """Note that the device is there and free; what it had before is given up. Raises: Conflict (older session).
 
     `clock`: what time it is to the device, in seconds since 1970; None if its agent does not say.
@@ -82,8 +80,12 @@ def _seeker(calendar: Calendar, device: Device, settings: Settings) -> Seeker:
 
 def voided() -> Conflict:
     """The refusal of an older session's request."""
-    return Conflict("session.voided", "this device has started another session since", cause="device",
-                    hint="run one agent per device")  # fmt: skip
+    return Conflict(
+        "session.voided",
+        "this device has started another session since",
+        cause="device",
+        hint="run one agent per device",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ CLOCK_SLACK_S = 300.0
 
 def check_possible(
     report: Report, run: Run, attempt: Attempt, bundle: Built, *, others: Sequence[str], now: float
-) -> None:  # fmt: skip
+) -> None:
     """Raises: `ProtocolError` naming the field."""
     settings = run.settings
     if report.mode != settings.reported_mode:
@@ -97,8 +97,9 @@ def _check_sustained(report: Report, settings: RunSettings, batch: object) -> No
     lasts_s = min(settings.sustained_s, SUSTAIN_SHARE * own_s)
     count = window_count(lasts_s)
     if not math.isclose(found.window_s, lasts_s / count, rel_tol=1e-6):
-        raise ProtocolError("sustained.window_s", f"{found.window_s:g}, and {lasts_s:,g} s have windows of "
-                            f"{lasts_s / count:g} s")  # fmt: skip
+        raise ProtocolError(
+            "sustained.window_s", f"{found.window_s:g}, and {lasts_s:,g} s have windows of {lasts_s / count:g} s"
+        )
     if len(found.windows) > count or (found.ended == "time" and len(found.windows) < count):
         raise ProtocolError("sustained.windows", f"{len(found.windows):,}, and {lasts_s:,g} s have {count:,}")
     if found.ended == "cut" and report.outcome.state == "succeeded":

@@ -263,8 +263,7 @@ def take_report(
         report = loads(Report, payload)
         _check_report(report, run, attempt, device)
         check_plausible(report, device)
-        check_possible(report, run, attempt, built(session, run.bundle_digest),
-                       others=run.others, now=time.time())  # fmt: skip
+        check_possible(report, run, attempt, built(session, run.bundle_digest), others=run.others, now=time.time())
     except ProtocolError as error:
         return _refuse(session, farm, run, attempt, device, error)
     counts = may_still_report(session, attempt)
@@ -292,8 +291,13 @@ def take_refusal(session: Session, farm: Farm, agent: Agent, outcome: Outcome) -
     if device.session != agent.session:
         raise voided()
     if outcome.state != "failed" or outcome.code is None:
-        raise Invalid("refusal.state", f"says {outcome.state!r}, code {outcome.code!r:.80}", where="state",
-                      cause="device", hint="a refusal is `failed`, with a code")  # fmt: skip
+        raise Invalid(
+            "refusal.state",
+            f"says {outcome.state!r}, code {outcome.code!r:.80}",
+            where="state",
+            cause="device",
+            hint="a refusal is `failed`, with a code",
+        )
     if outcome.code.startswith(UPDATE_REFUSED):
         note_refusal(session, device, outcome)
         return
@@ -324,9 +328,7 @@ def _signed_payload(envelope: Envelope, device: Device) -> bytes:
     return payload
 
 
-def _refuse(
-    session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, error: ProtocolError
-) -> Invalid:  # fmt: skip
+def _refuse(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, error: ProtocolError) -> Invalid:
     """End the attempt whose report holds what cannot be, and that its agent should have seen: a strike for the device,
     until another one ends the same way. No lease is left to run out."""
     message = f"{REFUSED}{error}"[:4000]
@@ -339,29 +341,46 @@ def _refuse(
 
 def _check_report(report: Report, run: Run, attempt: Attempt, device: Device) -> None:
     """Raises: Invalid if the report is about something else than the attempt."""
-    expected = {"run_id": attempt.run_id, "attempt": attempt.n, "device_id": device.id,
-                "bundle_digest": run.bundle_digest, "measurement_class": device.measurement_class}  # fmt: skip
+    expected = {
+        "run_id": attempt.run_id,
+        "attempt": attempt.n,
+        "device_id": device.id,
+        "bundle_digest": run.bundle_digest,
+        "measurement_class": device.measurement_class,
+    }
     for name, value in expected.items():
         if getattr(report, name) != value:
-            raise Invalid("report.mismatch", f"says {getattr(report, name)!r:.80}, expected {value!r}", where=name,
-                          cause="device")  # fmt: skip
+            raise Invalid(
+                "report.mismatch", f"says {getattr(report, name)!r:.80}, expected {value!r}", where=name, cause="device"
+            )
     own = report.own_data
     is_same = (own.name if own else None) == run.own_data
     is_same = is_same and (own is None or attempt.own_data_digest in (None, own.digest))
     if not is_same and report.outcome.state == "succeeded":
-        raise Invalid("report.own-data", "says another data set of the device's own than the run is for",
-                      where="own_data", cause="device", hint="update the device's agent")  # fmt: skip
+        raise Invalid(
+            "report.own-data",
+            "says another data set of the device's own than the run is for",
+            where="own_data",
+            cause="device",
+            hint="update the device's agent",
+        )
     if report.weights is not None and report.weights.digest != attempt.weights_digest:
-        raise Invalid("report.weights", "the weights that it names were not uploaded for this attempt",
-                      where="weights", cause="device", hint="PUT the weights first")  # fmt: skip
+        raise Invalid(
+            "report.weights",
+            "the weights that it names were not uploaded for this attempt",
+            where="weights",
+            cause="device",
+            hint="PUT the weights first",
+        )
 
 
 def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, report: Report) -> bool:
     """End the attempt, and its run unless another try follows; whether the run has ended."""
     ending = _ending(report.outcome)
     if time.time() > attempt.deadline_at and ending.state == "cancelled" and not run.cancel_requested:
-        ending = attempts.Ending("failed", "limits", "limits.run-time", attempts.OUT_OF_TIME.message,
-                                 attempts.OUT_OF_TIME.hint)  # fmt: skip
+        ending = attempts.Ending(
+            "failed", "limits", "limits.run-time", attempts.OUT_OF_TIME.message, attempts.OUT_OF_TIME.hint
+        )
     is_judged = run.is_canary and not run.is_timed_canary and ending.state == "succeeded"
     wrong = canary.wrong(run, report) if is_judged else ""
     if wrong:

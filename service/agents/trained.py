@@ -42,8 +42,7 @@ def take_weights(session: Session, agent: Agent, lease_token: str, stored: Store
     for digest in sorted({stored.digest, before or stored.digest}):
         lock_files(session, digest)
     attempt.weights_digest, attempt.weights_bytes = stored.digest, stored.size_bytes
-    holdings.hold(session, "weights", stored.digest, size_bytes=stored.size_bytes,
-                  organisation_id=run.organisation_id)  # fmt: skip
+    holdings.hold(session, "weights", stored.digest, size_bytes=stored.size_bytes, organisation_id=run.organisation_id)
     session.flush()
     if before is None:
         return None
@@ -62,12 +61,21 @@ def _reporting_attempt(session: Session, agent: Agent, lease_token: str) -> Atte
 def _check_count(session: Session, attempt: Attempt, digest: str) -> None:
     if attempt.weights_digest in (None, digest):
         return
-    told = (Event.subject == attempt.run_id, Event.kind == "log", Event.body[_REPLACED].as_string().is_not(None),
-            Event.body["attempt"].as_integer() == attempt.n)  # fmt: skip
+    told = (
+        Event.subject == attempt.run_id,
+        Event.kind == "log",
+        Event.body[_REPLACED].as_string().is_not(None),
+        Event.body["attempt"].as_integer() == attempt.n,
+    )
     count = session.scalar(select(func.count()).select_from(Event).where(*told)) or 0
     if count >= MOST_OTHERS:
-        raise Invalid("limits.weights", f"the attempt has sent other weights {count} times, the limit is {MOST_OTHERS}",
-                      where="weights", cause="device", hint="report with those that were sent last")  # fmt: skip
+        raise Invalid(
+            "limits.weights",
+            f"the attempt has sent other weights {count} times, the limit is {MOST_OTHERS}",
+            where="weights",
+            cause="device",
+            hint="report with those that were sent last",
+        )
 
 
 def _let_go(session: Session, organisation_id: str, digest: str) -> bool:
@@ -76,6 +84,12 @@ def _let_go(session: Session, organisation_id: str, digest: str) -> bool:
     named = or_(Run.weights_digest == digest, Run.trained_weights_digest == digest, sent)
     if session.scalar(select(exists().where(Run.organisation_id == organisation_id, named))):
         return False
-    session.execute(delete(Holding).where(Holding.organisation_id == organisation_id, Holding.kind == "weights",
-                                          Holding.digest == digest, Holding.pinned_at.is_(None)))  # fmt: skip
+    session.execute(
+        delete(Holding).where(
+            Holding.organisation_id == organisation_id,
+            Holding.kind == "weights",
+            Holding.digest == digest,
+            Holding.pinned_at.is_(None),
+        )
+    )
     return True

@@ -21,12 +21,26 @@ def address_of(scope: Mapping[str, Any]) -> str:
 
 
 def add_entry(
-    session: Session, organisation_id: str, action: str, *, subject: str = "", detail: str = "", address: str = "",
-    key_id: str | None = None, status: int = 200,
-) -> None:  # fmt: skip
+    session: Session,
+    organisation_id: str,
+    action: str,
+    *,
+    subject: str = "",
+    detail: str = "",
+    address: str = "",
+    key_id: str | None = None,
+    status: int = 200,
+) -> None:
     """Note what was done for an organisation. `status`: of the answer, or 200; from 400 on it was refused."""
-    session.add(AuditEntry(
-        organisation_id=organisation_id, key_id=key_id, address=address, action=action,
-        subject=clean_text(subject), outcome="done" if status < 400 else "refused", status=status,
-        detail=clean_text(detail, 1000),
-    ))  # fmt: skip
+    session.add(
+        AuditEntry(
+            organisation_id=organisation_id,
+            key_id=key_id,
+            address=address,
+            action=action,
+            subject=clean_text(subject),
+            outcome="done" if status < 400 else "refused",
+            status=status,
+            detail=clean_text(detail, 1000),
+        )
+    )

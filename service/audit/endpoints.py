@@ -18,7 +18,7 @@ Text = Annotated[str, Query(max_length=200)]
 
 def audit_filter(
     action: Text = "", outcome: Text = "", key: Text = "", user: Text = "", subject: Text = ""
-) -> AuditFilter:  # fmt: skip
+) -> AuditFilter:
     """The filter of a query."""
     return AuditFilter(action, outcome, key, user, subject)
 

@@ -36,14 +36,19 @@ class AuditFilter:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `AuditEntry`."""
-        pairs = ((AuditEntry.action, self.action), (AuditEntry.outcome, self.outcome), (AuditEntry.key_id, self.key),
-                 (AuditEntry.user_id, self.user), (AuditEntry.subject, self.subject))  # fmt: skip
+        pairs = (
+            (AuditEntry.action, self.action),
+            (AuditEntry.outcome, self.outcome),
+            (AuditEntry.key_id, self.key),
+            (AuditEntry.user_id, self.user),
+            (AuditEntry.subject, self.subject),
+        )
         return [column == value for column, value in pairs if value]
 
 
 def newest(
     session: Session, chosen: AuditFilter, *, limit: int, cursor: str | None
-) -> tuple[list[AuditView], str | None]:  # fmt: skip
+) -> tuple[list[AuditView], str | None]:
     """A page of entries, the newest first, and the next cursor."""
     query = select(AuditEntry).where(*chosen.conditions())
     rows, following = newest_first(session, query, AuditEntry.id, limit=limit, cursor=cursor)

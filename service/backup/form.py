@@ -67,8 +67,9 @@ def to_line(row: Mapping[str, Any]) -> bytes:
 def seal(keys: Mapping[str, bytes], passphrase: str) -> bytes:
     """Key files by name, for who has the passphrase (scrypt, AES-256-GCM). Raises: BackupError if it is short."""
     if len(passphrase) < FEWEST_PASSPHRASE_CHARACTERS:
-        raise BackupError(f"the passphrase has {len(passphrase)} characters, "
-                          f"it needs at least {FEWEST_PASSPHRASE_CHARACTERS}")  # fmt: skip
+        raise BackupError(
+            f"the passphrase has {len(passphrase)} characters, it needs at least {FEWEST_PASSPHRASE_CHARACTERS}"
+        )
     salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
     plain = json.dumps({name: base64.b64encode(data).decode() for name, data in keys.items()}).encode()
     sealed = AESGCM(_key(passphrase, salt)).encrypt(nonce, plain, FORM.encode())

@@ -113,8 +113,10 @@ def _check_begin(settings: Settings, begin: Mapping[str, Any]) -> None:
     if begin.get("form") != FORM:
         raise BackupError(f"the file's form is {begin.get('form')!r:.60}, this code reads {FORM}")
     if begin.get("schema") not in known_revisions()[0]:
-        raise BackupError(f"the backup has schema {begin.get('schema')}, which this code does not know: "
-                          "restore it with the code that made it, or newer")  # fmt: skip
+        raise BackupError(
+            f"the backup has schema {begin.get('schema')}, which this code does not know: "
+            "restore it with the code that made it, or newer"
+        )
     if begin["release_number"] > settings.release_number:
         raise BackupError(
             f"the backup is of release {begin['release_number']}, this farm's is {settings.release_number}: devices "

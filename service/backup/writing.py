@@ -101,10 +101,18 @@ def _write(
     out: Written, settings: Settings, database: Database, storage: Storage, passphrase: str | None, say: Say
 ) -> list[str]:
     keys = {path.name: path.read_bytes() for path in key_files(settings) if path.exists()}
-    out.add(BEGIN, json.dumps({
-        "form": FORM, "schema": known_revisions()[1], "release_number": settings.release_number, "at": time.time(),
-        "with_keys": passphrase is not None,
-    }).encode())  # fmt: skip
+    out.add(
+        BEGIN,
+        json.dumps(
+            {
+                "form": FORM,
+                "schema": known_revisions()[1],
+                "release_number": settings.release_number,
+                "at": time.time(),
+                "with_keys": passphrase is not None,
+            }
+        ).encode(),
+    )
     with database.snapshot() as session:
         for table in farm_tables(session.connection()):
             _write_table(out, session, table)

@@ -42,8 +42,12 @@ def farm_address(public_url: str, asked: str) -> str:
     is_public = urlsplit(public_url).hostname not in LOOPBACK
     address = (public_url if is_public else asked).rstrip("/")
     if not ADDRESS.fullmatch(address):
-        raise Invalid("enrol.address", f"the address {address!r:.80} cannot stand in a script", where="Host",
-                      hint="ask by host name or IP address, or set POCKFARM_PUBLIC_URL")  # fmt: skip
+        raise Invalid(
+            "enrol.address",
+            f"the address {address!r:.80} cannot stand in a script",
+            where="Host",
+            hint="ask by host name or IP address, or set POCKFARM_PUBLIC_URL",
+        )
     return address
 
 

@@ -38,9 +38,14 @@ def _view(found: Held) -> BundleView:
 
 @router.get("")
 def list_bundles(
-    farm: FarmDep, _: PrincipalDep, target: str | None = None, model_digest: str | None = None, plan: str | None = None,
-    limit: Limit = 50, cursor: Cursor = None,
-) -> Page[BundleView]:  # fmt: skip
+    farm: FarmDep,
+    _: PrincipalDep,
+    target: str | None = None,
+    model_digest: str | None = None,
+    plan: str | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[BundleView]:
     """Bundles, the newest first."""
     with farm.database.read() as session:
         rows, following = service.newest_bundles(

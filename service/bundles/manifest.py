@@ -15,13 +15,13 @@ def least_scored(manifest: Mapping[str, Any]) -> int:
     return batch // parts if "graph" in kinds and is_known else 1
 
 
-PRECISIONS: Mapping[str, str] = {
-    "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8"
-}  # fmt: skip
+PRECISIONS: Mapping[str, str] = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8"}
 """What numbers a step computes with, as people call it, by the manifest's word."""
 _FROZEN: Mapping[tuple[str, str], str] = {
-    ("int8", ""): ", frozen int8", ("int4", ""): ", frozen int4", ("int8", "int8"): ", frozen int8 multiplied as such",
-}  # fmt: skip
+    ("int8", ""): ", frozen int8",
+    ("int4", ""): ", frozen int4",
+    ("int8", "int8"): ", frozen int8 multiplied as such",
+}
 """What is said beside, by the kind of frozen weights and of products with them."""
 EVERY_PRECISION = tuple(base + beside for base in PRECISIONS.values() for beside in ("", *_FROZEN.values()))
 

@@ -39,8 +39,15 @@ def keep_bundle(session: Session, job: Job, stored: StoredFile, content: BundleC
         "compile_report": content.compile_report,
     }
     insert_if_new(session, Bundle, fields)
-    holdings.hold(session, "bundle", stored.digest, size_bytes=stored.size_bytes, name=job.model_name,
-                  plan_name=job.plan_name, organisation_id=job.organisation_id)  # fmt: skip
+    holdings.hold(
+        session,
+        "bundle",
+        stored.digest,
+        size_bytes=stored.size_bytes,
+        name=job.model_name,
+        plan_name=job.plan_name,
+        organisation_id=job.organisation_id,
+    )
     return session.get_one(Bundle, stored.digest)
 
 
@@ -86,8 +93,9 @@ def built(session: Session, digest: str) -> Built:
 def find(session: Session, digest: str, *, where: str = "digest", hint: str = "GET /bundles lists them") -> Held:
     """The bundle, if the session's organisation holds it. Raises: NotFound."""
     mine = Holding.organisation_id == organisation_of(session)
-    row = session.execute(select(Bundle, Holding).join(Holding, held_bundle(Bundle.digest, mine))
-                          .where(Bundle.digest == digest)).first()  # fmt: skip
+    row = session.execute(
+        select(Bundle, Holding).join(Holding, held_bundle(Bundle.digest, mine)).where(Bundle.digest == digest)
+    ).first()
     if row is None:
         raise _unknown(digest, where, hint)
     return Held(*row)
@@ -134,10 +142,15 @@ def statement(session: Session, digest: str, *, now: float) -> BundleStatement:
     bundle = find(session, digest).bundle
     query = select(Job.compiler_version).where(Job.bundle_digest == digest).order_by(Job.id.desc()).limit(1)
     return BundleStatement(
-        bundle_digest=digest, size_bytes=bundle.size_bytes, model_digest=bundle.model_digest,
-        plan_digest=bundle.plan_digest, spec_digest=bundle.spec_digest, target=bundle.target,
-        compiler=session.scalar(query) or "", at=now,
-    )  # fmt: skip
+        bundle_digest=digest,
+        size_bytes=bundle.size_bytes,
+        model_digest=bundle.model_digest,
+        plan_digest=bundle.plan_digest,
+        spec_digest=bundle.spec_digest,
+        target=bundle.target,
+        compiler=session.scalar(query) or "",
+        at=now,
+    )
 
 
 def summary(manifest: Mapping[str, Any]) -> dict[str, Any]:

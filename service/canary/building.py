@@ -58,8 +58,11 @@ def _content(file: str) -> bytes:
 
 
 SAMPLES, LEARNING_RATE = 8, 0.5
-HEALTH = Canary("canary", "model.onnx", {"batch": SAMPLES, "loss": {"kind": "cross_entropy"},
-                "optimizer": {"kind": "sgd", "learning_rate": LEARNING_RATE}})  # fmt: skip
+HEALTH = Canary(
+    "canary",
+    "model.onnx",
+    {"batch": SAMPLES, "loss": {"kind": "cross_entropy"}, "optimizer": {"kind": "sgd", "learning_rate": LEARNING_RATE}},
+)
 """Its losses the farm computes itself (`reference.py`)."""
 _TIMED = {"batch": 8, "loss": {"kind": "cross_entropy"}, "optimizer": {"kind": "sgd", "learning_rate": 0.01}}
 TIMED = (Canary("convolutions", "convolutions.onnx", _TIMED), Canary("attention", "attention.onnx", _TIMED))
@@ -137,9 +140,13 @@ def queue(session: Session, device: Device, bundle: Bundle, settings: RunSetting
 
 def _has_failed(session: Session, request: CompileRequest) -> bool:
     """Lately; the compiler would say the same again."""
-    same = (Job.model_digest == request.model_digest, Job.plan_digest == request.plan.digest,
-            Job.spec_digest == request.spec.digest, Job.target == request.target,
-            Job.compiler_version == request.compiler_version)  # fmt: skip
+    same = (
+        Job.model_digest == request.model_digest,
+        Job.plan_digest == request.plan.digest,
+        Job.spec_digest == request.spec.digest,
+        Job.target == request.target,
+        Job.compiler_version == request.compiler_version,
+    )
     since = (Job.state == "failed", Job.finished_at > time.time() - FAILED_PAUSE_S)
     return session.scalar(select(Job.id).where(*same, *since).limit(1)) is not None
 

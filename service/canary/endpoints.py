@@ -22,7 +22,7 @@ def show_canaries(device_id: str, farm: FarmDep, _: PrincipalDep) -> CanaryHisto
 @router.post("/devices/{device_id}/canaries/{change_id}/acknowledge")
 def acknowledge_regression(
     device_id: str, change_id: str, body: Acknowledgement, farm: FarmDep, _: PrincipalDep
-) -> ChangeView:  # fmt: skip
+) -> ChangeView:
     """Say that a device which has become slower is known of: it is no open regression any more."""
     with farm.database.transaction() as session:
         return service.acknowledge(session, device_id, change_id, body.reason)

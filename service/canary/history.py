@@ -39,8 +39,13 @@ def take(session: Session, settings: Settings, run: Run, device: Device, report:
     job = session.scalar(select(Job).where(Job.bundle_digest == run.bundle_digest).order_by(Job.id.desc()).limit(1))
     if report.measurement is None or report.verdict is None or job is None:
         return
-    parts = {"model": job.model_digest, "plan": job.plan_digest, "spec": job.spec_digest, "target": run.target,
-             "settings": to_json(run.settings)}  # fmt: skip
+    parts = {
+        "model": job.model_digest,
+        "plan": job.plan_digest,
+        "spec": job.spec_digest,
+        "target": run.target,
+        "settings": to_json(run.settings),
+    }
     told = CanaryTime(
         run_id=run.id,
         device_id=device.id,

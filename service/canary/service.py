@@ -51,9 +51,7 @@ def _changes_of(session: Session, device_id: str) -> Sequence[CanaryChange]:
     return session.scalars(mine.order_by(CanaryChange.after_run_id.desc()).limit(MOST_CHANGES)).all()
 
 
-def _series(
-    runs: Sequence[CanaryTime], starts: Collection[str], changes: Sequence[CanaryChange]
-) -> CanarySeriesView:  # fmt: skip
+def _series(runs: Sequence[CanaryTime], starts: Collection[str], changes: Sequence[CanaryChange]) -> CanarySeriesView:
     known, newest = variation_in(runs, starts), runs[-1]
     return CanarySeriesView(
         series=newest.series,
@@ -70,9 +68,12 @@ def _series(
 
 def _time(run: CanaryTime) -> CanaryTimeView:
     return CanaryTimeView(
-        run_id=run.run_id, at=run.at, median_us=run.median_us, verdict=run.verdict,
+        run_id=run.run_id,
+        at=run.at,
+        median_us=run.median_us,
+        verdict=run.verdict,
         **{name: str(run.facts.get(name, "")) for name in ("compiler", "commit", "bundle")},
-    )  # fmt: skip
+    )
 
 
 def change_view(change: CanaryChange, *, is_last: bool = True) -> ChangeView:
@@ -114,8 +115,11 @@ def newest_changes(session: Session, most: int) -> list[tuple[CanaryChange, bool
     """The newest changes of all devices that one sees, and whether each is the last of its series."""
     changes = session.scalars(select(CanaryChange).order_by(CanaryChange.id.desc()).limit(most)).all()
     later = aliased(CanaryChange)
-    is_followed = (later.device_id == CanaryChange.device_id, later.series == CanaryChange.series,
-                   later.after_run_id > CanaryChange.after_run_id)  # fmt: skip
+    is_followed = (
+        later.device_id == CanaryChange.device_id,
+        later.series == CanaryChange.series,
+        later.after_run_id > CanaryChange.after_run_id,
+    )
     wanted = select(CanaryChange.id).where(CanaryChange.id.in_([one.id for one in changes]))
     over = set(session.scalars(wanted.where(exists().where(*is_followed))))
     return [(one, one.id not in over) for one in changes]
@@ -126,14 +130,22 @@ def acknowledge(session: Session, device_id: str, change_id: str, reason: str) -
     device = devices.own(session, device_id)
     change = session.get(CanaryChange, change_id)
     if change is None or change.device_id != device.id:
-        raise NotFound("canary.change", f"no change {change_id!r:.60} of {device.name}",
-                       hint=f"GET /devices/{device.id}/canaries lists them")  # fmt: skip
+        raise NotFound(
+            "canary.change",
+            f"no change {change_id!r:.60} of {device.name}",
+            hint=f"GET /devices/{device.id}/canaries lists them",
+        )
     last = last_change(session, device.id, change.series)
     state = _state(change, is_last=last is not None and last.id == change.id)
     if state not in ("open", "acknowledged"):
         raise Conflict("canary.not-open", f"this change is {state}", hint="GET /regressions lists those that are open")
     change.acknowledged_at, change.acknowledgement = time.time(), clean_text(reason, 1000)
     session.flush()
-    blame.note(session, device.id, "acknowledged", f"canary {change.canary} on {change.target}, slower since run "
-               f"{change.after_run_id}: {change.acknowledgement or 'no reason'}")  # fmt: skip
+    blame.note(
+        session,
+        device.id,
+        "acknowledged",
+        f"canary {change.canary} on {change.target}, slower since run "
+        f"{change.after_run_id}: {change.acknowledgement or 'no reason'}",
+    )
     return change_view(change)

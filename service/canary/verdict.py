@@ -44,5 +44,9 @@ def conclude(session: Session, settings: Settings, run: Run, device: Device, *, 
         return
     device.canary_failures += 1
     device.canary_at = now + pause_s(settings, device.canary_failures)
-    blame.note(session, device.id, "canary", f"run {run.id} was not right: {message}; the next one in "
-               f"{device.canary_at - now:,.0f} s")  # fmt: skip
+    blame.note(
+        session,
+        device.id,
+        "canary",
+        f"run {run.id} was not right: {message}; the next one in {device.canary_at - now:,.0f} s",
+    )

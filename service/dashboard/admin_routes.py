@@ -45,7 +45,7 @@ BeforeHook = Annotated[str, Query(max_length=200), OfRow("before", "hook")]
 
 def _page(
     farm: Farm, part: Part, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None, status: int = 200
-) -> Response:  # fmt: skip
+) -> Response:
     with farm.database.read() as session:
         return render.page("admin_part.html", status, page=part(session, asked, form, made), section="admin")
 
@@ -150,7 +150,7 @@ def found_organisation(typed: TypedDep, farm: WholeFarmDep, principal: Principal
         first = KeyCreate(name="administrator", scopes=list(SCOPES))
         return organisations.made(
             one.name, organisation_endpoints.create_key_of_organisation(one.id, first, farm, principal)
-        )  # fmt: skip
+        )
 
     return _taken(farm, organisations.part, typed, found, "organisations")
 

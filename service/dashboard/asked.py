@@ -62,8 +62,12 @@ class OfRow(Checked):
     def check(self, given: str) -> str:
         """The value. Raises: Invalid."""
         if given and re.fullmatch(rf"{self.kind}_[0-9a-z]+", given) is None:
-            raise Invalid("query.value", f"no page begins {self.field} {given[:LONGEST]!r}", where=self.field,
-                          hint=f"ids here begin with {self.kind}_; leave {self.field} out for the newest")  # fmt: skip
+            raise Invalid(
+                "query.value",
+                f"no page begins {self.field} {given[:LONGEST]!r}",
+                where=self.field,
+                hint=f"ids here begin with {self.kind}_; leave {self.field} out for the newest",
+            )
         return given
 
 
@@ -85,7 +89,7 @@ class Name:
 
 def name_in(
     field: str, value: str, column: InstrumentedAttribute[Any], *conditions: ColumnElement[bool], is_told: bool = True
-) -> Name:  # fmt: skip
+) -> Name:
     """A name in a column. `is_told`: others are listed where it is not there."""
     there = select(column).where(*conditions)
 
@@ -105,5 +109,9 @@ def check_names(session: Session, asked: Iterable[Name]) -> None:
         if one.value and not one.is_there(session):
             known = one.known(session)
             there = f"there are: {fmt.some(known, MOST_TOLD)}" if known else NO_SUCH_NAME
-            raise Invalid("query.value", f"nothing here has the {one.field} {one.value[:LONGEST]!r}", where=one.field,
-                          hint=meant(one.value, known, there))  # fmt: skip
+            raise Invalid(
+                "query.value",
+                f"nothing here has the {one.field} {one.value[:LONGEST]!r}",
+                where=one.field,
+                hint=meant(one.value, known, there),
+            )

@@ -144,9 +144,7 @@ def dominated_flags(points: Sequence[Sequence[float]]) -> tuple[bool, ...]:
     return tuple(any(dominates(other, point) for other in points) for point in points)
 
 
-def beaten_flags(
-    points: Sequence[Sequence[float]], standings: Sequence[apart.Standing | None]
-) -> tuple[bool, ...]:  # fmt: skip
+def beaten_flags(points: Sequence[Sequence[float]], standings: Sequence[apart.Standing | None]) -> tuple[bool, ...]:
     """For each point, whether some other one is likely faster and in nothing else (its coordinates) worse."""
     ranked = [(stands, point) for stands, point in zip(standings, points, strict=True) if stands is not None]
     return tuple(

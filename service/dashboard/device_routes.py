@@ -17,8 +17,9 @@ from service.devices.schemas import CanaryChange, DeviceChange, StateChange, Tag
 from service.farm import Farm
 from service.problems import Forbidden, NotFound, Problem
 
-router = APIRouter(prefix=addresses.ROOT + "/devices/{device_id}", dependencies=[Depends(visitors.meet)],
-                   include_in_schema=False)  # fmt: skip
+router = APIRouter(
+    prefix=addresses.ROOT + "/devices/{device_id}", dependencies=[Depends(visitors.meet)], include_in_schema=False
+)
 
 
 def _taken(farm: Farm, device_id: str, form_id: str, typed: Typed, act: Callable[[], str]) -> Response:

@@ -67,8 +67,12 @@ async def posted(request: Request, _: Annotated[None, Depends(visitors.meet)]) -
 def _check_token(typed: Typed) -> None:
     expected = visitors.current().form_token
     if expected and not hmac.compare_digest(typed.text(TOKEN_FIELD).encode(), expected.encode()):
-        raise Forbidden("auth.form", "this form was not shown to this browser, or its session has ended since",
-                        where=TOKEN_FIELD, hint="load the page again, and send its form once more")  # fmt: skip
+        raise Forbidden(
+            "auth.form",
+            "this form was not shown to this browser, or its session has ended since",
+            where=TOKEN_FIELD,
+            hint="load the page again, and send its form once more",
+        )
 
 
 TypedDep = Annotated[Typed, Depends(posted)]

@@ -131,12 +131,17 @@ def _made(rows: Sequence[LayerRow], runs: Sequence[list[list[int]]]) -> tuple[La
         inside = [rows[number] for numbers in run for number in numbers]
         sources = {owner[one] for row in inside for one in row.sources if one in owner} - {at}
         operators = Counter(name for row in inside for name in row.operators)
-        made.append(LayerGroup(
-            name=_name(rows, run), layers=len(inside), alike=len(run),
-            operators=tuple(operators.most_common(4)), before=sum(row.before for row in inside),
-            after={phase: sum(row.after.get(phase, 0) for row in inside) for phase in PHASES},
-            sources=tuple(sorted(sources)),
-        ))  # fmt: skip
+        made.append(
+            LayerGroup(
+                name=_name(rows, run),
+                layers=len(inside),
+                alike=len(run),
+                operators=tuple(operators.most_common(4)),
+                before=sum(row.before for row in inside),
+                after={phase: sum(row.after.get(phase, 0) for row in inside) for phase in PHASES},
+                sources=tuple(sorted(sources)),
+            )
+        )
     return tuple(made)
 
 

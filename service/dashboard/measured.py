@@ -20,9 +20,18 @@ from service.runs.filter import RunFilter
 MAX_MEASURED_RUNS = 2000
 MEASURED = (Run.state == "succeeded", Run.median_us.is_not(None))
 OF_A_KIND = (
-    Run.organisation_id, Run.verdict, Run.measurement_class, Run.target, Run.device_id, Run.batch, Run.bundle_digest,
-    Run.dataset_digest, Run.own_data, Run.own_data_digest, Run.wanted_device_id,
-)  # fmt: skip
+    Run.organisation_id,
+    Run.verdict,
+    Run.measurement_class,
+    Run.target,
+    Run.device_id,
+    Run.batch,
+    Run.bundle_digest,
+    Run.dataset_digest,
+    Run.own_data,
+    Run.own_data_digest,
+    Run.wanted_device_id,
+)
 
 
 def measured(session: Session, chosen: RunFilter, limit: int = MAX_MEASURED_RUNS) -> list[Measured]:
@@ -59,16 +68,32 @@ def pickable(session: Session, limit: int) -> tuple[tuple[str, str], ...]:
     )
     devices = {row.id: row.name for row in session.execute(named)}
     return tuple(
-        (row.id, f"{row.name or what_of(row.model_name, row.plan_name, row.target)} · {row.mode} · "
-                 f"{devices.get(row.device_id, '')} · {fmt.clock(row.created_at)}")
+        (
+            row.id,
+            f"{row.name or what_of(row.model_name, row.plan_name, row.target)} · {row.mode} · "
+            f"{devices.get(row.device_id, '')} · {fmt.clock(row.created_at)}",
+        )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def _measured(session: Session, row: Any) -> Measured:
     settings = settings_of_row(json.loads(row.settings))
     manifest = built(session, row.bundle_digest).manifest
     batch = queries.manifest_batch(manifest) if row.batch is None else row.batch
-    return Measured(row.id, row.verdict, row.measurement_class, row.name, row.model_digest, row.plan_name, row.target,
-                    row.device_id, row.dataset_digest or queries.own_data(row), settings.mode, batch,
-                    settings.threads, precision(manifest), row.runs)  # fmt: skip
+    return Measured(
+        row.id,
+        row.verdict,
+        row.measurement_class,
+        row.name,
+        row.model_digest,
+        row.plan_name,
+        row.target,
+        row.device_id,
+        row.dataset_digest or queries.own_data(row),
+        settings.mode,
+        batch,
+        settings.threads,
+        precision(manifest),
+        row.runs,
+    )

@@ -82,13 +82,26 @@ def bundles(session: Session, model_digest: str, plan_digest: str = "") -> list[
     )
     return [
         Built(
-            row.digest, model_digest, named.name, named.plan_name, row.plan_digest, row.target, row.size_bytes,
+            row.digest,
+            model_digest,
+            named.name,
+            named.plan_name,
+            row.plan_digest,
+            row.target,
+            row.size_bytes,
             row.created_at,
-            BundleFacts(row.digest, row.size_bytes, row.target, named.name, named.plan_name,
-                        built(session, row.digest).manifest, {}),
+            BundleFacts(
+                row.digest,
+                row.size_bytes,
+                row.target,
+                named.name,
+                named.plan_name,
+                built(session, row.digest).manifest,
+                {},
+            ),
         )
         for row, named in session.execute(query)
-    ]  # fmt: skip
+    ]
 
 
 def jobs(session: Session, model_digest: str, plan_digest: str, limit: int) -> list[JobFacts]:
@@ -108,11 +121,16 @@ def best(session: Session, digests: Sequence[str]) -> list[Best]:
     """The shortest median of each bundle on each device, the shortest first."""
     query = (
         select(Run.id, Run.bundle_digest, Run.device_id, Run.measurement_class, Run.median_us)
-        .where(Run.bundle_digest.in_(digests), Run.state == "succeeded", Run.median_us.is_not(None),
-               Run.verdict == "valid", Run.device_id.is_not(None))
+        .where(
+            Run.bundle_digest.in_(digests),
+            Run.state == "succeeded",
+            Run.median_us.is_not(None),
+            Run.verdict == "valid",
+            Run.device_id.is_not(None),
+        )
         .order_by(Run.id.desc())
         .limit(MOST_MEASURED)
-    )  # fmt: skip
+    )
     found: dict[tuple[str, str], list[tuple[float, str, str]]] = {}
     for run_id, digest, device_id, of_class, median_us in session.execute(query):
         if device_id is not None and median_us is not None:  # as the query says

@@ -56,9 +56,13 @@ def set_stays(organisation_id: str, typed: TypedDep, farm: WholeFarmDep, princip
 
 
 def _changed(
-    farm: Farm, principal: Principal, organisation_id: str, typed: Typed,
-    change: Callable[[Typed], OrganisationChange], form_id: str,
-) -> Response:  # fmt: skip
+    farm: Farm,
+    principal: Principal,
+    organisation_id: str,
+    typed: Typed,
+    change: Callable[[Typed], OrganisationChange],
+    form_id: str,
+) -> Response:
     """What a form asks for, done; else the page with the form as it was typed."""
     try:
         changed = endpoints.change_organisation(organisation_id, change(typed), farm, principal)
@@ -66,8 +70,11 @@ def _changed(
         raise
     except Problem as problem:
         return _refused(farm, organisation_id, typed, problem, form_id)
-    said = {"change-name": f"It is called {changed.name} now", "change-limits": f"The limits of {changed.name} are set",
-            "change-stays": f"How long things of {changed.name} stay is set"}  # fmt: skip
+    said = {
+        "change-name": f"It is called {changed.name} now",
+        "change-limits": f"The limits of {changed.name} are set",
+        "change-stays": f"How long things of {changed.name} stay is set",
+    }
     return forms.done(path("organisations", organisation_id), said[form_id])
 
 

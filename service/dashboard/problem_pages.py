@@ -81,8 +81,14 @@ def problem_page(answer: Response, request: Request) -> Response:
     body = json.loads(bytes(answer.body))
     found = _words(answer.status_code, body, is_act=request.method == "POST")
     field = body.get("where", "").removeprefix("query.")
-    response = render.page("problem.html", answer.status_code, problem=found, back=came_from(request), field=field,
-                           without=without(request, field) if answer.status_code == 422 else "")  # fmt: skip
+    response = render.page(
+        "problem.html",
+        answer.status_code,
+        problem=found,
+        back=came_from(request),
+        field=field,
+        without=without(request, field) if answer.status_code == 422 else "",
+    )
     if "retry-after" in answer.headers:
         response.headers["Retry-After"] = answer.headers["retry-after"]
     return response
@@ -91,18 +97,33 @@ def problem_page(answer: Response, request: Request) -> Response:
 def _words(status: int, body: dict[str, str], *, is_act: bool) -> ProblemPage:
     code, detail, hint = body.get("code", ""), body.get("detail", ""), body.get("hint", "")
     if status == 401:
-        return ProblemPage(status, "Open the dashboard with a link", "This browser has no session on this farm, or its "
-                           "session has ended.", "On the farm's machine, make a new one-time link and open it here:",
-                           code, LINK_COMMAND)  # fmt: skip
+        return ProblemPage(
+            status,
+            "Open the dashboard with a link",
+            "This browser has no session on this farm, or its session has ended.",
+            "On the farm's machine, make a new one-time link and open it here:",
+            code,
+            LINK_COMMAND,
+        )
     if code == "link.used":
-        return ProblemPage(status, "This link no longer opens", "Each link opens the dashboard once and for a day at "
-                           "most. This one was used before, or is too old.", "Make another one on the farm's machine:",
-                           code, LINK_COMMAND)  # fmt: skip
+        return ProblemPage(
+            status,
+            "This link no longer opens",
+            "Each link opens the dashboard once and for a day at most. This one was used before, or is too old.",
+            "Make another one on the farm's machine:",
+            code,
+            LINK_COMMAND,
+        )
     if status == 404:
         return ProblemPage(
             status, "There is no such page", detail, hint or "The lists below lead to all there is.", code
         )
     if status >= 500:
-        return ProblemPage(status, "The farm could not answer", detail, hint or "Try again in a moment; the farm's log "
-                           "has the details.", code)  # fmt: skip
+        return ProblemPage(
+            status,
+            "The farm could not answer",
+            detail,
+            hint or "Try again in a moment; the farm's log has the details.",
+            code,
+        )
     return ProblemPage(status, "This was not done" if is_act else "This cannot be shown", detail, hint, code)

@@ -109,8 +109,9 @@ def run(session: Session, run_id: str) -> RunFacts | None:
     if not rows:
         return None
     found = with_reports(session, rows)[0]
-    trained = select(Holding.files_removed_at).where(Holding.kind == "weights",
-                                                     Holding.digest == found.trained_weights_digest)  # fmt: skip
+    trained = select(Holding.files_removed_at).where(
+        Holding.kind == "weights", Holding.digest == found.trained_weights_digest
+    )
     return replace(found, weights_removed_at=session.scalar(trained))
 
 
@@ -135,10 +136,13 @@ def with_precision(session: Session, found: Sequence[RunFacts]) -> list[RunFacts
 def reports_of(session: Session, run_ids: Sequence[str]) -> dict[str, tuple[Report, ReportKey]]:
     """The report that counts of each of these runs; each is read once, as it never changes."""
     lasting = lasting_of(session)
-    recorded = select(Result.run_id, Result.attempt_id, Result.digest).where(Result.run_id.in_(run_ids),
-                                                                             Result.state == "recorded")  # fmt: skip
-    keys = {run_id: (attempt_id, digest)
-            for run_id, attempt_id, digest in session.execute(recorded.order_by(Result.recorded_at))}  # fmt: skip
+    recorded = select(Result.run_id, Result.attempt_id, Result.digest).where(
+        Result.run_id.in_(run_ids), Result.state == "recorded"
+    )
+    keys = {
+        run_id: (attempt_id, digest)
+        for run_id, attempt_id, digest in session.execute(recorded.order_by(Result.recorded_at))
+    }
     reports = {run_id: lasting.known(("report", *key)) for run_id, key in keys.items()}
     unread = [keys[run_id][0] for run_id, known in reports.items() if known is None]
     bodies = select(Result.run_id, Result.report).where(Result.attempt_id.in_(unread))
@@ -198,9 +202,14 @@ def bundle(session: Session, digest: str) -> BundleFacts | None:
         return None
     found, named = row
     return BundleFacts(
-        digest=found.digest, size_bytes=found.size_bytes, target=found.target, model_name=named.name,
-        plan_name=named.plan_name, manifest=found.manifest, compile_report=found.compile_report,
-    )  # fmt: skip
+        digest=found.digest,
+        size_bytes=found.size_bytes,
+        target=found.target,
+        model_name=named.name,
+        plan_name=named.plan_name,
+        manifest=found.manifest,
+        compile_report=found.compile_report,
+    )
 
 
 def devices(session: Session, now: float | None = None) -> list[DeviceFacts]:
@@ -220,9 +229,7 @@ def device(session: Session, device_id: str, now: float | None = None) -> Device
     return _device_facts(found, is_busy, time.time() if now is None else now)
 
 
-def device_history(
-    session: Session, device_id: str, limit: int, *, before: int | None = None
-) -> list[EventFacts]:  # fmt: skip
+def device_history(session: Session, device_id: str, limit: int, *, before: int | None = None) -> list[EventFacts]:
     """A device's health events, newest first; with `before`, those older than that event."""
     statement = select(DeviceEvent).where(DeviceEvent.device_id == device_id).order_by(DeviceEvent.id.desc())
     if before is not None:
@@ -300,32 +307,57 @@ def _run_facts(session: Session, row: SqlRow[Run, Bundle, Holding], names: _Name
         batch = manifest_batch(manifest) if batch is None else batch
     is_real = found.measurement_class in REAL_CLASSES
     return RunFacts(
-        id=found.id, state=found.state, settings=found.settings, model_name=named.name,
+        id=found.id,
+        state=found.state,
+        settings=found.settings,
+        model_name=named.name,
         model_digest=made.model_digest,
-        plan_name=named.plan_name, target=found.target, bundle_digest=found.bundle_digest, created_at=found.created_at,
-        name=found.name, note=found.note, tags=tuple(tags_in(found.tags)),
-        steps_done=found.steps_done, phase=found.phase,
-        attempts=found.attempts, device_id=found.device_id, device_name=on_name,
-        device_class=on_class, wanted=found.wanted_device_id or found.wanted_device_class or _wishes(found.wants),
+        plan_name=named.plan_name,
+        target=found.target,
+        bundle_digest=found.bundle_digest,
+        created_at=found.created_at,
+        name=found.name,
+        note=found.note,
+        tags=tuple(tags_in(found.tags)),
+        steps_done=found.steps_done,
+        phase=found.phase,
+        attempts=found.attempts,
+        device_id=found.device_id,
+        device_name=on_name,
+        device_class=on_class,
+        wanted=found.wanted_device_id or found.wanted_device_class or _wishes(found.wants),
         dataset_digest=found.dataset_digest or own_data(found),
         dataset_name=dataset_name or (f"{found.own_data}, on the device" if found.own_data else None),
         start_weights_digest=found.weights_digest,
         validation_dataset_digest=found.validation_dataset_digest,
         validation_dataset_name=names.of_data(found, found.validation_dataset_digest),
-        trained_weights_digest=found.trained_weights_digest, trained_weights_bytes=found.trained_weights_bytes,
-        bundle_bytes=made.size_bytes, bundle_removed_at=named.files_removed_at,
+        trained_weights_digest=found.trained_weights_digest,
+        trained_weights_bytes=found.trained_weights_bytes,
+        bundle_bytes=made.size_bytes,
+        bundle_removed_at=named.files_removed_at,
         events_removed_at=found.events_removed_at,
-        started_at=found.started_at, finished_at=found.finished_at, cause=found.cause,
-        code=found.code, message=found.message, hint=found.hint, measurement_class=found.measurement_class,
-        verdict=found.verdict, batch=batch,
-        threads=found.settings.threads, median_us=found.median_us if is_real else None,
+        started_at=found.started_at,
+        finished_at=found.finished_at,
+        cause=found.cause,
+        code=found.code,
+        message=found.message,
+        hint=found.hint,
+        measurement_class=found.measurement_class,
+        verdict=found.verdict,
+        batch=batch,
+        threads=found.settings.threads,
+        median_us=found.median_us if is_real else None,
         p90_us=found.p90_us if is_real else None,
         samples_per_second=found.samples_per_second if is_real else None,
-        arena_bytes=arena_bytes, rss_bytes=found.peak_rss_bytes,
-        energy_mj=found.energy_per_step_mj, training_outcome=found.training_outcome,
-        loss_first=found.loss_first, loss_last=found.loss_last,
-        accuracy_before=found.accuracy_before, accuracy_after=found.accuracy_after,
-    )  # fmt: skip
+        arena_bytes=arena_bytes,
+        rss_bytes=found.peak_rss_bytes,
+        energy_mj=found.energy_per_step_mj,
+        training_outcome=found.training_outcome,
+        loss_first=found.loss_first,
+        loss_last=found.loss_last,
+        accuracy_before=found.accuracy_before,
+        accuracy_after=found.accuracy_after,
+    )
 
 
 def _wishes(wants: str | None) -> str:
@@ -354,34 +386,71 @@ def manifest_batch(manifest: Mapping[str, Any]) -> int | None:
 
 def _job_facts(found: Job) -> JobFacts:
     return JobFacts(
-        id=found.id, state=found.state, model_name=found.model_name, model_digest=found.model_digest,
-        model_bytes=found.model_bytes, plan_name=found.plan_name, target=found.target, created_at=found.created_at,
-        stage=found.stage, fraction=found.fraction, started_at=found.started_at, finished_at=found.finished_at,
-        bundle_digest=found.bundle_digest, cause=found.cause, code=found.code, place=found.place,
-        message=found.message, hint=found.hint, plan_text=found.plan_json, spec_text=found.spec_json,
-        compiler_version=found.compiler_version, attempts=found.attempts,
-    )  # fmt: skip
+        id=found.id,
+        state=found.state,
+        model_name=found.model_name,
+        model_digest=found.model_digest,
+        model_bytes=found.model_bytes,
+        plan_name=found.plan_name,
+        target=found.target,
+        created_at=found.created_at,
+        stage=found.stage,
+        fraction=found.fraction,
+        started_at=found.started_at,
+        finished_at=found.finished_at,
+        bundle_digest=found.bundle_digest,
+        cause=found.cause,
+        code=found.code,
+        place=found.place,
+        message=found.message,
+        hint=found.hint,
+        plan_text=found.plan_json,
+        spec_text=found.spec_json,
+        compiler_version=found.compiler_version,
+        attempts=found.attempts,
+    )
 
 
 def _device_facts(found: Device, is_busy: bool, now: float) -> DeviceFacts:
     return DeviceFacts(
-        id=found.id, name=found.name, told_name=found.told_name, health=health_of(found, is_busy=is_busy, now=now),
+        id=found.id,
+        name=found.name,
+        told_name=found.told_name,
+        health=health_of(found, is_busy=is_busy, now=now),
         device_class=found.device_class,
-        measurement_class=found.measurement_class, targets=tuple(found.targets), enrolled_at=found.created_at,
-        last_seen_at=found.last_seen_at, architecture=found.architecture, cpu_model=found.cpu_model,
-        cores=found.cores, memory_bytes=found.memory_bytes, features=tuple(found.features),
-        sensors=tuple(found.sensors), isolation_level=found.isolation_level, agent_version=found.agent_version,
-        agent_updates=found.agent_updates, agent_digest=found.agent_digest,
-        runner=found.runner, reason=found.state_reason or found.drain_reason, strikes=found.strikes,
+        measurement_class=found.measurement_class,
+        targets=tuple(found.targets),
+        enrolled_at=found.created_at,
+        last_seen_at=found.last_seen_at,
+        architecture=found.architecture,
+        cpu_model=found.cpu_model,
+        cores=found.cores,
+        memory_bytes=found.memory_bytes,
+        features=tuple(found.features),
+        sensors=tuple(found.sensors),
+        isolation_level=found.isolation_level,
+        agent_version=found.agent_version,
+        agent_updates=found.agent_updates,
+        agent_digest=found.agent_digest,
+        runner=found.runner,
+        reason=found.state_reason or found.drain_reason,
+        strikes=found.strikes,
         tags=tuple(f"{key}={value}" if value else key for key, value in sorted(found.tags.items())),
         own_datasets=tuple(found.own_datasets),
         environment={str(name): str(value) for name, value in found.environment.items()},
-    )  # fmt: skip
+    )
 
 
 def _attempt_facts(attempt: Attempt, device_name: str) -> AttemptFacts:
     return AttemptFacts(
-        run_id=attempt.run_id, number=attempt.n, device_id=attempt.device_id, device_name=device_name,
-        state=attempt.state, created_at=attempt.created_at, finished_at=attempt.finished_at, cause=attempt.cause,
-        code=attempt.code, message=attempt.message,
-    )  # fmt: skip
+        run_id=attempt.run_id,
+        number=attempt.n,
+        device_id=attempt.device_id,
+        device_name=device_name,
+        state=attempt.state,
+        created_at=attempt.created_at,
+        finished_at=attempt.finished_at,
+        cause=attempt.cause,
+        code=attempt.code,
+        message=attempt.message,
+    )

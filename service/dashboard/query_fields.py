@@ -67,10 +67,21 @@ BeforeEntry = Annotated[str, Query(max_length=200), OfRow("before", "aud")]
 
 
 def run_filter(
-    farm: FarmDep, state: RunState = "", mode: Mode = "", model: Text = "", plan: Text = "", target: Text = "",
-    device: Text = "", measurement_class: Class = "", verdict: Verdict = "", bundle: Text = "", group: Text = "",
-    code: Text = "", tag: Text = "", engine: Engine = "",
-) -> RunFilter:  # fmt: skip
+    farm: FarmDep,
+    state: RunState = "",
+    mode: Mode = "",
+    model: Text = "",
+    plan: Text = "",
+    target: Text = "",
+    device: Text = "",
+    measurement_class: Class = "",
+    verdict: Verdict = "",
+    bundle: Text = "",
+    group: Text = "",
+    code: Text = "",
+    tag: Text = "",
+    engine: Engine = "",
+) -> RunFilter:
     """The run filter of a query."""
     chosen = RunFilter(
         state, mode, bundle, target, device, measurement_class, verdict, model, plan, group, code, tag, engine
@@ -80,45 +91,74 @@ def run_filter(
 
 
 def benchmark_filter(
-    farm: FarmDep, runs: Annotated[RunFilter, Depends(run_filter)], days: Days = "", compiler: Text = "",
-    data: Text = "", precision: Precision = "",
-) -> BenchmarkFilter:  # fmt: skip
+    farm: FarmDep,
+    runs: Annotated[RunFilter, Depends(run_filter)],
+    days: Days = "",
+    compiler: Text = "",
+    data: Text = "",
+    precision: Precision = "",
+) -> BenchmarkFilter:
     """The filter of the page of benchmarks."""
-    _check(farm, [
-        name_in("compiler", compiler, Job.compiler_version),
-        name_in("data", "" if data == SYNTHETIC else data, Run.dataset_digest, is_told=False),
-    ])  # fmt: skip
-    return BenchmarkFilter(**{name: getattr(runs, name) for name in RunFilter.__slots__}, days=days,
-                           compiler=compiler, data=data, precision=precision)  # fmt: skip
+    _check(
+        farm,
+        [
+            name_in("compiler", compiler, Job.compiler_version),
+            name_in("data", "" if data == SYNTHETIC else data, Run.dataset_digest, is_told=False),
+        ],
+    )
+    return BenchmarkFilter(
+        **{name: getattr(runs, name) for name in RunFilter.__slots__},
+        days=days,
+        compiler=compiler,
+        data=data,
+        precision=precision,
+    )
 
 
 def job_filter(
     farm: FarmDep, state: JobState = "", model: Text = "", plan: Text = "", target: Text = "", code: Text = ""
-) -> JobFilter:  # fmt: skip
+) -> JobFilter:
     """The job filter of a query."""
-    _check(farm, [name_in("model", model, Job.model_name), name_in("plan", plan, Job.plan_name),
-                  name_in("target", target, Job.target), name_in("code", code, Job.code)])  # fmt: skip
+    _check(
+        farm,
+        [
+            name_in("model", model, Job.model_name),
+            name_in("plan", plan, Job.plan_name),
+            name_in("target", target, Job.target),
+            name_in("code", code, Job.code),
+        ],
+    )
     return JobFilter(state, target, model, plan, code)
 
 
 def device_filter(
-    farm: FarmDep, health: Health = "",
-    device_class: Annotated[str, Query(alias="class", max_length=200)] = "", tag: Text = "",
-) -> DeviceFilter:  # fmt: skip
+    farm: FarmDep,
+    health: Health = "",
+    device_class: Annotated[str, Query(alias="class", max_length=200)] = "",
+    tag: Text = "",
+) -> DeviceFilter:
     """The device filter of a query."""
-    _check(farm, [name_in("class", device_class, Device.device_class, Device.state != "removed"),
-                  Name("tag", tag, lambda session: tag in _device_tags(session), _device_tags)])  # fmt: skip
+    _check(
+        farm,
+        [
+            name_in("class", device_class, Device.device_class, Device.state != "removed"),
+            Name("tag", tag, lambda session: tag in _device_tags(session), _device_tags),
+        ],
+    )
     return DeviceFilter(health, device_class, tag)
 
 
 def audit_filter(farm: FarmDep, chosen: AuditFilterDep) -> AuditFilter:
     """The filter of a query over the audit log."""
-    _check(farm, [
-        name_in("action", chosen.action, AuditEntry.action),
-        name_in("key", chosen.key, AuditEntry.key_id, is_told=False),
-        name_in("user", chosen.user, AuditEntry.user_id, is_told=False),
-        name_in("subject", chosen.subject, AuditEntry.subject, is_told=False),
-    ])  # fmt: skip
+    _check(
+        farm,
+        [
+            name_in("action", chosen.action, AuditEntry.action),
+            name_in("key", chosen.key, AuditEntry.key_id, is_told=False),
+            name_in("user", chosen.user, AuditEntry.user_id, is_told=False),
+            name_in("subject", chosen.subject, AuditEntry.subject, is_told=False),
+        ],
+    )
     return chosen
 
 
@@ -146,7 +186,7 @@ def _names_of_runs(chosen: RunFilter) -> list[Name]:
         name_in("group", chosen.group, RunGroup.id, is_told=False),
         name_in("code", chosen.code, Run.code),
         Name("tag", chosen.tag, lambda session: _is_tagged(session, chosen.tag), queries.run_tags),
-    ]  # fmt: skip
+    ]
 
 
 def _is_tagged(session: Session, tag: str) -> bool:

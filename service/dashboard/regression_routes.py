@@ -24,8 +24,12 @@ def show_regressions(farm: FarmDep, of: Annotated[str, Query(max_length=64)] = "
     with farm.database.read() as session:
         page = regressions_page(session, of)
     if of and page.chosen is None:
-        raise Invalid("query.value", f"there is no history of a run {of!r}: no such run, or it measured nothing",
-                      where="of", hint="take a run from the list of work, or leave of out")  # fmt: skip
+        raise Invalid(
+            "query.value",
+            f"there is no history of a run {of!r}: no such run, or it measured nothing",
+            where="of",
+            hint="take a run from the list of work, or leave of out",
+        )
     return render.page("regressions.html", page=page, section="regressions")
 
 

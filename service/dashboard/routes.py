@@ -148,8 +148,12 @@ def one_run(run_id: str, farm: FarmDep, sort: SortKernels = "", find: Text = "")
 def one_run_data(run_id: str, name: str, ending: Ending, farm: FarmDep, sort: SortKernels = "") -> Response:
     """One of a run's tables as a file, all of its rows."""
     if sort and name != "kernels":
-        raise Invalid("query.unknown", f"the table {name!r} has no other order", where="query.sort",
-                      hint="leave sort out; kernels have it")  # fmt: skip
+        raise Invalid(
+            "query.unknown",
+            f"the table {name!r} has no other order",
+            where="query.sort",
+            hint="leave sort out; kernels have it",
+        )
     with farm.database.read() as session:
         found = run_data(session, farm.settings, run_id, name, sort)
     if found is None:
@@ -213,9 +217,14 @@ def audit_data(ending: Ending, farm: FarmDep, chosen: Entries, before: BeforeEnt
 
 @private.get("/benchmarks")
 def benchmarks(
-    farm: FarmDep, chosen: Benchmarks, verdicts: Verdicts = "", sort: SortBenchmarks = "", x: XAxis = "", y: YAxis = "",
+    farm: FarmDep,
+    chosen: Benchmarks,
+    verdicts: Verdicts = "",
+    sort: SortBenchmarks = "",
+    x: XAxis = "",
+    y: YAxis = "",
     scale: Scale = "",
-) -> Response:  # fmt: skip
+) -> Response:
     """The newest run of each configuration, ranked among its like."""
     with farm.database.read() as session:
         found = benchmarks_page(session, chosen, all_verdicts=verdicts == "all", sort=sort, axes=axes_of(x, y, scale))

@@ -78,8 +78,14 @@ def tell(answer: Response, said: Said) -> None:
     if not session:
         return
     words = base64.urlsafe_b64encode(f"{said.tone}\n{said.text[:MOST_SAID]}".encode()).decode()
-    answer.set_cookie(SAID_COOKIE, f"{words}.{_seal(session, words)}", max_age=SAID_S, httponly=True,
-                      samesite="strict", path=addresses.ROOT)  # fmt: skip
+    answer.set_cookie(
+        SAID_COOKIE,
+        f"{words}.{_seal(session, words)}",
+        max_age=SAID_S,
+        httponly=True,
+        samesite="strict",
+        path=addresses.ROOT,
+    )
 
 
 def forget_said(answer: Response) -> None:

@@ -124,8 +124,9 @@ def _sqlite_engine(url: str) -> Engine:
         raise ValueError(f"the farm's SQLite database must be a file, not {url!r}")
     Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     tighten_database(Path(path))
-    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}, pool_size=20,
-                           max_overflow=40)  # fmt: skip
+    engine = create_engine(
+        url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}, pool_size=20, max_overflow=40
+    )
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
@@ -143,8 +144,13 @@ def _sqlite_engine(url: str) -> Engine:
 
 def _postgres_engine(url: str) -> Engine:
     options = f"-c statement_timeout={STATEMENT_TIMEOUT_S}s -c lock_timeout={LOCK_TIMEOUT_S}s -c timezone=UTC"
-    engine = create_engine(url, pool_size=10, max_overflow=20, skip_autocommit_rollback=True,
-                           connect_args={"options": options, "connect_timeout": 10})  # fmt: skip
+    engine = create_engine(
+        url,
+        pool_size=10,
+        max_overflow=20,
+        skip_autocommit_rollback=True,
+        connect_args={"options": options, "connect_timeout": 10},
+    )
 
     @event.listens_for(engine, "checkin")
     def note(_connection: Any, record: Any) -> None:

@@ -25,8 +25,12 @@ def newest_first(
     """
     if cursor is not None:
         if not _CURSOR.fullmatch(cursor):
-            raise Invalid("query.cursor", f"no page has given the cursor {cursor!r:.60}", where="query.cursor",
-                          hint="take `next` of the page before, or leave it out for the first")  # fmt: skip
+            raise Invalid(
+                "query.cursor",
+                f"no page has given the cursor {cursor!r:.60}",
+                where="query.cursor",
+                hint="take `next` of the page before, or leave it out for the first",
+            )
         query = query.where(key < cursor)
     rows: Sequence[Row] = session.scalars(query.order_by(key.desc()).limit(limit + 1)).all()
     if len(rows) <= limit:

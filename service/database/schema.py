@@ -170,8 +170,10 @@ def check_schema(database: Database) -> None:
     if current == head:
         return
     if current is None or current in revisions:
-        raise SchemaBehind(f"the database has schema {current or 'none'}, this code expects {head}: "
-                           "run `python -m service.admin migrate`, then start again")  # fmt: skip
+        raise SchemaBehind(
+            f"the database has schema {current or 'none'}, this code expects {head}: "
+            "run `python -m service.admin migrate`, then start again"
+        )
     raise SchemaAhead(
         f"the database has schema {current}, which this code does not know (its own is {head}): newer code has "
         f"migrated it. Start that code; or take the schema back with it first (`service.admin migrate-back {head}`)"

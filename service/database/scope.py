@@ -24,9 +24,7 @@ EVERYONES: Mapping[str, bool] = {"pockfarm_everyones": True}
 """Execution options of a statement that may look beyond its session's organisation: whether a device is busy, say.
 What it finds must not be shown."""
 MOST_CACHED = 1000
-_runs, _holdings, _devices = (
-    kind.__table__.alias(f"own_{kind.__tablename__}") for kind in (Run, Holding, Device)
-)  # fmt: skip
+_runs, _holdings, _devices = (kind.__table__.alias(f"own_{kind.__tablename__}") for kind in (Run, Holding, Device))
 Scope = Callable[[str], ExecutableOption]
 
 

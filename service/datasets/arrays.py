@@ -10,8 +10,17 @@ from typing import Any
 LABELS = "y"
 """`device_agents.wire.data_fit.LABELS`. The child that reads an npz has no other use for the agents' protocol, which
 takes as long to import as NumPy."""
-ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2,
-              "bool": 1}  # fmt: skip
+ITEM_BYTES = {
+    "float32": 4,
+    "float64": 8,
+    "int64": 8,
+    "int32": 4,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "bool": 1,
+}
 """Of the element types that a data set may have."""
 
 
@@ -39,8 +48,9 @@ class ArrayInfo:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ArrayInfo:
         """What `to_json` made."""
-        return cls(str(value["dtype"]), tuple(value["shape"]), value.get("low"), value.get("high"),
-                   value.get("is_whole"))  # fmt: skip
+        return cls(
+            str(value["dtype"]), tuple(value["shape"]), value.get("low"), value.get("high"), value.get("is_whole")
+        )
 
 
 def samples_of(arrays: Mapping[str, ArrayInfo]) -> int:

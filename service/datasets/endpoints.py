@@ -25,9 +25,7 @@ router = APIRouter(prefix="/datasets", tags=["datasets"])
 
 
 @router.post("", status_code=201, response_model=DatasetSent, openapi_extra={"requestBody": DATASET_BODY})
-def send_dataset(
-    form: DatasetFormDep, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None
-) -> Response:  # fmt: skip
+def send_dataset(form: DatasetFormDep, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
     """Send a data set. It is read whole and checked: types, shapes, finite numbers. The same bytes: the same digest.
 
     A name chooses nothing; `warnings` say if another data set has it, or if these bytes have another.
@@ -48,8 +46,9 @@ def send_dataset(
 
     payload = fingerprint("POST /datasets", stored.digest)
     with removed_if_refused(farm, stored), farm.database.transaction() as session:
-        answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
-                      lifetime_s=settings.idempotency_s, act=keep)  # fmt: skip
+        answer = once(
+            session, api_key_id=principal.key_id, key=key, payload=payload, lifetime_s=settings.idempotency_s, act=keep
+        )
     return answer.response()
 
 

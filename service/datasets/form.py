@@ -69,12 +69,20 @@ async def dataset_form(request: Request, farm: FarmDep, _: PrincipalDep) -> Asyn
 
 def _sent(farm: Farm, digest: str | None) -> StoredFile:
     if digest is None or not DIGEST.fullmatch(digest.strip()):
-        raise Invalid("request.missing-field", "expected a file, or the digest (sha256:…) of one sent before",
-                      where="file", hint="with curl: -F file=@data.npz")  # fmt: skip
+        raise Invalid(
+            "request.missing-field",
+            "expected a file, or the digest (sha256:…) of one sent before",
+            where="file",
+            hint="with curl: -F file=@data.npz",
+        )
     found = find_sent(farm, digest.strip())
     if found is None:
-        raise NotFound("file.unknown", f"no file {digest.strip()} was sent by your organisation", where="file",
-                       hint="send it with POST /uploads, or in this request")  # fmt: skip
+        raise NotFound(
+            "file.unknown",
+            f"no file {digest.strip()} was sent by your organisation",
+            where="file",
+            hint="send it with POST /uploads, or in this request",
+        )
     return found
 
 

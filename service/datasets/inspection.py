@@ -61,21 +61,35 @@ def _run_child(file: Any, answer: Any, limits: InspectionLimits) -> int:
     command = [sys.executable, "-m", "service.datasets.inspection", *map(str, numbers)]
     environment = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
-        return subprocess.run(command, stdin=file, stdout=answer, stderr=subprocess.DEVNULL, cwd="/", env=environment,
-                              start_new_session=True, timeout=limits.wall_s).returncode  # fmt: skip
+        return subprocess.run(
+            command,
+            stdin=file,
+            stdout=answer,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            timeout=limits.wall_s,
+        ).returncode
     except subprocess.TimeoutExpired:  # it is dead and gone by now
         return -signal.SIGALRM
 
 
 def _outcome(text: bytes, ended: int, limits: InspectionLimits) -> dict[str, ArrayInfo]:
     if ended in (-signal.SIGALRM, -signal.SIGXCPU, -signal.SIGKILL):
-        raise BadData("limits.dataset-time", f"looking at it takes more than {limits.cpu_s} s of processor time or "
-                      f"{limits.wall_s:.0f} s", hint="split the data set")  # fmt: skip
+        raise BadData(
+            "limits.dataset-time",
+            f"looking at it takes more than {limits.cpu_s} s of processor time or {limits.wall_s:.0f} s",
+            hint="split the data set",
+        )
     try:
         found: dict[str, Any] = json.loads(text)
     except ValueError:
-        raise BadData("data.unreadable", f"the process that looked at it ended with code {ended} and no answer",
-                      hint="write it anew with numpy.savez(file, x=…, y=…)") from None  # fmt: skip
+        raise BadData(
+            "data.unreadable",
+            f"the process that looked at it ended with code {ended} and no answer",
+            hint="write it anew with numpy.savez(file, x=…, y=…)",
+        ) from None
     if "refused" in found:
         raise BadData(**found["refused"])
     return {name: ArrayInfo.from_json(value) for name, value in found["arrays"].items()}

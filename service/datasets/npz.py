@@ -40,8 +40,12 @@ def inspect_npz(file: BinaryIO, *, unpacked_limit_bytes: int) -> dict[str, Array
     for entry in entries:
         info, header_bytes = heads[entry.name]
         if entry.size_bytes != header_bytes + info.size_bytes:
-            raise BadData("data.invalid", f"the array needs {info.size_bytes:,} bytes and the archive's directory says "
-                          f"{entry.size_bytes - header_bytes:,}", where=entry.name)  # fmt: skip
+            raise BadData(
+                "data.invalid",
+                f"the array needs {info.size_bytes:,} bytes and the archive's directory says "
+                f"{entry.size_bytes - header_bytes:,}",
+                where=entry.name,
+            )
     _check_samples(arrays)
     several = samples_of(arrays) > 1
     for entry in entries:
@@ -56,17 +60,24 @@ def _head(entry: Entry) -> tuple[ArrayInfo, int]:
     shape, is_fortran, dtype = _header(entry.name, stream)
     name = entry.name
     if dtype.name not in ITEM_BYTES or not dtype.isnative:
-        raise BadData("data.dtype", f"array {name!r} has elements of type {dtype.str!r:.60}, expected one of "
-                      f"{', '.join(ITEM_BYTES)}", where=name,
-                      hint=_conversion(name, dtype.kind))  # fmt: skip
+        raise BadData(
+            "data.dtype",
+            f"array {name!r} has elements of type {dtype.str!r:.60}, expected one of {', '.join(ITEM_BYTES)}",
+            where=name,
+            hint=_conversion(name, dtype.kind),
+        )
     if is_fortran and len(shape) > 1:
         raise BadData(
             "data.layout", f"array {name!r} is column-major", where=name, hint=f"save numpy.ascontiguousarray({name})"
         )
     if not 1 <= len(shape) <= MAX_RANK or any(type(extent) is not int or extent < 1 for extent in shape):
-        raise BadData("data.shape", f"array {name!r} has shape {list(shape)!r:.100}, expected samples first and 1 to "
-                      f"{MAX_RANK} axes, none empty", where=name,
-                      hint="give it a sample or more: what it holds was perhaps filtered away")  # fmt: skip
+        raise BadData(
+            "data.shape",
+            f"array {name!r} has shape {list(shape)!r:.100}, expected samples first and 1 to "
+            f"{MAX_RANK} axes, none empty",
+            where=name,
+            hint="give it a sample or more: what it holds was perhaps filtered away",
+        )
     return ArrayInfo(dtype.name, shape), stream.tell()
 
 
@@ -97,12 +108,19 @@ def _header(name: str, stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dt
 
 def _check_sizes(name: str, total_bytes: int, file_bytes: int, limit_bytes: int) -> None:
     if total_bytes > limit_bytes:
-        raise BadData("limits.dataset-unpacked", f"{total_bytes:,} bytes unpacked, the limit is {limit_bytes:,}",
-                      where=name, hint="split the data set")  # fmt: skip
+        raise BadData(
+            "limits.dataset-unpacked",
+            f"{total_bytes:,} bytes unpacked, the limit is {limit_bytes:,}",
+            where=name,
+            hint="split the data set",
+        )
     if total_bytes > max(FREE_EXPANSION_BYTES, MAX_EXPANSION * file_bytes):
-        raise BadData("limits.dataset-expansion", f"{file_bytes:,} bytes that unpack to {total_bytes:,}: more than "
-                      f"{MAX_EXPANSION} times as many", where=name, hint="leave out samples that are all the same, "
-                      "or write it with numpy.savez (not compressed)")  # fmt: skip
+        raise BadData(
+            "limits.dataset-expansion",
+            f"{file_bytes:,} bytes that unpack to {total_bytes:,}: more than {MAX_EXPANSION} times as many",
+            where=name,
+            hint="leave out samples that are all the same, or write it with numpy.savez (not compressed)",
+        )
 
 
 def _read(entry: Entry, info: ArrayInfo, header_bytes: int, *, is_same: bool) -> ArrayInfo:
@@ -144,9 +162,15 @@ def _check_finite(
 
 def _check_samples(arrays: dict[str, ArrayInfo]) -> None:
     if not arrays.keys() - {LABELS}:
-        raise BadData("data.arrays", f"arrays {sorted(arrays)}: expected at least one input, and labels such as `y`",
-                      hint="numpy.savez(file, x=inputs, y=labels), or inputs by their names in the model")  # fmt: skip
+        raise BadData(
+            "data.arrays",
+            f"arrays {sorted(arrays)}: expected at least one input, and labels such as `y`",
+            hint="numpy.savez(file, x=inputs, y=labels), or inputs by their names in the model",
+        )
     counts = {name: info.shape[0] for name, info in arrays.items()}
     if len(set(counts.values()) - {1}) > 1:
-        raise BadData("data.samples", f"different numbers of samples: {counts}",
-                      hint="the first axis is samples; what is the same for all has 1 there: mask[None]")  # fmt: skip
+        raise BadData(
+            "data.samples",
+            f"different numbers of samples: {counts}",
+            hint="the first axis is samples; what is the same for all has 1 there: mask[None]",
+        )

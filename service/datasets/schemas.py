@@ -58,7 +58,11 @@ def dataset_sent(held: Held, said: list[Said]) -> DatasetSent:
 
 def dataset_view(held: Held) -> DatasetView:
     """A data set as its holder sees it."""
-    named = {"name": held.holding.name, "created_at": held.holding.created_at, "pinned_at": held.holding.pinned_at,
-             "removed_at": held.holding.files_removed_at}  # fmt: skip
+    named = {
+        "name": held.holding.name,
+        "created_at": held.holding.created_at,
+        "pinned_at": held.holding.pinned_at,
+        "removed_at": held.holding.files_removed_at,
+    }
     plain = {name: getattr(held.dataset, name) for name in DatasetView.model_fields if name not in named}
     return DatasetView.model_validate(plain | named)

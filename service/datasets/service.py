@@ -88,8 +88,12 @@ def remarks(dataset: Dataset, bundle: Bundle | Built) -> tuple[data_fit.Remark, 
     """What is odd of a data set that fits."""
     manifest = bundle.manifest
     batch = manifest.get("batch", 0)
-    return data_fit.remarks(seen_of(dataset), data_fit.inputs_of(manifest), data_fit.labels_of(manifest),
-                            batch=batch if isinstance(batch, int) else 0)  # fmt: skip
+    return data_fit.remarks(
+        seen_of(dataset),
+        data_fit.inputs_of(manifest),
+        data_fit.labels_of(manifest),
+        batch=batch if isinstance(batch, int) else 0,
+    )
 
 
 def seen_of(dataset: Dataset) -> dict[str, data_fit.Seen]:
@@ -102,5 +106,9 @@ def check_scored(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> Non
     """That there are samples enough for a mean loss. Raises: Invalid."""
     least = least_scored(bundle.manifest)
     if dataset.samples < least:
-        raise Invalid("data.samples", f"{dataset.samples} samples, the model's own loss is of a batch of {least}",
-                      where=where, hint=f"give at least {least} samples, or compile for a smaller batch")  # fmt: skip
+        raise Invalid(
+            "data.samples",
+            f"{dataset.samples} samples, the model's own loss is of a batch of {least}",
+            where=where,
+            hint=f"give at least {least} samples, or compile for a smaller batch",
+        )

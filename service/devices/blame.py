@@ -119,8 +119,11 @@ def doubt(session: Session, run: Run, *, most: int) -> None:
     for device_id in sorted(set(session.scalars(mine))):
         device = session.get_one(Device, device_id)
         since = max(device.succeeded_at, device.released_at)
-        bundles = select(func.count(Run.bundle_digest.distinct())).join(Attempt, Attempt.run_id == Run.id).where(
-            Attempt.device_id == device_id, Attempt.strike == TAKEN_BACK, Attempt.finished_at > since)  # fmt: skip
+        bundles = (
+            select(func.count(Run.bundle_digest.distinct()))
+            .join(Attempt, Attempt.run_id == Run.id)
+            .where(Attempt.device_id == device_id, Attempt.strike == TAKEN_BACK, Attempt.finished_at > since)
+        )
         count = session.scalar(bundles) or 0
         if count < most or device.state != "active":
             continue

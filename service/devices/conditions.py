@@ -72,8 +72,10 @@ class Conditions:
             hottest, self._hottest_c = self._hottest_c, {}
         try:
             _write(database, DeviceCondition, ("device_id",), "at", [_row(one, new[one]) for one in sorted(new)])
-            heat = [{"device_id": one, "quarter": quarter, "hottest_c": hottest[one, quarter]}
-                    for one, quarter in sorted(hottest)]  # fmt: skip
+            heat = [
+                {"device_id": one, "quarter": quarter, "hottest_c": hottest[one, quarter]}
+                for one, quarter in sorted(hottest)
+            ]
             _write(database, DeviceTemperature, ("device_id", "quarter"), "hottest_c", heat)
         except BaseException:
             with self._lock:
@@ -85,7 +87,7 @@ class Conditions:
 
 def _write(
     database: Database, kind: type[Base], key: Sequence[str], higher: str, rows: Sequence[Mapping[str, Any]]
-) -> None:  # fmt: skip
+) -> None:
     """In the order of the keys, so that two processes do not wait for each other."""
     for first in range(0, len(rows), AT_ONCE):
         with database.transaction() as session:
@@ -94,9 +96,15 @@ def _write(
 
 def _row(device_id: str, told: Told) -> Mapping[str, Any]:
     said = told.condition
-    return {"device_id": device_id, "storage_total_bytes": said.storage_total_bytes,
-            "storage_free_bytes": said.storage_free_bytes, "kept_bytes": said.kept_bytes,
-            "temperature_c": said.temperature_c, "problem": told.problem, "at": told.at}  # fmt: skip
+    return {
+        "device_id": device_id,
+        "storage_total_bytes": said.storage_total_bytes,
+        "storage_free_bytes": said.storage_free_bytes,
+        "kept_bytes": said.kept_bytes,
+        "temperature_c": said.temperature_c,
+        "problem": told.problem,
+        "at": told.at,
+    }
 
 
 def condition_of(session: Session, device_id: str) -> DeviceCondition | None:
@@ -116,8 +124,10 @@ def storage_words(condition: DeviceCondition | None) -> str:
     if condition is None or not condition.storage_is_nearly_full:
         return ""
     free, total = ((one or 0) / (1 << 30) for one in (condition.storage_free_bytes, condition.storage_total_bytes))
-    return (f"its storage is nearly full: {free:.1f} of {total:.1f} GiB are free where its agent keeps its work; "
-            "make room there, or runs end as device.disk")  # fmt: skip
+    return (
+        f"its storage is nearly full: {free:.1f} of {total:.1f} GiB are free where its agent keeps its work; "
+        "make room there, or runs end as device.disk"
+    )
 
 
 def temperatures(session: Session, device_id: str) -> list[tuple[float, float]]:

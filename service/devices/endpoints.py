@@ -77,10 +77,11 @@ def show_enrolment_token(token_id: str, farm: FarmDep, _: PrincipalDep) -> Enrol
     with farm.database.read() as session:
         token = tokens.find(session, token_id)
         used_by = [
-            EnrolmentUseView(device_id=device.id, name=device.name, device_class=device.device_class,
-                             state=device.state, at=made.at)
+            EnrolmentUseView(
+                device_id=device.id, name=device.name, device_class=device.device_class, state=device.state, at=made.at
+            )
             for made, device in tokens.users(session, token)
-        ]  # fmt: skip
+        ]
         return EnrolmentTokenDetail(**EnrolmentTokenView.model_validate(token).model_dump(), used_by=used_by)
 
 
@@ -93,9 +94,14 @@ def revoke_enrolment_token(token_id: str, farm: FarmDep, _: PrincipalDep) -> Enr
 
 @router.get("")
 def list_devices(
-    farm: FarmDep, _: PrincipalDep, state: str | None = None, device_class: str | None = None,
-    measurement_class: str | None = None, limit: Limit = 50, cursor: Cursor = None,
-) -> Page[DeviceView]:  # fmt: skip
+    farm: FarmDep,
+    _: PrincipalDep,
+    state: str | None = None,
+    device_class: str | None = None,
+    measurement_class: str | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[DeviceView]:
     """Devices, the newest first."""
     check_value("state", state, DEVICE_STATES)
     check_value("measurement_class", measurement_class, get_args(MeasurementClass))
@@ -116,10 +122,13 @@ def show_device(device_id: str, farm: FarmDep, _: PrincipalDep) -> DeviceDetail:
         lines = [DeviceEventView.model_validate(line) for line in service.history(session, device_id)]
         held = Calendar.read(session).hold(found, clock_s(farm.settings, found))
         return DeviceDetail(
-            **device.model_dump(), marks=marks, history=lines, working_on=service.working_on(session, device_id),
+            **device.model_dump(),
+            marks=marks,
+            history=lines,
+            working_on=service.working_on(session, device_id),
             hold=HoldView.model_validate(held) if held else None,
             condition=ConditionView.model_validate(condition) if condition else None,
-        )  # fmt: skip
+        )
 
 
 @router.patch("/{device_id}")

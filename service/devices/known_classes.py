@@ -28,8 +28,12 @@ def check_asked(session: Session, device_class: str | None, *, is_new: bool) -> 
     if device_class is None or is_new or device_class in known:
         return
     otherwise = f"there are: {', '.join(known)}; for a kind of board of your own say `new_class` (--new-class)"
-    raise Invalid("enrol.device-class-unknown", f"no device class is called {device_class!r:.100}",
-                  where="device_class", hint=meant(device_class, known, otherwise))  # fmt: skip
+    raise Invalid(
+        "enrol.device-class-unknown",
+        f"no device class is called {device_class!r:.100}",
+        where="device_class",
+        hint=meant(device_class, known, otherwise),
+    )
 
 
 def check_said(session: Session, device_class: str) -> None:
@@ -37,6 +41,10 @@ def check_said(session: Session, device_class: str) -> None:
     known = known_classes(session)
     near = [] if device_class in known else difflib.get_close_matches(device_class, known, n=1, cutoff=SLIP)
     if near:
-        raise Forbidden("enrol.device-class-unknown", f"no device class is called {device_class!r:.100}",
-                        where="device_class", hint=f"did you mean {near[0]!r}? Start the agent with --class {near[0]}; "
-                        f"or, if it is another kind of board, enrol it by a token for {device_class:.100}")  # fmt: skip
+        raise Forbidden(
+            "enrol.device-class-unknown",
+            f"no device class is called {device_class!r:.100}",
+            where="device_class",
+            hint=f"did you mean {near[0]!r}? Start the agent with --class {near[0]}; "
+            f"or, if it is another kind of board, enrol it by a token for {device_class:.100}",
+        )

@@ -133,8 +133,11 @@ def _slower(session: Session, device: Device) -> str:
 
 def _impossible(rows: Attempts) -> str:
     """What was wrong is named by its field only: the run may be somebody else's."""
-    lies = [_field(message) if code == "report.impossible" else "a canary run's losses"
-            for code, message in rows if code in ("report.impossible", "canary.wrong")]  # fmt: skip
+    lies = [
+        _field(message) if code == "report.impossible" else "a canary run's losses"
+        for code, message in rows
+        if code in ("report.impossible", "canary.wrong")
+    ]
     if not lies:
         return ""
     return f"told figures that cannot be {len(lies)} times in its newest {len(rows)} attempts; the last: {lies[0]}"

@@ -25,8 +25,9 @@ def rename(session: Session, device_id: str, name: str) -> Device:
     if device.state == "removed":
         raise Conflict("device.removed", "this device was removed", hint="enrol it again with a new token")
     if name == device.name:
-        raise Conflict("device.name-same", f"{device.id} is called {name!r} already", where="name",
-                       hint="there is nothing to do")  # fmt: skip
+        raise Conflict(
+            "device.name-same", f"{device.id} is called {name!r} already", where="name", hint="there is nothing to do"
+        )
     check_free(session, device.organisation_id, name, but=device.id)
     note(session, device.id, "renamed", f"from {device.name} to {name}")
     device.given_name = None if name == device.told_name else name
@@ -37,11 +38,19 @@ def rename(session: Session, device_id: str, name: str) -> Device:
 def check_name(name: str) -> None:
     """That it is a name of a device, and nobody would read it as an id. Raises: Invalid."""
     if not DEVICE_NAME.fullmatch(name):
-        raise Invalid("device.name", f"{name!r:.120} is no name of a device", where="name",
-                      hint=f"{DEVICE_NAME_WORDS}; a letter or digit first")  # fmt: skip
+        raise Invalid(
+            "device.name",
+            f"{name!r:.120} is no name of a device",
+            where="name",
+            hint=f"{DEVICE_NAME_WORDS}; a letter or digit first",
+        )
     if name.startswith(LIKE_IDS[0]) or name == LIKE_IDS[1]:
-        raise Invalid("device.name", f"{name!r:.120} would be read as an id", where="name",
-                      hint="choose a name that does not begin with dev_, and is not local")  # fmt: skip
+        raise Invalid(
+            "device.name",
+            f"{name!r:.120} would be read as an id",
+            where="name",
+            hint="choose a name that does not begin with dev_, and is not local",
+        )
 
 
 def check_free(session: Session, organisation_id: str, name: str, *, but: str = "") -> None:
@@ -54,8 +63,12 @@ def check_free(session: Session, organisation_id: str, name: str, *, but: str = 
     session.execute(whose, execution_options=dict(EVERYONES))
     namesake = who_is_called(session, organisation_id, name, but=but)
     if namesake is not None:
-        raise Conflict("device.name-taken", f"{namesake} is called {name!r}", where="name",
-                       hint="choose another name, or rename that one first")  # fmt: skip
+        raise Conflict(
+            "device.name-taken",
+            f"{namesake} is called {name!r}",
+            where="name",
+            hint="choose another name, or rename that one first",
+        )
 
 
 def who_is_called(session: Session, organisation_id: str, name: str, *, but: str = "") -> str | None:

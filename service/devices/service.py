@@ -86,8 +86,12 @@ def own(session: Session, device_id: str) -> Device:
     device = hold_alone(session, device_id) or find(session, device_id)
     whose = session.info.get(KEY)
     if whose is not None and whose != device.organisation_id:
-        raise Forbidden("device.owner", "this device is shared with your organisation, and belongs to another",
-                        where="device_id", hint="its owner decides about it; ask whoever runs the farm")  # fmt: skip
+        raise Forbidden(
+            "device.owner",
+            "this device is shared with your organisation, and belongs to another",
+            where="device_id",
+            hint="its owner decides about it; ask whoever runs the farm",
+        )
     return device
 
 
@@ -125,13 +129,21 @@ def change_tags(session: Session, device_id: str, *, given: Mapping[str, str], r
     """Set and take away tags of a device. Raises: NotFound, Invalid (no tag; too many)."""
     for key, value in given.items():
         if not re.fullmatch(TAG_KEY, key) or (value and not re.fullmatch(TAG_VALUE, value)):
-            raise Invalid("device.tag", f"{key!r:.80} = {value!r:.80} is no tag", where=f"set.{key}"[:200],
-                          hint="keys: lower-case letters, digits, ._/-; values: letters, digits, ._:@+/-")  # fmt: skip
+            raise Invalid(
+                "device.tag",
+                f"{key!r:.80} = {value!r:.80} is no tag",
+                where=f"set.{key}"[:200],
+                hint="keys: lower-case letters, digits, ._/-; values: letters, digits, ._:@+/-",
+            )
     device = own(session, device_id)
     kept = {key: value for key, value in device.tags.items() if key not in remove} | dict(given)
     if len(kept) > MOST_TAGS:
-        raise Invalid("device.tags", f"{len(kept)} tags, a device has {MOST_TAGS} at most", where="set",
-                      hint="take some away with `remove`")  # fmt: skip
+        raise Invalid(
+            "device.tags",
+            f"{len(kept)} tags, a device has {MOST_TAGS} at most",
+            where="set",
+            hint="take some away with `remove`",
+        )
     if kept != device.tags:
         device.tags = kept
         call_device(session, device.id)

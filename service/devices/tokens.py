@@ -39,22 +39,34 @@ def create(session: Session, settings: Settings, body: EnrolmentTokenCreate) -> 
     usual_s, most_s = settings.enrolment_token_s, settings.enrolment_token_most_s
     lifetime_s = usual_s if body.lifetime_s is None else body.lifetime_s
     if lifetime_s > max(most_s, usual_s):
-        raise Invalid("enrol.lifetime", f"{lifetime_s:.0f} s, a token of this farm lives for {most_s:.0f} at most",
-                      where="lifetime_s", hint="ask for less, or set POCKFARM_ENROLMENT_TOKEN_MOST_S")  # fmt: skip
+        raise Invalid(
+            "enrol.lifetime",
+            f"{lifetime_s:.0f} s, a token of this farm lives for {most_s:.0f} at most",
+            where="lifetime_s",
+            hint="ask for less, or set POCKFARM_ENROLMENT_TOKEN_MOST_S",
+        )
     is_home = organisation_of(session) == HOME
     if body.shared and not is_home:
-        raise Forbidden("device.shared", "only the farm's own devices are shared with everybody", where="shared",
-                        hint="leave `shared` out: the device is your organisation's")  # fmt: skip
+        raise Forbidden(
+            "device.shared",
+            "only the farm's own devices are shared with everybody",
+            where="shared",
+            hint="leave `shared` out: the device is your organisation's",
+        )
     check_asked(session, body.device_class, is_new=body.new_class)
     if body.name and body.uses == 1:  # then it is what the board will be called
         check_free(session, organisation_of(session), body.name)
     secret = new_secret()
     row = EnrolmentToken(
         is_shared=is_home if body.shared is None else body.shared,
-        token_hash=secret_hash(secret), id=new_id("tok"), name=clean_text(body.name), device_class=body.device_class,
-        targets=list(body.targets) if body.targets else None, max_uses=body.uses,
+        token_hash=secret_hash(secret),
+        id=new_id("tok"),
+        name=clean_text(body.name),
+        device_class=body.device_class,
+        targets=list(body.targets) if body.targets else None,
+        max_uses=body.uses,
         expires_at=time.time() + lifetime_s,
-    )  # fmt: skip
+    )
     session.add(row)
     session.flush()
     return Made(row, secret)
@@ -93,9 +105,13 @@ def check_targets(bound: Sequence[str] | None, description: DeviceDescription, *
     """That a device says to run nothing but what its token named. Raises: Forbidden."""
     beyond = sorted(set(description.targets) - set(bound)) if bound else []
     if beyond:
-        raise Forbidden(code, f"this token is for devices that run {', '.join(bound or ())}, and "
-                        f"this device says that it runs {', '.join(beyond)} too"[:1000], where="targets",
-                        hint=hint)  # fmt: skip
+        raise Forbidden(
+            code,
+            f"this token is for devices that run {', '.join(bound or ())}, and "
+            f"this device says that it runs {', '.join(beyond)} too"[:1000],
+            where="targets",
+            hint=hint,
+        )
 
 
 def use(session: Session, token: EnrolmentToken, device: Device) -> None:
@@ -132,8 +148,11 @@ def find(session: Session, token_id: str) -> EnrolmentToken:
     """The token of that id (which is no secret). Raises: NotFound."""
     token = session.scalar(select(EnrolmentToken).where(EnrolmentToken.id == token_id))
     if token is None:
-        raise NotFound("enrol.token-unknown", f"no enrolment token {token_id!r:.60}",
-                       hint="GET /devices/enrolment-tokens lists them")  # fmt: skip
+        raise NotFound(
+            "enrol.token-unknown",
+            f"no enrolment token {token_id!r:.60}",
+            hint="GET /devices/enrolment-tokens lists them",
+        )
     return token
 
 

@@ -48,8 +48,11 @@ def refuse_taken_events(removed_at: float | None, what: str) -> None:
     """Raises: Gone, if retention has taken the events of a job or run."""
     if removed_at is not None:
         day = utc_text(removed_at)
-        raise Gone("retention.removed", f"the events of this {what} were removed by retention on {day}",
-                   hint=f"what the {what}'s row and report say stays; a pinned run keeps its events")  # fmt: skip
+        raise Gone(
+            "retention.removed",
+            f"the events of this {what} were removed by retention on {day}",
+            hint=f"what the {what}'s row and report say stays; a pinned run keeps its events",
+        )
 
 
 async def respond(
@@ -81,8 +84,12 @@ class _Held(StreamingResponse):
 
 def _event_id(text: str) -> int:
     if not _EVENT_ID.fullmatch(text) or int(text) > MAX_EVENT_ID:
-        raise Invalid("request.event-id", "not the id of an event of this farm", where="Last-Event-ID",
-                      hint="leave it out to get every event")  # fmt: skip
+        raise Invalid(
+            "request.event-id",
+            "not the id of an event of this farm",
+            where="Last-Event-ID",
+            hint="leave it out to get every event",
+        )
     return int(text)
 
 
@@ -105,7 +112,7 @@ def _message(number: int, event: Event) -> str:
 
 async def _stream(
     request: Request, farm: Farm, reader: service.Reader, is_over: IsOver, over: bool, events: Numbered
-) -> AsyncIterator[str]:  # fmt: skip
+) -> AsyncIterator[str]:
     """`over` and `events`: what the first look found."""
     yield "retry: 2000\n\n"
     try:

@@ -68,8 +68,13 @@ class Collection:
         """Log what it did."""
         found = self.found
         if found.removed or found.unfinished:
-            LOG.info("removed %d stored files (%d bytes) and %d unfinished ones of %d", len(found.removed),
-                     found.removed_bytes, len(found.unfinished), found.files)  # fmt: skip
+            LOG.info(
+                "removed %d stored files (%d bytes) and %d unfinished ones of %d",
+                len(found.removed),
+                found.removed_bytes,
+                len(found.unfinished),
+                found.files,
+            )
 
     def steps(self) -> Iterator[None]:
         """The pass, in steps that take little time each."""

@@ -31,8 +31,12 @@ class FileGone(Unavailable):
     """The file was removed just before this reference to it."""
 
     def __init__(self, digest: str) -> None:
-        super().__init__("infra.file-removed", f"the file {digest} was removed from the storage a moment ago: nothing "
-                         "referred to it", hint="send it again", headers={"Retry-After": "1"})  # fmt: skip
+        super().__init__(
+            "infra.file-removed",
+            f"the file {digest} was removed from the storage a moment ago: nothing referred to it",
+            hint="send it again",
+            headers={"Retry-After": "1"},
+        )
 
 
 @cache
@@ -61,8 +65,11 @@ def new_references(session: Session) -> set[str]:
         if names:
             state = inspect(row)
             is_back = REMOVED in state.attrs and state.attrs[REMOVED].history.has_changes()
-            found |= {value for name in names
-                      if (value := getattr(row, name)) and (is_back or state.attrs[name].history.added)}  # fmt: skip
+            found |= {
+                value
+                for name in names
+                if (value := getattr(row, name)) and (is_back or state.attrs[name].history.added)
+            }
     return found
 
 

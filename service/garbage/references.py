@@ -31,10 +31,16 @@ NO_REFERENCES = {
     "listed_files.digest": "counts as long as something refers to the listing",
 }
 REMOVED = "files_removed_at"
-RECORDS = frozenset({
-    "bundles.digest", "bundles.model_digest", "datasets.digest", "runs.weights_digest", "runs.trained_weights_digest",
-    "attempts.weights_digest",
-})  # fmt: skip
+RECORDS = frozenset(
+    {
+        "bundles.digest",
+        "bundles.model_digest",
+        "datasets.digest",
+        "runs.weights_digest",
+        "runs.trained_weights_digest",
+        "attempts.weights_digest",
+    }
+)
 """Whoever holds the files that these name has rows for it (`holdings`); these rows stay when the last holding goes."""
 
 
@@ -58,9 +64,10 @@ def referred(session: Session, digests: Iterable[str]) -> set[str]:
     """Those of the digests that something refers to, itself or through a listing."""
     wanted = set(digests)
     listed = session.execute(
-        select(ListedFile.digest, ListedFile.listing)
-        .where(ListedFile.digest.in_(wanted), ListedFile.listing != ListedFile.digest)
-    ).all()  # fmt: skip
+        select(ListedFile.digest, ListedFile.listing).where(
+            ListedFile.digest.in_(wanted), ListedFile.listing != ListedFile.digest
+        )
+    ).all()
     direct = _named(session, wanted | {listing for _, listing in listed})
     return {digest for digest in wanted if digest in direct} | {one for one, listing in listed if listing in direct}
 

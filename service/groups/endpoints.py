@@ -42,8 +42,14 @@ def create_group(body: GroupCreate, farm: FarmDep, principal: PrincipalDep, key:
 
     with farm.database.transaction() as session:
         payload = fingerprint("POST /run-groups", body.model_dump_json())
-        answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
-                      lifetime_s=farm.settings.idempotency_s, act=act)  # fmt: skip
+        answer = once(
+            session,
+            api_key_id=principal.key_id,
+            key=key,
+            payload=payload,
+            lifetime_s=farm.settings.idempotency_s,
+            act=act,
+        )
     return answer.response()
 
 

@@ -35,8 +35,15 @@ def create(session: Session, farm: Farm, body: GroupCreate, *, api_key_id: str) 
     session.add(group)
     session.flush()
     for one in found:
-        runs.create(session, body.run_for(one.device.id), bundle, api_key_id=api_key_id, limits=farm.settings,
-                    storage=farm.storage, group_id=group.id)  # fmt: skip
+        runs.create(
+            session,
+            body.run_for(one.device.id),
+            bundle,
+            api_key_id=api_key_id,
+            limits=farm.settings,
+            storage=farm.storage,
+            group_id=group.id,
+        )
     return group
 
 
@@ -48,12 +55,20 @@ def _devices(session: Session, farm: Farm, body: GroupCreate, bundle: bundles.Bu
     fitting = [one for one in every if one.code not in NEVER]
     if not fitting or len(fitting) < (body.count or 1):
         others = "; ".join(f"{one.device.name} {one.says}" for one in every if one.code in NEVER)
-        raise Invalid("group.devices", f"{len(fitting)} devices could take it, {body.count or 'at least 1'} are asked "
-                      f"for{'; ' + others if others else ''}"[:2000], where="count",
-                      hint="ask for fewer, another class or other tags; GET /devices shows what there is")  # fmt: skip
+        raise Invalid(
+            "group.devices",
+            f"{len(fitting)} devices could take it, {body.count or 'at least 1'} are asked "
+            f"for{'; ' + others if others else ''}"[:2000],
+            where="count",
+            hint="ask for fewer, another class or other tags; GET /devices shows what there is",
+        )
     if body.count is None and len(fitting) > MOST_DEVICES:
-        raise Invalid("group.devices", f"more than {MOST_DEVICES} devices could take it", where="count",
-                      hint=f"say how many: at most {MOST_DEVICES}")  # fmt: skip
+        raise Invalid(
+            "group.devices",
+            f"more than {MOST_DEVICES} devices could take it",
+            where="count",
+            hint=f"say how many: at most {MOST_DEVICES}",
+        )
     return fitting[: body.count]
 
 

@@ -42,8 +42,11 @@ class Ended:
             self._buckets[bisect.bisect_left(BUCKETS_S, seconds)] += 1
             self._seconds += seconds
         self._until = until
-        return [_counter("attempts", "Attempts that ended", self._attempts),
-                _counter("compiles", "Jobs that ended", self._jobs), self._histogram()]  # fmt: skip
+        return [
+            _counter("attempts", "Attempts that ended", self._attempts),
+            _counter("compiles", "Jobs that ended", self._jobs),
+            self._histogram(),
+        ]
 
     def _histogram(self) -> Metric:
         metric = HistogramMetricFamily("pockfarm_compile_seconds", "Time from a job's claim to its bundle", labels=[])

@@ -31,8 +31,12 @@ def readyz(
     readiness: Readiness = request.app.state.readiness
     names = [check.name for check in readiness.checks]
     if unknown := sorted(set(exclude or ()) - set(names)):
-        raise Invalid("ready.unknown", f"there is no check {unknown[0]!r:.40}", where="exclude",
-                      hint=f"the checks are {', '.join(names)}")  # fmt: skip
+        raise Invalid(
+            "ready.unknown",
+            f"there is no check {unknown[0]!r:.40}",
+            where="exclude",
+            hint=f"the checks are {', '.join(names)}",
+        )
     findings = readiness.findings(exclude or ())
     is_ready = all(finding.state == "ok" for finding in findings.values())
     body = {

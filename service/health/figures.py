@@ -77,9 +77,14 @@ class FarmCollector(Collector):
         self._lock = threading.Lock()
         keep_s = farm.settings.metrics_s
         self._kept = (
-            Kept(_queues, keep_s), Kept(_leases, keep_s), Kept(_devices, keep_s), Kept(_parts, keep_s),
-            Kept(_states, keep_s * SLOW), Kept(_stored, keep_s * SLOW), Kept(Ended().read, keep_s),
-        )  # fmt: skip
+            Kept(_queues, keep_s),
+            Kept(_leases, keep_s),
+            Kept(_devices, keep_s),
+            Kept(_parts, keep_s),
+            Kept(_states, keep_s * SLOW),
+            Kept(_stored, keep_s * SLOW),
+            Kept(Ended().read, keep_s),
+        )
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: registering must not touch the database."""
@@ -104,13 +109,17 @@ def gauge(name: str, text: str, labels: Sequence[str], rows: Sequence[tuple[Sequ
 def _queues(session: Session) -> list[Metric]:
     now = time.time()
     queued_jobs = select(Job.target, func.count(), func.min(Job.created_at)).where(Job.state == "queued")
-    found = [("compile", "", target, count, since) for target, count, since in session.execute(
-        queued_jobs.group_by(Job.target))]  # fmt: skip
+    found = [
+        ("compile", "", target, count, since)
+        for target, count, since in session.execute(queued_jobs.group_by(Job.target))
+    ]
     queued_runs = select(Run.wanted_device_class, Run.target, func.count(), func.min(Run.created_at)).where(
         Run.state == "queued"
     )
-    found += [("run", wanted or "any", target, count, since) for wanted, target, count, since in session.execute(
-        queued_runs.group_by(Run.wanted_device_class, Run.target))]  # fmt: skip
+    found += [
+        ("run", wanted or "any", target, count, since)
+        for wanted, target, count, since in session.execute(queued_runs.group_by(Run.wanted_device_class, Run.target))
+    ]
     depth: dict[tuple[str, str, str], float] = {("compile", "", ""): 0, ("run", "any", ""): 0}
     oldest: dict[str, float] = {"compile": now, "run": now}
     for n, (kind, device_class, target, count, since) in enumerate(sorted(found, key=lambda row: -row[3])):
@@ -153,14 +162,26 @@ def _devices(session: Session) -> list[Metric]:
     within = [_seen_within(session, now - age_s) for age_s in AGES_S]
     return [
         gauge("devices", "Devices by state", ["state"], [([state], count) for state, count in states.items()]),
-        gauge("device_class_devices", "Active devices of a class", ["device_class"],
-              [([name], classes[name][0]) for name in commonest]),
-        gauge("device_class_silence_seconds", "Time since any active device of the class was seen", ["device_class"],
-              [([name], now - classes[name][1]) for name in commonest]),
-        gauge("devices_seen", "Active devices that were last seen within so many seconds", ["within_s"],
-              [([_age(age_s)], count) for age_s, count in zip(AGES_S, within, strict=True)]),
+        gauge(
+            "device_class_devices",
+            "Active devices of a class",
+            ["device_class"],
+            [([name], classes[name][0]) for name in commonest],
+        ),
+        gauge(
+            "device_class_silence_seconds",
+            "Time since any active device of the class was seen",
+            ["device_class"],
+            [([name], now - classes[name][1]) for name in commonest],
+        ),
+        gauge(
+            "devices_seen",
+            "Active devices that were last seen within so many seconds",
+            ["within_s"],
+            [([_age(age_s)], count) for age_s, count in zip(AGES_S, within, strict=True)],
+        ),
         gauge("devices_nearly_full", "Devices seen within an hour whose storage is nearly full", [], [((), filled)]),
-    ]  # fmt: skip
+    ]
 
 
 def _age(age_s: float) -> str:
@@ -205,10 +226,14 @@ def _stored(session: Session) -> list[Metric]:
     counts = session.execute(taken.where(Holding.files_removed_at.is_not(None))).all()
     return [
         gauge("storage_bytes", "Bytes of what rows name (equal files count each time)", ["kind"], rows),
-        gauge("retention_files", "Files that retention has taken from who held them", ["kind"],
-              [([kind], count) for kind, count, _ in counts]),
+        gauge(
+            "retention_files",
+            "Files that retention has taken from who held them",
+            ["kind"],
+            [([kind], count) for kind, count, _ in counts],
+        ),
         gauge("retention_bytes", "Their bytes", ["kind"], [([kind], float(size)) for kind, _, size in counts]),
-    ]  # fmt: skip
+    ]
 
 
 def _room(farm: Farm) -> Metric:

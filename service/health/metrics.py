@@ -27,10 +27,10 @@ class Requests:
     """Requests answered by this process, and the time to answer."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.count = Counter("pockfarm_requests", "Requests answered", ["method", "route", "status"],
-                             registry=registry)  # fmt: skip
-        self.seconds = Histogram("pockfarm_request_seconds", "Time to answer, long polls included", ["route"],
-                                 registry=registry)  # fmt: skip
+        self.count = Counter("pockfarm_requests", "Requests answered", ["method", "route", "status"], registry=registry)
+        self.seconds = Histogram(
+            "pockfarm_request_seconds", "Time to answer, long polls included", ["route"], registry=registry
+        )
 
     def note(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
         """Count one. Labels are route templates, known methods and our own statuses: a client cannot make new ones."""

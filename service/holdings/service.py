@@ -49,10 +49,16 @@ def hold(
     }
     hold_files(session, [digest])
     insert_if_new(session, Holding, fields)
-    taken = (Holding.organisation_id == fields["organisation_id"], Holding.kind == kind, Holding.digest == digest,
-             Holding.files_removed_at.is_not(None))  # fmt: skip
-    session.execute(update(Holding).where(*taken).values(files_removed_at=None, created_at=time.time()),
-                    execution_options=dict(EVERYONES))  # fmt: skip
+    taken = (
+        Holding.organisation_id == fields["organisation_id"],
+        Holding.kind == kind,
+        Holding.digest == digest,
+        Holding.files_removed_at.is_not(None),
+    )
+    session.execute(
+        update(Holding).where(*taken).values(files_removed_at=None, created_at=time.time()),
+        execution_options=dict(EVERYONES),
+    )
 
 
 def hold_within(
@@ -83,8 +89,12 @@ def find(
 ) -> Holding | None:
     """What the organisation (the session's, if none is given) holds under the digest, as one of the kinds."""
     whose = organisation_id or organisation_of(session)
-    query = select(Holding).where(Holding.organisation_id == whose, Holding.kind.in_(kinds), Holding.digest == digest,
-                                  Holding.files_removed_at.is_(None))  # fmt: skip
+    query = select(Holding).where(
+        Holding.organisation_id == whose,
+        Holding.kind.in_(kinds),
+        Holding.digest == digest,
+        Holding.files_removed_at.is_(None),
+    )
     return session.scalars(query.limit(1)).first()
 
 
@@ -95,10 +105,20 @@ def of_digests(session: Session, kind: Kind, digests: Iterable[str]) -> dict[str
     return {found.digest: found for found in session.scalars(query)}
 
 
-WORDS: Mapping[Kind, str] = {"bundle": "the bundle", "dataset": "the data set", "model": "the model",
-                             "data": "the model's data file", "weights": "the trained weights"}  # fmt: skip
-AGAIN: Mapping[Kind, str] = {"bundle": "compile the model again", "dataset": "send it again with POST /datasets",
-                             "model": "send it again", "data": "send it again", "weights": "train again"}  # fmt: skip
+WORDS: Mapping[Kind, str] = {
+    "bundle": "the bundle",
+    "dataset": "the data set",
+    "model": "the model",
+    "data": "the model's data file",
+    "weights": "the trained weights",
+}
+AGAIN: Mapping[Kind, str] = {
+    "bundle": "compile the model again",
+    "dataset": "send it again with POST /datasets",
+    "model": "send it again",
+    "data": "send it again",
+    "weights": "train again",
+}
 
 
 def refuse_taken(session: Session, kind: Kind, digest: str, *, where: str = "") -> None:
@@ -124,5 +144,9 @@ def _is_own(session: Session, kind: Kind, digest: str) -> tuple[ColumnElement[bo
 
 def taken(kind: Kind, digest: str, removed_at: float, *, where: str = "") -> Gone:
     """What is said of a file that retention has taken."""
-    return Gone("retention.removed", f"{WORDS[kind]} {digest} was removed by retention on {utc_text(removed_at)}",
-                where=where, hint=f"{AGAIN[kind]}; what is pinned stays")  # fmt: skip
+    return Gone(
+        "retention.removed",
+        f"{WORDS[kind]} {digest} was removed by retention on {utc_text(removed_at)}",
+        where=where,
+        hint=f"{AGAIN[kind]}; what is pinned stays",
+    )

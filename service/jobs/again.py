@@ -48,5 +48,10 @@ def _parsed(name: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
     try:
         return parse(text)
     except CompileError as error:
-        raise Invalid(error.code, f"kept by an earlier release, and not taken now: {error.message}", where=name,
-                      hint="send the compile itself again: POST /compile", cause=error.cause) from None  # fmt: skip
+        raise Invalid(
+            error.code,
+            f"kept by an earlier release, and not taken now: {error.message}",
+            where=name,
+            hint="send the compile itself again: POST /compile",
+            cause=error.cause,
+        ) from None

@@ -68,17 +68,32 @@ def claim(session: Session, job_id: str, *, lease_s: float, worker: str | None =
     """
     now, claim_hash = time.time(), secret_hash(new_secret())
     values = {
-        "claim_hash": claim_hash, "lease_expires_at": now + lease_s, "attempts": Job.attempts + 1,
-        "started_at": now, "stage": "", "fraction": 0.0, "worker": worker,
-    }  # fmt: skip
+        "claim_hash": claim_hash,
+        "lease_expires_at": now + lease_s,
+        "attempts": Job.attempts + 1,
+        "started_at": now,
+        "stage": "",
+        "fraction": 0.0,
+        "worker": worker,
+    }
     taken = states.moving(Job, "claim", job_id).values(values).returning(Job.attempts)
     attempt = session.execute(taken).scalar_one_or_none()
     if attempt is None:
         return None
     events.add(session, job_id, "state", state="compiling", attempt=attempt)
     job = session.get_one(Job, job_id)
-    return Claim(job_id, claim_hash, attempt, job.model_digest, job.plan_json, job.spec_json, job.target,
-                 job.source_digest, job.tuning_json, job.organisation_id)  # fmt: skip
+    return Claim(
+        job_id,
+        claim_hash,
+        attempt,
+        job.model_digest,
+        job.plan_json,
+        job.spec_json,
+        job.target,
+        job.source_digest,
+        job.tuning_json,
+        job.organisation_id,
+    )
 
 
 def claim_next(session: Session, *, lease_s: float, worker: str | None = None) -> Claim | None:
@@ -109,8 +124,10 @@ def _in_turn(session: Session, most: int | None) -> list[tuple[str, str]]:
     )
     oldest = (
         select(Job.organisation_id, func.min(Job.id).label("id"))
-        .where(Job.state == "queued").group_by(Job.organisation_id).subquery()
-    )  # fmt: skip
+        .where(Job.state == "queued")
+        .group_by(Job.organisation_id)
+        .subquery()
+    )
     query = (
         select(oldest.c.id, oldest.c.organisation_id)
         .outerjoin(busy, busy.c.organisation_id == oldest.c.organisation_id)
@@ -183,9 +200,17 @@ def lose(session: Session, job: Job, *, attempts: int, reason: str) -> None:
     elif job.attempts < attempts:
         give_back(session, job, reason)
     else:
-        end_with(session, job, "failed", Failure(
-            "infra", "infra.worker-lost", f"{reason}, {job.attempts} times in a row",
-            hint="perhaps the workers run out of memory; see their log, then send the request again"))  # fmt: skip
+        end_with(
+            session,
+            job,
+            "failed",
+            Failure(
+                "infra",
+                "infra.worker-lost",
+                f"{reason}, {job.attempts} times in a row",
+                hint="perhaps the workers run out of memory; see their log, then send the request again",
+            ),
+        )
 
 
 def end_with(session: Session, job: Job, state: str, failure: Failure) -> None:

@@ -35,8 +35,13 @@ def _answer(session: Session, job: Job) -> Answer:
     return Answer(status, _view(session, job).model_dump(mode="json"), {"Location": f"/jobs/{job.id}"})
 
 
-@router.post("/compile", status_code=202, response_model=JobView, openapi_extra={"requestBody": COMPILE_BODY},
-             responses={200: {"model": JobView, "description": "Built before: the bundle is there"}})  # fmt: skip
+@router.post(
+    "/compile",
+    status_code=202,
+    response_model=JobView,
+    openapi_extra={"requestBody": COMPILE_BODY},
+    responses={200: {"model": JobView, "description": "Built before: the bundle is there"}},
+)
 def compile_model(form: CompileForm, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
     """Compile a model and a sparse plan into a training bundle for one target.
 
@@ -52,12 +57,16 @@ def compile_model(form: CompileForm, farm: FarmDep, principal: PrincipalDep, key
             act=lambda: _answer(
                 session, service.submit(session, form, api_key_id=principal.key_id, settings=farm.settings)
             ),
-        )  # fmt: skip
+        )
     return answer.response()
 
 
-@router.post("/tune", status_code=202, response_model=JobView,
-             responses={200: {"model": JobView, "description": "Built before: the bundle is there"}})  # fmt: skip
+@router.post(
+    "/tune",
+    status_code=202,
+    response_model=JobView,
+    responses={200: {"model": JobView, "description": "Built before: the bundle is there"}},
+)
 def tune_bundle(body: TuneCreate, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
     """Make the bundle that measures the schedules of another bundle's kernels; a run of mode tune runs it.
 
@@ -81,7 +90,7 @@ def tune_bundle(body: TuneCreate, farm: FarmDep, principal: PrincipalDep, key: I
 @router.get("/jobs")
 def list_jobs(
     farm: FarmDep, _: PrincipalDep, chosen: Annotated[JobFilter, Depends()], limit: Limit = 50, cursor: Cursor = None
-) -> Page[JobView]:  # fmt: skip
+) -> Page[JobView]:
     """Jobs, the newest first; `model` and `plan` are names."""
     with farm.database.read() as session:
         rows, following = service.newest_jobs(session, chosen, limit=limit, cursor=cursor)
@@ -118,8 +127,12 @@ def cancel_job(job_id: str, farm: FarmDep, _: PrincipalDep) -> JobCancelled:
         return JobCancelled(**_view(session, job).model_dump(), says=says)
 
 
-@router.post("/jobs/{job_id}/again", status_code=202, response_model=JobView,
-             responses={200: {"model": JobView, "description": "Built before: the bundle is there"}})  # fmt: skip
+@router.post(
+    "/jobs/{job_id}/again",
+    status_code=202,
+    response_model=JobView,
+    responses={200: {"model": JobView, "description": "Built before: the bundle is there"}},
+)
 def compile_again(job_id: str, farm: FarmDep, principal: PrincipalDep, key: IdempotencyKey = None) -> Response:
     """Compile the same once more: model, plan, spec and target, by the farm's compiler and measured schedules of now.
 

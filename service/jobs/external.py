@@ -23,14 +23,19 @@ def read_digests(text: str, *, has_data: bool) -> Mapping[str, str]:
     """Location -> digest, as the form says; empty if it says nothing. Raises: Invalid."""
     if not text.strip():
         if has_data:
-            raise Invalid("external.invalid", "data files are sent, and nothing says where they belong",
-                          where="external", hint='say it in external: {"model.data": "sha256:…"}')  # fmt: skip
+            raise Invalid(
+                "external.invalid",
+                "data files are sent, and nothing says where they belong",
+                where="external",
+                hint='say it in external: {"model.data": "sha256:…"}',
+            )
         return {}
     try:
         return parse_digests(json.loads(text))
     except (ValueError, RecursionError):
-        raise Invalid("external.invalid", "not JSON", where="external",
-                      hint='such as {"model.data": "sha256:…"}') from None  # fmt: skip
+        raise Invalid(
+            "external.invalid", "not JSON", where="external", hint='such as {"model.data": "sha256:…"}'
+        ) from None
     except ModelError as problem:
         raise Invalid("external.invalid", problem.message, where=problem.where, hint=problem.hint) from None
 
@@ -49,8 +54,12 @@ def with_external(
     for location, digest in digests.items():
         size_bytes = sent_bytes(farm, digest)
         if size_bytes is None:
-            raise NotFound("model.external-missing", f"data file {location!r} ({digest}) was not sent", where="data",
-                           hint="send it in this request, as a file part called data")  # fmt: skip
+            raise NotFound(
+                "model.external-missing",
+                f"data file {location!r} ({digest}) was not sent",
+                where="data",
+                hint="send it in this request, as a file part called data",
+            )
         total_bytes += size_bytes
     _check_total(farm, total_bytes - model.size_bytes)
     listing = Listing(model.digest, digests)
@@ -80,27 +89,39 @@ def _keep(farm: Farm, digests: Mapping[str, str], data: Sequence[UploadFile | st
     left_bytes, named = farm.settings.external_limit_bytes, set(digests.values())
     for part in data:
         if not isinstance(part, UploadFile):
-            raise Invalid("request.form", "data is text, expected a file", where="data",
-                          hint="with curl: -F data=@model.data")  # fmt: skip
+            raise Invalid(
+                "request.form", "data is text, expected a file", where="data", hint="with curl: -F data=@model.data"
+            )
         name = clean_text(part.filename or "data")
         stored = store_within(farm, part.file, limit_bytes=left_bytes, what=f"data ({name})")
         keep_sent(farm, "data", stored)
         left_bytes -= stored.size_bytes
         if stored.digest not in named:
-            raise Invalid("upload.digest", f"the file {name!r} has digest {stored.digest}, which external does "
-                          "not name", where="data", hint="name it, or send it again if it was damaged")  # fmt: skip
+            raise Invalid(
+                "upload.digest",
+                f"the file {name!r} has digest {stored.digest}, which external does not name",
+                where="data",
+                hint="name it, or send it again if it was damaged",
+            )
 
 
 def _check_total(farm: Farm, data_bytes: int) -> None:
     limit_bytes = farm.settings.external_limit_bytes
     if data_bytes > limit_bytes:
-        raise TooLarge("limits.upload", f"{data_bytes:,} bytes of data files, the limit is {limit_bytes:,}",
-                       where="data", hint="use a smaller model, or raise POCKFARM_EXTERNAL_LIMIT_BYTES")  # fmt: skip
+        raise TooLarge(
+            "limits.upload",
+            f"{data_bytes:,} bytes of data files, the limit is {limit_bytes:,}",
+            where="data",
+            hint="use a smaller model, or raise POCKFARM_EXTERNAL_LIMIT_BYTES",
+        )
     limit_bytes = farm.settings.bundle_limit_bytes
     if data_bytes > limit_bytes:
-        raise TooLarge("limits.bundle", f"{data_bytes:,} bytes of data files, which its bundle would hold; a "
-                       f"bundle may have {limit_bytes:,}", where="data",
-                       hint="use a smaller model, or raise POCKFARM_BUNDLE_LIMIT_BYTES")  # fmt: skip
+        raise TooLarge(
+            "limits.bundle",
+            f"{data_bytes:,} bytes of data files, which its bundle would hold; a bundle may have {limit_bytes:,}",
+            where="data",
+            hint="use a smaller model, or raise POCKFARM_BUNDLE_LIMIT_BYTES",
+        )
 
 
 def _whole_bytes(farm: Farm, model: StoredFile) -> int:
@@ -119,8 +140,12 @@ def _whole_bytes(farm: Farm, model: StoredFile) -> int:
     sizes = {digest: sent_bytes(farm, digest) for digest in (listing.model, *listing.external.values())}
     for digest, size_bytes in sizes.items():
         if size_bytes is None:
-            raise NotFound("model.external-missing", f"the model lists {digest}, which was not sent", where="model",
-                           hint="send it as a file part called data, named in external")  # fmt: skip
+            raise NotFound(
+                "model.external-missing",
+                f"the model lists {digest}, which was not sent",
+                where="model",
+                hint="send it as a file part called data, named in external",
+            )
     with farm.database.transaction() as session:
         note_listing(session, model.digest, sizes)
     return sum(sizes[digest] or 0 for digest in (listing.model, *listing.external.values()))

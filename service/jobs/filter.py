@@ -27,8 +27,13 @@ class JobFilter:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Job`."""
-        pairs = ((Job.state, self.state), (Job.target, self.target), (Job.model_name, self.model),
-                 (Job.plan_name, self.plan), (Job.code, self.code))  # fmt: skip
+        pairs = (
+            (Job.state, self.state),
+            (Job.target, self.target),
+            (Job.model_name, self.model),
+            (Job.plan_name, self.plan),
+            (Job.code, self.code),
+        )
         if self.state == "open":
             return [Job.state.in_(OPEN_JOB_STATES), *(column == value for column, value in pairs[1:] if value)]
         return [column == value for column, value in pairs if value]

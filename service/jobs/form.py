@@ -100,15 +100,27 @@ def _check_names(form: FormData) -> None:
     names = [name for name, _ in form.multi_items()]
     for name in names:
         if name not in FIELDS:
-            raise Invalid("request.unknown-field", f"unknown field {name!r:.60}", where=clean_text(name, 60),
-                          hint=f"known fields: {', '.join(FIELDS)}")  # fmt: skip
+            raise Invalid(
+                "request.unknown-field",
+                f"unknown field {name!r:.60}",
+                where=clean_text(name, 60),
+                hint=f"known fields: {', '.join(FIELDS)}",
+            )
         if names.count(name) > 1 and name != "data":
-            raise Invalid("request.repeated-field", f"{name} is given more than once", where=name,
-                          hint="send one request for each")  # fmt: skip
+            raise Invalid(
+                "request.repeated-field",
+                f"{name} is given more than once",
+                where=name,
+                hint="send one request for each",
+            )
     for name in ("model", "plan", "target"):
         if name not in names:
-            raise Invalid("request.missing-field", f"{name} is needed", where=name,
-                          hint="send multipart/form-data with model, plan, target and perhaps spec")  # fmt: skip
+            raise Invalid(
+                "request.missing-field",
+                f"{name} is needed",
+                where=name,
+                hint="send multipart/form-data with model, plan, target and perhaps spec",
+            )
 
 
 def _text(form: FormData, name: str, limit_bytes: int, *, default: str | None = None) -> str:
@@ -139,8 +151,12 @@ def _model(farm: Farm, value: UploadFile | str) -> tuple[StoredFile, str]:
         return stored, clean_name((value.filename or "model").rpartition("/")[2].removesuffix(".onnx")) or "model"
     digest = value.strip()
     if not DIGEST.fullmatch(digest):
-        raise Invalid("model.invalid", "expected a file, or the digest (sha256:…) of one sent before", where="model",
-                      hint="with curl: -F model=@model.onnx")  # fmt: skip
+        raise Invalid(
+            "model.invalid",
+            "expected a file, or the digest (sha256:…) of one sent before",
+            where="model",
+            hint="with curl: -F model=@model.onnx",
+        )
     size_bytes = sent_bytes(farm, digest)
     if size_bytes is None:
         raise NotFound("model.unknown", f"no file {digest} was sent before", where="model", hint="send the file itself")

@@ -50,8 +50,12 @@ def submit_tuning(session: Session, bundle_digest: str, *, api_key_id: str, sett
     """The job that makes the tuning bundle of a bundle. Raises: NotFound, Invalid (not a training bundle), TooMany."""
     held = bundles.find(session, bundle_digest, where="bundle", hint="POST /compile makes one")
     if is_tuning(held.bundle.manifest):
-        raise Invalid("bundle.kind", "this bundle already measures schedules", where="bundle",
-                      hint="run it in mode tune, or name the training bundle that it was made of")  # fmt: skip
+        raise Invalid(
+            "bundle.kind",
+            "this bundle already measures schedules",
+            where="bundle",
+            hint="run it in mode tune, or name the training bundle that it was made of",
+        )
     holdings.use(session, "bundle", bundle_digest, where="bundle")
     return _submit(session, _tuning_job(session, held, api_key_id, settings), settings)
 
@@ -84,8 +88,12 @@ def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
     mine = select(func.count()).select_from(Job).where(Job.api_key_id == api_key_id, Job.state.in_(OPEN_JOB_STATES))
     count = session.scalar(mine) or 0
     if count >= settings.open_jobs_per_key:
-        raise TooMany("limits.open-jobs", f"this key has {count} open jobs, the limit is {settings.open_jobs_per_key}",
-                      retry_after_s=RETRY_AFTER_S, hint="wait until some have ended, or cancel them")  # fmt: skip
+        raise TooMany(
+            "limits.open-jobs",
+            f"this key has {count} open jobs, the limit is {settings.open_jobs_per_key}",
+            retry_after_s=RETRY_AFTER_S,
+            hint="wait until some have ended, or cancel them",
+        )
 
 
 def own_digest(session: Session, parts: Mapping[str, str]) -> str:

@@ -112,9 +112,13 @@ def _waiting(session: Session, job: Job) -> JobWaiting:
         "when it starts is unknown" if start_at is None else f"it may start in {spoken(max(0, start_at - time.time()))}"
     )
     return JobWaiting(
-        says=f"It waits for a worker: {queue}; {at_work}; {when} ({basis}).", position=ahead + 1,
-        expected_start_at=start_at, sureness=sureness, basis=basis, expires_at=job.queue_deadline_at,
-    )  # fmt: skip
+        says=f"It waits for a worker: {queue}; {at_work}; {when} ({basis}).",
+        position=ahead + 1,
+        expected_start_at=start_at,
+        sureness=sureness,
+        basis=basis,
+        expires_at=job.queue_deadline_at,
+    )
 
 
 def _expected(session: Session, ahead: int, busy: int) -> tuple[float | None, Sureness, str]:

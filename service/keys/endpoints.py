@@ -40,8 +40,14 @@ def make_key(session: Session, settings: Settings, body: KeyCreate) -> KeyCreate
     quotas.check(session, settings, "keys")
     if body.user is not None:
         users.find(session, body.user, where="user")
-    key, secret = service.create_key(session, name=body.name, role=body.role or "user", scopes=body.scopes,
-                                     user_id=body.user, lifetime_s=body.lifetime_s)  # fmt: skip
+    key, secret = service.create_key(
+        session,
+        name=body.name,
+        role=body.role or "user",
+        scopes=body.scopes,
+        user_id=body.user,
+        lifetime_s=body.lifetime_s,
+    )
     return KeyCreated(**key_view(key).model_dump(mode="python"), secret=secret)
 
 
@@ -83,11 +89,21 @@ def open_link(
     with farm.database.transaction() as session:
         secret = service.open_link(session, token, lifetime_s=farm.settings.session_s, address=address_of(request))
     if secret is None:
-        raise Forbidden("link.used", "this link was used before, has expired, or never was",
-                        hint="`pockfarm link`, or POST /dashboard/links with an API key, makes another")  # fmt: skip
+        raise Forbidden(
+            "link.used",
+            "this link was used before, has expired, or never was",
+            hint="`pockfarm link`, or POST /dashboard/links with an API key, makes another",
+        )
     response = RedirectResponse(
         to, status_code=303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     )
-    response.set_cookie(COOKIE, secret, max_age=int(farm.settings.session_s), httponly=True, samesite="strict",
-                        secure=farm.settings.secure_cookies, path="/")  # fmt: skip
+    response.set_cookie(
+        COOKIE,
+        secret,
+        max_age=int(farm.settings.session_s),
+        httponly=True,
+        samesite="strict",
+        secure=farm.settings.secure_cookies,
+        path="/",
+    )
     return response

@@ -131,16 +131,25 @@ def open_link(session: Session, token: str, *, lifetime_s: float, address: str) 
     now = time.time()
     is_fresh = (DashboardLink.used_at.is_(None)) & (DashboardLink.expires_at > now)
     used = session.execute(
-        update(DashboardLink).where(DashboardLink.token_hash == secret_hash(token), is_fresh).values(used_at=now)
+        update(DashboardLink)
+        .where(DashboardLink.token_hash == secret_hash(token), is_fresh)
+        .values(used_at=now)
         .returning(DashboardLink.api_key_id)
-    ).scalar_one_or_none()  # fmt: skip
+    ).scalar_one_or_none()
     if used is None or session.execute(_keys().where(ApiKey.id == used)).first() is None:
         return None
     secret = new_secret()
     session.add(DashboardSession(token_hash=secret_hash(secret), api_key_id=used, expires_at=now + lifetime_s))
     whose = session.scalars(select(ApiKey.organisation_id).where(ApiKey.id == used)).one()
-    add_entry(session, whose, "GET /open/{token}", key_id=used, address=address, status=303,
-              detail="a browser was let in by a one-time link")  # fmt: skip
+    add_entry(
+        session,
+        whose,
+        "GET /open/{token}",
+        key_id=used,
+        address=address,
+        status=303,
+        detail="a browser was let in by a one-time link",
+    )
     return secret
 
 

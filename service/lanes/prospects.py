@@ -110,5 +110,5 @@ def _count(session: Session, lane_id: str, most: int, *, before: Run | None) -> 
     first = query.order_by(Run.created_at, Run.id).limit(most).subquery()
     runs, oldest_at = session.execute(
         select(func.count(), func.min(first.c.created_at)), execution_options=EVERYONES
-    ).one()  # fmt: skip
+    ).one()
     return Line(runs, oldest_at or 0.0)

@@ -28,16 +28,29 @@ def create(session: Session, body: WindowCreate) -> MaintenanceWindow:
     starts_at, ends_at = body.starts_at.timestamp(), body.ends_at.timestamp()
     _check_times(starts_at, ends_at, weekly=body.weekly)
     if body.device is not None and body.device_class is not None:
-        raise Invalid("maintenance.about", "a device and a class: one of them at most", where="device_class",
-                      hint="make a window for each")  # fmt: skip
+        raise Invalid(
+            "maintenance.about",
+            "a device and a class: one of them at most",
+            where="device_class",
+            hint="make a window for each",
+        )
     device = own(session, body.device) if body.device is not None else None
     if (session.scalar(select(func.count()).select_from(MaintenanceWindow)) or 0) >= MOST:
-        raise TooMany("maintenance.quota", f"{MOST} windows are the most", retry_after_s=3600, where="windows",
-                      hint="remove those that are over: DELETE /maintenance/ID")  # fmt: skip
+        raise TooMany(
+            "maintenance.quota",
+            f"{MOST} windows are the most",
+            retry_after_s=3600,
+            where="windows",
+            hint="remove those that are over: DELETE /maintenance/ID",
+        )
     window = MaintenanceWindow(
-        device_id=device.id if device else None, device_class=body.device_class, starts_at=starts_at, ends_at=ends_at,
-        every_s=WEEK_S if body.weekly else None, reason=clean_text(body.reason, 1000),
-    )  # fmt: skip
+        device_id=device.id if device else None,
+        device_class=body.device_class,
+        starts_at=starts_at,
+        ends_at=ends_at,
+        every_s=WEEK_S if body.weekly else None,
+        reason=clean_text(body.reason, 1000),
+    )
     session.add(window)
     session.flush()
     if device is not None:
@@ -53,9 +66,12 @@ def _check_times(starts_at: float, ends_at: float, *, weekly: bool) -> None:
         raise Invalid("maintenance.times", "it is over already", where="ends_at", hint=hint)
     most_s = WEEK_S if weekly else LONGEST_S
     if ends_at - starts_at >= most_s:
-        raise Invalid("maintenance.times", f"it is {(ends_at - starts_at) / 86400:.1f} days long, and less than "
-                      f"{most_s / 86400:.0f} are allowed", where="ends_at", hint="drain the devices instead: POST "
-                      "/devices/ID/drain")  # fmt: skip
+        raise Invalid(
+            "maintenance.times",
+            f"it is {(ends_at - starts_at) / 86400:.1f} days long, and less than {most_s / 86400:.0f} are allowed",
+            where="ends_at",
+            hint="drain the devices instead: POST /devices/ID/drain",
+        )
 
 
 def _said(window: MaintenanceWindow) -> str:
@@ -85,7 +101,14 @@ def view(window: MaintenanceWindow) -> WindowView:
     """What a window looks like from outside."""
     coming = Times(window.starts_at, window.ends_at, window.every_s).next_after(time.time())
     return WindowView(
-        id=window.id, device_id=window.device_id, device_class=window.device_class, starts_at=window.starts_at,
-        ends_at=window.ends_at, weekly=window.every_s is not None, next_starts_at=coming[0] if coming else None,
-        next_ends_at=coming[1] if coming else None, reason=window.reason, created_at=window.created_at,
-    )  # fmt: skip
+        id=window.id,
+        device_id=window.device_id,
+        device_class=window.device_class,
+        starts_at=window.starts_at,
+        ends_at=window.ends_at,
+        weekly=window.every_s is not None,
+        next_starts_at=coming[0] if coming else None,
+        next_ends_at=coming[1] if coming else None,
+        reason=window.reason,
+        created_at=window.created_at,
+    )

@@ -34,8 +34,9 @@ async def page(path: str, request: Request) -> Response:
         raise NotFound("docs.not-built", "this farm's documentation has not been built", hint=HOW_TO)
     files = StaticFiles(directory=manual.SITE, html=True, check_dir=False)
     try:
-        answer = await files.get_response(files.get_path({**request.scope, "path": f"/{path}", "root_path": ""}),
-                                          request.scope)  # fmt: skip
+        answer = await files.get_response(
+            files.get_path({**request.scope, "path": f"/{path}", "root_path": ""}), request.scope
+        )
     except HTTPException:
         raise NotFound("docs.page", "the documentation has no such page", hint="its front page is /docs/") from None
     if answer.status_code == 404:

@@ -85,6 +85,7 @@ def show_organisation(farm: FarmDep, principal: PrincipalDep) -> OrganisationDet
 def _detail(session: Session, farm: Farm, organisation: Organisation) -> OrganisationDetail:
     plain = OrganisationView.model_validate(organisation)
     return OrganisationDetail(
-        **plain.model_dump(mode="python"), quotas=service.quotas_shown(session, farm.settings, organisation),
+        **plain.model_dump(mode="python"),
+        quotas=service.quotas_shown(session, farm.settings, organisation),
         retention=service.retention_shown(farm.settings, organisation),
-    )  # fmt: skip
+    )

@@ -30,8 +30,12 @@ def create(session: Session, name: str) -> Organisation:
 def _free(session: Session, name: str) -> str:
     cleaned = clean_name(name)
     if session.scalar(select(Organisation.id).where(Organisation.name == cleaned)) is not None:
-        raise Conflict("organisation.name", f"there is an organisation {cleaned!r:.100} already", where="name",
-                       hint="GET /organisations lists them")  # fmt: skip
+        raise Conflict(
+            "organisation.name",
+            f"there is an organisation {cleaned!r:.100} already",
+            where="name",
+            hint="GET /organisations lists them",
+        )
     return cleaned
 
 
@@ -44,8 +48,9 @@ def find(session: Session, organisation_id: str) -> Organisation:
     """The organisation. Raises: NotFound."""
     organisation = session.scalar(select(Organisation).where(Organisation.id == organisation_id))
     if organisation is None:
-        raise NotFound("organisation.unknown", f"no organisation {organisation_id!r:.60}",
-                       hint="GET /organisations lists them")  # fmt: skip
+        raise NotFound(
+            "organisation.unknown", f"no organisation {organisation_id!r:.60}", hint="GET /organisations lists them"
+        )
     return organisation
 
 
@@ -85,8 +90,10 @@ def _quota_shown(session: Session, settings: Settings, organisation: Organisatio
 
 def retention_shown(settings: Settings, organisation: Organisation) -> list[RetentionView]:
     """How long what it has stays."""
-    return [RetentionView(name=name, words=words, days=days_of(settings, organisation.retention, name))
-            for name, words in WORDS.items()]  # fmt: skip
+    return [
+        RetentionView(name=name, words=words, days=days_of(settings, organisation.retention, name))
+        for name, words in WORDS.items()
+    ]
 
 
 def close(session: Session, organisation_id: str) -> Organisation:

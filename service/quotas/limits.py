@@ -151,19 +151,39 @@ QUOTAS: tuple[Quota, ...] = (
     Quota("open_runs", "runs that have not ended", _open_runs, passes=True),
     Quota("running_attempts", "runs on devices at once", running_attempts, passes=True),
     Quota("storage_bytes", "bytes of files", _storage_bytes, passes=False, step="ask for more room"),
-    Quota("compile_cpu_s_per_day", "seconds of processor time of compiles that were sent within a day", _compile_cpu_s,
-          passes=True, step="send it again tomorrow"),
-    Quota("event_bytes_per_day", "bytes of events that its runs wrote within a day", _event_bytes, passes=True,
-          step="write fewer"),
+    Quota(
+        "compile_cpu_s_per_day",
+        "seconds of processor time of compiles that were sent within a day",
+        _compile_cpu_s,
+        passes=True,
+        step="send it again tomorrow",
+    ),
+    Quota(
+        "event_bytes_per_day",
+        "bytes of events that its runs wrote within a day",
+        _event_bytes,
+        passes=True,
+        step="write fewer",
+    ),
     Quota("devices", "devices", _devices, passes=False, step="remove one"),
     Quota("keys", "keys that are good", _keys, passes=False, step="revoke one"),
-    Quota("open_uploads", "uploads that are not finished", _open_uploads, passes=True,
-          step="finish or delete some of them"),
-    Quota("open_streams", "answers held open (long polls, streams of events)", _nothing, passes=True,
-          step="end some of them"),
+    Quota(
+        "open_uploads",
+        "uploads that are not finished",
+        _open_uploads,
+        passes=True,
+        step="finish or delete some of them",
+    ),
+    Quota(
+        "open_streams",
+        "answers held open (long polls, streams of events)",
+        _nothing,
+        passes=True,
+        step="end some of them",
+    ),
     Quota("cost_per_minute", "units of requests a minute", _nothing, passes=True),
     Quota("run_s", "seconds that one run may ask for", _nothing, passes=False, step="ask for less"),
-)  # fmt: skip
+)
 UNCOUNTED: tuple[QuotaName, ...] = ("open_streams", "cost_per_minute", "run_s")
 """What each process counts for itself, a rate, and a limit on each one: of these the database knows no sum."""
 BY_NAME: Mapping[QuotaName, Quota] = {quota.name: quota for quota in QUOTAS}

@@ -23,8 +23,11 @@ from service.permissions import Rule
 from service.quotas.limits import exceeded
 
 COSTS: Mapping[str, float] = {
-    "POST /compile": 20.0, "POST /tune": 20.0, "POST /datasets": 20.0, "POST /runs": 5.0,
-}  # fmt: skip
+    "POST /compile": 20.0,
+    "POST /tune": 20.0,
+    "POST /datasets": 20.0,
+    "POST /runs": 5.0,
+}
 """What starts work, in units of one read."""
 EXPORT = ".{ending}"
 EXPORT_COST = 20.0

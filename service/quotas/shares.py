@@ -37,9 +37,11 @@ def shares_of(session: Session, settings: Settings, organisation_ids: Collection
         if limit_of(settings, quotas_of(session, only), "running_attempts") is None:
             return {}
     rows = session.execute(
-        select(Organisation.id, Organisation.quotas, Organisation.runs_served_at)
-        .where(Organisation.id.in_(organisation_ids)), execution_options=EVERYONES
-    ).all()  # fmt: skip
+        select(Organisation.id, Organisation.quotas, Organisation.runs_served_at).where(
+            Organisation.id.in_(organisation_ids)
+        ),
+        execution_options=EVERYONES,
+    ).all()
     limits = {row_id: limit_of(settings, quotas or {}, "running_attempts") for row_id, quotas, _ in rows}
     counts: Mapping[str, int] = {}
     if len(organisation_ids) > 1 or any(limit is not None for limit in limits.values()):

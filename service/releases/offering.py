@@ -114,9 +114,10 @@ def note_refusal(session: Session, device: Device, outcome: Outcome) -> None:
 
 def _of_device(session: Session, device: Device) -> list[tuple[AgentUpdate, AgentRelease]]:
     query = (
-        select(AgentUpdate, AgentRelease).join(AgentRelease, AgentRelease.id == AgentUpdate.release_id)
+        select(AgentUpdate, AgentRelease)
+        .join(AgentRelease, AgentRelease.id == AgentUpdate.release_id)
         .where(AgentUpdate.device_id == device.id, AgentUpdate.state != "failed")
-    )  # fmt: skip
+    )
     return [(update, release) for update, release in session.execute(query)]
 
 
@@ -131,9 +132,18 @@ def _fail(session: Session, release: AgentRelease, update: AgentUpdate, device: 
     halt(session, held, f"{failed} of {given} devices that took it failed; the last, {device.name}: {reason}")
     LOG.error("release %s of the agent (%s) is halted: %s", held.id, held.version, held.halt_reason)
     session.add(
-        AuditEntry(organisation_id=HOME, key_id=None, user_id=None, address="", action="agent-release halted",
-                   subject=held.id, outcome="done", status=200, detail=held.halt_reason)
-    )  # fmt: skip
+        AuditEntry(
+            organisation_id=HOME,
+            key_id=None,
+            user_id=None,
+            address="",
+            action="agent-release halted",
+            subject=held.id,
+            outcome="done",
+            status=200,
+            detail=held.halt_reason,
+        )
+    )
 
 
 def _most_failures(release: AgentRelease, given: int) -> int:
@@ -193,11 +203,17 @@ def _taken(session: Session, one: Offer, device: Device) -> AgentRelease | None:
 def _signed(farm: Farm, release: AgentRelease, device: Device) -> Envelope:
     now = time.time()
     made = AgentOffer(
-        sequence=release.sequence, version=release.version,
-        program=Blob(release.digest, release.size_bytes, release_path(release.sequence)), device_id=device.id,
-        oldest_python=release.oldest_python, protocol=release.protocol, not_before=now - CLOCK_SKEW_S,
-        expires_at=now + OFFER_S, release_number=farm.signer.release_number, is_rollback=release.is_rollback,
-    )  # fmt: skip
+        sequence=release.sequence,
+        version=release.version,
+        program=Blob(release.digest, release.size_bytes, release_path(release.sequence)),
+        device_id=device.id,
+        oldest_python=release.oldest_python,
+        protocol=release.protocol,
+        not_before=now - CLOCK_SKEW_S,
+        expires_at=now + OFFER_S,
+        release_number=farm.signer.release_number,
+        is_rollback=release.is_rollback,
+    )
     return farm.signer.sign(OFFER_TYPE, dumps(made))
 
 

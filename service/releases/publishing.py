@@ -57,10 +57,16 @@ def publish(session: Session, found: AgentFile, stored: StoredFile, asked: Relea
     wants_of(asked.where, None)
     highest = session.scalar(select(func.max(AgentRelease.sequence))) or 0
     release = AgentRelease(
-        sequence=max(highest + 1, int(time.time())), version=found.version, digest=stored.digest,
-        size_bytes=stored.size_bytes, oldest_python=found.oldest_python, protocol=found.protocol,
-        is_rollback=asked.rollback, conditions=sorted(set(asked.where)), most_failures=asked.most_failures,
-    )  # fmt: skip
+        sequence=max(highest + 1, int(time.time())),
+        version=found.version,
+        digest=stored.digest,
+        size_bytes=stored.size_bytes,
+        oldest_python=found.oldest_python,
+        protocol=found.protocol,
+        is_rollback=asked.rollback,
+        conditions=sorted(set(asked.where)),
+        most_failures=asked.most_failures,
+    )
     release.share, release.most_devices = asked.share, _most_devices(session, release, asked)
     session.add(release)
     session.flush()
@@ -97,8 +103,12 @@ def widen(session: Session, release_id: str, stage: Stage) -> AgentRelease:
     most = _most_devices(session, release, stage)
     if most is not None and (release.most_devices is None or most < release.most_devices):
         now = "all" if release.most_devices is None else release.most_devices
-        raise Invalid("release.stage", f"{most} devices, and {now} may have it already", where="share",
-                      hint="a stage only grows; to stop it: POST /agent-releases/ID/halt")  # fmt: skip
+        raise Invalid(
+            "release.stage",
+            f"{most} devices, and {now} may have it already",
+            where="share",
+            hint="a stage only grows; to stop it: POST /agent-releases/ID/halt",
+        )
     release.share, release.most_devices = stage.share, most
     return release
 
@@ -140,13 +150,23 @@ def view(session: Session, release: AgentRelease) -> ReleaseView:
 def detail(session: Session, release: AgentRelease) -> ReleaseDetail:
     """With the devices that the session's organisation may see."""
     query = (
-        select(AgentUpdate, Device.name).join(Device, Device.id == AgentUpdate.device_id)
+        select(AgentUpdate, Device.name)
+        .join(Device, Device.id == AgentUpdate.device_id)
         .where(AgentUpdate.release_id == release.id)
-        .order_by(AgentUpdate.state != "failed", AgentUpdate.given_at).limit(MOST_SHOWN)
-    )  # fmt: skip
+        .order_by(AgentUpdate.state != "failed", AgentUpdate.given_at)
+        .limit(MOST_SHOWN)
+    )
     updates = [
-        UpdateView.model_validate({"device_id": update.device_id, "name": name, "state": update.state,
-                                   "reason": update.reason, "given_at": update.given_at, "ended_at": update.ended_at})
+        UpdateView.model_validate(
+            {
+                "device_id": update.device_id,
+                "name": name,
+                "state": update.state,
+                "reason": update.reason,
+                "given_at": update.given_at,
+                "ended_at": update.ended_at,
+            }
+        )
         for update, name in session.execute(query)
-    ]  # fmt: skip
+    ]
     return ReleaseDetail(**view(session, release).model_dump(), updates=updates)

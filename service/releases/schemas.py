@@ -35,9 +35,11 @@ class ReleaseCreate(Stage):
     )
     rollback: bool = Field(default=False, description="Meant also for devices that run a newer version")
     most_failures: int | None = Field(
-        default=None, ge=1, le=1_000_000,
+        default=None,
+        ge=1,
+        le=1_000_000,
         description="The failure that halts it; null: the first of fewer than ten devices, else a tenth of them",
-    )  # fmt: skip
+    )
 
 
 class ReleaseView(View):

@@ -62,8 +62,12 @@ def show_consistency(farm: WholeFarmDep, _: PrincipalDep, first: Index, second: 
     with farm.database.read() as session:
         count = log.size(session)
         if not 0 < first <= second <= count:
-            raise Invalid("log.sizes", f"{first} and {second}, the log has {count}", where="first",
-                          hint="0 < first <= second <= the size of a checkpoint")  # fmt: skip
+            raise Invalid(
+                "log.sizes",
+                f"{first} and {second}, the log has {count}",
+                where="first",
+                hint="0 < first <= second <= the size of a checkpoint",
+            )
         return ConsistencyView(first=first, second=second, proof=list(log.consistency(session, first, second)))
 
 

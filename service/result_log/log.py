@@ -49,8 +49,16 @@ def _append(session: Session) -> None:
         return
     tree = _Tree(session)
     for index, (result, attempt, device) in enumerate(rows, start=size(session)):
-        entry = LogEntry(index, result.run_id, attempt.n, device.id, device.public_key, result.digest, result.state,
-                         result.recorded_at)  # fmt: skip
+        entry = LogEntry(
+            index,
+            result.run_id,
+            attempt.n,
+            device.id,
+            device.public_key,
+            result.digest,
+            result.state,
+            result.recorded_at,
+        )
         session.add(LoggedResult(place=index, attempt_id=attempt.id, entry=dumps(entry).decode()))
         result.log_index = index
         tree.append(index, entry.leaf())

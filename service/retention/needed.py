@@ -32,8 +32,13 @@ def is_needed(session: Session, holding: Holding, before: float) -> bool:
 
 def is_open_anywhere(session: Session, digest: str) -> bool:
     """Whether an open run of anybody needs the file."""
-    named = or_(Run.bundle_digest == digest, Run.dataset_digest == digest, Run.validation_dataset_digest == digest,
-                Run.weights_digest == digest, _compares(digest))  # fmt: skip
+    named = or_(
+        Run.bundle_digest == digest,
+        Run.dataset_digest == digest,
+        Run.validation_dataset_digest == digest,
+        Run.weights_digest == digest,
+        _compares(digest),
+    )
     return bool(session.scalar(select(exists().where(named, Run.state.in_(OPEN_RUN_STATES)))))
 
 
@@ -76,12 +81,19 @@ def _model(holding: Holding, before: float) -> tuple[Condition, ...]:
     compiled = exists().where(Job.organisation_id == holding.organisation_id, named, counts)
     other = aliased(Holding)
     listed = exists().where(
-        other.organisation_id == holding.organisation_id, other.kind == "model", other.digest.in_(listings),
-        other.digest != holding.digest, other.files_removed_at.is_(None),
-    )  # fmt: skip
+        other.organisation_id == holding.organisation_id,
+        other.kind == "model",
+        other.digest.in_(listings),
+        other.digest != holding.digest,
+        other.files_removed_at.is_(None),
+    )
     return compiled, listed
 
 
 REASONS: Mapping[Kind, Callable[[Holding, float], tuple[Condition, ...]]] = {
-    "bundle": _bundle, "dataset": _dataset, "weights": _weights, "model": _model, "data": _model,
-}  # fmt: skip
+    "bundle": _bundle,
+    "dataset": _dataset,
+    "weights": _weights,
+    "model": _model,
+    "data": _model,
+}

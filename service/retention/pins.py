@@ -27,10 +27,13 @@ def set_run(session: Session, run_id: str, *, is_pinned: bool) -> float | None:
 def refuse_taken_of(session: Session, run: Run) -> None:
     """That all files of the run are there. Raises: Gone."""
     used: tuple[tuple[holdings.Kind, str | None], ...] = (
-        ("bundle", run.bundle_digest), ("dataset", run.dataset_digest), ("dataset", run.validation_dataset_digest),
-        ("weights", run.weights_digest), ("weights", run.trained_weights_digest),
+        ("bundle", run.bundle_digest),
+        ("dataset", run.dataset_digest),
+        ("dataset", run.validation_dataset_digest),
+        ("weights", run.weights_digest),
+        ("weights", run.trained_weights_digest),
         *(("bundle", digest) for digest in run.others),
-    )  # fmt: skip
+    )
     for kind, digest in used:
         if digest is not None:
             holdings.use(session, kind, digest)
@@ -38,8 +41,11 @@ def refuse_taken_of(session: Session, run: Run) -> None:
 
 def set_file(session: Session, kind: Literal["bundle", "dataset"], digest: str, *, is_pinned: bool) -> float | None:
     """When the organisation's file was pinned. Raises: NotFound, Gone."""
-    query = select(Holding).where(Holding.organisation_id == organisation_of(session), Holding.kind == kind,
-                                  Holding.digest == digest).with_for_update()  # fmt: skip
+    query = (
+        select(Holding)
+        .where(Holding.organisation_id == organisation_of(session), Holding.kind == kind, Holding.digest == digest)
+        .with_for_update()
+    )
     held = session.scalar(query)
     if held is None:
         raise NotFound(f"{kind}.unknown", f"no {holdings.WORDS[kind].removeprefix('the ')} {digest}", where="digest")

@@ -41,8 +41,11 @@ from service.settings import Settings
 LOG = logging.getLogger(__name__)
 BATCH = 100
 KINDS: Mapping[RuleName, tuple[str, ...]] = {
-    "bundles": ("bundle",), "datasets": ("dataset",), "weights": ("weights",), "models": ("model", "data"),
-}  # fmt: skip
+    "bundles": ("bundle",),
+    "datasets": ("dataset",),
+    "weights": ("weights",),
+    "models": ("model", "data"),
+}
 NAMES = {"bundle": "bundle", "dataset": "data set", "weights": "trained weights", "model": "model", "data": "data file"}
 
 
@@ -128,8 +131,12 @@ class Retention:
 
     def _models_of_jobs(self, organisation_id: str, before: float) -> Iterator[None]:
         """A model that was sent with its request is kept by the jobs that compiled it."""
-        old = (Job.organisation_id == organisation_id, Job.state.not_in(OPEN_JOB_STATES), Job.created_at < before,
-               Job.files_removed_at.is_(None))  # fmt: skip
+        old = (
+            Job.organisation_id == organisation_id,
+            Job.state.not_in(OPEN_JOB_STATES),
+            Job.created_at < before,
+            Job.files_removed_at.is_(None),
+        )
         query = select(Job.model_digest, Job.model_digest).where(*old).distinct()
         for batch in self._batches(query, Job.model_digest):
             for digest in batch:
@@ -152,9 +159,11 @@ class Retention:
         run = (Run.pinned_at.is_(None), Run.state.not_in(OPEN_RUN_STATES))
         for kind, more in ((Run, run), (Job, (Job.state.not_in(OPEN_JOB_STATES),))):
             query = select(kind.id, kind.id).where(
-                kind.organisation_id == organisation_id, kind.finished_at < before, kind.events_removed_at.is_(None),
+                kind.organisation_id == organisation_id,
+                kind.finished_at < before,
+                kind.events_removed_at.is_(None),
                 *more,
-            )  # fmt: skip
+            )
             for batch in self._batches(query, kind.id):
                 self._forget(organisation_id, f"events of {kind.__tablename__}", batch, _forget_events(kind))
                 yield
@@ -175,7 +184,7 @@ class Retention:
 
     def _forget(
         self, organisation_id: str, what: str, ids: Sequence[str], act: Callable[[Session, Sequence[str]], None]
-    ) -> None:  # fmt: skip
+    ) -> None:
         taken = Taken(organisation_id, what, f"{len(ids)}")
         self.found.append(taken)
         if self.dry_run:
@@ -184,9 +193,7 @@ class Retention:
             act(session, ids)
             note(session, taken)
 
-    def _batches(
-        self, query: Select[str, str], order: InstrumentedAttribute[str]
-    ) -> Iterator[list[str]]:  # fmt: skip
+    def _batches(self, query: Select[str, str], order: InstrumentedAttribute[str]) -> Iterator[list[str]]:
         """First columns of `query`, whose second one is `order`, a few at a time."""
         last = ""
         while True:
@@ -258,6 +265,11 @@ def _forget_rows(kind: type[AuditEntry | WebhookDelivery]) -> Callable[[Session,
 
 
 RULES: Mapping[RuleName, Callable[[Retention, str, RuleName, float], Iterator[None]]] = {
-    "weights": Retention.files, "bundles": Retention.files, "datasets": Retention.files, "models": Retention.files,
-    "events": Retention.events, "audit": Retention.audit, "deliveries": Retention.deliveries,
-}  # fmt: skip
+    "weights": Retention.files,
+    "bundles": Retention.files,
+    "datasets": Retention.files,
+    "models": Retention.files,
+    "events": Retention.events,
+    "audit": Retention.audit,
+    "deliveries": Retention.deliveries,
+}

@@ -18,8 +18,17 @@ from service.runs.schemas import BesideView, DifferenceView, RatioView, RunAgain
 from service.runs.variation import variations
 from service.runs.wants import TAG
 
-NAMED = ("bundle", "others", "settings", "dataset", "validation_dataset", "weights", "device", "device_state",
-         "protocol")  # fmt: skip
+NAMED = (
+    "bundle",
+    "others",
+    "settings",
+    "dataset",
+    "validation_dataset",
+    "weights",
+    "device",
+    "device_state",
+    "protocol",
+)
 """Of what explains a number: what is told where it differs. Who built the bundle is in its digest."""
 SAME_RUN = ("bundle", "others", "settings", "dataset", "validation_dataset", "weights")
 """Of these, what makes it the same run."""
@@ -65,8 +74,16 @@ def beside(session: Session, one: Run, other: Run, *, now: float) -> BesideView:
     agrees, says = curves or _agrees(time, silence, losses, weights, _turns(session, (one, other), results))
     if unlike:
         agrees, says = None, f"not the same run: other {', '.join(unlike)}"
-    return BesideView(first=one.id, second=other.id, agrees=agrees, says=says, differences=differences, time=time,
-                      losses=losses, weights=weights)  # fmt: skip
+    return BesideView(
+        first=one.id,
+        second=other.id,
+        agrees=agrees,
+        says=says,
+        differences=differences,
+        time=time,
+        losses=losses,
+        weights=weights,
+    )
 
 
 def _text(value: object) -> str:
@@ -82,8 +99,10 @@ def _time(
     if any(run.measurement_class not in REAL_CLASSES for run in runs):
         return None, "an emulated board's times say nothing"
     known = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
-    sides = [apart.Run(_block_us(report), known.get(run.device_id or "", apart.UNKNOWN))
-             for run, report in zip(runs, reports, strict=True)]  # fmt: skip
+    sides = [
+        apart.Run(_block_us(report), known.get(run.device_id or "", apart.UNKNOWN))
+        for run, report in zip(runs, reports, strict=True)
+    ]
     found = apart.difference(*sides)
     low, high = found.interval or (None, None)
     silence = next((why for side in sides if (why := apart.silence(side))), "")

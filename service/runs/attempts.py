@@ -41,19 +41,44 @@ class Ending:
 
 
 LEASE_EXPIRED = Ending("lost", "infra", "infra.lease-expired", "the device did not say that it was alive in time")
-OUT_OF_TIME = Ending("lost", "limits", "limits.run-time", "the attempt took longer than its clock allows",
-                     "use fewer steps, or ask for more time (time_limit_s)")  # fmt: skip
-UNRECEIVED = Ending("lost", "infra", NOT_RECEIVED, "the answer that gave the run to the device was lost on its way",
-                    "nothing: it may have the run again at once")  # fmt: skip
+OUT_OF_TIME = Ending(
+    "lost",
+    "limits",
+    "limits.run-time",
+    "the attempt took longer than its clock allows",
+    "use fewer steps, or ask for more time (time_limit_s)",
+)
+UNRECEIVED = Ending(
+    "lost",
+    "infra",
+    NOT_RECEIVED,
+    "the answer that gave the run to the device was lost on its way",
+    "nothing: it may have the run again at once",
+)
 VERDICTS = {
-    DEATH: Ending("failed", "model", "model.kills-devices", "{n} devices died or went silent while they ran it",
-                  "it may need more memory than the boards have; try a smaller batch or a sparser plan"),
+    DEATH: Ending(
+        "failed",
+        "model",
+        "model.kills-devices",
+        "{n} devices died or went silent while they ran it",
+        "it may need more memory than the boards have; try a smaller batch or a sparser plan",
+    ),
     OVERRUN: replace(OUT_OF_TIME, state="failed"),
-    DAMAGE: Ending("failed", "infra", "infra.stored-file", "{n} devices got another file than the one that was signed: "
-                   "{message}", "the stored file, or what lies between it and the devices, is damaged; send it again"),
-    DEFECT: Ending("inconclusive", "infra", "agent.internal", "the agents of {n} devices broke on it: {message}",
-                   "a defect of ours: the agents' logs have the details; please report it"),
-}  # fmt: skip
+    DAMAGE: Ending(
+        "failed",
+        "infra",
+        "infra.stored-file",
+        "{n} devices got another file than the one that was signed: {message}",
+        "the stored file, or what lies between it and the devices, is damaged; send it again",
+    ),
+    DEFECT: Ending(
+        "inconclusive",
+        "infra",
+        "agent.internal",
+        "the agents of {n} devices broke on it: {message}",
+        "a defect of ours: the agents' logs have the details; please report it",
+    ),
+}
 """What a run ends with when two devices have ended alike in a way that one alone could not settle."""
 
 
@@ -80,15 +105,15 @@ def untried(device: Device, settings: Settings) -> ColumnElement[bool]:
     spent = select(Attempt.id).where(
         Attempt.run_id == Run.id,
         Attempt.device_id == device.id,
-        or_(and_(Attempt.spent == FAILED, Attempt.finished_at > device.released_at),
-            and_(Attempt.spent == MISSED, Attempt.finished_at > passed_at)),
-    )  # fmt: skip
+        or_(
+            and_(Attempt.spent == FAILED, Attempt.finished_at > device.released_at),
+            and_(Attempt.spent == MISSED, Attempt.finished_at > passed_at),
+        ),
+    )
     return ~spent.exists()
 
 
-def settle(
-    session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
-) -> None:  # fmt: skip
+def settle(session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending) -> None:
     """What becomes of device and run after an attempt: strikes, another try elsewhere, or the same ending.
 
     The caller holds the rows of attempt, run and devices (`blame.hold`). A run that has gone on without the attempt
@@ -131,7 +156,7 @@ def settle(
 
 def _settle_canary(
     session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
-) -> None:  # fmt: skip
+) -> None:
     """One attempt that the device had settles it, whatever it was, and says something of the device only."""
     if run.state not in OPEN_RUN_STATES or run.attempts != attempt.n:
         return
@@ -149,7 +174,7 @@ def _key(ending: Ending) -> tuple[str, str | None, str | None]:
 
 def _spent(
     session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, fault: Fault, ending: Ending
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Whether the device is out for this run. A run for one device only may go on after its agent has restarted, and so
     may one that came further there."""
     is_last = run.attempts >= settings.run_attempts
@@ -223,7 +248,7 @@ def _devices_of(session: Session, run: Run, *conditions: ColumnElement[bool]) ->
 
 def _queue_again(
     session: Session, settings: Settings, run: Run, attempt: Attempt, device: Device, ending: Ending
-) -> None:  # fmt: skip
+) -> None:
     """Another device (or the same one) may try; waiting starts anew, for clocks do not eat each other."""
     if run.attempts <= settings.run_attempts or attempt.spent == FAILED:
         run.queue_deadline_at = time.time() + settings.queue_s
@@ -267,9 +292,7 @@ def lose(session: Session, settings: Settings, attempt: Attempt, ending: Ending)
     settle(session, settings, run, attempt, device, ending)
 
 
-def lose_live(
-    session: Session, settings: Settings, device: Device, reason: str, *, is_restart: bool = False
-) -> None:  # fmt: skip
+def lose_live(session: Session, settings: Settings, device: Device, reason: str, *, is_restart: bool = False) -> None:
     """Give up what a device worked on before: it starts again, or asks for other work.
 
     An agent says at once that it has begun. One that never did and asks again, in the same session, has not got the

@@ -59,9 +59,15 @@ _IS_HERE = (
 _OF_LAST_ATTEMPT = (
     select(_LAST.id)
     .join(_OTHER, _OTHER.id == _LAST.device_id)
-    .where(_LAST.run_id == Run.id, _LAST.n == Run.attempts, _LAST.spent.is_(None), _OTHER.state == "active",
-           _NEWEST_KEPT.is_not(None), ~_IS_HERE)
-)  # fmt: skip
+    .where(
+        _LAST.run_id == Run.id,
+        _LAST.n == Run.attempts,
+        _LAST.spent.is_(None),
+        _OTHER.state == "active",
+        _NEWEST_KEPT.is_not(None),
+        ~_IS_HERE,
+    )
+)
 """That ended without being spent, and whose active board keeps a checkpoint that the farm does not have."""
 
 
@@ -73,17 +79,24 @@ def can_go_on(manifest: Mapping[str, Any]) -> bool:
 def check_asked(settings: RunSettings, manifest: Mapping[str, Any]) -> None:
     """That a run that asks for checkpoints can have them. Raises: Invalid."""
     if settings.checkpoint_s is not None and not can_go_on(manifest):
-        raise Invalid("run.checkpoints", "the bundle was built before there were checkpoints of unfinished runs",
-                      where="checkpoint_s", hint="compile the model again; or leave this out: each attempt of the run "
-                      "then starts from the first step")  # fmt: skip
+        raise Invalid(
+            "run.checkpoints",
+            "the bundle was built before there were checkpoints of unfinished runs",
+            where="checkpoint_s",
+            hint="compile the model again; or leave this out: each attempt of the run then starts from the first step",
+        )
 
 
 def key_of(run: Run, attempt: Attempt) -> str:
     """What checkpoints of this attempt are made with, and of no other that differs in a number."""
     return checkpoint_key(
-        run.settings, bundle=run.bundle_digest, dataset=run.dataset_digest, own_data=attempt.own_data_digest,
-        validation_dataset=run.validation_dataset_digest, weights=run.weights_digest,
-    )  # fmt: skip
+        run.settings,
+        bundle=run.bundle_digest,
+        dataset=run.dataset_digest,
+        own_data=attempt.own_data_digest,
+        validation_dataset=run.validation_dataset_digest,
+        weights=run.weights_digest,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +147,23 @@ def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:
     except MissingFile:
         raise FileGone(stored.digest) from None
     except ProtocolError as error:
-        raise Invalid("checkpoint.invalid", f"not a checkpoint of this attempt: {error}"[:1000], where="checkpoint",
-                      cause="device", hint="go on without it") from None  # fmt: skip
+        raise Invalid(
+            "checkpoint.invalid",
+            f"not a checkpoint of this attempt: {error}"[:1000],
+            where="checkpoint",
+            cause="device",
+            hint="go on without it",
+        ) from None
 
 
 def _checked(file: IO[bytes], sender: Sender) -> Past:
     past, state_bytes = read_past(file)
     for name, told, wanted in (
-        ("key", past.key, sender.key), ("run_id", past.run_id, sender.run_id),
-        ("attempt", past.attempt, sender.attempt), ("device_id", past.device_id, sender.device_id),
-    ):  # fmt: skip
+        ("key", past.key, sender.key),
+        ("run_id", past.run_id, sender.run_id),
+        ("attempt", past.attempt, sender.attempt),
+        ("device_id", past.device_id, sender.device_id),
+    ):
         if told != wanted:
             raise ProtocolError(name, f"{told!r:.90}, expected {wanted!r:.90}")
     if past.step >= sender.steps:
@@ -234,8 +254,9 @@ def hand_out(session: Session, run: Run, storage: Storage, attempt: Attempt) -> 
     elif storage.size(known.digest) is None:
         reason = "its file is not in the farm's storage any more"
     if reason:
-        events.add(session, run.id, "log", message=f"starts from the first step instead of {told}: {reason}",
-                   attempt=attempt.n)  # fmt: skip
+        events.add(
+            session, run.id, "log", message=f"starts from the first step instead of {told}: {reason}", attempt=attempt.n
+        )
         drop(session, run)
         return None
     known.tries += 1

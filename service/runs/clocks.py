@@ -35,16 +35,25 @@ def check_asked(session: Session, settings: Settings, wanted: RunSettings) -> No
     most_s, asked_s = most_run_s(settings), run_s(settings, wanted)
     where, asks = ("time_limit_s", "asked") if wanted.time_limit_s is not None else ("sustain_s", "needed")
     if asked_s > most_s:
-        raise Invalid("limits.run-time", f"{asked_s:,.0f} s {asks}, a run may take {most_s:,.0f}",
-                      where=where, hint="ask for less, and start another run from its weights; or ask the "
-                      "operator for a higher POCKFARM_RUN_MOST_S")  # fmt: skip
+        raise Invalid(
+            "limits.run-time",
+            f"{asked_s:,.0f} s {asks}, a run may take {most_s:,.0f}",
+            where=where,
+            hint="ask for less, and start another run from its weights; or ask the "
+            "operator for a higher POCKFARM_RUN_MOST_S",
+        )
     if wanted.time_limit_s is None and asked_s <= settings.run_s:
         return
     limit_s = limit_of(settings, quotas_of(session, organisation_of(session)), "run_s")
     if limit_s is not None and asked_s > limit_s:
-        raise Forbidden("quota.run_s", f"{asked_s:,.0f} s {asks}, a run of this organisation may take {limit_s:,.0f}",
-                        where=where, hint=f"ask for less, and start another run from its weights; {HINT}",
-                        cause="limits", extra={"quota": "run_s", "limit": limit_s, "use": asked_s})  # fmt: skip
+        raise Forbidden(
+            "quota.run_s",
+            f"{asked_s:,.0f} s {asks}, a run of this organisation may take {limit_s:,.0f}",
+            where=where,
+            hint=f"ask for less, and start another run from its weights; {HINT}",
+            cause="limits",
+            extra={"quota": "run_s", "limit": limit_s, "use": asked_s},
+        )
 
 
 def clock_s(settings: Settings, device: Device, wanted: RunSettings | None = None) -> float:

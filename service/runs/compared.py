@@ -40,15 +40,25 @@ _LOCK = threading.Lock()
 
 def held(session: Session, digests: Sequence[str], first: Built) -> list[Built]:
     """The bundles that a request wants to compare with the first. Raises: NotFound, Gone, Invalid."""
-    found = [bundles.held(session, digest, where=f"others.{place}", hint="POST /compile makes one").bundle
-             for place, digest in enumerate(digests)]  # fmt: skip
+    found = [
+        bundles.held(session, digest, where=f"others.{place}", hint="POST /compile makes one").bundle
+        for place, digest in enumerate(digests)
+    ]
     for place, bundle in enumerate(found):
         if is_tuning(bundle.manifest):
-            raise Invalid("run.mode", "the bundle measures schedules, and has no steps to compare",
-                          where=f"others.{place}", hint="name bundles of POST /compile")  # fmt: skip
+            raise Invalid(
+                "run.mode",
+                "the bundle measures schedules, and has no steps to compare",
+                where=f"others.{place}",
+                hint="name bundles of POST /compile",
+            )
         if bundle.target != first.target:
-            raise Invalid("run.target", f"the bundle is for {bundle.target}, the first for {first.target}",
-                          where=f"others.{place}", hint="compile it for the target of the first")  # fmt: skip
+            raise Invalid(
+                "run.target",
+                f"the bundle is for {bundle.target}, the first for {first.target}",
+                where=f"others.{place}",
+                hint="compile it for the target of the first",
+            )
     return found
 
 
@@ -86,12 +96,22 @@ def named(session: Session, found: Found) -> ComparisonView:
     """With what the session's organisation calls the bundles."""
     names = holdings.of_digests(session, "bundle", found.bundles)
     rows = [
-        ComparedView(bundle_digest=digest, model_name=names[digest].name, plan_name=names[digest].plan_name,
-                     threads=threads, **row.fields)
+        ComparedView(
+            bundle_digest=digest,
+            model_name=names[digest].name,
+            plan_name=names[digest].plan_name,
+            threads=threads,
+            **row.fields,
+        )
         for row, digest, threads in zip(found.verdict.rows, found.bundles, found.threads, strict=True)
-    ]  # fmt: skip
-    return ComparisonView(protocol=found.protocol, rounds=found.verdict.rounds, ended=found.ended,
-                          detectable=found.verdict.detectable, bundles=rows)  # fmt: skip
+    ]
+    return ComparisonView(
+        protocol=found.protocol,
+        rounds=found.verdict.rounds,
+        ended=found.ended,
+        detectable=found.verdict.detectable,
+        bundles=rows,
+    )
 
 
 def found_in(digest: str, effect: float, told: Callable[[], Comparison | None]) -> Found | None:

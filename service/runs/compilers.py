@@ -102,10 +102,17 @@ def history_of(session: Session, run_id: str) -> OverCompilers | None:
     if not alike:
         return None
     work = next(iter(alike))
-    bundles = session.scalars(select(Job.bundle_digest).where(
-        Job.model_digest == work.model_digest, Job.plan_digest == work.plan_digest,
-        Job.spec_digest == work.spec_digest, Job.target == work.target, Job.bundle_digest.is_not(None),
-    ).distinct())  # fmt: skip
+    bundles = session.scalars(
+        select(Job.bundle_digest)
+        .where(
+            Job.model_digest == work.model_digest,
+            Job.plan_digest == work.plan_digest,
+            Job.spec_digest == work.spec_digest,
+            Job.target == work.target,
+            Job.bundle_digest.is_not(None),
+        )
+        .distinct()
+    )
     of_it = (Run.device_id == work.device_id, Run.bundle_digest.in_(list(bundles)))
     rows = session.execute(_timed().where(*of_it).order_by(Run.id.desc()).limit(MOST_OF_ONE))
     return _grouped(session, [*rows]).get(work)
@@ -119,8 +126,17 @@ TimedRow = tuple[str, float, float | None, str | None, str, str | None, str, str
 
 
 def _timed() -> Select[str, float, float | None, str | None, str, str | None, str, str | None, str | None]:
-    columns = (Run.id, Run.created_at, Run.median_us, Run.verdict, Run.bundle_digest, Run.device_id,
-               cast(Run.settings, Text), Run.dataset_digest, Run.weights_digest)  # fmt: skip
+    columns = (
+        Run.id,
+        Run.created_at,
+        Run.median_us,
+        Run.verdict,
+        Run.bundle_digest,
+        Run.device_id,
+        cast(Run.settings, Text),
+        Run.dataset_digest,
+        Run.weights_digest,
+    )
     return select(*columns).where(Run.state == "succeeded", Run.median_us.is_not(None), Run.is_canary.is_(False))
 
 
@@ -136,16 +152,30 @@ def _grouped(session: Session, rows: Collection[TimedRow]) -> dict[Work, OverCom
         names.setdefault(work, build)
         runs.setdefault(work, []).append(Timed(run_id, at, median_us, verdict or "", build.compiler, bundle))
     return {
-        work: OverCompilers(names[work].model_name, names[work].plan_name, work.target, work.device_id,
-                            tuple(sorted(mine, key=lambda run: run.run_id)))
+        work: OverCompilers(
+            names[work].model_name,
+            names[work].plan_name,
+            work.target,
+            work.device_id,
+            tuple(sorted(mine, key=lambda run: run.run_id)),
+        )
         for work, mine in runs.items()
-    }  # fmt: skip
+    }
 
 
 def _builds(session: Session, bundles: Collection[str]) -> dict[str, Build]:
     """By bundle; of one that several compilers made, byte for byte, the first: it is no other bundle."""
-    columns = (Job.bundle_digest, Job.model_name, Job.plan_name, Job.model_digest, Job.plan_digest, Job.spec_digest,
-               Job.target, Job.tuning_json != "", Job.compiler_version)  # fmt: skip
+    columns = (
+        Job.bundle_digest,
+        Job.model_name,
+        Job.plan_name,
+        Job.model_digest,
+        Job.plan_digest,
+        Job.spec_digest,
+        Job.target,
+        Job.tuning_json != "",
+        Job.compiler_version,
+    )
     rows = session.execute(select(*columns).where(Job.bundle_digest.in_(bundles)).order_by(Job.id.desc()))
     return {
         str(bundle): Build(name, plan_name, model, plan, spec, target, bool(is_tuned), compiler)

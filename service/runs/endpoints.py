@@ -69,16 +69,25 @@ def create_run(body: RunCreate, farm: FarmDep, principal: PrincipalDep, key: Ide
 
     with farm.database.transaction() as session:
         payload = fingerprint("POST /runs", body.model_dump_json())
-        answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
-                      lifetime_s=farm.settings.idempotency_s, act=act)  # fmt: skip
+        answer = once(
+            session,
+            api_key_id=principal.key_id,
+            key=key,
+            payload=payload,
+            lifetime_s=farm.settings.idempotency_s,
+            act=act,
+        )
     return answer.response()
 
 
 @router.get("")
 def list_runs(
-    farm: FarmDep, _: PrincipalDep, chosen: Annotated[RunFilter, Depends()], limit: Limit = 50,
+    farm: FarmDep,
+    _: PrincipalDep,
+    chosen: Annotated[RunFilter, Depends()],
+    limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[RunView]:  # fmt: skip
+) -> Page[RunView]:
     """Runs, the newest first; `model` and `plan` are names."""
     with farm.database.read() as session:
         rows, following = service.newest_runs(session, chosen, limit=limit, cursor=cursor)
@@ -172,8 +181,14 @@ def run_again(
 
     with farm.database.transaction() as session:
         payload = fingerprint(f"POST /runs/{run_id}/again", where.model_dump_json())
-        answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
-                      lifetime_s=farm.settings.idempotency_s, act=act)  # fmt: skip
+        answer = once(
+            session,
+            api_key_id=principal.key_id,
+            key=key,
+            payload=payload,
+            lifetime_s=farm.settings.idempotency_s,
+            act=act,
+        )
     return answer.response()
 
 
@@ -190,7 +205,8 @@ def download_weights(run_id: str, request: Request, farm: FarmDep, _: PrincipalD
     with farm.database.read() as session:
         run = service.find(session, run_id)
         if run.trained_weights_digest is None:
-            raise NotFound("run.no-weights", "this run has left no weights",
-                           hint="a run of mode train does, at its end")  # fmt: skip
+            raise NotFound(
+                "run.no-weights", "this run has left no weights", hint="a run of mode train does, at its end"
+            )
         holdings.refuse_taken(session, "weights", run.trained_weights_digest)
     return file_response(request, farm, run.trained_weights_digest, filename=f"{run_id}.safetensors")

@@ -48,11 +48,18 @@ class RunFilter:
     def conditions(self) -> list[ColumnElement[bool]]:
         """Over `Run` joined with the `Holding` of its bundle."""
         pairs = (
-            (Run.state, self.state), (Run.mode, self.mode), (Run.bundle_digest, self.bundle), (Run.target, self.target),
-            (Run.device_id, self.device), (Run.measurement_class, self.measurement_class), (Run.verdict, self.verdict),
-            (Holding.name, self.model), (Holding.plan_name, self.plan), (Run.group_id, self.group),
+            (Run.state, self.state),
+            (Run.mode, self.mode),
+            (Run.bundle_digest, self.bundle),
+            (Run.target, self.target),
+            (Run.device_id, self.device),
+            (Run.measurement_class, self.measurement_class),
+            (Run.verdict, self.verdict),
+            (Holding.name, self.model),
+            (Holding.plan_name, self.plan),
+            (Run.group_id, self.group),
             (Run.code, self.code),
-        )  # fmt: skip
+        )
         ours = [Run.is_canary.is_(False), *([has_tag(self.tag)] if self.tag else [])]
         ours += [ran_on(self.engine)] if self.engine else []
         if self.state == "open":

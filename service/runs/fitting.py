@@ -35,9 +35,19 @@ FIRST_DEVICES = 3
 DEVICES = WINDOWS | {Device.__tablename__}
 """Tables that say which devices are there."""
 Code = Literal[
-    "free", "busy", "tried", "silent", "drained", "maintenance", "quarantined", "isolation", "features", "wants",
-    "target", "removed",
-]  # fmt: skip
+    "free",
+    "busy",
+    "tried",
+    "silent",
+    "drained",
+    "maintenance",
+    "quarantined",
+    "isolation",
+    "features",
+    "wants",
+    "target",
+    "removed",
+]
 FREE: Final = "free"
 BUSY: Final = "busy"
 TRIED: Final = "tried"
@@ -50,9 +60,19 @@ TARGET: Final = "target"
 REMOVED: Final = "removed"
 FITS = (FREE, BUSY)
 ORDER: tuple[Code, ...] = (
-    FREE, BUSY, TRIED, MAINTENANCE, DRAINED, QUARANTINED, SILENT, ISOLATION, FEATURES, WANTS, TARGET,
+    FREE,
+    BUSY,
+    TRIED,
+    MAINTENANCE,
+    DRAINED,
+    QUARANTINED,
+    SILENT,
+    ISOLATION,
+    FEATURES,
+    WANTS,
+    TARGET,
     REMOVED,
-)  # fmt: skip
+)
 """In which devices are told of: those that may take the run soonest first."""
 
 
@@ -164,9 +184,15 @@ def _spent(session: Session, run: Run) -> dict[str, Attempt]:
 
 
 def _standing(
-    settings: Settings, wish: Wish, device: Device, busy: Attempt | None, spent: Attempt | None, calendar: Calendar,
-    *, own: Collection[str],
-) -> Standing:  # fmt: skip
+    settings: Settings,
+    wish: Wish,
+    device: Device,
+    busy: Attempt | None,
+    spent: Attempt | None,
+    calendar: Calendar,
+    *,
+    own: Collection[str],
+) -> Standing:
     """`own`: runs that who asks may know of."""
     if device.state == "removed":
         return Standing(device, REMOVED, "was removed from the farm")
@@ -181,8 +207,11 @@ def _standing(
     if device.state == "quarantined":
         return Standing(device, QUARANTINED, f"is quarantined: {device.state_reason or 'an operator said so'}")
     if device.isolation_level < settings.isolation_level:
-        return Standing(device, ISOLATION, f"isolates at level {device.isolation_level}, this farm asks for "
-                        f"{settings.isolation_level}")  # fmt: skip
+        return Standing(
+            device,
+            ISOLATION,
+            f"isolates at level {device.isolation_level}, this farm asks for {settings.isolation_level}",
+        )
     held = calendar.hold(device, free_s(settings, device, wish.settings))
     if held is not None:
         return Standing(device, held.code, held.says, held.until)
@@ -207,8 +236,13 @@ def _tried(settings: Settings, device: Device, spent: Attempt | None) -> Standin
     until = spent.finished_at + settings.device_retry_s
     if spent.finished_at <= device.succeeded_at or until <= time.time():
         return None
-    return Standing(device, TRIED, f"is kept from this run for now: {said}; it may try again in "
-                    f"{spoken(until - time.time())}, or after its next success", until)  # fmt: skip
+    return Standing(
+        device,
+        TRIED,
+        f"is kept from this run for now: {said}; it may try again in "
+        f"{spoken(until - time.time())}, or after its next success",
+        until,
+    )
 
 
 def spoken(seconds: float) -> str:

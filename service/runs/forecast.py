@@ -104,9 +104,11 @@ def _allowance(session: Session, settings: Settings, run: Run) -> Allowance | No
 
 def _within_quota(session: Session, run: Run, fitting: Sequence[Standing], full: Allowance) -> Forecast:
     """It starts when enough of its organisation's own runs on devices have ended, wherever they are."""
-    since = select(Attempt.created_at).join(Run, Run.id == Attempt.run_id).where(
-        Attempt.state.in_(LIVE_ATTEMPT_STATES), Run.organisation_id == run.organisation_id
-    )  # fmt: skip
+    since = (
+        select(Attempt.created_at)
+        .join(Run, Run.id == Attempt.run_id)
+        .where(Attempt.state.in_(LIVE_ATTEMPT_STATES), Run.organisation_id == run.organisation_id)
+    )
     begun = sorted(session.scalars(since, execution_options=EVERYONES))[full.live - full.limit :]  # the oldest are over
     ahead = own_before(session, run, [one.device for one in fitting], most=MOST_AHEAD)
     lengths, are_alike = _lengths(session, run, fitting)

@@ -30,8 +30,12 @@ def check_fit(session: Session, body: RunCreate, bundle: Built) -> None:
             if body.settings.needs_data:
                 datasets.check_scored(dataset, bundle, where="dataset")
         except Invalid as problem:
-            raise Invalid(problem.code, f"on {device.name}: {problem.detail}", where=problem.where,
-                          hint=f"{problem.hint}; or name another device, tag or digest") from None  # fmt: skip
+            raise Invalid(
+                problem.code,
+                f"on {device.name}: {problem.detail}",
+                where=problem.where,
+                hint=f"{problem.hint}; or name another device, tag or digest",
+            ) from None
 
 
 def _meant(session: Session, body: RunCreate, bundle: Built) -> Iterator[tuple[Device, Mapping[str, Any]]]:

@@ -30,17 +30,25 @@ def check_class(session: Session, body: RunCreate, target: str) -> None:
     near = difflib.get_close_matches(body.device_class, known, n=2, cutoff=0.5)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     there = f"it has {', '.join(known)}" if known else "it has no devices yet"
-    raise Invalid("run.device-class-unknown", f"no device of this farm is of class {body.device_class!r:.100}; {there}",
-                  where="device_class", hint=f"{meant}or say `allow_waiting` to wait for such a device")  # fmt: skip
+    raise Invalid(
+        "run.device-class-unknown",
+        f"no device of this farm is of class {body.device_class!r:.100}; {there}",
+        where="device_class",
+        hint=f"{meant}or say `allow_waiting` to wait for such a device",
+    )
 
 
 def _check_target(session: Session, device_class: str, target: str) -> None:
     query = select(Device.targets).where(Device.device_class == device_class, Device.state != "removed")
     run = sorted({name for targets in session.scalars(query.limit(MOST_DEVICES)) for name in targets})
     if target not in run:
-        raise Invalid("run.device-class-target", f"devices of class {device_class} run {', '.join(run) or 'nothing'}, "
-                      f"the bundle is for {target}", where="device_class", hint="compile for a target that they run, "
-                      "name another class, or say `allow_waiting` to wait for such a device")  # fmt: skip
+        raise Invalid(
+            "run.device-class-target",
+            f"devices of class {device_class} run {', '.join(run) or 'nothing'}, the bundle is for {target}",
+            where="device_class",
+            hint="compile for a target that they run, "
+            "name another class, or say `allow_waiting` to wait for such a device",
+        )
 
 
 def wants_of(session: Session, body: RunCreate) -> tuple[str, ...]:

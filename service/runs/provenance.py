@@ -55,8 +55,11 @@ def of(session: Session, run: Run, result: Result, *, now: float) -> ProvenanceV
 
 def chosen_in(settings: RunSettings) -> dict[str, Any]:
     """What is not as it is by default, and what every run says: a setting that comes later changes no digest."""
-    return {name: value for name, value in vars(settings).items()
-            if name in ("mode", "steps") or value != default_of(type(settings), name)}  # fmt: skip
+    return {
+        name: value
+        for name, value in vars(settings).items()
+        if name in ("mode", "steps") or value != default_of(type(settings), name)
+    }
 
 
 def device_state(report: Mapping[str, Any]) -> dict[str, Any]:

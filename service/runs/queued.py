@@ -58,10 +58,16 @@ def waiting_lanes(session: Session, there: Sequence[Standing]) -> list[WaitingLa
     lanes = {lane.id: lane for lane in session.scalars(select(Lane).where(Lane.id.in_([row[0] for row in found])))}
     takers = [(Taker.of(one.device), one) for one in there]
     return [
-        WaitingLane(lanes[lane_id], runs, oldest_at, first_id,
-                    tuple(one for taker, one in takers if taker.may_take(lanes[lane_id])))
-        for lane_id, runs, oldest_at, first_id in found if lane_id in lanes and not lanes[lane_id].is_canary
-    ]  # fmt: skip
+        WaitingLane(
+            lanes[lane_id],
+            runs,
+            oldest_at,
+            first_id,
+            tuple(one for taker, one in takers if taker.may_take(lanes[lane_id])),
+        )
+        for lane_id, runs, oldest_at, first_id in found
+        if lane_id in lanes and not lanes[lane_id].is_canary
+    ]
 
 
 def _read(session: Session) -> list[tuple[str, int, float, str]]:

@@ -37,11 +37,19 @@ def of_settings(body: RunCreate) -> list[RunWarning]:
     """Settings that were asked for, and that the mode does not have."""
     known, taken = settings_of(RunSettings), body.settings
     asked = {name: getattr(body, name) for name in body.model_fields_set & known.keys()}
-    left = sorted(name for name, value in asked.items() if body.mode not in known[name].modes and value not in (
-        type(body).model_fields[name].default, getattr(taken, name)))  # fmt: skip
+    left = sorted(
+        name
+        for name, value in asked.items()
+        if body.mode not in known[name].modes
+        and value not in (type(body).model_fields[name].default, getattr(taken, name))
+    )
     hint = "leave it out, or ask for a mode that has it"
     return [
-        RunWarning(code="run.setting-ignored", where=name, hint=hint,
-                   message=f"{name} is no setting of mode {body.mode}, and was left out")
+        RunWarning(
+            code="run.setting-ignored",
+            where=name,
+            hint=hint,
+            message=f"{name} is no setting of mode {body.mode}, and was left out",
+        )
         for name in left
-    ]  # fmt: skip
+    ]

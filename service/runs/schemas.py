@@ -46,9 +46,10 @@ class RunCreate(SettingsBody):
     )
     weights: DigestText | None = Field(default=None, description="Starting weights: trained ones of an earlier run")
     others: list[DigestText] = Field(
-        default=[], max_length=MOST_BUNDLES - 1,
+        default=[],
+        max_length=MOST_BUNDLES - 1,
         description="Bundles that take turns with the first one on the same device; compare only, which needs one",
-    )  # fmt: skip
+    )
     allow_waiting: bool = Field(
         default=False, description="Queue it also for a class that no device of the farm has yet; else that is refused"
     )

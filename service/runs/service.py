@@ -36,9 +36,15 @@ TUNE_SHARE = 0.8
 
 
 def create(
-    session: Session, body: RunCreate, bundle: Built, *, api_key_id: str, limits: Settings, storage: Storage,
+    session: Session,
+    body: RunCreate,
+    bundle: Built,
+    *,
+    api_key_id: str,
+    limits: Settings,
+    storage: Storage,
     group_id: str | None = None,
-) -> Run:  # fmt: skip
+) -> Run:
     """A queued run of the bundle that `body` names. Raises: NotFound, Invalid (what does not fit it), TooMany."""
     settings = body.settings
     _check_kind(session, settings, bundle, limits)
@@ -82,47 +88,76 @@ def create(
 def _check_kind(session: Session, settings: RunSettings, bundle: Built, limits: Settings) -> None:
     if is_tuning(bundle.manifest) != (settings.mode == "tune"):
         kind = "measures schedules: its mode is tune" if is_tuning(bundle.manifest) else "trains"
-        raise Invalid("run.mode", f"the bundle {kind}", where="mode",
-                      hint="POST /tune makes the bundle that measures another's schedules")  # fmt: skip
+        raise Invalid(
+            "run.mode",
+            f"the bundle {kind}",
+            where="mode",
+            hint="POST /tune makes the bundle that measures another's schedules",
+        )
     clocks.check_asked(session, limits, settings)
     most_s = TUNE_SHARE * clocks.run_s(limits, settings)
     if settings.tune_s is not None and settings.tune_s > most_s:
-        raise Invalid("run.tune-time", f"{settings.tune_s:.0f} s, a run may measure for {most_s:.0f}",
-                      where="tune_s", hint="ask for less; what was measured before is kept")  # fmt: skip
+        raise Invalid(
+            "run.tune-time",
+            f"{settings.tune_s:.0f} s, a run may measure for {most_s:.0f}",
+            where="tune_s",
+            hint="ask for less; what was measured before is kept",
+        )
     if settings.compare_s is not None and settings.compare_s > most_s:
-        raise Invalid("run.compare-time", f"{settings.compare_s:.0f} s, a run may measure for {most_s:.0f}",
-                      where="compare_s", hint="ask for less time; fewer steps make a round shorter")  # fmt: skip
+        raise Invalid(
+            "run.compare-time",
+            f"{settings.compare_s:.0f} s, a run may measure for {most_s:.0f}",
+            where="compare_s",
+            hint="ask for less time; fewer steps make a round shorter",
+        )
 
 
 def _check_place(session: Session, body: RunCreate, bundle: Built, features: frozenset[str]) -> None:
     if body.target is not None and body.target != bundle.target:
-        raise Invalid("run.target", f"the bundle is for {bundle.target}", where="target",
-                      hint="compile the model for the target that you want")  # fmt: skip
+        raise Invalid(
+            "run.target",
+            f"the bundle is for {bundle.target}",
+            where="target",
+            hint="compile the model for the target that you want",
+        )
     if body.device is None:
         return
     device = devices.find(session, body.device)
     if device.state == "removed":
         raise Invalid("device.removed", "this device was removed", where="device", hint="GET /devices?state=active")
     if body.device_class not in (None, device.device_class):
-        raise Invalid("run.device-class", f"the device is a {device.device_class}", where="device_class",
-                      hint="leave device_class out: the device says it")  # fmt: skip
+        raise Invalid(
+            "run.device-class",
+            f"the device is a {device.device_class}",
+            where="device_class",
+            hint="leave device_class out: the device says it",
+        )
     _check_device(device, bundle, features)
 
 
 def _check_device(device: Device, bundle: Built, features: frozenset[str]) -> None:
     if bundle.target not in device.targets:
-        raise Invalid("device.target", f"{device.name} runs {', '.join(device.targets)}, the bundle is for "
-                      f"{bundle.target}", where="device", hint="compile for a target of that device")  # fmt: skip
+        raise Invalid(
+            "device.target",
+            f"{device.name} runs {', '.join(device.targets)}, the bundle is for {bundle.target}",
+            where="device",
+            hint="compile for a target of that device",
+        )
     lacking = features - set(device.features)
     if lacking:
-        raise Invalid("device.features", f"{device.name} lacks the CPU features {', '.join(sorted(lacking))}",
-                      where="device", hint="compile for a lesser target")  # fmt: skip
+        raise Invalid(
+            "device.features",
+            f"{device.name} lacks the CPU features {', '.join(sorted(lacking))}",
+            where="device",
+            hint="compile for a lesser target",
+        )
 
 
 def _check_data(session: Session, body: RunCreate, bundle: Built) -> None:
     if body.dataset is None and body.settings.needs_data:
-        raise Invalid("run.dataset", f"{body.mode} needs a data set", where="dataset",
-                      hint="send one with POST /datasets")  # fmt: skip
+        raise Invalid(
+            "run.dataset", f"{body.mode} needs a data set", where="dataset", hint="send one with POST /datasets"
+        )
     if body.own_data is not None:
         own_data.check_fit(session, body, bundle)
     sent = None if body.own_data else body.dataset
@@ -162,8 +197,12 @@ def _check_quota(session: Session, api_key_id: str, settings: Settings) -> None:
     mine = select(func.count()).select_from(Run).where(Run.api_key_id == api_key_id, Run.state.in_(OPEN_RUN_STATES))
     count = session.scalar(mine, execution_options=dict(EVERYONES)) or 0  # a key is of one organisation
     if count >= settings.open_runs_per_key:
-        raise TooMany("limits.open-runs", f"this key has {count} open runs, the limit is {settings.open_runs_per_key}",
-                      retry_after_s=RETRY_AFTER_S, hint="wait until some have ended, or cancel them")  # fmt: skip
+        raise TooMany(
+            "limits.open-runs",
+            f"this key has {count} open runs, the limit is {settings.open_runs_per_key}",
+            retry_after_s=RETRY_AFTER_S,
+            hint="wait until some have ended, or cancel them",
+        )
 
 
 def find(session: Session, run_id: str) -> Run:

@@ -30,9 +30,16 @@ def view(found: Sustained, states: Sequence[DeviceState]) -> SustainedView:
     """The windows and what they come to, beside what the board said of itself."""
     said = curve_of(found, states)
     windows = [
-        SustainedWindowView(start_s=number * found.window_s, steps=one.steps, median_us=one.median_us,
-                            p90_us=one.p90_us)
+        SustainedWindowView(
+            start_s=number * found.window_s, steps=one.steps, median_us=one.median_us, p90_us=one.p90_us
+        )
         for number, one in enumerate(found.windows)
-    ]  # fmt: skip
-    return SustainedView(protocol=found.protocol, ended=found.ended, window_s=found.window_s, steps=found.steps,
-                         windows=windows, **said.fields)  # fmt: skip
+    ]
+    return SustainedView(
+        protocol=found.protocol,
+        ended=found.ended,
+        window_s=found.window_s,
+        steps=found.steps,
+        windows=windows,
+        **said.fields,
+    )

@@ -20,9 +20,7 @@ AT_ONCE = 100
 """Devices that one statement asks about."""
 
 
-def variations(
-    session: Session, device_ids: Collection[str], *, judged: Collection[str] = ()
-) -> dict[str, Variation]:  # fmt: skip
+def variations(session: Session, device_ids: Collection[str], *, judged: Collection[str] = ()) -> dict[str, Variation]:
     """Of each device, by its timed canaries, and by its newest valid profile runs that were the same run again.
 
     `judged`: runs that are to stand beside each other; they do not count. One that is far off would else widen the
@@ -53,8 +51,15 @@ def _kinds(devices: int) -> Select[Any]:
     """A row for each kind of run of each device, with the medians of all in one text: thousands of rows would take the
     page longer than all else. Each device is read by itself, along its index: a statement that sorted all at once would
     read whatever they ever ran. It is asked with the parameters of `_asked`, as to write it takes a while."""
-    columns = (Run.id, Run.device_id, cast(Run.settings, Text).label("settings"), Run.bundle_digest,
-               Run.dataset_digest, Run.weights_digest, Run.median_us)  # fmt: skip
+    columns = (
+        Run.id,
+        Run.device_id,
+        cast(Run.settings, Text).label("settings"),
+        Run.bundle_digest,
+        Run.dataset_digest,
+        Run.weights_digest,
+        Run.median_us,
+    )
     # by verdict first, the same for all: PostgreSQL would else read the newest runs of all devices for those of one
     valid = Run.verdict.between("valid", "valid")
     measured = select(*columns).where(valid, Run.median_us.is_not(None), Run.is_canary.is_(False))

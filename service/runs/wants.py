@@ -49,8 +49,12 @@ def wants_of(where: Iterable[str], data: tuple[str, str | None] | None, mode: st
     found |= {f"{MODE}{mode}"} if mode and mode not in FIRST_MODES else set()
     for condition in where:
         if not CONDITION.fullmatch(condition):
-            raise Invalid("run.where", f"{condition!r:.120} is no condition on a tag", where="where",
-                          hint="`key` (the device has it) or `key=value`; keys are lower case")  # fmt: skip
+            raise Invalid(
+                "run.where",
+                f"{condition!r:.120} is no condition on a tag",
+                where="where",
+                hint="`key` (the device has it) or `key=value`; keys are lower case",
+            )
     if data is not None:
         name, digest = data
         found.add(f"{DATA}{name}@{digest}" if digest else f"{DATA}{name}")
@@ -90,22 +94,38 @@ def check_known(session: Session, wants: Collection[str]) -> None:
 def _unknown(want: str, there: Collection[str], devices: Collection[Device]) -> Invalid:
     if want.startswith(DATA):
         name, _, digest = want.removeprefix(DATA).partition("@")
-        held = [f"{device.name} has {one['name']}@{one['digest']}" for device in devices
-                for one in device.own_datasets if not digest or one["name"] == name]  # fmt: skip
+        held = [
+            f"{device.name} has {one['name']}@{one['digest']}"
+            for device in devices
+            for one in device.own_datasets
+            if not digest or one["name"] == name
+        ]
         said = f"no device of this farm has a data set {name!r}" + (f" with the digest {digest}" if digest else "")
-        return Invalid("run.own-data-unknown", f"{said}; {_some(held) or 'none has one of its own'}", where="dataset",
-                       hint="allow it on a board (its agent's --data NAME=PATH), or say `allow_waiting`")  # fmt: skip
+        return Invalid(
+            "run.own-data-unknown",
+            f"{said}; {_some(held) or 'none has one of its own'}",
+            where="dataset",
+            hint="allow it on a board (its agent's --data NAME=PATH), or say `allow_waiting`",
+        )
     if want.startswith(MODE):
         mode = want.removeprefix(MODE)
-        return Invalid("run.mode-unknown", f"no device of this farm takes runs of mode {mode}", where="mode",
-                       hint="update the agent of a board (emulated ones never do), or say `allow_waiting`")  # fmt: skip
+        return Invalid(
+            "run.mode-unknown",
+            f"no device of this farm takes runs of mode {mode}",
+            where="mode",
+            hint="update the agent of a board (emulated ones never do), or say `allow_waiting`",
+        )
     condition = want.removeprefix(TAG)
     known = sorted(one.removeprefix(TAG) for one in there if one.startswith(TAG))
     near = difflib.get_close_matches(condition, known, n=2, cutoff=0.6)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     there_is = f"there are {_some(known)}" if known else "no device has tags"
-    return Invalid("run.tag-unknown", f"no device of this farm has the tag {condition}; {there_is}", where="where",
-                   hint=f"{meant}or say `allow_waiting` to wait for such a device")  # fmt: skip
+    return Invalid(
+        "run.tag-unknown",
+        f"no device of this farm has the tag {condition}; {there_is}",
+        where="where",
+        hint=f"{meant}or say `allow_waiting` to wait for such a device",
+    )
 
 
 def _some(said: Collection[str]) -> str:

@@ -32,18 +32,30 @@ def check(session: Session, body: RunCreate, bundle: Built, storage: Storage) ->
         return
     forms = _forms(session, Run.trained_weights_digest == body.weights)
     if not forms or storage.size(body.weights) is None:
-        raise NotFound("weights.unknown", f"no run has left weights {body.weights}", where="weights",
-                       hint="use `trained_weights_digest` of a run that trained")  # fmt: skip
+        raise NotFound(
+            "weights.unknown",
+            f"no run has left weights {body.weights}",
+            where="weights",
+            hint="use `trained_weights_digest` of a run that trained",
+        )
     if bundle.model_digest not in {model for model, _ in forms}:
         said = differences(storage, body.weights, bundle.digest)
-        raise Invalid("weights.model", f"these weights are of another model{said and f': {said}'}", where="weights",
-                      hint="start from a run of the bundle's own model (GET /runs?bundle=DIGEST, `pockfarm runs`), or "
-                      "compile the model that these weights are of")  # fmt: skip
+        raise Invalid(
+            "weights.model",
+            f"these weights are of another model{said and f': {said}'}",
+            where="weights",
+            hint="start from a run of the bundle's own model (GET /runs?bundle=DIGEST, `pockfarm runs`), or "
+            "compile the model that these weights are of",
+        )
     ours, theirs = _norms(_forms(session, Bundle.digest == bundle.digest), bundle), _norms(forms, bundle)
     if ours and theirs and not ours & theirs:
-        raise Invalid("weights.form", f"these weights are of a step with batch_norm {' or '.join(sorted(theirs))}, the "
-                      f"bundle has {' or '.join(sorted(ours))}: the same names hold other values", where="weights",
-                      hint="start from a run whose spec has the same batch_norm")  # fmt: skip
+        raise Invalid(
+            "weights.form",
+            f"these weights are of a step with batch_norm {' or '.join(sorted(theirs))}, the "
+            f"bundle has {' or '.join(sorted(ours))}: the same names hold other values",
+            where="weights",
+            hint="start from a run whose spec has the same batch_norm",
+        )
 
 
 def _forms(session: Session, condition: ColumnElement[bool]) -> set[tuple[str, str]]:
@@ -125,5 +137,8 @@ def _shapes(stream: Any) -> Shapes:
     if length > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length:,} bytes")
     header = json.loads(file.read(length))
-    return {str(name): [int(extent) for extent in entry["shape"]] for name, entry in header.items()
-            if name != "__metadata__"}  # fmt: skip
+    return {
+        str(name): [int(extent) for extent in entry["shape"]]
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }

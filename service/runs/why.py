@@ -166,10 +166,16 @@ def waiting_of(session: Session, settings: Settings, run: Run) -> Waiting:
     seen = forecast(session, settings, run, ready)
     code, says = waiting_words(run, found, seen)
     shown = [
-        DeviceWhy(device_id=one.device.id, name=one.device.name, device_class=one.device.device_class, code=one.code,
-                  says=one.says, until=one.until)
+        DeviceWhy(
+            device_id=one.device.id,
+            name=one.device.name,
+            device_class=one.device.device_class,
+            code=one.code,
+            says=one.says,
+            until=one.until,
+        )
         for one in found[:SHOWN_DEVICES]
-    ]  # fmt: skip
+    ]
     return Waiting(
         code=code,
         says=says,

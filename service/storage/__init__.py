@@ -27,5 +27,14 @@ def open_storage(url: str, *, s3_endpoint_url: str = "") -> Storage:
     raise ValueError(f"storage_url {url!r}: expected file:///folder or s3://bucket/prefix")
 
 
-__all__ = ["DigestMismatch", "FileStorage", "FileTooLarge", "MissingFile", "Storage", "StorageDown", "StorageFull",
-           "StoredFile", "open_storage"]  # fmt: skip
+__all__ = [
+    "DigestMismatch",
+    "FileStorage",
+    "FileTooLarge",
+    "MissingFile",
+    "Storage",
+    "StorageDown",
+    "StorageFull",
+    "StoredFile",
+    "open_storage",
+]

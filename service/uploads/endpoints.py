@@ -24,11 +24,20 @@ from service.uploads.schemas import FileView, UploadCreate, UploadView, upload_v
 router = APIRouter(tags=["uploads"])
 OFFSET = "Upload-Offset"
 PIECE_BODY = {
-    "parameters": [{"name": HEADER, "in": "header", "required": True, "schema": {"type": "string"},
-                    "description": "`bytes FIRST-LAST/SIZE` of the piece in the file"}],
-    "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {
-        "type": "string", "format": "binary"}}}},
-}  # fmt: skip
+    "parameters": [
+        {
+            "name": HEADER,
+            "in": "header",
+            "required": True,
+            "schema": {"type": "string"},
+            "description": "`bytes FIRST-LAST/SIZE` of the piece in the file",
+        }
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    },
+}
 
 
 def _headers(upload: Upload) -> dict[str, str]:
@@ -53,8 +62,14 @@ def begin_upload(body: UploadCreate, farm: FarmDep, principal: PrincipalDep, key
 
     payload = fingerprint("POST /uploads", body.model_dump_json())
     with farm.database.transaction() as session:
-        answer = once(session, api_key_id=principal.key_id, key=key, payload=payload,
-                      lifetime_s=farm.settings.idempotency_s, act=act)  # fmt: skip
+        answer = once(
+            session,
+            api_key_id=principal.key_id,
+            key=key,
+            payload=payload,
+            lifetime_s=farm.settings.idempotency_s,
+            act=act,
+        )
     return answer.response()
 
 
@@ -120,8 +135,9 @@ def show_file(digest: DigestText, farm: FarmDep) -> FileView:
     """A file that your organisation has sent, if the farm has it: it need not be sent again."""
     found = find_sent(farm, digest)
     if found is None:
-        raise NotFound("file.unknown", f"no file {digest} was sent by your organisation", where="digest",
-                       hint="send it")  # fmt: skip
+        raise NotFound(
+            "file.unknown", f"no file {digest} was sent by your organisation", where="digest", hint="send it"
+        )
     return FileView(digest=digest, size_bytes=found.size_bytes)
 
 

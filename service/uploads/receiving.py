@@ -72,8 +72,12 @@ async def receive(body: AsyncIterator[bytes], farm: Farm, upload_id: str, span: 
     finally:
         ALL_HELD.add(-len(held))
     if at < span.end and not is_cut:
-        raise Invalid("upload.range", f"the body ends at byte {at}, its range at {span.end}", where=HEADER,
-                      hint="what came is kept: go on from there")  # fmt: skip
+        raise Invalid(
+            "upload.range",
+            f"the body ends at byte {at}, its range at {span.end}",
+            where=HEADER,
+            hint="what came is kept: go on from there",
+        )
     return at
 
 

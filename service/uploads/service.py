@@ -29,8 +29,11 @@ RETRY_AFTER_S = 60
 
 def limit_bytes(settings: Settings, kind: str) -> int:
     """Of one file of a kind."""
-    limits = {"model": settings.model_limit_bytes, "data": settings.external_limit_bytes,
-              "dataset": settings.dataset_limit_bytes}  # fmt: skip
+    limits = {
+        "model": settings.model_limit_bytes,
+        "data": settings.external_limit_bytes,
+        "dataset": settings.dataset_limit_bytes,
+    }
     return limits[kind]
 
 
@@ -43,8 +46,12 @@ def begin(session: Session, farm: Farm, principal: Principal, body: UploadCreate
     settings = farm.settings
     most_bytes = limit_bytes(settings, body.kind)
     if body.size_bytes > most_bytes:
-        raise TooLarge("limits.upload", f"{body.size_bytes:,} bytes, a {body.kind} file may have {most_bytes:,}",
-                       where="size_bytes", hint="send less, or ask the farm's operator for more")  # fmt: skip
+        raise TooLarge(
+            "limits.upload",
+            f"{body.size_bytes:,} bytes, a {body.kind} file may have {most_bytes:,}",
+            where="size_bytes",
+            hint="send less, or ask the farm's operator for more",
+        )
     current = _same(session, principal, body)
     if current is not None:
         return current
@@ -68,11 +75,18 @@ def _same(session: Session, principal: Principal, body: UploadCreate) -> Upload 
     if body.digest is None:
         return None
     return session.scalars(
-        select(Upload).where(
-            Upload.api_key_id == principal.key_id, Upload.declared_digest == body.digest, Upload.kind == body.kind,
-            Upload.size_bytes == body.size_bytes, Upload.finished_at.is_(None), Upload.expires_at > time.time(),
-        ).order_by(Upload.received_bytes.desc()).limit(1)
-    ).first()  # fmt: skip
+        select(Upload)
+        .where(
+            Upload.api_key_id == principal.key_id,
+            Upload.declared_digest == body.digest,
+            Upload.kind == body.kind,
+            Upload.size_bytes == body.size_bytes,
+            Upload.finished_at.is_(None),
+            Upload.expires_at > time.time(),
+        )
+        .order_by(Upload.received_bytes.desc())
+        .limit(1)
+    ).first()
 
 
 def _check_quota(session: Session, principal: Principal, body: UploadCreate, settings: Settings) -> None:
@@ -81,12 +95,21 @@ def _check_quota(session: Session, principal: Principal, body: UploadCreate, set
     count, total_bytes = session.execute(select(func.count(), sizes).where(*is_mine)).one()
     hint = "finish or delete some of them; one that gets no bytes is forgotten by itself"
     if count >= settings.open_uploads_per_key:
-        raise TooMany("limits.open-uploads", f"this key has {count} open uploads, the limit is "
-                      f"{settings.open_uploads_per_key}", retry_after_s=RETRY_AFTER_S, hint=hint)  # fmt: skip
+        raise TooMany(
+            "limits.open-uploads",
+            f"this key has {count} open uploads, the limit is {settings.open_uploads_per_key}",
+            retry_after_s=RETRY_AFTER_S,
+            hint=hint,
+        )
     if total_bytes + body.size_bytes > settings.open_upload_bytes_per_key:
-        raise TooMany("limits.open-upload-bytes", f"this key's open uploads are {total_bytes:,} bytes, with this one "
-                      f"more than {settings.open_upload_bytes_per_key:,}", where="size_bytes",
-                      retry_after_s=RETRY_AFTER_S, hint=hint)  # fmt: skip
+        raise TooMany(
+            "limits.open-upload-bytes",
+            f"this key's open uploads are {total_bytes:,} bytes, with this one "
+            f"more than {settings.open_upload_bytes_per_key:,}",
+            where="size_bytes",
+            retry_after_s=RETRY_AFTER_S,
+            hint=hint,
+        )
 
 
 def _check_room(farm: Farm, size_bytes: int) -> None:
@@ -99,8 +122,12 @@ def find(session: Session, upload_id: str) -> Upload:
     """An upload of the session's organisation. Raises: NotFound, also for another's."""
     upload = session.get(Upload, upload_id)
     if upload is None:
-        raise NotFound("upload.unknown", f"no upload {upload_id!r:.60}", where="upload_id",
-                       hint="begin one with POST /uploads; one that got no bytes for long was forgotten")  # fmt: skip
+        raise NotFound(
+            "upload.unknown",
+            f"no upload {upload_id!r:.60}",
+            where="upload_id",
+            hint="begin one with POST /uploads; one that got no bytes for long was forgotten",
+        )
     return upload
 
 
@@ -132,8 +159,11 @@ def advance(farm: Farm, upload_id: str, start: int, end: int) -> None:
             update(Upload).where(*stands).values(received_bytes=end, expires_at=time.time() + farm.settings.upload_s)
         )
         if _count(moved) == 0:
-            raise Conflict("upload.elsewhere", "another request has gone on with this upload, or has ended it",
-                           hint="HEAD tells how far it has come: go on from there")  # fmt: skip
+            raise Conflict(
+                "upload.elsewhere",
+                "another request has gone on with this upload, or has ended it",
+                hint="HEAD tells how far it has come: go on from there",
+            )
 
 
 def finish(farm: Farm, upload_id: str, digest: str) -> Upload:
@@ -149,8 +179,12 @@ def finish(farm: Farm, upload_id: str, digest: str) -> Upload:
     if upload.finished_at is not None:
         raise Conflict("upload.finished", f"this upload is finished, and its digest is {upload.digest}", where="digest")
     if upload.received_bytes < upload.size_bytes:
-        raise Conflict("upload.incomplete", f"{upload.received_bytes:,} of {upload.size_bytes:,} bytes have come",
-                       headers={"Upload-Offset": str(upload.received_bytes)}, hint="send the rest")  # fmt: skip
+        raise Conflict(
+            "upload.incomplete",
+            f"{upload.received_bytes:,} of {upload.size_bytes:,} bytes have come",
+            headers={"Upload-Offset": str(upload.received_bytes)},
+            hint="send the rest",
+        )
     _adopt(farm, upload, digest)
     try:
         with farm.database.transaction() as session:
@@ -175,8 +209,12 @@ def _settle_digest(session: Session, farm: Farm, upload: Upload, digest: str) ->
     session.execute(first.values(declared_digest=digest))
     session.refresh(upload)
     if upload.declared_digest != digest:
-        raise Invalid("upload.digest", f"this upload is of {upload.declared_digest}, as was said before",
-                      where="digest", hint="finish it with that, or begin another")  # fmt: skip
+        raise Invalid(
+            "upload.digest",
+            f"this upload is of {upload.declared_digest}, as was said before",
+            where="digest",
+            hint="finish it with that, or begin another",
+        )
     upload.expires_at = time.time() + farm.settings.upload_s  # so that it counts
     session.flush()
     holdings.check_room(session, farm.settings, digest, more_bytes=0)
@@ -188,14 +226,22 @@ def _adopt(farm: Farm, upload: Upload, digest: str) -> None:
         farm.storage.adopt(upload.id, size_bytes=upload.size_bytes, digest=digest)
     except DigestMismatch as error:
         forget(farm, upload.id)
-        raise Invalid("upload.digest", f"{error}; the upload is forgotten", where="digest",
-                      hint="see that the file does not change meanwhile, and send it again") from None  # fmt: skip
+        raise Invalid(
+            "upload.digest",
+            f"{error}; the upload is forgotten",
+            where="digest",
+            hint="see that the file does not change meanwhile, and send it again",
+        ) from None
     except MissingFile:
         if farm.storage.size(digest) == upload.size_bytes:
             return  # it was adopted before, by a request that did not live to say so
         forget(farm, upload.id)
-        raise Conflict("upload.lost", "bytes of this upload are gone from the farm's storage", cause="infra",
-                       hint="send it again from the beginning") from None  # fmt: skip
+        raise Conflict(
+            "upload.lost",
+            "bytes of this upload are gone from the farm's storage",
+            cause="infra",
+            hint="send it again from the beginning",
+        ) from None
 
 
 def forget(farm: Farm, upload_id: str) -> None:

@@ -62,9 +62,13 @@ def check_url(url: str, allowed: Sequence[Network]) -> None:
 
 
 def _invalid(said: str) -> Invalid:
-    return Invalid("webhook.url", f"the farm does not send to this URL: {said}", where="url",
-                   hint="name a host that the farm reaches over the internet, or ask its operator to allow the network "
-                   "(POCKFARM_WEBHOOK_NETWORKS)")  # fmt: skip
+    return Invalid(
+        "webhook.url",
+        f"the farm does not send to this URL: {said}",
+        where="url",
+        hint="name a host that the farm reaches over the internet, or ask its operator to allow the network "
+        "(POCKFARM_WEBHOOK_NETWORKS)",
+    )
 
 
 def check_address(address: IpAddress, allowed: Sequence[Network]) -> None:

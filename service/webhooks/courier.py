@@ -87,16 +87,26 @@ def due(session: Session, under_way: Collection[Due] = ()) -> list[Due]:
         partition_by=WebhookDelivery.webhook_id, order_by=(WebhookDelivery.next_at, WebhookDelivery.id)
     )
     waiting = (
-        select(WebhookDelivery.id, WebhookDelivery.webhook_id, WebhookDelivery.next_at, Webhook.organisation_id,
-               place.label("place"))
+        select(
+            WebhookDelivery.id,
+            WebhookDelivery.webhook_id,
+            WebhookDelivery.next_at,
+            Webhook.organisation_id,
+            place.label("place"),
+        )
         .join(Webhook, Webhook.id == WebhookDelivery.webhook_id)
-        .where(WebhookDelivery.next_at <= now, or_(Webhook.resting_until <= now, WebhookDelivery.event == TEST),
-               Webhook.id.not_in([one.webhook_id for one in under_way]))
+        .where(
+            WebhookDelivery.next_at <= now,
+            or_(Webhook.resting_until <= now, WebhookDelivery.event == TEST),
+            Webhook.id.not_in([one.webhook_id for one in under_way]),
+        )
         .subquery()
-    )  # fmt: skip
-    turn = func.row_number().over(
-        partition_by=waiting.c.organisation_id, order_by=(waiting.c.next_at, waiting.c.id)
-    ).label("turn")  # fmt: skip
+    )
+    turn = (
+        func.row_number()
+        .over(partition_by=waiting.c.organisation_id, order_by=(waiting.c.next_at, waiting.c.id))
+        .label("turn")
+    )
     first = (
         select(waiting.c.id, waiting.c.webhook_id, waiting.c.organisation_id, waiting.c.next_at, turn)
         .where(waiting.c.place == 1)

@@ -69,9 +69,12 @@ async def send_test(webhook_id: str, farm: FarmDep, _: PrincipalDep) -> Delivery
     give_up_at = time.monotonic() + TEST_WITHIN_S
     while (ended := await run_in_threadpool(_ended, farm, delivery_id)) is None:
         if time.monotonic() > give_up_at:
-            raise Conflict("webhook.under-way", f"the farm's courier has not sent it within {TEST_WITHIN_S:.0f} s",
-                           hint=f"GET /webhooks/{webhook_id}/deliveries says what comes of it; if that stays "
-                           "`waiting`, the operator looks whether the courier runs")  # fmt: skip
+            raise Conflict(
+                "webhook.under-way",
+                f"the farm's courier has not sent it within {TEST_WITHIN_S:.0f} s",
+                hint=f"GET /webhooks/{webhook_id}/deliveries says what comes of it; if that stays "
+                "`waiting`, the operator looks whether the courier runs",
+            )
         await asyncio.sleep(farm.settings.poll_s)
     return ended
 

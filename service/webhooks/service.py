@@ -26,11 +26,14 @@ def create(session: Session, settings: Settings, principal: Principal, *, url: s
     mine = select(func.count()).select_from(Webhook).where(Webhook.removed_at.is_(None))
     most = settings.webhooks_per_organisation
     if (session.scalar(mine) or 0) >= most:
-        raise TooMany("webhook.quota", f"{most} webhooks are the most for one organisation", retry_after_s=60,
-                      where="webhooks_per_organisation", hint="remove one: DELETE /webhooks/ID")  # fmt: skip
-    webhook = Webhook(
-        api_key_id=principal.key_id, url=url, events=sorted(set(events)), secret=new_webhook_secret()
-    )  # fmt: skip
+        raise TooMany(
+            "webhook.quota",
+            f"{most} webhooks are the most for one organisation",
+            retry_after_s=60,
+            where="webhooks_per_organisation",
+            hint="remove one: DELETE /webhooks/ID",
+        )
+    webhook = Webhook(api_key_id=principal.key_id, url=url, events=sorted(set(events)), secret=new_webhook_secret())
     session.add(webhook)
     session.flush()
     return webhook
@@ -70,8 +73,11 @@ def queue_test(session: Session, webhook_id: str) -> str:
     """A delivery that tells nothing; its id. Raises: NotFound; Conflict (removed); TooMany: it sends at once."""
     webhook = find(session, webhook_id)
     if webhook.removed_at is not None:
-        raise Conflict("webhook.removed", f"this webhook was removed: {webhook.removed_because}",
-                       hint="make another: POST /webhooks")  # fmt: skip
+        raise Conflict(
+            "webhook.removed",
+            f"this webhook was removed: {webhook.removed_because}",
+            hint="make another: POST /webhooks",
+        )
     if webhook.unconfirmed_at is not None:
         raise Conflict(
             "webhook.unconfirmed",
@@ -85,8 +91,13 @@ def queue_test(session: Session, webhook_id: str) -> str:
         .where(WebhookDelivery.created_at > time.time() - 60)
     )
     if (session.scalar(newest) or 0) >= TESTS_PER_MINUTE:
-        raise TooMany("webhook.tests", f"{TESTS_PER_MINUTE} tests a minute are the most", retry_after_s=60,
-                      where="tests", hint="wait a minute")  # fmt: skip
+        raise TooMany(
+            "webhook.tests",
+            f"{TESTS_PER_MINUTE} tests a minute are the most",
+            retry_after_s=60,
+            where="tests",
+            hint="wait a minute",
+        )
     delivery = WebhookDelivery(webhook_id=webhook.id, event=TEST, subject=webhook.id)
     session.add(delivery)
     session.flush()

@@ -31,9 +31,16 @@ class AgentProcess:
     """`python -m device_agents.agent`, with its standard error kept."""
 
     def __init__(
-        self, url: str, token: str, state: Path, *options: str, python: str = sys.executable, cwd: Path = ROOT,
-        environment: Mapping[str, str] | None = None, before: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        url: str,
+        token: str,
+        state: Path,
+        *options: str,
+        python: str = sys.executable,
+        cwd: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+        before: str = "",
+    ) -> None:
         """`before`: Python code that the process runs first."""
         self.state = state
         self.log = state.with_suffix(".log")

@@ -92,10 +92,18 @@ class FakeFarm:
         self.thread.start()
 
     def assign(
-        self, bundle: bytes, *, lease: str = "lease-0001", device_class: str = "x86-64", dataset: bytes | None = None,
-        validation_dataset: bytes | None = None, weights: bytes | None = None,
-        signed: dict[str, Any] | None = None, signer: Ed25519PrivateKey | None = None, **fields: Any,
-    ) -> p.Assignment:  # fmt: skip
+        self,
+        bundle: bytes,
+        *,
+        lease: str = "lease-0001",
+        device_class: str = "x86-64",
+        dataset: bytes | None = None,
+        validation_dataset: bytes | None = None,
+        weights: bytes | None = None,
+        signed: dict[str, Any] | None = None,
+        signer: Ed25519PrivateKey | None = None,
+        **fields: Any,
+    ) -> p.Assignment:
         """Queue a job; `signed` overrides fields of what is signed."""
         blob = self.blob(bundle, lease, "bundle")
         data = self.blob(dataset, lease, "dataset") if dataset else None
@@ -104,11 +112,26 @@ class FakeFarm:
         now = time.time()
         limits = fields.pop("limits", p.Limits())
         assignment = p.Assignment(
-            run_id="run-1", attempt=1, device_id="device-1", device_class=device_class, target="x86-64-v3",
-            lease_token=lease, lease_expires_at=now + 60, lease_s=60.0, not_before=now - 5, expires_at=now + 600,
-            release_number=7, model_digest="", plan_digest="", bundle=blob, settings=p.RunSettings(**fields),
-            dataset=data, weights=start, limits=limits, validation_dataset=validation,
-        )  # fmt: skip
+            run_id="run-1",
+            attempt=1,
+            device_id="device-1",
+            device_class=device_class,
+            target="x86-64-v3",
+            lease_token=lease,
+            lease_expires_at=now + 60,
+            lease_s=60.0,
+            not_before=now - 5,
+            expires_at=now + 600,
+            release_number=7,
+            model_digest="",
+            plan_digest="",
+            bundle=blob,
+            settings=p.RunSettings(**fields),
+            dataset=data,
+            weights=start,
+            limits=limits,
+            validation_dataset=validation,
+        )
         assignment = replace(assignment, **(signed or {}))
         self.give(assignment, seal(signer or self.key, self.key_id, p.ASSIGNMENT_TYPE, p.dumps(assignment)))
         return assignment

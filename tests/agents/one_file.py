@@ -51,8 +51,10 @@ class Installed:
         command += ["--run-as", str(os.geteuid()), "--isolation", "0", "--long-poll", "1"]
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "POCKFARM"))},
-            "POCKFARM_ENROL_TOKEN": self._token, "POCKFARM_LOG_FORMAT": "text", **(variables or {}),
-        }  # fmt: skip
+            "POCKFARM_ENROL_TOKEN": self._token,
+            "POCKFARM_LOG_FORMAT": "text",
+            **(variables or {}),
+        }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stderr=log, stdin=subprocess.DEVNULL)
         return self.process

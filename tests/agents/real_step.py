@@ -16,9 +16,16 @@ DATA_SAMPLES = 20
 
 
 def real_bundle(
-    folder: Path, *, checkpoints: int | None = 1, slow: bool = False, turns: int = 0, spin_us: int = SPIN_US,
-    spare_elements: int = 2, leave: Path | None = None, **changes: object,
-) -> Path:  # fmt: skip
+    folder: Path,
+    *,
+    checkpoints: int | None = 1,
+    slow: bool = False,
+    turns: int = 0,
+    spin_us: int = SPIN_US,
+    spare_elements: int = 2,
+    leave: Path | None = None,
+    **changes: object,
+) -> Path:
     """A classifier of `tiny_images` as a bundle file; `checkpoints`: as its manifest says it, None: not at all.
 
     `slow`: its steps take a millisecond, or `spin_us`; `leave`: so they do, and the file has the number of steps after

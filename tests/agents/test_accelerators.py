@@ -25,8 +25,16 @@ from tests.agents.test_sandbox import SHOWN, shell
 from tests.compiler.runtime.drivers import build_stub
 from tests.compiler.runtime.test_cuda import STUB
 
-CPU = {"kind": "cpu", "name": "played", "version": "OpenCL 3.0", "driver": "3.1", "memory_bytes": 1 << 33,
-       "unified": True, "capability": "", "extensions": "cl_khr_fp64"}  # fmt: skip
+CPU = {
+    "kind": "cpu",
+    "name": "played",
+    "version": "OpenCL 3.0",
+    "driver": "3.1",
+    "memory_bytes": 1 << 33,
+    "unified": True,
+    "capability": "",
+    "extensions": "cl_khr_fp64",
+}
 GPU = {**CPU, "kind": "gpu", "name": "Mali-G610", "memory_bytes": 1 << 32}
 ORIN = {**GPU, "name": "Orin", "version": "CUDA 12.2", "driver": "12.2", "capability": "sm_87", "extensions": ""}
 

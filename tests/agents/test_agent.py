@@ -304,9 +304,11 @@ def test_two_agents_on_one_state_folder(farm: FakeFarm, start_agent: Start) -> N
 def test_emulated_class_on_every_number(farm: FakeFarm, start_agent: Start, tmp_path: Path) -> None:
     signed = {"target": "raspberry-pi-4"}
     farm.assign(
-        bundle(target="raspberry-pi-4", required_features=["asimd"]), device_class="raspberry-pi-4",
-        signed=signed, steps=2,
-    )  # fmt: skip
+        bundle(target="raspberry-pi-4", required_features=["asimd"]),
+        device_class="raspberry-pi-4",
+        signed=signed,
+        steps=2,
+    )
     # The stand-in for the step is a script of this machine, which no emulator runs.
     runner = tmp_path / "runner"
     runner.write_text("#!/bin/sh\nhead -c 4 $1 | grep -q ELF && exec qemu-aarch64-static $1\nexec $@\n")

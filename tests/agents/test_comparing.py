@@ -119,12 +119,18 @@ def test_what_cannot_be_is_no_comparison(paths: tuple[Path, Path]) -> None:
     assert report.comparison is not None
     told = to_json(report.comparison)
     changes: tuple[dict[str, Any], ...] = (
-        {"bundles": told["bundles"][:1]}, {"bundles": ["mine", "yours"]}, {"steps": 0}, {"ended": "soon"},
-        {"processes": told["processes"][:-1]}, {"threads": [1]}, {"foreseen_rounds": 0},
+        {"bundles": told["bundles"][:1]},
+        {"bundles": ["mine", "yours"]},
+        {"steps": 0},
+        {"ended": "soon"},
+        {"processes": told["processes"][:-1]},
+        {"threads": [1]},
+        {"foreseen_rounds": 0},
         {"processes": [{**told["processes"][0], "step_us": []}] * 4},
-        {"processes": [{**told["processes"][0], "step_us": [1e-300]}] * 4}, {"processes": []},
+        {"processes": [{**told["processes"][0], "step_us": [1e-300]}] * 4},
+        {"processes": []},
         {"processes": [{**told["processes"][0], "bundle": 9}] * 4},
-    )  # fmt: skip
+    )
     for change in changes:
         with pytest.raises(ProtocolError):
             from_json(Comparison, {**told, **change})

@@ -138,11 +138,13 @@ Y = numpy.zeros(4, numpy.int64)
         ({"x": header("-" * 9000 + "1"), "y": npy(Y)}, "data.format"),
         ({"x": header("{'descr': '<f4', 'fortran_order': False, 'shape': (²,)}"), "y": npy(Y)}, "data.format"),
         ({"x": header("{'descr': '<f4', 'fortran_order': False, 'shape': (-4, 2)}"), "y": npy(Y)}, "data.shape"),
-        ({"x": header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': (4{', 1' * 99})}}"), "y": npy(Y)},
-         "data.shape"),
+        (
+            {"x": header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': (4{', 1' * 99})}}"), "y": npy(Y)},
+            "data.shape",
+        ),
         ({"x": header("{'descr': '<f4', 'descr': '<f4', 'shape': (4,)}"), "y": npy(Y)}, "data.format"),
     ],
-)  # fmt: skip
+)
 def test_bad_archives(tmp_path: Path, members: dict[str, bytes], code: str) -> None:
     with pytest.raises(BadData) as caught:
         split_npz(raw(tmp_path / "d.npz", **members), tmp_path / "out", ["i"], max_bytes=LIMIT_BYTES)
@@ -237,6 +239,7 @@ def test_an_array_with_one_sample_may_be_the_same_for_all(tmp_path: Path) -> Non
     )
     assert files.samples == 6
     with pytest.raises(BadData) as caught:
-        split_npz(save(tmp_path / "b.npz", mask=mask[[0, 0]], x=x, y=y), tmp_path / "b", ["mask", "x"],
-                  max_bytes=LIMIT_BYTES)  # fmt: skip
+        split_npz(
+            save(tmp_path / "b.npz", mask=mask[[0, 0]], x=x, y=y), tmp_path / "b", ["mask", "x"], max_bytes=LIMIT_BYTES
+        )
     assert caught.value.code == "data.shape"

@@ -116,8 +116,10 @@ def test_raspberry_pi_4(tmp_path: Path) -> None:
     reading = raspberry_pi.KIND.read(board)
     assert reading == Reading(temperature_c=48.199, frequency_hz=1.65e9, throttled=True)
     assert raspberry_pi.KIND.facts(board) == {
-        "model": "Raspberry Pi 4 Model B Rev 1.4", "governor": "ondemand", "throttled_since_boot": "0x5"
-    }  # fmt: skip
+        "model": "Raspberry Pi 4 Model B Rev 1.4",
+        "governor": "ondemand",
+        "throttled_since_boot": "0x5",
+    }
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,12 @@ def documented(document: str, module: str) -> list[str]:
 
 
 def token_of(farm: LiveFarm, *words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POCKFARM_STATE": str(farm.farm.settings.state),
-                   "POCKFARM_DATABASE_URL": farm.farm.settings.database}  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "POCKFARM_STATE": str(farm.farm.settings.state),
+        "POCKFARM_DATABASE_URL": farm.farm.settings.database,
+    }
     done = subprocess.run([sys.executable, "-m", *words], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1]
 
@@ -52,8 +56,9 @@ def enrol(farm: LiveFarm, document: str, board: str, token: str, state: Path, *m
     words[words.index("--server") + 1], words[words.index("--state") + 1] = farm.url, str(state)
     command = [sys.executable, "-c", RECOGNISED.format(board=board), *words, *more, "--long-poll", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True) as agent:  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as agent:
         assert agent.stdin is not None
         assert agent.stderr is not None
         agent.stdin.write(token + "\n")
@@ -69,8 +74,9 @@ def enrol(farm: LiveFarm, document: str, board: str, token: str, state: Path, *m
 
 BOARDS = [
     pytest.param(document, board, id=f"{board}-{document}")
-    for board in ("raspberry-pi-4", "raspberry-pi-5") for document in ("agent.md", "operations.md")
-]  # fmt: skip
+    for board in ("raspberry-pi-4", "raspberry-pi-5")
+    for document in ("agent.md", "operations.md")
+]
 
 
 @pytest.mark.parametrize(("document", "board"), sample(BOARDS, ("raspberry-pi-5-agent.md",)))

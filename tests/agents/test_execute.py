@@ -122,8 +122,9 @@ def test_an_interval_that_its_blocks_do_not_come_to_is_refused(
     with pytest.raises(ProtocolError) as refused:
         check_consistent(forged)
     assert refused.value.where == where
-    older = dataclasses.replace(report.measurement, protocol="bench-protocol/1", interval_low_us=1001.0,
-                                interval_high_us=1004.0)  # fmt: skip
+    older = dataclasses.replace(
+        report.measurement, protocol="bench-protocol/1", interval_low_us=1001.0, interval_high_us=1004.0
+    )
     check_consistent(dataclasses.replace(report, measurement=older))
 
 

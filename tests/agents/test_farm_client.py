@@ -44,9 +44,18 @@ def test_enrolment_keeps_secrets_private(farm: FakeFarm, client: FarmClient) -> 
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(302, Refused), (400, Refused), (403, Refused), (404, Refused), (422, Refused), (409, Stale), (429, Busy),
-     (500, Busy), (503, Busy)],
-)  # fmt: skip
+    [
+        (302, Refused),
+        (400, Refused),
+        (403, Refused),
+        (404, Refused),
+        (422, Refused),
+        (409, Stale),
+        (429, Busy),
+        (500, Busy),
+        (503, Busy),
+    ],
+)
 def test_statuses_are_translated(farm: FakeFarm, client: FarmClient, status: int, kind: type[FarmError]) -> None:
     farm.faults.append(Fault("/lease", status))
     with pytest.raises(kind) as caught:

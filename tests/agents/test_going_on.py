@@ -37,8 +37,17 @@ from tests.agents.fake_step import script
 from tests.agents.real_step import DATA_SAMPLES, real_bundle, real_data
 from tests.sample import thinned
 
-SETTINGS = RunSettings("train", steps=500, seed=5, validation=0.3, eval_every=7, save_best=True, checkpoint_s=1e-4,
-                       schedule="cosine", warmup_steps=20)  # fmt: skip
+SETTINGS = RunSettings(
+    "train",
+    steps=500,
+    seed=5,
+    validation=0.3,
+    eval_every=7,
+    save_best=True,
+    checkpoint_s=1e-4,
+    schedule="cosine",
+    warmup_steps=20,
+)
 KEY = "sha256:" + "a" * 64
 
 
@@ -71,7 +80,11 @@ def same(one: LocalResult, other: LocalResult) -> None:
     """What does not depend on the clock."""
     a, b = one.report, other.report
     assert (a.outcome, a.losses, a.evaluation_before, a.evaluation_after) == (
-        b.outcome, b.losses, b.evaluation_before, b.evaluation_after)  # fmt: skip
+        b.outcome,
+        b.losses,
+        b.evaluation_before,
+        b.evaluation_after,
+    )
     assert a.training is not None
     assert b.training is not None
     assert replace(a.training, resumed_step=None) == replace(b.training, resumed_step=None)
@@ -132,7 +145,8 @@ def test_what_is_no_checkpoint_is_refused(path: Path, data: Path, left: Path, tm
     for name, content in {"empty": b"", "short": b"x", "all past": b"\0" * 100, "no past": good[:-20]}.items():
         (tmp_path / "bad").write_bytes(content)
         assert run_bundle(path, SETTINGS, data=data, resume=tmp_path / "bad").report.outcome.code == (
-            "checkpoint.format"), name  # fmt: skip
+            "checkpoint.format"
+        ), name
     codes = set()
     for _ in range(25):
         damaged = bytearray(good)
@@ -179,9 +193,15 @@ def test_a_past_travels_and_holds_nothing_impossible() -> None:
     with pytest.raises(ProtocolError):
         check_state(stream, 5, GOOD)
     changes: tuple[dict[str, Any], ...] = (
-        {"step": 4}, {"step": 0}, {"losses": [1.0, None, 1.0]}, {"learning_rates": [0.1]}, {"attempt": 0},
-        {"key": "mine"}, {"schema": "pockfarm.checkpoint/2"}, {"learning_rates": [0.1, 0.1, -1]},
-    )  # fmt: skip
+        {"step": 4},
+        {"step": 0},
+        {"losses": [1.0, None, 1.0]},
+        {"learning_rates": [0.1]},
+        {"attempt": 0},
+        {"key": "mine"},
+        {"schema": "pockfarm.checkpoint/2"},
+        {"learning_rates": [0.1, 0.1, -1]},
+    )
     for change in changes:
         with pytest.raises(ProtocolError):
             from_json(Past, {**to_json(GOOD), **change})

@@ -23,8 +23,10 @@ from tests.sample import thinned
 
 Start = Callable[..., AgentProcess]
 STEP = '{"event": "step", "step": 1, "loss": 0.5, "us": 1.0}'
-KERNEL = '{"event": "kernel", "index": 0, "name": "k", "phase": "forward", "us": 1.0, "flops": 1, "bytes_read": 1, ' \
-         '"bytes_written": 1}'  # fmt: skip
+KERNEL = (
+    '{"event": "kernel", "index": 0, "name": "k", "phase": "forward", "us": 1.0, "flops": 1, "bytes_read": 1, '
+    '"bytes_written": 1}'
+)
 START = '{"event": "start", "arena_bytes": 1, "weights_bytes": 1, "optimizer_bytes": 1, "threads": 1}'
 
 
@@ -194,8 +196,16 @@ def test_a_validation_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
     assert (outcome.state, outcome.code) == ("failed", "step.output")
 
 
-AGENT = ("us is NaN", "us is negative", "kernel time is NaN", "arena larger than any memory", "deep JSON", "not UTF-8",
-         "kernel name is half a surrogate", "us is a huge integer")  # fmt: skip
+AGENT = (
+    "us is NaN",
+    "us is negative",
+    "kernel time is NaN",
+    "arena larger than any memory",
+    "deep JSON",
+    "not UTF-8",
+    "kernel name is half a surrogate",
+    "us is a huge integer",
+)
 
 
 def test_the_agent_outlives_one_bad_run_after_another(farm: FakeFarm, start_agent: Start, tmp_path: Path) -> None:

@@ -54,10 +54,15 @@ class Board:
     @property
     def variables(self) -> dict[str, str]:
         return {
-            "PATH": str(self.root / "bin"), "HOME": str(self.root), "TMPDIR": str(self.root),
-            "POCKFARM_STATE": str(self.root / "state"), "POCKFARM_PROGRAM": str(self.root / "program"),
-            "POCKFARM_NO_SERVICE": "1", "POCKFARM_NAME": "fresh-board", "POCKFARM_LOG_FORMAT": "text",
-        }  # fmt: skip
+            "PATH": str(self.root / "bin"),
+            "HOME": str(self.root),
+            "TMPDIR": str(self.root),
+            "POCKFARM_STATE": str(self.root / "state"),
+            "POCKFARM_PROGRAM": str(self.root / "program"),
+            "POCKFARM_NO_SERVICE": "1",
+            "POCKFARM_NAME": "fresh-board",
+            "POCKFARM_LOG_FORMAT": "text",
+        }
 
     def pipe(self, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """What `curl ... | sh` does with a script."""
@@ -87,16 +92,22 @@ def script(farm: LiveFarm) -> str:
 def test_one_line_makes_a_board_a_device_that_works(farm: LiveFarm, board: Board) -> None:
     done = board.pipe(script(farm), POCKFARM_ENROL_TOKEN=farm.token())
     assert done.returncode == 0, done.stderr
-    for found in (r"isolation level \d", r"sensors       ", r"clock         \d+\.\d s (ahead of|behind) the",
-                  r"3  empty root +(yes|NO)", r"enrolled as device dev_"):  # fmt: skip
+    for found in (
+        r"isolation level \d",
+        r"sensors       ",
+        r"clock         \d+\.\d s (ahead of|behind) the",
+        r"3  empty root +(yes|NO)",
+        r"enrolled as device dev_",
+    ):
         assert re.search(found, done.stdout + done.stderr), found
     assert farm.device("fresh-board")["state"] == "active"
     assert (board.root / "state").stat().st_mode & 0o777 == 0o700
     run_id = farm.run(farm.keep_bundle())
     words = shlex.split(re.findall(r"^  (\S+ \S+agent\.pyz --server .*)$", done.stderr, re.MULTILINE)[-1])
     words += ["--once", "--run-as", "root", "--isolation", "1"]
-    work = subprocess.run(words, env=board.variables, capture_output=True, text=True, cwd=board.root, timeout=60,
-                          check=False)  # fmt: skip
+    work = subprocess.run(
+        words, env=board.variables, capture_output=True, text=True, cwd=board.root, timeout=60, check=False
+    )
     assert farm.http.get(f"/runs/{run_id}").json()["state"] == "succeeded", work.stderr
     assert farm.device("fresh-board"), "the name that was chosen is told at each start"
     assert [path for path in board.root.iterdir() if path.name.startswith("tmp.")] == [], "nothing is left behind"
@@ -111,8 +122,17 @@ def test_the_unit_that_it_leaves_is_a_good_one(farm: LiveFarm, board: Board) -> 
     text = unit.read_text()
     assert "@" not in text
     assert f"ExecStart={board.root}/bin/python3 {board.root}/program/agent.pyz --server {farm.url}" in text
-    for line in ("Delegate=yes", "KillMode=mixed", "Restart=always", "ProtectSystem=strict", "Type=notify",
-                 "NotifyAccess=main", "WatchdogSec=15", "WatchdogSignal=SIGKILL", "LimitNOFILE=4096"):  # fmt: skip
+    for line in (
+        "Delegate=yes",
+        "KillMode=mixed",
+        "Restart=always",
+        "ProtectSystem=strict",
+        "Type=notify",
+        "NotifyAccess=main",
+        "WatchdogSec=15",
+        "WatchdogSignal=SIGKILL",
+        "LimitNOFILE=4096",
+    ):
         assert line in text.splitlines()
 
 
@@ -238,8 +258,13 @@ def test_the_agent_is_one_file_the_same_each_time(farm: LiveFarm, tmp_path: Path
     (tmp_path / "agent.pyz").write_bytes(agent_file())
     with zipfile.ZipFile(tmp_path / "agent.pyz") as archive:
         assert {name.split("/")[0] for name in archive.namelist()} == {"__main__.py", "device_agents"}
-    said = subprocess.run([sys.executable, "-I", str(tmp_path / "agent.pyz"), "--help"], capture_output=True, text=True,
-                          check=True, cwd=tmp_path)  # fmt: skip
+    said = subprocess.run(
+        [sys.executable, "-I", str(tmp_path / "agent.pyz"), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
     assert "--enrol-only" in said.stdout
 
 

@@ -50,9 +50,11 @@ class SystemdBoard(Board):
     @property
     def variables(self) -> dict[str, str]:
         return super().variables | {
-            "POCKFARM_NO_SERVICE": "", "POCKFARM_SYSTEMD": str(self.folder), "POCKFARM_UNITS": str(self.root / "units"),
+            "POCKFARM_NO_SERVICE": "",
+            "POCKFARM_SYSTEMD": str(self.folder),
+            "POCKFARM_UNITS": str(self.root / "units"),
             "SYSTEMD_FOLDER": str(self.folder),
-        }  # fmt: skip
+        }
 
     @property
     def told(self) -> list[str]:

@@ -201,8 +201,9 @@ def test_an_option_that_is_none_is_refused(option: str) -> None:
 
 def test_options_are_read() -> None:
     assert parse_allowed(["a=/x/d.npz", "b.1=/y,weights-stay"]) == (
-        Allowed("a", Path("/x/d.npz")), Allowed("b.1", Path("/y"), True),
-    )  # fmt: skip
+        Allowed("a", Path("/x/d.npz")),
+        Allowed("b.1", Path("/y"), True),
+    )
     with pytest.raises(EnrolmentError, match="two"):
         parse_allowed(["a=/x", "a=/y"])
 

@@ -19,22 +19,62 @@ from device_agents.farm.state import public_key_text, seal, sign
 from device_agents.farm.trust import accept_keys, open_envelope
 
 DESCRIPTION = p.DeviceDescription(
-    "bench", "raspberry-pi-4", "hardware", ("raspberry-pi-4",), "aarch64", "A72", ("asimd",), 4, 1 << 32,
+    "bench",
+    "raspberry-pi-4",
+    "hardware",
+    ("raspberry-pi-4",),
+    "aarch64",
+    "A72",
+    ("asimd",),
+    4,
+    1 << 32,
     environment={"governor": "performance"},
-)  # fmt: skip
+)
 ASSIGNMENT = p.Assignment(
-    "run", 1, "device", "raspberry-pi-4", "raspberry-pi-4", "lease-0001", 1.0, 60.0, 0.0, 1e12, 3, "", "",
-    p.Blob("sha256:" + "a" * 64, 10, "/bundle"), p.RunSettings("train", steps=5),
-)  # fmt: skip
+    "run",
+    1,
+    "device",
+    "raspberry-pi-4",
+    "raspberry-pi-4",
+    "lease-0001",
+    1.0,
+    60.0,
+    0.0,
+    1e12,
+    3,
+    "",
+    "",
+    p.Blob("sha256:" + "a" * 64, 10, "/bundle"),
+    p.RunSettings("train", steps=5),
+)
 MEASUREMENT = p.Measurement(
     8, (1.0, 2.0), (p.Block((1.0, 2.0), 5.0, True),), 1.5, 1.0, 2.0, 1.9, 1.99, 1.5, 5e6, 0.1, 0.0, 3, 2
 )
 REPORT = p.Report(
-    "run", 1, "device", "sha256:" + "a" * 64, "train", p.Outcome("failed", "user", "data.nan", "bad"), "hardware",
-    1.0, 2.0, 0.5, 1.5, MEASUREMENT, (p.KernelTime(0, "k", "forward", 1.0, 2, 3, 4),), (0.5, None),
-    p.Evaluation(10, 0.5, 0.9), None, p.Memory(1, 2, 3), p.Energy(10.0, 1.0, "ina3221 VDD_IN"),
-    (p.DeviceState(1.0, 40.0, None, False),), p.Verdict("valid", "all"), p.Blob("sha256:" + "b" * 64, 5), 3, {"a": "b"},
-)  # fmt: skip
+    "run",
+    1,
+    "device",
+    "sha256:" + "a" * 64,
+    "train",
+    p.Outcome("failed", "user", "data.nan", "bad"),
+    "hardware",
+    1.0,
+    2.0,
+    0.5,
+    1.5,
+    MEASUREMENT,
+    (p.KernelTime(0, "k", "forward", 1.0, 2, 3, 4),),
+    (0.5, None),
+    p.Evaluation(10, 0.5, 0.9),
+    None,
+    p.Memory(1, 2, 3),
+    p.Energy(10.0, 1.0, "ina3221 VDD_IN"),
+    (p.DeviceState(1.0, 40.0, None, False),),
+    p.Verdict("valid", "all"),
+    p.Blob("sha256:" + "b" * 64, 5),
+    3,
+    {"a": "b"},
+)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +107,20 @@ def test_unknown_and_missing_fields_are_named() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"[]", b"null", b"{", b'{"x": NaN}', b"\xff", b"[" * 100_000, b'{"wait_s": 1e999, "session": "x"}',
-     b'{"session": true}', b'{"session": "x", "isolation_level": 1.5}', b'{"session": "x", "isolation_level": true}'],
-)  # fmt: skip
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"x": NaN}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"wait_s": 1e999, "session": "x"}',
+        b'{"session": true}',
+        b'{"session": "x", "isolation_level": 1.5}',
+        b'{"session": "x", "isolation_level": true}',
+    ],
+)
 def test_bad_json(text: bytes) -> None:
     with pytest.raises(p.ProtocolError):
         p.loads(p.LeaseRequest, text)
@@ -109,18 +160,37 @@ def test_an_enrolment_signs_all_that_it_says_and_not_the_token_itself() -> None:
     request = p.EnrolRequest("secret", "A" * 43 + "=", "s" * 16, DESCRIPTION)
     signed = json.loads(p.enrol_message(request))
     assert signed == {
-        "token_sha256": "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b", "session": "s" * 16,
-        "public_key": "A" * 43 + "=", "description": p.to_json(DESCRIPTION),
-    }  # fmt: skip
+        "token_sha256": "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b",
+        "session": "s" * 16,
+        "public_key": "A" * 43 + "=",
+        "description": p.to_json(DESCRIPTION),
+    }
     assert p.enrol_message(p.loads(p.EnrolRequest, p.dumps(request))) == p.enrol_message(request)
 
 
 def test_an_older_agents_description_is_signed_as_the_farm_reads_it() -> None:
     """Fields that came after signatures are left out while they say nothing."""
-    first = {"name", "device_class", "measurement_class", "targets", "architecture", "cpu_model", "features", "cores",
-             "memory_bytes", "sensors", "isolation_level", "agent_version", "runner", "environment"}  # fmt: skip
-    needed = {field.name: p.to_json(getattr(DESCRIPTION, field.name)) for field in dataclasses.fields(DESCRIPTION)
-              if field.name in first}  # fmt: skip
+    first = {
+        "name",
+        "device_class",
+        "measurement_class",
+        "targets",
+        "architecture",
+        "cpu_model",
+        "features",
+        "cores",
+        "memory_bytes",
+        "sensors",
+        "isolation_level",
+        "agent_version",
+        "runner",
+        "environment",
+    }
+    needed = {
+        field.name: p.to_json(getattr(DESCRIPTION, field.name))
+        for field in dataclasses.fields(DESCRIPTION)
+        if field.name in first
+    }
     assert p.to_json(p.from_json(p.DeviceDescription, needed)).keys() == first
 
 

@@ -39,9 +39,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def shell(
-    folder: Path, script: str, *, sandbox: Sandbox = HERE, limits: dict[str, int] | None = None,
-    stop_after: str = "never", deadline_s: float = 1e9, grace_s: float = 1e9,
-) -> tuple[Ending, list[str], Process]:  # fmt: skip
+    folder: Path,
+    script: str,
+    *,
+    sandbox: Sandbox = HERE,
+    limits: dict[str, int] | None = None,
+    stop_after: str = "never",
+    deadline_s: float = 1e9,
+    grace_s: float = 1e9,
+) -> tuple[Ending, list[str], Process]:
     """Run a shell script as the binary; its stderr lines are its words, and it is stopped after one of them."""
     words: list[str] = []
     process = Process(
@@ -81,13 +87,19 @@ def test_a_good_end(folder: Path) -> None:
         ("exit 3", "user", "step.input"),
         ("echo nonsense; sleep 600", "compiler", "step.output"),
         ("echo '[]'; sleep 600", "compiler", "step.output"),
-        (f"""echo '{json.dumps({"event": "error", "cause": "data", "code": "data.shape", "message": "m"})}'; exit 3""",
-         "user", "data.shape"),
-        (f"""echo '{json.dumps({"event": "error", "cause": "internal", "code": "x.y", "message": "m"})}'; exit 5""",
-         "compiler", "x.y"),
+        (
+            f"echo '{json.dumps({'event': 'error', 'cause': 'data', 'code': 'data.shape', 'message': 'm'})}'; exit 3",
+            "user",
+            "data.shape",
+        ),
+        (
+            f"""echo '{json.dumps({"event": "error", "cause": "internal", "code": "x.y", "message": "m"})}'; exit 5""",
+            "compiler",
+            "x.y",
+        ),
         ("dd if=/dev/zero of=big bs=65536 count=64 2>/dev/null || exit 4", "limits", "limits.step"),
     ],
-)  # fmt: skip
+)
 def test_each_end_is_typed(folder: Path, script: str, cause: str, code: str) -> None:
     ending, _, process = shell(folder, script)
     assert code_of(ending, process) == (cause, code)
@@ -204,9 +216,16 @@ def test_job_dies_with_its_parent(folder: Path, namespaces: bool) -> None:
 
 def test_levels_are_what_was_found() -> None:
     facts = {
-        "no_new_privileges": True, "no_capabilities": True, "filter": True, "one_process": True,
-        "own_processes": True, "no_network": True, "empty_root": True, "read_only": True, "cgroup": 1,
-    }  # fmt: skip
+        "no_new_privileges": True,
+        "no_capabilities": True,
+        "filter": True,
+        "one_process": True,
+        "own_processes": True,
+        "no_network": True,
+        "empty_root": True,
+        "read_only": True,
+        "cgroup": 1,
+    }
     levels = {"cgroup": 3, "read_only": 2, "no_network": 2, "one_process": 1, "no_capabilities": 0}
     assert level_of(Sandbox(0, facts=facts)) == 4
     for missing, level in levels.items():

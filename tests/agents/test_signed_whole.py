@@ -20,9 +20,26 @@ KEY = Ed25519PrivateKey.generate()
 TRUSTED = {"farm": public_key_text(KEY)}
 BLOB = p.Blob("sha256:" + "a" * 64, 10, "/agent/attempts/lease-0001/bundle")
 WHOLE = p.Assignment(
-    "run", 1, "device", "x86-64", "x86-64-v3", "lease-0001", 1.0, 60.0, 0.0, 1e12, 3, "m", "q", BLOB,
-    p.RunSettings("train", steps=5), BLOB, BLOB, p.Limits(), BLOB,
-)  # fmt: skip
+    "run",
+    1,
+    "device",
+    "x86-64",
+    "x86-64-v3",
+    "lease-0001",
+    1.0,
+    60.0,
+    0.0,
+    1e12,
+    3,
+    "m",
+    "q",
+    BLOB,
+    p.RunSettings("train", steps=5),
+    BLOB,
+    BLOB,
+    p.Limits(),
+    BLOB,
+)
 Path = tuple[str, ...]
 
 

@@ -240,15 +240,24 @@ def test_what_cannot_be_is_no_sustained_run(real: Path) -> None:
     told = to_json(sustained)
     one = told["windows"][0]
     changes: tuple[dict[str, Any], ...] = (
-        {"window_s": 0.0}, {"window_s": 4000.0}, {"windows": []}, {"steps": told["steps"] + 1}, {"batch": 0},
-        {"threads": -1}, {"ended": "soon"}, {"protocol": "sustained/9"}, {"began_at": -1.0}, {"windows": [one] * 3601},
+        {"window_s": 0.0},
+        {"window_s": 4000.0},
+        {"windows": []},
+        {"steps": told["steps"] + 1},
+        {"batch": 0},
+        {"threads": -1},
+        {"ended": "soon"},
+        {"protocol": "sustained/9"},
+        {"began_at": -1.0},
+        {"windows": [one] * 3601},
         {"windows": [{**one, "median_us": None}], "steps": one["steps"]},
         {"windows": [{"steps": 0, "median_us": 5.0, "p90_us": 5.0}], "steps": 0},
         {"windows": [{"steps": 5, "median_us": 5.0, "p90_us": 4.0}], "steps": 5},
         {"windows": [{"steps": 5, "median_us": 1e-300, "p90_us": 4.0}], "steps": 5},
         {"windows": [{"steps": 1000, "median_us": 1e6, "p90_us": 1e6}], "steps": 1000},
-        {"windows": [{"steps": 0}], "steps": 0}, {"windows": [{"steps": -1}], "steps": -1},
-    )  # fmt: skip
+        {"windows": [{"steps": 0}], "steps": 0},
+        {"windows": [{"steps": -1}], "steps": -1},
+    )
     for change in changes:
         with pytest.raises(ProtocolError):
             from_json(Sustained, {**told, **change})
@@ -275,9 +284,14 @@ def device_of(report: Report) -> Any:
 
 
 def test_a_step_that_is_seen_at_a_glance_is_the_same_as_one_that_is_parsed() -> None:
-    lines = (b'{"event":"step","step":%d,"loss":%s,"us":%s}' % one for one in (
-        (1, b"null", b"1"), (7, b"-1.5e-07", b"2.25"), (MAX_PROCESS_STEPS, b"0.30000000000000004", b"1e3"),
-    ))  # fmt: skip
+    lines = (
+        b'{"event":"step","step":%d,"loss":%s,"us":%s}' % one
+        for one in (
+            (1, b"null", b"1"),
+            (7, b"-1.5e-07", b"2.25"),
+            (MAX_PROCESS_STEPS, b"0.30000000000000004", b"1e3"),
+        )
+    )
     for line in lines:
         spaced = line.replace(b",", b", ")
         assert read_event(line) == read_event(spaced)

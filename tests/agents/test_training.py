@@ -142,14 +142,42 @@ def test_a_diverged_run_of_the_farm_leaves_no_weights(farm: FakeFarm, start_agen
 def test_only_what_a_user_set_is_an_option_of_the_binary() -> None:
     assert training_words(RunSettings("train", steps=9, seed=4, threads=2)) == []
     given = RunSettings(
-        "train", learning_rate=1e-3, schedule="cosine", warmup_steps=5, schedule_steps=90, final_ratio=0.1,
-        validation=0.2, eval_every=7, patience=3, min_delta=0.01, save_best=True, explosion_factor=0.0,
-    )  # fmt: skip
+        "train",
+        learning_rate=1e-3,
+        schedule="cosine",
+        warmup_steps=5,
+        schedule_steps=90,
+        final_ratio=0.1,
+        validation=0.2,
+        eval_every=7,
+        patience=3,
+        min_delta=0.01,
+        save_best=True,
+        explosion_factor=0.0,
+    )
     assert training_words(given) == [
-        "--learning-rate", "0.001", "--schedule", "cosine", "--warmup-steps", "5", "--schedule-steps", "90",
-        "--final-ratio", "0.1", "--validation", "0.2", "--eval-every", "7", "--patience", "3", "--min-delta", "0.01",
-        "--save-best", "--explosion-factor", "0.0",
-    ]  # fmt: skip
+        "--learning-rate",
+        "0.001",
+        "--schedule",
+        "cosine",
+        "--warmup-steps",
+        "5",
+        "--schedule-steps",
+        "90",
+        "--final-ratio",
+        "0.1",
+        "--validation",
+        "0.2",
+        "--eval-every",
+        "7",
+        "--patience",
+        "3",
+        "--min-delta",
+        "0.01",
+        "--save-best",
+        "--explosion-factor",
+        "0.0",
+    ]
     assert training_words(replace(given, mode="eval").fitted()) == []
 
 
@@ -165,12 +193,21 @@ GOOD = Training("completed", 4, learning_rates=(0.1,) * 4, validations=OWN, best
 @pytest.mark.parametrize(
     "change",
     [
-        {"steps": 3}, {"steps": -1}, {"learning_rates": (0.1,)}, {"learning_rates": (0.1, 0.1, 0.1, -0.1)},
-        {"best_step": 2}, {"best_step": None}, {"weights_step": 2}, {"weights_step": 3}, {"reason": "x" * 1001},
-        {"validations": OWN[::-1]}, {"validations": (OWN[0], OWN[0])}, {"outcome": "perfect"},
+        {"steps": 3},
+        {"steps": -1},
+        {"learning_rates": (0.1,)},
+        {"learning_rates": (0.1, 0.1, 0.1, -0.1)},
+        {"best_step": 2},
+        {"best_step": None},
+        {"weights_step": 2},
+        {"weights_step": 3},
+        {"reason": "x" * 1001},
+        {"validations": OWN[::-1]},
+        {"validations": (OWN[0], OWN[0])},
+        {"outcome": "perfect"},
         {"validations": (*OWN, Validation(5, 5, 2.0))},
     ],
-)  # fmt: skip
+)
 def test_training_that_cannot_have_been_is_refused(change: dict[str, Any]) -> None:
     said = p.to_json(GOOD)
     assert p.from_json(Training, said) == GOOD

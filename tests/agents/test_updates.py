@@ -120,10 +120,16 @@ def offer_of(file: bytes, sequence: int = 1, **fields: Any) -> p.AgentOffer:
     now = time.time()
     digest = f"sha256:{hashlib.sha256(file).hexdigest()}"
     given = {
-        "sequence": sequence, "version": "9.1", "program": p.Blob(digest, len(file), p.release_path(sequence)),
-        "device_id": "device-1", "oldest_python": "3.9", "protocol": p.PROTOCOL, "not_before": now - 5,
-        "expires_at": now + 600, "release_number": 7,
-    }  # fmt: skip
+        "sequence": sequence,
+        "version": "9.1",
+        "program": p.Blob(digest, len(file), p.release_path(sequence)),
+        "device_id": "device-1",
+        "oldest_python": "3.9",
+        "protocol": p.PROTOCOL,
+        "not_before": now - 5,
+        "expires_at": now + 600,
+        "release_number": 7,
+    }
     return p.AgentOffer(**{**given, **fields})
 
 
@@ -385,7 +391,7 @@ def test_a_self_test_that_hangs_or_breaks(board: Board, monkeypatch: pytest.Monk
         ("import os; os.kill(os.getpid(), 11)", "it ended by signal 11: it said nothing", False),
         (LOGS_AND_ENDS, "it ended with code 2: no key", False),
     ],
-)  # fmt: skip
+)
 def test_how_a_trial_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str, *, is_unreached: bool
 ) -> None:

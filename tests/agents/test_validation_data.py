@@ -133,15 +133,17 @@ OTHER = "sha256:" + hashlib.sha256(b"another").hexdigest()
 def test_another_than_the_signed_one_is_not_used(farm: FakeFarm, start_agent: Start) -> None:
     data = npz(5)
     signed = p.Blob(OTHER, len(data), "/agent/attempts/lease-0001/validation-dataset")
-    farm.assign(bundle(), mode="train", steps=4, dataset=npz(), validation_dataset=data,
-                signed={"validation_dataset": signed})  # fmt: skip
+    farm.assign(
+        bundle(), mode="train", steps=4, dataset=npz(), validation_dataset=data, signed={"validation_dataset": signed}
+    )
     start_agent("--once").wait()
     assert farm.report().outcome.code == "download.digest"
 
 
 def test_what_is_not_signed_is_not_even_fetched(farm: FakeFarm, start_agent: Start) -> None:
-    farm.assign(bundle(), mode="train", steps=4, dataset=npz(), validation_dataset=npz(5),
-                signed={"validation_dataset": None})  # fmt: skip
+    farm.assign(
+        bundle(), mode="train", steps=4, dataset=npz(), validation_dataset=npz(5), signed={"validation_dataset": None}
+    )
     start_agent("--once").wait()
     assert farm.report().outcome.state == "succeeded"
     assert not [path for _, path in farm.requests if path.endswith("validation-dataset")]

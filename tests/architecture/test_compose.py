@@ -36,10 +36,16 @@ from tests.thorough.topology.compose import (
 
 OURS = ("migrate", "api", "courier", "worker", "agent")
 NETWORKS = {
-    "database": {"back"}, "broker": {"back"}, "storage": {"back"}, "migrate": {"back"}, "worker": {"back"},
-    "api": {"back", "front"}, "courier": {"back", "outside"}, "proxy": {"front", "boards", "outside"},
+    "database": {"back"},
+    "broker": {"back"},
+    "storage": {"back"},
+    "migrate": {"back"},
+    "worker": {"back"},
+    "api": {"back", "front"},
+    "courier": {"back", "outside"},
+    "proxy": {"front", "boards", "outside"},
     "agent": {"boards"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))

@@ -75,6 +75,6 @@ def test_what_the_test_sees() -> None:
         ({"a.h": '#include "b.h"', "b.h": '#include "a.h"'}, [["a", "b"]]),
         ({"a.c": "static int f(void) { g(); }", "b.c": "void g(void) { /* f */ }\nstatic int f(void) {}"}, []),
     ],
-)  # fmt: skip
+)
 def test_the_rule_itself(files: dict[str, str], expected: list[list[str]]) -> None:
     assert [sorted(circle) for circle in circles(uses(files))] == expected

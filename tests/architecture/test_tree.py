@@ -14,9 +14,9 @@ import pytest
 from compiler import targets
 from tests.architecture.sources import ROOT, python_files, tracked_files
 
-MAX_LINES = 400
-DATA = frozenset({"tests/compiler/frontend/authored.py"})
-"""Python files that hold data (models, written out): they may be as long as there is."""
+MAX_LINES = 600
+DATA = frozenset({"tests/thorough/mistakes/on_this_machine.py"})
+"""Python files that hold data (a table of mistakes): they may be of any length."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 BINARY = {".png", ".onnx", ".npz", ".npy"}
 CODE = {".py", ".c", ".h", ".js", ".html", ".css"}

@@ -60,9 +60,12 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 def start(started: list[subprocess.Popen[str]], alive: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", SOONER, str(ROOT / "docker"), str(alive), *words]
     process = subprocess.Popen(
-        [sys.executable, "-c", IS_REAPER, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", IS_REAPER, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     started.append(process)
     return process
 

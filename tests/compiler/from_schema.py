@@ -74,8 +74,9 @@ def documents(schema: Schema) -> st.SearchStrategy[Document]:
 def _any_object(draw: st.DrawFn, schema: Schema) -> Document:
     properties = schema.get("properties")
     if properties is None:
-        return draw(st.dictionaries(st.text("abcXYZ", min_size=1),
-                                    documents(schema["additionalProperties"]), max_size=2))  # fmt: skip
+        return draw(
+            st.dictionaries(st.text("abcXYZ", min_size=1), documents(schema["additionalProperties"]), max_size=2)
+        )
     selectors = {one["required"][0] for one in schema.get("oneOf", ()) if "required" in one}
     optional = [name for name in properties if name not in selectors]
     chosen = draw(st.lists(st.sampled_from(optional), unique=True, max_size=3)) if optional else []

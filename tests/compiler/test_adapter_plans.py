@@ -51,8 +51,13 @@ class Block(nn.Module):
 def model() -> bytes:
     torch.manual_seed(0)
     module = Block().eval()
-    return export(module, (torch.randint(0, 11, (2, 6)),), input_names=("tokens",), exporter="dynamo-unoptimized",
-                  dynamic_batch=False)  # fmt: skip
+    return export(
+        module,
+        (torch.randint(0, 11, (2, 6)),),
+        input_names=("tokens",),
+        exporter="dynamo-unoptimized",
+        dynamic_batch=False,
+    )
 
 
 def graph_of(model: bytes, batch_norm: str = "frozen") -> Graph:
@@ -173,8 +178,11 @@ def test_a_plan_without_adapters_keeps_its_digest() -> None:
 
 def test_adapters_begin_as_pefts_do(graph: Graph) -> None:
     """A within 1 / sqrt(inputs) and spread evenly, B zero; the same for the same seed, whatever else is adapted."""
-    made, again, other = (adapted(graph, "q_proj", rank=64), adapted(graph, "*_proj", rank=64),
-                          adapted(graph, "q_proj", rank=64, seed=1))  # fmt: skip
+    made, again, other = (
+        adapted(graph, "q_proj", rank=64),
+        adapted(graph, "*_proj", rank=64),
+        adapted(graph, "q_proj", rank=64, seed=1),
+    )
     a, b = _array(made, "q_proj.lora_A.weight"), _array(made, "q_proj.lora_B.weight")
     assert a.shape == (64, 6)
     assert b.shape == (6, 64)
@@ -199,9 +207,18 @@ def _array(made: Adapted, name: str) -> np.ndarray:
 
 def _adapter(**other: object) -> Adapter:
     told: dict[str, object] = {
-        "weight": "m.fc.weight", "module": "m.fc", "form": "linear", "rank": 1, "alpha": 2.0, "rslora": False,
-        "out_axis": 0, "a": "m.fc.lora_A.weight", "b": "m.fc.lora_B.weight", "magnitude": "", "export": "merged",
-    }  # fmt: skip
+        "weight": "m.fc.weight",
+        "module": "m.fc",
+        "form": "linear",
+        "rank": 1,
+        "alpha": 2.0,
+        "rslora": False,
+        "out_axis": 0,
+        "a": "m.fc.lora_A.weight",
+        "b": "m.fc.lora_B.weight",
+        "magnitude": "",
+        "export": "merged",
+    }
     return Adapter(**{**told, **other})  # type: ignore[arg-type]
 
 

@@ -276,8 +276,10 @@ def test_each_field_stands_in_the_guide_as_code(document: str) -> None:
 def model() -> bytes:
     """Three linears; tensors that could be one, and one that could be several."""
     random = np.random.default_rng(0)
-    tensors = {name: random.standard_normal(shape).astype(np.float32) for name, shape in
-               {"w0": (4, 6), "m.w1": (6, 6), "w1": (6, 6), "shared": (6,), "b2": (6,)}.items()}  # fmt: skip
+    tensors = {
+        name: random.standard_normal(shape).astype(np.float32)
+        for name, shape in {"w0": (4, 6), "m.w1": (6, 6), "w1": (6, 6), "shared": (6,), "b2": (6,)}.items()
+    }
     tensors |= dict.fromkeys(("b0", "m.b1"), np.ones(6, np.float32))
     nodes = [
         node("MatMul", ["x", "w0"], ["a"]),

@@ -61,11 +61,13 @@ def _shape(program: Program, memory: MemoryPlan) -> list[object]:
     for index, call in enumerate(program.calls):
         operands = [
             (
-                numbers.setdefault(value, len(numbers)), str(program.types[value]),
-                numbers.setdefault(program.root(value), len(numbers)), memory.placements.get((program.name, value)),
+                numbers.setdefault(value, len(numbers)),
+                str(program.types[value]),
+                numbers.setdefault(program.root(value), len(numbers)),
+                memory.placements.get((program.name, value)),
             )
             for value in (*call.inputs, *call.outputs)
-        ]  # fmt: skip
+        ]
         told = dataclasses.replace(call, inputs=(), outputs=(), layer="", parameter="")
         rows.append((canonical(call.spec), operands, told, memory.workspaces.get((program.name, index))))
     return rows
@@ -97,10 +99,21 @@ def train(folder: Path, name: str) -> tuple[list[float], dict[str, np.ndarray]]:
     np.save(folder / "x.npy", rng.normal(size=shapes[name]).astype(np.float32))
     np.save(folder / "y.npy", rng.integers(0, 2, manifest["labels"]["shape"]))
     command = [
-        str(folder / "bin/step"), "train", "--weights", str(folder / "weights.safetensors"), "--order", "sequential",
-        "--input", f"{name}={folder / 'x.npy'}", "--labels", str(folder / "y.npy"), "--steps", "3",
-        "--save", str(folder / "saved.safetensors"),
-    ]  # fmt: skip
+        str(folder / "bin/step"),
+        "train",
+        "--weights",
+        str(folder / "weights.safetensors"),
+        "--order",
+        "sequential",
+        "--input",
+        f"{name}={folder / 'x.npy'}",
+        "--labels",
+        str(folder / "y.npy"),
+        "--steps",
+        "3",
+        "--save",
+        str(folder / "saved.safetensors"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     return [event["loss"] for event in events if event["event"] == "step"], load_file(folder / "saved.safetensors")
@@ -197,9 +210,17 @@ def test_inputs_are_told_apart_by_the_longest_name(tmp_path: Path, kernel_cache:
     np.save(folder / "b=1.npy", first)
     np.save(folder / "2.npy", second)
     command = [
-        str(folder / "bin/step"), "infer", "--weights", "weights.safetensors", "--out", "out.npy",
-        "--input", "a=./b=1.npy", "--input", "a=b=2.npy",
-    ]  # fmt: skip
+        str(folder / "bin/step"),
+        "infer",
+        "--weights",
+        "weights.safetensors",
+        "--out",
+        "out.npy",
+        "--input",
+        "a=./b=1.npy",
+        "--input",
+        "a=b=2.npy",
+    ]
     subprocess.run(command, cwd=folder, capture_output=True, check=True)
     weights = load_file(folder / "weights.safetensors")
     want = (first - second) @ weights["w"].T + weights["b"]

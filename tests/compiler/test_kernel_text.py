@@ -16,8 +16,12 @@ from tests.compiler.tuning.test_spec_text import example_kernels
 from tests.sample import some
 
 numbers = st.floats(allow_nan=False) | st.integers(-(1 << 70), 1 << 70)
-leaves = st.builds(Const, numbers) | st.builds(Ref, st.integers(0, 30)) | st.builds(Stat, st.integers(0, 3)) \
-    | st.builds(Index, st.integers(0, 5))  # fmt: skip
+leaves = (
+    st.builds(Const, numbers)
+    | st.builds(Ref, st.integers(0, 30))
+    | st.builds(Stat, st.integers(0, 3))
+    | st.builds(Index, st.integers(0, 5))
+)
 expressions: st.SearchStrategy[Expr] = st.recursive(
     leaves,
     lambda inner: (

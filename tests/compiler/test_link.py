@@ -113,8 +113,17 @@ def test_labels_of_flattened_positions_are_read_per_sample(tmp_path: Path) -> No
 def test_a_compiled_kernel_runs_in_the_runtime(name: str, tmp_path: Path) -> None:
     """The ABI of real kernels: the classifier's forward call, compiled from its spec instead of written by hand."""
     bias = Access(tiny_images.f32(CLASSES), (Affine(((2, 1),)),))
-    spec = MatmulSpec(1, BATCH, CLASSES, FEATURES, a_batched=False, b_batched=False,
-                      epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(bias,), dtype="f32")  # fmt: skip
+    spec = MatmulSpec(
+        1,
+        BATCH,
+        CLASSES,
+        FEATURES,
+        a_batched=False,
+        b_batched=False,
+        epilogue=Binary("add", Ref(0), Ref(1)),
+        epilogue_inputs=(bias,),
+        dtype="f32",
+    )
     target, image = targets.load(name), tiny_images.classifier()
     forward = image.programs["forward"]
     compiled = replace(forward, calls=(replace(forward.calls[0], spec=spec),))
@@ -158,7 +167,10 @@ def with_state(image: BinaryImage, **changes: object) -> BinaryImage:
 
 CONTRADICTIONS: dict[str, tuple[Callable[[BinaryImage], BinaryImage], type[CompileError], str]] = {
     "place past its region": (
-        lambda i: with_place(i, "d_w", Placement("arena", i.plan.arena_bytes - 64, 128)), InternalError, "not inside"),
+        lambda i: with_place(i, "d_w", Placement("arena", i.plan.arena_bytes - 64, 128)),
+        InternalError,
+        "not inside",
+    ),
     "place not aligned": (lambda i: with_place(i, "d_w", Placement("arena", 4, 128)), InternalError, "not inside"),
     "place too small": (lambda i: with_place(i, "d_w", Placement("arena", 0, 64)), InternalError, "too small"),
     "no place": (lambda i: without_place(i, "d_w"), InternalError, "no place for '%9'"),
@@ -167,16 +179,21 @@ CONTRADICTIONS: dict[str, tuple[Callable[[BinaryImage], BinaryImage], type[Compi
     "wrong perm": (lambda i: with_state(i, perm=(0, 1)), InternalError, "perm"),
     "wrong file shape": (lambda i: with_state(i, file_shape=(1, 2)), InternalError, "file shape"),
     "labels of another type": (
-        lambda i: with_types(i, labels=TensorType("i32", (BATCH,))), InternalError, "the runtime needs i64"),
+        lambda i: with_types(i, labels=TensorType("i32", (BATCH,))),
+        InternalError,
+        "the runtime needs i64",
+    ),
     "loss of two numbers": (lambda i: with_types(i, loss=TensorType("f32", (2,))), InternalError, "not one number"),
     "no threads": (lambda i: replace(i, threads=0), InternalError, "threads is 0"),
     "input without a batch": (lambda i: with_types(i, x=TensorType("f32", ())), SpecError, "must be the batch"),
     "output without the batch": (
-        lambda i: with_types(i, logits=TensorType("f32", (3, BATCH))), SpecError, "does not begin with the batch"),
+        lambda i: with_types(i, logits=TensorType("f32", (3, BATCH))),
+        SpecError,
+        "does not begin with the batch",
+    ),
     "unknown input": (lambda i: replace(i, data_inputs=(Value(99),)), InternalError, "has no type"),
-    "nine axes": (
-        lambda i: with_types(i, x=TensorType("f32", (BATCH, FEATURES, *[1] * 7))), InternalError, "rank 9"),
-}  # fmt: skip
+    "nine axes": (lambda i: with_types(i, x=TensorType("f32", (BATCH, FEATURES, *[1] * 7))), InternalError, "rank 9"),
+}
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)

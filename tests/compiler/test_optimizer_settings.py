@@ -70,8 +70,11 @@ def settings(*groups: Mapping[str, object]) -> dict[str, Settings]:
 def test_no_decay_of_biases_and_norms_is_one_line() -> None:
     found = settings({"kind": "vector", "weight_decay": 0})
     assert {name for name, own in found.items() if own.weight_decay == 0} == {
-        "first.bias", "norm.weight", "norm.bias", "second.bias"
-    }  # fmt: skip
+        "first.bias",
+        "norm.weight",
+        "norm.bias",
+        "second.bias",
+    }
     assert found["first.weight"] == Settings(0.5)
 
 

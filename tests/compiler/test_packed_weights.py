@@ -51,11 +51,12 @@ def _model(weights: dict[str, np.ndarray]) -> bytes:
             nodes.append(helper.make_node("Relu", [out], [f"r{layer}"], name=f"relu{layer}"))
             value = f"r{layer}"
     graph = helper.make_graph(
-        nodes, "layers",
+        nodes,
+        "layers",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [BATCH, WIDTHS[0]])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [BATCH, WIDTHS[-1]])],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )  # fmt: skip
+    )
     model = onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     return bytes(model.SerializeToString())
 
@@ -89,20 +90,35 @@ def test_a_step_with_packed_weights_learns_as_pytorch(tmp_path: Path, limit_byte
     y = rng.integers(0, WIDTHS[-1], BATCH)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
-    spec = TrainingSpec.parse({
-        "batch": BATCH, "threads": 2, "memory_limit_bytes": limit_bytes,
-        "optimizer": {"kind": "sgd", "learning_rate": RATE, "momentum": 0.9},
-    })  # fmt: skip
+    spec = TrainingSpec.parse(
+        {
+            "batch": BATCH,
+            "threads": 2,
+            "memory_limit_bytes": limit_bytes,
+            "optimizer": {"kind": "sgd", "learning_rate": RATE, "momentum": 0.9},
+        }
+    )
     plan = SparsePlan.parse({"name": "middle", "update": [{"parameters": list(TRAINED)}]})
     bundle = compile_training(_model(weights), BuildSettings(plan, spec, load(native_target())))
     unpacked(bundle.data, tmp_path)
     notes = " ".join(json.loads((tmp_path / "report.json").read_text())["notes"])
     assert ("stored packed" in notes) is copies
     command = [
-        str(tmp_path / "bin/step"), "train", "--weights", str(tmp_path / "weights.safetensors"),
-        "--input", f"x={tmp_path / 'x.npy'}", "--labels", str(tmp_path / "y.npy"), "--order", "sequential",
-        "--steps", str(STEPS), "--save", str(tmp_path / "saved.safetensors"),
-    ]  # fmt: skip
+        str(tmp_path / "bin/step"),
+        "train",
+        "--weights",
+        str(tmp_path / "weights.safetensors"),
+        "--input",
+        f"x={tmp_path / 'x.npy'}",
+        "--labels",
+        str(tmp_path / "y.npy"),
+        "--order",
+        "sequential",
+        "--steps",
+        str(STEPS),
+        "--save",
+        str(tmp_path / "saved.safetensors"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     losses, exact = _by_torch(weights, x, y)

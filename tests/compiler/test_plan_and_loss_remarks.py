@@ -57,9 +57,7 @@ def test_a_ratio_without_channels_names_what_learns_whole() -> None:
     plan = "{update: [{parameters: ['*'], ratio: 0.5}]}"
     resolved = resolve_plan(graph, SparsePlan.parse(plan))
     whole = [graph.names[value] for value, part in resolved.items() if part.is_whole]
-    assert set(whole) == {
-        "wide.bias", "narrow.bias", "norm.weight", "norm.bias", "shared.weight", "shared.bias"
-    }  # fmt: skip
+    assert set(whole) == {"wide.bias", "narrow.bias", "norm.weight", "norm.bias", "shared.weight", "shared.bias"}
     found = told(graph, plan)
     assert set(found) == {"plan.ratio_without_channels"}
     message = found["plan.ratio_without_channels"]

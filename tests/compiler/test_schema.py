@@ -88,8 +88,9 @@ def test_what_is_misspelt_by_a_letter_is_refused_with_the_nearest_name(name: str
             wrong = right[:2] + right[1:]
             with pytest.raises(CompileError) as refusal:
                 PARSE[name](_misspelt(document, path, wrong))
-            assert re.search(rf"(did you mean|belongs to).*{re.escape(right)}|one of.*\b{re.escape(right)}\b",
-                             str(refusal.value)), (document, wrong, str(refusal.value))  # fmt: skip
+            assert re.search(
+                rf"(did you mean|belongs to).*{re.escape(right)}|one of.*\b{re.escape(right)}\b", str(refusal.value)
+            ), (document, wrong, str(refusal.value))
             tried.add(right)
     assert tried >= set(_words(SCHEMAS[name])) - {"frozen"}
 

@@ -18,13 +18,35 @@ NAMES = targets.names("cpu")
 ENGINES = tuple(name for name in targets.names() if name not in NAMES)
 
 LLVM_TO_CPUINFO = {
-    "neon": "asimd", "fp-armv8": "fp", "dotprod": "asimddp", "fullfp16": "asimdhp", "rdm": "asimdrdm",
-    "lse": "atomics", "crc": "crc32", "rcpc": "lrcpc", "bf16": "bf16", "i8mm": "i8mm", "sve": "sve", "sve2": "sve2",
-    "avx": "avx", "avx2": "avx2", "fma": "fma", "bmi": "bmi1", "bmi2": "bmi2", "f16c": "f16c", "movbe": "movbe",
-    "avx512f": "avx512f", "avx512bw": "avx512bw", "avx512cd": "avx512cd", "avx512dq": "avx512dq",
-    "avx512vl": "avx512vl", "avx512bf16": "avx512_bf16", "avx512vnni": "avx512_vnni", "amx-tile": "amx_tile",
+    "neon": "asimd",
+    "fp-armv8": "fp",
+    "dotprod": "asimddp",
+    "fullfp16": "asimdhp",
+    "rdm": "asimdrdm",
+    "lse": "atomics",
+    "crc": "crc32",
+    "rcpc": "lrcpc",
+    "bf16": "bf16",
+    "i8mm": "i8mm",
+    "sve": "sve",
+    "sve2": "sve2",
+    "avx": "avx",
+    "avx2": "avx2",
+    "fma": "fma",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "f16c": "f16c",
+    "movbe": "movbe",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512cd": "avx512cd",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512bf16": "avx512_bf16",
+    "avx512vnni": "avx512_vnni",
+    "amx-tile": "amx_tile",
     "amx-bf16": "amx_bf16",
-}  # fmt: skip
+}
 """LLVM's names of instruction sets that code for dense arithmetic may use, and the kernel's names of them."""
 
 IMPLIED = {"avx512f": {"avx", "bmi1", "bmi2", "f16c", "movbe"}}

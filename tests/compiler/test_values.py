@@ -11,9 +11,13 @@ from compiler.errors import InternalError
 from compiler.values import Value, name_of
 
 FRESH = (
-    Value(0), Value(12), Value(12, "loss"), Value(12, "labels"), Value(12, "hyper", "learning_rate"),
+    Value(0),
+    Value(12),
+    Value(12, "loss"),
+    Value(12, "labels"),
+    Value(12, "hyper", "learning_rate"),
     Value(12, "hyper", "bias_correction_1"),
-)  # fmt: skip
+)
 
 
 def derived(value: Value) -> Iterator[Value]:
@@ -56,14 +60,23 @@ def test_people_read_names() -> None:
     w, x = Value(1), Value(2)
     names = {w: "fc.weight", x: "x"}
     readings = {
-        w: "fc.weight", w.updated(): "fc.weight'", w.state("momentum"): "optimizer.momentum.fc.weight",
-        w.packed(transposed=False): "fc.weight [packed]", w.packed(transposed=True): "fc.weight [packed transposed]",
-        x.part(0, 2): "x [1/2]", w.term(1, 2): "fc.weight (term 2/2)", x.again(): "x (again)",
-        x.strip(0, 4): "x (strip 1/4)", w.strip(0, 4, operand=1): "fc.weight (operand1 of strip 1/4)",
-        x.again().part(1, 2): "x (again) [2/2]", Value(9): "%9", Value(9).again(): "%9 (again)",
-        Value(9, "loss"): "loss", Value(9, "labels"): "labels",
+        w: "fc.weight",
+        w.updated(): "fc.weight'",
+        w.state("momentum"): "optimizer.momentum.fc.weight",
+        w.packed(transposed=False): "fc.weight [packed]",
+        w.packed(transposed=True): "fc.weight [packed transposed]",
+        x.part(0, 2): "x [1/2]",
+        w.term(1, 2): "fc.weight (term 2/2)",
+        x.again(): "x (again)",
+        x.strip(0, 4): "x (strip 1/4)",
+        w.strip(0, 4, operand=1): "fc.weight (operand1 of strip 1/4)",
+        x.again().part(1, 2): "x (again) [2/2]",
+        Value(9): "%9",
+        Value(9).again(): "%9 (again)",
+        Value(9, "loss"): "loss",
+        Value(9, "labels"): "labels",
         Value(9, "hyper", "learning_rate"): "hyper.learning_rate",
-    }  # fmt: skip
+    }
     assert {value: name_of(value, names) for value in readings} == readings
 
 

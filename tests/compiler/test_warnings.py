@@ -42,9 +42,16 @@ def test_every_stage_keeps_them() -> None:
 
 def test_a_scope_collects_them_in_order_and_once() -> None:
     scope = Scope(
-        DEFAULT_LIMITS, lambda scope, node: None, readers={}, batch_norm="fold", taken=(), bias_suffix=".bias",
-        record=None, created=(), producer="",
-    )  # fmt: skip
+        DEFAULT_LIMITS,
+        lambda scope, node: None,
+        readers={},
+        batch_norm="fold",
+        taken=(),
+        bias_suffix=".bias",
+        record=None,
+        created=(),
+        producer="",
+    )
     for name in ("b", "a", "b"):
         scope.warn("model.example", "is odd", where=name)
     assert [one.where for one in scope.warnings] == ["b", "a"]

@@ -78,8 +78,18 @@ def spec(number: int) -> KernelSpec:
     return MapSpec((1,), (access,), (access,), (Const(float(number)),))
 
 
-NAMES = ("linear", "cross_entropy", "weight_grad", "bias_grad", "sgd", "failing", "mean_squared_error", "adamw",
-         "slow_linear", "repeated_linear")  # fmt: skip
+NAMES = (
+    "linear",
+    "cross_entropy",
+    "weight_grad",
+    "bias_grad",
+    "sgd",
+    "failing",
+    "mean_squared_error",
+    "adamw",
+    "slow_linear",
+    "repeated_linear",
+)
 SPECS: Mapping[str, KernelSpec] = {
     **{name: spec(number) for number, name in enumerate(NAMES)},
     "look_up": GatherSpec("gather", 1, ROWS, FEATURES, BATCH * 2, dtype="f32"),
@@ -98,8 +108,23 @@ def kernel(
     sizes += [f'-DLEAVE="{leave}"'] if leave else []
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernel.o"
-        command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_triple, "-O1", "-I", str(RUNTIME), *sizes,
-                   f"-DKERNEL_{name}", "-c", str(SOURCE), "-o", str(out)]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "ziglang",
+            "cc",
+            "-target",
+            zig_triple,
+            "-O1",
+            "-I",
+            str(RUNTIME),
+            *sizes,
+            f"-DKERNEL_{name}",
+            "-c",
+            str(SOURCE),
+            "-o",
+            str(out),
+        ]
         environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": folder}
         subprocess.run(command, check=True, env=environment, cwd=folder)
         return CompiledKernel.called(f"tiny_{name}", out.read_bytes(), WORKSPACE_BYTES.get(name, 0))
@@ -110,16 +135,21 @@ SIZE_NAMES = ("BATCH", "FEATURES", "CLASSES", "ROWS", "TURNS", "SPIN_US")
 
 def kernels(
     image: BinaryImage, zig_triple: str, turns: int = TURNS, spin_us: int = SPIN_US, leave: Path | None = None
-) -> dict[str, CompiledKernel]:  # fmt: skip
+) -> dict[str, CompiledKernel]:
     used = {call.spec for program in image.programs.values() for call in program.calls}
     made = {name: one for name, one in SPECS.items() if one in used}
     return {signature(one): kernel(name, zig_triple, turns, spin_us, leave) for name, one in made.items()}
 
 
 def build(
-    image: BinaryImage, path: Path, target: str = "x86-64-v3", *, turns: int = TURNS, spin_us: int = SPIN_US,
+    image: BinaryImage,
+    path: Path,
+    target: str = "x86-64-v3",
+    *,
+    turns: int = TURNS,
+    spin_us: int = SPIN_US,
     leave: Path | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Link an image into an executable file. `turns`: how much work a repeated kernel does; `spin_us`: how long a slow
     one takes at least; `leave`: the file that says how often it may be called in each process."""
     board = targets.load(target)
@@ -151,14 +181,28 @@ def typed(types: Mapping[str, TensorType]) -> dict[Value, TensorType]:
     return {value(name): tensor for name, tensor in types.items()}
 
 
-CLASSIFIER_TYPES = typed({
-    "x": f32(BATCH, FEATURES), "w": f32(FEATURES, CLASSES), "b": f32(CLASSES), "logits": f32(BATCH, CLASSES),
-    "labels": TensorType("i64", (BATCH,)), "loss": f32(), "d_logits": f32(BATCH, CLASSES),
-    "d_w": f32(FEATURES, CLASSES), "d_b": f32(CLASSES), "hyper.learning_rate": f32(), "w'": f32(FEATURES, CLASSES),
-    "b'": f32(CLASSES), "optimizer.momentum.w": f32(FEATURES, CLASSES), "optimizer.momentum.b": f32(CLASSES),
-    "optimizer.momentum.w'": f32(FEATURES, CLASSES), "optimizer.momentum.b'": f32(CLASSES), "spare": f32(2),
-    "workspace": f32(FEATURES * CLASSES),
-})  # fmt: skip
+CLASSIFIER_TYPES = typed(
+    {
+        "x": f32(BATCH, FEATURES),
+        "w": f32(FEATURES, CLASSES),
+        "b": f32(CLASSES),
+        "logits": f32(BATCH, CLASSES),
+        "labels": TensorType("i64", (BATCH,)),
+        "loss": f32(),
+        "d_logits": f32(BATCH, CLASSES),
+        "d_w": f32(FEATURES, CLASSES),
+        "d_b": f32(CLASSES),
+        "hyper.learning_rate": f32(),
+        "w'": f32(FEATURES, CLASSES),
+        "b'": f32(CLASSES),
+        "optimizer.momentum.w": f32(FEATURES, CLASSES),
+        "optimizer.momentum.b": f32(CLASSES),
+        "optimizer.momentum.w'": f32(FEATURES, CLASSES),
+        "optimizer.momentum.b'": f32(CLASSES),
+        "spare": f32(2),
+        "workspace": f32(FEATURES * CLASSES),
+    }
+)
 
 
 def state(name: str, role: str, file_shape: tuple[int, ...], perm: tuple[int, ...], inside: TensorType) -> StateTensor:
@@ -176,11 +220,15 @@ def classifier_programs(linear: str) -> tuple[Program, Program]:
         call("weight_grad", ("x", "d_logits"), ("d_w",), "backward"),
         call("bias_grad", ("d_logits",), ("d_b",), "backward"),
         *(
-            call("sgd", (p, f"d_{p}", f"optimizer.momentum.{p}", "hyper.learning_rate"),
-                 (f"{p}'", f"optimizer.momentum.{p}'"), "update")
+            call(
+                "sgd",
+                (p, f"d_{p}", f"optimizer.momentum.{p}", "hyper.learning_rate"),
+                (f"{p}'", f"optimizer.momentum.{p}'"),
+                "update",
+            )
             for p in ("w", "b")
         ),
-    )  # fmt: skip
+    )
     inputs, outputs = values("x", "labels", "hyper.learning_rate"), values("loss", "logits")
     train = Program("train", calls, CLASSIFIER_TYPES, inputs, outputs, aliases, names=OWN)
     return train, Program("forward", (forward,), CLASSIFIER_TYPES, values("x"), values("logits"), {}, names=OWN)
@@ -201,9 +249,13 @@ def classifier(
     both = {(name, own): place for name in ("train", "forward") for own, place in {**weights, **arena}.items()}
     plan = MemoryPlan(
         {**both, **{("train", own): place for own, place in optimizer.items()}},  # type: ignore[dict-item]
-        {("train", 2): arena[value("workspace")]}, {},
-        total(weights), total(optimizer), total(arena) + arena_padding_bytes, total(arena),
-    )  # fmt: skip
+        {("train", 2): arena[value("workspace")]},
+        {},
+        total(weights),
+        total(optimizer),
+        total(arena) + arena_padding_bytes,
+        total(arena),
+    )
     states = (
         state("w", "parameter", (CLASSES, FEATURES), (1, 0), types[value("w")]),
         state("b", "parameter", (CLASSES,), (0,), types[value("b")]),
@@ -212,10 +264,18 @@ def classifier(
         state("spare", "constant", (spare_elements,), (0,), types[value("spare")]),
     )
     return BinaryImage(
-        {"train": train, "forward": forward}, plan, states, values("x"),
-        {value("labels"): "y"}, value("loss"), value("logits"), (loss_of("cross_entropy"),),
-        Optimizer("sgd", 0.1, momentum=0.9), threads, {"model": "sha256:00", "plan": "full"},
-    )  # fmt: skip
+        {"train": train, "forward": forward},
+        plan,
+        states,
+        values("x"),
+        {value("labels"): "y"},
+        value("loss"),
+        value("logits"),
+        (loss_of("cross_entropy"),),
+        Optimizer("sgd", 0.1, momentum=0.9),
+        threads,
+        {"model": "sha256:00", "plan": "full"},
+    )
 
 
 def failing_classifier() -> BinaryImage:
@@ -230,14 +290,25 @@ def loss_of(kind: LossKind) -> Term:
     return Term(kind, value("logits"), value("labels"))
 
 
-TABLE_TYPES = typed({
-    "tokens": TensorType("i64", (BATCH, 2)), "table": f32(ROWS, FEATURES), "logits": f32(BATCH, 2, FEATURES),
-    "labels": f32(BATCH, 2, FEATURES), "loss": f32(), "d_y": f32(BATCH, 2, FEATURES), "d_table": f32(ROWS, FEATURES),
-    "hyper.learning_rate": f32(), "hyper.bias_correction_1": f32(), "hyper.bias_correction_2_sqrt": f32(),
-    "optimizer.exp_avg.table": f32(ROWS, FEATURES), "optimizer.exp_avg_sq.table": f32(ROWS, FEATURES),
-    "table'": f32(ROWS, FEATURES),
-    "optimizer.exp_avg.table'": f32(ROWS, FEATURES), "optimizer.exp_avg_sq.table'": f32(ROWS, FEATURES),
-})  # fmt: skip
+TABLE_TYPES = typed(
+    {
+        "tokens": TensorType("i64", (BATCH, 2)),
+        "table": f32(ROWS, FEATURES),
+        "logits": f32(BATCH, 2, FEATURES),
+        "labels": f32(BATCH, 2, FEATURES),
+        "loss": f32(),
+        "d_y": f32(BATCH, 2, FEATURES),
+        "d_table": f32(ROWS, FEATURES),
+        "hyper.learning_rate": f32(),
+        "hyper.bias_correction_1": f32(),
+        "hyper.bias_correction_2_sqrt": f32(),
+        "optimizer.exp_avg.table": f32(ROWS, FEATURES),
+        "optimizer.exp_avg_sq.table": f32(ROWS, FEATURES),
+        "table'": f32(ROWS, FEATURES),
+        "optimizer.exp_avg.table'": f32(ROWS, FEATURES),
+        "optimizer.exp_avg_sq.table'": f32(ROWS, FEATURES),
+    }
+)
 
 
 def table_programs() -> tuple[Program, Program]:
@@ -266,8 +337,13 @@ def table() -> BinaryImage:
     both = {(name, own): place for name in ("train", "forward") for own, place in {**weights, **arena}.items()}
     plan = MemoryPlan(
         {**both, **{("train", own): place for own, place in optimizer.items()}},  # type: ignore[dict-item]
-        {}, {}, total(weights), total(optimizer), total(arena), total(arena),
-    )  # fmt: skip
+        {},
+        {},
+        total(weights),
+        total(optimizer),
+        total(arena),
+        total(arena),
+    )
     shape, order = (ROWS, FEATURES), (0, 1)
     states = (
         state("table", "parameter", shape, order, types[value("table")]),
@@ -277,7 +353,15 @@ def table() -> BinaryImage:
         ),
     )
     return BinaryImage(
-        {"train": train, "forward": forward}, plan, states, values("tokens"),
-        {value("labels"): "y"}, value("loss"), value("logits"), (loss_of("mse"),), Optimizer("adamw", 0.01), 1,
+        {"train": train, "forward": forward},
+        plan,
+        states,
+        values("tokens"),
+        {value("labels"): "y"},
+        value("loss"),
+        value("logits"),
+        (loss_of("mse"),),
+        Optimizer("adamw", 0.01),
+        1,
         {"model": "sha256:01"},
-    )  # fmt: skip
+    )

@@ -122,8 +122,18 @@ def compared(report: Report, bundles: Sequence[str], factors: Sequence[float]) -
     run_s = sum(2.5 * max(one.step_us) + sum(one.step_us) for one in processes) / 1e6
     states = _states(report.started_at, TRANSFER_S + run_s, dice, False, False)
     finished_at = report.started_at + TRANSFER_S + run_s + 1
-    return replace(report, run_s=run_s, finished_at=finished_at, device_states=states, mode="compare",
-                   measurement=None, verdict=None, kernels=(), energy=None, comparison=found)  # fmt: skip
+    return replace(
+        report,
+        run_s=run_s,
+        finished_at=finished_at,
+        device_states=states,
+        mode="compare",
+        measurement=None,
+        verdict=None,
+        kernels=(),
+        energy=None,
+        comparison=found,
+    )
 
 
 def sustained(report: Report, *, onset: int = 230, factor: float = 1.19) -> Report:
@@ -137,14 +147,37 @@ def sustained(report: Report, *, onset: int = 230, factor: float = 1.19) -> Repo
         p90_us = us * (1.02 + abs(dice.gauss(0, 0.01)) + (dice.random() < 0.02) * dice.random())
         windows.append(SustainedWindow(max(1, int(0.97e6 / us)), us, p90_us))
     states = tuple(
-        DeviceState(report.started_at + 2 + 2 * at, 52 + min(30, at / 4), 1.8e9 if 2 * at < onset else 1.5e9,
-                    2 * at >= onset - 4, None, 0.02)
+        DeviceState(
+            report.started_at + 2 + 2 * at,
+            52 + min(30, at / 4),
+            1.8e9 if 2 * at < onset else 1.5e9,
+            2 * at >= onset - 4,
+            None,
+            0.02,
+        )
         for at in range(300)
-    )  # fmt: skip
-    found = Sustained(1.0, tuple(windows), sum(one.steps for one in windows), report.measurement.batch, 2,
-                      report.started_at + 1, "time")  # fmt: skip
-    return replace(report, mode="sustained", measurement=None, verdict=None, kernels=(), energy=None, run_s=604.0,
-                   finished_at=report.started_at + 606, device_states=states, sustained=found)  # fmt: skip
+    )
+    found = Sustained(
+        1.0,
+        tuple(windows),
+        sum(one.steps for one in windows),
+        report.measurement.batch,
+        2,
+        report.started_at + 1,
+        "time",
+    )
+    return replace(
+        report,
+        mode="sustained",
+        measurement=None,
+        verdict=None,
+        kernels=(),
+        energy=None,
+        run_s=604.0,
+        finished_at=report.started_at + 606,
+        device_states=states,
+        sustained=found,
+    )
 
 
 def _stopped_early(losses: Sequence[float], dice: random.Random) -> Training:

@@ -22,9 +22,15 @@ from tests.dashboard.conftest import PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.seeder import digest
 
 CHROMIUM_ARGUMENTS = (
-    "--no-sandbox", "--headless", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--no-sandbox",
+    "--headless",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
 @dataclass(frozen=True)

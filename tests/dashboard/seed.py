@@ -333,7 +333,22 @@ def seed_conditions(rows: Seeder, pi: Device, jetson: Device) -> None:
         if not 200 <= ago < 296:
             heat_c = 46.0 + 9.0 * math.sin(ago / 15) + (17.5 if ago % 97 < 6 else 0.0)
             rows.add(DeviceTemperature(device_id=pi.id, quarter=newest - ago, hottest_c=round(heat_c, 1)))
-    rows.add(DeviceCondition(device_id=pi.id, storage_total_bytes=29 << 30, storage_free_bytes=12 << 30,
-                             kept_bytes=37 << 20, temperature_c=61.2, at=rows.now - 20))  # fmt: skip
-    rows.add(DeviceCondition(device_id=jetson.id, storage_total_bytes=59 << 30, storage_free_bytes=2 << 30,
-                             temperature_c=44.0, at=rows.now - 9))  # fmt: skip
+    rows.add(
+        DeviceCondition(
+            device_id=pi.id,
+            storage_total_bytes=29 << 30,
+            storage_free_bytes=12 << 30,
+            kept_bytes=37 << 20,
+            temperature_c=61.2,
+            at=rows.now - 20,
+        )
+    )
+    rows.add(
+        DeviceCondition(
+            device_id=jetson.id,
+            storage_total_bytes=59 << 30,
+            storage_free_bytes=2 << 30,
+            temperature_c=44.0,
+            at=rows.now - 9,
+        )
+    )

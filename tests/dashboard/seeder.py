@@ -70,27 +70,63 @@ class Seeder:
             for day in range(40):
                 is_new, is_hot = day >= 31, day == 12
                 us = base_us * (slower if is_new else 1.0) * (1.35 if is_hot else 1.0) * (1 + 0.004 * random.normal())
-                run = self.add(Run(
-                    id=self.next_id("run"), api_key_id=self.key.id, bundle_digest=bundle.digest, target=bundle.target,
-                    wanted_device_id=device.id, device_id=device.id, is_canary=True, settings=RunSettings("profile"),
-                    state="succeeded", queue_deadline_at=self.now, created_at=self.now - (40 - day) * 24 * HOUR_S,
-                ))  # fmt: skip
+                run = self.add(
+                    Run(
+                        id=self.next_id("run"),
+                        api_key_id=self.key.id,
+                        bundle_digest=bundle.digest,
+                        target=bundle.target,
+                        wanted_device_id=device.id,
+                        device_id=device.id,
+                        is_canary=True,
+                        settings=RunSettings("profile"),
+                        state="succeeded",
+                        queue_deadline_at=self.now,
+                        created_at=self.now - (40 - day) * 24 * HOUR_S,
+                    )
+                )
                 runs.append(run.id)
-                self.add(CanaryTime(
-                    run_id=run.id, device_id=device.id, series=series, canary=canary, target=bundle.target,
-                    model_digest=digest(canary), plan_digest=digest("full"), spec_digest=digest("spec"), median_us=us,
-                    verdict="throttled" if is_hot else "valid", at=self.now - (40 - day) * 24 * HOUR_S,
-                    facts={"compiler": digest("new" if is_new else "old"), "commit": ("b2" if is_new else "a1") * 20,
-                           "bundle": bundle.digest},
-                ))  # fmt: skip
+                self.add(
+                    CanaryTime(
+                        run_id=run.id,
+                        device_id=device.id,
+                        series=series,
+                        canary=canary,
+                        target=bundle.target,
+                        model_digest=digest(canary),
+                        plan_digest=digest("full"),
+                        spec_digest=digest("spec"),
+                        median_us=us,
+                        verdict="throttled" if is_hot else "valid",
+                        at=self.now - (40 - day) * 24 * HOUR_S,
+                        facts={
+                            "compiler": digest("new" if is_new else "old"),
+                            "commit": ("b2" if is_new else "a1") * 20,
+                            "bundle": bundle.digest,
+                        },
+                    )
+                )
             if slower > 1.0:
-                self.add(CanaryChange(
-                    id=self.next_id("chg"), device_id=device.id, series=series, canary=canary, target=bundle.target,
-                    before_run_id=runs[30], after_run_id=runs[31], ratio=slower, ratio_low=1.058, ratio_high=1.066,
-                    deviation=0.004, found_at=self.now - 4 * 24 * HOUR_S, differences=[
-                        {"what": "compiler", "before": digest("old"), "after": digest("new"), "away": 0},
-                        {"what": "commit", "before": "a1" * 20, "after": "b2" * 20, "away": 0}],
-                ))  # fmt: skip
+                self.add(
+                    CanaryChange(
+                        id=self.next_id("chg"),
+                        device_id=device.id,
+                        series=series,
+                        canary=canary,
+                        target=bundle.target,
+                        before_run_id=runs[30],
+                        after_run_id=runs[31],
+                        ratio=slower,
+                        ratio_low=1.058,
+                        ratio_high=1.066,
+                        deviation=0.004,
+                        found_at=self.now - 4 * 24 * HOUR_S,
+                        differences=[
+                            {"what": "compiler", "before": digest("old"), "after": digest("new"), "away": 0},
+                            {"what": "commit", "before": "a1" * 20, "after": "b2" * 20, "away": 0},
+                        ],
+                    )
+                )
 
     def device(self, name: str, device_class: str, measurement_class: str, targets: list[str], **more: Any) -> Device:
         """An enrolled device with one line of history."""

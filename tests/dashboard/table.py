@@ -63,15 +63,19 @@ def main(arguments: Sequence[str]) -> int:
     with loaded_farm("postgresql", boards=8) as farm, seeded_beside(farm) as seeded, chromium() as browser:
         add_results(farm, chosen.results)
         found = {name: path for name, path in pages_of(seeded).items() if not chosen.pages or name in chosen.pages}
-        print(f"{len(found)} pages, {chosen.results:,} runs beside those of the screenshots, {VISITS} visits each; "
-              f"limits: {MOST_MS:g} ms of processor time, {MOST_KB:g} kB compressed, no rule of axe\n")  # fmt: skip
+        print(
+            f"{len(found)} pages, {chosen.results:,} runs beside those of the screenshots, {VISITS} visits each; "
+            f"limits: {MOST_MS:g} ms of processor time, {MOST_KB:g} kB compressed, no rule of axe\n"
+        )
         lines = list(_lines(farm, seeded, None if chosen.no_axe else browser, found))
     for line in lines:
         for look, rules in line.broken.items():
             print("".join(f"\n{line.name}, {look}: {rule}" for rule in rules), end="")
     broken = [line.name for line in lines if not line.is_kept]
-    print(f"\n{len(lines) - len(broken)} of {len(lines)} pages keep all limits"
-          + (f"; not {', '.join(broken)}" if broken else ""))  # fmt: skip
+    print(
+        f"\n{len(lines) - len(broken)} of {len(lines)} pages keep all limits"
+        + (f"; not {', '.join(broken)}" if broken else "")
+    )
     return 1 if broken else 0
 
 

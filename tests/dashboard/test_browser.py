@@ -74,8 +74,9 @@ def test_a_page_in_each_look(name: str, window: tuple[Look, Page], seeded: Seede
     assert measured["small"] == []
     assert measured["unnamed"] == []
     for selector in KEY_ELEMENTS.get(name, ("h1",)):
-        expect(page.locator(f"main {selector}:visible").first if "=" not in selector else page.locator(selector).first
-               ).to_be_visible()  # fmt: skip
+        expect(
+            page.locator(f"main {selector}:visible").first if "=" not in selector else page.locator(selector).first
+        ).to_be_visible()
 
 
 def test_the_measure_finds_what_it_looks_for(web: Browser, address: str, seeded: SeededFarm) -> None:

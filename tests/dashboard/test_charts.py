@@ -215,8 +215,11 @@ def test_nothing_is_drawn_outside_the_picture(width: float) -> None:
 
 
 def test_less_memory_is_further_left_and_costs_more() -> None:
-    ways = [WayPoint("whole", 4 << 20, 1.0, True), WayPoint("some again", 3 << 20, 1.1, False),
-            WayPoint("<all> again", 2 << 20, 1.3, False)]  # fmt: skip
+    ways = [
+        WayPoint("whole", 4 << 20, 1.0, True),
+        WayPoint("some again", 3 << 20, 1.1, False),
+        WayPoint("<all> again", 2 << 20, 1.3, False),
+    ]
     picture = ways_plot(ways, 600)
     assert len(drawn(picture, "circle", "best")) == 1
     marks = [*drawn(picture, "circle", "best"), *drawn(picture, "circle", "dominated")]

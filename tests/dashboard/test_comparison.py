@@ -210,12 +210,16 @@ def one_group(runs: list[RunFacts], known: Known) -> Group:
 
 def test_runs_that_are_not_likely_different_share_their_ranks() -> None:
     runs = [
-        facts("a", median_us=1000.0, plan_name="full"), facts("b", median_us=1001.0, plan_name="sparse"),
+        facts("a", median_us=1000.0, plan_name="full"),
+        facts("b", median_us=1001.0, plan_name="sparse"),
         facts("c", median_us=500.0, plan_name="tiny"),
-    ]  # fmt: skip
+    ]
     group = one_group(runs, CALM)
     assert [(row.values["plan"], row.values["rank"]) for row in group.table.rows] == [
-        ("tiny", "1"), ("full", "2 to 3"), ("sparse", "2 to 3")]  # fmt: skip
+        ("tiny", "1"),
+        ("full", "2 to 3"),
+        ("sparse", "2 to 3"),
+    ]
     assert [(row.values["rank_best"], row.values["rank_worst"]) for row in group.table.rows] == [(1, 1), (2, 3), (2, 3)]
     assert group.unranked == ()
     assert [row.values["rank"] for row in one_group(runs, RESTLESS).table.rows] == ["1 to 3"] * 3
@@ -226,9 +230,11 @@ def test_runs_that_are_not_likely_different_share_their_ranks() -> None:
 
 def test_a_row_without_a_rank_says_why_and_pushes_nobody() -> None:
     runs = [
-        facts("a"), facts("b", verdict="noisy", plan_name="sparse"), facts("d", device_id="dev_9", plan_name="tiny"),
+        facts("a"),
+        facts("b", verdict="noisy", plan_name="sparse"),
+        facts("d", device_id="dev_9", plan_name="tiny"),
         with_blocks(facts("c", median_us=10.0, plan_name="bias"), 1),
-    ]  # fmt: skip
+    ]
     group = one_group(runs, CALM)
     ranks = {row.values["run"]: (row.values["rank"], row.values["no_rank"]) for row in group.table.rows}
     assert ranks["a"] == ("1", None)
@@ -298,8 +304,10 @@ def test_the_benchmarks_page_has_ranks_once_a_device_is_known(seeded: SeededFarm
         before = benchmarks_page(session, RunFilter(device=seeded.ids.host), all_verdicts=False, sort="")
         repeated(session, seeded.ids.full_run, 7)
         after = benchmarks_page(session, RunFilter(device=seeded.ids.host), all_verdicts=False, sort="")
-        pages = [bytes(render.page("benchmarks.html", page=page, section="benchmarks").body).decode()
-                 for page in (before, after)]  # fmt: skip
+        pages = [
+            bytes(render.page("benchmarks.html", page=page, section="benchmarks").body).decode()
+            for page in (before, after)
+        ]
         session.rollback()
     texts = [check_page(page).visible_text() for page in pages]
     assert "No rank by time: how its device varies" in texts[0]

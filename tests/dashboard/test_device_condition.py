@@ -77,9 +77,12 @@ def test_the_file_holds_the_same_with_an_empty_row_in_each_gap(seeded: SeededFar
     ],
 )
 def test_where_there_is_no_chart_the_page_says_why(
-    seeded: SeededFarm, monkeypatch: pytest.MonkeyPatch, told: DeviceCondition | None,
-    points: list[tuple[float, float]], why: str,
-) -> None:  # fmt: skip
+    seeded: SeededFarm,
+    monkeypatch: pytest.MonkeyPatch,
+    told: DeviceCondition | None,
+    points: list[tuple[float, float]],
+    why: str,
+) -> None:
     monkeypatch.setattr(device_condition, "temperatures", lambda *_: points)
     with seeded.farm.database.read() as session:
         found = queries.device(session, seeded.ids.host)

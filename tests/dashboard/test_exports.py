@@ -121,8 +121,10 @@ def test_losses_of_a_long_run_are_all_there(large: SeededFarm, reader: Client) -
         run = session.query(Run).filter_by(state="running").first()
         assert run is not None
         run_id = run.id
-        bodies = [{"subject": run_id, "kind": "step", "at": 1.0, "body": {"loss": float(n), "attempt": 9}}
-                  for n in range(6000)]  # fmt: skip
+        bodies = [
+            {"subject": run_id, "kind": "step", "at": 1.0, "body": {"loss": float(n), "attempt": 9}}
+            for n in range(6000)
+        ]
         session.execute(insert(Event), bodies)
     assert len(rows_of(reader, f"/dashboard/runs/{run_id}/losses{{}}")) == 6000
 

@@ -41,10 +41,27 @@ def page_names() -> list[str]:
 
 
 KINDS = (
-    "overview", "job-done", "job-compiling", "job-failed", "runs", "run-profile", "run-board", "run-train",
-    "run-failed", "run-running", "device", "queue", "regressions-one", "admin", "admin-enrolment", "benchmarks",
-    "compare", "compare-training", "plan", "problem-404",
-)  # fmt: skip
+    "overview",
+    "job-done",
+    "job-compiling",
+    "job-failed",
+    "runs",
+    "run-profile",
+    "run-board",
+    "run-train",
+    "run-failed",
+    "run-running",
+    "device",
+    "queue",
+    "regressions-one",
+    "admin",
+    "admin-enrolment",
+    "benchmarks",
+    "compare",
+    "compare-training",
+    "plan",
+    "problem-404",
+)
 """One of each kind of page: lists, pictures, live charts, forms, notices, tables to compare."""
 
 
@@ -264,12 +281,18 @@ def test_an_empty_farm_says_the_next_step(tmp_path: Path) -> None:
     app = make_app(tmp_path)
     client = SeededFarm(app, app.state.farm, None).browser()  # type: ignore[arg-type]
     for path, words in (
-        ("", "pockfarm compile"), ("/jobs", "pockfarm compile"), ("/runs", "pockfarm run"),
+        ("", "pockfarm compile"),
+        ("/jobs", "pockfarm compile"),
+        ("/runs", "pockfarm run"),
         ("/devices", "pockfarm devices enrol"),
-        ("/queue", "pockfarm run"), ("/regressions", "pockfarm run"), ("/admin/enrolment", "Make a token"),
-        ("/admin/webhooks", "Nobody is told yet"), ("/admin/windows", "Plan a window"),
-        ("/benchmarks", "pockfarm run"), ("/compare", "pockfarm run"),
-    ):  # fmt: skip
+        ("/queue", "pockfarm run"),
+        ("/regressions", "pockfarm run"),
+        ("/admin/enrolment", "Make a token"),
+        ("/admin/webhooks", "Nobody is told yet"),
+        ("/admin/windows", "Plan a window"),
+        ("/benchmarks", "pockfarm run"),
+        ("/compare", "pockfarm run"),
+    ):
         assert words in check_page(client.get("/dashboard" + path).text).visible_text(), path
     app.state.farm.close()
 

@@ -54,9 +54,14 @@ def rows(found: Table, *, pick: bool = False) -> Reader:
 def test_whatever_people_typed_is_text() -> None:
     row = Row(
         {"name": NASTY, "size_mib": 2, "verdict": NASTY, "at": NASTY, "id": NASTY, "pick": NASTY},
-        links={"name": f"/x?{NASTY}"}, notes={"size_mib": NASTY}, texts={"size_mib": NASTY}, anchor=NASTY,
-        letter=NASTY, mark=NASTY, actions=(Action("/do", NASTY),),
-    )  # fmt: skip
+        links={"name": f"/x?{NASTY}"},
+        notes={"size_mib": NASTY},
+        texts={"size_mib": NASTY},
+        anchor=NASTY,
+        letter=NASTY,
+        mark=NASTY,
+        actions=(Action("/do", NASTY),),
+    )
     found = rows(table("t", "T", COLUMNS, [row]), pick=True)
     assert found.of("b") == []
     assert found.of("tr") == [{"id": NASTY}]

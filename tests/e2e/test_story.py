@@ -45,8 +45,9 @@ def test_full_then_sparse_training_with_weights_carried_over(live: LiveFarm) -> 
     second_half = live.client.upload_dataset(npz(x=x2, y=y2), name="second.npz")
     assert (first_half.samples, second_half.samples) == (len(y1), len(y2))
 
-    full = live.client.start_run(compiled(live, "full"), mode="train", device=live.host.id, steps=STEPS,
-                                 dataset=first_half.digest)  # fmt: skip
+    full = live.client.start_run(
+        compiled(live, "full"), mode="train", device=live.host.id, steps=STEPS, dataset=first_half.digest
+    )
     full = live.client.wait_for_run(full.id)
     report = live.client.report(full.id)
     weights = live.client.weights(full.id)
@@ -58,8 +59,14 @@ def test_full_then_sparse_training_with_weights_carried_over(live: LiveFarm) -> 
         assert number(report, stage, "loss") == pytest.approx(loss, rel=1e-4)
         assert abs(number(report, stage, "accuracy") - accuracy) <= 1.5 / len(y1)
 
-    sparse = live.client.start_run(compiled(live, SPARSE), mode="train", device=live.host.id, steps=STEPS,
-                                   dataset=second_half.digest, weights=full.trained_weights_digest)  # fmt: skip
+    sparse = live.client.start_run(
+        compiled(live, SPARSE),
+        mode="train",
+        device=live.host.id,
+        steps=STEPS,
+        dataset=second_half.digest,
+        weights=full.trained_weights_digest,
+    )
     sparse = live.client.wait_for_run(sparse.id)
     report = live.client.report(sparse.id)
     loss, accuracy = accuracy_by_onnx_runtime(cnn(), weights, x2, y2)

@@ -38,8 +38,9 @@ def test_every_package_of_a_recipe_has_an_exact_version(name: str) -> None:
 def model_of(**tensors: np.ndarray) -> bytes:
     stored = [numpy_helper.from_array(array, name) for name, array in tensors.items()]
     value = helper.make_tensor_value_info("x", 1, [1])
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value],
-                              [helper.make_tensor_value_info("y", 1, [1])], stored)  # fmt: skip
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g", [value], [helper.make_tensor_value_info("y", 1, [1])], stored
+    )
     return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
 
 
@@ -54,8 +55,10 @@ def test_weights_are_found_transposed_and_reshaped_and_come_back() -> None:
     given = {"kernel": kernel, "heads": heads, "bias": bias, "gone": gone}
     matched = pockfarm.match_weights(model, given)
     assert {name: match.tensor for name, match in matched.matches.items()} == {
-        "kernel": "const_1", "heads": "const_2", "bias": "const_3"
-    }  # fmt: skip
+        "kernel": "const_1",
+        "heads": "const_2",
+        "bias": "const_3",
+    }
     assert matched.absent == ("gone",)
     assert matched.plan["update"] == [{"parameters": ["const_1", "const_2", "const_3"]}]
     back = matched.back({"const_1": turned + 1, "const_2": flat * 2, "const_3": bias[None] - 1})  # type: ignore[arg-type]
@@ -69,7 +72,7 @@ AMBIGUOUS = {
     "two weights": (model_of(a=square), {"v": square, "w": square.T}, "'v' and 'w' hold the same"),
     "two orders": (model_of(a=square + square.T), {"w": square + square.T}, "2 orders of its axes"),
     "none": (model_of(a=square), {"w": square * 2}, "no weight is a tensor"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", AMBIGUOUS)

@@ -48,8 +48,10 @@ def test_noise_is_no_change_in_a_season(kind: str) -> None:
     assert alarms <= 1
 
 
-@pytest.mark.parametrize(("change", "kind"), [(0.05, "independent"), (-0.05, "independent"), (0.05, "lingering"),
-                                              (0.1, "two modes"), (0.2, "bursts")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [(0.05, "independent"), (-0.05, "independent"), (0.05, "lingering"), (0.1, "two modes"), (0.2, "bursts")],
+)
 def test_a_change_is_found_within_a_week_and_where_it_was(change: float, kind: str) -> None:
     missed, off, covered = 0, 0, 0
     for seed in range(40):

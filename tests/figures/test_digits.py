@@ -12,10 +12,20 @@ from device_agents.figures.intervals import Interval
 
 @pytest.mark.parametrize(
     ("us", "said"),
-    [(0.4705, "470 ns"), (1.0, "1.00 us"), (97.06, "97.1 us"), (999.4, "999 us"), (999.6, "1.00 ms"),
-     (9_996.0, "10.0 ms"), (42_345.0, "42.3 ms"), (471_200.0, "471 ms"), (1_200_000.0, "1.20 s"),
-     (1_234_567_890.0, "1,230 s"), (0.0, "0 ns")],
-)  # fmt: skip
+    [
+        (0.4705, "470 ns"),
+        (1.0, "1.00 us"),
+        (97.06, "97.1 us"),
+        (999.4, "999 us"),
+        (999.6, "1.00 ms"),
+        (9_996.0, "10.0 ms"),
+        (42_345.0, "42.3 ms"),
+        (471_200.0, "471 ms"),
+        (1_200_000.0, "1.20 s"),
+        (1_234_567_890.0, "1,230 s"),
+        (0.0, "0 ns"),
+    ],
+)
 def test_a_time_has_the_unit_that_fits_and_three_digits_where_nothing_is_known_of_it(us: float, said: str) -> None:
     assert step_time(us) == said
 

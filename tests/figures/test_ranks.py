@@ -17,9 +17,11 @@ from device_agents.figures.ranks import FALSE_RANK, Rank, confidence
 BLOCKS = (1.0, 1.002, 0.998, 1.001, 0.999)
 runs = st.builds(
     lambda us, deviation, freedom, blocks: Run([us * one for one in BLOCKS[:blocks]], Variation(deviation, freedom)),
-    st.floats(900.0, 1100.0), st.sampled_from([0.0, 0.001, 0.01]), st.sampled_from([2, 5, 40]),
+    st.floats(900.0, 1100.0),
+    st.sampled_from([0.0, 0.001, 0.01]),
+    st.sampled_from([2, 5, 40]),
     st.sampled_from([1, 5, 5, 5]),
-)  # fmt: skip
+)
 
 
 def ranks(among: list[Run]) -> list[Rank | None]:

@@ -24,10 +24,15 @@ def played(
     for number in range(count):
         order = turns.order_of(number, bundles=len(factors), seed=seed)
         began = number * len(order)
-        found.append(Round(order, tuple(
-            5000.0 * factors[which] * math.exp(clock(began + place) + random.normal(0.0, noise))
-            for place, which in enumerate(order)
-        )))  # fmt: skip
+        found.append(
+            Round(
+                order,
+                tuple(
+                    5000.0 * factors[which] * math.exp(clock(began + place) + random.normal(0.0, noise))
+                    for place, which in enumerate(order)
+                ),
+            )
+        )
     return found
 
 

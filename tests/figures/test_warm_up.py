@@ -65,8 +65,11 @@ def by_definition(step_us: Sequence[float], most: int) -> int:
     def change(logs: Sequence[float], most: int) -> int:
         steps = sorted(abs(late - early) for early, late in itertools.pairwise(logs))
         price = PRICE * max(QUIET_FACTOR * steps[len(steps) // 4], LEAST_DEVIATION) * math.log(len(logs))
-        gains = [(spread(logs) - spread(logs[:at]) - spread(logs[at:]), -at) for at in range(1, most + 1)
-                 if statistics.median(logs[:at]) > statistics.median(logs[at:])]  # fmt: skip
+        gains = [
+            (spread(logs) - spread(logs[:at]) - spread(logs[at:]), -at)
+            for at in range(1, most + 1)
+            if statistics.median(logs[:at]) > statistics.median(logs[at:])
+        ]
         gain, at = max(gains, default=(0.0, 0))
         return -at if gain > price else 0
 

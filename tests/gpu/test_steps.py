@@ -23,8 +23,16 @@ from tests.compiler.agreement.course import smooth_batch
 from tests.compiler.agreement.harness import Optimizer, problems, run_step
 from tests.compiler.agreement.harness import build as build_case
 
-NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "resnet18-full", "resnet18-sparse", "encoder-full",
-        "encoder-full-adamw", "encoder-sparse")  # fmt: skip
+NETS = (
+    "mobilenet-full",
+    "mobilenet-sparse",
+    "mobilenet-ratio",
+    "resnet18-full",
+    "resnet18-sparse",
+    "encoder-full",
+    "encoder-full-adamw",
+    "encoder-sparse",
+)
 
 
 @pytest.mark.parametrize("name", NETS)

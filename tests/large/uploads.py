@@ -57,8 +57,20 @@ class Memory:
 def running_api(state: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A farm's API process, as `pockfarm up` starts it, without a broker."""
     environment = {**os.environ, "POCKFARM_STATE": str(state), "POCKFARM_LOG_LEVEL": "warning"}
-    command = [sys.executable, "-m", "uvicorn", "service.app:served", "--factory", "--host", "127.0.0.1", "--port",
-               str(port), "--no-access-log", "--timeout-graceful-shutdown", "3"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "service.app:served",
+        "--factory",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--no-access-log",
+        "--timeout-graceful-shutdown",
+        "3",
+    ]
     process = subprocess.Popen(command, env=environment)
     try:
         while not answers_http(f"http://127.0.0.1:{port}/healthz"):
@@ -119,10 +131,14 @@ def send(folder: Path, size_mib: int, cuts: int) -> int:
         stored = next((state / "files" / "sha256").glob("*/*"))
         is_whole = stored.stat().st_size == size_mib * MIB and "sha256:" + stored.parent.name + stored.name == digest
         travelled = link.total / MIB
-    print(f"{size_mib} MiB through {link.made} cuts in {seconds:.1f} s; {travelled:.0f} MiB travelled; "
-          f"{'whole' if is_whole else 'NOT WHOLE'}")  # fmt: skip
-    print(f"API process: {idle[0]:.1f} MiB resident idle ({idle[1]:.1f} not pages of files), "
-          f"{memory.peak:.1f} at its peak ({memory.peak_own:.1f}); the limit is {LIMIT_MIB:.0f}")  # fmt: skip
+    print(
+        f"{size_mib} MiB through {link.made} cuts in {seconds:.1f} s; {travelled:.0f} MiB travelled; "
+        f"{'whole' if is_whole else 'NOT WHOLE'}"
+    )
+    print(
+        f"API process: {idle[0]:.1f} MiB resident idle ({idle[1]:.1f} not pages of files), "
+        f"{memory.peak:.1f} at its peak ({memory.peak_own:.1f}); the limit is {LIMIT_MIB:.0f}"
+    )
     return 0 if is_whole and link.made == cuts and memory.peak <= LIMIT_MIB else 1
 
 

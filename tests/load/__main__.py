@@ -92,8 +92,10 @@ def _verdict(figure: Figure) -> str:
 
 
 def _line(outcome: Outcome, figure: Figure) -> str:
-    return (f"{outcome.kind:10} {figure.what:58} {figure.value:10.2f} {figure.unit:7} {_limit(figure):>5} "
-            f"{_verdict(figure):6} {figure.note}; load {outcome.load:.1f}")  # fmt: skip
+    return (
+        f"{outcome.kind:10} {figure.what:58} {figure.value:10.2f} {figure.unit:7} {_limit(figure):>5} "
+        f"{_verdict(figure):6} {figure.note}; load {outcome.load:.1f}"
+    )
 
 
 def _table(outcomes: Sequence[Outcome]) -> str:

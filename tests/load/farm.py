@@ -128,16 +128,38 @@ def loaded_farm(kind: Kind, *, boards: int) -> Iterator[LoadedFarm]:
         key, bundle, made = _prepare(folder / "state", url, boards)
         port = _free_port()
         log = stack.enter_context((folder / "api.log").open("wb"))
-        settings = {"STATE": folder / "state", "DATABASE_URL": url, "BROKER_URL": f"redis+socket://{valkey}",
-                    "LOG_FORMAT": "json", **UNLIMITED}  # fmt: skip
+        settings = {
+            "STATE": folder / "state",
+            "DATABASE_URL": url,
+            "BROKER_URL": f"redis+socket://{valkey}",
+            "LOG_FORMAT": "json",
+            **UNLIMITED,
+        }
         environment = {**os.environ, **{f"POCKFARM_{name}": str(value) for name, value in settings.items()}}
         api = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "service.app:served", "--factory", "--port", str(port),
-             "--no-access-log", "--timeout-graceful-shutdown", "2", "--backlog", "2048"],
-            env=environment | {"PYTHONPATH": str(ROOT)}, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        farm = LoadedFarm(kind, url, port, key, bundle, made, api, postgres.folder if postgres else None,
-                          folder / "state")  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "uvicorn",
+                "service.app:served",
+                "--factory",
+                "--port",
+                str(port),
+                "--no-access-log",
+                "--timeout-graceful-shutdown",
+                "2",
+                "--backlog",
+                "2048",
+            ],
+            env=environment | {"PYTHONPATH": str(ROOT)},
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
+        farm = LoadedFarm(
+            kind, url, port, key, bundle, made, api, postgres.folder if postgres else None, folder / "state"
+        )
         try:
             _wait_until_up(farm, folder / "api.log")
             yield farm

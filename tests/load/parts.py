@@ -107,8 +107,11 @@ async def idle(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
     agent_s = len(boards) * cost.wall_s
     gross = cost.figure(f"idle agent, of {len(boards)}, all of the process counted", agent_s, "ms/s", None)
     cost.api_s = max(0.0, cost.api_s - resting_s)
-    return [Figure("API process without agents", MS * alone.api_s / alone.wall_s, "ms/s"),
-            cost.figure(f"idle agent, of {len(boards)}", agent_s, "ms/s", 0.3), gross]  # fmt: skip
+    return [
+        Figure("API process without agents", MS * alone.api_s / alone.wall_s, "ms/s"),
+        cost.figure(f"idle agent, of {len(boards)}", agent_s, "ms/s", 0.3),
+        gross,
+    ]
 
 
 async def empty(farm: LoadedFarm, seconds: float, _: int = 0) -> list[Figure]:
@@ -256,8 +259,15 @@ async def million(farm: LoadedFarm, seconds: float, results: int = 1_000_000) ->
     """Lists and files over very many results."""
     began = time.monotonic()
     rows.add_results(farm, results)
-    figures = [Figure(f"database with {results:,} results", farm.database_bytes() / MB, "MB", None,
-                      f"made in {time.monotonic() - began:.0f} s")]  # fmt: skip
+    figures = [
+        Figure(
+            f"database with {results:,} results",
+            farm.database_bytes() / MB,
+            "MB",
+            None,
+            f"made in {time.monotonic() - began:.0f} s",
+        )
+    ]
     turns = max(10, int(seconds))
     async with client(farm) as http:
         for path in (*PAGES, *_pages_of_one(farm)):
@@ -266,9 +276,19 @@ async def million(farm: LoadedFarm, seconds: float, results: int = 1_000_000) ->
     return figures
 
 
-PAGES = ("/runs?limit=50", "/runs?state=succeeded&limit=50", "/runs?device_class=x86-64&limit=50", "/devices?limit=50",
-         "/dashboard", "/dashboard/runs", "/dashboard/runs?state=open", "/dashboard/devices",
-         "/dashboard/benchmarks", "/dashboard/jobs", "/dashboard/audit")  # fmt: skip
+PAGES = (
+    "/runs?limit=50",
+    "/runs?state=succeeded&limit=50",
+    "/runs?device_class=x86-64&limit=50",
+    "/devices?limit=50",
+    "/dashboard",
+    "/dashboard/runs",
+    "/dashboard/runs?state=open",
+    "/dashboard/devices",
+    "/dashboard/benchmarks",
+    "/dashboard/jobs",
+    "/dashboard/audit",
+)
 FILE_ROWS = 100_000
 
 
@@ -277,9 +297,17 @@ def _pages_of_one(farm: LoadedFarm) -> list[str]:
     run_id = farm.one("SELECT id FROM runs ORDER BY id LIMIT 1 OFFSET (SELECT count(*) / 2 FROM runs)")
     newest = farm.one("SELECT id FROM runs WHERE state = 'succeeded' ORDER BY id DESC LIMIT 1")
     device = farm.boards[0].device_id
-    return [f"/runs/{run_id}", f"/runs/{run_id}/why", f"/runs/{run_id}/report", f"/dashboard/runs/{run_id}",
-            f"/dashboard/compare?run={run_id}&run={newest}", f"/devices/{device}", f"/dashboard/devices/{device}",
-            f"/runs?limit=50&cursor={run_id}", f"/dashboard/runs?before={run_id}"]  # fmt: skip
+    return [
+        f"/runs/{run_id}",
+        f"/runs/{run_id}/why",
+        f"/runs/{run_id}/report",
+        f"/dashboard/runs/{run_id}",
+        f"/dashboard/compare?run={run_id}&run={newest}",
+        f"/devices/{device}",
+        f"/dashboard/devices/{device}",
+        f"/runs?limit=50&cursor={run_id}",
+        f"/dashboard/runs?before={run_id}",
+    ]
 
 
 async def _page(farm: LoadedFarm, http: httpx.AsyncClient, path: str, turns: int) -> Figure:
@@ -306,19 +334,32 @@ async def _file(farm: LoadedFarm, http: httpx.AsyncClient) -> list[Figure]:
                 lines += chunk.count(b"\n")
                 if lines > FILE_ROWS:
                     break
-    note = (f"{lines:,} rows in {cost.wall_s:.1f} s, {1e6 * cost.api_s / lines:.0f} us of processor time each; "
-            f"{rests / MB:.0f} MB before, {before / MB:.0f} at most since its start")  # fmt: skip
+    note = (
+        f"{lines:,} rows in {cost.wall_s:.1f} s, {1e6 * cost.api_s / lines:.0f} us of processor time each; "
+        f"{rests / MB:.0f} MB before, {before / MB:.0f} at most since its start"
+    )
     return [Figure("memory of the API process while it streams a CSV", farm.peak_rss_bytes() / MB, "MB", 150.0, note)]
 
 
 Part = Callable[[LoadedFarm, float, int], Coroutine[Any, Any, list[Figure]]]
 PARTS: Mapping[str, Part] = {
-    "idle": idle, "empty": empty, "submit": submit, "lease": lease, "heartbeat": heartbeat, "steady": steady,
+    "idle": idle,
+    "empty": empty,
+    "submit": submit,
+    "lease": lease,
+    "heartbeat": heartbeat,
+    "steady": steady,
     "million": million,
-}  # fmt: skip
+}
 SECONDS: Mapping[str, float] = {
-    "idle": 55.0, "empty": 20.0, "submit": 20.0, "lease": 20.0, "heartbeat": 15.0, "steady": 300.0, "million": 20.0,
-}  # fmt: skip
+    "idle": 55.0,
+    "empty": 20.0,
+    "submit": 20.0,
+    "lease": 20.0,
+    "heartbeat": 15.0,
+    "steady": 300.0,
+    "million": 20.0,
+}
 BOARDS: Mapping[str, int] = {"idle": 200, "steady": 200}
 """How many a part needs; the others, a few."""
 ONLY: Mapping[str, tuple[Kind, ...]] = {"million": ("postgresql",)}

@@ -28,13 +28,19 @@ def queue_wishes_of_others(farm: LoadedFarm, count: int) -> None:
     run_id, wish = _send(farm, where=[OTHER_TAG], allow_waiting=True), f"'tag:{OTHER_TAG}=' || number"
     _copies(farm, run_id, count - 1, lane_id="'lan_wish' || number", wants=wish, rarest_wish=wish)
     kept = [column.name for column in Lane.__table__.columns if column.name not in ("id", "wants")]
-    farm.sql(f"INSERT INTO lanes (id, wants, {', '.join(kept)}) SELECT 'lan_wish' || number, {wish}, {', '.join(kept)} "
-             f"FROM lanes, {_series(farm, count - 1)} WHERE wants = 'tag:{OTHER_TAG}'", "ANALYZE")  # fmt: skip
+    farm.sql(
+        f"INSERT INTO lanes (id, wants, {', '.join(kept)}) SELECT 'lan_wish' || number, {wish}, {', '.join(kept)} "
+        f"FROM lanes, {_series(farm, count - 1)} WHERE wants = 'tag:{OTHER_TAG}'",
+        "ANALYZE",
+    )
 
 
 def _forget(farm: LoadedFarm, condition: str) -> None:
-    farm.sql(f"DELETE FROM events WHERE subject IN (SELECT id FROM runs WHERE {condition})",
-             f"DELETE FROM runs WHERE {condition}", "ANALYZE")  # fmt: skip
+    farm.sql(
+        f"DELETE FROM events WHERE subject IN (SELECT id FROM runs WHERE {condition})",
+        f"DELETE FROM runs WHERE {condition}",
+        "ANALYZE",
+    )
 
 
 def queue_for_boards(farm: LoadedFarm, count: int) -> None:
@@ -51,8 +57,11 @@ def _send(farm: LoadedFarm, **wish: object) -> str:
 def _copies(farm: LoadedFarm, run_id: str, count: int, **changes: str) -> None:
     columns = [column.name for column in Run.__table__.columns if column.name != "id"]
     values = ", ".join(changes.get(name, name) for name in columns)
-    farm.sql(f"INSERT INTO runs (id, {', '.join(columns)}) SELECT {_id(farm, 'run')}, {values} "
-             f"FROM runs, {_series(farm, count)} WHERE runs.id = '{run_id}'", "ANALYZE")  # fmt: skip
+    farm.sql(
+        f"INSERT INTO runs (id, {', '.join(columns)}) SELECT {_id(farm, 'run')}, {values} "
+        f"FROM runs, {_series(farm, count)} WHERE runs.id = '{run_id}'",
+        "ANALYZE",
+    )
 
 
 def _series(farm: LoadedFarm, count: int) -> str:
@@ -76,22 +85,42 @@ def add_results(farm: LoadedFarm, count: int) -> None:
     devices = "ARRAY[" + ", ".join(f"'{board.device_id}'" for board in farm.boards) + "]"
     device = f"({devices})[1 + number % {len(farm.boards)}]"
     values = {
-        "runs": (Run, {"id": _id(farm, "run"), "device_id": device,
-                       "created_at": "created_at - 2592000 + number * 2.592",
-                       "finished_at": "finished_at - 2592000 + number * 2.592",
-                       "median_us": "1000.0 * (1 + number % 97 / 100.0)", "p90_us": "2100.0", "batch": "8",
-                       "samples_per_second": "4000.0", "verdict": "'valid'", "measurement_class": "'hardware'"}),
-        "attempts": (Attempt, {"id": _id(farm, "att"), "run_id": _id(farm, "run"), "device_id": device,
-                               "token_hash": "'t' || number", "finished_at": "finished_at - 2592000 + number * 2.592"}),
+        "runs": (
+            Run,
+            {
+                "id": _id(farm, "run"),
+                "device_id": device,
+                "created_at": "created_at - 2592000 + number * 2.592",
+                "finished_at": "finished_at - 2592000 + number * 2.592",
+                "median_us": "1000.0 * (1 + number % 97 / 100.0)",
+                "p90_us": "2100.0",
+                "batch": "8",
+                "samples_per_second": "4000.0",
+                "verdict": "'valid'",
+                "measurement_class": "'hardware'",
+            },
+        ),
+        "attempts": (
+            Attempt,
+            {
+                "id": _id(farm, "att"),
+                "run_id": _id(farm, "run"),
+                "device_id": device,
+                "token_hash": "'t' || number",
+                "finished_at": "finished_at - 2592000 + number * 2.592",
+            },
+        ),
         "results": (Result, {"attempt_id": _id(farm, "att"), "run_id": _id(farm, "run"), "log_index": "number"}),
-    }  # fmt: skip
+    }
     statements = ["SET session_replication_role = replica", "SET synchronous_commit = off"]  # no checks of references
     for table, (kind, changes) in values.items():
         names = [column.name for column in kind.__table__.columns]
         made = ", ".join(changes.get(name, name) for name in names)
         key = "id" if table == "runs" else "run_id"
-        statements.append(f"INSERT INTO {table} ({', '.join(names)}) SELECT {made} FROM {table}, "
-                          f"{_series(farm, count)} WHERE {table}.{key} = '{taken}'")  # fmt: skip
+        statements.append(
+            f"INSERT INTO {table} ({', '.join(names)}) SELECT {made} FROM {table}, "
+            f"{_series(farm, count)} WHERE {table}.{key} = '{taken}'"
+        )
     farm.sql(*statements, "VACUUM ANALYZE")
 
 

@@ -18,8 +18,16 @@ from pathlib import Path
 
 from tests.mutations.doors import ACCEPTED, Door, doors
 
-SHARES = {"assignment": 0.25, "enrolment": 0.05, "report": 0.25, "receipt": 0.2, "key list": 0.1, "offer": 0.05,
-          "bundle": 0.05, "bundle file": 0.05}  # fmt: skip
+SHARES = {
+    "assignment": 0.25,
+    "enrolment": 0.05,
+    "report": 0.25,
+    "receipt": 0.2,
+    "key list": 0.1,
+    "offer": 0.05,
+    "bundle": 0.05,
+    "bundle file": 0.05,
+}
 
 
 @dataclass

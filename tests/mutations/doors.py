@@ -65,10 +65,26 @@ def _assignment(number: int) -> p.Assignment:
     blob = p.Blob(f"sha256:{number:064x}", 10 + number, f"/agent/attempts/lease-{number:04d}/bundle")
     now = time.time()
     return p.Assignment(
-        f"run-{number}", number, "dev", "x86-64", "x86-64-v3", f"lease-{number:04d}", now + 60, 60.0, now - 5,
-        now + 9999, 3, f"model-{number}", f"plan-{number}", blob,
-        p.RunSettings("train", steps=5 + number, seed=number), blob, blob, p.Limits(run_s=100.0 + number), blob,
-    )  # fmt: skip
+        f"run-{number}",
+        number,
+        "dev",
+        "x86-64",
+        "x86-64-v3",
+        f"lease-{number:04d}",
+        now + 60,
+        60.0,
+        now - 5,
+        now + 9999,
+        3,
+        f"model-{number}",
+        f"plan-{number}",
+        blob,
+        p.RunSettings("train", steps=5 + number, seed=number),
+        blob,
+        blob,
+        p.Limits(run_s=100.0 + number),
+        blob,
+    )
 
 
 def _assignments(folder: Path, signer: Signer) -> Door:
@@ -93,9 +109,11 @@ def _enrolments(farm: TestFarm) -> Door:
     token = farm.http.post("/devices/enrolment-tokens", json={"uses": 9}).json()["token"]
     array = p.OwnArray("x", "float32", (8, 3))
     whole = {
-        "sensors": ("temperature", "power"), "runner": "qemu-aarch64-static", "environment": {"kernel": "6.1"},
+        "sensors": ("temperature", "power"),
+        "runner": "qemu-aarch64-static",
+        "environment": {"kernel": "6.1"},
         "own_datasets": (p.OwnDataset("cats", f"sha256:{7:064x}", 96, 8, (array,), (5, 3), weights_stay=True),),
-    }  # fmt: skip
+    }
     good, other = (p.dumps(Board(farm.anonymous, name=name, **whole).enrolment(token)) for name in ("one", "other"))
     sender = Board(farm.anonymous)
 
@@ -226,11 +244,13 @@ def _bundle_files(folder: Path, farm: TestFarm, anchor: Signer) -> Door:
         return lambda rng: rebuilt(good, name, flipped(unpacked(good)[name], rng))
 
     def says(field: str) -> Change:
-        return lambda rng: rebuilt(good, "report.json", unpacked(good)["report.json"],
-                                   **{field: rng.choice(("other", 1, None, []))})  # fmt: skip
+        return lambda rng: rebuilt(
+            good, "report.json", unpacked(good)["report.json"], **{field: rng.choice(("other", 1, None, []))}
+        )
 
     made = [Mutation("bytes", lambda rng: flipped(good, rng)), Mutation("another's bundle", lambda _: other)]
-    made += [Mutation(f"{name}, and a new manifest", rebuilds(name))
-             for name in unpacked(good) if name != "manifest.json"]  # fmt: skip
+    made += [
+        Mutation(f"{name}, and a new manifest", rebuilds(name)) for name in unpacked(good) if name != "manifest.json"
+    ]
     made += [Mutation(f"manifest: {field}", says(field)) for field in ("target", "digests", "plan", "kernels", "batch")]
     return Door("bundle file", good, made, opens)

@@ -116,8 +116,10 @@ def main() -> int:
     for case, difference in bad.items():
         print(f"wrong  {case}: {difference[:300]}")
     operators = len({case.op_type for case in chosen})
-    print(f"{len(chosen) - len(bad)} of {len(chosen)} cases of {operators} operators are right in binaries, "
-          f"{time.monotonic() - started:.0f} s")  # fmt: skip
+    print(
+        f"{len(chosen) - len(bad)} of {len(chosen)} cases of {operators} operators are right in binaries, "
+        f"{time.monotonic() - started:.0f} s"
+    )
     return int(bool(bad))
 
 

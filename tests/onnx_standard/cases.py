@@ -128,10 +128,17 @@ def _light_models() -> Iterator[Standard]:
             size = int(np.prod(shape))
             feeds[value.name] = (np.arange(size).reshape(shape) / size).astype(np.float32)
         yield Standard(
-            path.stem, "light", _op_types(model), model.SerializeToString(), feeds,
-            {model.graph.output[0].name: numpy_helper.to_array(wanted)}, frozenset((TensorProto.FLOAT,)), 1e-3, 1e-7,
+            path.stem,
+            "light",
+            _op_types(model),
+            model.SerializeToString(),
+            feeds,
+            {model.graph.output[0].name: numpy_helper.to_array(wanted)},
+            frozenset((TensorProto.FLOAT,)),
+            1e-3,
+            1e-7,
             opset=OLDEST,
-        )  # fmt: skip
+        )
 
 
 def _op_types(model: Any) -> frozenset[str]:
@@ -164,10 +171,18 @@ def _of_case(case: BackendCase, op_type: str, model: Any, sets: Sequence[tuple[A
         if all(isinstance(array, np.ndarray | np.generic) for array in fed.values()):
             fed = _wrap(made, fed)
         yield Standard(
-            f"{case.name}{f'-{number}' if number else ''}", op_type, _op_types(made) | {op_type},
-            made.SerializeToString(), fed, wanted, types, case.rtol, case.atol,
-            is_random=bool(_op_types(made) & RANDOM) or "dropout" in case.name, opset=_opset(made),
-        )  # fmt: skip
+            f"{case.name}{f'-{number}' if number else ''}",
+            op_type,
+            _op_types(made) | {op_type},
+            made.SerializeToString(),
+            fed,
+            wanted,
+            types,
+            case.rtol,
+            case.atol,
+            is_random=bool(_op_types(made) & RANDOM) or "dropout" in case.name,
+            opset=_opset(made),
+        )
 
 
 def _plain(item: Any) -> Any:

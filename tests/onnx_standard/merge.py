@@ -72,10 +72,12 @@ def merged(cases: Sequence[Standard]) -> Merged:
     nodes += _joined(results, stored)
     data = np.concatenate([*pieces, np.zeros(1, np.float32)])[None]
     graph = helper.make_graph(
-        nodes, "merged",
+        nodes,
+        "merged",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", data.shape[1]])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", end + 1])], stored,
-    )  # fmt: skip
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", end + 1])],
+        stored,
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", cases[0].opset)], ir_version=10)
     return Merged(model.SerializeToString(), data, places)
 

@@ -178,22 +178,28 @@ def test_what_happens_in_a_run_is_watched(
     farm: FakeFarm, capsys: pytest.CaptureFixture[str], state: str, code: int
 ) -> None:
     said: list[tuple[str, dict[str, object]]] = [
-        ("state", {"state": "leased", "name": "desk-pi"}), ("phase", {"message": "train"}),
-        ("step", {"step": 99, "loss": 0.75}), ("step", {"step": 100, "loss": 0.5}),
+        ("state", {"state": "leased", "name": "desk-pi"}),
+        ("phase", {"message": "train"}),
+        ("step", {"step": 99, "loss": 0.75}),
+        ("step", {"step": 100, "loss": 0.5}),
         ("eval", {"message": "validation", "step": 100, "loss": 0.25, "accuracy": 0.875}),
-        ("progress", {"fraction": 0.5}), ("log", {"message": "goes on after step 50"}),
+        ("progress", {"fraction": 0.5}),
+        ("log", {"message": "goes on after step 50"}),
         ("state", {"state": "failed", "message": "the board went silent"}),
-    ]  # fmt: skip
+    ]
     at = "2026-03-01T12:34:56Z"
     events = [{"id": n, "at": at, "kind": kind, "body": body} for n, (kind, body) in enumerate(said, 1)]
     farm.on("GET", "/runs/run_1", Answer(200, {"id": "run_1", "state": state}))
     farm.on("GET", "/runs/run_1/events", Answer(200, events), Answer(200, []))
     assert cli.main(["watch", "run_1", "--steps", "100"]) == code
     assert capsys.readouterr().out.splitlines() == [
-        "12:34:56  leased: desk-pi", "12:34:56  train", "12:34:56  step 100: loss 0.5",
-        "12:34:56  validation after step 100: loss 0.25, accuracy 0.8750", "12:34:56  goes on after step 50",
+        "12:34:56  leased: desk-pi",
+        "12:34:56  train",
+        "12:34:56  step 100: loss 0.5",
+        "12:34:56  validation after step 100: loss 0.25, accuracy 0.8750",
+        "12:34:56  goes on after step 50",
         "12:34:56  failed: the board went silent",
-    ]  # fmt: skip
+    ]
 
 
 def test_who_leaves_a_run_alone_is_told_how_to_come_back(
@@ -233,25 +239,33 @@ def test_a_run_names_a_second_data_set_to_validate_on(farm: FakeFarm, tmp_path: 
     assert cli.main(["run", DIGEST, "train", *named, "--patience", "3", "--no-wait"]) == 0
     body = json.loads(next(one.body for one in farm.seen if one.path == "/runs"))
     assert body == {
-        "bundle": DIGEST, "mode": "train", "patience": 3, "dataset": digests[0], "validation_dataset": digests[1],
-    }  # fmt: skip
+        "bundle": DIGEST,
+        "mode": "train",
+        "patience": 3,
+        "dataset": digests[0],
+        "validation_dataset": digests[1],
+    }
     assert [b'filename="v.npz"' in one.body for one in farm.seen if one.path == "/datasets"] == [False, True]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", DIGEST, "train", "--validation-dataset", "v.npz", "--validation", "0.5"],
-         "--validation-dataset: must be left out, or `validation`"),
+        (
+            ["run", DIGEST, "train", "--validation-dataset", "v.npz", "--validation", "0.5"],
+            "--validation-dataset: must be left out, or `validation`",
+        ),
         (["run", DIGEST, "eval", "--validation-dataset", "v.npz"], "--validation-dataset: must be left out: mode eval"),
         (["run", DIGEST, "train", "--patience", "3"], "or `validation` or `--validation-dataset` set"),
-        (["exec", "b.pfb", "train", "--validation-data", "v.npz", "--validation", "0.5"],
-         "--validation-data: must be left out, or `validation`"),
+        (
+            ["exec", "b.pfb", "train", "--validation-data", "v.npz", "--validation", "0.5"],
+            "--validation-data: must be left out, or `validation`",
+        ),
         (["exec", "b.pfb", "profile", "--validation-data", "v.npz"], "--validation-data: must be left out: mode pro"),
         (["exec", "b.pfb", "train", "--save-best"], "--save-best: must be left out, or `validation`"),
         (["exec", "b.pfb", "train", "--min-delta", "0.5", "--validation", "0.5"], "min_delta: must be left out"),
     ],
-)  # fmt: skip
+)
 def test_what_to_validate_on_is_said_once_and_before_anything_is_sent(
     farm: FakeFarm, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

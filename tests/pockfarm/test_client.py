@@ -51,9 +51,13 @@ def test_waiting_follows_a_job_by_long_polls_until_it_ends(server: FakeFarm, far
     done = {**JOB, "state": "succeeded", "fraction": 1.0, "bundle_digest": DIGEST}
     tags = [{"ETag": f'"{number}"'} for number in range(3)]
     server.on(
-        "GET", "/jobs/job_1",
-        Answer(200, JOB, tags[0]), Answer(200, compiling, tags[1]), Answer(304), Answer(200, done, tags[2]),
-    )  # fmt: skip
+        "GET",
+        "/jobs/job_1",
+        Answer(200, JOB, tags[0]),
+        Answer(200, compiling, tags[1]),
+        Answer(304),
+        Answer(200, done, tags[2]),
+    )
     seen: list[str] = []
     job = farm.wait_for_job("job_1", on_look=lambda one: seen.append(f"{one.state} {one.stage} {one.fraction}"))
     assert job.bundle_digest == DIGEST
@@ -118,8 +122,11 @@ def test_a_problem_becomes_a_typed_error(server: FakeFarm, farm: Client, status:
         farm.compile(b"x", plan="full", spec="", target="t")
     refusal = caught.value
     assert (refusal.status, refusal.code, refusal.where, refusal.hint) == (
-        status, "plan.invalid", "plan.update[0]", "see the guide",
-    )  # fmt: skip
+        status,
+        "plan.invalid",
+        "plan.update[0]",
+        "see the guide",
+    )
 
 
 def test_a_busy_farm_is_asked_again_under_the_same_idempotency_key(server: FakeFarm, farm: Client) -> None:

@@ -86,8 +86,10 @@ def test_two_inputs_come_in_many_forms(form: str) -> None:
     a, b = x.long(), -x.long()
     found = read_data(PAIRS[form](a, b, y), Names(("ids", "mask")), TWO)
     assert {name: array.tolist() for name, array in found.items()} == {
-        "ids": a.tolist(), "mask": b.tolist(), "y": y.tolist(),
-    }  # fmt: skip
+        "ids": a.tolist(),
+        "mask": b.tolist(),
+        "y": y.tolist(),
+    }
 
 
 @pytest.mark.parametrize("form", ["tuple", "mapping", "loader", "samples"])
@@ -98,8 +100,10 @@ def test_an_input_called_as_the_labels_are_is_told_apart(form: str) -> None:
     data = {"x": a, "input.y": b, "y": y} if form == "mapping" else PAIRS[form](a, b, y)
     found = read_data(data, Names(("x", "y")), {"x": TWO["ids"], "y": TWO["mask"]})
     assert {name: array.tolist() for name, array in found.items()} == {
-        "x": a.tolist(), "input.y": b.tolist(), "y": y.tolist(),
-    }  # fmt: skip
+        "x": a.tolist(),
+        "input.y": b.tolist(),
+        "y": y.tolist(),
+    }
 
 
 def test_two_samples_are_no_inputs_and_labels() -> None:
@@ -128,9 +132,11 @@ def test_several_arrays_of_labels_and_none() -> None:
     names = Names(("input",), ("classes", "boxes"))
     boxes = x[:, :4]
     for data in (
-        (x, {"classes": y, "boxes": boxes}), (x, (y, boxes)), {"x": x, "boxes": boxes, "classes": y},
+        (x, {"classes": y, "boxes": boxes}),
+        (x, (y, boxes)),
+        {"x": x, "boxes": boxes, "classes": y},
         DataLoader(TensorDataset(x, y, boxes), batch_size=3),
-    ):  # fmt: skip
+    ):
         found = read_data(data, names, ONE)
         assert found["classes"].tolist() == y.tolist()
         assert found["boxes"].tolist() == boxes.tolist()
@@ -160,8 +166,10 @@ def test_what_is_no_data_set_is_refused(what: str) -> None:
         read_data(data, Names(("input",)), ONE)
 
 
-SECOND = {"src": Input((3, 4, 5), "float32", batch_axis=1),
-          "mask": Input((3, 3), "float32", batch_axis=None, example=torch.ones(3, 3))}  # fmt: skip
+SECOND = {
+    "src": Input((3, 4, 5), "float32", batch_axis=1),
+    "mask": Input((3, 3), "float32", batch_axis=None, example=torch.ones(3, 3)),
+}
 OTHERS = {"y": Input((3, 4), "int64", is_label=True, batch_axis=1)}
 
 

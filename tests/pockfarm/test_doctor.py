@@ -96,8 +96,9 @@ def test_no_farm_and_one_that_does_not_answer_are_told_apart(
 
 
 def device(name: str, **said: Any) -> Device:
-    return device_of({"id": f"dev_{name}", "name": name, "state": "active", "last_seen_at": "2026-03-01T12:00:00.000Z",
-                      **said})  # fmt: skip
+    return device_of(
+        {"id": f"dev_{name}", "name": name, "state": "active", "last_seen_at": "2026-03-01T12:00:00.000Z", **said}
+    )
 
 
 def test_devices_that_are_ill_or_silent_are_named() -> None:
@@ -210,6 +211,9 @@ def test_linker_emulator_and_opencl_may_be_absent(tmp_path: Path) -> None:
 def test_findings_are_a_line_each_with_the_way_out() -> None:
     said = findings_text([Finding("a", OK, "fine"), Finding("disk", WRONG, "full", "make room")])
     assert said.splitlines() == [
-        "ok       a     fine", "wrong    disk  full", "               -> make room", "",
+        "ok       a     fine",
+        "wrong    disk  full",
+        "               -> make room",
+        "",
         "1 wrong, 0 warnings, 2 checks",
-    ]  # fmt: skip
+    ]

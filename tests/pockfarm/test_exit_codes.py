@@ -30,12 +30,35 @@ OF_A_FARM = sorted(path for path, one in MANUAL.items() if set(FARM) <= set(one.
 """Without those that ask a farm only if they are told to, or another one than is named elsewhere."""
 REFUSALS = {401: "no key", 404: "not there", 409: "not now"}
 SHOWN = {
-    "audit": 401, "bundles show": 404, "cancel": 409, "compile": 401, "dataset": 409, "devices": 401,
-    "devices canary": 404, "groups list": 401, "key add": 401, "link": 401, "logs": 404, "maintenance add": 409,
-    "open": 401, "org limit": 404, "pin": 404, "queue": 401, "receipt": 404, "releases offer": 409, "report": 404,
-    "reproduce": 404, "retry": 409, "run": 409, "runs": 401, "user add": 409, "watch": 404, "webhooks test": 404,
-    "weights": 404, "why": 404,
-}  # fmt: skip
+    "audit": 401,
+    "bundles show": 404,
+    "cancel": 409,
+    "compile": 401,
+    "dataset": 409,
+    "devices": 401,
+    "devices canary": 404,
+    "groups list": 401,
+    "key add": 401,
+    "link": 401,
+    "logs": 404,
+    "maintenance add": 409,
+    "open": 401,
+    "org limit": 404,
+    "pin": 404,
+    "queue": 401,
+    "receipt": 404,
+    "releases offer": 409,
+    "report": 404,
+    "reproduce": 404,
+    "retry": 409,
+    "run": 409,
+    "runs": 401,
+    "user add": 409,
+    "watch": 404,
+    "webhooks test": 404,
+    "weights": 404,
+    "why": 404,
+}
 """Commands that make, list, show, follow, change and load down, of each noun, with a refusal that each meets."""
 REFUSED = sample(
     [pytest.param(path, status, id=f"{path}-{status}") for path in OF_A_FARM for status in sorted(REFUSALS)],
@@ -158,9 +181,7 @@ def test_74_no_room(farm: FakeFarm, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "make room there" in err
 
 
-def test_what_is_no_ordinary_file_is_written_to_and_stays_what_it_is(
-    farm: FakeFarm, tmp_path: Path
-) -> None:  # fmt: skip
+def test_what_is_no_ordinary_file_is_written_to_and_stays_what_it_is(farm: FakeFarm, tmp_path: Path) -> None:
     farm.on("GET", "/runs/run_1/weights", Answer(200, b"weights"))
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -20,8 +20,21 @@ from service.database import models
 from tests.agents.live_farm import LiveFarm
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 
-SHOWING = {"list", "show", "history", "deliveries", "jobs", "runs", "devices", "regressions", "audit", "targets",
-           "status", "why", "report"}  # fmt: skip
+SHOWING = {
+    "list",
+    "show",
+    "history",
+    "deliveries",
+    "jobs",
+    "runs",
+    "devices",
+    "regressions",
+    "audit",
+    "targets",
+    "status",
+    "why",
+    "report",
+}
 """Names of commands and actions that show something and change nothing."""
 
 
@@ -55,30 +68,46 @@ def names(running: LiveFarm) -> Mapping[str, str]:
     assert job.is_success, job.text
     digest = running.keep_bundle()
     return {
-        "JOB": str(job.json()["id"]), "DIGEST": digest, "RUN": running.run(digest),
+        "JOB": str(job.json()["id"]),
+        "DIGEST": digest,
+        "RUN": running.run(digest),
         "TOKEN": made("/devices/enrolment-tokens", {"name": "desk"}),
         "HOOK": made("/webhooks", {"url": "https://8.8.8.8/told"}),
-        "USER": made("/users", {"name": "Ada"}), "KEY": made("/keys", {"name": "ci"}),
+        "USER": made("/users", {"name": "Ada"}),
+        "KEY": made("/keys", {"name": "ci"}),
         "WINDOW": made("/maintenance", {"starts_at": "2036-12-01T02:00:00Z", "ends_at": "2036-12-01T03:00:00Z"}),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
     ("words", "path"),
     [
-        ("bundles", "/bundles"), ("bundles --target x86-64-v3", "/bundles?target=x86-64-v3"), ("datasets", "/datasets"),
-        ("bundles show DIGEST", "/bundles/DIGEST/info"), ("jobs", "/jobs"), ("runs", "/runs"),
-        ("devices", "/devices"), ("regressions", "/regressions"),
-        ("groups list", "/run-groups"), ("tokens list", "/devices/enrolment-tokens"),
-        ("tokens show TOKEN", "/devices/enrolment-tokens/TOKEN"), ("maintenance list", "/maintenance"),
-        ("releases list", "/agent-releases"), ("webhooks list", "/webhooks"),
-        ("webhooks deliveries HOOK", "/webhooks/HOOK/deliveries"), ("org show", "/organisation"),
-        ("org list", "/organisations"), ("key list", "/keys"), ("user list", "/users"),
-        ("why JOB", "/jobs/JOB/why"), ("runs --state queued --mode profile", "/runs?state=queued&mode=profile"),
-        ("jobs --target x86-64-v4", "/jobs?target=x86-64-v4"), ("jobs --state open --model net", "/jobs?state=open"),
+        ("bundles", "/bundles"),
+        ("bundles --target x86-64-v3", "/bundles?target=x86-64-v3"),
+        ("datasets", "/datasets"),
+        ("bundles show DIGEST", "/bundles/DIGEST/info"),
+        ("jobs", "/jobs"),
+        ("runs", "/runs"),
+        ("devices", "/devices"),
+        ("regressions", "/regressions"),
+        ("groups list", "/run-groups"),
+        ("tokens list", "/devices/enrolment-tokens"),
+        ("tokens show TOKEN", "/devices/enrolment-tokens/TOKEN"),
+        ("maintenance list", "/maintenance"),
+        ("releases list", "/agent-releases"),
+        ("webhooks list", "/webhooks"),
+        ("webhooks deliveries HOOK", "/webhooks/HOOK/deliveries"),
+        ("org show", "/organisation"),
+        ("org list", "/organisations"),
+        ("key list", "/keys"),
+        ("user list", "/users"),
+        ("why JOB", "/jobs/JOB/why"),
+        ("runs --state queued --mode profile", "/runs?state=queued&mode=profile"),
+        ("jobs --target x86-64-v4", "/jobs?target=x86-64-v4"),
+        ("jobs --state open --model net", "/jobs?state=open"),
         ("devices --state active --class jetson", "/devices?state=active&device_class=jetson"),
     ],
-)  # fmt: skip
+)
 def test_json_is_what_the_farm_answers(
     live: LiveFarm, names: Mapping[str, str], words: str, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +157,7 @@ def test_filters_choose_and_an_empty_list_says_of_what(
         ("runs --measurement-class hardwear", "did you mean 'hardware'?"),
         ("runs --limit 0", "0 is no number from 1 on"),
     ],
-)  # fmt: skip
+)
 def test_a_value_of_a_closed_set_is_refused_by_its_name(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,13 +226,14 @@ def test_the_status_of_a_farm_on_this_machine_is_json(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("words", "field"),
     [
-        ("tokens add --name rack", "token"), ("key add reader --scope read", "secret"), ("user add Grace", "id"),
-        ("webhooks add https://8.8.8.8/other", "secret"), ("maintenance add 2037-01-01T02:00Z 2037-01-01T03:00Z", "id"),
+        ("tokens add --name rack", "token"),
+        ("key add reader --scope read", "secret"),
+        ("user add Grace", "id"),
+        ("webhooks add https://8.8.8.8/other", "secret"),
+        ("maintenance add 2037-01-01T02:00Z 2037-01-01T03:00Z", "id"),
     ],
-)  # fmt: skip
-def test_what_was_made_is_json_too(
-    live: LiveFarm, words: str, field: str, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+)
+def test_what_was_made_is_json_too(live: LiveFarm, words: str, field: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*words.split(), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed[field]

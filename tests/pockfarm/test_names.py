@@ -45,7 +45,7 @@ def test_a_device_is_named_by_its_name_or_its_id(farm: FakeFarm, capsys: Capture
 )
 def test_a_name_that_no_device_has_or_two_have_is_refused(
     farm: FakeFarm, name: str, message: str, capsys: Capture
-) -> None:  # fmt: skip
+) -> None:
     for words in (["devices", "drain", name], ["run", "sha256:" + "a" * 64, "profile", "--device", name]):
         assert cli.main(words) == 2
         assert message in capsys.readouterr().err

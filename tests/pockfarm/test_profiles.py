@@ -137,9 +137,14 @@ def test_init_keeps_what_a_real_farm_takes(
     ],
 )
 def test_init_keeps_nothing_that_does_not_work(
-    loopback: None, alone: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str,
+    loopback: None,
+    alone: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    said: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("pockfarm.client.answers.RETRY_PAUSE_S", 0.01)
     assert cli.main(["init", *words]) == code
     assert said in capsys.readouterr().err

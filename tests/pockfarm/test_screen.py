@@ -106,8 +106,15 @@ def test_a_terminal_has_a_bar_that_is_gone_afterwards_and_a_pipe_has_lines() -> 
 
 
 def test_figures_have_three_digits_and_the_unit_that_fits() -> None:
-    assert [bytes_text(one) for one in (None, 0, 512, 1536, 9.996 * 1024, 1.94 * (1 << 20), 1 << 30)] == \
-        ["-", "0 B", "512 B", "1.50 KiB", "10.0 KiB", "1.94 MiB", "1.00 GiB"]  # fmt: skip
+    assert [bytes_text(one) for one in (None, 0, 512, 1536, 9.996 * 1024, 1.94 * (1 << 20), 1 << 30)] == [
+        "-",
+        "0 B",
+        "512 B",
+        "1.50 KiB",
+        "10.0 KiB",
+        "1.94 MiB",
+        "1.00 GiB",
+    ]
     assert [rounded(value) for value in (0, 2.3456, 0.0123456, 1234.5, -3.14159)] == [
         "0",
         "2.35",

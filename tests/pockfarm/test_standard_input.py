@@ -29,9 +29,13 @@ def test_a_model_may_come_from_another_program(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize(
     ("option", "given", "told"),
-    [("--spec", b"bach: 2", "did you mean 'batch'?"), ("--plan", b"updat: []", "did you mean 'update'?"),
-     ("--plan", b"", "--plan -: nothing came on the standard input"), ("--spec", b"\xff", "--spec -: ")],
-)  # fmt: skip
+    [
+        ("--spec", b"bach: 2", "did you mean 'batch'?"),
+        ("--plan", b"updat: []", "did you mean 'update'?"),
+        ("--plan", b"", "--plan -: nothing came on the standard input"),
+        ("--spec", b"\xff", "--spec -: "),
+    ],
+)
 def test_a_recipe_may_come_too(
     option: str, given: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -43,7 +43,7 @@ def state(tmp_path: Path) -> StateFolder:
 
 def part(
     name: str, program: str, *, is_up: Callable[[], bool] = lambda: True, up_within_s: float = HANG_S, **more: Any
-) -> Part:  # fmt: skip
+) -> Part:
     command = [sys.executable, "-c", program]
     return Part(name, f"the {name}", lambda: command, is_up, up_within_s, stop_within_s=0.2, **more)
 

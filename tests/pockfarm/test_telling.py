@@ -38,8 +38,13 @@ def test_problem_of_a_farm_is_told_field_by_field(
         farm.on("GET", "/runs/run_0/report", Answer(404, problem))
         code, found = told(capsys, "report", "run_0", "--json")
     assert code == 3
-    assert found == {"exit_code": 3, "code": "run.unknown", "message": "no run 'run_0'", "where": "run_id",
-                     "hint": "GET /runs lists them"}  # fmt: skip
+    assert found == {
+        "exit_code": 3,
+        "code": "run.unknown",
+        "message": "no run 'run_0'",
+        "where": "run_id",
+        "hint": "GET /runs lists them",
+    }
 
 
 def test_wrong_words_are_told_so_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,22 +95,47 @@ def test_endings_that_no_error_of_ours_tells(
 @pytest.mark.parametrize(
     ("problem", "code", "where", "message", "hint"),
     [
-        (UsageError("d.npz: not a readable npz [data.invalid]\n  write one\n  anew"), "data.invalid", "d.npz",
-         "not a readable npz", "write one anew"),
-        (UsageError("--out a/b.pfb: there is no folder a; make it first"), "usage", "--out a/b.pfb",
-         "there is no folder a", "make it first"),
-        (Failed("train failed: it ended [device: device.lost]\n  try again", state="failed", code="device.lost"),
-         "device.lost", "", "train failed: it ended", "try again"),
+        (
+            UsageError("d.npz: not a readable npz [data.invalid]\n  write one\n  anew"),
+            "data.invalid",
+            "d.npz",
+            "not a readable npz",
+            "write one anew",
+        ),
+        (
+            UsageError("--out a/b.pfb: there is no folder a; make it first"),
+            "usage",
+            "--out a/b.pfb",
+            "there is no folder a",
+            "make it first",
+        ),
+        (
+            Failed("train failed: it ended [device: device.lost]\n  try again", state="failed", code="device.lost"),
+            "device.lost",
+            "",
+            "train failed: it ended",
+            "try again",
+        ),
         (Failed("it has not ended", state="running"), "failed", "", "it has not ended", ""),
-        (Unreachable("no answer from the farm at https://farm: refused; is it up?"), "farm.unreachable", "",
-         "no answer from the farm at https://farm: refused", "is it up?"),
+        (
+            Unreachable("no answer from the farm at https://farm: refused; is it up?"),
+            "farm.unreachable",
+            "",
+            "no answer from the farm at https://farm: refused",
+            "is it up?",
+        ),
         (FarmDown("valkey does not start"), "farm.down", "", "valkey does not start", ""),
         (Refused("no", status=409), "refused", "", "no", ""),
     ],
-)  # fmt: skip
+)
 def test_words_are_told_apart(problem: PockfarmError, code: str, where: str, message: str, hint: str) -> None:
-    assert telling.told(problem) == {"exit_code": problem.exit_code, "code": code, "message": message, "where": where,
-                                     "hint": hint}  # fmt: skip
+    assert telling.told(problem) == {
+        "exit_code": problem.exit_code,
+        "code": code,
+        "message": message,
+        "where": where,
+        "hint": hint,
+    }
 
 
 def test_without_json_it_is_words(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,9 @@ def _losses(graph: TrainingGraph, steps: int = 12) -> list[float]:
 def test_what_is_written_trains(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = _exported(model, "--plan", "last-layer")
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        str(out), str(model.with_name("step.state.safetensors")),
-    ]  # fmt: skip
+        str(out),
+        str(model.with_name("step.state.safetensors")),
+    ]
     graph = TrainingGraph(out)
     losses = _losses(graph)
     assert losses[-1] < 0.5 * losses[0]

@@ -16,8 +16,16 @@ from pockfarm.errors import NotFound, Unreachable
 from tests.architecture.sources import ROOT
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 
-JOB = {"id": "job_1", "state": "queued", "stage": "", "fraction": 0.0, "target": "raspberry-pi-4",
-       "model": {"name": "cnn"}, "plan": {"name": "full"}, "bundle_digest": None}  # fmt: skip
+JOB = {
+    "id": "job_1",
+    "state": "queued",
+    "stage": "",
+    "fraction": 0.0,
+    "target": "raspberry-pi-4",
+    "model": {"name": "cnn"},
+    "plan": {"name": "full"},
+    "bundle_digest": None,
+}
 DONE = {**JOB, "state": "succeeded", "bundle_digest": "sha256:" + "a" * 64}
 
 

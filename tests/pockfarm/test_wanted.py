@@ -26,7 +26,7 @@ Call = Callable[[Any], object]
         (lambda c: c.devices(stat="active"), r"devices\(\) has no argument 'stat'; did you mean 'state'\?"),
         (lambda c: c.runs(zzz=1), r"runs\(\) has no argument 'zzz'; it takes state, mode"),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_keyword_is_refused_with_the_nearest(call: Call, said: str) -> None:
     with Client("http://farm.example", "key") as client, pytest.raises(UnknownKeyword, match=said) as caught:
         call(client)

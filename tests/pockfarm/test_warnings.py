@@ -20,8 +20,11 @@ from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 ODD = {"code": "data.bytes", "where": "dataset.x", "message": "whole numbers from 0 to 255", "hint": "x / 255"}
 RUN = {"id": "run_1", "state": "succeeded", "mode": "profile"}
 REPORT = {"mode": "profile", "outcome": {"state": "succeeded"}, "measurement_class": "host"}
-MANIFEST = {"batch": 4, "inputs": [{"name": "input", "dtype": "f32", "shape": [4, 2], "weighed": True}],
-            "labels": {"name": "labels", "dtype": "i64", "shape": [4], "classes": 3}}  # fmt: skip
+MANIFEST = {
+    "batch": 4,
+    "inputs": [{"name": "input", "dtype": "f32", "shape": [4, 2], "weighed": True}],
+    "labels": {"name": "labels", "dtype": "i64", "shape": [4], "classes": 3},
+}
 
 
 @pytest.fixture
@@ -88,11 +91,15 @@ def test_a_warm_up_that_a_run_does_not_come_out_of_is_told(
 
 
 def test_data_on_a_farm_are_told_by_the_farm() -> None:
-    told = (CompileWarning("data.bytes", "dataset.x", "odd"), CompileWarning("data.few", "validation_dataset", "few"),
-            CompileWarning("run.waits", "device", "no device"))  # fmt: skip
+    told = (
+        CompileWarning("data.bytes", "dataset.x", "odd"),
+        CompileWarning("data.few", "validation_dataset", "few"),
+        CompileWarning("run.waits", "device", "no device"),
+    )
     lying = Dataset("sha256:0", "d", 8)
     found = list(remarks.of_farm(told, {"data": lying, "validation_data": "d.npz"}))
     assert [(one.code, one.where) for one in found] == [("data.bytes", "data.x")]
     assert [one.where for one in remarks.of_farm(told, {"data": lying, "validation_data": lying})] == [
-        "data.x", "validation_data",
-    ]  # fmt: skip
+        "data.x",
+        "validation_data",
+    ]

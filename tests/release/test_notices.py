@@ -54,9 +54,15 @@ def test_the_notices_name_no_place_of_a_machine() -> None:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The files that notices are made from."""
-    names = ["pyproject.toml", "constraints.txt", "docker-compose.yml", "scripts/__init__.py", "scripts/third_party.py",
-             *(path.relative_to(ROOT).as_posix() for path in (ROOT / "scripts" / "set_up").glob("*.py")),
-             "service/dashboard/package-lock.json"]  # fmt: skip
+    names = [
+        "pyproject.toml",
+        "constraints.txt",
+        "docker-compose.yml",
+        "scripts/__init__.py",
+        "scripts/third_party.py",
+        *(path.relative_to(ROOT).as_posix() for path in (ROOT / "scripts" / "set_up").glob("*.py")),
+        "service/dashboard/package-lock.json",
+    ]
     for name in [*names, *(path.as_posix() for path in tracked_files() if path.suffix == ".Dockerfile")]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())

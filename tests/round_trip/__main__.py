@@ -12,13 +12,39 @@ from tests.round_trip.brought import Brought, Upsampler, encoder, norm_net, of_z
 from tests.round_trip.check import travel
 
 TORCHVISION = (
-    "resnet18", "resnet50", "wide_resnet50_2", "densenet", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5",
-    "mnasnet0_5", "efficientnet_b0", "squeezenet1_1", "googlenet", "convnext", "swin", "vit",
-)  # fmt: skip
+    "resnet18",
+    "resnet50",
+    "wide_resnet50_2",
+    "densenet",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "shufflenet_v2_x0_5",
+    "mnasnet0_5",
+    "efficientnet_b0",
+    "squeezenet1_1",
+    "googlenet",
+    "convnext",
+    "swin",
+    "vit",
+)
 TRANSFORMERS = (
-    "bert", "roberta", "albert", "distilbert", "deberta_v2", "electra", "gpt2", "opt", "mistral", "qwen2", "gemma",
-    "llama", "t5", "deit", "mobilevit", "clip_vision",
-)  # fmt: skip
+    "bert",
+    "roberta",
+    "albert",
+    "distilbert",
+    "deberta_v2",
+    "electra",
+    "gpt2",
+    "opt",
+    "mistral",
+    "qwen2",
+    "gemma",
+    "llama",
+    "t5",
+    "deit",
+    "mobilevit",
+    "clip_vision",
+)
 OTHERS = ("alibi", "edited_in_place")
 """A mask of -inf that is added to scores is a constant of the step; what is written through a mask is a choice."""
 
@@ -53,8 +79,9 @@ def main(wanted: list[str]) -> int:
         wrong += bool(trip.problems)
         print(
             f"{name:<24}{trip.trained:>9}{trip.tensors:>6}{trip.board:>10.1e}{trip.runtime:>10.1e}{trip.update:>10.1e}"
-            f"{time.monotonic() - started:>7.1f}  {'; '.join(trip.problems[:4]) or 'none'}", flush=True,
-        )  # fmt: skip
+            f"{time.monotonic() - started:>7.1f}  {'; '.join(trip.problems[:4]) or 'none'}",
+            flush=True,
+        )
     return wrong
 
 

@@ -29,8 +29,9 @@ def test_a_module_goes_out_and_its_delta_gives_the_same_state(tmp_path: Path) ->
     module.load_state_dict(tuned)
     tuned.save_delta(tmp_path / "delta")
     assert {name: array.shape for name, array in load((tmp_path / "delta").read_bytes()).items()} == {
-        "0.weight": (16, 2), "2.bias": (3,),
-    }  # fmt: skip
+        "0.weight": (16, 2),
+        "2.bias": (3,),
+    }
     assert read_delta((tmp_path / "delta").read_bytes()).model.startswith("sha256:")
     whole = pockfarm.apply_delta(before, tmp_path / "delta")
     module.load_state_dict(whole, strict=True)

@@ -66,8 +66,10 @@ class Channels(nn.Module):
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
-    "functional": Functional, "attention": Attention, "channels": Channels,
-}  # fmt: skip
+    "functional": Functional,
+    "attention": Attention,
+    "channels": Channels,
+}
 
 
 def xy() -> tuple[Tensor, Tensor]:

@@ -29,9 +29,11 @@ EXPORTERS: dict[str, dict[str, Any]] = {
     "dynamo": {"dynamo": True, "verbose": False},
     "torchscript": {"dynamo": False},
     "torchscript unfolded": {
-        "dynamo": False, "do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE,
+        "dynamo": False,
+        "do_constant_folding": False,
+        "training": torch.onnx.TrainingMode.PRESERVE,
     },
-}  # fmt: skip
+}
 
 
 def exported(module: nn.Module, example: tuple[torch.Tensor, ...], exporter: str) -> bytes:
@@ -96,8 +98,10 @@ def test_a_file_computes_what_the_binary_does(name: str, exporter: str, norms: s
     brought = fresh(name)
     data = exported(brought.module, brought.example, exporter)
     spec = {
-        "batch": len(brought.labels), "batch_norm": norms, "optimizer": {"kind": "sgd", "learning_rate": 0.05},
-    }  # fmt: skip
+        "batch": len(brought.labels),
+        "batch_norm": norms,
+        "optimizer": {"kind": "sgd", "learning_rate": 0.05},
+    }
     tuned = pockfarm.fine_tune(data, data=(brought.example, brought.labels), spec=spec, steps=3)
     before = by_runtime(data, brought)
     board, runtime = by_binary(tuned, brought), by_runtime(tuned.onnx, brought)

@@ -91,9 +91,13 @@ def test_a_file_of_data_a_plan_in_text_and_a_spec_in_a_file(tmp_path: Path) -> N
     (tmp_path / "spec.yaml").write_text("optimizer: {kind: sgd, learning_rate: 0.1}")
     module[0].requires_grad_(False)
     tuned = pockfarm.fine_tune(
-        module, x, tmp_path / "data.npz", plan="update: [{parameters: ['3.*']}]", spec=str(tmp_path / "spec.yaml"),
+        module,
+        x,
+        tmp_path / "data.npz",
+        plan="update: [{parameters: ['3.*']}]",
+        spec=str(tmp_path / "spec.yaml"),
         epochs=1,
-    )  # fmt: skip
+    )
     assert_like(tuned, after_a_step(module, x, y))
     assert len(tuned.losses) == 1
 
@@ -168,7 +172,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "steps 2.0": (lambda m, x, y: (m, x, (x, y), {"steps": 2.0}), "steps must be a whole number"),
     "epochs": (lambda m, x, y: (m, x, (x, y), {"epochs": 1e9}), "epochs are 1,000,000,000 steps"),
     "file": (lambda m, x, y: ("gone.onnx", None, (x, y), {}), "gone.onnx: No such file"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", sorted(REFUSED))
@@ -284,11 +288,13 @@ def test_several_losses_read_several_outputs() -> None:
     module = Several()
     spec = {
         **SPEC,
-        "loss": {"terms": [
-            {"kind": "cross_entropy", "output": "first", "labels": "classes"},
-            {"kind": "mse", "output": "second", "labels": "boxes", "weight": 0.5},
-        ]},
-    }  # fmt: skip
+        "loss": {
+            "terms": [
+                {"kind": "cross_entropy", "output": "first", "labels": "classes"},
+                {"kind": "mse", "output": "second", "labels": "boxes", "weight": 0.5},
+            ]
+        },
+    }
     tuned = pockfarm.fine_tune(module, x, (x, {"classes": y, "boxes": targets}), spec=spec, steps=1)
     own = copy.deepcopy(module).double()
     given = own(x.double())

@@ -14,9 +14,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 HERE = (
-    "norms fold", "norms frozen", "norms train", "transposed fold", "nn.TransformerEncoder", "resnet18", "vit",
-    "albert", "gpt2", "alibi", "edited_in_place",
-)  # fmt: skip
+    "norms fold",
+    "norms frozen",
+    "norms train",
+    "transposed fold",
+    "nn.TransformerEncoder",
+    "resnet18",
+    "vit",
+    "albert",
+    "gpt2",
+    "alibi",
+    "edited_in_place",
+)
 KEPT = {"norms fold", "norms train", "edited_in_place"}
 """Each way with norms, and what an exporter must not see."""
 

@@ -30,9 +30,19 @@ def task() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 def test_the_best_validated_state_comes_back() -> None:
     module, x, y = task()
     tuned = pockfarm.fine_tune(
-        module, x[:8], (x, y), spec=SPEC, epochs=20, schedule="cosine", warmup_steps=4, final_ratio=0.1,
-        validation=0.25, eval_every=5, patience=3, save_best=True,
-    )  # fmt: skip
+        module,
+        x[:8],
+        (x, y),
+        spec=SPEC,
+        epochs=20,
+        schedule="cosine",
+        warmup_steps=4,
+        final_ratio=0.1,
+        validation=0.25,
+        eval_every=5,
+        patience=3,
+        save_best=True,
+    )
     losses = [one["loss"] for one in tuned.validations]
     best = losses.index(min(losses))
     assert tuned.outcome == "stopped_early"
@@ -56,9 +66,15 @@ def test_the_best_by_data_of_its_own_comes_back() -> None:
     module, x, y = task()
     held_out = (x[48:60] * 0.5, y[48:60])
     tuned = pockfarm.fine_tune(
-        module, x[:8], (x[:48], y[:48]), spec=SPEC, epochs=2, validation_data={"x": held_out[0], "y": held_out[1]},
-        eval_every=2, save_best=True,
-    )  # fmt: skip
+        module,
+        x[:8],
+        (x[:48], y[:48]),
+        spec=SPEC,
+        epochs=2,
+        validation_data={"x": held_out[0], "y": held_out[1]},
+        eval_every=2,
+        save_best=True,
+    )
     losses = [one["loss"] for one in tuned.validations]
     assert [(one["step"], one["samples"]) for one in tuned.validations] == [(step, 12) for step in range(2, 13, 2)]
     assert tuned.weights_step == 2 * (losses.index(min(losses)) + 1)

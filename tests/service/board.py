@@ -16,10 +16,18 @@ from device_agents import wire as p
 
 def description(name: str = "board", **changes: Any) -> p.DeviceDescription:
     fields: dict[str, Any] = {
-        "name": name, "device_class": "x86-64", "measurement_class": "host", "targets": ("x86-64-v4", "x86-64-v3"),
-        "architecture": "x86_64", "cpu_model": "a CPU", "features": ("avx2", "fma"), "cores": 2,
-        "memory_bytes": 1 << 33, "isolation_level": 2, "agent_version": "1",
-    }  # fmt: skip
+        "name": name,
+        "device_class": "x86-64",
+        "measurement_class": "host",
+        "targets": ("x86-64-v4", "x86-64-v3"),
+        "architecture": "x86_64",
+        "cpu_model": "a CPU",
+        "features": ("avx2", "fma"),
+        "cores": 2,
+        "memory_bytes": 1 << 33,
+        "isolation_level": 2,
+        "agent_version": "1",
+    }
     return p.DeviceDescription(**(fields | changes))
 
 
@@ -130,14 +138,22 @@ class Board:
 
     def make_report(self, work: p.Assignment, outcome: p.Outcome | None = None, **changes: Any) -> p.Report:
         fields: dict[str, Any] = {
-            "run_id": work.run_id, "attempt": work.attempt, "device_id": self.device_id,
-            "bundle_digest": work.bundle.digest, "mode": work.settings.mode,
+            "run_id": work.run_id,
+            "attempt": work.attempt,
+            "device_id": self.device_id,
+            "bundle_digest": work.bundle.digest,
+            "mode": work.settings.mode,
             "outcome": outcome or p.Outcome("succeeded"),
-            "measurement_class": self.description.measurement_class, "started_at": 1.0, "finished_at": 3.0,
-            "transfer_s": 0.5, "run_s": 1.5, "losses": (2.5, 1.25),
+            "measurement_class": self.description.measurement_class,
+            "started_at": 1.0,
+            "finished_at": 3.0,
+            "transfer_s": 0.5,
+            "run_s": 1.5,
+            "losses": (2.5, 1.25),
             "isolation_level": self.description.isolation_level,
-            "memory": p.Memory(arena_bytes=4096, peak_rss_bytes=100_000), "verdict": p.Verdict("valid", "all fine"),
-        }  # fmt: skip
+            "memory": p.Memory(arena_bytes=4096, peak_rss_bytes=100_000),
+            "verdict": p.Verdict("valid", "all fine"),
+        }
         return p.Report(**(fields | changes))
 
     def envelope(self, report: p.Report, *, key: Ed25519PrivateKey | None = None) -> p.Envelope:

@@ -52,11 +52,12 @@ class Net:
 
     def model(self, name: str, shape: list[str | int], logits: str) -> onnx.ModelProto:
         graph = helper.make_graph(
-            self.nodes, name,
+            self.nodes,
+            name,
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
             [helper.make_tensor_value_info(logits, TensorProto.FLOAT, ["n", CLASSES])],
             self.weights,
-        )  # fmt: skip
+        )
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="pockfarm")
         made.ir_version = IR_VERSION
         onnx.checker.check_model(made, full_check=True)
@@ -71,8 +72,16 @@ def convolutions() -> onnx.ModelProto:
         fan_in = inside // group * kernel * kernel
         w = net.weight(f"{name}.weight", outside, inside // group, kernel, kernel, fan_in=fan_in)
         b, pad = net.weight(f"{name}.bias", outside), kernel // 2
-        y = net.node("Conv", x, w, b, kernel_shape=[kernel, kernel], strides=[stride, stride], group=group,
-                     pads=[pad, pad, pad, pad])  # fmt: skip
+        y = net.node(
+            "Conv",
+            x,
+            w,
+            b,
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            group=group,
+            pads=[pad, pad, pad, pad],
+        )
         return net.node("Relu", y)
 
     x = conv("x", "stem", 3, 16, 3, 2)

@@ -103,8 +103,10 @@ def _texts_of_indexes(connection: Connection) -> dict[str, dict[str, str]]:
 
 
 def _by_name(constraints: Any) -> dict[str, str]:
-    return {one["name"]: str({key: value for key, value in one.items() if key not in ("name", "comment")})
-            for one in constraints}  # fmt: skip
+    return {
+        one["name"]: str({key: value for key, value in one.items() if key not in ("name", "comment")})
+        for one in constraints
+    }
 
 
 def _words(text: str) -> str:
@@ -170,9 +172,14 @@ def _settings(index: int) -> dict[str, Any]:
     """Of a run, as `RunSettings` is stored: every mode; now and then a setting, or a mode, of a later version."""
     mode = ("profile", "train", "eval", "tune")[index % 4]
     settings: dict[str, Any] = {
-        "mode": mode, "steps": index, "warmup": 3, "seed": (1 << 62) + index, "threads": index % 3 or None,
-        "learning_rate": 0.1 + index / 7 if mode == "train" else None, "tune_s": 60.0 if mode == "tune" else None,
-    }  # fmt: skip
+        "mode": mode,
+        "steps": index,
+        "warmup": 3,
+        "seed": (1 << 62) + index,
+        "threads": index % 3 or None,
+        "learning_rate": 0.1 + index / 7 if mode == "train" else None,
+        "tune_s": 60.0 if mode == "tune" else None,
+    }
     later: dict[int, dict[str, Any]] = {5: {"clip": 0.5}, 6: {"clip": None}, 11: {"mode": "prune"}}
     return settings | later.get(index % 12, {})
 

@@ -30,9 +30,14 @@ def play(farm: TestFarm, *, examples: int, steps: int, derandomize: bool = True)
     """Run the machine on a farm; what happened. A failure is raised with the shortest story that fails."""
     seen: Counter[str] = Counter()
     chosen = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, derandomize=derandomize, database=None,
-        suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
-    )  # fmt: skip
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=derandomize,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
     run_state_machine_as_test(telling(farm, seen), settings=chosen)
     return seen
 

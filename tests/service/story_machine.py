@@ -36,8 +36,12 @@ from tests.service.story_model import (
 )
 from tests.service.story_record import RecordedStory
 
-BOARDS = (("x86 one", "x86-64", ("x86-64-v3",)), ("x86 two", "x86-64", ("x86-64-v3",)),
-          ("x86 other", "server", ("x86-64-v3",)), ("pi", "raspberry-pi-4", ("raspberry-pi-4",)))  # fmt: skip
+BOARDS = (
+    ("x86 one", "x86-64", ("x86-64-v3",)),
+    ("x86 two", "x86-64", ("x86-64-v3",)),
+    ("x86 other", "server", ("x86-64-v3",)),
+    ("pi", "raspberry-pi-4", ("raspberry-pi-4",)),
+)
 OUTCOMES = (
     p.Outcome("succeeded"),
     p.Outcome("succeeded"),
@@ -50,7 +54,7 @@ OUTCOMES = (
     p.Outcome("failed", "infra", "agent.stopped", "m"),
     p.Outcome("inconclusive", "device", "device.hot", "m"),
     p.Outcome("cancelled", "user", "run.cancelled", "m"),
-)  # fmt: skip
+)
 DISK, STRIKES = p.Outcome("failed", "device", "device.disk", "full"), 3
 JUMPS_S = (22.0, 90.0, 700.0, 4000.0, 23000.0)
 
@@ -69,9 +73,7 @@ class Story(RecordedStory):
         self.now, self.jobs = 0.0, JobBook()
         self.tracks = {}
         self.keys: dict[str, tuple[dict[str, Any], str]] = {}
-        self.boards = [
-            self.farm.board(name=name, device_class=kind, targets=targets) for name, kind, targets in BOARDS
-        ]  # fmt: skip
+        self.boards = [self.farm.board(name=name, device_class=kind, targets=targets) for name, kind, targets in BOARDS]
         self.removed = set()
         self.held, self.struck = set(), set()
         for pick in (0, 3, 24, 2):
@@ -83,8 +85,12 @@ class Story(RecordedStory):
         target = ("x86-64-v3", "x86-64-v3", "raspberry-pi-4")[pick % 3]
         fitting = [board for board in self.boards if target in board.description.targets]
         board = fitting[pick // 3 % len(fitting)]
-        where: tuple[dict[str, Any], ...] = ({}, {}, {"device_class": board.description.device_class},
-                                             {"device": board.device_id})  # fmt: skip
+        where: tuple[dict[str, Any], ...] = (
+            {},
+            {},
+            {"device_class": board.description.device_class},
+            {"device": board.device_id},
+        )
         return {"bundle": self.built[target], "allow_waiting": True, **where[pick // 12 % 4]}
 
     @rule(pick=PICK, key=st.sampled_from(("", "", "a", "b")))
@@ -262,8 +268,10 @@ class Story(RecordedStory):
         thief = self.any_of([board for board in self.boards if board is not lease.board], other)
         path = p.attempt_path(p.REPORT_PATH, lease.work.lease_token)
         envelope = thief.envelope(thief.make_report(lease.work))
-        answers = (self.asked(thief, lambda: thief.heartbeat(lease.work)),
-                   self.asked(thief, lambda: thief.post(path, envelope)))  # fmt: skip
+        answers = (
+            self.asked(thief, lambda: thief.heartbeat(lease.work)),
+            self.asked(thief, lambda: thief.post(path, envelope)),
+        )
         for answer in answers:
             assert answer.status_code in ((401, 403) if thief.device_id in self.removed else (409,)), answer.text
 

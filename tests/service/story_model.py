@@ -29,8 +29,13 @@ OPEN = frozenset({"queued", "leased", "running"})
 RUN_ATTEMPTS = 3
 NOT_RECEIVED, SILENT, ABANDONED = "infra.not-received", "infra.lease-expired", "infra.abandoned"
 OUT_OF_TIME = "limits.run-time"
-ALIKE = {SILENT: "death", ABANDONED: "death", "step.killed": "death", "download.digest": "damage",
-         "agent.internal": "defect"}  # fmt: skip
+ALIKE = {
+    SILENT: "death",
+    ABANDONED: "death",
+    "step.killed": "death",
+    "download.digest": "damage",
+    "agent.internal": "defect",
+}
 """Ends of which two devices make a verdict on the run, by what they have in common."""
 VERDICTS = {"death": "failed", "damage": "failed", "defect": "inconclusive", "overrun": "failed"}
 LEASE_S, QUEUE_S, CANARY_S, KEY_S = 60.0, 6 * 3600.0, 900.0, 24 * 3600.0
@@ -163,9 +168,10 @@ def let_time_pass(session: Session, seconds: float) -> None:
     signed = {kind.__tablename__ for kind in LOG}
     for table in Base.metadata.sorted_tables:
         moments = [
-            column for column in table.columns
+            column
+            for column in table.columns
             if isinstance(column.type, Float) and (column.name == "at" or column.name.endswith("_at"))
-        ]  # fmt: skip
+        ]
         if moments and table.name not in signed:
             moved = {column: case((column > 0, column - seconds), else_=column) for column in moments}  # 0: never
             session.execute(update(table).values(moved))

@@ -43,9 +43,23 @@ class Tenant:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.job, self.run, self.bundle, self.model, self.dataset, self.weights, self.device, self.key,
-                self.user, self.enrolment_token, self.window, self.webhook, self.group, self.upload,
-                self.farm.organisation_id)  # fmt: skip
+        return (
+            self.job,
+            self.run,
+            self.bundle,
+            self.model,
+            self.dataset,
+            self.weights,
+            self.device,
+            self.key,
+            self.user,
+            self.enrolment_token,
+            self.window,
+            self.webhook,
+            self.group,
+            self.upload,
+            self.farm.organisation_id,
+        )
 
     def owned(self, kind: str) -> str:
         """The id or digest of its thing of that kind."""
@@ -71,17 +85,41 @@ def make_tenant(farm: TestFarm, marker: str, *, hook: str = "https://hook.exampl
     mine.http.post(f"/run-groups/{group}/cancel")
     webhook = mine.http.post("/webhooks", json={"url": hook + marker}).json()["id"]
     upload, change = begin_upload(mine), become_slower(mine, board.device_id, run["id"])
-    return Tenant(mine, job["id"], run["id"], bundle, job["model"]["digest"], dataset, weights, board.device_id, change,
-                  key, user, token, window, webhook, group, upload)  # fmt: skip
+    return Tenant(
+        mine,
+        job["id"],
+        run["id"],
+        bundle,
+        job["model"]["digest"],
+        dataset,
+        weights,
+        board.device_id,
+        change,
+        key,
+        user,
+        token,
+        window,
+        webhook,
+        group,
+        upload,
+    )
 
 
 def become_slower(farm: TestFarm, device_id: str, run_id: str) -> str:
     """The id of a change of the device's times, as its canaries find one."""
     change = CanaryChange(
-        device_id=device_id, series=digest_of(device_id.encode()), canary="convolutions", target="x86-64-v3",
-        before_run_id=run_id, after_run_id=run_id, ratio=1.1, ratio_low=1.05, ratio_high=1.15, deviation=0.01,
+        device_id=device_id,
+        series=digest_of(device_id.encode()),
+        canary="convolutions",
+        target="x86-64-v3",
+        before_run_id=run_id,
+        after_run_id=run_id,
+        ratio=1.1,
+        ratio_low=1.05,
+        ratio_high=1.15,
+        deviation=0.01,
         differences=[],
-    )  # fmt: skip
+    )
     with farm.farm.database.of(farm.organisation_id).transaction() as session:
         session.add(change)
         session.flush()
@@ -110,10 +148,25 @@ def do_training(board: Board, weights: bytes) -> str:
 
 def everything(tenant: Tenant) -> dict[str, Any]:
     """What its own operator sees of it, but for what changes by looking."""
-    paths = ("/jobs", "/runs", "/bundles", "/datasets", "/devices", "/keys", "/users", "/organisation", "/maintenance",
-             "/run-groups", "/webhooks", f"/devices/enrolment-tokens/{tenant.enrolment_token}",
-             f"/jobs/{tenant.job}", f"/runs/{tenant.run}", f"/devices/{tenant.device}", f"/uploads/{tenant.upload}",
-             f"/files/{tenant.model}")  # fmt: skip
+    paths = (
+        "/jobs",
+        "/runs",
+        "/bundles",
+        "/datasets",
+        "/devices",
+        "/keys",
+        "/users",
+        "/organisation",
+        "/maintenance",
+        "/run-groups",
+        "/webhooks",
+        f"/devices/enrolment-tokens/{tenant.enrolment_token}",
+        f"/jobs/{tenant.job}",
+        f"/runs/{tenant.run}",
+        f"/devices/{tenant.device}",
+        f"/uploads/{tenant.upload}",
+        f"/files/{tenant.model}",
+    )
     found = {path: tenant.farm.http.get(path).json() for path in paths}
     for key in found["/keys"]:
         key.pop("last_used_at")

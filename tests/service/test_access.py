@@ -43,8 +43,14 @@ def test_everything_else_needs_a_key_or_a_credential(small_farm: TestFarm) -> No
 def test_roles(small_farm: TestFarm) -> None:
     user = small_farm.key("user")
     assert small_farm.anonymous.get("/jobs", headers=user).status_code == 200
-    for method, path in (("GET", "/keys"), ("POST", "/keys"), ("DELETE", "/keys/x"), ("DELETE", "/devices/x"),
-                         ("POST", "/devices/x/quarantine"), ("POST", "/devices/x/release")):  # fmt: skip
+    for method, path in (
+        ("GET", "/keys"),
+        ("POST", "/keys"),
+        ("DELETE", "/keys/x"),
+        ("DELETE", "/devices/x"),
+        ("POST", "/devices/x/quarantine"),
+        ("POST", "/devices/x/release"),
+    ):
         answer = small_farm.anonymous.request(method, path, headers=user, json={"name": "n"})
         assert (answer.status_code, answer.json()["code"]) == (403, "auth.scope"), path
 
@@ -92,8 +98,15 @@ def test_link_opens_once_and_its_cookie_reads(farm: TestFarm) -> None:
 
 def test_a_link_leads_to_a_page_of_the_dashboard_and_nowhere_else(farm: TestFarm) -> None:
     token = farm.http.post("/dashboard/links").json()["token"]
-    elsewhere_all = ("//evil.example", "https://evil.example/dashboard", "/dashboard/../keys", "/jobs",
-                     "/dashboard//x", "/dashboard/runs\n", "/dashboard/runs?x=1")  # fmt: skip
+    elsewhere_all = (
+        "//evil.example",
+        "https://evil.example/dashboard",
+        "/dashboard/../keys",
+        "/jobs",
+        "/dashboard//x",
+        "/dashboard/runs\n",
+        "/dashboard/runs?x=1",
+    )
     for elsewhere in elsewhere_all:
         refused = farm.anonymous.get(f"/open/{token}", params={"to": elsewhere}, follow_redirects=False)
         assert refused.status_code == 422, elsewhere

@@ -48,14 +48,30 @@ def beside(farm: TestFarm, one: str, other: str) -> dict[str, Any]:
 
 def test_a_run_is_asked_for_again_as_it_was(farm: TestFarm) -> None:
     board, second = farm.board(), farm.board(name="second")
-    body = {"bundle": farm.bundle(), "mode": "train", "steps": 3, "dataset": farm.dataset(), "learning_rate": 0.25,
-            "validation": 0.5, "eval_every": 2, "seed": 9, "device_class": "x86-64"}  # fmt: skip
+    body = {
+        "bundle": farm.bundle(),
+        "mode": "train",
+        "steps": 3,
+        "dataset": farm.dataset(),
+        "learning_rate": 0.25,
+        "validation": 0.5,
+        "eval_every": 2,
+        "seed": 9,
+        "device_class": "x86-64",
+    }
     first = farm.run(**body)
     assert leased(board).run_id == first["id"]
     again = farm.http.post(f"/runs/{first['id']}/again", json={})
     assert again.status_code == 202, again.text
-    same = ("bundle_digest", "dataset_digest", "validation_dataset_digest", "weights_digest", "others", "where",
-            *p.settings_of(p.RunSettings))  # fmt: skip
+    same = (
+        "bundle_digest",
+        "dataset_digest",
+        "validation_dataset_digest",
+        "weights_digest",
+        "others",
+        "where",
+        *p.settings_of(p.RunSettings),
+    )
     assert {name: again.json()[name] for name in same} == {name: first[name] for name in same}
     assert again.json()["wanted_device_id"] == board.device_id, "on the device that made it"
     elsewhere = farm.http.post(f"/runs/{first['id']}/again", json={"device": second.device_id}).json()

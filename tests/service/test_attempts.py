@@ -172,12 +172,19 @@ def test_failure_that_will_not_pass_ends_the_run(small_farm: TestFarm, cause: p.
     board.report(leased(board), p.Outcome("failed", cause, "data.shape", "wrong shape", "fix it"))
     shown = small_farm.show(run["id"])
     assert shown["state"] == "failed"
-    assert shown["ending"] == {"cause": cause, "code": "data.shape", "message": "wrong shape", "where": "",
-                               "hint": "fix it"}  # fmt: skip
+    assert shown["ending"] == {
+        "cause": cause,
+        "code": "data.shape",
+        "message": "wrong shape",
+        "where": "",
+        "hint": "fix it",
+    }
 
 
-@pytest.mark.parametrize("outcome", [p.Outcome("failed", "infra", "agent.disk", "full"),
-                                     p.Outcome("cancelled", "infra", "agent.down", "going down")])  # fmt: skip
+@pytest.mark.parametrize(
+    "outcome",
+    [p.Outcome("failed", "infra", "agent.disk", "full"), p.Outcome("cancelled", "infra", "agent.down", "going down")],
+)
 def test_failure_that_may_pass_is_tried_on_three_devices(farm: TestFarm, outcome: p.Outcome) -> None:
     run = farm.run(bundle=farm.bundle())
     for n in (1, 2, 3):
@@ -250,7 +257,8 @@ def test_emulated_device_is_given_ten_times_the_run_clock(small_farm: TestFarm) 
         leased(board)
     with small_farm.farm.database.read() as session:
         rows = session.query(Device.name, Attempt.deadline_at - Attempt.created_at).join(
-            Attempt, Attempt.device_id == Device.id)  # fmt: skip
+            Attempt, Attempt.device_id == Device.id
+        )
         clocks = dict(iter(rows))
     settings = small_farm.farm.settings
     assert clocks["host"] == pytest.approx(settings.transfer_s + settings.run_s, abs=1)

@@ -30,8 +30,9 @@ def test_who_did_what_on_what_and_what_came_of_it(farm: TestFarm) -> None:
     user = acme.http.post("/users", json={"name": "Ada"}).json()["id"]
     key = acme.http.post("/keys", json={"name": "hers", "user": user, "scopes": ["submit"]}).json()
     hers = {"Authorization": f"Bearer {key['secret']}"}
-    job = acme.http.post("/compile", headers=hers, files={"model": ("n.onnx", b"m")},
-                         data={"plan": "full", "target": "x86-64-v3"}).json()["id"]  # fmt: skip
+    job = acme.http.post(
+        "/compile", headers=hers, files={"model": ("n.onnx", b"m")}, data={"plan": "full", "target": "x86-64-v3"}
+    ).json()["id"]
     assert acme.http.post(f"/jobs/{job}/cancel", headers=hers).status_code == 202
     assert acme.http.delete(f"/keys/{key['id']}", headers=hers).status_code == 403
     assert acme.http.post("/runs", headers=hers, json={"bundle": "x"}).status_code == 422
@@ -47,7 +48,11 @@ def test_who_did_what_on_what_and_what_came_of_it(farm: TestFarm) -> None:
     ]
     newest = entries[0]
     assert (newest["key_id"], newest["key_name"], newest["user_id"], newest["user_name"]) == (
-        key["id"], "hers", user, "Ada")  # fmt: skip
+        key["id"],
+        "hers",
+        user,
+        "Ada",
+    )
     assert newest["address"] == "testclient"
     assert key["secret"] not in str(entries)
     assert [one["status"] for one in log(acme, f"&key={key['id']}&outcome=refused")] == [422, 403]
@@ -138,12 +143,23 @@ def test_commands_on_the_farms_own_machine(
 ) -> None:
     monkeypatch.setattr(admin, "Settings", lambda: farm.farm.settings)
     changing = (
-        ("create-key",), ("one-time-link",), ("enrolment-token",), ("gc",), ("gc", "--dry-run"), ("retention",),
-        ("prepare-key",), ("rotate-key",), ("backup", str(tmp_path / "farm.tar")),
-        ("accept-keys", str(tmp_path / "none")), ("restore", str(tmp_path / "farm.tar")), ("agent-release", "--own"),
-        ("key-request", str(tmp_path / "request")), ("openapi",), ("agent-file", str(tmp_path / "agent")),
+        ("create-key",),
+        ("one-time-link",),
+        ("enrolment-token",),
+        ("gc",),
+        ("gc", "--dry-run"),
+        ("retention",),
+        ("prepare-key",),
+        ("rotate-key",),
+        ("backup", str(tmp_path / "farm.tar")),
+        ("accept-keys", str(tmp_path / "none")),
+        ("restore", str(tmp_path / "farm.tar")),
+        ("agent-release", "--own"),
+        ("key-request", str(tmp_path / "request")),
+        ("openapi",),
+        ("agent-file", str(tmp_path / "agent")),
         ("migrate",),
-    )  # fmt: skip
+    )
     codes = [admin.main(list(words)) for words in changing]
     said = capsys.readouterr()
     entries = {one["action"].removeprefix("service.admin "): one for one in log(farm)}

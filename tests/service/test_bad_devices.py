@@ -186,7 +186,10 @@ def test_a_run_that_takes_boards_down_ends_and_the_boards_are_not_blamed(farm: T
                 board.restart()
         ending = farm.show(run["id"])
         assert (ending["state"], ending["ending"]["cause"], ending["ending"]["code"]) == (
-            "failed", "model", "model.kills-devices")  # fmt: skip
+            "failed",
+            "model",
+            "model.kills-devices",
+        )
     for board in boards:
         device = shown_device(farm, board)
         assert (device["state"], device["strikes"]) == ("active", 0)
@@ -262,7 +265,10 @@ def test_a_stored_file_that_is_damaged_is_no_devices_fault(farm: TestFarm) -> No
         board.report(leased(board), DAMAGED)
     shown = farm.show(run["id"])
     assert (shown["state"], shown["ending"]["cause"], shown["ending"]["code"]) == (
-        "failed", "infra", "infra.stored-file")  # fmt: skip
+        "failed",
+        "infra",
+        "infra.stored-file",
+    )
     assert [shown_device(farm, board)["strikes"] for board in boards] == [0, 0]
 
 

@@ -12,9 +12,17 @@ from tests.service.board import Board, description, leased
 from tests.service.farms import TestFarm, open_test_farm
 
 WHOLE = (
-    "no privileges", "no new privileges", "system calls", "one process", "own processes", "no network", "empty root",
-    "read-only folder", "memory and processes", "limited out/",
-)  # fmt: skip
+    "no privileges",
+    "no new privileges",
+    "system calls",
+    "one process",
+    "own processes",
+    "no network",
+    "empty root",
+    "read-only folder",
+    "memory and processes",
+    "limited out/",
+)
 
 
 def facts(*, without: tuple[str, ...] = (), lacks: str = "") -> dict[str, str]:
@@ -24,9 +32,18 @@ def facts(*, without: tuple[str, ...] = (), lacks: str = "") -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("part", "most"),
-    [("no new privileges", 0), ("system calls", 1), ("one process", 1), ("own processes", 2), ("no network", 2),
-     ("empty root", 2), ("read-only folder", 2), ("memory and processes", 3), ("limited out/", 4)],
-)  # fmt: skip
+    [
+        ("no new privileges", 0),
+        ("system calls", 1),
+        ("one process", 1),
+        ("own processes", 2),
+        ("no network", 2),
+        ("empty root", 2),
+        ("read-only folder", 2),
+        ("memory and processes", 3),
+        ("limited out/", 4),
+    ],
+)
 def test_a_level_needs_its_parts_and_those_below(part: str, most: int) -> None:
     for told in (facts(without=(part,)), facts(lacks=f"own user: shared; {part}: refused by the kernel: EPERM")):
         assert [p.borne_out(level, told) for level in range(5)] == [min(level, most) for level in range(5)]

@@ -63,8 +63,9 @@ def called(waiters: list[Waiter]) -> list[int]:
 
 def test_a_call_goes_to_who_has_waited_longest_among_those_that_fit() -> None:
     room = WaitingRoom()
-    with waiting(room, seeker("weak", features=()), seeker("a"), seeker("server", device_class="server"),
-                 seeker("b")) as waiters:  # fmt: skip
+    with waiting(
+        room, seeker("weak", features=()), seeker("a"), seeker("server", device_class="server"), seeker("b")
+    ) as waiters:
         assert room.call_lane("lan_1", KEY, 1) == 1
         assert called(waiters) == [1]
         room.back_in_line(waiters[1])

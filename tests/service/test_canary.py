@@ -234,8 +234,9 @@ def test_the_real_step_finds_what_the_reference_says(
     """Compiled, and run on this machine, whatever its umask: what a board that works reports is taken."""
     before = os.umask(umask)
     request.addfinalizer(lambda: os.umask(before))
-    settings = BuildSettings(plan=SparsePlan.parse("full"), spec=TrainingSpec.parse(dict(HEALTH.spec)),
-                             target=load(resolve_target("host")))  # fmt: skip
+    settings = BuildSettings(
+        plan=SparsePlan.parse("full"), spec=TrainingSpec.parse(dict(HEALTH.spec)), target=load(resolve_target("host"))
+    )
     with (tmp_path / "canary.pfb").open("wb") as stream:
         compile_training(HEALTH.model, settings).write_to(stream)
     (tmp_path / "data.npz").write_bytes(reference.archive(5))

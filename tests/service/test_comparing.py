@@ -50,8 +50,14 @@ def comparison(work: p.Assignment, *, rounds: int = LOOKS[1], factor: float = 1.
         for place, which in enumerate(order_of(number, bundles=count, seed=SEED)):
             us = 1000.0 * (factor if which else 1.0) + number + place / 7
             processes.append(p.ComparedProcess(which, (us,) * (STEPS + allowance(STEPS))))
-    found = p.Comparison((work.bundle.digest, *(other.digest for other in work.others)), STEPS, tuple(processes),
-                         "known", (2,) * count, 30)  # fmt: skip
+    found = p.Comparison(
+        (work.bundle.digest, *(other.digest for other in work.others)),
+        STEPS,
+        tuple(processes),
+        "known",
+        (2,) * count,
+        30,
+    )
     return replace(found, **changes)
 
 
@@ -126,7 +132,7 @@ def test_what_cannot_be_compared_is_refused(farm: TestFarm) -> None:
         ({"others": [elsewhere]}, "run.target", "the bundle is for raspberry-pi-4, the first for x86-64-v3"),
         ({"compare_s": 80_000}, "run.compare-time", "a run may measure for"),
         ({"threads": 3}, "run.threads", "at most 2"),
-    )  # fmt: skip
+    )
     for change, code, words in cases:
         answer = farm.http.post("/runs", json=body | change)
         assert answer.status_code in (404, 422), change
@@ -180,8 +186,9 @@ def forged(board: Board, work: p.Assignment, *, unit: float = 1.0, spare: int = 
     if rounds <= LOOKS[-1]:
         processes = [
             {"bundle": which, "step_us": told["processes"][which]["step_us"]}
-            for number in range(rounds) for which in order_of(number, bundles=2, seed=SEED)
-        ]  # fmt: skip
+            for number in range(rounds)
+            for which in order_of(number, bundles=2, seed=SEED)
+        ]
     for one in processes:
         times = [unit * us for us in one["step_us"]]
         one["step_us"] = times[:spare] if spare < 0 else times

@@ -24,8 +24,11 @@ def test_accepted_request_gives_a_job_a_location_and_one_doorbell(farm: TestFarm
     assert answer.status_code == 202
     assert answer.headers["location"] == f"/jobs/{job['id']}"
     assert job["state"] == "queued"
-    assert job["model"] == {"name": "net", "size_bytes": 11,
-                            "digest": "sha256:" + hashlib.sha256(b"model bytes").hexdigest()}  # fmt: skip
+    assert job["model"] == {
+        "name": "net",
+        "size_bytes": 11,
+        "digest": "sha256:" + hashlib.sha256(b"model bytes").hexdigest(),
+    }
     assert job["plan"] == {"name": "mine", "digest": SparsePlan.parse(PLAN_YAML).digest}
     assert job["spec_digest"] == TrainingSpec.parse("batch: 4").digest
     assert farm.queue.rung == [("pockfarm.compile", job["id"])]
@@ -56,8 +59,9 @@ def test_a_bundles_warnings_are_told_with_every_view_of_its_job(farm: TestFarm) 
     assert [one["warnings"] for one in farm.http.get("/jobs").json()["items"]] == [[], [], said]
 
 
-@pytest.mark.parametrize("change", [{"model": b"other"}, {"plan": "bias-only"}, {"spec": "batch: 2"},
-                                    {"target": "raspberry-pi-4"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change", [{"model": b"other"}, {"plan": "bias-only"}, {"spec": "batch: 2"}, {"target": "raspberry-pi-4"}]
+)
 def test_any_difference_is_another_job(small_farm: TestFarm, change: dict[str, object]) -> None:
     first = small_farm.compile()
     other = small_farm.compile(**change)  # type: ignore[arg-type]
@@ -71,8 +75,15 @@ def test_failed_job_does_not_answer_for_the_next_request(farm: TestFarm) -> None
 
 
 def test_concurrent_identical_requests_make_one_job(farm: TestFarm) -> None:
-    request = CompileRequest(model_digest="sha256:" + "0" * 64, model_bytes=1, model_name="m", target="t",
-                             plan=SparsePlan.of_preset("full"), spec=TrainingSpec(), compiler_version="1")  # fmt: skip
+    request = CompileRequest(
+        model_digest="sha256:" + "0" * 64,
+        model_bytes=1,
+        model_name="m",
+        target="t",
+        plan=SparsePlan.of_preset("full"),
+        spec=TrainingSpec(),
+        compiler_version="1",
+    )
     key_id = farm.http.get("/keys").json()[0]["id"]
     start = threading.Barrier(8)
 

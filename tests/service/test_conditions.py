@@ -43,9 +43,13 @@ def test_what_is_told_with_a_request_for_work_is_shown(farm: TestFarm) -> None:
     shown = tell(farm, farm.board(), FINE)["condition"]
     at = shown.pop("at")
     assert shown == {
-        "storage_total_bytes": 29 * GIB, "storage_free_bytes": 12 * GIB, "storage_is_nearly_full": False,
-        "kept_bytes": 5 << 20, "temperature_c": 61.25, "problem": "",
-    }  # fmt: skip
+        "storage_total_bytes": 29 * GIB,
+        "storage_free_bytes": 12 * GIB,
+        "storage_is_nearly_full": False,
+        "kept_bytes": 5 << 20,
+        "temperature_c": 61.25,
+        "problem": "",
+    }
     assert at.endswith("Z")
     with farm.farm.database.read() as session:
         assert before <= session.scalars(select(DeviceCondition.at)).one() <= time.time()
@@ -86,8 +90,18 @@ ODD = {
     "colder than anything": {"temperature_c": -274},
     "unknown": {"humidity": 3},
 }
-TEXTS = ("", "{", "[]", "null", '{"temperature_c":NaN}', '{"temperature_c":1e999}', "9" * 600, "\u00b2", "{}" * 300,
-         '{"kept_bytes":1,"kept_bytes":2}')  # fmt: skip
+TEXTS = (
+    "",
+    "{",
+    "[]",
+    "null",
+    '{"temperature_c":NaN}',
+    '{"temperature_c":1e999}',
+    "9" * 600,
+    "\u00b2",
+    "{}" * 300,
+    '{"kept_bytes":1,"kept_bytes":2}',
+)
 
 
 @pytest.mark.parametrize("condition", thinned([*map(json.dumps, ODD.values()), *TEXTS], 7))
@@ -108,11 +122,14 @@ def test_what_cannot_be_is_not_taken_and_told(small_farm: TestFarm, condition: s
 @pytest.mark.parametrize(
     ("total", "free", "is_full"),
     [
-        (29 * GIB, int(1.4 * GIB), True), (29 * GIB, int(1.5 * GIB), False),  # a twentieth
-        (1000 * GIB, int(3.9 * GIB), True), (1000 * GIB, 4 * GIB, False),  # 4 GiB are enough, however large it is
-        (8 * GIB, GIB - 1, True), (8 * GIB, GIB, False),  # and 1 GiB is wanted, however small
+        (29 * GIB, int(1.4 * GIB), True),
+        (29 * GIB, int(1.5 * GIB), False),  # a twentieth
+        (1000 * GIB, int(3.9 * GIB), True),
+        (1000 * GIB, 4 * GIB, False),  # 4 GiB are enough, however large it is
+        (8 * GIB, GIB - 1, True),
+        (8 * GIB, GIB, False),  # and 1 GiB is wanted, however small
     ],
-)  # fmt: skip
+)
 def test_storage_that_is_nearly_full_is_warned_about(
     small_farm: TestFarm, total: int, free: int, is_full: bool
 ) -> None:
@@ -133,8 +150,11 @@ def test_the_hottest_of_a_quarter_is_kept_and_a_week_of_them(farm: TestFarm) -> 
         rows = session.scalars(select(DeviceTemperature)).all()
         assert 63.5 in [row.hottest_c for row in rows], "a quarter may end in between"
         now = int(time.time() // QUARTER_S)
-        session.execute(update(DeviceTemperature).values(quarter=now - KEPT_QUARTERS).where(
-            DeviceTemperature.quarter == rows[0].quarter))  # fmt: skip
+        session.execute(
+            update(DeviceTemperature)
+            .values(quarter=now - KEPT_QUARTERS)
+            .where(DeviceTemperature.quarter == rows[0].quarter)
+        )
         session.add(DeviceTemperature(device_id=board.device_id, quarter=now - KEPT_QUARTERS - 2, hottest_c=1.0))
     forget_temperatures(farm.farm)
     with farm.farm.database.read() as session:

@@ -74,8 +74,13 @@ def handmade(**arrays: tuple[bytes, int, int]) -> bytes:
     for key, (data, size_bytes, checksum) in arrays.items():
         name = f"{key}.npy".encode()
         sizes = struct.pack("<3L", checksum, len(data), size_bytes)
-        listing += (DIRECTORY + struct.pack("<6H", 20, 20, 0, 8, 0, 33) + sizes
-                    + struct.pack("<5H2L", len(name), 0, 0, 0, 0, 0, len(body)) + name)  # fmt: skip
+        listing += (
+            DIRECTORY
+            + struct.pack("<6H", 20, 20, 0, 8, 0, 33)
+            + sizes
+            + struct.pack("<5H2L", len(name), 0, 0, 0, 0, 0, len(body))
+            + name
+        )
         body += LOCAL + struct.pack("<5H", 20, 0, 8, 0, 33) + sizes + struct.pack("<2H", len(name), 0) + name + data
     end = END + struct.pack("<4H2LH", 0, 0, len(arrays), len(arrays), len(listing), len(body), 0)
     return body + listing + end
@@ -99,12 +104,18 @@ def nested(levels: int) -> bytes:
 
 
 LIES: dict[str, tuple[bytes, str, str]] = {
-    "two of a name": (archive(("x.npy", npy(X)), ("w.npy", npy(X)), ("y.npy", npy(Y))).replace(b"w.npy", b"x.npy"),
-                      "data.invalid", "same name"),
+    "two of a name": (
+        archive(("x.npy", npy(X)), ("w.npy", npy(X)), ("y.npy", npy(Y))).replace(b"w.npy", b"x.npy"),
+        "data.invalid",
+        "same name",
+    ),
     "up the tree": (archive(("../x.npy", npy(X)), ("y.npy", npy(Y))), "data.invalid", "not one array"),
     "absolute": (archive(("/x.npy", npy(X)), ("y.npy", npy(Y))), "data.invalid", "not one array"),
-    "NUL in a name": (archive(("x.npy_.npy", npy(X)), ("y.npy", npy(Y))).replace(b"x.npy_", b"x.npy\0"),
-                      "data.invalid", "not one array"),
+    "NUL in a name": (
+        archive(("x.npy_.npy", npy(X)), ("y.npy", npy(Y))).replace(b"x.npy_", b"x.npy\0"),
+        "data.invalid",
+        "not one array",
+    ),
     "folder": (archive(("x/", b""), ("y.npy", npy(Y))), "data.invalid", "not one array"),
     "folder of an array's name": (archive(("x.npy/", b""), ("y.npy", npy(Y))), "data.invalid", "not one array"),
     "archive in archive": (nested(3), "data.invalid", "not a NumPy array"),
@@ -112,8 +123,11 @@ LIES: dict[str, tuple[bytes, str, str]] = {
     "very many entries": (archive(*((f"a{n}.npy", b"") for n in range(20_000))), "data.invalid", "20,000"),
     "no entries": (archive(), "data.invalid", "0 arrays"),
     "encrypted": (put(GOOD, directory(GOOD) + 8, "H", 1), "data.invalid", "encrypted"),
-    "another method": (archive(("x.npy", npy(X)), ("y.npy", npy(Y)), method=zipfile.ZIP_LZMA), "data.invalid",
-                       "method 14"),
+    "another method": (
+        archive(("x.npy", npy(X)), ("y.npy", npy(Y)), method=zipfile.ZIP_LZMA),
+        "data.invalid",
+        "method 14",
+    ),
     "a comment": (GOOD[:-2] + struct.pack("<H", 4) + b"hello"[:4], "data.invalid", "npz"),
     "bytes in front": (b"#!/bin/sh\n" + GOOD, "data.invalid", "not where it says"),
     "bytes behind": (GOOD + b"more", "data.invalid", "zip archive's end"),
@@ -123,22 +137,34 @@ LIES: dict[str, tuple[bytes, str, str]] = {
     "data elsewhere": (put(GOOD, directory(GOOD) + 42, "L", 7), "data.invalid", "not where"),
     "data beyond the end": (put(GOOD, directory(GOOD) + 42, "L", 1 << 30), "data.invalid", "not where"),
     "two names": (put(GOOD, GOOD.index(b"x.npy"), "5s", b"z.npy"), "data.invalid", "another name"),
-    "stored longer": (put(npz(compressed=False, x=X, y=Y), directory(npz(compressed=False, x=X, y=Y)) + 20, "L", 9),
-                      "data.invalid", "stored in 9"),
+    "stored longer": (
+        put(npz(compressed=False, x=X, y=Y), directory(npz(compressed=False, x=X, y=Y)) + 20, "L", 9),
+        "data.invalid",
+        "stored in 9",
+    ),
     "says more": (handmade(x=entry(npy(X), size_bytes=len(npy(X)) + 4), y=entry(npy(Y))), "data.invalid", "directory"),
     "says less": (handmade(x=entry(npy(X), size_bytes=len(npy(X)) - 4), y=entry(npy(Y))), "data.invalid", "directory"),
     "header says less": (handmade(x=entry(npy(X) + b"more"), y=entry(npy(Y))), "data.invalid", "directory says"),
-    "holds more": (handmade(x=(deflated(npy(X) + b"m" * 9), len(npy(X)), zlib.crc32(npy(X))), y=entry(npy(Y))),
-                   "data.invalid", "holds more"),
+    "holds more": (
+        handmade(x=(deflated(npy(X) + b"m" * 9), len(npy(X)), zlib.crc32(npy(X))), y=entry(npy(Y))),
+        "data.invalid",
+        "holds more",
+    ),
     "holds less": (handmade(x=(deflated(npy(X)[:-4]), len(npy(X)), 0), y=entry(npy(Y))), "data.truncated", "4 bytes"),
     "bytes after the end": (handmade(x=entry(npy(X), extra=b"tail"), y=entry(npy(Y))), "data.invalid", "belong to no"),
     "another checksum": (handmade(x=(deflated(npy(X)), len(npy(X)), 1), y=entry(npy(Y))), "data.invalid", "checksum"),
     "not deflated": (handmade(x=(b"\xff" * 300, 300, 0), y=entry(npy(Y))), "data.invalid", "not deflated"),
-    "a bomb": (archive(("x.npy", npy(np.zeros((4, 80 << 20), np.uint8))), ("y.npy", npy(Y))),
-               "limits.dataset-expansion", "more than 100 times"),
-    "a header's promise": (archive(("x.npy", npy(X)[:20] + b"9" * 90 + npy(X)[110:]), ("y.npy", npy(Y))),
-                           "data.invalid", "not a NumPy array"),
-}  # fmt: skip
+    "a bomb": (
+        archive(("x.npy", npy(np.zeros((4, 80 << 20), np.uint8))), ("y.npy", npy(Y))),
+        "limits.dataset-expansion",
+        "more than 100 times",
+    ),
+    "a header's promise": (
+        archive(("x.npy", npy(X)[:20] + b"9" * 90 + npy(X)[110:]), ("y.npy", npy(Y))),
+        "data.invalid",
+        "not a NumPy array",
+    ),
+}
 
 
 def write(folder: Path, data: bytes) -> Path:
@@ -202,8 +228,9 @@ def test_an_array_inside_another_is_refused(tmp_path: Path) -> None:
     """Stored bytes of `x` that are themselves an entry `z` of the directory."""
     inner = archive(("z.npy", npy(Y)), method=zipfile.ZIP_STORED)
     inner = inner[: inner.index(DIRECTORY)]
-    outer = archive(("x.npy", npy(np.frombuffer(inner, np.uint8))), ("z.npy", npy(Y)), ("y.npy", npy(Y)),
-                    method=zipfile.ZIP_STORED)  # fmt: skip
+    outer = archive(
+        ("x.npy", npy(np.frombuffer(inner, np.uint8))), ("z.npy", npy(Y)), ("y.npy", npy(Y)), method=zipfile.ZIP_STORED
+    )
     made = put(outer, directory(outer, 1) + 42, "L", outer.index(inner))
     with write(tmp_path, made).open("rb") as file, pytest.raises(BadData, match="overlaps"):
         inspect_npz(file, unpacked_limit_bytes=1 << 30)
@@ -299,9 +326,13 @@ def test_what_is_the_same_for_every_sample_has_one_and_may_be_infinite(tmp_path:
     assert "mask[None]" in caught.value.hint
 
 
-MASKED = {"inputs": [{"name": "src", "dtype": "f32", "shape": [3, 8, 5], "batch_axis": 1},
-                     {"name": "mask", "dtype": "f32", "shape": [3, 3], "batch_axis": None}],
-          "labels": {"name": "labels", "dtype": "i64", "shape": [3, 8], "batch_axis": 1}}  # fmt: skip
+MASKED = {
+    "inputs": [
+        {"name": "src", "dtype": "f32", "shape": [3, 8, 5], "batch_axis": 1},
+        {"name": "mask", "dtype": "f32", "shape": [3, 3], "batch_axis": None},
+    ],
+    "labels": {"name": "labels", "dtype": "i64", "shape": [3, 8], "batch_axis": 1},
+}
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,11 @@ def test_a_store_that_is_full_or_down_is_said(s3_farm: TestFarm, error: Exceptio
     work = board.lease()
     assert work is not None
     with failing_writes(farm, error):
-        said = [farm.compile(b"other"), farm.send_dataset(x=np.zeros((2, 1)), y=np.zeros(2)),
-                board.put_weights(work, b"w" * 500, digest_of(b"w" * 500))]  # fmt: skip
+        said = [
+            farm.compile(b"other"),
+            farm.send_dataset(x=np.zeros((2, 1)), y=np.zeros(2)),
+            board.put_weights(work, b"w" * 500, digest_of(b"w" * 500)),
+        ]
     for answer in said:
         body = answer.json()
         assert (answer.status_code, body["code"], body["cause"]) == (status, code, "infra"), answer.text
@@ -166,8 +169,9 @@ def test_a_disk_that_takes_no_write_is_not_ready(small_farm: TestFarm) -> None:
 
 
 def test_every_folder_that_is_written_to_is_looked_at(tmp_path: Path) -> None:
-    settings = Settings(state=tmp_path / "s", database_url=f"sqlite:///{tmp_path}/d/farm.db",
-                        storage_url=f"file://{tmp_path}/f")  # fmt: skip
+    settings = Settings(
+        state=tmp_path / "s", database_url=f"sqlite:///{tmp_path}/d/farm.db", storage_url=f"file://{tmp_path}/f"
+    )
     assert {tmp_path / "s", tmp_path / "d", tmp_path / "f"} < set(written_folders(settings))
     remote = Settings(state=tmp_path / "s", database_url="postgresql+psycopg://x/y", storage_url="s3://b/p")
     assert len(written_folders(remote)) == 2

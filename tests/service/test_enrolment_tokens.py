@@ -121,9 +121,15 @@ def test_secrets_are_shown_once_and_kept_as_hashes(farm: TestFarm) -> None:
 
 @pytest.mark.parametrize(
     ("body", "where"),
-    [({"uses": 0}, "uses"), ({"uses": 10_001}, "uses"), ({"lifetime_s": 1}, "lifetime_s"), ({"targets": []}, "targets"),
-     ({"lifetime_s": 1e9}, "lifetime_s"), ({"lifetime_s": "1e999"}, "lifetime_s")],
-)  # fmt: skip
+    [
+        ({"uses": 0}, "uses"),
+        ({"uses": 10_001}, "uses"),
+        ({"lifetime_s": 1}, "lifetime_s"),
+        ({"targets": []}, "targets"),
+        ({"lifetime_s": 1e9}, "lifetime_s"),
+        ({"lifetime_s": "1e999"}, "lifetime_s"),
+    ],
+)
 def test_a_token_beyond_the_limits_is_refused(small_farm: TestFarm, body: dict[str, Any], where: str) -> None:
     answer = small_farm.http.post("/devices/enrolment-tokens", json=body)
     assert answer.status_code == 422

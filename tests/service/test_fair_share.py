@@ -17,8 +17,12 @@ from tests.service.farms import TestFarm
 
 
 def test_the_order_of_heads() -> None:
-    heads = [Head("lan_1", "run_1", 1.0, "org_a"), Head("lan_2", "run_2", 2.0, "org_b"),
-             Head("lan_3", "run_3", 3.0, "org_c"), Head("lan_4", "run_0", 0.0, "org_a")]  # fmt: skip
+    heads = [
+        Head("lan_1", "run_1", 1.0, "org_a"),
+        Head("lan_2", "run_2", 2.0, "org_b"),
+        Head("lan_3", "run_3", 3.0, "org_c"),
+        Head("lan_4", "run_0", 0.0, "org_a"),
+    ]
 
     def order(**shares: Share) -> str:
         return "".join(head.run_id[-1] for head in in_turn(heads, shares))

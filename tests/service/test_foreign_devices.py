@@ -62,12 +62,14 @@ def ask(scene: Scene, board: Board, address: str, lease_token: str) -> httpx.Res
     asked = {
         "POST /agent/attempts/{lease_token}/heartbeat": lambda: board.heartbeat(work, steps_done=1),
         "POST /agent/attempts/{lease_token}/events": lambda: board.send_events(
-            work, p.Event(1, 1.0, "step", step=1, loss=0.5, step_us=5.0)),
+            work, p.Event(1, 1.0, "step", step=1, loss=0.5, step_us=5.0)
+        ),
         "PUT /agent/attempts/{lease_token}/weights": lambda: board.put_weights(work, WEIGHTS, digest_of(WEIGHTS)),
         "PUT /agent/attempts/{lease_token}/checkpoint": lambda: board.put_weights(
-            work, WEIGHTS, digest_of(WEIGHTS), path=p.CHECKPOINT_PATH),
+            work, WEIGHTS, digest_of(WEIGHTS), path=p.CHECKPOINT_PATH
+        ),
         "POST /agent/attempts/{lease_token}/report": lambda: board.report(work),
-    }  # fmt: skip
+    }
     return asked[address]()
 
 
@@ -107,10 +109,14 @@ def test_a_devices_credential_is_no_key(scene: Scene, address: str) -> None:
 
 def test_the_attempt_was_there_all_the_time(scene: Scene) -> None:
     """What was refused above is taken from the device that has the attempt."""
-    answers = {address: ask(scene, scene.theirs, address, scene.work.lease_token).status_code for address in
-               sorted(OF_ATTEMPTS, key=lambda address: "report" in address)}  # fmt: skip
+    answers = {
+        address: ask(scene, scene.theirs, address, scene.work.lease_token).status_code
+        for address in sorted(OF_ATTEMPTS, key=lambda address: "report" in address)
+    }
     refused = {address: status for address, status in answers.items() if status >= 300}
-    assert refused == {"GET /agent/attempts/{lease_token}/weights": 404,
-                       "GET /agent/attempts/{lease_token}/checkpoint": 404,
-                       "GET /agent/attempts/{lease_token}/bundles/{place}": 404,
-                       "PUT /agent/attempts/{lease_token}/checkpoint": 422}  # fmt: skip
+    assert refused == {
+        "GET /agent/attempts/{lease_token}/weights": 404,
+        "GET /agent/attempts/{lease_token}/checkpoint": 404,
+        "GET /agent/attempts/{lease_token}/bundles/{place}": 404,
+        "PUT /agent/attempts/{lease_token}/checkpoint": 422,
+    }

@@ -70,8 +70,14 @@ def test_every_door_says_it_and_opens_again(full_farm: TestFarm, disk: SmallDisk
     assert [path for path in kept_files(farm) if path not in before] == []
     assert int(farm.http.head(upload).headers["upload-offset"]) == MIB, "what was confirmed stands"
     answers = {name: ask().status_code for name, ask in doors.items()}
-    assert answers == {"a model": 202, "a piece": 202, "a data set": 201, "weights": 201, "the database": 201,
-                       "a run": 202}  # fmt: skip
+    assert answers == {
+        "a model": 202,
+        "a piece": 202,
+        "a data set": 201,
+        "weights": 201,
+        "the database": 201,
+        "a run": 202,
+    }
     assert finish(farm, upload, digest_of(data)).status_code == 201
 
 
@@ -116,6 +122,12 @@ logging.getLogger("service").error("nobody reads this")
 print("goes on")
 """
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE, stderr=full,
-                              cwd=ROOT, check=False, timeout=60)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            cwd=ROOT,
+            check=False,
+            timeout=60,
+        )
     assert (done.stdout, done.returncode) == (b"goes on\n", 0)

@@ -72,8 +72,15 @@ def test_every_column_that_holds_a_digest_is_a_reference_or_says_why_not() -> No
     passed = {name for name in typed if columns[name].foreign_keys}
     assert asked | passed | NO_REFERENCES.keys() == typed
     assert not asked & NO_REFERENCES.keys()
-    assert {"jobs.model_digest", "bundles.digest", "datasets.digest", "runs.trained_weights_digest",
-            "attempts.weights_digest", "uploads.digest", "holdings.digest"} <= asked  # fmt: skip
+    assert {
+        "jobs.model_digest",
+        "bundles.digest",
+        "datasets.digest",
+        "runs.trained_weights_digest",
+        "attempts.weights_digest",
+        "uploads.digest",
+        "holdings.digest",
+    } <= asked
 
 
 def test_what_is_in_use_stays_and_what_is_not_goes(farm: TestFarm) -> None:
@@ -244,8 +251,11 @@ MODELS = [b"one", b"two", b"three"]
 
 
 @settings(max_examples=25)
-@given(turns=st.lists(st.tuples(st.sampled_from(["put", "compile", "let-go", "step", "begin"]), st.integers(0, 2)),
-                      max_size=25))  # fmt: skip
+@given(
+    turns=st.lists(
+        st.tuples(st.sampled_from(["put", "compile", "let-go", "step", "begin"]), st.integers(0, 2)), max_size=25
+    )
+)
 def test_in_any_order_what_is_referred_to_is_there(steady_farm: TestFarm, turns: list[tuple[str, int]]) -> None:
     """Passes of two collectors go on one step at a time between what users do."""
     farm = steady_farm

@@ -32,10 +32,21 @@ def marks(farm: TestFarm, board: Board) -> dict[str, str]:
 
 def measured(median_us: float) -> p.Measurement:
     return p.Measurement(
-        batch=8, step_us=(median_us,) * 5, blocks=(p.Block((median_us,) * 5),), median_us=median_us,
-        interval_low_us=median_us, interval_high_us=median_us, p90_us=median_us, p99_us=median_us, mean_us=median_us,
-        samples_per_second=1e6 * 8 / median_us, cv_within=0.0, cv_between=0.0, warmup_steps=3, threads=2,
-    )  # fmt: skip
+        batch=8,
+        step_us=(median_us,) * 5,
+        blocks=(p.Block((median_us,) * 5),),
+        median_us=median_us,
+        interval_low_us=median_us,
+        interval_high_us=median_us,
+        p90_us=median_us,
+        p99_us=median_us,
+        mean_us=median_us,
+        samples_per_second=1e6 * 8 / median_us,
+        cv_within=0.0,
+        cv_between=0.0,
+        warmup_steps=3,
+        threads=2,
+    )
 
 
 def work(farm: TestFarm, board: Board, digest: str, **report: Any) -> None:

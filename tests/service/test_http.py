@@ -180,12 +180,23 @@ def test_who_hangs_up_in_the_middle_is_no_failure_of_the_farm(farm: TestFarm, pa
     farm.run(bundle=bundle, dataset=farm.dataset(), mode="train", steps=3)
     board = farm.board()
     token = leased(board).lease_token
-    headers = {p.PROTOCOL_HEADER: p.PROTOCOL, "Authorization": f"Bearer {board.credential}",
-               p.DIGEST_HEADER: "sha256:" + "0" * 64, "Content-Length": "1000"}  # fmt: skip
-    scope = {"type": "http", "method": "PUT", "path": f"/agent/attempts/{token}/{path}", "query_string": b"",
-             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()]}  # fmt: skip
-    coming: list[dict[str, Any]] = [{"type": "http.request", "body": b"half", "more_body": True},
-                                    {"type": "http.disconnect"}]  # fmt: skip
+    headers = {
+        p.PROTOCOL_HEADER: p.PROTOCOL,
+        "Authorization": f"Bearer {board.credential}",
+        p.DIGEST_HEADER: "sha256:" + "0" * 64,
+        "Content-Length": "1000",
+    }
+    scope = {
+        "type": "http",
+        "method": "PUT",
+        "path": f"/agent/attempts/{token}/{path}",
+        "query_string": b"",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+    }
+    coming: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"half", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:

@@ -14,8 +14,13 @@ from tests.sample import sample
 from tests.service.board import Board
 from tests.service.farms import TestFarm
 
-OUTCOMES = (p.Outcome("succeeded"), p.Outcome("failed", "infra", "x.y", "m"), p.Outcome("failed", "user", "x.y", "m"),
-            p.Outcome("cancelled", "user", "x.y", "m"), p.Outcome("inconclusive", "device", "x.y", "m"))  # fmt: skip
+OUTCOMES = (
+    p.Outcome("succeeded"),
+    p.Outcome("failed", "infra", "x.y", "m"),
+    p.Outcome("failed", "user", "x.y", "m"),
+    p.Outcome("cancelled", "user", "x.y", "m"),
+    p.Outcome("inconclusive", "device", "x.y", "m"),
+)
 
 
 class Story:
@@ -30,8 +35,21 @@ class Story:
         self.ended: dict[str, str] = {}
 
     def step(self) -> str:
-        acts = [self.queue, self.queue, self.lease, self.lease, self.lease, self.beat, self.beat, self.report,
-                self.report, self.expire, self.restart, self.cancel, self.release]  # fmt: skip
+        acts = [
+            self.queue,
+            self.queue,
+            self.lease,
+            self.lease,
+            self.lease,
+            self.beat,
+            self.beat,
+            self.report,
+            self.report,
+            self.expire,
+            self.restart,
+            self.cancel,
+            self.release,
+        ]
         act = self.random.choice(acts)
         act()
         return act.__name__

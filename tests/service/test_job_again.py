@@ -46,9 +46,7 @@ def test_it_is_the_request_that_was_made_and_not_another(farm: TestFarm) -> None
     assert again(farm, second["id"]).json()["id"] == second["id"], "and who asks for an open one too"
 
 
-def test_what_succeeded_answers_until_the_compiler_is_another(
-    farm: TestFarm, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_what_succeeded_answers_until_the_compiler_is_another(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     job = farm.compile().json()
     digest = farm.work_off(job["id"])
     same = again(farm, job["id"])

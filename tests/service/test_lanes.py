@@ -45,8 +45,10 @@ def queue_like(farm: TestFarm, run_id: str, count: int, **changes: Any) -> list[
     with farm.farm.database.transaction() as session:
         first = session.get_one(Run, run_id)
         columns = {column.key: getattr(first, column.key) for column in Run.__table__.columns}
-        rows = [columns | changes | {"id": new_id("run"), "created_at": first.created_at + 1e-3 * n}
-                for n in range(1, count + 1)]  # fmt: skip
+        rows = [
+            columns | changes | {"id": new_id("run"), "created_at": first.created_at + 1e-3 * n}
+            for n in range(1, count + 1)
+        ]
         session.execute(insert(Run), rows)
     return [row["id"] for row in rows]
 
@@ -55,29 +57,54 @@ def fail_on(farm: TestFarm, board: Board, run_ids: list[str]) -> None:
     """As if the board had had each of the runs and failed."""
     with farm.farm.database.transaction() as session:
         session.execute(update(Run).where(Run.id.in_(run_ids)).values(attempts=1))
-        session.execute(insert(Attempt), [
-            {"run_id": run_id, "n": 1, "device_id": board.device_id, "state": "failed", "token_hash": run_id,
-             "lease_expires_at": 0.0, "deadline_at": 0.0, "spent": "failed", "finished_at": time.time()}
-            for run_id in run_ids
-        ])  # fmt: skip
+        session.execute(
+            insert(Attempt),
+            [
+                {
+                    "run_id": run_id,
+                    "n": 1,
+                    "device_id": board.device_id,
+                    "state": "failed",
+                    "token_hash": run_id,
+                    "lease_expires_at": 0.0,
+                    "deadline_at": 0.0,
+                    "spent": "failed",
+                    "finished_at": time.time(),
+                }
+                for run_id in run_ids
+            ],
+        )
 
 
-@pytest.mark.parametrize("changes", [
-    {"organisation_id": "org_1"}, {"target": "x86-64-v4"},
-    {"features": ("avx2", "fma")}, {"device_class": "server"}, {"device_id": "dev_1"},
-    {"is_canary": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"organisation_id": "org_1"},
+        {"target": "x86-64-v4"},
+        {"features": ("avx2", "fma")},
+        {"device_class": "server"},
+        {"device_id": "dev_1"},
+        {"is_canary": True},
+    ],
+)
 def test_whatever_decides_who_may_take_a_run_makes_another_lane(changes: dict[str, Any]) -> None:
     other = replace(KEY, **changes)
     assert other.id != KEY.id
     assert other.id == replace(KEY, **changes).id
 
 
-@pytest.mark.parametrize(("changes", "expected"), [
-    ({}, True), ({"owner_id": HOME}, True), ({"owner_id": "org_1"}, False), ({"targets": ("arm",)}, False),
-    ({"features": frozenset()}, False), ({"features": frozenset(("avx2", "fma"))}, True),
-    ({"device_class": "server"}, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"owner_id": HOME}, True),
+        ({"owner_id": "org_1"}, False),
+        ({"targets": ("arm",)}, False),
+        ({"features": frozenset()}, False),
+        ({"features": frozenset(("avx2", "fma"))}, True),
+        ({"device_class": "server"}, True),
+    ],
+)
 def test_who_may_take_a_lane(changes: dict[str, Any], expected: bool) -> None:
     taker = replace(Taker("dev_1", "x86-64", ("x86-64-v4", "x86-64-v3"), frozenset(("avx2",))), **changes)
     assert taker.may_take(KEY) is expected
@@ -125,7 +152,10 @@ def test_the_oldest_comes_first_over_all_lanes(farm: TestFarm) -> None:
         assert board.report(work).status_code == 200
     assert taken == expected
     assert in_turn([Head("l1", "r2", 2.0), Head("l2", "r1", 1.0), Head("l3", "r0", 2.0)]) == [
-        Head("l2", "r1", 1.0), Head("l3", "r0", 2.0), Head("l1", "r2", 2.0)]  # fmt: skip
+        Head("l2", "r1", 1.0),
+        Head("l3", "r0", 2.0),
+        Head("l1", "r2", 2.0),
+    ]
 
 
 def test_a_run_that_comes_back_keeps_its_turn(farm: TestFarm) -> None:
@@ -221,8 +251,12 @@ def test_an_empty_look_is_one_statement_by_index(farm: TestFarm, wishes: str) ->
     queue_like(farm, other, 5000)
     if wishes != "one":
         with farm.farm.database.transaction() as session:
-            session.execute(text("UPDATE runs SET lane_id = 'lan_' || substr(id, 5), rarest_wish = 'tag:' || id "
-                                 "WHERE wanted_device_class = 'server'"))  # fmt: skip
+            session.execute(
+                text(
+                    "UPDATE runs SET lane_id = 'lan_' || substr(id, 5), rarest_wish = 'tag:' || id "
+                    "WHERE wanted_device_class = 'server'"
+                )
+            )
     analyse(farm)
     seeker = seeker_of(farm.farm, board)
     with statements(farm.farm) as seen, farm.farm.database.read() as session:
@@ -319,17 +353,26 @@ def many_wishes(farm: TestFarm, board: Board, digest: str, which: str, count: in
             "foreign tags beside one of mine": {"where": ["t0", f"wish={number}", "t1"]},
             "foreign classes": {"device_class": f"class-{number}"},
             "foreign classes and tags of mine": {"device_class": f"class-{number}", "where": ["t0"]},
-        }  # fmt: skip
+        }
         run = farm.run(bundle=digest, allow_waiting=True, **wishes[which])
         if which == "empty":
             assert farm.http.post(f"/runs/{run['id']}/cancel").status_code == 202
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("which", sample(
-    ["empty", "foreign tags", "foreign tags beside one of mine", "foreign classes", "foreign classes and tags of mine"],
-    {"foreign tags beside one of mine", "foreign classes and tags of mine"},
-))  # fmt: skip
+@pytest.mark.parametrize(
+    "which",
+    sample(
+        [
+            "empty",
+            "foreign tags",
+            "foreign tags beside one of mine",
+            "foreign classes",
+            "foreign classes and tags of mine",
+        ],
+        {"foreign tags beside one of mine", "foreign classes and tags of mine"},
+    ),
+)
 def test_lanes_with_nothing_for_a_device_cost_its_look_nothing(farm: TestFarm, which: str) -> None:
     """However many wishes there are and have been: it does not even come by them."""
     digest, board = farm.bundle(), farm.board()
@@ -351,7 +394,7 @@ def test_a_run_with_many_wishes_is_found_under_the_rarest(farm: TestFarm) -> Non
         "class:x86-64": {"device_class": "x86-64"},
         "target:x86-64-v3": {},
         f"device:{one.device_id}": {"device": one.device_id, "where": ["gpu"]},
-    }  # fmt: skip
+    }
     ids = [farm.run(bundle=digest, **wish)["id"] for wish in wishes.values()]
     with farm.farm.database.read() as session:
         assert [session.get_one(Run, run_id).rarest_wish for run_id in ids] == list(wishes)

@@ -56,11 +56,14 @@ def lines(out: io.StringIO) -> list[dict[str, Any]]:
         ("Authorization: Bearer abc.DEF-1", "Authorization: Bearer [hidden]"),
         ("postgresql+psycopg://farm:pa55@db/farm", "postgresql+psycopg://farm:[hidden]@db/farm"),
         ("redis://:pa55word@broker:6379/0", "redis://:[hidden]@broker:6379/0"),
-        ("http://s3/b/k?X-Amz-Signature=ab12&X-Amz-Expires=60", "http://s3/b/k?X-Amz-Signature=[hidden]&X-Amz-Expires=60"),
+        (
+            "http://s3/b/k?X-Amz-Signature=ab12&X-Amz-Expires=60",
+            "http://s3/b/k?X-Amz-Signature=[hidden]&X-Amz-Expires=60",
+        ),
         ("connect(password='pa55')", "connect(password='[hidden]')"),
         ("run run_01m82jzkp21hv57tpe81j4g8cr attempt 2", "run run_01m82jzkp21hv57tpe81j4g8cr attempt 2"),
     ],
-)  # fmt: skip
+)
 def test_secrets_are_told_from_what_only_looks_like_them(said: str, kept: str) -> None:
     assert log_lines.without_secrets(said) == kept
 
@@ -118,8 +121,14 @@ def test_a_line_says_what_it_is_about() -> None:
         logging.getLogger("c").debug("after")
     first, second, third = lines(out)
     assert {name: first[name] for name in ("level", "part", "event", "logger", "job", "attempt", "device")} == {
-        "level": "warning", "part": "worker", "event": "it's 2\nlines", "logger": "a.b", "job": "job_1",
-        "attempt": "2", "device": "dev_1"}  # fmt: skip
+        "level": "warning",
+        "part": "worker",
+        "event": "it's 2\nlines",
+        "logger": "a.b",
+        "job": "job_1",
+        "attempt": "2",
+        "device": "dev_1",
+    }
     assert "run" not in first
     assert second["run"] == "run_2"
     assert set(third) == {"at", "level", "part", "event", "logger"}

@@ -178,9 +178,7 @@ def test_a_weekly_window_comes_again_and_is_over_in_between(farm: TestFarm) -> N
     assert seen["next_starts_at"] > at(6 * 86400)
 
 
-@given(
-    start=st.floats(0, 1e9), length=st.floats(1, WEEK_S - 1), since=st.floats(-1e6, 1e8), needed=st.floats(1, 1e5)
-)  # fmt: skip
+@given(start=st.floats(0, 1e9), length=st.floats(1, WEEK_S - 1), since=st.floats(-1e6, 1e8), needed=st.floats(1, 1e5))
 def test_no_time_of_a_weekly_window_is_passed_over(start: float, length: float, since: float, needed: float) -> None:
     """Against every single time of it, written out."""
     window, now = Times(start, start + length, WEEK_S), start + since
@@ -194,14 +192,16 @@ def test_no_time_of_a_weekly_window_is_passed_over(start: float, length: float, 
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [({"starts_at": at(60), "ends_at": at(0)}, "maintenance.times"),
-     ({"starts_at": at(-60), "ends_at": at(-30)}, "maintenance.times"),
-     ({"starts_at": at(0), "ends_at": at(8 * 86400), "weekly": True}, "maintenance.times"),
-     ({"starts_at": at(0), "ends_at": at(400 * 86400)}, "maintenance.times"),
-     ({"starts_at": "2030-01-01T00:00:00", "ends_at": "2030-01-02T00:00:00"}, "request.invalid"),
-     ({"starts_at": at(0), "ends_at": at(86400), "device": "dev_none"}, "device.unknown"),
-     ({"starts_at": at(0), "ends_at": at(86400), "device": "dev_none", "device_class": "x"}, "maintenance.about")],
-)  # fmt: skip
+    [
+        ({"starts_at": at(60), "ends_at": at(0)}, "maintenance.times"),
+        ({"starts_at": at(-60), "ends_at": at(-30)}, "maintenance.times"),
+        ({"starts_at": at(0), "ends_at": at(8 * 86400), "weekly": True}, "maintenance.times"),
+        ({"starts_at": at(0), "ends_at": at(400 * 86400)}, "maintenance.times"),
+        ({"starts_at": "2030-01-01T00:00:00", "ends_at": "2030-01-02T00:00:00"}, "request.invalid"),
+        ({"starts_at": at(0), "ends_at": at(86400), "device": "dev_none"}, "device.unknown"),
+        ({"starts_at": at(0), "ends_at": at(86400), "device": "dev_none", "device_class": "x"}, "maintenance.about"),
+    ],
+)
 def test_a_window_that_is_none_is_refused(small_farm: TestFarm, body: dict[str, Any], code: str) -> None:
     answer = small_farm.http.post("/maintenance", json=body)
     assert (answer.json()["code"], answer.status_code) == (code, 404 if code == "device.unknown" else 422)

@@ -32,9 +32,14 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("/docs/", "text/html"), ("/docs/guide/plans.html", "text/html"), ("/docs/guide/", "text/html"),
-     ("/docs/searchindex.js", "text/javascript"), ("/docs/_static/moved-0123456789ab.css", "text/css")],
-)  # fmt: skip
+    [
+        ("/docs/", "text/html"),
+        ("/docs/guide/plans.html", "text/html"),
+        ("/docs/guide/", "text/html"),
+        ("/docs/searchindex.js", "text/javascript"),
+        ("/docs/_static/moved-0123456789ab.css", "text/css"),
+    ],
+)
 def test_a_file_comes_as_what_it_is_under_the_policy(small_farm: TestFarm, site: Path, path: str, kind: str) -> None:
     answer = small_farm.anonymous.get(path)
     assert answer.status_code == 200
@@ -47,8 +52,9 @@ def test_a_file_comes_as_what_it_is_under_the_policy(small_farm: TestFarm, site:
 def test_a_folder_is_its_front_page(small_farm: TestFarm, site: Path, path: str) -> None:
     answer = small_farm.anonymous.get(path, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"].partition("://")[2].partition("/")[2] or "docs/") in (
-        (307, "docs/"), (307, "docs/guide/"),
-    )  # fmt: skip
+        (307, "docs/"),
+        (307, "docs/guide/"),
+    )
     assert "<h1>" in small_farm.anonymous.get(path).text
 
 
@@ -69,10 +75,20 @@ def test_what_is_named_by_its_content_is_kept(small_farm: TestFarm, site: Path) 
 
 @pytest.mark.parametrize(
     "path",
-    ["/docs/../secret.txt", "/docs/%2e%2e/secret.txt", "/docs/..%2fsecret.txt", "/docs/guide/..%2f..%2fsecret.txt",
-     "/docs/%2fetc/passwd", "/docs//etc/passwd", "/docs/link.txt", "/docs/none.html", "/docs/" + "x" * 3000,
-     "/docs/guide/plans.html/more", "/docs/%5c..%5csecret.txt"],
-)  # fmt: skip
+    [
+        "/docs/../secret.txt",
+        "/docs/%2e%2e/secret.txt",
+        "/docs/..%2fsecret.txt",
+        "/docs/guide/..%2f..%2fsecret.txt",
+        "/docs/%2fetc/passwd",
+        "/docs//etc/passwd",
+        "/docs/link.txt",
+        "/docs/none.html",
+        "/docs/" + "x" * 3000,
+        "/docs/guide/plans.html/more",
+        "/docs/%5c..%5csecret.txt",
+    ],
+)
 def test_nothing_else_is_given(small_farm: TestFarm, site: Path, path: str) -> None:
     answer = small_farm.anonymous.get(path)
     assert answer.status_code == 404

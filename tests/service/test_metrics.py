@@ -87,8 +87,11 @@ def test_what_has_ended_is_counted_once(farm: TestFarm) -> None:
     busy_farm(farm)
     run_id = next(one["id"] for one in farm.http.get("/runs").json()["items"] if one["state"] == "leased")
     with farm.farm.database.transaction() as session:
-        session.execute(update(Attempt).where(Attempt.run_id == run_id).values(
-            state="failed", cause="device", finished_at=time.time() - 60))  # fmt: skip
+        session.execute(
+            update(Attempt)
+            .where(Attempt.run_id == run_id)
+            .values(state="failed", cause="device", finished_at=time.time() - 60)
+        )
     counted = [
         sample.value
         for ended in [Ended()]
@@ -189,8 +192,17 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_exist(small_farm: TestFa
 def test_the_dashboard_shows_every_figure_once_asked_for() -> None:
     """What the issue of watching a farm is about; panels have ids, places and units of their own."""
     text = " ".join(query for _, query in queries())
-    for name in ("queue_depth", "queue_age_seconds", "lease_age_seconds", "attempts_total", "compile_seconds_bucket",
-                 "devices_seen", "storage_bytes", "sweeper_lag_seconds", "requests_total"):  # fmt: skip
+    for name in (
+        "queue_depth",
+        "queue_age_seconds",
+        "lease_age_seconds",
+        "attempts_total",
+        "compile_seconds_bucket",
+        "devices_seen",
+        "storage_bytes",
+        "sweeper_lag_seconds",
+        "requests_total",
+    ):
         assert f"pockfarm_{name}" in text
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)

@@ -119,8 +119,10 @@ def content(url: str) -> tuple[dict[str, object], Snapshot]:
 def assert_holds(rows: Snapshot, older: Snapshot) -> None:
     """Every row of `older` is there, with every value that it had; a run's settings may lie in one column since."""
     for name, expected in older.items():
-        kept = [{column: (row if column in row else row["settings"])[column] for column in expected[0]}
-                for row in rows[name]]  # fmt: skip
+        kept = [
+            {column: (row if column in row else row["settings"])[column] for column in expected[0]}
+            for row in rows[name]
+        ]
         assert kept == expected, name
 
 
@@ -181,8 +183,9 @@ def test_work_that_was_set_aside_gives_way_to_newer_work(empty_url: str) -> None
     downgrade(empty_url, "0001")
     with database.engine.begin() as connection:
         other = "SELECT min(id) FROM attempts WHERE state = 'failed'"
-        connection.execute(text(f"UPDATE attempts SET state = 'leased', device_id = :device WHERE id = ({other})"),
-                           {"device": device})  # fmt: skip
+        connection.execute(
+            text(f"UPDATE attempts SET state = 'leased', device_id = :device WHERE id = ({other})"), {"device": device}
+        )
     migrate(empty_url)
     with database.engine.connect() as connection:
         ended = "SELECT state, code FROM attempts WHERE run_id = :run"
@@ -350,8 +353,12 @@ def test_every_constraint_has_a_name(empty_url: str) -> None:
     with database.engine.connect() as connection:
         found = inspect(connection)
         for table in Base.metadata.tables:
-            constraints = [found.get_pk_constraint(table), *found.get_foreign_keys(table),
-                           *found.get_unique_constraints(table), *found.get_check_constraints(table)]  # fmt: skip
+            constraints = [
+                found.get_pk_constraint(table),
+                *found.get_foreign_keys(table),
+                *found.get_unique_constraints(table),
+                *found.get_check_constraints(table),
+            ]
             assert all(constraint["name"] for constraint in constraints), table
     database.close()
 
@@ -363,8 +370,11 @@ def test_there_is_one_head_and_files_are_named_for_their_revisions() -> None:
 
 def test_versions_do_not_import_our_code() -> None:
     for path in some((MIGRATIONS / "versions").glob("*.py")):
-        assert "service" not in [line.split()[1].split(".")[0] for line in path.read_text().splitlines()
-                                 if line.startswith(("import ", "from "))]  # fmt: skip
+        assert "service" not in [
+            line.split()[1].split(".")[0]
+            for line in path.read_text().splitlines()
+            if line.startswith(("import ", "from "))
+        ]
 
 
 def test_simultaneous_migrations_wait_for_each_other(empty_url: str) -> None:

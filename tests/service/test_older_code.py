@@ -21,14 +21,21 @@ def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> Non
     filled_database(empty_url, "head")
     database = Database(empty_url)
     settings = {"mode": "profile", "steps": 5, "warmup": None}
-    report = {"measurement": {"median_us": 12.5, "interval_low_us": None, "interval_high_us": None},
-              "verdict": {"kind": "function", "rule": "emulated"}}  # fmt: skip
+    report = {
+        "measurement": {"median_us": 12.5, "interval_low_us": None, "interval_high_us": None},
+        "verdict": {"kind": "function", "rule": "emulated"},
+    }
     with database.engine.begin() as connection:
         first, second, third = connection.scalars(text("SELECT id FROM runs ORDER BY id LIMIT 3")).all()
-        values = {"first": first, "second": second, "third": third, "by_rule": json.dumps(settings),
-                  "report": json.dumps(report),
-                  "comparing": json.dumps(settings | {"mode": "compare"}),
-                  "sustained": json.dumps(settings | {"mode": "sustained"})}  # fmt: skip
+        values = {
+            "first": first,
+            "second": second,
+            "third": third,
+            "by_rule": json.dumps(settings),
+            "report": json.dumps(report),
+            "comparing": json.dumps(settings | {"mode": "compare"}),
+            "sustained": json.dumps(settings | {"mode": "sustained"}),
+        }
         connection.execute(text("UPDATE runs SET settings = :by_rule WHERE id = :first"), values)
         connection.execute(text("UPDATE runs SET settings = :comparing WHERE id = :second"), values)
         connection.execute(text("UPDATE runs SET settings = :sustained WHERE id = :third"), values)
@@ -47,8 +54,10 @@ def test_older_code_reads_what_it_does_not_know_as_it_can(empty_url: str) -> Non
     downgrade(empty_url, "0028")
     assert stored() == (runs - 1, settings, report)
     downgrade(empty_url, "0027")
-    older = {"measurement": {"median_us": 12.5, "interval_low_us": 12.5, "interval_high_us": 12.5},
-             "verdict": {"kind": "noisy", "rule": "emulated"}}  # fmt: skip
+    older = {
+        "measurement": {"median_us": 12.5, "interval_low_us": 12.5, "interval_high_us": 12.5},
+        "verdict": {"kind": "noisy", "rule": "emulated"},
+    }
     assert stored() == (runs - 2, settings | {"warmup": 3}, older)
     migrate(empty_url)
     assert stored() == (runs, settings, report)

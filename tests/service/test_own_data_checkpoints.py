@@ -61,8 +61,9 @@ def test_a_checkpoint_goes_with_the_data_that_the_assignment_names(farm: TestFar
     work = leased(board)
     board.description = p.DeviceDescription(**{**vars(board.description), "own_datasets": (own(digest=OTHER),)})
     assert board.try_renew().status_code == 200
-    key = p.checkpoint_key(work.settings, bundle=work.bundle.digest, dataset=None, validation_dataset=None,
-                           weights=None)  # fmt: skip
+    key = p.checkpoint_key(
+        work.settings, bundle=work.bundle.digest, dataset=None, validation_dataset=None, weights=None
+    )
     past = p.Past(key, work.run_id, 1, board.device_id, 3, (1.0,) * 3)
     assert put(board, work, whole(past)).json()["code"] == "checkpoint.invalid", "of no data set"
     send(board, work, 3)

@@ -45,8 +45,15 @@ LAST = ("DELETE", "close", "/remove", "/revoke")
 """What ends things is asked for after everything else."""
 
 
-IDS = {"device": "dev", "user": "usr", "enrolment_token": "tok", "window": "mnt", "webhook": "hook", "group": "grp",
-       "upload": "upl"}  # fmt: skip
+IDS = {
+    "device": "dev",
+    "user": "usr",
+    "enrolment_token": "tok",
+    "window": "mnt",
+    "webhook": "hook",
+    "group": "grp",
+    "upload": "upl",
+}
 """Beginnings of ids that are not the kind itself."""
 
 
@@ -108,8 +115,7 @@ class Matrix:
         self.statements.clear()
         client = self.farm.anonymous
         query = QUERIES.get(address, QUERIES.get(path, ""))
-        return client.request(method, path + query, headers=headers, follow_redirects=False,
-                              **self.body(address))  # fmt: skip
+        return client.request(method, path + query, headers=headers, follow_redirects=False, **self.body(address))
 
     def thing(self, owned: str, whose: Tenant | None) -> str:
         if whose is not None:
@@ -244,16 +250,37 @@ def test_lists_pages_and_files_hold_nothing_of_others(matrix: Matrix) -> None:
     other, headers = matrix.other, matrix.keys["operator"]
     run, job = matrix.acme.run, matrix.acme.job
     queries = (
-        f"/jobs?model=net-{OTHER}", f"/jobs?cursor={other.job}", f"/runs?bundle={other.bundle}",
-        f"/runs?device={other.device}", f"/runs?model=net-{OTHER}", f"/runs?cursor={other.run}", "/bundles",
-        f"/bundles?model_digest={other.model}", "/datasets", "/devices", "/devices?state=active", "/keys", "/users",
-        "/tunings?target=x86-64-v3", "/organisation", "/dashboard", "/dashboard/jobs", "/dashboard/runs",
-        "/dashboard/devices", "/dashboard/benchmarks?verdicts=all", f"/dashboard/compare?run={run}&run={other.run}",
-        f"/dashboard/compare.csv?run={run}&run={other.run}", f"/dashboard/runs.json?device={other.device}",
-        "/dashboard/runs.csv?sort=-created_at", "/dashboard/jobs.csv?sort=created_at", "/dashboard/devices.json",
-        "/dashboard/benchmarks.json?verdicts=all", f"/dashboard/runs?before={other.run}",
-        f"/dashboard/jobs/{job}/runs.csv", f"/dashboard/devices/{matrix.acme.device}/runs.csv",
-    )  # fmt: skip
+        f"/jobs?model=net-{OTHER}",
+        f"/jobs?cursor={other.job}",
+        f"/runs?bundle={other.bundle}",
+        f"/runs?device={other.device}",
+        f"/runs?model=net-{OTHER}",
+        f"/runs?cursor={other.run}",
+        "/bundles",
+        f"/bundles?model_digest={other.model}",
+        "/datasets",
+        "/devices",
+        "/devices?state=active",
+        "/keys",
+        "/users",
+        "/tunings?target=x86-64-v3",
+        "/organisation",
+        "/dashboard",
+        "/dashboard/jobs",
+        "/dashboard/runs",
+        "/dashboard/devices",
+        "/dashboard/benchmarks?verdicts=all",
+        f"/dashboard/compare?run={run}&run={other.run}",
+        f"/dashboard/compare.csv?run={run}&run={other.run}",
+        f"/dashboard/runs.json?device={other.device}",
+        "/dashboard/runs.csv?sort=-created_at",
+        "/dashboard/jobs.csv?sort=created_at",
+        "/dashboard/devices.json",
+        "/dashboard/benchmarks.json?verdicts=all",
+        f"/dashboard/runs?before={other.run}",
+        f"/dashboard/jobs/{job}/runs.csv",
+        f"/dashboard/devices/{matrix.acme.device}/runs.csv",
+    )
     for query in queries:
         answer = matrix.farm.anonymous.get(query, headers=headers)
         assert answer.status_code < 500, (query, answer.text)
@@ -266,12 +293,21 @@ def test_lists_pages_and_files_hold_nothing_of_others(matrix: Matrix) -> None:
 
 @pytest.mark.parametrize(
     ("path", "field", "kind"),
-    [("/runs", "bundle", "bundle"), ("/runs", "dataset", "dataset"), ("/runs", "validation_dataset", "dataset"),
-     ("/runs", "weights", "weights"), ("/runs", "device", "device"), ("/tune", "bundle", "bundle"),
-     ("/keys", "user", "user"), ("/run-groups", "bundle", "bundle"), ("/run-groups", "dataset", "dataset"),
-     ("/run-groups", "validation_dataset", "dataset"), ("/run-groups", "weights", "weights"),
-     ("/maintenance", "device", "device")],
-)  # fmt: skip
+    [
+        ("/runs", "bundle", "bundle"),
+        ("/runs", "dataset", "dataset"),
+        ("/runs", "validation_dataset", "dataset"),
+        ("/runs", "weights", "weights"),
+        ("/runs", "device", "device"),
+        ("/tune", "bundle", "bundle"),
+        ("/keys", "user", "user"),
+        ("/run-groups", "bundle", "bundle"),
+        ("/run-groups", "dataset", "dataset"),
+        ("/run-groups", "validation_dataset", "dataset"),
+        ("/run-groups", "weights", "weights"),
+        ("/maintenance", "device", "device"),
+    ],
+)
 def test_a_body_that_names_what_is_anothers_is_answered_as_one_that_names_nothing(
     matrix: Matrix, path: str, field: str, kind: str
 ) -> None:
@@ -303,8 +339,11 @@ def test_an_upload_of_what_another_is_sending_is_ones_own(matrix: Matrix) -> Non
 
 def test_a_model_that_another_sent_must_be_sent(matrix: Matrix) -> None:
     form = {"plan": "full", "target": "x86-64-v3"}
-    listing = json.dumps({"external": {"w.data": matrix.other.dataset}, "model": matrix.other.model,
-                          "schema": "pockfarm.model/1"}, sort_keys=True, separators=(",", ":"))  # fmt: skip
+    listing = json.dumps(
+        {"external": {"w.data": matrix.other.dataset}, "model": matrix.other.model, "schema": "pockfarm.model/1"},
+        sort_keys=True,
+        separators=(",", ":"),
+    )
     for answer in (
         matrix.acme.farm.http.post("/compile", data=form | {"model": matrix.other.model}),
         matrix.acme.farm.compile(b"m", external=json.dumps({"w.data": matrix.other.model})),

@@ -46,7 +46,10 @@ def test_anothers_public_key_and_a_good_token_make_nobody_that_board(farm: TestF
     before = said(farm, victim)
     refused = thief.post(p.ENROL_PATH, requests[signed])
     assert (refused.status_code, refused.json()["code"], refused.json()["where"]) == (
-        403, "enrol.signature", "signature")  # fmt: skip
+        403,
+        "enrol.signature",
+        "signature",
+    )
     assert refused.json()["hint"]
     assert said(farm, victim) == before
     assert victim.try_lease().status_code == 204, "its session goes on"
@@ -66,9 +69,12 @@ def test_an_agent_that_is_too_old_to_sign_is_told_the_way_out(small_farm: TestFa
 
 @pytest.mark.parametrize(
     ("changed", "where"),
-    [({"measurement_class": "hardware"}, "measurement_class"), ({"device_class": "raspberry-pi-4"}, "device_class"),
-     ({"targets": ("x86-64-v4", "x86-64-v3")}, "targets")],
-)  # fmt: skip
+    [
+        ({"measurement_class": "hardware"}, "measurement_class"),
+        ({"device_class": "raspberry-pi-4"}, "device_class"),
+        ({"targets": ("x86-64-v4", "x86-64-v3")}, "targets"),
+    ],
+)
 @pytest.mark.parametrize("act", ["enrol", "renew"])
 def test_neither_enrolling_again_nor_renewing_makes_it_another_device(
     farm: TestFarm, act: str, changed: dict[str, Any], where: str

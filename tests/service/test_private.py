@@ -64,8 +64,9 @@ def test_everything_that_a_running_farm_leaves_is_private(loopback: None, tmp_pa
 def test_the_admin_command_leaves_private_files(tmp_path: Path) -> None:
     environment = {**os.environ, "POCKFARM_STATE": str(tmp_path / "s")}
     for words in (["migrate"], ["create-key", "--save"]):
-        subprocess.run([sys.executable, "-m", "service.admin", *words], env=environment, check=True,
-                       capture_output=True)  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-m", "service.admin", *words], env=environment, check=True, capture_output=True
+        )
     assert {name: oct(mode) for name, mode in modes(tmp_path).items() if mode & 0o077} == {}
 
 

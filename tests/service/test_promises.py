@@ -53,8 +53,13 @@ def test_a_forged_answer_does_not_use_it_up(farm: TestFarm) -> None:
     board, other = farm.board(), farm.board(name="other")
     request = renewal(board)
     message = p.pae(p.CHALLENGE_TYPE, p.challenge_message(board.device_id, board.session, request.challenge))
-    forged = p.RenewRequest(board.device_id, board.session, request.challenge,
-                            base64.b64encode(other.key.sign(message)).decode(), board.description)  # fmt: skip
+    forged = p.RenewRequest(
+        board.device_id,
+        board.session,
+        request.challenge,
+        base64.b64encode(other.key.sign(message)).decode(),
+        board.description,
+    )
     assert other.post(p.RENEW_PATH, forged).json()["code"] == "renew.signature"
     assert board.post(p.RENEW_PATH, request).status_code == 200
 
@@ -90,7 +95,7 @@ def test_another_level_than_before_is_in_the_devices_history(farm: TestFarm) -> 
 @pytest.mark.parametrize(("ran_at", "counts"), [(4, True), (3, True), (2, False), (0, False)])
 def test_a_result_that_was_isolated_less_than_promised_does_not_count(
     farm: TestFarm, ran_at: int, counts: bool
-) -> None:  # fmt: skip
+) -> None:
     run = farm.run(bundle=farm.bundle())
     board = farm.board(isolation_level=3)
     work = leased(board)

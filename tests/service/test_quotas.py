@@ -189,8 +189,10 @@ def test_the_room_is_asked_for_again_when_uploads_are_finished(farm: TestFarm) -
     paths = [begun(acme, data) for data in files]
     limit(farm, acme, storage_bytes=1000)
     answers: list[httpx.Response] = []
-    threads = [threading.Thread(target=lambda pair: answers.append(finished(acme, *pair)), args=(pair,))
-               for pair in zip(paths, files, strict=True)]  # fmt: skip
+    threads = [
+        threading.Thread(target=lambda pair: answers.append(finished(acme, *pair)), args=(pair,))
+        for pair in zip(paths, files, strict=True)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

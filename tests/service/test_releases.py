@@ -221,9 +221,11 @@ def zipped(**members: str) -> bytes:
 
 
 GOOD = {
-    "__main__.py": "OLDEST = (3, 9)", "device_agents/__init__.py": 'AGENT_VERSION = "1.2"',
-    "device_agents/wire/paths.py": f'PROTOCOL = "{p.PROTOCOL}"', "device_agents/slots/launcher.py": "",
-}  # fmt: skip
+    "__main__.py": "OLDEST = (3, 9)",
+    "device_agents/__init__.py": 'AGENT_VERSION = "1.2"',
+    "device_agents/wire/paths.py": f'PROTOCOL = "{p.PROTOCOL}"',
+    "device_agents/slots/launcher.py": "",
+}
 
 
 def test_a_file_is_read_and_never_run() -> None:

@@ -78,8 +78,7 @@ def test_who_renamed_it_is_in_the_audit_log(farm: TestFarm) -> None:
 
 def test_refusals_say_why(farm: TestFarm) -> None:
     board, other = farm.board(name="pi"), farm.board(name="desk")
-    assert refused(farm, board.device_id, "desk") == (
-        409, "device.name-taken", f"{other.device_id} is called 'desk'")  # fmt: skip
+    assert refused(farm, board.device_id, "desk") == (409, "device.name-taken", f"{other.device_id} is called 'desk'")
     rename(farm, board, "bench")
     assert refused(farm, board.device_id, "bench")[:2] == (409, "device.name-same")
     assert refused(farm, "dev_none", "bench")[:2] == (404, "device.unknown")
@@ -107,8 +106,9 @@ def test_another_organisations_names_take_none_away(farm: TestFarm) -> None:
 def test_of_two_who_want_a_name_one_gets_it(farm: TestFarm) -> None:
     boards = [farm.board(name=f"pi-{n}") for n in range(4)]
     with ThreadPoolExecutor(len(boards)) as pool:
-        answers = list(pool.map(
-            lambda board: farm.http.patch(f"/devices/{board.device_id}", json={"name": "bench"}), boards))  # fmt: skip
+        answers = list(
+            pool.map(lambda board: farm.http.patch(f"/devices/{board.device_id}", json={"name": "bench"}), boards)
+        )
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
 
 

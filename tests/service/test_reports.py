@@ -37,8 +37,12 @@ def test_whole_life_of_a_training_run(farm: TestFarm) -> None:
     digest = digest_of(weights)
     assert board.put_weights(work, weights, digest_of(b"other")).json()["code"] == "upload.digest"
     assert board.put_weights(work, weights, digest).status_code == 201
-    answer = board.report(work, weights=p.Blob(digest, len(weights)), evaluation_before=p.Evaluation(8, 2.0, 0.1),
-                          evaluation_after=p.Evaluation(8, 0.5, 0.9))  # fmt: skip
+    answer = board.report(
+        work,
+        weights=p.Blob(digest, len(weights)),
+        evaluation_before=p.Evaluation(8, 2.0, 0.1),
+        evaluation_after=p.Evaluation(8, 0.5, 0.9),
+    )
     assert p.loads(p.ReportResponse, answer.content).state == "recorded"
     shown = farm.show(run["id"])
     assert (shown["state"], shown["ending"], shown["steps_done"]) == ("succeeded", None, 2)
@@ -135,8 +139,12 @@ def test_forged_or_foreign_reports_are_refused(small_farm: TestFarm) -> None:
     forged = board.envelope(board.make_report(work), key=Ed25519PrivateKey.generate())
     assert board.post(path, forged).json()["code"] == "report.signature"
     other = "sha256:" + "0" * 64
-    for changes in ({"run_id": "run_other"}, {"attempt": 2}, {"measurement_class": "hardware"},
-                    {"bundle_digest": other}):  # fmt: skip
+    for changes in (
+        {"run_id": "run_other"},
+        {"attempt": 2},
+        {"measurement_class": "hardware"},
+        {"bundle_digest": other},
+    ):
         assert board.report(work, **changes).json()["code"] == "report.mismatch"
     unsent = p.Blob("sha256:" + "0" * 64, 1)
     assert board.report(work, weights=unsent).json()["code"] == "report.weights"
@@ -145,9 +153,7 @@ def test_forged_or_foreign_reports_are_refused(small_farm: TestFarm) -> None:
     assert small_farm.show(run["id"])["state"] == "leased"
 
 
-MEASURED = p.to_json(
-    p.Measurement(8, (9e5,), (p.Block((9e5,)),), 9e5, 9e5, 9e5, 9e5, 9e5, 9e5, 8.9, 0.0, 0.0, 3, 2)
-)  # fmt: skip
+MEASURED = p.to_json(p.Measurement(8, (9e5,), (p.Block((9e5,)),), 9e5, 9e5, 9e5, 9e5, 9e5, 9e5, 8.9, 0.0, 0.0, 3, 2))
 KERNEL = p.to_json(p.KernelTime(0, "k", "forward", 10.0, 100, 8, 4))
 TUNED = p.KernelTuning("a", "n", 1, (p.VariantTime("", 9, 1.0, 1.0, 1.0, 1.0, 0.0),), "")
 NO_TIME = {**p.to_json(TUNED.variants[0]), "median_us": 0.0}
@@ -170,7 +176,7 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "a wrong type": {"run_s": "long"},
     "an unknown field": {"surprise": 1},
     "a time beyond all clocks": {"started_at": 1e300},
-}  # fmt: skip
+}
 
 
 def raw_report(board: Board, work: p.Assignment, **changes: object) -> httpx.Response:

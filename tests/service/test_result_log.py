@@ -296,8 +296,10 @@ def test_a_statement_says_what_the_farm_knows_of_a_bundle(
     for name in ("model", "plan", "spec"):
         assert said[name] == info[f"{name}_digest"]
     paper = p.loads(Signed, origin["statement"].read_bytes())
-    for other in (dataclasses.replace(paper, signing_key=root.load(tmp_path / "root.json").server_key()),
-                  dataclasses.replace(paper, signed=p.loads(Signed, origin["other"].read_bytes()).signed)):  # fmt: skip
+    for other in (
+        dataclasses.replace(paper, signing_key=root.load(tmp_path / "root.json").server_key()),
+        dataclasses.replace(paper, signed=p.loads(Signed, origin["other"].read_bytes()).signed),
+    ):
         (tmp_path / "changed").write_bytes(p.dumps(other))
         changed = tmp_path / "changed"
         assert pockfarm(["verify", str(origin["bundle"]), str(changed), "--trust", saved[1]]) == 4

@@ -72,14 +72,27 @@ def test_what_is_old_goes_and_its_record_stays(farm: TestFarm) -> None:
     assert {one for one, _ in collect(farm).removed} == files(made)
     run = f"/runs/{made['run']}"
     day = time.strftime("%Y-%m-%d", time.gmtime())
-    for path in (f"{run}/weights", f"{run}/events", f"/bundles/{made['bundle']}",
-                 f"/datasets/{made['dataset']}/download"):  # fmt: skip
+    for path in (
+        f"{run}/weights",
+        f"{run}/events",
+        f"/bundles/{made['bundle']}",
+        f"/datasets/{made['dataset']}/download",
+    ):
         gone = farm.http.get(path)
         assert (gone.status_code, gone.json()["code"], gone.json()["cause"]) == (410, "retention.removed", "policy")
         assert f"removed by retention on {day}" in gone.json()["detail"], path
         assert gone.json()["hint"]
-    for path in (run, f"{run}/report", f"{run}/why", "/runs", "/jobs", f"/bundles/{made['bundle']}/manifest",
-                 f"/dashboard/runs/{made['run']}", "/dashboard/runs", "/dashboard/jobs"):  # fmt: skip
+    for path in (
+        run,
+        f"{run}/report",
+        f"{run}/why",
+        "/runs",
+        "/jobs",
+        f"/bundles/{made['bundle']}/manifest",
+        f"/dashboard/runs/{made['run']}",
+        "/dashboard/runs",
+        "/dashboard/jobs",
+    ):
         assert farm.http.get(path).status_code == 200, path
     assert farm.http.get(f"/bundles/{made['bundle']}/info").json()["removed_at"].startswith(day)
     assert "removed by retention" in farm.http.get(f"/dashboard/runs/{made['run']}").text
@@ -180,8 +193,9 @@ def test_logs_go_by_their_own_rules(farm: TestFarm) -> None:
     rule(farm, "audit", organisation_id=acme.organisation_id)
     assert [one.what for one in retain(farm)] == ["entries of the audit log"]
     assert [entry["action"] for entry in acme.http.get("/audit").json()["items"]] == [
-        "retention", "PATCH /organisations/{organisation_id}",
-    ]  # fmt: skip
+        "retention",
+        "PATCH /organisations/{organisation_id}",
+    ]
     assert len(farm.http.get("/audit").json()["items"]) > 1
 
 

@@ -55,9 +55,22 @@ def credential(state: Path) -> p.Credential:
 def assignment(state: Path, release: int = 1) -> p.Envelope:
     signer = load_signer(state / "signing-key.json", release_number=1)
     work = p.Assignment(
-        "run", 1, "dev", "x86-64", "x86-64-v3", "lease-0001", 1.0, 60.0, 0.0, 1e12, release, "", "",
-        p.Blob("sha256:" + "a" * 64, 10), p.RunSettings("profile"),
-    )  # fmt: skip
+        "run",
+        1,
+        "dev",
+        "x86-64",
+        "x86-64-v3",
+        "lease-0001",
+        1.0,
+        60.0,
+        0.0,
+        1e12,
+        release,
+        "",
+        "",
+        p.Blob("sha256:" + "a" * 64, 10),
+        p.RunSettings("profile"),
+    )
     return signer.sign(p.ASSIGNMENT_TYPE, p.dumps(work))
 
 
@@ -193,9 +206,13 @@ def test_what_the_farm_does_not_take(state: Path, tmp_path: Path, capsys: pytest
     (tmp_path / "stolen").write_bytes(stolen.replace(b'"number":0', b'"number":9'))
     root.main(["sign", str(tmp_path / "stolen"), str(tmp_path / "not-ours"), "--root", str(tmp_path / "root.json")])
     said = {
-        "older": "is list 1, this farm has 2", "changed": "has not signed it", "theirs": "never change their root",
-        "nonsense": "holds no signed list", "not-ours": "does not list key", "missing": "No such file",
-    }  # fmt: skip
+        "older": "is list 1, this farm has 2",
+        "changed": "has not signed it",
+        "theirs": "never change their root",
+        "nonsense": "holds no signed list",
+        "not-ours": "does not list key",
+        "missing": "No such file",
+    }
     for name, words in said.items():
         capsys.readouterr()
         assert admin(["accept-keys", str(tmp_path / name)]) == 1

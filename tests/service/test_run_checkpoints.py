@@ -31,10 +31,13 @@ def key_of(work: p.Assignment) -> str:
         return blob.digest if blob else None
 
     return p.checkpoint_key(
-        work.settings, bundle=work.bundle.digest, dataset=digest(work.dataset),
-        validation_dataset=digest(work.validation_dataset), weights=digest(work.weights),
+        work.settings,
+        bundle=work.bundle.digest,
+        dataset=digest(work.dataset),
+        validation_dataset=digest(work.validation_dataset),
+        weights=digest(work.weights),
         own_data=work.own_data.digest if work.own_data else None,
-    )  # fmt: skip
+    )
 
 
 def past_of(board: Board, work: p.Assignment, step: int) -> p.Past:

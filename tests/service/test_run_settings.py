@@ -125,8 +125,9 @@ def test_runs_are_found_by_the_mode_in_their_settings(farm: TestFarm) -> None:
     bundle = farm.bundle()
     made = farm.run(bundle=bundle, mode="profile", steps=9, threads=2)
     assert (made["mode"], made["steps"], made["threads"], made["tune_s"]) == ("profile", 9, 2, None)
-    listed = {mode: [run["id"] for run in farm.http.get("/runs", params={"mode": mode}).json()["items"]]
-              for mode in MODES}  # fmt: skip
+    listed = {
+        mode: [run["id"] for run in farm.http.get("/runs", params={"mode": mode}).json()["items"]] for mode in MODES
+    }
     assert listed == {mode: [made["id"]] if mode == "profile" else [] for mode in MODES}
     with farm.farm.database.read() as session:
         [row] = session.scalars(select(Run).where(*RunFilter(mode="profile").conditions()))

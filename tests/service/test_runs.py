@@ -34,8 +34,10 @@ def test_dataset_is_described_and_named_by_digest(farm: TestFarm) -> None:
     assert answers[1].json() == body
     assert (body["name"], body["samples"], body["size_bytes"]) == ("digits", 4, len(data))
     range_ = {"low": 0.0, "high": 0.0, "is_whole": True}
-    assert body["arrays"] == {"x": {"dtype": "float32", "shape": [4, 1, 8, 8], **range_},
-                              "y": {"dtype": "int64", "shape": [4], **range_}}  # fmt: skip
+    assert body["arrays"] == {
+        "x": {"dtype": "float32", "shape": [4, 1, 8, 8], **range_},
+        "y": {"dtype": "int64", "shape": [4], **range_},
+    }
     assert farm.http.get(answers[0].headers["location"]).json() | {"warnings": []} == body
     assert farm.http.get(f"/datasets/{body['digest']}/download").content == data
     assert len(farm.http.get("/datasets").json()["items"]) == 1
@@ -250,8 +252,16 @@ def test_idempotent_runs_quota_and_filters(tmp_path: Path, database_url: str) ->
         second = farm.run(bundle=bundle, seed=1)
         assert farm.http.post("/runs", json={"bundle": bundle}).status_code == 429
         farm.http.post(f"/runs/{second['id']}/cancel")
-        for query, count in (("", 2), ("state=queued", 1), ("state=cancelled", 1), ("mode=train", 0), ("model=net", 2),
-                             ("model=other", 0), ("target=x86-64-v3", 2), (f"bundle={bundle}", 2)):  # fmt: skip
+        for query, count in (
+            ("", 2),
+            ("state=queued", 1),
+            ("state=cancelled", 1),
+            ("mode=train", 0),
+            ("model=net", 2),
+            ("model=other", 0),
+            ("target=x86-64-v3", 2),
+            (f"bundle={bundle}", 2),
+        ):
             assert len(farm.http.get(f"/runs?{query}").json()["items"]) == count, query
 
 

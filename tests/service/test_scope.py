@@ -30,15 +30,22 @@ from tests.service.tenants import make_tenant
 
 OLDER, OTHER_DEVICE, OTHER_HOLDING = aliased(Attempt), aliased(Device), aliased(Holding)
 STATEMENTS = (
-    select(Run), select(Run.id).join(Bundle, Bundle.digest == Run.bundle_digest), select(func.count()).select_from(Job),
-    select(func.count()).where(Run.state == "queued"), select(func.count(Run.id)),
+    select(Run),
+    select(Run.id).join(Bundle, Bundle.digest == Run.bundle_digest),
+    select(func.count()).select_from(Job),
+    select(func.count()).where(Run.state == "queued"),
+    select(func.count(Run.id)),
     select(Attempt.id, Result.run_id).join(Result, Result.attempt_id == Attempt.id).join(OLDER, true()),
-    select(DeviceEvent.id, Strike.id).join(Strike, true()), select(Bundle.digest).join(Dataset, true()),
-    select(Run.id).outerjoin(OTHER_DEVICE, OTHER_DEVICE.id == Run.device_id)
+    select(DeviceEvent.id, Strike.id).join(Strike, true()),
+    select(Bundle.digest).join(Dataset, true()),
+    select(Run.id)
+    .outerjoin(OTHER_DEVICE, OTHER_DEVICE.id == Run.device_id)
     .outerjoin(OTHER_HOLDING, OTHER_HOLDING.digest == Run.dataset_digest),
     select(Job.id).where(select(Run.id).where(Run.api_key_id == Job.api_key_id).exists()),
-    select(func.count()).select_from(select(Tuning.id).subquery()), update(Run).values(phase=""), delete(Strike),
-)  # fmt: skip
+    select(func.count()).select_from(select(Tuning.id).subquery()),
+    update(Run).values(phase=""),
+    delete(Strike),
+)
 NARROWED: list[Any] = [one.class_ for one in Base.registry.mappers if issubclass(one.class_, tuple(SCOPES))]
 
 

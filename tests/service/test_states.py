@@ -80,9 +80,15 @@ def test_no_other_code_writes_a_state() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["run.state = 'x'", "run.state, b = 1, 2", "update(Run).values(state='x')", "update(Run).values({'state': 1})",
-     "setattr(run, 'state', 1)", "run.state: str = 'x'"],
-)  # fmt: skip
+    [
+        "run.state = 'x'",
+        "run.state, b = 1, 2",
+        "update(Run).values(state='x')",
+        "update(Run).values({'state': 1})",
+        "setattr(run, 'state', 1)",
+        "run.state: str = 'x'",
+    ],
+)
 def test_the_search_itself(text: str) -> None:
     assert list(state_writes(text)) == [1]
 

@@ -273,11 +273,21 @@ def refusal(code: str, status: int) -> ClientError:
 
 @pytest.mark.parametrize(
     ("code", "status", "expected"),
-    [("InsufficientStorage", 507, StorageFull), ("QuotaExceeded", 403, StorageFull), ("Other", 507, StorageFull),
-     ("XMinioStorageFull", 507, StorageFull), ("InternalError", 500, StorageDown), ("SlowDown", 503, StorageDown),
-     ("AccessDenied", 403, StorageDown), ("NoSuchBucket", 404, StorageDown), ("RequestTimeout", 400, StorageDown),
-     ("NoSuchKey", 404, MissingFile), ("404", 404, MissingFile), ("InvalidPart", 400, type(None))],
-)  # fmt: skip
+    [
+        ("InsufficientStorage", 507, StorageFull),
+        ("QuotaExceeded", 403, StorageFull),
+        ("Other", 507, StorageFull),
+        ("XMinioStorageFull", 507, StorageFull),
+        ("InternalError", 500, StorageDown),
+        ("SlowDown", 503, StorageDown),
+        ("AccessDenied", 403, StorageDown),
+        ("NoSuchBucket", 404, StorageDown),
+        ("RequestTimeout", 400, StorageDown),
+        ("NoSuchKey", 404, MissingFile),
+        ("404", 404, MissingFile),
+        ("InvalidPart", 400, type(None)),
+    ],
+)
 def test_what_a_stores_refusal_means(code: str, status: int, expected: type) -> None:
     found = meaning(refusal(code, status))
     assert type(found) is expected
@@ -290,12 +300,18 @@ def test_every_call_of_a_store_that_is_not_there_says_so(bucket: S3Storage) -> N
 
     bucket.bucket.client.meta.events.register("before-call.s3", refuse)
     asked: list[Callable[[], object]] = [
-        lambda: bucket.put(io.BytesIO(DATA), limit_bytes=len(DATA)), lambda: bucket.size(DIGEST),
-        lambda: bucket.read(DIGEST), bucket.check, lambda: bucket.delete(DIGEST), lambda: list(bucket.stored()),
-        lambda: bucket.append("upl_1", b"x", at_bytes=0), lambda: bucket.discard("upl_1"),
-        lambda: bucket.adopt("upl_1", size_bytes=1, digest=DIGEST), lambda: list(bucket.growing()),
+        lambda: bucket.put(io.BytesIO(DATA), limit_bytes=len(DATA)),
+        lambda: bucket.size(DIGEST),
+        lambda: bucket.read(DIGEST),
+        bucket.check,
+        lambda: bucket.delete(DIGEST),
+        lambda: list(bucket.stored()),
+        lambda: bucket.append("upl_1", b"x", at_bytes=0),
+        lambda: bucket.discard("upl_1"),
+        lambda: bucket.adopt("upl_1", size_bytes=1, digest=DIGEST),
+        lambda: list(bucket.growing()),
         lambda: bucket.tidy(0.0),
-    ]  # fmt: skip
+    ]
     for ask in asked:
         with pytest.raises(StorageDown, match="http://store"):
             ask()

@@ -88,8 +88,12 @@ def test_whole_life_of_a_sustained_run(farm: TestFarm) -> None:
     assert said["ratio"] == pytest.approx(FACTOR, rel=0.005)
     assert said["ratio_low"] < FACTOR < said["ratio_high"]
     assert said["says"].startswith("slows down after 3 min ")
-    assert said["windows"][0] == {"start_s": 0.0, "steps": 95, "median_us": pytest.approx(9960.0),
-                                  "p90_us": pytest.approx(10159.2)}  # fmt: skip
+    assert said["windows"][0] == {
+        "start_s": 0.0,
+        "steps": 95,
+        "median_us": pytest.approx(9960.0),
+        "p90_us": pytest.approx(10159.2),
+    }
     assert whole["provenance"]["protocol"] == "sustained/1"
     assert whole["provenance"]["device_facts"]["threads"] == 2
 

@@ -66,10 +66,14 @@ def test_a_removed_person_and_a_closed_organisation_have_no_keys(farm: TestFarm)
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [({"name": "n", "role": "user", "scopes": ["read"]}, "request.invalid"), ({"name": "n", "scopes": []},
-     "request.invalid"), ({"name": "n", "scopes": ["all"]}, "request.invalid"),
-     ({"name": "n", "lifetime_s": 0}, "request.invalid"), ({"name": "n", "user": "usr_x"}, "user.unknown")],
-)  # fmt: skip
+    [
+        ({"name": "n", "role": "user", "scopes": ["read"]}, "request.invalid"),
+        ({"name": "n", "scopes": []}, "request.invalid"),
+        ({"name": "n", "scopes": ["all"]}, "request.invalid"),
+        ({"name": "n", "lifetime_s": 0}, "request.invalid"),
+        ({"name": "n", "user": "usr_x"}, "user.unknown"),
+    ],
+)
 def test_keys_that_cannot_be(small_farm: TestFarm, body: dict[str, Any], code: str) -> None:
     assert small_farm.http.post("/keys", json=body).json()["code"] == code
 

@@ -144,8 +144,9 @@ def test_a_change_beyond_the_noise_is_a_regression_with_what_changed_there(farm:
     assert {"what": "compiler", "before": "test", "after": "test-2", "away": 0} in change["differences"]
     assert "compiler from test to test-2" in change["explains"]
     history = farm.http.get(f"/devices/{board.device_id}").json()
-    assert any(line["kind"] == "slower" and "compiler from test to test-2" in line["message"]
-               for line in history["history"])  # fmt: skip
+    assert any(
+        line["kind"] == "slower" and "compiler from test to test-2" in line["message"] for line in history["history"]
+    )
     assert [mark["code"] for mark in history["marks"]].count("slower") == 1
     series = shown(farm, board)["series"]
     assert [len(each["runs"]) for each in series] == [15, 15]
@@ -275,8 +276,13 @@ def test_what_changed_near_by_is_said_to_be_near() -> None:
     def run(**facts: str) -> CanaryTime:
         return CanaryTime(facts=facts)
 
-    runs = [run(compiler="a", kernel="1"), run(compiler="a", kernel="2"), run(compiler="b", kernel="2"),
-            run(compiler="b", kernel="2"), run(compiler="b", kernel="2", new="x")]  # fmt: skip
+    runs = [
+        run(compiler="a", kernel="1"),
+        run(compiler="a", kernel="2"),
+        run(compiler="b", kernel="2"),
+        run(compiler="b", kernel="2"),
+        run(compiler="b", kernel="2", new="x"),
+    ]
     found = differences(runs, 2)
     assert [(one["what"], one["away"]) for one in found] == [("compiler", 0), ("kernel", -1), ("new", 2)]
 

@@ -62,7 +62,9 @@ def test_its_page_and_files_show_both_losses(farm: TestFarm) -> None:
     ]
     rows = list(csv.DictReader(io.StringIO(farm.http.get(f"/dashboard/runs/{run_id}/validations.csv").text)))
     assert [(row["step"], row["samples"], row["loss"], row["accuracy_percent"]) for row in rows] == [
-        ("2", "4", "1.5", "25.0"), ("4", "4", "0.75", "50.0")]  # fmt: skip
+        ("2", "4", "1.5", "25.0"),
+        ("4", "4", "0.75", "50.0"),
+    ]
     assert " · diverged · " in farm.http.get("/dashboard/runs").text
 
 

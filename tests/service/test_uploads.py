@@ -137,8 +137,10 @@ def test_a_finished_upload_takes_no_more_and_an_open_one_is_not_finished(small_f
     piece(small_farm, path, 0, DATA[:1000])
     early = finish(small_farm, path)
     assert (early.status_code, early.json()["code"], early.headers["upload-offset"]) == (
-        409, "upload.incomplete", "1000",
-    )  # fmt: skip
+        409,
+        "upload.incomplete",
+        "1000",
+    )
     piece(small_farm, path, 1000, DATA[1000:])
     assert finish(small_farm, path).status_code == 201
     assert piece(small_farm, path, 0, DATA[:10]).json()["code"] == "upload.finished"
@@ -163,8 +165,9 @@ def test_the_same_file_again_is_the_same_upload(small_farm: TestFarm) -> None:
     assert (path_of(again), again.json()["received_bytes"]) == (path, 1000)
     assert path_of(begin(small_farm, digest="sha256:" + "0" * 64)) != path
     assert path_of(begin(small_farm)) != path
-    theirs = small_farm.http.post("/uploads", json={"kind": "model", "size_bytes": SIZE, "digest": DIGEST},
-                                  headers=small_farm.key())  # fmt: skip
+    theirs = small_farm.http.post(
+        "/uploads", json={"kind": "model", "size_bytes": SIZE, "digest": DIGEST}, headers=small_farm.key()
+    )
     assert path_of(theirs) != path
 
 
@@ -221,8 +224,9 @@ def test_a_digest_grants_nothing_to_who_did_not_send_the_bytes(small_farm: TestF
 def test_what_came_in_a_form_may_be_named_by_its_digest(small_farm: TestFarm) -> None:
     job = small_farm.compile(b"a model").json()
     assert small_farm.http.head(f"/files/{digest_of(b'a model')}").status_code == 200
-    again = small_farm.http.post("/compile", data={"model": job["model"]["digest"], "plan": "full",
-                                                   "target": "x86-64-v3"})  # fmt: skip
+    again = small_farm.http.post(
+        "/compile", data={"model": job["model"]["digest"], "plan": "full", "target": "x86-64-v3"}
+    )
     assert again.json()["id"] == job["id"]
     assert small_farm.tenant("acme").http.head(f"/files/{digest_of(b'a model')}").status_code == 404
 
@@ -246,8 +250,10 @@ def test_each_kind_has_its_limit(tmp_path: Path, sqlite_url: str, kind: str, lim
         assert begin(farm, b"x" * limit, kind).status_code == 202
         answer = begin(farm, b"x" * (limit + 1), kind)
         assert (answer.status_code, answer.json()["code"], answer.json()["where"]) == (
-            413, "limits.upload", "size_bytes",
-        )  # fmt: skip
+            413,
+            "limits.upload",
+            "size_bytes",
+        )
 
 
 def test_a_key_has_so_many_uploads_and_bytes_under_way(tmp_path: Path, database_url: str) -> None:

@@ -27,10 +27,32 @@ from tests.service.receiver import Receiver, receiving
 
 pytestmark = pytest.mark.usefixtures("loopback")
 LOOPBACK = "127.0.0.0/8"
-CLOSED = ("10.1.2.3", "127.0.0.1", "169.254.169.254", "192.168.0.1", "172.16.0.1", "100.64.0.1", "0.0.0.0", "224.0.0.1",
-          "255.255.255.255", "::1", "::", "fe80::1", "fec0::1", "feff::1", "5f00::1", "3fff::1", "fc00::1", "ff02::1",
-          "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-          "64:ff9b::7f00:1", "2002:7f00:1::", "::127.0.0.1", "240.0.0.1")  # fmt: skip
+CLOSED = (
+    "10.1.2.3",
+    "127.0.0.1",
+    "169.254.169.254",
+    "192.168.0.1",
+    "172.16.0.1",
+    "100.64.0.1",
+    "0.0.0.0",
+    "224.0.0.1",
+    "255.255.255.255",
+    "::1",
+    "::",
+    "fe80::1",
+    "fec0::1",
+    "feff::1",
+    "5f00::1",
+    "3fff::1",
+    "fc00::1",
+    "ff02::1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::7f00:1",
+    "2002:7f00:1::",
+    "::127.0.0.1",
+    "240.0.0.1",
+)
 
 
 @pytest.fixture
@@ -206,8 +228,15 @@ def test_many_deliveries_of_one_do_not_hold_up_anothers(
     now = time.time()
     with farm.farm.database.transaction() as session:
         for number in range(60):
-            session.add(WebhookDelivery(webhook_id=hooks[number % 6], organisation_id=acme.organisation_id,
-                                        event="webhook.test", subject="x", next_at=now - 1000 + number))  # fmt: skip
+            session.add(
+                WebhookDelivery(
+                    webhook_id=hooks[number % 6],
+                    organisation_id=acme.organisation_id,
+                    event="webhook.test",
+                    subject="x",
+                    next_at=now - 1000 + number,
+                )
+            )
     theirs = add(other, receiver.url)["id"]
     other.bundle()
     with farm.farm.database.read() as session:
@@ -287,10 +316,22 @@ def test_a_quota_bounds_webhooks(sqlite_url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://example.com", "https://", "https://user:word@example.com/", "https://example.com/#x", "http://127.0.0.1/",
-     "http://[::1]:80/", "http://169.254.169.254/latest", "https://example.com:0/", "https://exa mple.com/",
-     "https://ex\u00e4mple.com/", "http://[::ffff:10.0.0.1]/", "https://[x/", "javascript:alert(1)"],
-)  # fmt: skip
+    [
+        "ftp://example.com",
+        "https://",
+        "https://user:word@example.com/",
+        "https://example.com/#x",
+        "http://127.0.0.1/",
+        "http://[::1]:80/",
+        "http://169.254.169.254/latest",
+        "https://example.com:0/",
+        "https://exa mple.com/",
+        "https://ex\u00e4mple.com/",
+        "http://[::ffff:10.0.0.1]/",
+        "https://[x/",
+        "javascript:alert(1)",
+    ],
+)
 def test_a_url_that_is_none_or_leads_inside_is_refused_at_once(small_farm: TestFarm, url: str) -> None:
     answer = small_farm.http.post("/webhooks", json={"url": url})
     assert (answer.status_code, answer.json()["code"], answer.json()["where"]) == (422, "webhook.url", "url")
@@ -342,8 +383,11 @@ def test_a_name_that_leads_inside_is_not_connected_to(monkeypatch: pytest.Monkey
 
 def test_what_was_changed_or_is_old_is_not_taken_for_the_farms() -> None:
     secret, body, now = sending.new_webhook_secret(), b'{"a":1}', int(time.time())
-    headers = {"Webhook-Id": "dlv_1", "Webhook-Timestamp": str(now),
-               "Webhook-Signature": "v1,x " + sending.signature(secret, "dlv_1", now, body)}  # fmt: skip
+    headers = {
+        "Webhook-Id": "dlv_1",
+        "Webhook-Timestamp": str(now),
+        "Webhook-Signature": "v1,x " + sending.signature(secret, "dlv_1", now, body),
+    }
     assert verify_webhook(secret, headers, body) == {"a": 1}
     old = now - 301
     changed: list[tuple[str, dict[str, str], bytes]] = [
@@ -352,9 +396,16 @@ def test_what_was_changed_or_is_old_is_not_taken_for_the_farms() -> None:
         (sending.new_webhook_secret(), headers, body),
         (secret, headers | {"Webhook-Signature": ""}, body),
         (secret, headers | {"Webhook-Timestamp": str(now + 1)}, body),
-        (secret, {**headers, "Webhook-Timestamp": str(old),
-                  "Webhook-Signature": sending.signature(secret, "dlv_1", old, body)}, body),
-    ]  # fmt: skip
+        (
+            secret,
+            {
+                **headers,
+                "Webhook-Timestamp": str(old),
+                "Webhook-Signature": sending.signature(secret, "dlv_1", old, body),
+            },
+            body,
+        ),
+    ]
     for one in changed:
         with pytest.raises(NotFromTheFarm):
             verify_webhook(*one)

@@ -48,8 +48,11 @@ def test_weights_of_a_model_with_the_same_tensors_are_told_so(small_farm: TestFa
     assert "its 1 tensors have the same names and shapes" in answer["detail"]
 
 
-@pytest.mark.parametrize("have", [b"w", b"\xff" * 64, b"\2\0\0\0\0\0\0\0[]", b'\x09\0\0\0\0\0\0\0{"a": 42}'],
-                         ids=["short", "long header", "a list", "no shape"])  # fmt: skip
+@pytest.mark.parametrize(
+    "have",
+    [b"w", b"\xff" * 64, b"\2\0\0\0\0\0\0\0[]", b'\x09\0\0\0\0\0\0\0{"a": 42}'],
+    ids=["short", "long header", "a list", "no shape"],
+)
 def test_weights_that_tell_nothing_are_refused_all_the_same(small_farm: TestFarm, have: bytes) -> None:
     answer = start_from(small_farm, have, needed=tensors(a=(2,)))
     assert (answer.status_code, answer.json()["detail"]) == (422, "these weights are of another model")

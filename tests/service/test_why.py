@@ -87,13 +87,21 @@ def test_a_class_whose_devices_cannot_take_it_is_taken_with_a_warning(farm: Test
     farm.http.post(f"/devices/{held.device_id}/quarantine", json={"reason": "its fan is loud"})
     run = farm.run(bundle=digest, device_class="x86-64")
     (warning,) = run["warnings"]
-    for part in ("away has been silent for 2 hours", "held is quarantined: its fan is loud",
-                 "weak lacks the CPU features avx2, fma", "pi runs raspberry-pi-4, not x86-64-v3"):  # fmt: skip
+    for part in (
+        "away has been silent for 2 hours",
+        "held is quarantined: its fan is loud",
+        "weak lacks the CPU features avx2, fma",
+        "pi runs raspberry-pi-4, not x86-64-v3",
+    ):
         assert part in warning["message"]
     waiting = why(farm, run["id"])["waiting"]
     assert waiting["code"] == "unavailable"
     assert {one["name"]: one["code"] for one in waiting["devices"]} == {
-        "away": "silent", "held": "quarantined", "weak": "features", "pi": "target"}  # fmt: skip
+        "away": "silent",
+        "held": "quarantined",
+        "weak": "features",
+        "pi": "target",
+    }
 
 
 def test_a_device_that_is_quarantined_or_away_is_warned_of(small_farm: TestFarm) -> None:

@@ -134,10 +134,13 @@ def look(folder: Path, progress: Progress) -> None:
         "a process that stays": lambda: _in_child(os.setsid),
         "another user": lambda: _in_child(lambda: os.setuid(65534)),
     }
-    report = {"environment": sorted(os.environ), "home": os.listdir(os.environ["HOME"]),
-            "succeeded": [name for name, act in attacks.items() if _works(act)],
-            "reached": [str(place) for place in places if _reaches(place)],
-            "signalled": _works(lambda: os.kill(os.getppid(), 0))}  # fmt: skip
+    report = {
+        "environment": sorted(os.environ),
+        "home": os.listdir(os.environ["HOME"]),
+        "succeeded": [name for name, act in attacks.items() if _works(act)],
+        "reached": [str(place) for place in places if _reaches(place)],
+        "signalled": _works(lambda: os.kill(os.getppid(), 0)),
+    }
     (folder / "seen.json").write_text(json.dumps(report))
 
 
@@ -186,10 +189,19 @@ def _is_pipe(descriptor: int) -> bool:
 
 def babble(_: Path, progress: Progress) -> None:
     """What no compiler of ours says, among what it says."""
-    for line in (b"\xff\xfe", b"[]", b"7", b"[" * 60_000, b'{"event": "progress", "fraction": "much", "stage": 1}',
-                 b'{"event": "progress", "fraction": NaN}', b'{"event": "progress", "fraction": 1e999}',
-                 b'{"event": "progress", "fraction": null}', b'{"event": ["progress"]}', b'{"event": "done"}',
-                 b'{"event": "progress", "stage": "\\ud800", "fraction": 0.5}'):  # fmt: skip
+    for line in (
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b"[" * 60_000,
+        b'{"event": "progress", "fraction": "much", "stage": 1}',
+        b'{"event": "progress", "fraction": NaN}',
+        b'{"event": "progress", "fraction": 1e999}',
+        b'{"event": "progress", "fraction": null}',
+        b'{"event": ["progress"]}',
+        b'{"event": "done"}',
+        b'{"event": "progress", "stage": "\\ud800", "fraction": 0.5}',
+    ):
         say_to_worker(line + b"\n")
 
 
@@ -255,13 +267,33 @@ def log_fifo() -> None:
 
 
 BEHAVIOURS: dict[str, Callable[[Path, Progress], None]] = {
-    "fine": fine, "slow": slow, "hang": hang, "unsupported": unsupported, "too-big": too_big, "broken": broken,
-    "memory": memory, "kill": kill, "crash": crash, "leave": leave, "large-file": large_file, "look": look,
-    "flood": flood, "one-endless-line": one_endless_line, "empty-lines": empty_lines, "endless-log": endless_log,
-    "no-elf": fine, "wrong-digest": fine, "warns": fine, "babble": babble, "claim-cause": claim_cause,
+    "fine": fine,
+    "slow": slow,
+    "hang": hang,
+    "unsupported": unsupported,
+    "too-big": too_big,
+    "broken": broken,
+    "memory": memory,
+    "kill": kill,
+    "crash": crash,
+    "leave": leave,
+    "large-file": large_file,
+    "look": look,
+    "flood": flood,
+    "one-endless-line": one_endless_line,
+    "empty-lines": empty_lines,
+    "endless-log": endless_log,
+    "no-elf": fine,
+    "wrong-digest": fine,
+    "warns": fine,
+    "babble": babble,
+    "claim-cause": claim_cause,
     "odd-signal": odd_signal,
-    "done-without-digest": done_without_digest, "bundle-link": afterwards(bundle_link),
-    "bundle-fifo": afterwards(bundle_fifo), "bundle-gone": afterwards(lambda: os.unlink("bundle.pfb")),
+    "done-without-digest": done_without_digest,
+    "bundle-link": afterwards(bundle_link),
+    "bundle-fifo": afterwards(bundle_fifo),
+    "bundle-gone": afterwards(lambda: os.unlink("bundle.pfb")),
     "bundle-two-names": afterwards(lambda: os.link("bundle.pfb", "second")),
-    "bundle-giant": afterwards(lambda: os.truncate("bundle.pfb", 1 << 31)), "log-fifo": afterwards(log_fifo),
-}  # fmt: skip
+    "bundle-giant": afterwards(lambda: os.truncate("bundle.pfb", 1 << 31)),
+    "log-fifo": afterwards(log_fifo),
+}

@@ -39,13 +39,24 @@ class LiveFarm:
 
     @property
     def environment(self) -> dict[str, str]:
-        settings = {"STATE": self.folder, "BROKER_URL": f"redis+socket://{self.folder}/v.sock",
-                    "DATABASE_URL": self.database_url, "COMPILE_FUNCTION": FAKE, "CACHE_DIR": self.folder / "cache",
-                    "COMPILE_LEASE_S": "3", "SWEEP_S": "0.3", "DOORBELL_S": "2", "POLL_S": "0.05",
-                    "PUBLIC_URL": f"http://127.0.0.1:{self.port}"}  # fmt: skip
+        settings = {
+            "STATE": self.folder,
+            "BROKER_URL": f"redis+socket://{self.folder}/v.sock",
+            "DATABASE_URL": self.database_url,
+            "COMPILE_FUNCTION": FAKE,
+            "CACHE_DIR": self.folder / "cache",
+            "COMPILE_LEASE_S": "3",
+            "SWEEP_S": "0.3",
+            "DOORBELL_S": "2",
+            "POLL_S": "0.05",
+            "PUBLIC_URL": f"http://127.0.0.1:{self.port}",
+        }
         settings |= self.settings
-        return {**os.environ, **{f"POCKFARM_{name}": str(value) for name, value in settings.items()},
-                "PYTHONPATH": str(ROOT)}  # fmt: skip
+        return {
+            **os.environ,
+            **{f"POCKFARM_{name}": str(value) for name, value in settings.items()},
+            "PYTHONPATH": str(ROOT),
+        }
 
     @property
     def marks(self) -> Path:
@@ -57,14 +68,33 @@ class LiveFarm:
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         """Start a process with a log file of its own."""
         with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(words, env=self.environment, cwd=self.folder, stdout=log, stderr=log,
-                                       stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+            process = subprocess.Popen(
+                words,
+                env=self.environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         self.processes[name] = process
         return process
 
     def start_valkey(self) -> None:
-        self.start("valkey", str(get_binary_path()), "--port", "0", "--unixsocket", f"{self.folder}/v.sock",
-                   "--save", "", "--appendonly", "no", "--dir", str(self.folder))  # fmt: skip
+        self.start(
+            "valkey",
+            str(get_binary_path()),
+            "--port",
+            "0",
+            "--unixsocket",
+            f"{self.folder}/v.sock",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(self.folder),
+        )
         until((self.folder / "v.sock").exists)
 
     def start_api(self) -> None:
@@ -109,8 +139,15 @@ class LiveFarm:
         until((self.folder / f"worker-alive.{socket.gethostname()}").exists)
 
     def admin(self, *words: str) -> str:
-        done = subprocess.run([sys.executable, "-m", "service.admin", *words], env=self.environment, cwd=self.folder,
-                              capture_output=True, text=True, check=True, timeout=120)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "service.admin", *words],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
         return done.stdout.splitlines()[-1]
 
     def kill(self, name: str) -> None:
@@ -124,8 +161,9 @@ class LiveFarm:
             self.kill(name)
 
     def compile(self, model: str) -> dict[str, Any]:
-        answer = self.http.post("/compile", files={"model": ("net.onnx", model.encode())},
-                                data={"plan": "full", "target": "x86-64-v3"})  # fmt: skip
+        answer = self.http.post(
+            "/compile", files={"model": ("net.onnx", model.encode())}, data={"plan": "full", "target": "x86-64-v3"}
+        )
         assert answer.status_code in (200, 202), answer.text
         return dict(answer.json())
 
@@ -148,8 +186,7 @@ def live_farm(database_url: str | None = None, **settings: str) -> Iterator[Live
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANG_S, trust_env=False) as http:
-        farm = LiveFarm(folder, port, database_url or f"sqlite:///{folder / 'farm.db'}", http,
-                        settings=settings)  # fmt: skip
+        farm = LiveFarm(folder, port, database_url or f"sqlite:///{folder / 'farm.db'}", http, settings=settings)
         try:
             farm.start_valkey()
             farm.admin("migrate")

@@ -102,9 +102,12 @@ def opened(folder: Path, **settings: Any) -> Iterator[TestFarm]:
     url = f"sqlite:///{folder / 'farm.db'}"
     migrate(url)
     chosen: dict[str, Any] = {
-        "cache_dir": str(cache_folder()), "compile_s": COMPILE_S, "compile_attempts": 1,
-        "compile_memory_bytes": COMPILE_MEMORY_BYTES, "open_jobs_per_key": 1_000_000,
-    }  # fmt: skip
+        "cache_dir": str(cache_folder()),
+        "compile_s": COMPILE_S,
+        "compile_attempts": 1,
+        "compile_memory_bytes": COMPILE_MEMORY_BYTES,
+        "open_jobs_per_key": 1_000_000,
+    }
     with open_test_farm(folder / "state", url, **(chosen | settings)) as farm:
         yield farm
 
@@ -124,8 +127,17 @@ def carried_out(farm: TestFarm, number: int, mutant: Mutant) -> Ending:
         told = farm.http.get(f"/jobs/{told['id']}").json()
     ending = told.get("ending") or {"cause": "", "code": "", "message": ""}
     state = told.get("state", f"{answer.status_code}")
-    return Ending(number, mutant.message, mutant.field, mutant.change, state, ending["cause"], ending["code"],
-                  ending["message"][:300], round(time.monotonic() - began, 2))  # fmt: skip
+    return Ending(
+        number,
+        mutant.message,
+        mutant.field,
+        mutant.change,
+        state,
+        ending["cause"],
+        ending["code"],
+        ending["message"][:300],
+        round(time.monotonic() - began, 2),
+    )
 
 
 def shown(found: Sequence[Ending], growth_bytes: int) -> str:
@@ -143,8 +155,11 @@ def shown(found: Sequence[Ending], growth_bytes: int) -> str:
         ", ".join(f"{count} x {code}" for code, count in codes.most_common()),
         f"largest child of this call {child_mib} MiB; the worker has grown by {growth_bytes / (1 << 20):.1f} MiB",
     ]
-    bad = [f"wrong: {one.number} {one.message}.{one.field}: {one.change}: {one.state} {one.code}: {one.said}"
-           for one in found if not one.is_good]  # fmt: skip
+    bad = [
+        f"wrong: {one.number} {one.message}.{one.field}: {one.change}: {one.state} {one.code}: {one.said}"
+        for one in found
+        if not one.is_good
+    ]
     return "\n".join([*lines, *bad])
 
 
@@ -152,8 +167,14 @@ def _figures(some: Iterable[Ending]) -> tuple[str, ...]:
     some = list(some)
     bundles = sum(one.state == "succeeded" for one in some)
     wrong = sum(not one.is_good for one in some)
-    return (str(len(some)), str(len({(one.message, one.field) for one in some})), str(bundles),
-            str(len(some) - bundles - wrong), str(wrong), f"{max(one.seconds for one in some):.1f}")  # fmt: skip
+    return (
+        str(len(some)),
+        str(len({(one.message, one.field) for one in some})),
+        str(bundles),
+        str(len(some) - bundles - wrong),
+        str(wrong),
+        f"{max(one.seconds for one in some):.1f}",
+    )
 
 
 def main() -> int:

@@ -136,9 +136,18 @@ def test_a_compile_gets_the_schedules_that_were_measured_before_it_was_asked_for
     with farm.farm.database.transaction() as session:
         run = farm.run(bundle=plain["bundle_digest"])
         session.add(
-            Tuning(target="x86-64-v3", version="b" * 64, kernel="a" * 64, threads=2, choice="rows=6", default_us=2.0,
-                   tuned_us=1.0, device_class="x86-64", run_id=run["id"])
-        )  # fmt: skip
+            Tuning(
+                target="x86-64-v3",
+                version="b" * 64,
+                kernel="a" * 64,
+                threads=2,
+                choice="rows=6",
+                default_us=2.0,
+                tuned_us=1.0,
+                device_class="x86-64",
+                run_id=run["id"],
+            )
+        )
     tuned = compile_now(farm, "fine")
     assert tuned["id"] != plain["id"]
     manifest = farm.http.get(f"/bundles/{tuned['bundle_digest']}/manifest").json()
@@ -271,9 +280,19 @@ def test_compile_sees_no_secrets_no_home_and_no_network(
 
     It reaches no broker, changes nothing of a file outside, nor how itself or the worker runs, and leaves no process.
     """
-    closed = [tmp_path / "state", tmp_path / "cache", tmp_path / "cache" / "organisations" / "other" / KERNELS,
-              root_of(farm.farm.settings.state), Path(f"/proc/{os.getpid()}/environ"), ROOT / ".git", ROOT / "tests.py",
-              Path("/etc/passwd"), Path("/var/tmp"), Path("/tmp"), Path.home() / "left"]  # fmt: skip
+    closed = [
+        tmp_path / "state",
+        tmp_path / "cache",
+        tmp_path / "cache" / "organisations" / "other" / KERNELS,
+        root_of(farm.farm.settings.state),
+        Path(f"/proc/{os.getpid()}/environ"),
+        ROOT / ".git",
+        ROOT / "tests.py",
+        Path("/etc/passwd"),
+        Path("/var/tmp"),
+        Path("/tmp"),
+        Path.home() / "left",
+    ]
     closed[2].mkdir(parents=True)
     (marks / "reach.json").write_text(json.dumps([str(one) for one in (*closed, marks)]))
     other = tmp_path / "other"
@@ -288,8 +307,19 @@ def test_compile_sees_no_secrets_no_home_and_no_network(
         finally:
             del os.environ["POCKFARM_DATABASE_PASSWORD"]
     seen = json.loads((marks / "seen.json").read_text())
-    allowed = {"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "VIRTUAL_ENV", "HOME", "TMPDIR", "POCKFARM_CACHE_DIR",
-               "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}  # fmt: skip
+    allowed = {
+        "PATH",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "TZ",
+        "VIRTUAL_ENV",
+        "HOME",
+        "TMPDIR",
+        "POCKFARM_CACHE_DIR",
+        "PYTHONPATH",
+        "PYTHONDONTWRITEBYTECODE",
+    }
     assert set(seen["environment"]) <= allowed
     assert seen["home"] == []
     assert seen["succeeded"] == []
@@ -356,9 +386,13 @@ def test_a_listing_of_what_is_not_there_says_so(farm: TestFarm) -> None:
 
 @pytest.mark.parametrize(
     ("number", "cause", "code"),
-    [(errno.ENOSPC, "infra", "infra.disk-full"), (errno.EDQUOT, "infra", "infra.disk-full"),
-     (errno.EFBIG, "limits", "limits.compile-file"), (errno.ENOENT, "compiler", "compiler.internal")],
-)  # fmt: skip
+    [
+        (errno.ENOSPC, "infra", "infra.disk-full"),
+        (errno.EDQUOT, "infra", "infra.disk-full"),
+        (errno.EFBIG, "limits", "limits.compile-file"),
+        (errno.ENOENT, "compiler", "compiler.internal"),
+    ],
+)
 def test_a_child_that_cannot_write_says_whose_matter_it_is(number: int, cause: str, code: str) -> None:
     order = Order("", "{}", "{}", "t", "", memory_bytes=1, cpu_s=1, file_bytes=1 << 20)
     said = {"event": "failed", **_failure(OSError(number, "no"), order)}

@@ -11,9 +11,13 @@ from tests.zoo.entry import Entry, normal
 
 def _twice(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
-        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
-    )  # fmt: skip
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    )
 
 
 class UNet(nn.Module):
@@ -72,9 +76,11 @@ class RetinaNet(nn.Module):
     @staticmethod
     def _head(width: int, outputs: int) -> nn.Sequential:
         return nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.GroupNorm(4, width),
+            nn.ReLU(),
             nn.Conv2d(width, outputs, 3, padding=1),
-        )  # fmt: skip
+        )
 
     def _flat(self, y: Tensor, last: int) -> Tensor:
         return y.permute(0, 2, 3, 1).reshape(y.shape[0], -1, last)
@@ -120,15 +126,21 @@ class BoxHead(nn.Module):
 
 def _conv_autoencoder() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(),
-        nn.ConvTranspose2d(16, 8, 3, 2, 1, output_padding=1), nn.ReLU(),
-        nn.ConvTranspose2d(8, 1, 3, 2, 1, output_padding=1), nn.Sigmoid(),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, 2, 1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(16, 8, 3, 2, 1, output_padding=1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8, 1, 3, 2, 1, output_padding=1),
+        nn.Sigmoid(),
+    )
 
 
 def _mlp_autoencoder() -> nn.Module:
-    return nn.Sequential(nn.Linear(48, 24), nn.Tanh(), nn.Linear(24, 6), nn.Tanh(), nn.Linear(6, 24), nn.Tanh(),
-                         nn.Linear(24, 48))  # fmt: skip
+    return nn.Sequential(
+        nn.Linear(48, 24), nn.Tanh(), nn.Linear(24, 6), nn.Tanh(), nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 48)
+    )
 
 
 class VariationalAutoencoder(nn.Module):
@@ -150,18 +162,28 @@ class VariationalAutoencoder(nn.Module):
 
 def _generator() -> nn.Module:
     return nn.Sequential(
-        nn.ConvTranspose2d(16, 32, 4, 1, 0, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.ConvTranspose2d(32, 16, 4, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.ConvTranspose2d(16, 3, 4, 2, 1, bias=False), nn.Tanh(),
-    )  # fmt: skip
+        nn.ConvTranspose2d(16, 32, 4, 1, 0, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.ConvTranspose2d(32, 16, 4, 2, 1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.ConvTranspose2d(16, 3, 4, 2, 1, bias=False),
+        nn.Tanh(),
+    )
 
 
 def _discriminator() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 16, 4, 2, 1, bias=False), nn.LeakyReLU(0.2),
-        nn.Conv2d(16, 32, 4, 2, 1, bias=False), nn.BatchNorm2d(32), nn.LeakyReLU(0.2),
-        nn.Conv2d(32, 1, 4, 1, 0, bias=False), nn.Flatten(), nn.Sigmoid(),
-    )  # fmt: skip
+        nn.Conv2d(3, 16, 4, 2, 1, bias=False),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(16, 32, 4, 2, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(32, 1, 4, 1, 0, bias=False),
+        nn.Flatten(),
+        nn.Sigmoid(),
+    )
 
 
 _IMAGE = {"input": normal(3, 16, 16)}

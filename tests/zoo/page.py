@@ -132,8 +132,12 @@ def _trip_cell(one: Mapping[str, Any] | None) -> str:
 def _sizes(one: Mapping[str, Any] | None) -> list[str]:
     if one is None:
         return [""] * 4
-    return [f"{one['arena_bytes'] / 1e3:.0f}", f"{one['state_bytes'] / 1e3:.0f}", str(one["kernels"]),
-            f"{one['compile_s']:.1f}"]  # fmt: skip
+    return [
+        f"{one['arena_bytes'] / 1e3:.0f}",
+        f"{one['state_bytes'] / 1e3:.0f}",
+        str(one["kernels"]),
+        f"{one['compile_s']:.1f}",
+    ]
 
 
 def _reasons(found: Found, status: str) -> str:

@@ -86,23 +86,43 @@ class Tcn(nn.Module):
 def _ds_cnn() -> nn.Module:
     def block(channels: int) -> list[nn.Module]:
         return [
-            nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False), nn.BatchNorm2d(channels),
-            nn.ReLU(), nn.Conv2d(channels, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
-        ]  # fmt: skip
+            nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+        ]
 
     return nn.Sequential(
-        nn.Conv2d(1, 16, (10, 4), (2, 2), (5, 1), bias=False), nn.BatchNorm2d(16), nn.ReLU(),
-        *block(16), *block(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.4), nn.Linear(16, 12),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, (10, 4), (2, 2), (5, 1), bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        *block(16),
+        *block(16),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.4),
+        nn.Linear(16, 12),
+    )
 
 
 def _ds_cnn_1d() -> nn.Module:
     return nn.Sequential(
-        nn.Conv1d(6, 16, 5, 2, 2, bias=False), nn.BatchNorm1d(16), nn.ReLU(),
-        nn.Conv1d(16, 16, 5, 1, 2, groups=16, bias=False), nn.BatchNorm1d(16), nn.ReLU(),
-        nn.Conv1d(16, 24, 1, bias=False), nn.BatchNorm1d(24), nn.ReLU(),
-        nn.MaxPool1d(2), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(24, 4),
-    )  # fmt: skip
+        nn.Conv1d(6, 16, 5, 2, 2, bias=False),
+        nn.BatchNorm1d(16),
+        nn.ReLU(),
+        nn.Conv1d(16, 16, 5, 1, 2, groups=16, bias=False),
+        nn.BatchNorm1d(16),
+        nn.ReLU(),
+        nn.Conv1d(16, 24, 1, bias=False),
+        nn.BatchNorm1d(24),
+        nn.ReLU(),
+        nn.MaxPool1d(2),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(24, 4),
+    )
 
 
 class Dlrm(nn.Module):

@@ -60,9 +60,16 @@ def _swin(version: str) -> Callable[[], nn.Module]:
             (swin.SwinTransformerBlockV2, swin.PatchMergingV2) if version == "v2" else (None, swin.PatchMerging)
         )
         return swin.SwinTransformer(
-            patch_size=[2, 2], embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=[4, 4], num_classes=CLASSES,
-            stochastic_depth_prob=0.0, block=block, downsample_layer=merge,
-        )  # fmt: skip
+            patch_size=[2, 2],
+            embed_dim=16,
+            depths=[2, 2],
+            num_heads=[2, 4],
+            window_size=[4, 4],
+            num_classes=CLASSES,
+            stochastic_depth_prob=0.0,
+            block=block,
+            downsample_layer=merge,
+        )
 
     return make
 
@@ -79,9 +86,15 @@ def _vit() -> nn.Module:
 
 def _maxvit() -> nn.Module:
     return models().maxvit.MaxVit(
-        input_size=(32, 32), stem_channels=16, partition_size=4, block_channels=[16, 32], block_layers=[1, 1],
-        head_dim=8, stochastic_depth_prob=0.0, num_classes=CLASSES,
-    )  # fmt: skip
+        input_size=(32, 32),
+        stem_channels=16,
+        partition_size=4,
+        block_channels=[16, 32],
+        block_layers=[1, 1],
+        head_dim=8,
+        stochastic_depth_prob=0.0,
+        num_classes=CLASSES,
+    )
 
 
 def _densenet() -> nn.Module:

@@ -31,10 +31,12 @@ def _conv_mixer() -> nn.Module:
     block = [
         nn.Sequential(
             Skip(nn.Conv2d(16, 16, 5, groups=16, padding="same"), nn.GELU(), nn.BatchNorm2d(16)),
-            nn.Conv2d(16, 16, 1), nn.GELU(), nn.BatchNorm2d(16),
+            nn.Conv2d(16, 16, 1),
+            nn.GELU(),
+            nn.BatchNorm2d(16),
         )
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     return _pooled(nn.Conv2d(3, 16, 4, 4), nn.GELU(), nn.BatchNorm2d(16), *block)
 
 
@@ -89,9 +91,13 @@ class SqueezeExcite(nn.Module):
 def _se_resnet() -> nn.Module:
     def block() -> nn.Module:
         return Skip(
-            nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
-            nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), SqueezeExcite(16),
-        )  # fmt: skip
+            nn.Conv2d(16, 16, 3, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 16, 3, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            SqueezeExcite(16),
+        )
 
     return _pooled(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), block(), nn.ReLU(), block(), nn.ReLU())
 
@@ -157,21 +163,38 @@ class SuperResolution(nn.Module):
 
 def _style_transfer() -> nn.Module:
     def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-        return [nn.ReflectionPad2d(kernel // 2), nn.Conv2d(inputs, outputs, kernel, stride),
-                nn.InstanceNorm2d(outputs, affine=True)]  # fmt: skip
+        return [
+            nn.ReflectionPad2d(kernel // 2),
+            nn.Conv2d(inputs, outputs, kernel, stride),
+            nn.InstanceNorm2d(outputs, affine=True),
+        ]
 
     return nn.Sequential(
-        *conv(3, 8, 5), nn.ReLU(), *conv(8, 16, 3, 2), nn.ReLU(), Skip(*conv(16, 16, 3), nn.ReLU(), *conv(16, 16, 3)),
-        nn.Upsample(scale_factor=2), *conv(16, 8, 3), nn.ReLU(), nn.ReflectionPad2d(2), nn.Conv2d(8, 3, 5),
-    )  # fmt: skip
+        *conv(3, 8, 5),
+        nn.ReLU(),
+        *conv(8, 16, 3, 2),
+        nn.ReLU(),
+        Skip(*conv(16, 16, 3), nn.ReLU(), *conv(16, 16, 3)),
+        nn.Upsample(scale_factor=2),
+        *conv(16, 8, 3),
+        nn.ReLU(),
+        nn.ReflectionPad2d(2),
+        nn.Conv2d(8, 3, 5),
+    )
 
 
 def _video() -> nn.Module:
     return nn.Sequential(
-        nn.Conv3d(3, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(), nn.MaxPool3d((1, 2, 2)),
-        nn.Conv3d(8, 16, 3, stride=(1, 2, 2), padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(),
+        nn.Conv3d(3, 8, 3, padding=1),
+        nn.BatchNorm3d(8),
+        nn.ReLU(),
+        nn.MaxPool3d((1, 2, 2)),
+        nn.Conv3d(8, 16, 3, stride=(1, 2, 2), padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool3d(1),
+        nn.Flatten(),
         nn.Linear(16, 5),
-    )  # fmt: skip
+    )
 
 
 class Conv2Plus1(nn.Module):
@@ -208,9 +231,11 @@ class ConvLstm(nn.Module):
 
 def _weight_norm() -> nn.Module:
     return _pooled(
-        parametrizations.weight_norm(nn.Conv2d(3, 16, 3)), nn.ELU(), parametrizations.weight_norm(nn.Conv2d(16, 16, 3)),
+        parametrizations.weight_norm(nn.Conv2d(3, 16, 3)),
         nn.ELU(),
-    )  # fmt: skip
+        parametrizations.weight_norm(nn.Conv2d(16, 16, 3)),
+        nn.ELU(),
+    )
 
 
 def _old_weight_norm() -> nn.Module:
@@ -281,14 +306,34 @@ class Involution(nn.Module):
 
 def _lenet() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 3), nn.Tanh(), nn.LPPool2d(2, 2),
-        nn.LocalResponseNorm(3), nn.Flatten(), nn.Linear(64, 20), nn.SELU(), nn.Linear(20, 5),
-    )  # fmt: skip
+        nn.Conv2d(3, 6, 5),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(6, 16, 3),
+        nn.Tanh(),
+        nn.LPPool2d(2, 2),
+        nn.LocalResponseNorm(3),
+        nn.Flatten(),
+        nn.Linear(64, 20),
+        nn.SELU(),
+        nn.Linear(20, 5),
+    )
 
 
 def _many_activations() -> nn.Module:
-    kinds = (nn.PReLU(8), nn.Mish(), nn.Hardswish(), nn.CELU(0.7), nn.Softplus(beta=2), nn.LogSigmoid(), nn.Hardtanh(),
-             nn.Softsign(), nn.Tanhshrink(), nn.Hardsigmoid(), nn.Softshrink(0.1))  # fmt: skip
+    kinds = (
+        nn.PReLU(8),
+        nn.Mish(),
+        nn.Hardswish(),
+        nn.CELU(0.7),
+        nn.Softplus(beta=2),
+        nn.LogSigmoid(),
+        nn.Hardtanh(),
+        nn.Softsign(),
+        nn.Tanhshrink(),
+        nn.Hardsigmoid(),
+        nn.Softshrink(0.1),
+    )
     layers = [layer for kind in kinds for layer in (nn.Conv2d(8, 8, 1), kind)]
     return _pooled(nn.Conv2d(3, 8, 3, padding=1, padding_mode="circular"), *layers, channels=8)
 

@@ -173,8 +173,9 @@ class PlainEncoder(nn.Module):
     def __init__(self, *, norm_first: bool) -> None:
         super().__init__()
         self.embed = nn.Embedding(50, 16)
-        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, norm_first=norm_first,
-                                           activation="gelu")  # fmt: skip
+        layer = nn.TransformerEncoderLayer(
+            16, 4, 32, dropout=0.0, batch_first=True, norm_first=norm_first, activation="gelu"
+        )
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(16, 4)
 
@@ -302,8 +303,9 @@ class Vocoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.pre = nn.Conv1d(6, 12, 7, padding=3)
-        self.ups = nn.Sequential(nn.LeakyReLU(0.1), nn.ConvTranspose1d(12, 6, 4, 2, 1), nn.LeakyReLU(0.1),
-                                 nn.ConvTranspose1d(6, 3, 4, 2, 1))  # fmt: skip
+        self.ups = nn.Sequential(
+            nn.LeakyReLU(0.1), nn.ConvTranspose1d(12, 6, 4, 2, 1), nn.LeakyReLU(0.1), nn.ConvTranspose1d(6, 3, 4, 2, 1)
+        )
         self.post = nn.Conv1d(3, 1, 7, padding=3, padding_mode="reflect")
 
     def forward(self, x: Tensor) -> Tensor:

@@ -182,9 +182,13 @@ class Head:
         first = block.let(tirx.truncdiv(base, index(2)), "pair") if self.spec.products else base
         a = Scalars(buffer, first, self.spec.heads * steps, 1)
         product = Product(
-            rows.count, self.score_columns, steps, self.plan.scores.rows, column_limit=rows.limit,
+            rows.count,
+            self.score_columns,
+            steps,
+            self.plan.scores.rows,
+            column_limit=rows.limit,
             products=self.spec.products,
-        )  # fmt: skip
+        )
         product.emit(block, a, self.across(panels, width), stored(self.workspace, to, self.plan.score_stride))
 
     def rows_out(self, block: Block, rows: Rows, weights: Value, operand: Value, width: int, write: Write) -> None:

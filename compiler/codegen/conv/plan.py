@@ -82,8 +82,15 @@ def out_rows(phases: tuple[AxisPhase, ...]) -> int:
     return phases[0].count
 
 
-def _band(spec: ConvSpec, budget: int, slots: int, rows: tuple[AxisPhase, ...], cols: tuple[AxisPhase, ...],
-          channels: int, most_rows: int) -> Band:  # fmt: skip
+def _band(
+    spec: ConvSpec,
+    budget: int,
+    slots: int,
+    rows: tuple[AxisPhase, ...],
+    cols: tuple[AxisPhase, ...],
+    channels: int,
+    most_rows: int,
+) -> Band:
     """The band of a unit whose rows hold at most `budget` elements (one row may hold more), of all groups together."""
     top = min(phase.first_input for phase in rows)
     last = max(max((offset for _, offset in phase.taps), default=0) for phase in rows)

@@ -226,9 +226,19 @@ class ConvTaps:
         block.loop(unit.images, lambda b, g: b.loop(unit.rows, lambda c, q: guarded(c, g, q), name="row"), name="image")
 
     def _tile(
-        self, block: Block, unit: Unit, source: Source, image: Value, q: Value, phase: _Phase,
-        first: Value, height: int, tile: ColumnTile, number: Value, panel: Vectors,
-    ) -> None:  # fmt: skip
+        self,
+        block: Block,
+        unit: Unit,
+        source: Source,
+        image: Value,
+        q: Value,
+        phase: _Phase,
+        first: Value,
+        height: int,
+        tile: ColumnTile,
+        number: Value,
+        panel: Vectors,
+    ) -> None:
         band, column = self.plan.band, phase.column
         total = RegisterTile(block, height, tile)
         # Input of the first tap position of the band for the tile's first output column.
@@ -239,9 +249,15 @@ class ConvTaps:
         self._store(block, total, unit, image, q, phase, first, number)
 
     def _taps(
-        self, block: Block, total: RegisterTile, pixel: Scalars, row_stride: int,
-        rows: TapRun, columns: TapRun, panel: Vectors,
-    ) -> None:  # fmt: skip
+        self,
+        block: Block,
+        total: RegisterTile,
+        pixel: Scalars,
+        row_stride: int,
+        rows: TapRun,
+        columns: TapRun,
+        panel: Vectors,
+    ) -> None:
         """Add all taps. Neighbouring column taps are one run: their channels follow each other in the band."""
         if not rows.count or not columns.count:
             return
@@ -264,9 +280,16 @@ class ConvTaps:
         block.loop(rows.count, lambda body, i: body.loop(turns, lambda b, j: run(b, i, j), name="tap"), name="tap_row")
 
     def _store(
-        self, block: Block, total: RegisterTile, unit: Unit, image: Value, q: Value, phase: _Phase, first: Value,
+        self,
+        block: Block,
+        total: RegisterTile,
+        unit: Unit,
+        image: Value,
+        q: Value,
+        phase: _Phase,
+        first: Value,
         number: Value,
-    ) -> None:  # fmt: skip
+    ) -> None:
         height, width = self.out_shape
         n = block.let(unit.image + image, "n")
         row, column = phase.row, phase.column

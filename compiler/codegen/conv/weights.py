@@ -135,9 +135,17 @@ class ConvWeights:
             columns(block, cut.tail, index(cut.full))
 
     def _unit(
-        self, block: Block, slot: Value, number: Value, sums: Value, first: Value, end: Value, *, tail: Value | None,
+        self,
+        block: Block,
+        slot: Value,
+        number: Value,
+        sums: Value,
+        first: Value,
+        end: Value,
+        *,
+        tail: Value | None,
         group: Value | int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """One unit's part of the row tiles [first, end), and of the last, lower one (`tail`: only if that holds)."""
         band = self.plan.band
         unit = unit_of(block, band, number, self.spec.n, self.spec.oh, group)

@@ -157,9 +157,16 @@ class DepthwiseWeights:
             part(block, index(high - count % width), count % width, self.columns.taps)
 
     def _products(
-        self, block: Block, d_y: Value, x: dict[int, Value], first: Value, width: int, taps: Taps,
-        lanes: int, accumulators: Sums,
-    ) -> None:  # fmt: skip
+        self,
+        block: Block,
+        d_y: Value,
+        x: dict[int, Value],
+        first: Value,
+        width: int,
+        taps: Taps,
+        lanes: int,
+        accumulators: Sums,
+    ) -> None:
         """`width` columns from `first`: each value of d_y with every tap; shared values of x are loaded once."""
         c = self.spec.c
         step = self.columns.input_step

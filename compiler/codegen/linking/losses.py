@@ -24,8 +24,9 @@ def label_name(image: BinaryImage, value: Value) -> str:
 
 def classes_of(image: BinaryImage, value: Value, type_of: TypeOf) -> int:
     """Labels must be below this in every loss that reads them as classes; 0 if none does."""
-    counts = [class_layout(type_of(term.output), term)[0] for term in image.terms
-              if term.labels == value and term.classifies]  # fmt: skip
+    counts = [
+        class_layout(type_of(term.output), term)[0] for term in image.terms if term.labels == value and term.classifies
+    ]
     return min(counts, default=0)
 
 

@@ -32,14 +32,37 @@ EXAMPLE_SOURCE = RUNTIME / "example" / "train.c"
 LIBRARY_ABI = 1
 """POCKFARM_ABI_VERSION."""
 SHARED_FLAGS = ("-fPIC", "-fvisibility=hidden", "-DPOCKFARM_BUILDS_LIBRARY")
-SHARED_LINK_FLAGS = ("-shared", "-s", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-Bsymbolic",
-                     "-Wl,-z,noexecstack", "-Wl,-z,defs", "-Wl,-soname,libpockfarm_step.so",
-                     "-Wl,--version-script=exports")  # fmt: skip
+SHARED_LINK_FLAGS = (
+    "-shared",
+    "-s",
+    "-Wl,--gc-sections",
+    "-Wl,--build-id=none",
+    "-Wl,-Bsymbolic",
+    "-Wl,-z,noexecstack",
+    "-Wl,-z,defs",
+    "-Wl,-soname,libpockfarm_step.so",
+    "-Wl,--version-script=exports",
+)
 SYSTEM_LIBRARIES = ("-lm", "-lpthread")
 EXPORTS = "{ global: pockfarm_*; local: *; };\n"
 """Kernels' names are everybody's: an app may have several such libraries."""
-SHARED_SOURCES = ("backend", "checkpoint_load", "checkpoint_read", "checkpoint_write", "clock", "cores", "events",
-                  "failure", "files", "layout", "reach", "scan", "score", "session", "threads")  # fmt: skip
+SHARED_SOURCES = (
+    "backend",
+    "checkpoint_load",
+    "checkpoint_read",
+    "checkpoint_write",
+    "clock",
+    "cores",
+    "events",
+    "failure",
+    "files",
+    "layout",
+    "reach",
+    "scan",
+    "score",
+    "session",
+    "threads",
+)
 """Of the runtime's sources those that a library has too; the others are the command's."""
 
 

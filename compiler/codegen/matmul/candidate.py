@@ -39,9 +39,14 @@ class Candidate:
     def choice(self) -> Choice:
         """As it is stored."""
         return choose(
-            rows=self.rows, vectors=self.vectors, strategy=self.strategy, order=self.order, panels=self.panels,
-            k_block=self.k_block, copies_a=self.copies_a,
-        )  # fmt: skip
+            rows=self.rows,
+            vectors=self.vectors,
+            strategy=self.strategy,
+            order=self.order,
+            panels=self.panels,
+            k_block=self.k_block,
+            copies_a=self.copies_a,
+        )
 
 
 def candidate_of(choice: Choice, default: Candidate) -> Candidate:

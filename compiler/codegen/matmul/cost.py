@@ -90,9 +90,15 @@ class Core:
         precision = Precision.of("f16" if products == "f16" else dtype, target)
         own = int(products == "i8" and target.architecture == "aarch64")
         return Core(
-            precision, target.vector_registers, target.l1_bytes, target.l2_bytes, spare - own, reach_bytes, own,
+            precision,
+            target.vector_registers,
+            target.l1_bytes,
+            target.l2_bytes,
+            spare - own,
+            reach_bytes,
+            own,
             tiles=products == "bf16" and target.has_tiles,
-        )  # fmt: skip
+        )
 
     @property
     def lanes(self) -> int:

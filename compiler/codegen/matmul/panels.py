@@ -297,9 +297,16 @@ class Panels:
         def line(body: Block, number: Value) -> None:
             first, place = number * (spec.k * self.steps), number * spec.k + self.packed_a_base
             round_row(
-                body, self.a, first, spec.k * self.steps, self.workspace, place, number + self.scales_base,
-                lanes=self.lanes, shift=self.plan.shift,
-            )  # fmt: skip
+                body,
+                self.a,
+                first,
+                spec.k * self.steps,
+                self.workspace,
+                place,
+                number + self.scales_base,
+                lanes=self.lanes,
+                shift=self.plan.shift,
+            )
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             body.loop(end - first, lambda b, i: line(b, b.let(first + i, "line")), name="line")

@@ -41,9 +41,18 @@ def join_rows(
 
 
 def turn_rows(
-    block: Block, source: Buffer, first: Value, stride: int, buffer: Buffer, base: Value, distance: int, *, steps: int,
-    count: int, lanes: int,
-) -> None:  # fmt: skip
+    block: Block,
+    source: Buffer,
+    first: Value,
+    stride: int,
+    buffer: Buffer,
+    base: Value,
+    distance: int,
+    *,
+    steps: int,
+    count: int,
+    lanes: int,
+) -> None:
     """Pair the rows of `count` elements from `first` on, a stride apart, and write each column's `steps` pairs side by
     side, those of the next one `distance` further."""
     whole = count // lanes if steps == lanes else 0

@@ -96,9 +96,17 @@ def put_column_sums(
 
 
 def round_row(
-    block: Block, source: Buffer, first: Value, count: int, buffer: Buffer, words: Value, scale: Value, *, lanes: int,
+    block: Block,
+    source: Buffer,
+    first: Value,
+    count: int,
+    buffer: Buffer,
+    words: Value,
+    scale: Value,
+    *,
+    lanes: int,
     shift: int,
-) -> None:  # fmt: skip
+) -> None:
     """Round the `count` elements from `first` on to whole numbers, as words, and write what they count to `scale`."""
     largest = _largest(block, source, first, count, lanes)
     block.store(buffer, scale, largest * literal(1 / LEVELS, "float32"))
@@ -107,9 +115,12 @@ def round_row(
 
     def piece(body: Block, at: Value, width: int) -> None:
         near = tirx.call_llvm_pure_intrin(
-            dtype("float32", width), "llvm.fma", load(source, first + at, width), broadcast(inverse, width),
+            dtype("float32", width),
+            "llvm.fma",
+            load(source, first + at, width),
+            broadcast(inverse, width),
             literal(_ROUNDING + shift, "float32", width),
-        )  # fmt: skip
+        )
         low = tirx.Cast(dtype("uint8", width), tirx.reinterpret(dtype("uint32", width), near))
         place = words + tirx.truncdiv(at, index(quads.STEPS))
         body.store(buffer, place, tirx.reinterpret(dtype("float32", width // quads.STEPS), low))

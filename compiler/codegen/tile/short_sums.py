@@ -57,8 +57,10 @@ class ShortTile(RegisterTile):
         for row in range(self.rows):
             scalar = _kept(block, _raw(a.buffer, place + wide(row * a.row_stride), 1), 1)
             for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
-                x, y, z = (_raw(slot, index(0), lanes) for slot, lanes in
-                           ((scalar, 1), (vector, width), (sums[row, start], width)))  # fmt: skip
+                x, y, z = (
+                    _raw(slot, index(0), lanes)
+                    for slot, lanes in ((scalar, 1), (vector, width), (sums[row, start], width))
+                )
                 added = tirx.call_llvm_pure_intrin(dtype(_HALF, width), "llvm.fma", broadcast(x, width), y, z)
                 block.store(sums[row, start], 0, added)
 
@@ -89,9 +91,14 @@ def run_in_halves(
 
 
 def _add_short(
-    block: Block, total: RegisterTile, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream],
+    block: Block,
+    total: RegisterTile,
+    a: Scalars,
+    b: Vectors,
+    steps: int,
+    ahead: Sequence[Stream],
     part: tuple[Value, int] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     inner, even = ShortTile(block, total.rows, total.columns), steps // _UNROLL * _UNROLL
     if even:
         inner.run(block, a, b, even, ahead, part)

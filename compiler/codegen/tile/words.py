@@ -28,9 +28,16 @@ class Words:
 
 
 def pack_words(
-    block: Block, source: Matrix, buffer: Buffer, base: Value, *, words: Words, steps: int | Value, tile: ColumnTile,
+    block: Block,
+    source: Matrix,
+    buffer: Buffer,
+    base: Value,
+    *,
+    words: Words,
+    steps: int | Value,
+    tile: ColumnTile,
     lanes: int,
-) -> None:  # fmt: skip
+) -> None:
     """Copy `steps` words of the columns of `tile` to a panel at `base`; `source` counts in elements."""
     if source.column_stride == 1:
         block.loop(
@@ -47,8 +54,12 @@ def pack_words(
     turns = steps // lanes if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(lanes)), "turns")
     block.loop(turns, square, name="square")
     done = turns * lanes
-    block.loop(steps - done, lambda body, k: _gather(body, words, source.at((done + k) * words.steps, 0), buffer,
-                                                     base + (done + k) * tile.width, tile))  # fmt: skip
+    block.loop(
+        steps - done,
+        lambda body, k: _gather(
+            body, words, source.at((done + k) * words.steps, 0), buffer, base + (done + k) * tile.width, tile
+        ),
+    )
 
 
 def _join(block: Block, words: Words, source: Matrix, buffer: Buffer, base: Value, tile: ColumnTile) -> None:

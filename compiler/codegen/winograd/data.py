@@ -64,10 +64,15 @@ class WinogradData:
         def existing(body: Block) -> None:
             out = body.let(turn.inputs + tile * at.row, "out")
             with_square(
-                body, plan, self.picture, place_of(body, plan, turn.first + tile), (self.workspace, patch),
-                lambda b, square: spread(b, self.matrices.b, square, self.picture.channels, self.lanes,
-                                         (self.workspace, out, at.plane)),
-            )  # fmt: skip
+                body,
+                plan,
+                self.picture,
+                place_of(body, plan, turn.first + tile),
+                (self.workspace, patch),
+                lambda b, square: spread(
+                    b, self.matrices.b, square, self.picture.channels, self.lanes, (self.workspace, out, at.plane)
+                ),
+            )
 
         if plan.block * plan.blocks == plan.tiles:
             existing(block)
@@ -117,10 +122,11 @@ class WinogradData:
         )
         block.loop(
             count,
-            lambda b, t: self._results(b, b.let(turn.first + start + t, "tile"), base + at.results + t * tile.width,
-                                       column, tile),
+            lambda b, t: self._results(
+                b, b.let(turn.first + start + t, "tile"), base + at.results + t * tile.width, column, tile
+            ),
             name="tile",
-        )  # fmt: skip
+        )
 
     def _products(
         self, block: Block, inputs: Value, panel: Value, results: Value, tile: ColumnTile, add: Value | None
@@ -217,11 +223,13 @@ class WinogradData:
             start = body.let(wide(source + number * lanes), "start")
             outputs = body.local(size * size * lanes, name="outputs")
             transform(
-                body, transposed_rows(self.matrices.a),
+                body,
+                transposed_rows(self.matrices.a),
                 lambda b, i, j: load_wide(
-                    self.workspace, start + wide((i * self.matrices.inputs + j) * self.layout.result_plane), lanes),
+                    self.workspace, start + wide((i * self.matrices.inputs + j) * self.layout.result_plane), lanes
+                ),
                 lambda b, i, j, value: b.store(outputs, (i * size + j) * lanes, value),
-            )  # fmt: skip
+            )
             k = body.let(column + number * lanes, "k")
 
             def store(b: Block, i: Value, j: Value) -> None:

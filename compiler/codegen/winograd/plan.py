@@ -232,8 +232,25 @@ def layout(spec: ConvSpec, chosen: WinogradPlan) -> Layout:
     own = odd_lines(d_y_sums + (2 * spec.k * sum_size if spec.sums else 0))
     stride = own if chosen.split == "columns" else private + own
     elements = private + own + (chosen.slots - 1) * stride
-    return Layout(row, plane, gradients, gradient_row, gradient_plane, sums, private, d_y_sums, stride, taps, tap_plane,
-                  panel_plane, panel_part, results, result_plane, patch, elements)  # fmt: skip
+    return Layout(
+        row,
+        plane,
+        gradients,
+        gradient_row,
+        gradient_plane,
+        sums,
+        private,
+        d_y_sums,
+        stride,
+        taps,
+        tap_plane,
+        panel_plane,
+        panel_part,
+        results,
+        result_plane,
+        patch,
+        elements,
+    )
 
 
 def workspace_bytes(spec: ConvSpec, chosen: WinogradPlan) -> int:

@@ -97,9 +97,13 @@ class Square:
 
 
 def with_square(
-    block: Block, plan: WinogradPlan, picture: Picture, place: TilePlace, patch: tuple[Buffer, Value],
+    block: Block,
+    plan: WinogradPlan,
+    picture: Picture,
+    place: TilePlace,
+    patch: tuple[Buffer, Value],
     body: Callable[[Block, Square], None],
-) -> None:  # fmt: skip
+) -> None:
     """Run `body` on a tile's inputs: where they lie, or at the border on a copy with zeros around it, in `patch`."""
     c, size = picture.channels, picture.size
     y, x = block.let(place.y - picture.top, "iy"), block.let(place.x - picture.left, "ix")

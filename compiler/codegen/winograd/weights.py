@@ -182,11 +182,13 @@ class WinogradWeights:
             out = body.let(wide(c * spec.k + column + base), "out")
             taps: list[tuple[int, int, Value]] = []
             transform(
-                body, transposed_rows(self.matrices.g),
+                body,
+                transposed_rows(self.matrices.g),
                 lambda b, i, j: load_wide(
-                    self.workspace, start + wide((i * self.matrices.inputs + j) * at.result_plane), lanes),
+                    self.workspace, start + wide((i * self.matrices.inputs + j) * at.result_plane), lanes
+                ),
                 lambda b, i, j, value: taps.append((i, j, value)),
-            )  # fmt: skip
+            )
 
             def store(b: Block, *, add: bool) -> None:
                 for i, j, value in taps:

@@ -158,8 +158,9 @@ def _with_values(node: SourceNode, values: Mapping[str, AttributeValue], call: S
                 continue
             value = values[value.name]
             if isinstance(value, Body):
-                raise UnsupportedOperator("hands a sub-graph to a function", where=call.where,
-                                          hint="export the model without local functions")  # fmt: skip
+                raise UnsupportedOperator(
+                    "hands a sub-graph to a function", where=call.where, hint="export the model without local functions"
+                )
         elif isinstance(value, Body):
             value = called(value, values, call)
         attributes[name] = value

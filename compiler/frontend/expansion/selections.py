@@ -100,9 +100,10 @@ def select(scope: Scope, node: SourceNode, opset: int) -> None:
     scope.operands[node.outputs[0]] = Known(node.outputs[0], places.astype(np.int64))
     scope.selected[node.outputs[0]] = Selected(meant, 1)
     scope.warn(
-        "model.selected_rows", "selects rows by a condition: all rows are computed, and those not selected left out",
+        "model.selected_rows",
+        "selects rows by a condition: all rows are computed, and those not selected left out",
         where=node.where,
-    )  # fmt: skip
+    )
 
 
 def made_by(scope: Scope, value: Value) -> Node | None:

@@ -139,8 +139,10 @@ class _Layer:
         found = []
         for name in names:
             defaults = _ACTIVATIONS[name]
-            values = [rest[key].pop(0) if rest[key] else default
-                      for key, default in zip(("alpha", "beta"), defaults, strict=False)]  # fmt: skip
+            values = [
+                rest[key].pop(0) if rest[key] else default
+                for key, default in zip(("alpha", "beta"), defaults, strict=False)
+            ]
             found.append((name, values))
         return found
 

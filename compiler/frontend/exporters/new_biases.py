@@ -93,8 +93,11 @@ def _chosen(layers: Sequence[_Layer], targets: Sequence[str]) -> tuple[set[str],
         without = [name for name in names if reasons[name]]
         if without and (not found or WILD.isdisjoint(target)):
             layer = next(layer for layer in layers if layer.bias == without[0])
-            raise PlanError(f"{layer.weight!r} takes no bias: {reasons[without[0]]}", where=where,
-                            hint="name other layers; a bias that is there learns by a rule")  # fmt: skip
+            raise PlanError(
+                f"{layer.weight!r} takes no bias: {reasons[without[0]]}",
+                where=where,
+                hint="name other layers; a bias that is there learns by a rule",
+            )
         chosen.update(found)
         left_out |= {name: reasons[name] for name in without if reasons[name] != _HAS}
     return chosen, _left_out(left_out)
@@ -109,10 +112,11 @@ def _near(layers: Sequence[_Layer], target: str) -> str:
 
 def _made(names: Sequence[str]) -> CompileWarning:
     return CompileWarning(
-        "plan.biases_created", WHERE, f"{len(names)} biases that the model does not have were created, as zeros: "
-        f"{few_of(names)}",
+        "plan.biases_created",
+        WHERE,
+        f"{len(names)} biases that the model does not have were created, as zeros: {few_of(names)}",
         "they learn as the plan says; a PyTorch module takes them after pockfarm.give_biases(module, tuned)",
-    )  # fmt: skip
+    )
 
 
 def _left_out(reasons: Mapping[str, str]) -> tuple[CompileWarning, ...]:

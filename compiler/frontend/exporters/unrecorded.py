@@ -22,8 +22,10 @@ from compiler.warnings import CompileWarning, few_of
 
 MASKED = 1e4
 """Numbers this large stand for minus infinity in an additive attention mask."""
-_MADE_UP = re.compile(r"onnx::\w+_\d+|/.*|val_\d+|const_fold_opt__\d+|lifted_tensor_\d+|scalar_tensor_default(_\d+)?"
-                      r"|.*/(x|y|Const(_\d+)?):0")  # fmt: skip
+_MADE_UP = re.compile(
+    r"onnx::\w+_\d+|/.*|val_\d+|const_fold_opt__\d+|lifted_tensor_\d+|scalar_tensor_default(_\d+)?"
+    r"|.*/(x|y|Const(_\d+)?):0"
+)
 """Names that exporters give to what they computed; a parameter that they leave as it is keeps its own."""
 _PARAMETER = re.compile(r"(weight|bias|gamma|beta|kernel)[^.]*$")
 _FOLDED = re.compile(r"val_\d+|onnx::MatMul_\d+")

@@ -32,8 +32,11 @@ def _check_nodes(nodes: Iterable[SourceNode], known: set[str]) -> None:
     for node in nodes:
         for name in node.inputs:
             if name and name not in known:
-                raise ModelError(f"reads {name!r}, which nothing before it makes", where=node.where,
-                                 hint="nodes must be in topological order")  # fmt: skip
+                raise ModelError(
+                    f"reads {name!r}, which nothing before it makes",
+                    where=node.where,
+                    hint="nodes must be in topological order",
+                )
         _define(known, [name for name in node.outputs if name], node.where)
         for value in node.attributes.values():
             if isinstance(value, Body):

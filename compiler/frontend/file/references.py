@@ -12,8 +12,33 @@ from compiler.errors import ModelError
 from compiler.external import check_location
 
 MAX_OFFSET_DIGITS = 18
-ITEM_BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128,
-              16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}  # fmt: skip
+ITEM_BITS = {
+    1: 32,
+    2: 8,
+    3: 8,
+    4: 16,
+    5: 16,
+    6: 32,
+    7: 64,
+    9: 8,
+    10: 16,
+    11: 64,
+    12: 32,
+    13: 64,
+    14: 64,
+    15: 128,
+    16: 16,
+    17: 8,
+    18: 8,
+    19: 8,
+    20: 8,
+    21: 4,
+    22: 4,
+    23: 4,
+    24: 8,
+    25: 2,
+    26: 2,
+}
 """Bits of an element as `raw_data` holds it, by ONNX element type."""
 
 
@@ -30,8 +55,9 @@ class Reference:
     def read(cls, entries: Mapping[str, str], where: str) -> Reference:
         """Raises: ModelError."""
         if not entries.get("location"):
-            raise ModelError("lies in another file and does not say which (no location)", where=where,
-                             hint="is the file damaged?")  # fmt: skip
+            raise ModelError(
+                "lies in another file and does not say which (no location)", where=where, hint="is the file damaged?"
+            )
         length = _number(entries["length"], "length", where) if "length" in entries else None
         return cls(
             check_location(entries["location"], where), _number(entries.get("offset", "0"), "offset", where), length
@@ -45,8 +71,9 @@ def payload_bytes(elements: int, data_type: int) -> int:
 
 def _number(text: str, name: str, where: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_OFFSET_DIGITS):
-        raise ModelError(f"{name} {text[:40]!r} of its external data is no number of bytes", where=where,
-                         hint="is the file damaged?")  # fmt: skip
+        raise ModelError(
+            f"{name} {text[:40]!r} of its external data is no number of bytes", where=where, hint="is the file damaged?"
+        )
     return int(text)
 
 
@@ -54,15 +81,24 @@ def check_range(reference: Reference, needed_bytes: int, sizes: Mapping[str, int
     """The bytes are there, and as many as the shape needs. Raises: ModelError."""
     name = reference.location
     if name not in sizes:
-        raise ModelError(f"its data lies in another file, {name!r}, which was not given", where=where,
-                         hint="build from the model's path, with that file beside it, or send it along")  # fmt: skip
+        raise ModelError(
+            f"its data lies in another file, {name!r}, which was not given",
+            where=where,
+            hint="build from the model's path, with that file beside it, or send it along",
+        )
     if reference.length is not None and reference.length != needed_bytes:
-        raise ModelError(f"its shape needs {needed_bytes:,} bytes, and it refers to {reference.length:,} of {name!r}",
-                         where=where, hint="is the file damaged?")  # fmt: skip
+        raise ModelError(
+            f"its shape needs {needed_bytes:,} bytes, and it refers to {reference.length:,} of {name!r}",
+            where=where,
+            hint="is the file damaged?",
+        )
     end = reference.offset + needed_bytes
     if end > sizes[name]:
-        raise ModelError(f"needs bytes {reference.offset:,} to {end:,} of {name!r}, which has {sizes[name]:,}",
-                         where=where, hint="is that data file the model's own, and whole?")  # fmt: skip
+        raise ModelError(
+            f"needs bytes {reference.offset:,} to {end:,} of {name!r}, which has {sizes[name]:,}",
+            where=where,
+            hint="is that data file the model's own, and whole?",
+        )
 
 
 def check_apart(ranges: list[tuple[str, int, int, str]]) -> None:
@@ -70,5 +106,8 @@ def check_apart(ranges: list[tuple[str, int, int, str]]) -> None:
     ordered = sorted(one for one in ranges if one[2] > one[1])
     for (file, _, end, first), (other, begin, _, second) in zip(ordered, ordered[1:]):
         if file == other and begin < end:
-            raise ModelError(f"shares bytes {begin:,} to {end:,} of {file!r} with {first}", where=second,
-                             hint="save the model again: every tensor has bytes of its own")  # fmt: skip
+            raise ModelError(
+                f"shares bytes {begin:,} to {end:,} of {file!r} with {first}",
+                where=second,
+                hint="save the model again: every tensor has bytes of its own",
+            )

@@ -13,8 +13,20 @@ from compiler.frontend.file.source import type_label
 from compiler.graph import Array
 from compiler.values import Value
 
-NUMPY_OF_ONNX: Mapping[int, str] = {1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "?", 10: "f2",
-                                    11: "f8", 12: "u4", 13: "u8"}  # fmt: skip
+NUMPY_OF_ONNX: Mapping[int, str] = {
+    1: "f4",
+    2: "u1",
+    3: "i1",
+    4: "u2",
+    5: "i2",
+    6: "i4",
+    7: "i8",
+    9: "?",
+    10: "f2",
+    11: "f8",
+    12: "u4",
+    13: "u8",
+}
 
 
 def cast_target(call: Call) -> np.dtype[Any]:

@@ -56,12 +56,17 @@ def _blocks(graph: Graph, scheme: Scheme, layers: Sequence[Layer], where: str) -
         raise PlanError(told, where=f"{where}.ratios", hint="give one for each block, in forward order")
     if not blocks:
         others = ", ".join(kind for kind in BLOCKS if kind != scheme.kind)
-        raise PlanError(f"the model has no block of this kind: {what}", where=where,
-                        hint=f"another kind ({others}), or rules under `update`")  # fmt: skip
+        raise PlanError(
+            f"the model has no block of this kind: {what}",
+            where=where,
+            hint=f"another kind ({others}), or rules under `update`",
+        )
     if needed > len(blocks):
-        raise PlanError(f"the scheme speaks of the last {needed} blocks, the model has {len(blocks)}: {what}",
-                        where=where, hint=f"a scheme of your own: scheme: {{kind: {scheme.kind}, weight_blocks: …, "
-                        "bias_blocks: …}")  # fmt: skip
+        raise PlanError(
+            f"the scheme speaks of the last {needed} blocks, the model has {len(blocks)}: {what}",
+            where=where,
+            hint=f"a scheme of your own: scheme: {{kind: {scheme.kind}, weight_blocks: …, bias_blocks: …}}",
+        )
     return blocks
 
 

@@ -23,9 +23,14 @@ class AsyncCompiling(AsyncTransport):
     """What is compiled, and what comes of it."""
 
     async def compile(
-        self, model: bytes | Path | ModelFiles, *, plan: str | Path, spec: str | Path, target: str,
+        self,
+        model: bytes | Path | ModelFiles,
+        *,
+        plan: str | Path,
+        spec: str | Path,
+        target: str,
         name: str | None = None,
-    ) -> Job:  # fmt: skip
+    ) -> Job:
         """Ask for a bundle. `plan` and `spec` are JSON or YAML text, or a file; a plan may be a preset's name.
 
         Data files that the model names (external data) are sent along from beside it, unless the farm has them.

@@ -76,9 +76,14 @@ class AsyncSubmitting(AsyncApi):
             name: one for name, one in (("steps", steps), ("threads", threads)) if one is not None
         }
         run = await self.start_run(
-            digest, mode="profile", device=device, device_class=device_class, where=where,
-            allow_waiting=allow_waiting, **settings,
-        )  # fmt: skip
+            digest,
+            mode="profile",
+            device=device,
+            device_class=device_class,
+            where=where,
+            allow_waiting=allow_waiting,
+            **settings,
+        )
         return AsyncProfileJob(self, run)
 
     @with_known_keywords

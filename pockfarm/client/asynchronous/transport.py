@@ -44,8 +44,10 @@ class AsyncTransport:
         that is found: see `pockfarm.client.found`. Raises: UsageError when there is none."""
         self.url, self._key = found(url, api_key, state, profile)
         headers = {
-            "Authorization": f"Bearer {self._key}", "User-Agent": "pockfarm-client", "Accept": "application/json"
-        }  # fmt: skip
+            "Authorization": f"Bearer {self._key}",
+            "User-Agent": "pockfarm-client",
+            "Accept": "application/json",
+        }
         # A farm on this machine must not be asked for through a proxy.
         is_local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
         self._http = httpx.AsyncClient(

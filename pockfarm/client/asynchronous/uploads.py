@@ -146,8 +146,10 @@ class AsyncSending:
     async def _pause(self, problem: Exception, at: int | None) -> None:
         self.fruitless += 1
         if self.fruitless >= FRUITLESS:
-            raise Unreachable(f"{self.name}: {FRUITLESS} attempts without progress: {problem}; "
-                              "the same command goes on where it stopped")  # fmt: skip
+            raise Unreachable(
+                f"{self.name}: {FRUITLESS} attempts without progress: {problem}; "
+                "the same command goes on where it stopped"
+            )
         pause_s = min(FIRST_PAUSE_S * 2 ** (self.fruitless - 1), LONGEST_PAUSE_S)
         where = "" if at is None else f" after {_amount(at, self.size_bytes)}"
         LOG.warning("%s: cut off%s (%s); trying again in %.1f s", self.name, where, problem, pause_s)

@@ -233,8 +233,10 @@ class FinetuneJob(RunJob):
         self.wait()
         finish = self._finish
         if finish is None:
-            raise UsageError(f"{self.id}: the model was not brought by this process, so there is no state to put the "
-                             "weights in; job.save_weights(path) writes them as safetensors")  # fmt: skip
+            raise UsageError(
+                f"{self.id}: the model was not brought by this process, so there is no state to put the "
+                "weights in; job.save_weights(path) writes them as safetensors"
+            )
         if self._tuned is None:
             self._tuned = elsewhere(self._client, lambda plain: finish(plain, self.id))
         return self._tuned

@@ -25,8 +25,19 @@ from pockfarm.values import (
 )
 
 ALL = 1 << 20
-RUN_FILTERS = ("state", "mode", "bundle", "target", "device", "measurement_class", "verdict", "model", "plan",
-               "group", "limit")  # fmt: skip
+RUN_FILTERS = (
+    "state",
+    "mode",
+    "bundle",
+    "target",
+    "device",
+    "measurement_class",
+    "verdict",
+    "model",
+    "plan",
+    "group",
+    "limit",
+)
 PAGE = 200
 """The most that a farm gives at a time."""
 

@@ -77,9 +77,14 @@ class Submitting(Api):
             name: one for name, one in (("steps", steps), ("threads", threads)) if one is not None
         }
         run = self.start_run(
-            digest, mode="profile", device=device, device_class=device_class, where=where,
-            allow_waiting=allow_waiting, **settings,
-        )  # fmt: skip
+            digest,
+            mode="profile",
+            device=device,
+            device_class=device_class,
+            where=where,
+            allow_waiting=allow_waiting,
+            **settings,
+        )
         return ProfileJob(self, run)
 
     @with_known_keywords

@@ -27,9 +27,13 @@ class Curve:
 
 
 def loss_plot(
-    curves: Sequence[Curve], width: float, height: float = 260.0, *, validations: Sequence[tuple[int, float]] = (),
+    curves: Sequence[Curve],
+    width: float,
+    height: float = 260.0,
+    *,
+    validations: Sequence[tuple[int, float]] = (),
     what: tuple[str, str] = LOSS,
-) -> Markup:  # fmt: skip
+) -> Markup:
     """One line per run over step number; a single run also gets its smoothed line (mean of the nearest steps).
 
     `validations` are (step, loss) of a single run, each a dot on a line of their own. `what`: the title of y, and what

@@ -25,9 +25,7 @@ class StateSeries:
     kind: Literal["line", "dots"] = "line"
 
 
-def state_plot(
-    series: StateSeries, width: float, height: float = 150.0, *, lasted_s: float | None = None
-) -> Markup:  # fmt: skip
+def state_plot(series: StateSeries, width: float, height: float = 150.0, *, lasted_s: float | None = None) -> Markup:
     """A line over seconds, the axis fitted to the values; `lasted_s`: where time ends, if not with the last value."""
     frame = Frame(width, height, left=46, bottom=38)
     stride = -(-len(series.points) // MAX_POINTS) or 1
@@ -37,8 +35,11 @@ def state_plot(
     title = f"{series.title} during the run: from {fmt.significant(min(v for _, v in points))} to \
 {fmt.significant(max(v for _, v in points))} {series.unit}"
     places = [(x(at), y(value)) for at, value in points]
-    lines = svg.path(places, "curve smooth") if series.kind == "line" else svg.group(
-        "points", *(svg.circle(*place, 2.2, "point") for place in places))  # fmt: skip
+    lines = (
+        svg.path(places, "curve smooth")
+        if series.kind == "line"
+        else svg.group("points", *(svg.circle(*place, 2.2, "point") for place in places))
+    )
     plot_axes = axes(frame, x, y, "seconds", f"{series.title}, {series.unit}", x_count=4, y_count=3)
     return svg.picture(width, height, title, "state-plot", plot_axes, lines)
 

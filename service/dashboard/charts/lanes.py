@@ -38,8 +38,7 @@ def lanes(groups: Sequence[LayerGroup], width: float) -> Markup:
                     svg.rectangle(LABEL_WIDTH + at * pitch, top, max(pitch - 2, 1.5), LANE_HEIGHT - 6, kind, what)
                 )
     learning = sum(1 for one in groups if one.after.get("update"))
-    title = (f"The graph from input to output in {fmt.plural(len(groups), 'group')} of layers; "
-             f"{learning} of them learn")  # fmt: skip
+    title = f"The graph from input to output in {fmt.plural(len(groups), 'group')} of layers; {learning} of them learn"
     bottom = ARCS_HEIGHT + len(LANES) * LANE_HEIGHT + 8
     return svg.picture(width, bottom + 20, title, "graph-lanes", *parts, *_names(groups, pitch, bottom))
 

@@ -14,9 +14,13 @@ from service.dashboard.charts.scale import Frame, LogScale, Scale, axes, log_sca
 
 Axis = Literal["latency", "memory", "loss", "error", "energy", "bundle"]
 AXIS_TITLES: dict[Axis, str] = {
-    "latency": "ms per step", "memory": "planned MiB", "loss": "final loss", "error": "wrong samples, %",
-    "energy": "mJ per step", "bundle": "bundle, MiB",
-}  # fmt: skip
+    "latency": "ms per step",
+    "memory": "planned MiB",
+    "loss": "final loss",
+    "error": "wrong samples, %",
+    "energy": "mJ per step",
+    "bundle": "bundle, MiB",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,15 @@ class TradeoffPoint:
 
 
 def tradeoff_plot(
-    points: Sequence[TradeoffPoint], x_axis: Axis, y_axis: Axis, width: float, height: float = 280.0, *, is_known: bool,
+    points: Sequence[TradeoffPoint],
+    x_axis: Axis,
+    y_axis: Axis,
+    width: float,
+    height: float = 280.0,
+    *,
+    is_known: bool,
     is_log: bool = False,
-) -> Markup:  # fmt: skip
+) -> Markup:
     """Lower left is better. Points carry the letters of the table's rows. A step line joins those that none dominates
     where it `is_known` of each pair which is better: else it would go by noise."""
     placed = [(point, point.value(x_axis), point.value(y_axis)) for point in points]
@@ -69,7 +79,7 @@ def tradeoff_plot(
 
 def _staircase(
     front: Sequence[tuple[float, float]], x: Scale | LogScale, y: Scale | LogScale
-) -> list[tuple[float, float]]:  # fmt: skip
+) -> list[tuple[float, float]]:
     return [(x(px), y(py)) for px, py in front_of(front)]
 
 

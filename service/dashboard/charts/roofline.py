@@ -33,7 +33,7 @@ def roof_line(low: float, high: float, gflop_per_s: float, gb_per_s: float) -> t
 
 def roofline_plot(
     points: Sequence[RoofPoint], gflop_per_s: float, gb_per_s: float, width: float, height: float = 300.0
-) -> Markup:  # fmt: skip
+) -> Markup:
     """Both axes are logarithmic; a dot leads to its kernel's row. Of `points` none is at 0."""
     frame = Frame(width, height, left=60)
     x = log_scale([*(point.intensity for point in points), gflop_per_s / gb_per_s], *frame.x_range)

@@ -121,9 +121,15 @@ class Frame:
 
 
 def axes(
-    frame: Frame, x: Scale | LogScale, y: Scale | LogScale, x_title: str, y_title: str, *, x_count: int = 6,
+    frame: Frame,
+    x: Scale | LogScale,
+    y: Scale | LogScale,
+    x_title: str,
+    y_title: str,
+    *,
+    x_count: int = 6,
     y_count: int = 5,
-) -> Markup:  # fmt: skip
+) -> Markup:
     """Horizontal grid lines, tick labels, the base line and both titles."""
     (left, right), (bottom, top) = frame.x_range, frame.y_range
     parts: list[Markup] = []

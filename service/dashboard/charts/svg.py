@@ -37,8 +37,12 @@ def line(x1: float, y1: float, x2: float, y2: float, class_name: str) -> Markup:
 def rectangle(x: float, y: float, width: float, height: float, class_name: str, title: str = "") -> Markup:
     """A rectangle; `title` is what a pointer shows."""
     attributes: dict[str, Attribute] = {
-        "x": x, "y": y, "width": max(width, 0.0), "height": max(height, 0.0), "class": class_name,
-    }  # fmt: skip
+        "x": x,
+        "y": y,
+        "width": max(width, 0.0),
+        "height": max(height, 0.0),
+        "class": class_name,
+    }
     return element("rect", attributes, *([element("title", {}, title)] if title else []))
 
 

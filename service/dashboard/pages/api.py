@@ -12,8 +12,12 @@ from service.permissions import rule_of
 
 SUCCESS = "Successful Response"
 """What FastAPI says where nobody said more."""
-SCOPE_WORDS = {"read": "any key", "submit": "a key that may submit", "operate": "an operator's key",
-               "admin": "an administrator's key"}  # fmt: skip
+SCOPE_WORDS = {
+    "read": "any key",
+    "submit": "a key that may submit",
+    "operate": "an operator's key",
+    "admin": "an administrator's key",
+}
 DEEPEST = 2
 """Bodies within bodies whose fields are listed; deeper ones are only named."""
 
@@ -119,12 +123,17 @@ class _Reader:
         body_kind, body = self._body(operation.get("requestBody", {}))
         return Endpoint(
             id=f"{method}{path}".lower().translate(_TO_ID),
-            method=method, path=path, summary=str(operation.get("summary", "")),
-            says=str(operation.get("description", "")), who=_who(method, path),
+            method=method,
+            path=path,
+            summary=str(operation.get("summary", "")),
+            says=str(operation.get("description", "")),
+            who=_who(method, path),
             parameters=tuple(self._parameter(one) for one in operation.get("parameters", ())),
-            body_kind=body_kind, body=tuple(self.members(body)), answers=tuple(self._answers(operation)),
+            body_kind=body_kind,
+            body=tuple(self.members(body)),
+            answers=tuple(self._answers(operation)),
             curl=self._curl(method, path, body_kind, body, is_open="security" not in operation),
-        )  # fmt: skip
+        )
 
     def documents(self) -> Iterator[Document]:
         """Those that answers name, and those that these hold."""

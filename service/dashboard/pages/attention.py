@@ -185,8 +185,9 @@ def _of_health(devices: Sequence[DeviceFacts], health: str, todo: str) -> Sequen
     said = found[0].reason if health == "quarantined" and found[0].reason else since
     names = "" if is_one else f"{fmt.some([one.name for one in found], 3)}. "
     href = addresses.device(found[0].id) if is_one else addresses.page("devices", ("health", health))
-    return [Concern(len(found), f"{which} {'is' if is_one else 'are'} {health}", f"{names}{_sentence(said)} {todo}",
-                    href)]  # fmt: skip
+    return [
+        Concern(len(found), f"{which} {'is' if is_one else 'are'} {health}", f"{names}{_sentence(said)} {todo}", href)
+    ]
 
 
 def _filled(session: Session, devices: Sequence[DeviceFacts]) -> Sequence[Concern]:
@@ -201,8 +202,14 @@ def _filled(session: Session, devices: Sequence[DeviceFacts]) -> Sequence[Concer
 its agent keeps its work, or runs end as device.disk"
         return [Concern(1, f"The storage of {name} is nearly full", told, addresses.device(few.device_id))]
     told = f"{fmt.some([there[one.device_id] for one in found], 3)}: make room on each, or runs end as device.disk"
-    return [Concern(len(found), f"The storage of {len(found)} devices is nearly full", told,
-                    addresses.device(found[0].device_id))]  # fmt: skip
+    return [
+        Concern(
+            len(found),
+            f"The storage of {len(found)} devices is nearly full",
+            told,
+            addresses.device(found[0].device_id),
+        )
+    ]
 
 
 def _sentence(text: str) -> str:
@@ -217,8 +224,15 @@ def _stuck(session: Session, settings: Settings) -> Sequence[Concern]:
     wants = fmt.some(sorted({one.lane.device_class or one.lane.target for one in found}), 3)
     told = f"for {wants}: enrol, mend or release a device of the kind, or cancel them"
     waits = "waits" if runs == 1 else "wait"
-    return [Concern(runs, f"{fmt.plural(runs, 'run')} {waits}, and no device can take {'it' if runs == 1 else 'them'}",
-                    told, addresses.page("queue"), "clock")]  # fmt: skip
+    return [
+        Concern(
+            runs,
+            f"{fmt.plural(runs, 'run')} {waits}, and no device can take {'it' if runs == 1 else 'them'}",
+            told,
+            addresses.page("queue"),
+            "clock",
+        )
+    ]
 
 
 def _two_machines(session: Session) -> Sequence[Concern]:
@@ -243,33 +257,54 @@ def _slower(session: Session) -> Sequence[Concern]:
     if len(names) == 1:
         change, name = found[0]
         said = f"{change_words(change)} by its canary {change.canary}; {explained(change.differences)}"
-        return [Concern(len(found), f"{name} has become slower", f"{said}. Say that it is known, or look at it",
-                        addresses.page("regressions"))]  # fmt: skip
+        return [
+            Concern(
+                len(found),
+                f"{name} has become slower",
+                f"{said}. Say that it is known, or look at it",
+                addresses.page("regressions"),
+            )
+        ]
     told = f"{fmt.some(names, 3)}: look at each, or say that it is known"
     return [Concern(len(found), f"{len(names)} devices have become slower", told, addresses.page("regressions"))]
 
 
 def _halted(session: Session) -> Sequence[Concern]:
     return [
-        Concern(1, f"Agent {one.version} is halted", f"{_sentence(one.halt_reason)} mend it, and publish another",
-                path("releases") if visitors.current().may("operate") else addresses.page("devices"))
+        Concern(
+            1,
+            f"Agent {one.version} is halted",
+            f"{_sentence(one.halt_reason)} mend it, and publish another",
+            path("releases") if visitors.current().may("operate") else addresses.page("devices"),
+        )
         for one in halted(session)
-    ]  # fmt: skip
+    ]
 
 
 def _failed(session: Session, kind: type[Run | Job], noun: str, page: str) -> Sequence[Concern]:
     key = ("failed lately", kind.__tablename__, organisation_of(session))
     found = recalled_if_dear(session, key, lambda: _by_cause(session, kind))
     shown = [
-        Concern(count, f"{fmt.plural(count, noun)} failed: {code or 'without a code'}",
-                _todo(session, kind, cause, newest),
-                addresses.page(page, ("state", "failed"), ("code", code)), "cross")
+        Concern(
+            count,
+            f"{fmt.plural(count, noun)} failed: {code or 'without a code'}",
+            _todo(session, kind, cause, newest),
+            addresses.page(page, ("state", "failed"), ("code", code)),
+            "cross",
+        )
         for cause, code, count, newest in found[:FAILURES]
-    ]  # fmt: skip
+    ]
     more = sum(count for *_, count, _ in found[FAILURES:])
     if more:
-        shown.append(Concern(more, f"{fmt.plural(more, noun)} failed by other causes", "each says why",
-                             addresses.page(page, ("state", "failed")), "cross"))  # fmt: skip
+        shown.append(
+            Concern(
+                more,
+                f"{fmt.plural(more, noun)} failed by other causes",
+                "each says why",
+                addresses.page(page, ("state", "failed")),
+                "cross",
+            )
+        )
     return shown
 
 
@@ -337,5 +372,8 @@ def _tokens(session: Session) -> Sequence[Concern]:
         return ()
     names = fmt.some([name or "without a name" for name in found], 3)
     told = f"{names}: make another, and paste its line on the board before it ends"
-    return [Concern(len(found), f"{fmt.plural(len(found), 'enrolment token')} ran out unused", told, path("enrolment"),
-                    "clock")]  # fmt: skip
+    return [
+        Concern(
+            len(found), f"{fmt.plural(len(found), 'enrolment token')} ran out unused", told, path("enrolment"), "clock"
+        )
+    ]

@@ -99,5 +99,7 @@ def _datasets(session: Session) -> tuple[tuple[str, str], ...]:
     held = select(Holding.digest, Holding.name).where(Holding.kind == "dataset").order_by(Holding.name)
     rows = [(digest, name) for digest, name in session.execute(held.limit(200))]
     counts = Counter(name for _, name in rows)
-    return tuple((digest, name if name and counts[name] == 1 else f"{name} {fmt.short_digest(digest)}".strip())
-                 for digest, name in rows)  # fmt: skip
+    return tuple(
+        (digest, name if name and counts[name] == 1 else f"{name} {fmt.short_digest(digest)}".strip())
+        for digest, name in rows
+    )

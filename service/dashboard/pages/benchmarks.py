@@ -111,7 +111,7 @@ class BenchmarksPage:
 
 def benchmarks_page(
     session: Session, chosen: RunFilter, *, all_verdicts: bool, sort: str, axes: Axes = USUAL_AXES
-) -> BenchmarksPage:  # fmt: skip
+) -> BenchmarksPage:
     """Measured runs, grouped with their like."""
     found = measured(session, chosen)
     precisions = {entry.precision for entry in found}
@@ -143,7 +143,7 @@ def known_of(session: Session, facts: Sequence[RunFacts]) -> Known:
 
 def ranked_groups(
     facts: Sequence[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str, axes: Axes = USUAL_AXES
-) -> tuple[Group, ...]:  # fmt: skip
+) -> tuple[Group, ...]:
     """Each group with its like. `known`: how devices vary; `axes`: of its fronts."""
     return tuple(_group(n, like, known, counted, sort, axes) for n, like in enumerate(grouped(facts), start=1))
 
@@ -199,9 +199,11 @@ def grouped(facts: Sequence[RunFacts]) -> list[list[RunFacts]]:
         groups.values(),
         key=lambda like: (
             order.index(like[0].measurement_class) if like[0].measurement_class in order else len(order),
-            like[0].model_name, like[0].mode, like[0].batch or 0,
+            like[0].model_name,
+            like[0].mode,
+            like[0].batch or 0,
         ),
-    )  # fmt: skip
+    )
 
 
 def ranked_axes(like: Sequence[RunFacts]) -> tuple[Axis, ...]:
@@ -218,19 +220,24 @@ def ranked_axes(like: Sequence[RunFacts]) -> tuple[Axis, ...]:
 
 def tradeoff_points(
     like: Sequence[RunFacts], axes: Sequence[Axis], standings: Sequence[Standing | None]
-) -> tuple[TradeoffPoint, ...]:  # fmt: skip
+) -> tuple[TradeoffPoint, ...]:
     """The group's runs with their coordinates, and whether another run dominates each on `axes`: in time, where it is
     likely faster."""
     points = [
         TradeoffPoint(
-            letter=_letters(place), label=f"{entry.plan_name}, {entry.device_name or entry.target}",
-            anchor=f"row-{entry.id}", latency=entry.median_ms, memory=fmt.mebibytes(entry.arena_bytes),
-            loss=entry.final_loss, dominated=False, energy=entry.energy_mj,
+            letter=_letters(place),
+            label=f"{entry.plan_name}, {entry.device_name or entry.target}",
+            anchor=f"row-{entry.id}",
+            latency=entry.median_ms,
+            memory=fmt.mebibytes(entry.arena_bytes),
+            loss=entry.final_loss,
+            dominated=False,
+            energy=entry.energy_mj,
             error=None if entry.accuracy_after is None else 100 * (1 - entry.accuracy_after),
             bundle=fmt.mebibytes(entry.bundle_bytes),
         )
         for place, entry in enumerate(like)
-    ]  # fmt: skip
+    ]
     if len(axes) < 2:
         return tuple(points)
     exact = [[point.value(axis) or 0.0 for axis in axes if axis != "latency"] for point in points]
@@ -246,7 +253,7 @@ def _letters(place: int) -> str:
 
 def _group(
     number: int, like: list[RunFacts], known: Known, counted: Counter[tuple[object, ...]], sort: str, chosen: Axes
-) -> Group:  # fmt: skip
+) -> Group:
     axes = ranked_axes(like)
     placed = list(zip(like, ranks([standing(entry, known) for entry in like]), strict=True))
     placed.sort(key=lambda one: _order(*one))
@@ -297,9 +304,13 @@ def _order(entry: RunFacts, rank: Rank | None) -> tuple[float, float, float, str
 
 
 def _row(
-    entry: RunFacts, point: TradeoffPoint, rank: Rank | None, reason: str, counted: Counter[tuple[object, ...]],
+    entry: RunFacts,
+    point: TradeoffPoint,
+    rank: Rank | None,
+    reason: str,
+    counted: Counter[tuple[object, ...]],
     axes: Sequence[Axis],
-) -> Row:  # fmt: skip
+) -> Row:
     values: dict[str, Value] = {
         "id": entry.id,
         "run": entry.id,

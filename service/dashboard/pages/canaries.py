@@ -60,28 +60,37 @@ def canary_part(session: Session, device_id: str) -> CanaryPart:
 
 def _changes_table(changes: Sequence[ChangeView]) -> Table:
     rows = [
-        Row({
-            "found_at": fmt.iso(change.found_at),
-            "canary": f"{change.canary} on {change.target}",
-            "change": change.says,
-            "state": change.state,
-            "explains": change.explains,
-            "from_run": change.after_run_id,
-            "change_id": change.id,
-            "acknowledgement": change.acknowledgement or None,
-        }, {"found_at": addresses.run(change.after_run_id)})
+        Row(
+            {
+                "found_at": fmt.iso(change.found_at),
+                "canary": f"{change.canary} on {change.target}",
+                "change": change.says,
+                "state": change.state,
+                "explains": change.explains,
+                "from_run": change.after_run_id,
+                "change_id": change.id,
+                "acknowledgement": change.acknowledgement or None,
+            },
+            {"found_at": addresses.run(change.after_run_id)},
+        )
         for change in changes
-    ]  # fmt: skip
+    ]
     return table("canary-changes", "Where its times changed, newest first", CHANGE_COLUMNS, rows)
 
 
 def _figure(series: CanarySeriesView, drawn: Lasting) -> Figure:
     points = tuple(_point(run) for run in series.runs)
     began = {run.run_id: run.at for run in series.runs}
-    changes = tuple(HistoryChange(began[one.after_run_id], f"{one.says}: {one.explains}")
-                    for one in series.changes if one.after_run_id in began)  # fmt: skip
-    noise = "how it varies is not known yet" if series.deviation is None else (
-        f"one run lies {fmt.percent(series.deviation)} from the next")  # fmt: skip
+    changes = tuple(
+        HistoryChange(began[one.after_run_id], f"{one.says}: {one.explains}")
+        for one in series.changes
+        if one.after_run_id in began
+    )
+    noise = (
+        "how it varies is not known yet"
+        if series.deviation is None
+        else (f"one run lies {fmt.percent(series.deviation)} from the next")
+    )
     return Figure(
         f"canary-{series.canary}-{series.target}",
         f"Canary {series.canary} on {series.target}",

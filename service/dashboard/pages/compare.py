@@ -121,8 +121,12 @@ def compare_page(session: Session, run_ids: Sequence[str]) -> ComparePage:
     """The runs of these ids, in the given order; unknown ids are told. Raises: Invalid for too many."""
     wanted = list(dict.fromkeys(run_id for run_id in run_ids if run_id))
     if len(wanted) > MOST:
-        raise Invalid("query.value", f"{len(wanted)} runs are too many to stand beside each other", where="run",
-                      hint=f"choose {LEAST} to {MOST}: two groups of them are two pages")  # fmt: skip
+        raise Invalid(
+            "query.value",
+            f"{len(wanted)} runs are too many to stand beside each other",
+            where="run",
+            hint=f"choose {LEAST} to {MOST}: two groups of them are two pages",
+        )
     found = [(run_id, queries.run(session, run_id)) for run_id in wanted]
     runs = tuple(entry for _, entry in found if entry is not None)
     against = obstacles(runs) if len(runs) >= LEAST else ()
@@ -224,9 +228,7 @@ def _shown(metric: Metric, value: float | None) -> str:
     return fmt.rounded(value, metric.significant) if metric.significant else fmt.number(value, metric.digits)
 
 
-def _best(
-    metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | None], known: Known
-) -> float | None:  # fmt: skip
+def _best(metric: Metric, runs: Sequence[RunFacts], values: Sequence[float | None], known: Known) -> float | None:
     """The value that is marked. Noise makes none the best: in time it is a run's that is likely faster than each of the
     others, and nobody's in what `UNKNOWN_NOISE` names."""
     present = [value for value in values if value is not None]
@@ -241,7 +243,7 @@ def _best(
 
 def _difference(
     metric: Metric, runs: tuple[RunFacts, RunFacts], values: tuple[float | None, float | None], known: Known
-) -> str:  # fmt: skip
+) -> str:
     """Of the second run to the first."""
     (base, entry), (base_value, value) = runs, values
     if metric.lower_is_better is None or not base_value or value is None:
@@ -273,11 +275,17 @@ def _loss_figure(runs: Sequence[RunFacts], wide: float) -> Figure | None:
         return None
     drawing = for_screens(lambda width: loss_plot(curves, width), wide)
     lines = [
-        Line(letter(place), f"series-{place + 1}", column="loss", source=f"{addresses.run(entry.id)}/losses.json",
-             is_smoothed=True, is_dashed=place % 2 == 1)
+        Line(
+            letter(place),
+            f"series-{place + 1}",
+            column="loss",
+            source=f"{addresses.run(entry.id)}/losses.json",
+            is_smoothed=True,
+            is_dashed=place % 2 == 1,
+        )
         for place, entry in enumerate(runs)
         if entry.mode == "train" and entry.report and entry.report.losses
-    ]  # fmt: skip
+    ]
     finite = [loss for curve in curves for loss in curve.losses if loss is not None]
     chart = Chart(tuple(lines), "step", "loss", x="step", can_be_log=min(finite) > 0)
     note = "Lines differ in colour and in dashes."
@@ -289,10 +297,16 @@ def _steps_figure(runs: Sequence[RunFacts]) -> Figure:
     measured = [(place, entry) for place, entry in enumerate(runs) if entry.report and entry.report.measurement]
     curves = [Curve(letter(place), _step_ms(entry)) for place, entry in measured]
     lines = [
-        Line(letter(place), f"series-{place + 1}", column="step_us", factor=1e-3, kind="dots",
-             source=f"{addresses.run(entry.id)}/steps.json")
+        Line(
+            letter(place),
+            f"series-{place + 1}",
+            column="step_us",
+            factor=1e-3,
+            kind="dots",
+            source=f"{addresses.run(entry.id)}/steps.json",
+        )
         for place, entry in measured
-    ]  # fmt: skip
+    ]
     chart = Chart(tuple(lines), "step", "ms per step", x="step", can_be_log=True)
     drawing = for_screens(lambda width: loss_plot(curves, width, what=("ms per step", "Step time")), FULL_WIDTH)
     note = "Every measured step. Whether one run is likely faster is said in the table above, by intervals."

@@ -33,8 +33,18 @@ def kernel_differences(runs: Sequence[RunFacts]) -> Table | None:
         columns.append(Column(f"{letter(place)}_us", letter(place), "number", "µs", fits=True, sortable=True))
         if place:
             hint = f"What it takes longer in {letter(place)} than in A; negative: shorter"
-            columns.append(Column(f"{letter(place)}_more_us", f"{letter(place)} − A", "number", "µs", fits=True,
-                                  is_difference=True, sortable=True, hint=hint))  # fmt: skip
+            columns.append(
+                Column(
+                    f"{letter(place)}_more_us",
+                    f"{letter(place)} − A",
+                    "number",
+                    "µs",
+                    fits=True,
+                    is_difference=True,
+                    sortable=True,
+                    hint=hint,
+                )
+            )
     keys = list(dict.fromkeys(key for found in times for key in found))
     rows = sorted((_row(key, times) for key in keys), key=_size, reverse=True)
     return table("kernels", "Kernel by kernel", columns, rows)

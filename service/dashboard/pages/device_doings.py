@@ -50,10 +50,21 @@ def doings(device: Device, found: DeviceFacts) -> Doings:
 
 def _forms(device: Device, found: DeviceFacts, here: str) -> tuple[Form, ...]:
     why = Field("reason", "Why", "area", max_length=1000, hint="For people: it stands where runs wait for it")
-    tags = Field("tags", "Tags", value=" ".join(found.tags), max_length=1000,
-                 hint="KEY or KEY=VALUE, a space between; runs ask for them with `where`")  # fmt: skip
-    name = Field("name", "Name", value=device.name, required=True, max_length=100,
-                 hint="Letters, digits, spaces and ._:@+-; no other device of yours has it")  # fmt: skip
+    tags = Field(
+        "tags",
+        "Tags",
+        value=" ".join(found.tags),
+        max_length=1000,
+        hint="KEY or KEY=VALUE, a space between; runs ask for them with `where`",
+    )
+    name = Field(
+        "name",
+        "Name",
+        value=device.name,
+        required=True,
+        max_length=100,
+        hint="Letters, digits, spaces and ._:@+-; no other device of yours has it",
+    )
     note = f"Its agent goes on calling itself {device.told_name}; what was measured stays with the device."
     forms = [
         Form("rename", "Name", f"{here}/rename", "Rename it", (name,), note),

@@ -85,8 +85,9 @@ STRIP = 60
 TONES = {"succeeded": "good", "failed": "bad", "lost": "bad", "leased": "open", "running": "open"}
 
 
-def device_table(found: Sequence[DeviceFacts], caption: str, canaries: Mapping[str, float] = MappingProxyType({})
-                 ) -> Table:  # fmt: skip
+def device_table(
+    found: Sequence[DeviceFacts], caption: str, canaries: Mapping[str, float] = MappingProxyType({})
+) -> Table:
     """Devices as rows. `canaries`: what their newest timed canaries took, in microseconds, by their ids."""
     rows = [_row(entry, canaries.get(entry.id)) for entry in found]
     return table("devices", caption, COLUMNS, rows).hiding_empty("canary_ms", "tags", "updates")
@@ -167,7 +168,7 @@ class DevicePage:
 
 def device_page(
     session: Session, settings: Settings, device_id: str, refused: Doings | None = None
-) -> DevicePage | None:  # fmt: skip
+) -> DevicePage | None:
     """One device, or None when there is no such device. `refused`: a form of it that comes back."""
     now = time.time()
     found = queries.device(session, device_id, now)
@@ -206,16 +207,18 @@ def history_row(event: EventFacts) -> Row:
 
 def _own_data(found: DeviceFacts) -> Table:
     rows = [
-        Row({
-            "name": one["name"],
-            "samples": one["samples"],
-            "arrays": ", ".join(f"{each['name']} {each['dtype']} {each['shape']}" for each in one["arrays"]),
-            "label_counts": " ".join(map(str, one["label_counts"] or ())) or None,
-            "weights": "stay on it" if one.get("weights_stay") else "are sent",
-            "digest": one["digest"],
-        })
+        Row(
+            {
+                "name": one["name"],
+                "samples": one["samples"],
+                "arrays": ", ".join(f"{each['name']} {each['dtype']} {each['shape']}" for each in one["arrays"]),
+                "label_counts": " ".join(map(str, one["label_counts"] or ())) or None,
+                "weights": "stay on it" if one.get("weights_stay") else "are sent",
+                "digest": one["digest"],
+            }
+        )
         for one in found.own_datasets
-    ]  # fmt: skip
+    ]
     return table("own-data", "Data sets that stay on it", DATA_COLUMNS, rows)
 
 

@@ -16,9 +16,13 @@ from service.dashboard.parts import Figure, Filter
 from service.problems import Invalid
 
 LABELS: tuple[tuple[Axis, str], ...] = (
-    ("latency", "latency"), ("memory", "memory"), ("loss", "loss"), ("error", "wrong samples"), ("energy", "energy"),
+    ("latency", "latency"),
+    ("memory", "memory"),
+    ("loss", "loss"),
+    ("error", "wrong samples"),
+    ("energy", "energy"),
     ("bundle", "bundle size"),
-)  # fmt: skip
+)
 USUAL: tuple[Axis, Axis] = ("latency", "memory")
 ROOM = 1.25
 """Beyond the last point, for its name."""
@@ -39,8 +43,12 @@ def axes_of(x: str, y: str, scale: str) -> Axes:
     """As a query says, the usual ones where it says nothing. Raises: Invalid if both are the same."""
     if x and x == y:
         others = ", ".join(name for name, _ in LABELS if name != x)
-        raise Invalid("query.value", f"{dict[str, str](LABELS)[y]} is across already", where="y",
-                      hint=f"choose another one for y; there are: {others}")  # fmt: skip
+        raise Invalid(
+            "query.value",
+            f"{dict[str, str](LABELS)[y]} is across already",
+            where="y",
+            hint=f"choose another one for y; there are: {others}",
+        )
     known: dict[str, Axis] = {name: name for name, _ in LABELS}
     across = known.get(x, _usual(USUAL, y))
     up = known.get(y, _usual(USUAL[::-1], across))
@@ -62,9 +70,12 @@ def axis_filters(chosen: Axes) -> tuple[Filter, ...]:
 
 
 def fronts(
-    name: str, like: Sequence[RunFacts], points: Sequence[TradeoffPoint], standings: Sequence[Standing | None],
+    name: str,
+    like: Sequence[RunFacts],
+    points: Sequence[TradeoffPoint],
+    standings: Sequence[Standing | None],
     chosen: Axes,
-) -> tuple[Figure, ...]:  # fmt: skip
+) -> tuple[Figure, ...]:
     """One picture for each device that has two configurations or more with both values. `name`: of their table."""
     by_device: dict[str, list[int]] = {}
     for place, entry in enumerate(like):
@@ -78,14 +89,22 @@ def fronts(
 
 
 def _front(
-    anchor: str, device: str, places: Sequence[int], like: Sequence[RunFacts], points: Sequence[TradeoffPoint],
-    standings: Sequence[Standing | None], chosen: Axes,
-) -> Figure | None:  # fmt: skip
+    anchor: str,
+    device: str,
+    places: Sequence[int],
+    like: Sequence[RunFacts],
+    points: Sequence[TradeoffPoint],
+    standings: Sequence[Standing | None],
+    chosen: Axes,
+) -> Figure | None:
     kept = [place for place in places if all(_value(like[place], points[place], axis) for axis in (chosen.x, chosen.y))]
     if len(kept) < 2:
         return None
-    shown, is_known = _judged([replace(points[place], label=like[place].plan_name) for place in kept],
-                              [standings[place] for place in kept], chosen)  # fmt: skip
+    shown, is_known = _judged(
+        [replace(points[place], label=like[place].plan_name) for place in kept],
+        [standings[place] for place in kept],
+        chosen,
+    )
     drawing = for_screens(
         lambda width: tradeoff_plot(shown, chosen.x, chosen.y, width, is_known=is_known, is_log=chosen.is_log),
         HALF_WIDTH,
@@ -107,7 +126,7 @@ def _value(entry: RunFacts, point: TradeoffPoint, axis: Axis) -> float | None:
 
 def _judged(
     points: list[TradeoffPoint], standings: Sequence[Standing | None], chosen: Axes
-) -> tuple[list[TradeoffPoint], bool]:  # fmt: skip
+) -> tuple[list[TradeoffPoint], bool]:
     """With who is dominated on these two axes, in time by who is likely faster; and whether that is known of all."""
     exact = [[point.value(axis) or 0.0 for axis in (chosen.x, chosen.y) if axis != "latency"] for point in points]
     is_timed = "latency" in (chosen.x, chosen.y)
@@ -119,18 +138,30 @@ def _judged(
 def _chart(points: Sequence[TradeoffPoint], chosen: Axes, is_known: bool) -> Chart:
     kinds = (("not dominated", "accent", False), ("dominated", "ink-2", True))
     lines = [
-        Line(label, ink, kind="dots", points=tuple(_place(point, chosen) for point in some),
-             labels=tuple(f"{point.letter} {point.label}" for point in some))
+        Line(
+            label,
+            ink,
+            kind="dots",
+            points=tuple(_place(point, chosen) for point in some),
+            labels=tuple(f"{point.letter} {point.label}" for point in some),
+        )
         for label, ink, dominated in kinds
         if (some := [point for point in points if point.dominated == dominated])
-    ]  # fmt: skip
+    ]
     best = [_place(point, chosen) for point in points if not point.dominated]
     if is_known and len(best) > 1:
         lines.append(Line("front", "accent", points=tuple(front_of(best)), is_dashed=True))
     xs, ys = zip(*(_place(point, chosen) for point in points), strict=True)
     room = (None, None) if chosen.is_log else ((0.0, ROOM * max(xs)), (0.0, ROOM * max(ys)))
-    return Chart(tuple(lines), AXIS_TITLES[chosen.x], AXIS_TITLES[chosen.y], is_log=(chosen.is_log, chosen.is_log),
-                 height=280, range_x=room[0], range_y=room[1])  # fmt: skip
+    return Chart(
+        tuple(lines),
+        AXIS_TITLES[chosen.x],
+        AXIS_TITLES[chosen.y],
+        is_log=(chosen.is_log, chosen.is_log),
+        height=280,
+        range_x=room[0],
+        range_y=room[1],
+    )
 
 
 def _place(point: TradeoffPoint, chosen: Axes) -> tuple[float, float]:

@@ -49,8 +49,10 @@ def stages_table(session: Session, job: JobFacts) -> Table | None:
         return None
     starts = [(name, next(iter(same))[0]) for name, same in itertools.groupby(told, key=lambda one: one[1])]
     end = job.finished_at or time.time()
-    lasted = [(name, max(0.0, after - at)) for (name, at), after in
-              zip(starts, [*(at for _, at in starts[1:]), end], strict=True)]  # fmt: skip
+    lasted = [
+        (name, max(0.0, after - at))
+        for (name, at), after in zip(starts, [*(at for _, at in starts[1:]), end], strict=True)
+    ]
     whole = sum(seconds for _, seconds in lasted) or 1.0
     rows = [Row({"stage": name, "seconds": seconds, "share": 100 * seconds / whole}) for name, seconds in lasted]
     return table("stages", "Stages of the compile", STAGE_COLUMNS, rows)
@@ -76,15 +78,22 @@ def passes_table(built: BundleFacts) -> Table | None:
 def _pass_row(one: Mapping[str, object], refused: Sequence[Mapping[str, object]]) -> Row:
     counts = [_count(entry.get("count")) or 0 for entry in refused]
     why = "; ".join(
-        f"{entry.get('needs', '')} ({count}, such as {entry.get('where', '')})" if entry.get("where")
+        f"{entry.get('needs', '')} ({count}, such as {entry.get('where', '')})"
+        if entry.get("where")
         else f"{entry.get('needs', '')} ({count})"
         for entry, count in zip(refused, counts, strict=True)
-    )  # fmt: skip
-    return Row({
-        "pass": str(one.get("pass", ""))[:100].replace("_", " "), "on": str(one.get("on", "")) or None,
-        "ran": _count(one.get("ran")), "changed": _count(one.get("changed")),
-        "declined": sum(counts) or None, "why": why[:1000] or None,
-    }, dimmed=not one.get("changed"))  # fmt: skip
+    )
+    return Row(
+        {
+            "pass": str(one.get("pass", ""))[:100].replace("_", " "),
+            "on": str(one.get("on", "")) or None,
+            "ran": _count(one.get("ran")),
+            "changed": _count(one.get("changed")),
+            "declined": sum(counts) or None,
+            "why": why[:1000] or None,
+        },
+        dimmed=not one.get("changed"),
+    )
 
 
 def _entries(built: BundleFacts, name: str) -> list[Mapping[str, object]]:
@@ -116,6 +125,13 @@ def job_actions(job: JobFacts) -> tuple[Action, ...]:
     if not current().may("submit"):
         return ()
     if job.state in OPEN_JOB_STATES:
-        return (Action(f"{addresses.job(job.id)}/cancel", "Cancel", of=job.title, is_grave=True,
-                       sure="What has been compiled so far is lost."),)  # fmt: skip
+        return (
+            Action(
+                f"{addresses.job(job.id)}/cancel",
+                "Cancel",
+                of=job.title,
+                is_grave=True,
+                sure="What has been compiled so far is lost.",
+            ),
+        )
     return (Action(f"{addresses.job(job.id)}/again", "Compile again", of=job.title),)

@@ -52,11 +52,14 @@ def jobs_page(session: Session, chosen: JobFilter, before: str, sort: str) -> Li
     query = tuple(
         (name, value)
         for name, value in (
-            ("state", chosen.state), ("model", chosen.model), ("plan", chosen.plan), ("target", chosen.target),
+            ("state", chosen.state),
+            ("model", chosen.model),
+            ("plan", chosen.plan),
+            ("target", chosen.target),
             ("code", chosen.code),
         )
         if value
-    )  # fmt: skip
+    )
     path = addresses.page("jobs")
     values = queries.job_values(session)
     return Listing(

@@ -74,7 +74,7 @@ def memory_figure(bundle: BundleFacts, data_href: str) -> Figure | None:
 
 def memory_drawing(
     session: Session, digest: str, data_href: str = "", built: BundleFacts | None = None
-) -> Figure | None:  # fmt: skip
+) -> Figure | None:
     """As `memory_figure`, drawn once: a bundle never changes. `built`: the bundle, where it has been read anyway."""
 
     def draw() -> Figure | None:

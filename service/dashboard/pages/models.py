@@ -98,23 +98,38 @@ def model_page(session: Session, model_digest: str, plan_digest: str = "", bundl
     graph = layer_graph(whole)
     learns = learning_table(whole)
     return ModelPage(
-        title=shown.model_name, plan=shown.plan_name if plan_digest else "", address=address,
-        facts=_facts(model_digest, shown), figures=_figures(whole, graph), shown=shown,
-        choices=tuple((f"{one.plan_name} for {one.target}", addresses.with_query(address, (("bundle", one.digest),)),
-                       one.digest == shown.digest) for one in made),
+        title=shown.model_name,
+        plan=shown.plan_name if plan_digest else "",
+        address=address,
+        facts=_facts(model_digest, shown),
+        figures=_figures(whole, graph),
+        shown=shown,
+        choices=tuple(
+            (
+                f"{one.plan_name} for {one.target}",
+                addresses.with_query(address, (("bundle", one.digest),)),
+                one.digest == shown.digest,
+            )
+            for one in made
+        ),
         graph=_graph_figure(graph, shown) if graph is not None else None,
         graph_is_whole=graph is not None and graph.is_whole,
         learning=shown_rows(learns) if learns is not None else None,
         memory=memory_drawing(session, whole.digest, built=whole),
-        bundles=_bundle_table(made), best=_best_table(made, model_queries.best(session, digests)),
+        bundles=_bundle_table(made),
+        best=_best_table(made, model_queries.best(session, digests)),
         jobs=job_table(model_queries.jobs(session, model_digest, plan_digest, ROWS), "Newest compile jobs"),
         runs=run_table(model_queries.runs(session, digests, ROWS), "Newest runs", short=True),
-    )  # fmt: skip
+    )
 
 
 def _model_row(one: ModelFacts) -> Row:
-    values: dict[str, Value] = {"model": one.name, "digest": fmt.short_digest(one.digest), "bundles": one.bundles,
-              "newest_at": fmt.iso(one.newest_at)}  # fmt: skip
+    values: dict[str, Value] = {
+        "model": one.name,
+        "digest": fmt.short_digest(one.digest),
+        "bundles": one.bundles,
+        "newest_at": fmt.iso(one.newest_at),
+    }
     return Row(values, {"model": addresses.model(one.digest)}, anchor=one.digest.replace(":", "-"))
 
 
@@ -154,11 +169,17 @@ def _total(whole: BundleFacts, name: str) -> int | None:
 
 def _graph_figure(graph: LayerGraph, shown: Built) -> Figure:
     rows = [
-        Row({"group": one.name, "alike": one.alike if one.alike > 1 else None,
-             "operators": ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in one.operators),
-             "before": one.before, **{phase: one.after.get(phase) or None for phase in PHASES}})
+        Row(
+            {
+                "group": one.name,
+                "alike": one.alike if one.alike > 1 else None,
+                "operators": ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in one.operators),
+                "before": one.before,
+                **{phase: one.after.get(phase) or None for phase in PHASES},
+            }
+        )
         for one in graph.groups
-    ]  # fmt: skip
+    ]
     more = f" {fmt.plural(graph.left_out, 'more layer')} of the file are not told." if graph.left_out else ""
     return Figure(
         id="graph",
@@ -178,14 +199,19 @@ def _bundle_table(made: Sequence[Built]) -> Table:
 
 def _bundle_row(one: Built) -> Row:
     counts = memory_plan.learning(one.facts)
-    planned = {name: memory_plan.planned_bytes(one.facts, f"{name}_bytes")
-               for name in ("weights", "optimizer", "arena", "peak")}  # fmt: skip
+    planned = {
+        name: memory_plan.planned_bytes(one.facts, f"{name}_bytes")
+        for name in ("weights", "optimizer", "arena", "peak")
+    }
     values = {
-        "plan": one.plan_name, "target": one.target, "learn": 100 * counts[0] / counts[1] if counts else None,
+        "plan": one.plan_name,
+        "target": one.target,
+        "learn": 100 * counts[0] / counts[1] if counts else None,
         **{f"{name}_mib": value / MIB if value is not None else None for name, value in planned.items()},
-        "bundle_mib": one.size_bytes / MIB, "bundle": fmt.short_digest(one.digest),
+        "bundle_mib": one.size_bytes / MIB,
+        "bundle": fmt.short_digest(one.digest),
         "created_at": fmt.iso(one.created_at),
-    }  # fmt: skip
+    }
     links = {"plan": addresses.plan(one.model_digest, one.plan_digest), "bundle": addresses.bundle(one.digest)}
     return Row(values, links)
 
@@ -193,9 +219,17 @@ def _bundle_row(one: Built) -> Row:
 def _best_table(made: Sequence[Built], found: Sequence[Best]) -> Table:
     by_digest = {one.digest: one for one in made}
     rows = [
-        Row({"device": one.device_name, "class": one.measurement_class, "plan": by_digest[one.bundle_digest].plan_name,
-             "target": by_digest[one.bundle_digest].target, "median_ms": one.median_us / 1000, "runs": one.runs},
-            {"device": addresses.device(one.device_id), "median_ms": addresses.run(one.run_id)})
+        Row(
+            {
+                "device": one.device_name,
+                "class": one.measurement_class,
+                "plan": by_digest[one.bundle_digest].plan_name,
+                "target": by_digest[one.bundle_digest].target,
+                "median_ms": one.median_us / 1000,
+                "runs": one.runs,
+            },
+            {"device": addresses.device(one.device_id), "median_ms": addresses.run(one.run_id)},
+        )
         for one in found
-    ]  # fmt: skip
+    ]
     return table("best", "Best valid result per device", BEST_COLUMNS, rows)

@@ -164,9 +164,18 @@ def _classes(lanes: Sequence[WaitingLane], devices: Sequence[Standing]) -> Table
         runs = sum(one.runs for one in lanes if any(taker.may_take(one.lane) for taker in takers))
         counted = Counter(one.now for one in mine)
         kept = ", ".join(f"{counted[now]} {now}" for now in ("held", "away", "quarantined") if counted[now])
-        rows.append(Row({
-            "device_class": name, "runs": runs, "free": counted["free"], "busy": counted["busy"], "kept": kept or None,
-        }, {"device_class": addresses.page("devices", ("class", name))}))  # fmt: skip
+        rows.append(
+            Row(
+                {
+                    "device_class": name,
+                    "runs": runs,
+                    "free": counted["free"],
+                    "busy": counted["busy"],
+                    "kept": kept or None,
+                },
+                {"device_class": addresses.page("devices", ("class", name))},
+            )
+        )
     return table("classes", "By class of board", CLASS_COLUMNS, rows)
 
 
@@ -247,9 +256,12 @@ def _jobs(session: Session, settings: Settings) -> tuple[list[Row], str]:
 
 def _job_row(entry: JobFacts, place: int, start_at: float | None) -> Row:
     values: dict[str, Value] = {
-        "job": entry.title, "place": place, "start_at": _start(start_at), "since": fmt.iso(entry.created_at),
+        "job": entry.title,
+        "place": place,
+        "start_at": _start(start_at),
+        "since": fmt.iso(entry.created_at),
         "id": entry.id,
-    }  # fmt: skip
+    }
     back = (("back", addresses.page("queue")),)
     cancel = Action(addresses.job(entry.id) + "/cancel", "Cancel", back, of=entry.id)
     return Row(values, {"job": addresses.job(entry.id)}, actions=_for_senders(cancel))

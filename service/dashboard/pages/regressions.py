@@ -94,11 +94,15 @@ def regressions_page(session: Session, run_id: str = "", refused: Form | None = 
     waiting = [view for view in views if view.state == "open"][:MOST_OPEN]
     return RegressionsPage(
         open=tuple(_open(view, names, refused) for view in waiting),
-        changes=table("changes", "Every change that canaries found, newest first", CHANGE_COLUMNS,
-                      [_change_row(view, names) for view in views]),
+        changes=table(
+            "changes",
+            "Every change that canaries found, newest first",
+            CHANGE_COLUMNS,
+            [_change_row(view, names) for view in views],
+        ),
         works=_works(session) if not run_id else table("works", "", WORK_COLUMNS, ()),
         chosen=_figure(session, run_id) if run_id else None,
-    )  # fmt: skip
+    )
 
 
 def acknowledgement(device_id: str, change_id: str) -> Form:
@@ -158,9 +162,13 @@ def _notes(session: Session, found: Sequence[OverCompilers]) -> Mapping[str, str
 
 
 def _work_row(
-    one: OverCompilers, before: RunFacts, after: RunFacts, change: tuple[Timed, Timed], known: Mapping[str, Variation],
+    one: OverCompilers,
+    before: RunFacts,
+    after: RunFacts,
+    change: tuple[Timed, Timed],
+    known: Mapping[str, Variation],
     noted: Mapping[str, str],
-) -> Row:  # fmt: skip
+) -> Row:
     compilers = " to ".join(fmt.short_digest(run.compiler) for run in change)
     said = _said(before, after, known)
     note = next((noted[run.run_id] for run in reversed(one.runs) if run.run_id in noted), "")
@@ -228,7 +236,10 @@ def _point(run: Timed) -> HistoryPoint:
 
 def _run_row(run: Timed) -> Row:
     values: dict[str, Value] = {
-        "at": fmt.iso(run.at), "median_ms": run.median_us / 1000, "verdict": run.verdict or None,
-        "compiler": fmt.short_digest(run.compiler), "run": run.run_id,
-    }  # fmt: skip
+        "at": fmt.iso(run.at),
+        "median_ms": run.median_us / 1000,
+        "verdict": run.verdict or None,
+        "compiler": fmt.short_digest(run.compiler),
+        "run": run.run_id,
+    }
     return Row(values, {"run": addresses.run(run.run_id)})

@@ -74,9 +74,7 @@ def roofline_figure(kernels: Sequence[KernelTime], seen: SeenRoof, source: str) 
         f"{fmt.significant(roof.gb_per_s)} GB/s, both measured. They are no limits of the hardware, which may allow "
         f"more. “Of roof” in the table is against them. Kernels that compute nothing are not shown."
     )
-    drawing = for_screens(
-        lambda width: roofline_plot(points, roof.gflop_per_s, roof.gb_per_s, width), FULL_WIDTH
-    )  # fmt: skip
+    drawing = for_screens(lambda width: roofline_plot(points, roof.gflop_per_s, roof.gb_per_s, width), FULL_WIDTH)
     return Figure("roofline", "Roofline", drawing, note, LEGEND, chart=_chart(points, roof, source))
 
 
@@ -88,8 +86,15 @@ def _chart(points: Sequence[RoofPoint], roof: Roof, source: str) -> Chart:
         for phase, label in PHASES
         if any(point.phase == phase for point in points)
     ]
-    return Chart((*dots, Line("roof", "ink", points=line, is_dashed=True)), "FLOP per byte moved", "GFLOP/s",
-                 source=source, x="flop_per_byte", is_log=(True, True), height=320)  # fmt: skip
+    return Chart(
+        (*dots, Line("roof", "ink", points=line, is_dashed=True)),
+        "FLOP per byte moved",
+        "GFLOP/s",
+        source=source,
+        x="flop_per_byte",
+        is_log=(True, True),
+        height=320,
+    )
 
 
 def _gflop_per_s(kernel: KernelTime) -> float:

@@ -82,15 +82,21 @@ class RunPage:
     def contents(self) -> tuple[tuple[str, str], ...]:
         """(anchor, label) of the page's parts, as far as it has them."""
         parts = (
-            ("turns", "Turns", self.turns), ("step-latency", "Latency", self.steps),
+            ("turns", "Turns", self.turns),
+            ("step-latency", "Latency", self.steps),
             ("sustained-curve", "Sustained", self.curve),
-            ("loss-curve", "Loss", self.loss), ("device-over-time", "Device", self.states),
-            ("kernel-times", "Kernels", self.kernels), ("roofline", "Roofline", self.roofline),
-            ("memory-plan", "Memory", self.memory), ("request", "Request", True),
+            ("loss-curve", "Loss", self.loss),
+            ("device-over-time", "Device", self.states),
+            ("kernel-times", "Kernels", self.kernels),
+            ("roofline", "Roofline", self.roofline),
+            ("memory-plan", "Memory", self.memory),
+            ("request", "Request", True),
             ("measurement-conditions", "Conditions", self.conditions or self.environment),
-            ("run-history", "History", True), ("log", "Log", self.log), ("about", "Tags and note", self.about),
+            ("run-history", "History", True),
+            ("log", "Log", self.log),
+            ("about", "Tags and note", self.about),
             ("take-along", "Copy and cite", True),
-        )  # fmt: skip
+        )
         return tuple((anchor, label) for anchor, label, part in parts if part)
 
     @property

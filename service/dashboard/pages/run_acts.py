@@ -65,13 +65,21 @@ def copies(run: Run, public_url: str) -> tuple[Words, ...]:
     known = settings_of(type(run.settings))
     taken = {name: value for name, value in asked.items() if name not in known or run.mode in known[name].modes}
     body = {"bundle": run.bundle_digest, "mode": run.mode, **taken}
-    return (Words("Command line", _command(run, body)), Words("curl", _curl(body, public_url)),
-            Words("Python", _python(body)))  # fmt: skip
+    return (
+        Words("Command line", _command(run, body)),
+        Words("curl", _curl(body, public_url)),
+        Words("Python", _python(body)),
+    )
 
 
 def _command(run: Run, body: Mapping[str, Any]) -> str:
-    options = {"device": "--device", "device_class": "--class", "dataset": "--dataset",
-               "validation_dataset": "--validation-dataset", "weights": "--weights"}  # fmt: skip
+    options = {
+        "device": "--device",
+        "device_class": "--class",
+        "dataset": "--dataset",
+        "validation_dataset": "--validation-dataset",
+        "weights": "--weights",
+    }
     options |= {name: known.option for name, known in settings_of(type(run.settings)).items() if known.option}
     words = [word for name, option in options.items() if name in body for word in _option(option, body[name])]
     words += [word for tag in body.get("where", ()) for word in ("--where", tag)]
@@ -113,10 +121,19 @@ def citation(session: Session, found: RunFacts) -> tuple[Words, ...]:
     result = session.execute(columns.where(Result.run_id == found.id, Result.state == "recorded")).one()
     place = "" if result.log_index is None else f", entry {result.log_index:,} of the farm's log"
     measured = f"step median {fmt.latency(found.median_ms)}" if found.median_ms is not None else ""
-    span = f" ({fmt.latency_span(found.median_ms, found.interval_ms)}, 95%)" if (
-        found.median_ms is not None and found.interval_ms is not None) else ""  # fmt: skip
-    said = ", ".join(part for part in (f"{measured}{span}" if found.timing_means_something else "",
-                                       f"verdict {found.verdict}" if found.verdict else "") if part)  # fmt: skip
+    span = (
+        f" ({fmt.latency_span(found.median_ms, found.interval_ms)}, 95%)"
+        if (found.median_ms is not None and found.interval_ms is not None)
+        else ""
+    )
+    said = ", ".join(
+        part
+        for part in (
+            f"{measured}{span}" if found.timing_means_something else "",
+            f"verdict {found.verdict}" if found.verdict else "",
+        )
+        if part
+    )
     text = (
         f"PockFarm run {found.id}: {found.what}, {found.mode} on {found.device_name or 'a device'} "
         f"({found.device_class or fmt.ABSENT}, {found.measurement_class}), {fmt.clock(result.recorded_at)} UTC; "

@@ -44,7 +44,7 @@ class Drawings:
 
 def drawings(
     session: Session, found: RunFacts, curve: SustainedView | None, steps: Sequence[SentStep], seen: SeenRoof | None
-) -> Drawings:  # fmt: skip
+) -> Drawings:
     """Of the run's report, below the roof that was `seen`; while there is none, of the `steps` that were sent."""
     if found.report_key is None:
         return _drawings(session, found, curve, steps, None)
@@ -57,13 +57,14 @@ def drawings(
 
 def _drawings(
     session: Session, found: RunFacts, curve: SustainedView | None, sent: Sequence[SentStep], seen: SeenRoof | None
-) -> Drawings:  # fmt: skip
+) -> Drawings:
     report, here = found.report, addresses.run(found.id)
     measured = report.measurement if report else None
     losses = report.losses if report else tuple(one.loss for one in sent)
     loss_width = HALF_WIDTH if measured else FULL_WIDTH
-    loss = loss_figure(losses, validations_of(session, found), f"{here}/losses", loss_width,
-                       is_synthetic=found.dataset_digest is None)  # fmt: skip
+    loss = loss_figure(
+        losses, validations_of(session, found), f"{here}/losses", loss_width, is_synthetic=found.dataset_digest is None
+    )
     steps_width = HALF_WIDTH if loss else FULL_WIDTH
     return Drawings(
         steps=(

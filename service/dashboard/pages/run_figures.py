@@ -150,8 +150,16 @@ def _step_chart(series: StepSeries, source: str) -> Chart:
         levels += [("interval, upper end", "accent", high, True), ("interval, lower end", "accent", low, True)]
     steps = Line("step time", "series-1", column="step_us", factor=1e-3, kind="dots")
     lines = [Line(label, ink, points=((1.0, ms), (last, ms)), is_dashed=dashed) for label, ink, ms, dashed in levels]
-    return Chart((steps, *lines), "step", "ms per step", source=source, x="step", can_be_log=True,
-                 band=(3, 4) if series.interval_ms else None, range_y=step_range(series))  # fmt: skip
+    return Chart(
+        (steps, *lines),
+        "step",
+        "ms per step",
+        source=source,
+        x="step",
+        can_be_log=True,
+        band=(3, 4) if series.interval_ms else None,
+        range_y=step_range(series),
+    )
 
 
 def state_table(states: Sequence[DeviceState]) -> Table:

@@ -90,8 +90,9 @@ def downloads(found: RunFacts) -> tuple[Fact, ...]:
         if found.report.training and found.report.training.validations:
             files.append(Fact("Validations", "CSV", f"{here}/validations.csv"))
     if found.trained_weights_digest:
-        files.append(_file("Trained weights", found.trained_weights_bytes, addresses.weights(found.id),
-                           found.weights_removed_at))  # fmt: skip
+        files.append(
+            _file("Trained weights", found.trained_weights_bytes, addresses.weights(found.id), found.weights_removed_at)
+        )
     files.append(_file("Bundle", found.bundle_bytes, addresses.bundle(found.bundle_digest), found.bundle_removed_at))
     if found.events_removed_at is not None:
         files.append(_file("Events", None, "", found.events_removed_at))

@@ -47,11 +47,20 @@ def _caption(session: Session, chosen: RunFilter) -> str:
 def query_of(chosen: RunFilter) -> tuple[tuple[str, str], ...]:
     """The filter as query parameters, those in force only."""
     pairs: Sequence[tuple[str, str]] = (
-        ("state", chosen.state), ("mode", chosen.mode), ("model", chosen.model), ("plan", chosen.plan),
-        ("target", chosen.target), ("device", chosen.device), ("class", chosen.measurement_class),
-        ("verdict", chosen.verdict), ("bundle", chosen.bundle), ("group", chosen.group), ("code", chosen.code),
-        ("tag", chosen.tag), ("engine", chosen.engine),
-    )  # fmt: skip
+        ("state", chosen.state),
+        ("mode", chosen.mode),
+        ("model", chosen.model),
+        ("plan", chosen.plan),
+        ("target", chosen.target),
+        ("device", chosen.device),
+        ("class", chosen.measurement_class),
+        ("verdict", chosen.verdict),
+        ("bundle", chosen.bundle),
+        ("group", chosen.group),
+        ("code", chosen.code),
+        ("tag", chosen.tag),
+        ("engine", chosen.engine),
+    )
     return tuple(pair for pair in pairs if pair[1])
 
 

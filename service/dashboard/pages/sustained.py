@@ -72,16 +72,26 @@ def _chart(series: SustainedSeries, source: str) -> Chart:
         Line("median", "series-1", column="median_us", factor=1e-3),
     )
     return Chart(
-        lines, "minutes", "ms per step", source=source, x="start_s", x_factor=1 / 60, sync="run-time",
-        marks=tuple((at_s / 60, label) for at_s, label in marks if at_s is not None), range_y=sustained_range(series),
-    )  # fmt: skip
+        lines,
+        "minutes",
+        "ms per step",
+        source=source,
+        x="start_s",
+        x_factor=1 / 60,
+        sync="run-time",
+        marks=tuple((at_s / 60, label) for at_s, label in marks if at_s is not None),
+        range_y=sustained_range(series),
+    )
 
 
 def sustained_figures(said: SustainedView) -> tuple[KeyFigure, ...]:
     """The step at first and over the last third, and the onset."""
     low, high = said.ratio_low, said.ratio_high
-    reach = "too few windows for an interval" if low is None or high is None else (
-        f"{low:.3f} to {high:.3f}\N{MULTIPLICATION SIGN} (99%)")  # fmt: skip
+    reach = (
+        "too few windows for an interval"
+        if low is None or high is None
+        else (f"{low:.3f} to {high:.3f}\N{MULTIPLICATION SIGN} (99%)")
+    )
     onset = "none found" if said.onset_s is None else spoken(said.onset_s)
     return (
         KeyFigure("Step at first", *fmt.latency_parts(said.first_us / 1000)),

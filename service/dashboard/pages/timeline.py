@@ -106,8 +106,17 @@ def _values(states: tuple[DeviceState, ...], sensor: Sensor) -> Iterator[tuple[f
 
 def _chart(line: Line, series: StateSeries, lasted_s: float, source: str) -> Chart:
     title = f"{series.title}, {series.unit}"
-    return Chart((line,), "seconds", title, source=source, x="second", sync=SYNC, height=STRIP_HEIGHT,
-                 has_tools=line.column == "step_ms", range_x=(0.0, lasted_s))  # fmt: skip
+    return Chart(
+        (line,),
+        "seconds",
+        title,
+        source=source,
+        x="second",
+        sync=SYNC,
+        height=STRIP_HEIGHT,
+        has_tools=line.column == "step_ms",
+        range_x=(0.0, lasted_s),
+    )
 
 
 def _in_minutes(chart: Chart, report: Report) -> Chart:
@@ -115,8 +124,19 @@ def _in_minutes(chart: Chart, report: Report) -> Chart:
     assert report.sustained is not None
     shift = report.device_states[0].at - report.sustained.began_at
     last = (report.device_states[-1].at - report.sustained.began_at) / MINUTE_S
-    return Chart(chart.lines, "minutes", chart.y_title, source=chart.source, x=chart.x, x_factor=1 / MINUTE_S,
-                 x_shift=shift, sync=SYNC, height=STRIP_HEIGHT, has_tools=False, range_x=(0.0, last))  # fmt: skip
+    return Chart(
+        chart.lines,
+        "minutes",
+        chart.y_title,
+        source=chart.source,
+        x=chart.x,
+        x_factor=1 / MINUTE_S,
+        x_shift=shift,
+        sync=SYNC,
+        height=STRIP_HEIGHT,
+        has_tools=False,
+        range_x=(0.0, last),
+    )
 
 
 def _strip(name: str, series: StateSeries, lasted_s: float, chart: Chart) -> Figure:

@@ -53,22 +53,28 @@ def loss_table(
 def validation_table(validations: Sequence[Validation]) -> Table:
     """The scores on the samples that are held out."""
     rows = [
-        Row({
-            "step": one.step,
-            "samples": one.samples,
-            "loss": one.loss,
-            "accuracy_percent": None if one.accuracy is None else 100 * one.accuracy,
-        })
+        Row(
+            {
+                "step": one.step,
+                "samples": one.samples,
+                "loss": one.loss,
+                "accuracy_percent": None if one.accuracy is None else 100 * one.accuracy,
+            }
+        )
         for one in validations
-    ]  # fmt: skip
+    ]
     caption = "Validation on samples that were held out"
     return table("validations", caption, VALIDATION_COLUMNS, rows).hiding_empty("accuracy_percent")
 
 
 def loss_figure(
-    losses: Sequence[float | None], validations: Sequence[Validation], data_href: str, width: float = HALF_WIDTH, *,
+    losses: Sequence[float | None],
+    validations: Sequence[Validation],
+    data_href: str,
+    width: float = HALF_WIDTH,
+    *,
     is_synthetic: bool = False,
-) -> Figure | None:  # fmt: skip
+) -> Figure | None:
     """Loss over steps, and over validations; None when there is no finite one. `width` is a wide screen's column's."""
     finite = [loss for loss in losses if loss is not None]
     if not finite:
@@ -131,9 +137,11 @@ def training_notice(training: Training | None) -> str:
     if training.outcome == "stopped_early":
         left = f"Step {fmt.number(training.best_step)} was the best; the weights are those of step "
         return f"{left}{fmt.number(training.weights_step)}."
-    kept = "It left no weights." if training.weights_step is None else (
-        f"The weights that it left are those of step {fmt.number(training.weights_step)}, the best before."
-    )  # fmt: skip
+    kept = (
+        "It left no weights."
+        if training.weights_step is None
+        else (f"The weights that it left are those of step {fmt.number(training.weights_step)}, the best before.")
+    )
     return f"At step {fmt.number(training.steps)}: {training.reason.rstrip('.')}. {kept}"
 
 

@@ -127,4 +127,4 @@ __all__ = [
     "Webhook",
     "WebhookDelivery",
     "while_queued",
-]  # fmt: skip
+]

@@ -32,9 +32,14 @@ class Job(OfOrganisation, Base):
         one_of("state", "state", JOB_STATES),
         Index("ix_jobs_state_created_at", "state", "created_at"),
         Index("ix_jobs_organisation_id_id", "organisation_id", "id"),
-        Index("uq_jobs_current_request", "request_digest", unique=True, sqlite_where=_CURRENT_JOB,
-              postgresql_where=_CURRENT_JOB),
-    )  # fmt: skip
+        Index(
+            "uq_jobs_current_request",
+            "request_digest",
+            unique=True,
+            sqlite_where=_CURRENT_JOB,
+            postgresql_where=_CURRENT_JOB,
+        ),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("job"))
     organisation_id: Mapped[str] = mapped_column(Id, default=HOME, server_default=HOME)

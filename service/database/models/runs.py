@@ -277,11 +277,17 @@ class Attempt(OfRun, Base):
     __table_args__ = (
         one_of("state", "state", ATTEMPT_STATES),
         UniqueConstraint("run_id", "n"),
-        Index("uq_attempts_live_device", "device_id", unique=True, sqlite_where=_LIVE_ATTEMPT,
-              postgresql_where=_LIVE_ATTEMPT),
-        Index("uq_attempts_live_run", "run_id", unique=True, sqlite_where=_LIVE_ATTEMPT,
-              postgresql_where=_LIVE_ATTEMPT),
-    )  # fmt: skip
+        Index(
+            "uq_attempts_live_device",
+            "device_id",
+            unique=True,
+            sqlite_where=_LIVE_ATTEMPT,
+            postgresql_where=_LIVE_ATTEMPT,
+        ),
+        Index(
+            "uq_attempts_live_run", "run_id", unique=True, sqlite_where=_LIVE_ATTEMPT, postgresql_where=_LIVE_ATTEMPT
+        ),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=lambda: new_id("att"))
     run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"))
@@ -327,9 +333,13 @@ class Result(OfRun, Base):
     __tablename__ = "results"
     __table_args__ = (
         one_of("state", "state", ("recorded", "superseded")),
-        Index("ix_results_unlogged", "recorded_at", sqlite_where=text("log_index IS NULL"),
-              postgresql_where=text("log_index IS NULL")),
-    )  # fmt: skip
+        Index(
+            "ix_results_unlogged",
+            "recorded_at",
+            sqlite_where=text("log_index IS NULL"),
+            postgresql_where=text("log_index IS NULL"),
+        ),
+    )
 
     attempt_id: Mapped[str] = mapped_column(Id, ForeignKey("attempts.id"), primary_key=True)
     run_id: Mapped[str] = mapped_column(Id, ForeignKey("runs.id"), index=True)

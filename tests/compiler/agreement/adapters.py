@@ -60,9 +60,15 @@ class PeftReference(ModuleReference):
     """A module that `peft` wrapped; its DoRA does not take weights whose channels lie last."""
 
     def loss_and_gradients(
-        self, weights: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray], labels: np.ndarray,
-        real: torch.dtype, *, channels_last: bool = False, scale: float = 1.0,
-    ) -> tuple[float, dict[str, np.ndarray]]:  # fmt: skip
+        self,
+        weights: Mapping[str, np.ndarray],
+        feeds: Mapping[str, np.ndarray],
+        labels: np.ndarray,
+        real: torch.dtype,
+        *,
+        channels_last: bool = False,
+        scale: float = 1.0,
+    ) -> tuple[float, dict[str, np.ndarray]]:
         """The same in the order that there is."""
         return super().loss_and_gradients(weights, feeds, labels, real, scale=scale)
 
@@ -120,11 +126,16 @@ def cnn(kind: str) -> Adapters:
     randomize_norms(module)
     targets = ["stem", "point", "body"]
     return Adapters(
-        module.eval(), (torch.randn(4, 3, 12, 12),), ("input",),
+        module.eval(),
+        (torch.randn(4, 3, 12, 12),),
+        ("input",),
         {"targets": targets, "rank": 3, "alpha": 6, "kind": kind},
         {"target_modules": targets, "r": 3, "lora_alpha": 6, "use_dora": kind == "dora"},
-        _images, _classes(4), ("classifier",), {"batch_norm": "frozen"},
-    )  # fmt: skip
+        _images,
+        _classes(4),
+        ("classifier",),
+        {"batch_norm": "frozen"},
+    )
 
 
 def transformer(name: str, kind: str) -> Adapters:
@@ -134,10 +145,15 @@ def transformer(name: str, kind: str) -> Adapters:
     targets = {"bert": ["query", "value"], "gpt2": ["c_attn", "c_fc"], "llama": ["q_proj", "v_proj", "down_proj"]}[name]
     config = {"target_modules": targets, "r": 4, "lora_alpha": 16, "use_dora": kind == "dora"}
     return Adapters(
-        module, inputs(4), names, {"targets": targets, "rank": 4, "alpha": 16, "kind": kind, "rslora": name == "gpt2"},
-        {**config, "use_rslora": name == "gpt2"}, _tokens(*names), _classes(2) if name == "bert" else _classes(100, 8),
+        module,
+        inputs(4),
+        names,
+        {"targets": targets, "rank": 4, "alpha": 16, "kind": kind, "rslora": name == "gpt2"},
+        {**config, "use_rslora": name == "gpt2"},
+        _tokens(*names),
+        _classes(2) if name == "bert" else _classes(100, 8),
         *((("classifier",), {"optimizer": {"kind": "adamw", "learning_rate": 1e-2}}) if name == "bert" else ()),
-    )  # fmt: skip
+    )
 
 
 def table() -> Adapters:
@@ -146,10 +162,14 @@ def table() -> Adapters:
     torch.manual_seed(7)
     module = family.build()
     return Adapters(
-        module.eval(), family.inputs(4), ("tokens",), {"targets": ["embed", "query"], "rank": 2, "alpha": 4},
+        module.eval(),
+        family.inputs(4),
+        ("tokens",),
+        {"targets": ["embed", "query"], "rank": 2, "alpha": 4},
         {"target_modules": ["embed", "query"], "r": 2, "lora_alpha": 4},
-        lambda rng, batch: {"tokens": rng.integers(0, 100, (batch, 16))}, _classes(4),
-    )  # fmt: skip
+        lambda rng, batch: {"tokens": rng.integers(0, 100, (batch, 16))},
+        _classes(4),
+    )
 
 
 CASES: Mapping[str, Callable[[], Adapters]] = {
@@ -163,8 +183,9 @@ CASES: Mapping[str, Callable[[], Adapters]] = {
 
 def build_adapters(given: Adapters, folder: Path, cache: Path) -> Built:
     """Compile a model with its plan; `peft`'s module begins as the bundle does."""
-    model = export(given.module, given.example, input_names=given.names, exporter="dynamo-unoptimized",
-                   dynamic_batch=False)  # fmt: skip
+    model = export(
+        given.module, given.example, input_names=given.names, exporter="dynamo-unoptimized", dynamic_batch=False
+    )
     reference = PeftReference(given.wrapped(), given.names, theirs(given))
     case = Case(model, reference, given.plan, 4, given.feeds, given.labels, **given.spec)
     bundle = compile_training(

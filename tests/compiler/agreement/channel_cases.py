@@ -165,8 +165,9 @@ def encoder() -> Chosen:
     best = channels_of(largest(early, 0.25), 8)
     up, bias, down = (w[f"layers.1.{name}"] for name in ("up.weight", "up.bias", "down.weight"))
     units = largest(norms(up, 0) + norms(bias, 0) + norms(down, 1), 0.25)
-    windows = {f"layers.1.{name}.{kind}": at(0, heads) for name in ("query", "key", "value")
-               for kind in ("weight", "bias")}  # fmt: skip
+    windows = {
+        f"layers.1.{name}.{kind}": at(0, heads) for name in ("query", "key", "value") for kind in ("weight", "bias")
+    }
     windows |= {
         "layers.1.output.weight": at(1, heads),
         "layers.0.query.weight": at(0, best),

@@ -59,8 +59,10 @@ class ModuleReference(Reference):
         }
         # Only a convolution's new bias is called after its weight.
         layers = {bias: own.get_submodule(bias.removesuffix("bias").removesuffix(".")) for bias in new}
-        names |= {bias if isinstance(layers[bias], nn.Linear) else
-                  f"{bias.removesuffix('bias')}{FOLDED_BIAS}": bias for bias in new}  # fmt: skip
+        names |= {
+            bias if isinstance(layers[bias], nn.Linear) else f"{bias.removesuffix('bias')}{FOLDED_BIAS}": bias
+            for bias in new
+        }
         return cls(own.float(), inputs, names, loss)
 
     @classmethod

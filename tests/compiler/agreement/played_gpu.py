@@ -43,8 +43,13 @@ class PlayedGpu:
         self, memory: Memory = "discrete", order: Order = "ascending", log: Path | None = None
     ) -> tuple[str, ...]:
         """What runs a binary so that it finds this GPU; `log` gets a line of each graph, and of each single launch."""
-        settings = {"LD_LIBRARY_PATH": self.driver, "PLAYED_KERNELS": self.kernels, "PLAYED_GPU": memory,
-                    "PLAYED_ORDER": order, **({"PLAYED_LOG": log} if log else {})}  # fmt: skip
+        settings = {
+            "LD_LIBRARY_PATH": self.driver,
+            "PLAYED_KERNELS": self.kernels,
+            "PLAYED_GPU": memory,
+            "PLAYED_ORDER": order,
+            **({"PLAYED_LOG": log} if log else {}),
+        }
         return ("env", *(f"{name}={value}" for name, value in settings.items()))
 
     def play(self, model: bytes, settings: BuildSettings) -> None:

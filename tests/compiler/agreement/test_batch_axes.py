@@ -71,8 +71,10 @@ def fixed() -> dict[str, np.ndarray]:
 
 
 CASES: dict[str, tuple[type[nn.Module], str, bool]] = {
-    "lstm": (Tagger, "x", True), "last state": (Last, "x", False), "encoder": (Encoder, "tokens", True)
-}  # fmt: skip
+    "lstm": (Tagger, "x", True),
+    "last state": (Last, "x", False),
+    "encoder": (Encoder, "tokens", True),
+}
 """The module, its input that holds samples, and whether it answers for each position."""
 
 
@@ -106,9 +108,12 @@ def labels_of(name: str, samples: int) -> np.ndarray:
 def spec_of(name: str, loss: Mapping[str, Any] | None = None) -> TrainingSpec:
     axes = {CASES[name][1]: 1, **(SAME if name == "encoder" else {})}
     body: dict[str, Any] = {
-        "batch": BATCH, "threads": 2, "optimizer": {"kind": "sgd", "learning_rate": 0.5}, "loss": dict(loss or {}),
+        "batch": BATCH,
+        "threads": 2,
+        "optimizer": {"kind": "sgd", "learning_rate": 0.5},
+        "loss": dict(loss or {}),
         "inputs": {own: {"batch_axis": axis} for own, axis in axes.items()},
-    }  # fmt: skip
+    }
     return TrainingSpec.parse(body)
 
 
@@ -223,8 +228,9 @@ def test_what_the_file_tells_of_the_batch() -> None:
     none = {"row": None, "mask": None, "t": None}
     assert {graph.name_of(value): axis for value, axis in graph.batch_axes.items()} == {"x": 1, **none}
     assert [one.where for one in graph.warnings if one.code == "model.batch_axis_assumed"] == [
-        "input 'x'", "input 'row'"
-    ]  # fmt: skip
+        "input 'x'",
+        "input 'row'",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,18 @@ LAST = SparsePlan.parse("update: [{parameters: ['fc.*']}]")
 
 
 def make(
-    module: nn.Module, shape: tuple[int, ...], folder: Path, cache: Path, *, batch: int = 6, plan: SparsePlan = FULL,
+    module: nn.Module,
+    shape: tuple[int, ...],
+    folder: Path,
+    cache: Path,
+    *,
+    batch: int = 6,
+    plan: SparsePlan = FULL,
     training: bool = False,
-    target: str = "", runner: tuple[str, ...] = (), **spec: object,
-) -> Made:  # fmt: skip
+    target: str = "",
+    runner: tuple[str, ...] = (),
+    **spec: object,
+) -> Made:
     torch.manual_seed(1)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.4)
@@ -133,8 +141,12 @@ def state_of(module: nn.Module) -> dict[str, np.ndarray]:
 
 
 def changes(module: nn.Module, before: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: array.astype(np.float64) - before[name] for name, array in module.state_dict().items()
-            if name in before for array in [array.detach().numpy()]}  # fmt: skip
+    return {
+        name: array.astype(np.float64) - before[name]
+        for name, array in module.state_dict().items()
+        if name in before
+        for array in [array.detach().numpy()]
+    }
 
 
 def check_steps(
@@ -192,8 +204,15 @@ def test_vectors_sequences_and_a_norm_that_is_called_twice(tmp_path: Path, kerne
 
 def test_an_emulated_board(tmp_path: Path, kernel_cache: Path) -> None:
     module = nn.Sequential(nn.BatchNorm3d(5), nn.Flatten(2), nn.BatchNorm1d(5), nn.Flatten(), nn.Linear(60, 4))
-    made = make(module, (5, 3, 2, 2), tmp_path, kernel_cache, batch=4, target="aarch64",
-                runner=("qemu-aarch64-static", "-cpu", "cortex-a53"))  # fmt: skip
+    made = make(
+        module,
+        (5, 3, 2, 2),
+        tmp_path,
+        kernel_cache,
+        batch=4,
+        target="aarch64",
+        runner=("qemu-aarch64-static", "-cpu", "cortex-a53"),
+    )
     check_steps(made, parameters_of(module), steps=2)
 
 

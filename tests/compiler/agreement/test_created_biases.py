@@ -77,12 +77,17 @@ def llama() -> Case:
     wanted.model.lm_head.bias = None
     model = export(module, inputs(4), input_names=names, exporter="dynamo-unoptimized")
     return Case(
-        model, ModuleReference.of(wanted, names), plan, 2,
+        model,
+        ModuleReference.of(wanted, names),
+        plan,
+        2,
         lambda rng, batch: {
-            "input_ids": rng.integers(0, 100, (batch, 8)), "attention_mask": np.ones((batch, 8), np.int64)
+            "input_ids": rng.integers(0, 100, (batch, 8)),
+            "attention_mask": np.ones((batch, 8), np.int64),
         },
-        lambda rng, batch: rng.integers(0, 100, (batch, 8)), {**SGD, "learning_rate": 0.5},
-    )  # fmt: skip
+        lambda rng, batch: rng.integers(0, 100, (batch, 8)),
+        {**SGD, "learning_rate": 0.5},
+    )
 
 
 CASES: dict[str, Callable[[], Case]] = {"cnn": cnn, "llama": llama}
@@ -117,9 +122,13 @@ def test_a_module_comes_back_with_biases_that_it_takes_strictly(tmp_path: Path) 
     rng = np.random.default_rng(5)
     x, y = rng.standard_normal((4, 3, 8, 8)).astype(np.float32), rng.integers(0, 4, 4)
     tuned = pockfarm.fine_tune(
-        module, torch.from_numpy(x), (x, y), plan={"preset": "bias-only", "create_biases": "*"}, steps=TRAINED,
+        module,
+        torch.from_numpy(x),
+        (x, y),
+        plan={"preset": "bias-only", "create_biases": "*"},
+        steps=TRAINED,
         spec={"optimizer": {"kind": "sgd", "learning_rate": RATE, "momentum": 0.9}},
-    )  # fmt: skip
+    )
     wanted = _trained(with_biases(module), x, y)
     assert set(tuned.created) == wanted.keys() - module.state_dict().keys() == set(tuned.changed)
     assert "plan.biases_created" in {warning.code for warning in tuned.warnings}

@@ -96,8 +96,11 @@ def test_steps_agree_and_evaluation_drops_nothing(tmp_path: Path, kernel_cache: 
 
 def test_what_is_dropped_is_told_only_where_it_is_not() -> None:
     made = node("Dropout", ["x", "ratio", "mode"], ["y"])
-    model = model_of([made], {"x": ("f32", ("batch", 3))},
-                     initializers={"ratio": np.asarray(0.5, np.float32), "mode": np.asarray(True)})  # fmt: skip
+    model = model_of(
+        [made],
+        {"x": ("f32", ("batch", 3))},
+        initializers={"ratio": np.asarray(0.5, np.float32), "mode": np.asarray(True)},
+    )
     assert [warning.code for warning in imported(model).warnings] == ["model.dropout_ignored"]
     graph = imported(model, dropout="train")
     assert not graph.warnings

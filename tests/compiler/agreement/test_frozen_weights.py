@@ -92,8 +92,10 @@ def test_a_step_is_that_of_the_rounded_model(
         own: rounded(case.model, own, whole[own].astype(np.float32), in_groups=own in four) for own in told["errors"]
     }
     convolved = [own for own in near if near[own].ndim == 4]  # channels first in every file
-    assert all(relative_errors(whole[own], near[own]).max() == pytest.approx(told["errors"][own], rel=0.02)
-               for own in convolved)  # fmt: skip
+    assert all(
+        relative_errors(whole[own], near[own]).max() == pytest.approx(told["errors"][own], rel=0.02)
+        for own in convolved
+    )
     weights = {**at.weights, **near}
     _, theirs = built.reference.loss_and_gradients(weights, *at.batch, torch.float32)
     exact_loss, exact = built.reference.loss_and_gradients(weights, *at.batch, torch.float64)

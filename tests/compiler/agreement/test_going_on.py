@@ -41,8 +41,11 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm, self.drop, self.last = (
-            nn.Linear(10, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 4)
-        )  # fmt: skip
+            nn.Linear(10, 16),
+            nn.BatchNorm1d(16),
+            nn.Dropout(0.3),
+            nn.Linear(16, 4),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.drop(torch.tanh(self.norm(self.first(x)))))
@@ -51,9 +54,7 @@ class Net(nn.Module):
 def built(folder: Path, cache: Path, target: str, runner: tuple[str, ...], spec: dict[str, Any]) -> StepBinary:
     torch.manual_seed(0)
     parsed = TrainingSpec.parse({"batch": BATCH, "dropout": "train", "batch_norm": "train", **spec})
-    settings = BuildSettings(
-        plan=SparsePlan.parse("full"), spec=parsed, target=load(target), cache_dir=cache, jobs=1
-    )  # fmt: skip
+    settings = BuildSettings(plan=SparsePlan.parse("full"), spec=parsed, target=load(target), cache_dir=cache, jobs=1)
     model = export(Net().train(), (torch.randn(BATCH, 10),), exporter="dynamo-unoptimized", dynamic_batch=False)
     return StepBinary.unpack(compile_training(model, settings), folder, runner)
 
@@ -61,11 +62,28 @@ def built(folder: Path, cache: Path, target: str, runner: tuple[str, ...], spec:
 def words(binary: StepBinary, save: Path) -> list[str]:
     """Of the whole run: shuffled data that no number of batches uses up, a schedule, a validation now and then."""
     rng = np.random.default_rng(4)
-    data = binary.write_data(
-        {"input": rng.normal(size=(SAMPLES, 10)).astype(np.float32)}, rng.integers(0, 4, SAMPLES)
-    )  # fmt: skip
-    said = ["train", "--weights", binary.weights, *data, "--steps", STEPS, "--batch-seed", 7, "--schedule", "cosine",
-            "--warmup-steps", 10, "--validation", 0.2, "--eval-every", 17, "--save-best", "--save", save]  # fmt: skip
+    data = binary.write_data({"input": rng.normal(size=(SAMPLES, 10)).astype(np.float32)}, rng.integers(0, 4, SAMPLES))
+    said = [
+        "train",
+        "--weights",
+        binary.weights,
+        *data,
+        "--steps",
+        STEPS,
+        "--batch-seed",
+        7,
+        "--schedule",
+        "cosine",
+        "--warmup-steps",
+        10,
+        "--validation",
+        0.2,
+        "--eval-every",
+        17,
+        "--save-best",
+        "--save",
+        save,
+    ]
     return [*map(str, said), "--checkpoint-key", KEY]
 
 

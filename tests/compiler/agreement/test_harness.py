@@ -158,9 +158,15 @@ def test_another_layout_at_the_start_is_noticed() -> None:
 
 def test_a_plan_means_what_its_rules_say_on_the_authors_names() -> None:
     plan = SparsePlan.parse(
-        {"name": "mixed", "preset": "bias-only", "update": [{"parameters": ["first.*"], "ratio": 0.5, "kind": "weight"},
-                                                           {"parameters": ["second.bias"], "ratio": 0}]}
-    )  # fmt: skip
+        {
+            "name": "mixed",
+            "preset": "bias-only",
+            "update": [
+                {"parameters": ["first.*"], "ratio": 0.5, "kind": "weight"},
+                {"parameters": ["second.bias"], "ratio": 0},
+            ],
+        }
+    )
     reference = ModuleReference.of(SmallUpdates())
     assert what_learns(plan, reference) == {
         "first.weight": (slice(None), slice(0, 3)),

@@ -90,27 +90,31 @@ ONE: dict[str, tuple[dict[str, Any], str, Wanted]] = {
     "smoothing": ({"label_smoothing": 0.1}, "y", by_class(label_smoothing=0.1)),
     "weights": ({"class_weights": WEIGHTS}, "y", by_class(weight=W)),
     "all of it": (
-        {"class_weights": WEIGHTS, "label_smoothing": 0.2, "ignore_index": 0}, "y",
+        {"class_weights": WEIGHTS, "label_smoothing": 0.2, "ignore_index": 0},
+        "y",
         by_class(weight=W, label_smoothing=0.2, ignore_index=0),
     ),
     "all of it, a sum": (
-        {"class_weights": WEIGHTS, "label_smoothing": 0.2, "ignore_index": 0, "reduction": "sum"}, "y",
+        {"class_weights": WEIGHTS, "label_smoothing": 0.2, "ignore_index": 0, "reduction": "sum"},
+        "y",
         by_class(weight=W, label_smoothing=0.2, ignore_index=0, reduction="sum"),
     ),
     "mse, a sum": ({"kind": "mse", "reduction": "sum"}, "numbers", on_numbers(F.mse_loss, reduction="sum")),
     "l1, a sum": ({"kind": "l1", "reduction": "sum"}, "numbers", on_numbers(F.l1_loss, reduction="sum")),
     "huber, a sum": (
-        {"kind": "huber", "delta": 0.4, "reduction": "sum"}, "numbers",
+        {"kind": "huber", "delta": 0.4, "reduction": "sum"},
+        "numbers",
         on_numbers(F.huber_loss, delta=0.4, reduction="sum"),
     ),
     "smooth l1": ({"kind": "smooth_l1", "beta": 0.3}, "numbers", on_numbers(F.smooth_l1_loss, beta=0.3)),
     "smooth l1 of 0": ({"kind": "smooth_l1", "beta": 0}, "numbers", on_numbers(F.smooth_l1_loss, beta=0.0)),
     "bce, positives": ({"kind": "bce_with_logits", "pos_weight": 3}, "soft", on_soft(pos_weight=torch.tensor(3.0))),
     "bce, all": (
-        {"kind": "bce_with_logits", "pos_weight": WEIGHTS, "class_weights": WEIGHTS[::-1], "reduction": "sum"}, "soft",
+        {"kind": "bce_with_logits", "pos_weight": WEIGHTS, "class_weights": WEIGHTS[::-1], "reduction": "sum"},
+        "soft",
         on_soft(pos_weight=W, weight=W.flip(0), reduction="sum"),
     ),
-}  # fmt: skip
+}
 
 
 def of_case(name: str, samples: int = BATCH) -> tuple[dict[str, Any], dict[str, np.ndarray], np.ndarray, Wanted]:
@@ -160,15 +164,17 @@ def test_huge_logits_stay_finite(name: str) -> None:
     agree(found(model, spec_of(loss), feeds, {"y": labels}), wanted(module, feeds, {"y": labels}, want))
 
 
-ALL: dict[str, Any] = {"terms": [
-    {**ONE["all of it"][0], "output": "tags"},
-    {"kind": "smooth_l1", "beta": 0.3, "output": "numbers", "labels": "numbers", "weight": 2, "reduction": "sum"},
-    {**ONE["bce, all"][0], "output": "tags", "labels": "soft", "weight": 0.5},
-    {"output": "tags", "ignore_index": 0, "weight": 0.25},
-    {"kind": "huber", "output": "numbers", "labels": "numbers"},
-    {"kind": "l1", "output": "numbers", "labels": "numbers", "weight": 0.75},
-    {"kind": "mse", "output": "numbers", "labels": "numbers", "weight": 1.5},
-]}  # fmt: skip
+ALL: dict[str, Any] = {
+    "terms": [
+        {**ONE["all of it"][0], "output": "tags"},
+        {"kind": "smooth_l1", "beta": 0.3, "output": "numbers", "labels": "numbers", "weight": 2, "reduction": "sum"},
+        {**ONE["bce, all"][0], "output": "tags", "labels": "soft", "weight": 0.5},
+        {"output": "tags", "ignore_index": 0, "weight": 0.25},
+        {"kind": "huber", "output": "numbers", "labels": "numbers"},
+        {"kind": "l1", "output": "numbers", "labels": "numbers", "weight": 0.75},
+        {"kind": "mse", "output": "numbers", "labels": "numbers", "weight": 1.5},
+    ]
+}
 
 
 def summed(tags: Tensor, numbers: Tensor, y: Tensor, wanted_numbers: Tensor, soft: Tensor, share: float = 1) -> Tensor:
@@ -210,8 +216,9 @@ def test_the_binary_trains_and_scores_them_all(tmp_path: Path, kernel_cache: Pat
         before = after
     for name, array in data.items():
         np.save(tmp_path / f"{name}.npy", array)
-    (score,) = [one for one in binary.run("eval", "--weights", tmp_path / "after.safetensors", *words)
-                if one["event"] == "eval"]  # fmt: skip
+    (score,) = [
+        one for one in binary.run("eval", "--weights", tmp_path / "after.safetensors", *words) if one["event"] == "eval"
+    ]
     share = BATCH / len(data["x"])
     exact, _ = wanted(module, {"x": data["x"]}, arrays, partial(summed, share=share))
     assert score["loss"] == pytest.approx(exact, rel=1e-5)

@@ -89,12 +89,18 @@ ONE: dict[str, tuple[dict[str, object], str, Wanted]] = {
     "mse": ({"kind": "mse", "output": "boxes"}, "boxes", lambda c, b, m, y: F.mse_loss(b, y)),
     "l1": ({"kind": "l1", "output": "boxes"}, "boxes", lambda c, b, m, y: F.l1_loss(b, y)),
     "huber": ({"kind": "huber", "output": "boxes"}, "boxes", lambda c, b, m, y: F.huber_loss(b, y)),
-    "huber 0.3": ({"kind": "huber", "output": "boxes", "delta": 0.3}, "boxes",
-                  lambda c, b, m, y: F.huber_loss(b, y, delta=0.3)),
-    "bce": ({"kind": "bce_with_logits", "output": "classes"}, "soft",
-            lambda c, b, m, y: F.binary_cross_entropy_with_logits(c, y)),
+    "huber 0.3": (
+        {"kind": "huber", "output": "boxes", "delta": 0.3},
+        "boxes",
+        lambda c, b, m, y: F.huber_loss(b, y, delta=0.3),
+    ),
+    "bce": (
+        {"kind": "bce_with_logits", "output": "classes"},
+        "soft",
+        lambda c, b, m, y: F.binary_cross_entropy_with_logits(c, y),
+    ),
     "cross-entropy": ({"output": "classes"}, "y", lambda c, b, m, y: F.cross_entropy(c, y)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("scale", sample([1.0, 1000.0, 0.0], {"1000.0", "0.0"}))
@@ -123,13 +129,15 @@ def test_answers_equal_to_the_labels_have_pytorchs_gradient() -> None:
         agree(found(model, spec_of(loss), {"x": x.numpy()}, {"y": boxes}, exact[1]), exact, 1e-5)
 
 
-SUM = {"terms": [
-    {"kind": "cross_entropy", "output": "classes"},
-    {"kind": "huber", "output": "boxes", "labels": "boxes", "weight": 2.5, "delta": 0.5},
-    {"kind": "bce_with_logits", "output": "classes", "labels": "soft", "weight": 0.25},
-    {"kind": "cross_entropy", "output": "classes", "weight": 0.5},
-    {"kind": "graph", "output": "mean", "weight": 3},
-]}  # fmt: skip
+SUM = {
+    "terms": [
+        {"kind": "cross_entropy", "output": "classes"},
+        {"kind": "huber", "output": "boxes", "labels": "boxes", "weight": 2.5, "delta": 0.5},
+        {"kind": "bce_with_logits", "output": "classes", "labels": "soft", "weight": 0.25},
+        {"kind": "cross_entropy", "output": "classes", "weight": 0.5},
+        {"kind": "graph", "output": "mean", "weight": 3},
+    ]
+}
 
 
 def summed(classes: Tensor, boxes: Tensor, mean: Tensor, y: Tensor, wanted_boxes: Tensor, soft: Tensor) -> Tensor:

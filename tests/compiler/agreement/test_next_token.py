@@ -41,8 +41,9 @@ def drawn(samples: int = BATCH) -> dict[str, np.ndarray]:
 
 def spec_of(**loss: Any) -> TrainingSpec:
     optimizer = {"kind": "sgd", "learning_rate": 0.5}
-    return TrainingSpec.parse({"batch": BATCH, "loss": {"kind": "next_token", **loss}, "optimizer": optimizer,
-                               "threads": 2})  # fmt: skip
+    return TrainingSpec.parse(
+        {"batch": BATCH, "loss": {"kind": "next_token", **loss}, "optimizer": optimizer, "threads": 2}
+    )
 
 
 def shifted(ignored: int) -> Wanted:
@@ -140,6 +141,10 @@ def test_no_logits_are_copied() -> None:
     """The last position is told by its label alone."""
     _, model = language_model("gpt2")
     step = attach_loss(run_passes(imported(model, batch=BATCH), FORWARD_PASSES), spec_of(labels=IDS).loss)
-    large = [node.op for node in step.graph.nodes if node.layer == "loss"
-             and any(step.graph.types[made].size >= BATCH * (PLACES - 1) * WORDS for made in node.outputs)]  # fmt: skip
+    large = [
+        node.op
+        for node in step.graph.nodes
+        if node.layer == "loss"
+        and any(step.graph.types[made].size >= BATCH * (PLACES - 1) * WORDS for made in node.outputs)
+    ]
     assert large == []

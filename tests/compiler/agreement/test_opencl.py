@@ -27,11 +27,25 @@ from tests.thorough.compiler.agreement.test_emulated_models import BATCH, LEARNI
 
 TARGET = "x86-64-v3/opencl"
 BOARDS = ("aarch64/opencl", "snapdragon-8-gen-2/opencl")
-NETS = ("mobilenet-full", "mobilenet-sparse", "mobilenet-ratio", "mobilenet-bias-only", "mcunet-sparse",
-        "resnet18-full", "resnet18-sparse", "resnet18-frozen-norms", "resnet50-sparse", "mlp-full",
-        "mlp-last-layer-adamw",
-        "digits-cnn-full", "encoder-full", "encoder-full-adamw", "encoder-sparse", "encoder-bias-only",
-        "authored-rezero")  # fmt: skip
+NETS = (
+    "mobilenet-full",
+    "mobilenet-sparse",
+    "mobilenet-ratio",
+    "mobilenet-bias-only",
+    "mcunet-sparse",
+    "resnet18-full",
+    "resnet18-sparse",
+    "resnet18-frozen-norms",
+    "resnet50-sparse",
+    "mlp-full",
+    "mlp-last-layer-adamw",
+    "digits-cnn-full",
+    "encoder-full",
+    "encoder-full-adamw",
+    "encoder-sparse",
+    "encoder-bias-only",
+    "authored-rezero",
+)
 KEPT = {"digits-cnn-full"}
 LANGUAGE_MODELS = ("bert", "distilbert", "vit", "gpt2", "llama")
 

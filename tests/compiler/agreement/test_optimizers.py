@@ -108,15 +108,26 @@ CASES: Mapping[str, Case] = {
     ),
     "adafactor of a transformer, by groups": Case(
         sentences,
-        {"kind": "adafactor", "weight_decay": 0.1, "clip_norm": 0.05,
-         "groups": [NO_DECAY, {"parameters": ["layers.*"], "learning_rate_factor": 0.5}]},
+        {
+            "kind": "adafactor",
+            "weight_decay": 0.1,
+            "clip_norm": 0.05,
+            "groups": [NO_DECAY, {"parameters": ["layers.*"], "learning_rate_factor": 0.5}],
+        },
         draw=tokens,
     ),
     "adamw of a transformer, by groups and clipped": Case(
         sentences,
-        {"kind": "adamw", "weight_decay": 0.3, "clip_norm": 0.3,
-         "groups": [{"parameters": ["embed.weight", "position"], "learning_rate_factor": 3.0}, NO_DECAY,
-                    {"parameters": ["*.up.*"], "kind": "bias", "weight_decay": 0.7}]},
+        {
+            "kind": "adamw",
+            "weight_decay": 0.3,
+            "clip_norm": 0.3,
+            "groups": [
+                {"parameters": ["embed.weight", "position"], "learning_rate_factor": 3.0},
+                NO_DECAY,
+                {"parameters": ["*.up.*"], "kind": "bias", "weight_decay": 0.7},
+            ],
+        },
         draw=tokens,
     ),
     "lion of a part, clipped": Case(
@@ -130,7 +141,7 @@ CASES: Mapping[str, Case] = {
     "micro-batches of a part": Case(
         sentences, {"kind": "adam", "learning_rate": 1e-2}, PART_OF_LAYER, tokens, {"accumulate": 2}
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

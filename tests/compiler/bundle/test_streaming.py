@@ -18,12 +18,12 @@ from compiler.graph import Array, Parameter, TensorType
 
 TENSORS: Mapping[str, Array] = {
     "z.weight": np.arange(6, dtype="f4").reshape(2, 3),
-    "ä \"quoted\"\n": np.array([1, -2], "i8"),
+    'ä "quoted"\n': np.array([1, -2], "i8"),
     "mask": np.array([True, False, True]),
     "count": np.array(7, "i4"),
     "turned": np.arange(24, dtype="f4").reshape(2, 3, 4).transpose(2, 0, 1),
     "empty": np.zeros((0, 3), "f4"),
-}  # fmt: skip
+}
 DTYPES = {"f4": "f32", "i8": "i64", "i4": "i32", "b1": "bool"}
 
 
@@ -38,8 +38,9 @@ def checkpoint(tensors: Mapping[str, Array]) -> Checkpoint:
 def test_a_checkpoint_is_what_safetensors_writes() -> None:
     made = checkpoint(TENSORS)
     whole = b"".join(made.chunks())
-    assert whole == save({name: np.ascontiguousarray(array).reshape(array.shape) for name, array in TENSORS.items()},
-                         {"step": "0"})  # fmt: skip
+    assert whole == save(
+        {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in TENSORS.items()}, {"step": "0"}
+    )
     assert len(whole) == made.size_bytes
 
 

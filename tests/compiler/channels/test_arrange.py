@@ -27,8 +27,11 @@ JUMPS = frozenset({"floor", "sign"})
 def with_parameters(graph: Graph, values: list[Value]) -> Graph:
     """The graph with some of its inputs as parameters."""
     drawn = feeds_of(graph, seed=3)
-    own = {value: Parameter(f"p{value.number}", shape, shape, tuple(range(len(shape))), "weight", "")
-           for value in values for shape in (graph.types[value].shape,)}  # fmt: skip
+    own = {
+        value: Parameter(f"p{value.number}", shape, shape, tuple(range(len(shape))), "weight", "")
+        for value in values
+        for shape in (graph.types[value].shape,)
+    }
     inputs = tuple(value for value in graph.inputs if value not in own)
     return replace(graph, inputs=inputs, parameters=own, arrays={**graph.arrays, **{v: drawn[v] for v in own}})
 
@@ -145,8 +148,9 @@ def test_a_set_across_blocks_stays_alone() -> None:
     x, w, v = n.given(2, 4), n.held(4, 6), n.held(6, 4)
     y = n.b.emit("reshape", n.b.emit("matmul", x, w, **PRODUCT), shape=(2, 3, 2))
     y = n.b.emit("softmax", y)
-    made = n.check(n.b.emit("matmul", n.b.emit("reshape", y, shape=(2, 6)), v, **PRODUCT),
-                   v=(v, 0, (0, 3, 4)), w=(w, 0, (0, 2)))  # fmt: skip
+    made = n.check(
+        n.b.emit("matmul", n.b.emit("reshape", y, shape=(2, 6)), v, **PRODUCT), v=(v, 0, (0, 3, 4)), w=(w, 0, (0, 2))
+    )
     assert [(one.value, one.reason.split()[0]) for one in made.alone] == [(v, "they"), (w, "the")]
     assert [node.op for node in made.graph.nodes][:2] == ["gather", "gather"]
 
@@ -157,16 +161,22 @@ def test_of_sets_that_conflict_the_larger_parameter_is_a_range() -> None:
     wide, narrow = n.held(9, 50), n.held(9, 3)
     hidden = n.b.emit("tanh", n.b.emit("matmul", x, w, **PRODUCT))
     total = n.b.emit("reduce_sum", n.b.emit("matmul", hidden, wide, **PRODUCT), axes=(1,), keepdims=True)
-    made = n.check(n.b.emit("add", n.b.emit("matmul", hidden, narrow, **PRODUCT), total),
-                   narrow=(narrow, 0, (0, 5)), wide=(wide, 0, (5, 7)))  # fmt: skip
+    made = n.check(
+        n.b.emit("add", n.b.emit("matmul", hidden, narrow, **PRODUCT), total),
+        narrow=(narrow, 0, (0, 5)),
+        wide=(wide, 0, (5, 7)),
+    )
     assert [one.value for one in made.alone] == [narrow]
 
 
 def test_ranges_alone_move_nothing() -> None:
     n = Net()
     x, w, v = n.given(2, 4), n.held(4, 9), n.held(9, 3)
-    made = n.check(n.b.emit("matmul", n.b.emit("relu", n.b.emit("matmul", x, w, **PRODUCT)), v, **PRODUCT),
-                   v=(v, 0, (2, 3, 4)), w=(w, 1, (4, 5)))  # fmt: skip
+    made = n.check(
+        n.b.emit("matmul", n.b.emit("relu", n.b.emit("matmul", x, w, **PRODUCT)), v, **PRODUCT),
+        v=(v, 0, (2, 3, 4)),
+        w=(w, 1, (4, 5)),
+    )
     assert not made.alone
     assert not any(own.orders for own in made.graph.parameters.values())
 

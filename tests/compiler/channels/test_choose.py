@@ -46,8 +46,16 @@ def transformer() -> Graph:
     y = b.emit("add", y, dense(b.emit("tanh", hidden), "down", 6, 8))
     y = dense(dense(y, "head", 8, 5), "last", 5, 4)
     graph = b.graph_of(Graph((), (x,), (y,), {}))
-    return Graph(graph.nodes, graph.inputs, graph.outputs, graph.types, graph.arrays, held,
-                 {value: own.name for value, own in held.items()}, graph.next_number)  # fmt: skip
+    return Graph(
+        graph.nodes,
+        graph.inputs,
+        graph.outputs,
+        graph.types,
+        graph.arrays,
+        held,
+        {value: own.name for value, own in held.items()},
+        graph.next_number,
+    )
 
 
 GRAPH = transformer()
@@ -163,8 +171,16 @@ def plain() -> Graph:
         held[weight] = Parameter(name, shape, shape, (0, 1), "weight", name, 0)
         y = b.emit("matmul", y, weight, **PRODUCT)
     graph = b.graph_of(Graph((), (x,), (y,), {}))
-    return Graph(graph.nodes, graph.inputs, graph.outputs, graph.types, graph.arrays, held,
-                 {value: own.name for value, own in held.items()}, graph.next_number)  # fmt: skip
+    return Graph(
+        graph.nodes,
+        graph.inputs,
+        graph.outputs,
+        graph.types,
+        graph.arrays,
+        held,
+        {value: own.name for value, own in held.items()},
+        graph.next_number,
+    )
 
 
 def test_heads_where_no_attention_is_known_are_told_as_a_guess() -> None:

@@ -29,9 +29,15 @@ def output_size(extent: int, kernel: int, stride: int, pads: tuple[int, int], di
 
 
 def conv(
-    kind: Kind, image: tuple[int, int, int, int], k: int, kernel: tuple[int, int], strides: tuple[int, int],
-    pads: tuple[int, int, int, int], dilations: tuple[int, int] = (1, 1), groups: int = 1,
-) -> ConvSpec:  # fmt: skip
+    kind: Kind,
+    image: tuple[int, int, int, int],
+    k: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    dilations: tuple[int, int] = (1, 1),
+    groups: int = 1,
+) -> ConvSpec:
     """A convolution of [n, h, w, c] images; sizes of y follow."""
     n, h, w, c = image
     oh = output_size(h, kernel[0], strides[0], (pads[0], pads[2]), dilations[0])
@@ -40,9 +46,13 @@ def conv(
 
 
 def depthwise(
-    kind: Kind, image: tuple[int, int, int, int], kernel: tuple[int, int], strides: tuple[int, int],
-    pads: tuple[int, int, int, int], dilations: tuple[int, int] = (1, 1),
-) -> DepthwiseSpec:  # fmt: skip
+    kind: Kind,
+    image: tuple[int, int, int, int],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, int, int, int],
+    dilations: tuple[int, int] = (1, 1),
+) -> DepthwiseSpec:
     """A depth-wise convolution of [n, h, w, c] images; sizes of y follow."""
     dense = conv(kind, image, 1, kernel, strides, pads, dilations)
     return DepthwiseSpec(kind, *image, dense.oh, dense.ow, kernel, strides, pads, dilations, dtype="f32")
@@ -141,8 +151,14 @@ def check(
     assert error <= tolerance, f"relative error {error:.2e} of {spec}"
 
 
-def check_sums(spec: ConvSpec | DepthwiseSpec, target: Target, *, tolerance: float = 6e-7, choice: Choice = DEFAULT,
-               threads: int = 2) -> None:  # fmt: skip
+def check_sums(
+    spec: ConvSpec | DepthwiseSpec,
+    target: Target,
+    *,
+    tolerance: float = 6e-7,
+    choice: Choice = DEFAULT,
+    threads: int = 2,
+) -> None:
     """Build a weight gradient that makes the bias gradient as well, run it and compare both."""
     spec = replace(spec, sums=True)
     inputs = random_inputs(spec)

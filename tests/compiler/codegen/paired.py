@@ -39,7 +39,7 @@ SPECS = {
         replace(PLAIN, epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(RESIDUAL,)),
         ("bf16", None, "bf16", "bf16"),
     ),
-}  # fmt: skip
+}
 
 
 def drawn(spec: MatmulSpec) -> tuple[list[Array], list[Array]]:

@@ -51,21 +51,51 @@ def reading(access: Access, array: Array, extents: Sequence[int]) -> Array:
 
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
-    "neg": lambda x: -x, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
+    "neg": lambda x: -x,
+    "abs": np.abs,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
-    "reciprocal": lambda x: 1 / x, "tanh": np.tanh, "erf": _erf, "floor": np.floor, "sign": np.sign,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos, "atan": np.arctan, "not": np.logical_not,
-    "to_f32": lambda x: x.astype(np.float64), "to_i64": lambda x: x.astype(np.int64),
-    "to_i32": lambda x: x.astype(np.int32), "to_bool": lambda x: x.astype(bool), "is_nan": np.isnan,
-}  # fmt: skip
+    "reciprocal": lambda x: 1 / x,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "floor": np.floor,
+    "sign": np.sign,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sin": np.sin,
+    "cos": np.cos,
+    "atan": np.arctan,
+    "not": np.logical_not,
+    "to_f32": lambda x: x.astype(np.float64),
+    "to_i64": lambda x: x.astype(np.int64),
+    "to_i32": lambda x: x.astype(np.int32),
+    "to_bool": lambda x: x.astype(bool),
+    "is_nan": np.isnan,
+}
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
-    "pow": np.power, "lt": np.less, "le": np.less_equal, "eq": np.equal, "and": np.logical_and, "or": np.logical_or,
-    "philox": philox.bits_of, "philox0": lambda x, y: philox.top_bits(x, y, 0),
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "pow": np.power,
+    "lt": np.less,
+    "le": np.less_equal,
+    "eq": np.equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "philox": philox.bits_of,
+    "philox0": lambda x, y: philox.top_bits(x, y, 0),
     "philox1": lambda x, y: philox.top_bits(x, y, 1),
-    "mod": np.mod, "fmod": np.fmod, "bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
+    "mod": np.mod,
+    "fmod": np.fmod,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
     "shift_left": np.left_shift,
-}  # fmt: skip
+}
 
 
 def value(expr: Expr, refs: Sequence[Array], stats: Sequence[Array] = (), extents: Sequence[int] = ()) -> Array:

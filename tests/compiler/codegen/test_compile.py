@@ -144,9 +144,11 @@ def test_a_damaged_entry_is_built_again(tmp_path: Path, damage: str) -> None:
 
 def test_what_the_key_depends_on() -> None:
     keys = {
-        cache_key(squares(5), TARGET, 1), cache_key(squares(6), TARGET, 1), cache_key(squares(5), TARGET, 2),
+        cache_key(squares(5), TARGET, 1),
+        cache_key(squares(6), TARGET, 1),
+        cache_key(squares(5), TARGET, 2),
         cache_key(squares(5), load("raspberry-pi-4"), 1),
-    }  # fmt: skip
+    }
     assert len(keys) == 4
 
 

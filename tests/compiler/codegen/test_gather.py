@@ -17,8 +17,16 @@ from tests.kernel_harness.machine import native_target
 from tests.sample import crossed, sample
 
 # outer, rows, inner, count
-SHAPES = [(1, 30_522, 128, 64), (1, 1000, 768, 197), (4, 50, 33, 20), (1, 10, 1, 100), (3, 7, 1, 40), (1, 5, 3, 4),
-          (1, 1, 16, 1), (8, 197, 768, 1)]  # fmt: skip
+SHAPES = [
+    (1, 30_522, 128, 64),
+    (1, 1000, 768, 197),
+    (4, 50, 33, 20),
+    (1, 10, 1, 100),
+    (3, 7, 1, 40),
+    (1, 5, 3, 4),
+    (1, 1, 16, 1),
+    (8, 197, 768, 1),
+]
 
 
 def spec_of(kind: str, shape: tuple[int, int, int, int], **types: str) -> GatherSpec:

@@ -149,6 +149,7 @@ def test_a_table_in_half_precision_may_be_updated_by_its_gradient() -> None:
     table = GatherSpec("scatter_add", 1, 100, 16, 32, dtype="f16")
     assert can_update(table, V4)
     assert not can_update(replace(table, dtype="i64"), V4)
-    update = replace(table, epilogue=Binary("sub", Ref(1), Ref(0)),
-                     epilogue_inputs=(identity(TensorType("f16", (100, 16))),))  # fmt: skip
+    update = replace(
+        table, epilogue=Binary("sub", Ref(1), Ref(0)), epilogue_inputs=(identity(TensorType("f16", (100, 16))),)
+    )
     assert workspace(update) == 4 * (100 + 32), "positions, counted in f32 whatever the table holds"

@@ -147,9 +147,15 @@ def ran(spec: KernelSpec, inputs: Sequence[Array]) -> list[Array]:
 
 
 LIKE_ANOTHER = {
-    "winograd input_grad", "winograd and a residual", "strided conv input_grad", "strided depthwise weight_grad",
-    "long product and a residual", "depthwise and a residual", "grouped conv input_grad", "strided conv weight_grad",
-}  # fmt: skip
+    "winograd input_grad",
+    "winograd and a residual",
+    "strided conv input_grad",
+    "strided depthwise weight_grad",
+    "long product and a residual",
+    "depthwise and a residual",
+    "grouped conv input_grad",
+    "strided conv weight_grad",
+}
 KEPT = [f"{name}-{('bf16', 'f16')[i % 2]}" for i, name in enumerate(SPECS) if name not in LIKE_ANOTHER][::3]
 """A third of the families and kinds in one of the two: plans are those of f32, only reading and writing is not."""
 

@@ -106,9 +106,7 @@ def test_reordered_axes_walk_the_same_points_in_the_new_order(
     order = [axis for axis in range(len(over)) if over[axis] > 1 or not drops_ones]
     random.shuffle(order)  # type: ignore[attr-defined]
     ones = [axis for axis in range(len(over)) if axis not in order]
-    wanted = [
-        walk_of(access, over).reshape(over).transpose([*order, *ones]).reshape(-1) for access in given_accesses
-    ]  # fmt: skip
+    wanted = [walk_of(access, over).reshape(over).transpose([*order, *ones]).reshape(-1) for access in given_accesses]
     assert_same_walks(reorder(space_of(over, given_accesses), order), wanted)
 
 

@@ -49,11 +49,15 @@ def test_scalars() -> None:
 
 
 BROADCASTS = [
-    ((8, 7, 5, 24), (24,), (3,)), ((8, 7, 5, 24), (8, 1, 1, 24), (0, None, None, 3)),
-    ((64, 50, 40), (64, 1, 40), (0, None, 2)), ((64, 50, 40), (1,), (None,)), ((300, 1000), (300, 1), (0, None)),
-    ((300, 10), (10,), (1,)), ((4, 6, 50, 50), (4, 1, 1, 50), (0, None, None, 3)),
+    ((8, 7, 5, 24), (24,), (3,)),
+    ((8, 7, 5, 24), (8, 1, 1, 24), (0, None, None, 3)),
+    ((64, 50, 40), (64, 1, 40), (0, None, 2)),
+    ((64, 50, 40), (1,), (None,)),
+    ((300, 1000), (300, 1), (0, None)),
+    ((300, 10), (10,), (1,)),
+    ((4, 6, 50, 50), (4, 1, 1, 50), (0, None, None, 3)),
     ((2, 3, 1, 5), (3, 1, 1), (1, None, None)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("extents", "shape", "axes"), BROADCASTS, ids=str)
@@ -62,10 +66,17 @@ def test_broadcasts(extents: tuple[int, ...], shape: tuple[int, ...], axes: tupl
 
 
 PERMUTATIONS = [
-    ((8, 3, 20, 20), (0, 2, 3, 1)), ((8, 20, 20, 24), (0, 3, 1, 2)), ((4, 50, 6, 32), (0, 2, 1, 3)),
-    ((4, 50, 6, 32), (0, 2, 3, 1)), ((70, 90), (1, 0)), ((500, 300), (1, 0)), ((3, 5, 7), (2, 1, 0)),
-    ((128, 2), (1, 0)), ((2, 128), (1, 0)), ((2, 17, 3, 33, 5), (4, 3, 2, 1, 0)),
-]  # fmt: skip
+    ((8, 3, 20, 20), (0, 2, 3, 1)),
+    ((8, 20, 20, 24), (0, 3, 1, 2)),
+    ((4, 50, 6, 32), (0, 2, 1, 3)),
+    ((4, 50, 6, 32), (0, 2, 3, 1)),
+    ((70, 90), (1, 0)),
+    ((500, 300), (1, 0)),
+    ((3, 5, 7), (2, 1, 0)),
+    ((128, 2), (1, 0)),
+    ((2, 128), (1, 0)),
+    ((2, 17, 3, 33, 5), (4, 3, 2, 1, 0)),
+]
 
 
 @pytest.mark.parametrize(("shape", "order"), thinned((pytest.param(*case, id=str(case)) for case in PERMUTATIONS), 5))
@@ -74,8 +85,12 @@ def test_transposes(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
     place = {axis: number for number, axis in enumerate(order)}
     read = Access(TensorType("f32", shape), tuple(Affine(((place[axis], 1),)) for axis in range(len(shape))))
     check(MapSpec(extents, (read,), (identity(*extents),), (Ref(0),)))
-    written = MapSpec(shape, (identity(*shape),), (Access(TensorType("f32", extents), tuple(
-        Affine(((axis, 1),)) for axis in order)),), (Ref(0),))  # fmt: skip
+    written = MapSpec(
+        shape,
+        (identity(*shape),),
+        (Access(TensorType("f32", extents), tuple(Affine(((axis, 1),)) for axis in order)),),
+        (Ref(0),),
+    )
     check(written)
 
 

@@ -142,20 +142,41 @@ def bias(n: int) -> Access:
 
 
 EPILOGUES = [
-    ("bias and clip", lambda s: dataclasses.replace(
-        s, epilogue=Binary("add", RELU6, Ref(1)), epilogue_inputs=(bias(s.n),))),
-    ("residual", lambda s: dataclasses.replace(
-        s, epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(identity(s.batch, s.m, s.n),))),
-    ("scalar and per row", lambda s: dataclasses.replace(
-        s, epilogue=Binary("mul", Binary("add", Ref(0), Ref(2)), Ref(1)),
-        epilogue_inputs=(picked((1,), None), picked((s.m,), 1)))),
-    ("transposed and shifted", lambda s: dataclasses.replace(
-        s, epilogue=Binary("sub", Unary("tanh", Ref(0)), Ref(1)),
-        epilogue_inputs=(Access(TensorType("f32", (s.n + 2, s.batch * s.m)),
-                                (Affine(((2, 1),), 2), Affine(((0, s.m), (1, 1))))),))),
-    ("position", lambda s: dataclasses.replace(
-        s, epilogue=Binary("add", Ref(0), Unary("to_f32", Binary("add", Index(2), Index(1)))))),
-]  # fmt: skip
+    (
+        "bias and clip",
+        lambda s: dataclasses.replace(s, epilogue=Binary("add", RELU6, Ref(1)), epilogue_inputs=(bias(s.n),)),
+    ),
+    (
+        "residual",
+        lambda s: dataclasses.replace(
+            s, epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(identity(s.batch, s.m, s.n),)
+        ),
+    ),
+    (
+        "scalar and per row",
+        lambda s: dataclasses.replace(
+            s,
+            epilogue=Binary("mul", Binary("add", Ref(0), Ref(2)), Ref(1)),
+            epilogue_inputs=(picked((1,), None), picked((s.m,), 1)),
+        ),
+    ),
+    (
+        "transposed and shifted",
+        lambda s: dataclasses.replace(
+            s,
+            epilogue=Binary("sub", Unary("tanh", Ref(0)), Ref(1)),
+            epilogue_inputs=(
+                Access(TensorType("f32", (s.n + 2, s.batch * s.m)), (Affine(((2, 1),), 2), Affine(((0, s.m), (1, 1))))),
+            ),
+        ),
+    ),
+    (
+        "position",
+        lambda s: dataclasses.replace(
+            s, epilogue=Binary("add", Ref(0), Unary("to_f32", Binary("add", Index(2), Index(1))))
+        ),
+    ),
+]
 EPILOGUE_CASES = [pytest.param(*case, id=case[0]) for case in EPILOGUES]
 
 

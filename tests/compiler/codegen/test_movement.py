@@ -97,13 +97,17 @@ def test_select(count: int, inner: int, largest: bool) -> None:
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "raspberry-pi-4"])
-@pytest.mark.parametrize("spec", [
-    ElementsSpec("gather", 4, 50, 33, 20, dtype="f32"),
-    ElementsSpec("add", 4, 50, 33, 20, dtype="f32", per_inner=False),
-    ResampleSpec("forward", 2, 7, 64, 14, 2, dtype="f32"),
-    ResampleSpec("gradient", 2, 7, 64, 14, 2, dtype="f32"),
-    ScanSpec("sum", 2, 7, 9, dtype="f32"),
-    SelectSpec(3, 40, 1, 5, dtype="f32"),
-], ids=lambda spec: type(spec).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ElementsSpec("gather", 4, 50, 33, 20, dtype="f32"),
+        ElementsSpec("add", 4, 50, 33, 20, dtype="f32", per_inner=False),
+        ResampleSpec("forward", 2, 7, 64, 14, 2, dtype="f32"),
+        ResampleSpec("gradient", 2, 7, 64, 14, 2, dtype="f32"),
+        ScanSpec("sum", 2, 7, 9, dtype="f32"),
+        SelectSpec(3, 40, 1, 5, dtype="f32"),
+    ],
+    ids=lambda spec: type(spec).__name__,
+)
 def test_other_targets_build(spec: MovementSpec, target: str) -> None:
     assert build_object(spec, load(target)).object_bytes

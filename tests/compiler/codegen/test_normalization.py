@@ -18,8 +18,18 @@ ALL = (True, True, True)
 
 @pytest.mark.parametrize("target", sample([None, "x86-64-v3"], {"x86-64-v3"}))
 @pytest.mark.parametrize("centred", [True, False])
-@pytest.mark.parametrize(("rows", "width", "wanted"), [(300, 48, ALL), (7, 37, ALL), (3, 5, ALL), (41, 768, ALL),
-    (30, 20, (True, False, False)), (30, 20, (False, False, True)), (30, 20, (False, True, False))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "width", "wanted"),
+    [
+        (300, 48, ALL),
+        (7, 37, ALL),
+        (3, 5, ALL),
+        (41, 768, ALL),
+        (30, 20, (True, False, False)),
+        (30, 20, (False, False, True)),
+        (30, 20, (False, True, False)),
+    ],
+)
 def test_the_gradient(
     rows: int, width: int, wanted: tuple[bool, bool, bool], centred: bool, target: str | None
 ) -> None:

@@ -171,9 +171,21 @@ def test_epilogues(kind: str) -> None:
     plain = spec_of(kind, shape)
     scaled = Binary("max", Binary("mul", Ref(0), Ref(1)), Const(0.0))
     spec = PoolSpec(
-        plain.kind, plain.n, plain.h, plain.w, plain.c, plain.oh, plain.ow, plain.kernel, plain.strides, plain.pads,
-        plain.count_pads, scaled, (picked((plain.c,), 3),), dtype="f32",
-    )  # fmt: skip
+        plain.kind,
+        plain.n,
+        plain.h,
+        plain.w,
+        plain.c,
+        plain.oh,
+        plain.ow,
+        plain.kernel,
+        plain.strides,
+        plain.pads,
+        plain.count_pads,
+        scaled,
+        (picked((plain.c,), 3),),
+        dtype="f32",
+    )
     x, d_y = draw(*shape[:4]), draw(shape[0], plain.oh, plain.ow, plain.c, seed=1)
     inputs = [d_y] if kind in ("average_grad", "places_grad") else [x, d_y] if kind == "max_grad" else [x]
     if kind == "places_grad":

@@ -110,8 +110,9 @@ def test_attention_masks_vanish() -> None:
 
 
 def test_is_nan_and_conversions_to_bool() -> None:
-    spec = MapSpec((15,), (identity(15),), (identity(15, dtype="bool"),) * 2,
-                   (Unary("is_nan", Ref(0)), Unary("to_bool", Ref(0))))  # fmt: skip
+    spec = MapSpec(
+        (15,), (identity(15),), (identity(15, dtype="bool"),) * 2, (Unary("is_nan", Ref(0)), Unary("to_bool", Ref(0)))
+    )
     nans, truths = run_kernel(spec, [SPECIAL])
     np.testing.assert_array_equal(nans, np.isnan(SPECIAL))
     np.testing.assert_array_equal(truths, SPECIAL.astype(bool))

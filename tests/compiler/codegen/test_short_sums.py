@@ -44,7 +44,7 @@ SPECS = {
         replace(PLAIN, epilogue=Binary("add", Ref(0), Ref(1)), epilogue_inputs=(RESIDUAL,)),
         ("f16", None, "f16", "f16"),
     ),
-}  # fmt: skip
+}
 
 
 def drawn(spec: MatmulSpec, scale: float = 1.0) -> tuple[list[Array], list[Array]]:

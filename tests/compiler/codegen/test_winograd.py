@@ -193,8 +193,9 @@ def test_default_is_nearly_as_accurate_as_direct(kind: Kind) -> None:
 def test_choices() -> None:
     target = load_cpu(native_target())
     assert choices_of(layer("forward", 1, 8, 8, 32, 32), target, 2) == (
-        DEFAULT, *(choose(winograd=size) for size in (0, 2, 4, 6))
-    )  # fmt: skip
+        DEFAULT,
+        *(choose(winograd=size) for size in (0, 2, 4, 6)),
+    )
     strided = conv("forward", (1, 8, 8, 32), 32, (3, 3), (2, 2), (1, 1, 1, 1))
     assert choices_of(strided, target, 2) == (DEFAULT,)
 

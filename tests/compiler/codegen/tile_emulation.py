@@ -134,9 +134,12 @@ def emulated_builds() -> Iterator[CpuTarget]:
     calls: list[bool] = []
 
     def with_functions(
-        sources: Mapping[str, str], left_out: Collection[str], kernels: Iterable[CompiledKernel], target: CpuTarget,
+        sources: Mapping[str, str],
+        left_out: Collection[str],
+        kernels: Iterable[CompiledKernel],
+        target: CpuTarget,
         work_dir: Path,
-    ) -> bytes:  # fmt: skip
+    ) -> bytes:
         return linked({**sources, "emulated_tiles": SOURCE}, left_out, kernels, target, work_dir)
 
     def made_here(worker: Worker, request: Request) -> CompiledKernel:

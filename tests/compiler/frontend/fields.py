@@ -16,17 +16,25 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIRE_TYPES = {
-    FieldDescriptor.TYPE_DOUBLE: FIXED64, FieldDescriptor.TYPE_FLOAT: FIXED32, FieldDescriptor.TYPE_STRING: BYTES,
-    FieldDescriptor.TYPE_BYTES: BYTES, FieldDescriptor.TYPE_MESSAGE: BYTES,
-}  # fmt: skip
+    FieldDescriptor.TYPE_DOUBLE: FIXED64,
+    FieldDescriptor.TYPE_FLOAT: FIXED32,
+    FieldDescriptor.TYPE_STRING: BYTES,
+    FieldDescriptor.TYPE_BYTES: BYTES,
+    FieldDescriptor.TYPE_MESSAGE: BYTES,
+}
 """Of everything else: `VARINT`."""
 MANY = 20_000
 DEEP = 150
 LONG = 70_000
 TEXTS = {
-    "empty": b"", "escapes": b"\x1b[2J\"';--<script>${x}%n\\\r\n", "nul": b"a\0b", "long": b"x" * LONG,
-    "no text": b"\xff\xfe\xc0\x80\xed\xa0\x80", "path": b"../../../../etc/passwd", "far": "\u202e\U0001f4a9".encode(),
-}  # fmt: skip
+    "empty": b"",
+    "escapes": b"\x1b[2J\"';--<script>${x}%n\\\r\n",
+    "nul": b"a\0b",
+    "long": b"x" * LONG,
+    "no text": b"\xff\xfe\xc0\x80\xed\xa0\x80",
+    "path": b"../../../../etc/passwd",
+    "far": "\u202e\U0001f4a9".encode(),
+}
 NUMBERS = {"zero": 0, "negative": -1, "huge": (1 << 63) - 1, "most negative": -(1 << 63), "a million": 10**6}
 Path = tuple[tuple[str, int], ...]
 """From the model to a message: the field, and which of its elements."""
@@ -94,8 +102,11 @@ def _changes(field: FieldDescriptor, rng: random.Random) -> dict[str, Change]:
     if field.is_repeated:
         found["very many"] = lambda rest, own: rest + (own or _own(field, rng))[:200] * (MANY if len(own) < 200 else 50)
     if field.message_type is not None:
-        found |= {"random bytes": put(_sized(number, rng.randbytes(40))), "empty": put(_sized(number, b"")),
-                  "in itself": lambda rest, own: _nested(number, rest + own)}  # fmt: skip
+        found |= {
+            "random bytes": put(_sized(number, rng.randbytes(40))),
+            "empty": put(_sized(number, b"")),
+            "in itself": lambda rest, own: _nested(number, rest + own),
+        }
     elif wire == BYTES:
         found |= {name: put(_sized(number, text)) for name, text in TEXTS.items()}
         found["random bytes"] = put(_sized(number, rng.randbytes(rng.randrange(1, 64))))
@@ -104,8 +115,10 @@ def _changes(field: FieldDescriptor, rng: random.Random) -> dict[str, Change]:
         found["any"] = put(_tag(number, VARINT) + _varint(rng.randrange(0, 40)))
     else:
         width = 4 if wire == FIXED32 else 8
-        found |= {"not a number": put(_tag(number, wire) + b"\xff" * width),
-                  "any": put(_tag(number, wire) + rng.randbytes(width))}  # fmt: skip
+        found |= {
+            "not a number": put(_tag(number, wire) + b"\xff" * width),
+            "any": put(_tag(number, wire) + rng.randbytes(width)),
+        }
     return found
 
 
@@ -138,13 +151,20 @@ def _changed(
 
 def _placed(model: Any, descriptor: Descriptor, body: bytes, rng: random.Random) -> bytes:
     """The model with a message that it does not have, where there could be one; in further ones that it lacks."""
-    fits = [(path, message, field) for path, message in messages_of(model) for field in message.DESCRIPTOR.fields
-            if field.message_type is descriptor]  # fmt: skip
+    fits = [
+        (path, message, field)
+        for path, message in messages_of(model)
+        for field in message.DESCRIPTOR.fields
+        if field.message_type is descriptor
+    ]
     if fits:
         path, parent, field = rng.choice(fits)
         return encoded(model, path, parent.SerializeToString() + _sized(field.number, body))
-    outer = next(field for _, field in all_fields()
-                 if field.message_type is descriptor and field.containing_type is not descriptor)  # fmt: skip
+    outer = next(
+        field
+        for _, field in all_fields()
+        if field.message_type is descriptor and field.containing_type is not descriptor
+    )
     return _placed(model, outer.containing_type, _sized(outer.number, body), rng)
 
 

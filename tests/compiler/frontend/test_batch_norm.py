@@ -120,8 +120,9 @@ def test_a_training_mode_export_is_taken_in_evaluation_mode() -> None:
         node("BatchNormalization", ["h", *VECTORS], ["y", "mean", "var"], training_mode=1),
     ]
     graph = imported(model_of(nodes, IMAGE, initializers=_stored()))
-    reference = imported(model_of([nodes[0], node("BatchNormalization", ["h", *VECTORS], ["y"])], IMAGE,
-                                  initializers=_stored()))  # fmt: skip
+    reference = imported(
+        model_of([nodes[0], node("BatchNormalization", ["h", *VECTORS], ["y"])], IMAGE, initializers=_stored())
+    )
     feeds = feeds_for(graph)
     np.testing.assert_array_equal(evaluate_named(graph, feeds)["y"], evaluate_named(reference, feeds)["y"])
 
@@ -168,8 +169,9 @@ def test_a_variance_below_zero_is_refused(batch_norm: BatchNormMode) -> None:
 def test_a_scale_that_is_stored_as_its_own_mean_learns() -> None:
     names = ("norm.weight", "norm.bias", "norm.bias", "norm.weight")
     arrays = {name: array for name, array in _stored(3).items() if name in names}
-    graph = imported(model_of([node("BatchNormalization", ["x", *names], ["y"])], IMAGE, initializers=arrays),
-                     batch_norm="train")  # fmt: skip
+    graph = imported(
+        model_of([node("BatchNormalization", ["x", *names], ["y"])], IMAGE, initializers=arrays), batch_norm="train"
+    )
     assert set(graph.named_parameters()) == {"norm.weight", "norm.bias"}
     assert set(graph.buffers()) == {"norm.running_mean", "norm.running_var"}
     assert "model.untied" in {warning.code for warning in graph.warnings}

@@ -78,8 +78,13 @@ def counted(trips: int, *, stop: int = 100) -> bytes:
     ]
     inside = body(nodes, ["c1", "g", "kept"], [("i", INT), ("c0", BOOL), ("h", FLOAT)])
     loop = node("Loop", ["trips", "go", "x"], ["y", "all"], body=inside)
-    stored = {"w": weights(3, 3), "trips": np.asarray(trips), "go": np.asarray(True), "one": np.asarray(1),
-              "stop": np.asarray(stop)}  # fmt: skip
+    stored = {
+        "w": weights(3, 3),
+        "trips": np.asarray(trips),
+        "go": np.asarray(True),
+        "one": np.asarray(1),
+        "stop": np.asarray(stop),
+    }
     return model_of([loop], X, ("y", "all"), stored, infer_shapes=False)
 
 
@@ -93,8 +98,11 @@ def test_loops_are_unrolled(trips: int, stop: int) -> None:
 
 
 def test_loops_in_branches_in_loops() -> None:
-    inner = body([scale("w", "q", "h1"), node("Identity", ["c2"], ["c3"])], ["c3", "q"],
-                 [("i2", INT), ("c2", BOOL), ("h1", FLOAT)])  # fmt: skip
+    inner = body(
+        [scale("w", "q", "h1"), node("Identity", ["c2"], ["c3"])],
+        ["c3", "q"],
+        [("i2", INT), ("c2", BOOL), ("h1", FLOAT)],
+    )
     repeat = body([node("Loop", ["two", "go", "h0"], ["r"], body=inner)], ["r"])
     once = body([node("Neg", ["h0"], ["s"])], ["s"])
     outer = [
@@ -102,8 +110,9 @@ def test_loops_in_branches_in_loops() -> None:
         node("If", ["first"], ["z"], then_branch=repeat, else_branch=once),
         node("Identity", ["c0"], ["c1"]),
     ]
-    loop = node("Loop", ["three", "", "x"], ["y"],
-                body=body(outer, ["c1", "z"], [("i1", INT), ("c0", BOOL), ("h0", FLOAT)]))  # fmt: skip
+    loop = node(
+        "Loop", ["three", "", "x"], ["y"], body=body(outer, ["c1", "z"], [("i1", INT), ("c0", BOOL), ("h0", FLOAT)])
+    )
     stored = {"w": weights(3, 4), "go": np.asarray(True), "one": np.asarray(1), "two": np.asarray(2)}
     model = model_of([loop], X, initializers={**stored, "three": np.asarray(3)}, infer_shapes=False)
     graph = imported(model)
@@ -111,11 +120,22 @@ def test_loops_in_branches_in_loops() -> None:
     assert [made.op for made in graph] == ["mul", "mul", "neg", "neg"]
 
 
-@pytest.mark.parametrize("settings", [{}, {"scan_input_directions": [1, 0], "scan_output_directions": [1, 0]},
-                                      {"scan_input_axes": [0, 1], "scan_output_axes": [1, 0]}])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"scan_input_directions": [1, 0], "scan_output_directions": [1, 0]},
+        {"scan_input_axes": [0, 1], "scan_output_axes": [1, 0]},
+    ],
+)
 def test_scans_are_unrolled(settings: dict[str, list[int]]) -> None:
-    nodes = [node("Mul", ["h", "w"], ["p"]), node("Add", ["p", "a"], ["q"]), node("Sub", ["q", "b"], ["g"]),
-             node("Identity", ["g"], ["kept"]), node("Neg", ["a"], ["turned"])]  # fmt: skip
+    nodes = [
+        node("Mul", ["h", "w"], ["p"]),
+        node("Add", ["p", "a"], ["q"]),
+        node("Sub", ["q", "b"], ["g"]),
+        node("Identity", ["g"], ["kept"]),
+        node("Neg", ["a"], ["turned"]),
+    ]
     inside = body(nodes, ["g", "kept", "turned"], [("h", FLOAT), ("a", FLOAT), ("b", FLOAT)])
     scan = node("Scan", ["start", "x", "z"], ["y", "all", "back"], body=inside, num_scan_inputs=2, **settings)
     inputs: dict[str, tuple[str, Shape]] = {"x": ("f32", (3, 3)), "z": ("f32", (3, 3))}
@@ -125,11 +145,13 @@ def test_scans_are_unrolled(settings: dict[str, list[int]]) -> None:
 
 
 def _loop(trips: str, go: str, **more: tuple[str, Shape]) -> bytes:
-    inside = body([scale("x", "g", "h"), node("Identity", ["c0"], ["c1"])], ["c1", "g"],
-                  [("i", INT), ("c0", BOOL), ("h", FLOAT)])  # fmt: skip
+    inside = body(
+        [scale("x", "g", "h"), node("Identity", ["c0"], ["c1"])], ["c1", "g"], [("i", INT), ("c0", BOOL), ("h", FLOAT)]
+    )
     stored = {"many": np.asarray(1 << 40), "true": np.asarray(True), "none": np.asarray(0)}
-    return model_of([node("Loop", [trips, go, "x"], ["y"], body=inside)], {**X, **more}, initializers=stored,
-                    infer_shapes=False)  # fmt: skip
+    return model_of(
+        [node("Loop", [trips, go, "x"], ["y"], body=inside)], {**X, **more}, initializers=stored, infer_shapes=False
+    )
 
 
 def _run_time_if(then: onnx.NodeProto, other: onnx.NodeProto, shape: Shape = ()) -> bytes:
@@ -250,15 +272,30 @@ JOINED = {
     "filled in a loop": _listed(
         [
             node("SequenceEmpty", [], ["none"]),
-            node("Loop", ["three", "", "none", "x"], ["list", "last"], body=helper.make_graph(
-                [node("Neg", ["h"], ["g"]), node("SequenceInsert", ["s", "g"], ["t"]),
-                 node("Identity", ["c0"], ["c1"])], "body",
-                [helper.make_tensor_value_info("i", INT, []), helper.make_tensor_value_info("c0", BOOL, []),
-                 helper.make_tensor_sequence_value_info("s", FLOAT, None),
-                 helper.make_tensor_value_info("h", FLOAT, None)],
-                [helper.make_tensor_value_info("c1", BOOL, []),
-                 helper.make_tensor_sequence_value_info("t", FLOAT, None),
-                 helper.make_tensor_value_info("g", FLOAT, None)])),
+            node(
+                "Loop",
+                ["three", "", "none", "x"],
+                ["list", "last"],
+                body=helper.make_graph(
+                    [
+                        node("Neg", ["h"], ["g"]),
+                        node("SequenceInsert", ["s", "g"], ["t"]),
+                        node("Identity", ["c0"], ["c1"]),
+                    ],
+                    "body",
+                    [
+                        helper.make_tensor_value_info("i", INT, []),
+                        helper.make_tensor_value_info("c0", BOOL, []),
+                        helper.make_tensor_sequence_value_info("s", FLOAT, None),
+                        helper.make_tensor_value_info("h", FLOAT, None),
+                    ],
+                    [
+                        helper.make_tensor_value_info("c1", BOOL, []),
+                        helper.make_tensor_sequence_value_info("t", FLOAT, None),
+                        helper.make_tensor_value_info("g", FLOAT, None),
+                    ],
+                ),
+            ),
             node("ConcatFromSequence", ["list"], ["y"], axis=1, new_axis=1),
         ],
         three=np.asarray(3),
@@ -274,7 +311,9 @@ JOINED = {
             node("ConcatFromSequence", ["more"], ["both"], axis=-1),
             node("Mul", ["both", "count"], ["y"]),
         ],
-        sizes=np.asarray([1, 2]), first=np.asarray(0), last=np.asarray(-1),
+        sizes=np.asarray([1, 2]),
+        first=np.asarray(0),
+        last=np.asarray(-1),
     ),
     "single rows": _listed(
         [
@@ -286,7 +325,7 @@ JOINED = {
         ],
         one=np.asarray(1),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", JOINED)

@@ -85,8 +85,9 @@ def test_a_definition_that_needs_what_there_is_not_names_the_operator() -> None:
 # --------------------------------------------------------------------------------------------- a model's own functions
 
 
-def _function(name: str, inputs: list[str], outputs: list[str], nodes: list[onnx.NodeProto], opset: int = 18,
-              **more: object) -> onnx.FunctionProto:  # fmt: skip
+def _function(
+    name: str, inputs: list[str], outputs: list[str], nodes: list[onnx.NodeProto], opset: int = 18, **more: object
+) -> onnx.FunctionProto:
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("local", 1)]
     return helper.make_function("local", name, inputs, outputs, nodes, opsets, **more)
 
@@ -119,8 +120,13 @@ def test_functions_call_functions_and_hand_on_attributes() -> None:
     inner = _function("Bent", ["a", "more"], ["b"], [_elu("slope")], attributes=["slope"])
     again = helper.make_node("Bent", ["a"], ["h"], domain="local")
     again.attribute.append(onnx.AttributeProto(name="slope", type=onnx.AttributeProto.FLOAT, ref_attr_name="outer"))
-    outer = _function("Twice", ["a"], ["c", "h"], [again, helper.make_node("Mul", ["h", "a"], ["c"])],
-                      attribute_protos=[helper.make_attribute("outer", 0.5)])  # fmt: skip
+    outer = _function(
+        "Twice",
+        ["a"],
+        ["c", "h"],
+        [again, helper.make_node("Mul", ["h", "a"], ["c"])],
+        attribute_protos=[helper.make_attribute("outer", 0.5)],
+    )
     calls = [_call("Twice", ["x"], ["z", "unread"], outer=2.0), _call("Twice", ["z"], ["y", "h"])]
     model = _calling(calls, [inner, outer], ("y", "h"))
     assert_agrees(model, imported(model))
@@ -143,7 +149,7 @@ def test_a_function_that_hands_its_input_on() -> None:
         ([_function("F", ["a"], ["b"], [node("Relu", ["a"], ["b"])], opset=6)], UnsupportedOperator, "'F': opset 6"),
         ([_function("F", ["a"], ["b"], [node("Unique", ["a"], ["b"])])], UnsupportedOperator, "make_b' .Unique"),
     ],
-)  # fmt: skip
+)
 def test_functions_that_make_no_sense_are_refused(
     functions: list[onnx.FunctionProto], error: type[Exception], message: str
 ) -> None:

@@ -50,9 +50,7 @@ def test_a_pytorch_export_is_the_same_model_with_its_data_beside_it(tmp_path: Pa
     with files_of(path) as files:
         assert list(files.external) == ["model.onnx.data"]
         apart = imported(files.model, files.mapped())
-        assert model_digest(files.model, files.mapped()) == Listing(
-            model_digest(files.model), files.digests()
-        ).digest  # fmt: skip
+        assert model_digest(files.model, files.mapped()) == Listing(model_digest(files.model), files.digests()).digest
     one = imported(whole, {})
     assert apart.nodes == one.nodes
     for name, array in stored(one).items():
@@ -139,7 +137,7 @@ REFUSED: dict[str, tuple[list[TensorProto], Mapping[str, bytes], str]] = {
     "no location": ([apart(W, "")], FILE, "does not say which"),
     "spare file": ([apart(W, "w.bin")], {**FILE, "other": b""}, "no tensor of it lies in 'other'"),
     "texts": ([apart(TensorProto(name="w", dims=[3, 5], data_type=8), "w.bin")], FILE, "cannot lie in another file"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -221,7 +219,13 @@ def test_a_listing_is_read_again_and_nothing_else_is() -> None:
     data = listing.to_bytes()
     assert Listing.parse(data) == listing
     assert Listing.parse(model_of([node("Relu", ["x"], ["y"])], {"x": ("f32", (2,))}, ("y",))) is None
-    for wrong in (data[:-1], data.replace(b"b.bin", b"../b"), data + b" ", b'{"external":' * 9000, b'{"external":{}}',
-                  data.replace(b"a" * 64, b"A" * 64)):  # fmt: skip
+    for wrong in (
+        data[:-1],
+        data.replace(b"b.bin", b"../b"),
+        data + b" ",
+        b'{"external":' * 9000,
+        b'{"external":{}}',
+        data.replace(b"a" * 64, b"A" * 64),
+    ):
         with pytest.raises(ModelError):
             Listing.parse(wrong)

@@ -16,8 +16,14 @@ MODEL = MODELS["mlp"](features=5, hidden=4, classes=3)
 
 def test_a_round_changes_every_field_of_the_format_once() -> None:
     fields = {(message.name, field.name) for message, field in all_fields()}
-    assert {("ModelProto", "graph"), ("TensorProto", "dims"), ("AttributeProto", "g"), ("Dimension", "dim_param"),
-            ("FunctionProto", "attribute"), ("SparseTensorProto", "indices")} <= fields  # fmt: skip
+    assert {
+        ("ModelProto", "graph"),
+        ("TensorProto", "dims"),
+        ("AttributeProto", "g"),
+        ("Dimension", "dim_param"),
+        ("FunctionProto", "attribute"),
+        ("SparseTensorProto", "indices"),
+    } <= fields
     count = sum(1 for _ in all_fields())
     drawn = list(itertools.islice(mutants({"mlp": MODEL}, 1), 2 * count))
     for one_round in (drawn[:count], drawn[count:]):

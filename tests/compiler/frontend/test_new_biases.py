@@ -110,8 +110,7 @@ def test_a_weight_on_the_left_takes_none_and_a_third_operand_of_the_files_is_non
     left = model_of([node("MatMul", ["w", "x"], ["y"])], {"x": ("f32", (2, 3))}, ["y"], arrays)
     with pytest.raises(PlanError, match="stands on the left"):
         with_biases(left, "w")
-    odd = model_of([node("MatMul", ["x", "w", "b"], ["y"])], {"x": ("f32", (2, 4))}, ["y"], arrays,
-                   infer_shapes=False)  # fmt: skip
+    odd = model_of([node("MatMul", ["x", "w", "b"], ["y"])], {"x": ("f32", (2, 4))}, ["y"], arrays, infer_shapes=False)
     assert [one.op for one in imported(odd)] == ["matmul"]
 
 

@@ -41,8 +41,11 @@ def test_the_generator_is_the_published_one(
 
 def drawn(graph: Graph, *, seed: int = 0, step: int = 1) -> Array:
     """The first output of a graph; data inputs as `feeds_for` draws them."""
-    fed = {value: np.asarray(seed if value.kind == "random_seed" else step) for value in graph.inputs
-           if value.role == "hyper"}  # fmt: skip
+    fed = {
+        value: np.asarray(seed if value.kind == "random_seed" else step)
+        for value in graph.inputs
+        if value.role == "hyper"
+    }
     values = evaluate_graph(graph, {**by_value(graph, feeds_for(graph)), **fed})
     return values[graph.outputs[0]]
 
@@ -144,8 +147,11 @@ def test_a_shape_that_is_an_attribute(op: str) -> None:
 
 
 def test_absurd_draws_are_refused() -> None:
-    nodes = [node("RandomNormal", [], ["noise"], shape=[1 << 20, 1 << 20]), node("ReduceSum", ["noise"], ["s"]),
-             node("Add", ["x", "s"], ["y"])]  # fmt: skip
+    nodes = [
+        node("RandomNormal", [], ["noise"], shape=[1 << 20, 1 << 20]),
+        node("ReduceSum", ["noise"], ["s"]),
+        node("Add", ["x", "s"], ["y"]),
+    ]
     with pytest.raises(LimitExceeded, match="draws"):
         imported(model_of(nodes, {"x": ("f32", ("batch", 3))}, infer_shapes=False))
     with pytest.raises(ModelError, match="ONNX type 11"):

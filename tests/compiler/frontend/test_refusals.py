@@ -126,8 +126,14 @@ def test_an_unused_unsupported_type_of_input_is_named() -> None:
 
 def test_an_empty_run_time_tensor_is_refused() -> None:
     with pytest.raises(ModelShapeError, match="is empty"):
-        imported(model_of([node("Expand", ["x", "s"], ["y"])], {"x": ("f32", ("batch", 1))},
-                          initializers={"s": np.asarray([2, 0])}, infer_shapes=False))  # fmt: skip
+        imported(
+            model_of(
+                [node("Expand", ["x", "s"], ["y"])],
+                {"x": ("f32", ("batch", 1))},
+                initializers={"s": np.asarray([2, 0])},
+                infer_shapes=False,
+            )
+        )
 
 
 def test_a_slice_of_nothing_is_left_out_of_what_it_joins() -> None:

@@ -52,9 +52,14 @@ def torchscript(model: nn.Module, **options: object) -> bytes:
         logging.disable(logging.WARNING)
         try:
             torch.onnx.export(
-                model, (torch.randn(2, 3, 8, 8),), buffer, dynamo=False, input_names=["x"], output_names=["logits"],
+                model,
+                (torch.randn(2, 3, 8, 8),),
+                buffer,
+                dynamo=False,
+                input_names=["x"],
+                output_names=["logits"],
                 **options,
-            )  # fmt: skip
+            )
         finally:
             logging.disable(logging.NOTSET)
     return buffer.getvalue()

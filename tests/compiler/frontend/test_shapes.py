@@ -222,8 +222,9 @@ def test_run_time_tensors_are_limited_too() -> None:
         imported(model)
     small = ModelLimits(tensor_elements=10)
     with pytest.raises(LimitExceeded, match="input 'x'"):
-        import_model(model_of(RELU, {"x": ("f32", ("batch", 9))}), input_shapes={}, batch=2, batch_norm="fold",
-                     limits=small)  # fmt: skip
+        import_model(
+            model_of(RELU, {"x": ("f32", ("batch", 9))}), input_shapes={}, batch=2, batch_norm="fold", limits=small
+        )
 
 
 @pytest.mark.parametrize(

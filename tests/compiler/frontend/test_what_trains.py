@@ -65,9 +65,16 @@ RUN = [
 ]
 LIKE_ANOTHER = ("one-element", "one-by-one-scale", "equal-literal", "temperature", "unsaved-buffer", "fresh-pair")
 ALSO_TORCHSCRIPT = (
-    "standardised-input", "fixed-projection", "sinusoidal-positions", "magnitudes", "two-scales", "tied-embedding",
-    "unrolled-rnn", "one-by-one-by-one", "fresh-temperature",
-)  # fmt: skip
+    "standardised-input",
+    "fixed-projection",
+    "sinusoidal-positions",
+    "magnitudes",
+    "two-scales",
+    "tied-embedding",
+    "unrolled-rnn",
+    "one-by-one-by-one",
+    "fresh-temperature",
+)
 TRAINED = [
     f"{name}-{how}"
     for name, how in RUN

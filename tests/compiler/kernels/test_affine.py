@@ -120,9 +120,7 @@ def test_collapse_gives_up_only_where_a_group_is_uneven(
     strides = data.draw(st.lists(st.integers(0, 12), min_size=len(over), max_size=len(over)))
     form = Linear(tuple(strides))
     walked = walk_of_form(form, over).reshape(groups)
-    even = all(
-        len(np.unique(np.diff(walked, axis=axis))) == 1 for axis, extent in enumerate(groups) if extent > 1
-    )  # fmt: skip
+    even = all(len(np.unique(np.diff(walked, axis=axis))) == 1 for axis, extent in enumerate(groups) if extent > 1)
     assert (collapse(form, over, groups) is not None) == even
 
 

@@ -124,9 +124,22 @@ def _matmul(g: Grown, x: Value) -> Value:
 
 
 GROWERS: tuple[Callable[[Grown, Value], Value], ...] = (
-    _unary, _binary, _binary, _clip, _cast, _reshape, _reshape, _transpose, _transpose, _broadcast, _slice, _pad,
-    _reduce, _matmul, _matmul,
-)  # fmt: skip
+    _unary,
+    _binary,
+    _binary,
+    _clip,
+    _cast,
+    _reshape,
+    _reshape,
+    _transpose,
+    _transpose,
+    _broadcast,
+    _slice,
+    _pad,
+    _reduce,
+    _matmul,
+    _matmul,
+)
 
 
 @st.composite

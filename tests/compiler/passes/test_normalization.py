@@ -47,8 +47,13 @@ def divided(b: GraphBuilder) -> Value:
 
 
 FORMS: list[Callable[[GraphBuilder], Value]] = [
-    layer_norm, scale_first, root_mean_square, spelled_out, reciprocal_root, divided,
-]  # fmt: skip
+    layer_norm,
+    scale_first,
+    root_mean_square,
+    spelled_out,
+    reciprocal_root,
+    divided,
+]
 
 
 def graph_of(form: Callable[[GraphBuilder], Value], *more: Value) -> Graph:

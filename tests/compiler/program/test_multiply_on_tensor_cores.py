@@ -44,8 +44,9 @@ def test_products_of_both_directions_are_made_so() -> None:
     made = {kind for kind, products in found if products == "tf32"}
     assert made == {"forward", "weight_grad", "input_grad", "matmul"}
     assert {declined.code for name, declined in trace.declined() if name == "multiply_on_tensor_cores"} <= {
-        "tensor_cores.narrow", "tensor_cores.short"
-    }  # fmt: skip
+        "tensor_cores.narrow",
+        "tensor_cores.short",
+    }
 
 
 @pytest.mark.parametrize("target", sample(["x86-64-v3", "x86-64-v4-bf16", "x86-64-v3/opencl", CUDA], [CUDA]))

@@ -16,9 +16,19 @@ from tests.compiler.recomputation.small_steps import small_step
 from tests.sample import sample, thinned
 
 NEAR = 1.05
-SOLVED = ("digits-cnn-full", "encoder-bias-only", "encoder-full", "encoder-full-adamw", "encoder-sparse",
-          "mcunet-full", "mlp-bias-only", "mlp-full", "mlp-last-layer-adamw", "mlp-sparse",
-          "resnet18-bias-only")  # fmt: skip
+SOLVED = (
+    "digits-cnn-full",
+    "encoder-bias-only",
+    "encoder-full",
+    "encoder-full-adamw",
+    "encoder-sparse",
+    "mcunet-full",
+    "mlp-bias-only",
+    "mlp-full",
+    "mlp-last-layer-adamw",
+    "mlp-sparse",
+    "resnet18-bias-only",
+)
 
 
 def _orders(program: Program, done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:

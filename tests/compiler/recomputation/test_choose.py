@@ -90,8 +90,9 @@ def _train(limit_bytes: int | None, folder: Path, cache: Path) -> tuple[dict[str
 
 def test_a_limit_is_kept_by_repeating_what_costs_time(tmp_path: Path, kernel_cache: Path) -> None:
     free, needed_bytes, before = _train(None, tmp_path / "free", kernel_cache)
-    spec = TrainingSpec.parse({"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}, "threads": 2,
-                               "memory_limit_bytes": 1000})  # fmt: skip
+    spec = TrainingSpec.parse(
+        {"batch": BATCH, "optimizer": {"kind": "sgd", "momentum": 0.9}, "threads": 2, "memory_limit_bytes": 1000}
+    )
     with pytest.raises(DoesNotFit, match=r"\b3 forward kernels repeated") as refused:
         compile_training(MODELS["small_cnn"](), BuildSettings(plan=FULL, spec=spec, target=load(native_target())))
     assert refused.value.needed_bytes < needed_bytes

@@ -30,8 +30,10 @@ def drop_one(graph: Graph) -> PassResult[Graph]:
     """Takes away the first node whose result is its operand."""
     for position, node in enumerate(graph.nodes):
         if node.op == "identity":
-            nodes = [replace(own, inputs=tuple({node.output: node.inputs[0]}.get(n, n) for n in own.inputs))
-                     for own in graph.nodes]  # fmt: skip
+            nodes = [
+                replace(own, inputs=tuple({node.output: node.inputs[0]}.get(n, n) for n in own.inputs))
+                for own in graph.nodes
+            ]
             return rewritten(graph, graph.with_nodes(nodes[:position] + nodes[position + 1 :]))
     return PassResult(graph, False, (Declined("drop.none", "graph", "an identity"),))
 

@@ -19,8 +19,24 @@ _OPERAND = re.compile(r"^\{(\d+)u, (\d+), PF_(\w+)\}", re.MULTILINE)
 
 def build_stub(source: Path, library: Path, *options: str, triple: str = "x86_64-linux-gnu.2.31") -> Path:
     """The stub as a library of the name that the driver has; its folder."""
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", triple, "-shared", "-fPIC", "-O1",
-               "-Wall", "-Wextra", "-Werror", *options, str(source), "-o", str(library)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        triple,
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        *options,
+        str(source),
+        "-o",
+        str(library),
+    ]
     subprocess.run(command, check=True, env={**os.environ, "ZIG_LOCAL_CACHE_DIR": str(library.parent)})
     return library.parent
 
@@ -38,9 +54,13 @@ def run_with(
         *map(str, arguments),
     ]
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=120, check=False,
+        words,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         env={**os.environ, "LD_LIBRARY_PATH": str(drivers), **environment},
-    )  # fmt: skip
+    )
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 

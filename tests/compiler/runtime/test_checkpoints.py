@@ -58,9 +58,13 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "metadata of numbers": (raw_safetensors('{"__metadata__":{"a":1},' + GOOD[1:], BODY), "weights.format"),
     "step is no number": (raw_safetensors('{"__metadata__":{"step":"x"},' + GOOD[1:], BODY), "weights.format"),
     "optimizer's start is no number": (
-        raw_safetensors('{"__metadata__":{"optimizer_start":"x"},' + GOOD[1:], BODY), "weights.format"),
+        raw_safetensors('{"__metadata__":{"optimizer_start":"x"},' + GOOD[1:], BODY),
+        "weights.format",
+    ),
     "optimizer's start after the end": (
-        raw_safetensors('{"__metadata__":{"step":"3","optimizer_start":"4"},' + GOOD[1:], BODY), "weights.format"),
+        raw_safetensors('{"__metadata__":{"step":"3","optimizer_start":"4"},' + GOOD[1:], BODY),
+        "weights.format",
+    ),
     "overlap": (raw_safetensors(f"{{{W},{entry('b', (3,), 68, 80)},{SPARE}}}", BODY), "weights.format"),
     "gap": (raw_safetensors(f"{{{W},{entry('b', (3,), 76, 88)},{entry('c', (1,), 88, 92)}}}", BODY), "weights.format"),
     "outside": (raw_safetensors(GOOD, BODY[:-1]), "weights.format"),
@@ -84,7 +88,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "missing constant": (raw_safetensors(f"{{{W},{B}}}", BODY[:84]), "weights.missing"),
     "NaN": (raw_safetensors(GOOD, BODY[:88] + np.float32("nan").tobytes()), "weights.not_finite"),
     "Inf": (raw_safetensors(GOOD, np.float32("-inf").tobytes() + BODY[4:]), "weights.not_finite"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -103,8 +107,11 @@ def test_the_hand_written_checkpoint_is_good(binary: Path, tmp_path: Path) -> No
     extra = raw_safetensors(f'{{"__metadata__":{{"a":"\\u00e9"}},{W},{B},{SPARE},{entry("ö", (0,), 92, 92)}}}', BODY)
     infinite = raw_safetensors(GOOD, BODY[:88] + np.float32("-inf").tobytes())  # of a constant, as masks are
     for content in (
-        raw_safetensors(GOOD, BODY), raw_safetensors(GOOD.replace('"w"', r'"\u0077"'), BODY), extra, infinite,
-    ):  # fmt: skip
+        raw_safetensors(GOOD, BODY),
+        raw_safetensors(GOOD.replace('"w"', r'"\u0077"'), BODY),
+        extra,
+        infinite,
+    ):
         path = tmp_path / "good.safetensors"
         path.write_bytes(content)
         assert run(binary, "export", "--weights", path, "--out", tmp_path / "out").code == 0
@@ -226,9 +233,13 @@ def test_a_file_that_matches_in_part_says_so(
     outcome = run(binary, *command_line(command, data, tmp_path, weights, mine))
     assert outcome.code == 0, outcome
     assert outcome.one("weights") == {
-        "event": "weights", "file": str(mine), "taken": 1, "parameters": 2, "ignored": 2,
+        "event": "weights",
+        "file": str(mine),
+        "taken": 1,
+        "parameters": 2,
+        "ignored": 2,
         "ignored_names": ["layer3.scale", "layer4.shift"],
-    }  # fmt: skip
+    }
     [line] = [line for line in outcome.stderr.splitlines() if str(mine) in line]
     assert " 1 of 2 parameters " in line
     assert " 2 of its tensors " in line
@@ -263,4 +274,7 @@ def test_a_file_that_matches_wholly_is_taken_without_a_word(
 def test_weights_that_are_no_file(binary: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "w")
     assert refused(run(binary, "export", "--weights", tmp_path / "w", "--out", tmp_path / "o")) == (
-        3, "weights", "weights.file")  # fmt: skip
+        3,
+        "weights",
+        "weights.file",
+    )

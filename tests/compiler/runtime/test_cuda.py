@@ -224,8 +224,12 @@ def test_an_old_driver_is_named_so(built: StepBinary, tmp_path: Path) -> None:
         ("memory", 4, "limits.memory", "driver CUDA 12.2 has 64; use a sparser plan"),
         ("cuMemAlloc_v2", 4, "limits.memory", "no room for this step (cuMemAlloc_v2 answered"),
         ("cuMemsetD8Async", 5, "internal.device", "(1) to cuMemsetD8Async"),
-        ("code", 4, "limits.device", "(code: CUDA_ERROR_NO_BINARY_FOR_GPU; "
-         "PTX: CUDA_ERROR_UNSUPPORTED_PTX_VERSION: line 3: odd word)"),
+        (
+            "code",
+            4,
+            "limits.device",
+            "(code: CUDA_ERROR_NO_BINARY_FOR_GPU; PTX: CUDA_ERROR_UNSUPPORTED_PTX_VERSION: line 3: odd word)",
+        ),
         ("cuModuleLoadData", 4, "limits.memory", "(cuModuleLoadData answered CUDA_ERROR_OUT_OF_MEMORY)"),
         ("cuModuleGetFunction", 5, "internal.device", "answered an unknown error (500) to cuModuleGetFunction"),
         ("items", 4, "limits.device", "of at most 1 items"),
@@ -242,7 +246,7 @@ def test_an_old_driver_is_named_so(built: StepBinary, tmp_path: Path) -> None:
         ("cuGraphLaunch", 5, "internal.device", "answered CUDA_ERROR_LAUNCH_FAILED (719) to cuGraphLaunch"),
         ("cuStreamSynchronize", 5, "internal.device", "answered CUDA_ERROR_LAUNCH_FAILED (719) to cuStreamSynchronize"),
     ],
-)  # fmt: skip
+)
 def test_what_the_driver_refuses_is_told(
     built: StepBinary, driver: Path, wrong: str, exit_code: int, code: str, message: str
 ) -> None:

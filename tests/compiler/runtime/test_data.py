@@ -87,7 +87,7 @@ BAD_NPY: dict[str, tuple[bytes, str]] = {
     "scalar": (header(DESCRIBED.replace("(2, 6)", "()"), bytes(4)), "data.format"),
     "other shape": (header(DESCRIBED.replace("2, 6", "2, 5"), bytes(40)), "data.shape"),
     "other rank": (header(DESCRIBED.replace("2, 6", "2, 6, 1"), bytes(48)), "data.shape"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD_NPY)

@@ -32,8 +32,18 @@ def explodes(tmp_path_factory: pytest.TempPathFactory) -> Judge:
     folder = tmp_path_factory.mktemp("explosion")
     sources = [str(Path(__file__).parent / "explosion.c"), str(RUNTIME / "explosion.c")]
     for name, (kind, labels) in KINDS.items():
-        command = [sys.executable, "-m", "ziglang", "cc", "-std=c11", "-I", str(RUNTIME), f"-DKIND={kind}",
-                   f"-DLABELS={labels}", *sources]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "ziglang",
+            "cc",
+            "-std=c11",
+            "-I",
+            str(RUNTIME),
+            f"-DKIND={kind}",
+            f"-DLABELS={labels}",
+            *sources,
+        ]
         subprocess.run([*command, "-lm", "-o", str(folder / name)], check=True, capture_output=True)
 
     def judge(losses: Sequence[float] | np.ndarray, name: str = "one error", factor: float = 100.0) -> int:

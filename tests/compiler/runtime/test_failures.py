@@ -22,8 +22,19 @@ pytestmark = pytest.mark.xdist_group("runtime")
 
 
 def test_training_that_diverges_stops(binary: Path, tmp_path: Path, weights: Path, data: Data) -> None:
-    outcome = run(binary, "train", "--weights", weights, *data.arguments, "--steps", 500, "--learning-rate", 1e30,
-                  "--save", tmp_path / "saved")  # fmt: skip
+    outcome = run(
+        binary,
+        "train",
+        "--weights",
+        weights,
+        *data.arguments,
+        "--steps",
+        500,
+        "--learning-rate",
+        1e30,
+        "--save",
+        tmp_path / "saved",
+    )
     assert refused(outcome) == (2, "user", "train.diverged")
     assert not (tmp_path / "saved").exists(), "no checkpoint of NaNs"
     assert len(outcome.all("step")) < 500
@@ -33,8 +44,19 @@ def test_an_update_that_diverges_is_not_saved(binary: Path, tmp_path: Path, weig
     """The loss of the only step is finite; what the step makes of the weights is not."""
     random = np.random.default_rng(0)
     data = write_data(tmp_path / "big", "x", random.normal(size=(4, FEATURES)).astype("f4") * 50, np.zeros(4, np.int64))
-    outcome = run(binary, "train", "--weights", weights, *data.arguments, "--steps", 1, "--learning-rate", 3e38,
-                  "--save", tmp_path / "saved")  # fmt: skip
+    outcome = run(
+        binary,
+        "train",
+        "--weights",
+        weights,
+        *data.arguments,
+        "--steps",
+        1,
+        "--learning-rate",
+        3e38,
+        "--save",
+        tmp_path / "saved",
+    )
     assert np.isfinite(outcome.losses[0])
     assert refused(outcome) == (2, "user", "train.diverged")
     assert not (tmp_path / "saved").exists()

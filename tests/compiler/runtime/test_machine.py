@@ -121,8 +121,19 @@ def cores_of_threads(pid: int) -> set[str]:
 
 def test_a_list_pins_each_thread_to_its_core(binary: Path, weights: Path, data: Data) -> None:
     cores = ALLOWED[::-1][:2]
-    command = [binary, "train", "--weights", weights, *data.arguments, "--steps", "1000000000",
-               "--pin", ",".join(map(str, cores)), "--threads", str(len(cores))]  # fmt: skip
+    command = [
+        binary,
+        "train",
+        "--weights",
+        weights,
+        *data.arguments,
+        "--steps",
+        "1000000000",
+        "--pin",
+        ",".join(map(str, cores)),
+        "--threads",
+        str(len(cores)),
+    ]
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         start = json.loads(process.stdout.readline())
@@ -153,8 +164,10 @@ def test_spare_core_takes_no_value(binary: Path, weights: Path, data: Data) -> N
 
 def test_a_profile_tells_what_the_runtime_costs(binary: Path, weights: Path) -> None:
     """Of the classifier's six kernels two have a parallel loop."""
-    events = {threads: run(binary, "profile", "--weights", weights, "--steps", 3, "--threads", threads).one("overhead")
-              for threads in (1, 2)}  # fmt: skip
+    events = {
+        threads: run(binary, "profile", "--weights", weights, "--steps", 3, "--threads", threads).one("overhead")
+        for threads in (1, 2)
+    }
     assert [events[threads]["launches"] for threads in (1, 2)] == [0, 2]
     for event in events.values():
         assert event["calls"] == 6
@@ -176,8 +189,20 @@ def test_denormals_are_flushed_in_every_thread(
     state["w"][0] = np.float32(1e-40)
     state["w"][1] = np.finfo(np.float32).tiny
     start, saved = write_weights(tmp_path / "w.safetensors", state), tmp_path / "saved.safetensors"
-    run(step, "train", "--weights", start, *data.arguments, "--steps", 1, "--learning-rate", 0, "--save", saved,
-        runner=runner)  # fmt: skip
+    run(
+        step,
+        "train",
+        "--weights",
+        start,
+        *data.arguments,
+        "--steps",
+        1,
+        "--learning-rate",
+        0,
+        "--save",
+        saved,
+        runner=runner,
+    )
     after = load_file(saved)["w"]
     assert (after[0] == 0).all()
     np.testing.assert_array_equal(after[1:], state["w"][1:])

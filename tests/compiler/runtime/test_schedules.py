@@ -43,24 +43,35 @@ REFERENCES: dict[str, tuple[Scheduler, tuple[object, ...]]] = {
     "warm-up alone": (from_transformers("constant_schedule_with_warmup", 5), ("--warmup-steps", 5)),
     "linear": (from_transformers("linear_schedule_with_warmup", 0, STEPS), ("--schedule", "linear")),
     "linear with warm-up": (
-        from_transformers("linear_schedule_with_warmup", 4, STEPS), ("--schedule", "linear", "--warmup-steps", 4)),
+        from_transformers("linear_schedule_with_warmup", 4, STEPS),
+        ("--schedule", "linear", "--warmup-steps", 4),
+    ),
     "linear, LinearLR": (
         lambda o: lr_scheduler.LinearLR(o, 1.0, 0.3, total_iters=8),
-        ("--schedule", "linear", "--schedule-steps", 8, "--final-ratio", 0.3)),
+        ("--schedule", "linear", "--schedule-steps", 8, "--final-ratio", 0.3),
+    ),
     "linear from a warm-up to a final rate": (
-        constant_then_linear, ("--schedule", "linear", "--warmup-steps", 3, "--final-ratio", 0.2)),
+        constant_then_linear,
+        ("--schedule", "linear", "--warmup-steps", 3, "--final-ratio", 0.2),
+    ),
     "cosine": (from_transformers("cosine_schedule_with_warmup", 0, STEPS), ("--schedule", "cosine")),
     "cosine with warm-up": (
-        from_transformers("cosine_schedule_with_warmup", 5, STEPS), ("--schedule", "cosine", "--warmup-steps", 5)),
+        from_transformers("cosine_schedule_with_warmup", 5, STEPS),
+        ("--schedule", "cosine", "--warmup-steps", 5),
+    ),
     "cosine, CosineAnnealingLR": (
         lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=STEPS, eta_min=0.1 * RATE),
-        ("--schedule", "cosine", "--final-ratio", 0.1)),
+        ("--schedule", "cosine", "--final-ratio", 0.1),
+    ),
     "cosine from a warm-up to a final rate": (
         from_transformers("cosine_with_min_lr_schedule_with_warmup", 2, 20, min_lr_rate=0.4),
-        ("--schedule", "cosine", "--warmup-steps", 2, "--schedule-steps", 20, "--final-ratio", 0.4)),
+        ("--schedule", "cosine", "--warmup-steps", 2, "--schedule-steps", 20, "--final-ratio", 0.4),
+    ),
     "all warm-up": (
-        from_transformers("linear_schedule_with_warmup", 40, STEPS), ("--schedule", "linear", "--warmup-steps", 40)),
-}  # fmt: skip
+        from_transformers("linear_schedule_with_warmup", 40, STEPS),
+        ("--schedule", "linear", "--warmup-steps", 40),
+    ),
+}
 
 
 def reference_rates(scheduler: Scheduler, steps: int = STEPS) -> list[float]:
@@ -97,7 +108,10 @@ def test_a_build_has_a_schedule_of_its_own(tmp_path: Path, weights: Path, data: 
         rates = rates_of(binary, weights, data, "--steps", STEPS, *options)
         np.testing.assert_allclose(rates, reference_rates(scheduler), rtol=1e-8, atol=1e-9 * RATE)
     assert run(binary, "info").one("info")["optimizer"]["schedule"] == {
-        "kind": "cosine", "warmup_steps": 5, "final_ratio": 0.4}  # fmt: skip
+        "kind": "cosine",
+        "warmup_steps": 5,
+        "final_ratio": 0.4,
+    }
 
 
 def test_past_its_end_a_schedule_keeps_its_final_rate(binary: Path, weights: Path, data: Data) -> None:
@@ -130,8 +144,22 @@ def test_weights_under_a_schedule_are_those_of_pytorch_in_double(
 ) -> None:
     scheduler, options = REFERENCES[name]
     saved = tmp_path / "saved.safetensors"
-    run(binary, "train", "--weights", weights, *data.arguments, "--order", "sequential", "--learning-rate", RATE,
-        "--steps", STEPS, *options, "--save", saved)  # fmt: skip
+    run(
+        binary,
+        "train",
+        "--weights",
+        weights,
+        *data.arguments,
+        "--order",
+        "sequential",
+        "--learning-rate",
+        RATE,
+        "--steps",
+        STEPS,
+        *options,
+        "--save",
+        saved,
+    )
     w, b = in_double(data, scheduler, STEPS)
     assert np.abs(w - classifier_state()["w"]).max() > 0.05
     np.testing.assert_allclose(load_file(saved)["w"], w, rtol=1e-5, atol=1e-6)
@@ -171,7 +199,9 @@ def test_an_optimizer_without_its_state_begins_anew(table_binary: Path, tmp_path
     with safe_open(own, "np") as file:
         assert file.metadata() == {"step": "55", "optimizer_start": "50"}
     run(table_binary, *common, "--weights", start, "--weights", exported, "--steps", 2, "--save", half)
-    assert [event["step"] for event in run(table_binary, *common, "--weights", half, "--steps", 3, "--save", end)
-            .all("step")] == [1, 2, 3]  # fmt: skip
+    assert [
+        event["step"]
+        for event in run(table_binary, *common, "--weights", half, "--steps", 3, "--save", end).all("step")
+    ] == [1, 2, 3]
     with safe_open(end, "np") as file:
         assert file.metadata() == {"step": "55", "optimizer_start": "50"}

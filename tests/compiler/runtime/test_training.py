@@ -49,8 +49,9 @@ def sgd_in_double(data: Data, steps: int) -> tuple[list[float], dict[str, np.nda
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    momentum = {f"optimizer.momentum.{name}": optimizer.state[p]["momentum_buffer"].numpy()
-                for name, p in (("w", w), ("b", b))}  # fmt: skip
+    momentum = {
+        f"optimizer.momentum.{name}": optimizer.state[p]["momentum_buffer"].numpy() for name, p in (("w", w), ("b", b))
+    }
     return losses, {"w": w.detach().numpy(), "b": b.detach().numpy(), **momentum}
 
 
@@ -59,8 +60,20 @@ def test_training_follows_pytorch_in_double(target: str, tmp_path: Path, weights
     runner = QEMU if target == "raspberry-pi-4" else ()
     step = tiny_images.build(tiny_images.classifier(), tmp_path / "step", target)
     saved = tmp_path / "saved.safetensors"
-    done = run(step, "train", "--weights", weights, *data.arguments, "--steps", 7, "--order", "sequential",
-               "--save", saved, runner=runner)  # fmt: skip
+    done = run(
+        step,
+        "train",
+        "--weights",
+        weights,
+        *data.arguments,
+        "--steps",
+        7,
+        "--order",
+        "sequential",
+        "--save",
+        saved,
+        runner=runner,
+    )
     losses, state = sgd_in_double(data, 7)
     assert done.code == 0, done
     np.testing.assert_allclose(done.losses, losses, rtol=1e-5)
@@ -116,8 +129,19 @@ def test_any_number_of_threads_gives_the_same_bytes(tmp_path: Path, weights: Pat
     files: list[Path] = []
     for threads in (1, 2, 2, 8):
         files.append(tmp_path / f"{len(files)}.safetensors")
-        done = run(step, "train", "--weights", weights, *data.arguments, "--steps", 500, "--threads", threads,
-                   "--save", files[-1])  # fmt: skip
+        done = run(
+            step,
+            "train",
+            "--weights",
+            weights,
+            *data.arguments,
+            "--steps",
+            500,
+            "--threads",
+            threads,
+            "--save",
+            files[-1],
+        )
         assert done.one("start")["threads"] == threads
     assert len({path.read_bytes() for path in files}) == 1
 
@@ -126,8 +150,20 @@ def test_every_epoch_takes_every_sample_once_in_a_seeded_order(binary: Path, tmp
     data = classifier_data(tmp_path / "many", samples=5 * BATCH)
 
     def losses(seed: int, *more: object) -> np.ndarray:
-        done = run(binary, "train", "--weights", weights, *data.arguments, "--steps", 15, "--learning-rate", 0,
-                   "--batch-seed", seed, *more)  # fmt: skip
+        done = run(
+            binary,
+            "train",
+            "--weights",
+            weights,
+            *data.arguments,
+            "--steps",
+            15,
+            "--learning-rate",
+            0,
+            "--batch-seed",
+            seed,
+            *more,
+        )
         return np.asarray(done.losses).reshape(3, 5)
 
     mean = run(binary, "eval", "--weights", weights, *data.arguments).one("eval")["loss"]
@@ -232,7 +268,10 @@ def test_info_tells_what_was_built(binary: Path) -> None:
     info = run(binary, "info").one("info")
     plan = image.plan
     assert (info["arena_bytes"], info["weights_bytes"], info["optimizer_bytes"]) == (
-        plan.arena_bytes, plan.weights_bytes, plan.optimizer_bytes)  # fmt: skip
+        plan.arena_bytes,
+        plan.weights_bytes,
+        plan.optimizer_bytes,
+    )
     assert info["mapped_bytes"] == plan.arena_bytes + plan.weights_bytes + plan.optimizer_bytes
     assert info["identity"] == image.identity
     assert info["inputs"] == [{"name": "x", "dtype": "f32", "shape": [BATCH, FEATURES]}]

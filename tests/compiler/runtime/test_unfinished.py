@@ -103,9 +103,28 @@ def test_validation_patience_and_the_best_go_on_bit_for_bit(
     y[-HELD_OUT:] = 1 - y[-HELD_OUT:]
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
-    words = ["train", "--weights", weights, "--input", f"x={tmp_path / 'x.npy'}", "--labels", tmp_path / "y.npy",
-             "--steps", 3 * STEPS, "--validation", HELD_OUT / SAMPLES, "--eval-every", 1 + seed % 4, "--patience", 9,
-             "--learning-rate", 0.1, "--min-delta", 1e-3, "--save-best"]  # fmt: skip
+    words = [
+        "train",
+        "--weights",
+        weights,
+        "--input",
+        f"x={tmp_path / 'x.npy'}",
+        "--labels",
+        tmp_path / "y.npy",
+        "--steps",
+        3 * STEPS,
+        "--validation",
+        HELD_OUT / SAMPLES,
+        "--eval-every",
+        1 + seed % 4,
+        "--patience",
+        9,
+        "--learning-rate",
+        0.1,
+        "--min-delta",
+        1e-3,
+        "--save-best",
+    ]
     compare(binary, words, tmp_path, seed)
 
 

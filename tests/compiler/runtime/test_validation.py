@@ -27,8 +27,10 @@ def many(tmp_path: Path) -> Data:
 def parts(tmp_path: Path, many: Data) -> tuple[Data, Data]:
     """What learns and what is held out, each in files of its own."""
     split = SAMPLES - HELD_OUT
-    return (write_data(tmp_path / "learning", "x", many.x[:split], many.y[:split]),
-            write_data(tmp_path / "held-out", "x", many.x[split:], many.y[split:]))  # fmt: skip
+    return (
+        write_data(tmp_path / "learning", "x", many.x[:split], many.y[:split]),
+        write_data(tmp_path / "held-out", "x", many.x[split:], many.y[split:]),
+    )
 
 
 @pytest.fixture
@@ -45,8 +47,10 @@ def loss_of(checkpoint: Path, data: Data) -> tuple[float, float]:
     """Mean loss and accuracy in float64."""
     state = {name: array.astype("f8") for name, array in load_file(checkpoint).items()}
     logits = data.x.astype("f8") @ state["w"].T + state["b"]
-    return (float(-log_softmax(logits)[range(len(data.y)), data.y].mean()),
-            float((logits.argmax(axis=1) == data.y).mean()))  # fmt: skip
+    return (
+        float(-log_softmax(logits)[range(len(data.y)), data.y].mean()),
+        float((logits.argmax(axis=1) == data.y).mean()),
+    )
 
 
 def train(binary: Path, weights: Path, data: Data, *options: object) -> Outcome:
@@ -150,9 +154,26 @@ def test_samples_that_cannot_be_scored_are_told(binary: Path, tmp_path: Path, we
     done = train(binary, weights, ignored, "--steps", 1, "--validation", 2 / SAMPLES)
     assert refused(done) == (3, "data", "data.label")
     huge = write_weights(tmp_path / "huge", {"w": np.full((CLASSES, FEATURES), 1e38, "f4")})
-    big = write_data(tmp_path / "big", "x", np.where(np.arange(SAMPLES) < 12, 0, 1e3)[:, None].repeat(FEATURES, 1)
-                     .astype("f4"), many.y)  # fmt: skip
-    done = run(binary, "train", "--weights", weights, "--weights", huge, *big.arguments, "--steps", 2,
-               "--validation", 0.25, "--eval-every", 1)  # fmt: skip
+    big = write_data(
+        tmp_path / "big",
+        "x",
+        np.where(np.arange(SAMPLES) < 12, 0, 1e3)[:, None].repeat(FEATURES, 1).astype("f4"),
+        many.y,
+    )
+    done = run(
+        binary,
+        "train",
+        "--weights",
+        weights,
+        "--weights",
+        huge,
+        *big.arguments,
+        "--steps",
+        2,
+        "--validation",
+        0.25,
+        "--eval-every",
+        1,
+    )
     assert refused(done) == (2, "user", "train.diverged")
     assert (done.one("error")["step"], len(done.losses)) == (1, 1)

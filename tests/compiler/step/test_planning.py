@@ -71,8 +71,24 @@ def net() -> Graph:
     return graph_of(model)
 
 
-ORDER = ["stem", "b.0.first", "b.0.middle", "b.0.last", "b.1.first", "b.1.middle", "b.1.gate", "b.1.last", "b.2.first",
-         "b.2.middle", "b.2.last", "b.3.first", "b.3.middle", "b.3.last", "head", "other"]  # fmt: skip
+ORDER = [
+    "stem",
+    "b.0.first",
+    "b.0.middle",
+    "b.0.last",
+    "b.1.first",
+    "b.1.middle",
+    "b.1.gate",
+    "b.1.last",
+    "b.2.first",
+    "b.2.middle",
+    "b.2.last",
+    "b.3.first",
+    "b.3.middle",
+    "b.3.last",
+    "head",
+    "other",
+]
 
 
 def both(*modules: str) -> set[str]:
@@ -147,9 +163,14 @@ def test_a_scheme_finds_bottlenecks_of_every_kind(net: Graph) -> None:
         "scheme": {"kind": "bottlenecks", "weight_blocks": 2, "skip_blocks": 1, "bias_blocks": 1, "ratios": [0.25, 1]}
     }
     assert learns(net, plan, "logits") == {
-        "b.1.first.weight": 2, "b.2.first.weight": 0, "b.3.first.bias": 0, "b.3.middle.bias": 0, "b.3.last.bias": 0,
-        "head.weight": 0, "head.bias": 0,
-    }  # fmt: skip
+        "b.1.first.weight": 2,
+        "b.2.first.weight": 0,
+        "b.3.first.bias": 0,
+        "b.3.middle.bias": 0,
+        "b.3.last.bias": 0,
+        "head.weight": 0,
+        "head.bias": 0,
+    }
 
 
 @pytest.mark.parametrize(

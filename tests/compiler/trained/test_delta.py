@@ -49,8 +49,10 @@ def test_it_holds_the_channels_that_changed_and_gives_back_every_bit() -> None:
     data = delta_bytes(base, trained)
     stored = load(data)
     assert {name: array.shape for name, array in stored.items()} == {
-        "conv.weight": (6, 3, 3, 3), "fc.bias": (5,), "count": (),
-    }  # fmt: skip
+        "conv.weight": (6, 3, 3, 3),
+        "fc.bias": (5,),
+        "count": (),
+    }
     assert read_delta(data).changes["conv.weight"].ranges == ((1, 2), (7, 1))
     whole = pockfarm.apply_delta(base, data)
     assert list(whole) == list(base)

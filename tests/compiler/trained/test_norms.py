@@ -13,15 +13,25 @@ from compiler.trained.norms import unfold
 
 Tensors = dict[str, np.ndarray]
 LAYER = FoldedNorm(
-    weight="conv.weight", bias="conv.weight_bias", own_bias="", scale="bn.weight", shift="bn.bias", mean="bn.mean",
-    variance="bn.var", epsilon=1e-5, takes_bias="bn.bias",
-)  # fmt: skip
+    weight="conv.weight",
+    bias="conv.weight_bias",
+    own_bias="",
+    scale="bn.weight",
+    shift="bn.bias",
+    mean="bn.mean",
+    variance="bn.var",
+    epsilon=1e-5,
+    takes_bias="bn.bias",
+)
 WITH_BIAS = replace(LAYER, bias="conv.bias", own_bias="conv.bias")
 TRANSPOSED = replace(WITH_BIAS, transposed_groups=1)
 IN_GROUPS = replace(WITH_BIAS, transposed_groups=3)
 LAYERS = {
-    "no bias": LAYER, "own bias": WITH_BIAS, "transposed": TRANSPOSED, "transposed, in groups": IN_GROUPS,
-}  # fmt: skip
+    "no bias": LAYER,
+    "own bias": WITH_BIAS,
+    "transposed": TRANSPOSED,
+    "transposed, in groups": IN_GROUPS,
+}
 ALONE = replace(LAYER, weight="bn.weight", bias="bn.bias", alone=True)
 
 

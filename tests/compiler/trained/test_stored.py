@@ -74,9 +74,11 @@ def test_what_all_readers_see_alike_changes_in_place() -> None:
 def test_tensors_that_were_stored_once_part_where_they_differ() -> None:
     stored = StoredModel(model(), Origins(readings=READINGS))
     changed = {
-        "head.weight": W.T * 2, "head.bias": np.ones(3, np.float32),
-        "tail.weight": W.T * 3, "tail.bias": np.full(3, 5, np.float32),
-    }  # fmt: skip
+        "head.weight": W.T * 2,
+        "head.bias": np.ones(3, np.float32),
+        "tail.weight": W.T * 3,
+        "tail.bias": np.full(3, 5, np.float32),
+    }
     files, added = stored.with_tensors(changed)
     new = files.as_one()
     y, z = run(new)

@@ -17,9 +17,16 @@ from tests.agents.real_step import real_bundle, real_data
 from tests.waiting import until
 
 BODY = {
-    "mode": "train", "steps": 2_000, "seed": 3, "validation": 0.3, "eval_every": 250, "save_best": True,
-    "checkpoint_s": 0.1, "schedule": "linear", "learning_rate": 0.003,
-}  # fmt: skip
+    "mode": "train",
+    "steps": 2_000,
+    "seed": 3,
+    "validation": 0.3,
+    "eval_every": 250,
+    "save_best": True,
+    "checkpoint_s": 0.1,
+    "schedule": "linear",
+    "learning_rate": 0.003,
+}
 
 
 HELD_AT, WITHOUT_END = "700", "1000000000"

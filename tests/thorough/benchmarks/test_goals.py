@@ -172,6 +172,8 @@ def test_autocast_takes_turns_where_bfloat16_is_multiplied(able: bool, monkeypat
     monkeypatch.setattr(sides, "has_bf16", lambda: able)
     prepared = Prepared("vit_tiny_b4", WORKLOADS["vit_tiny_b4"], *[Path()] * 3)
     assert {plan: sides.has_side(prepared, plan, AUTOCAST) for plan in ("full", "sparse", "bias-only")} == {
-        "full": able, "sparse": able, "bias-only": False,
-    }  # fmt: skip
+        "full": able,
+        "sparse": able,
+        "bias-only": False,
+    }
     assert sides.has_side(prepared, "full", OURS_BF16), "ours saves memory everywhere"

@@ -27,8 +27,9 @@ def test_libraries_multiply_the_same_operands(name: str) -> None:
     assert np.abs(first).max() > 1
 
 
-@pytest.mark.parametrize(("kind", "shape"), [("forward", (2, 6, 4, 5)), ("input_grad", (2, 3, 10, 12)),
-                                             ("weight_grad", (6, 3, 3, 3))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("forward", (2, 6, 4, 5)), ("input_grad", (2, 3, 10, 12)), ("weight_grad", (6, 3, 3, 3))]
+)
 def test_the_convolution_makes_what_the_kind_says(kind: str, shape: tuple[int, ...]) -> None:
     """The input gradient is that of the padded image: 8 x 10 with a border of one."""
     spec = ConvSpec(kind, 2, 8, 10, 3, 6, 4, 5, (3, 3), (2, 2), (1, 1, 1, 1), dtype="f32")  # type: ignore[arg-type]

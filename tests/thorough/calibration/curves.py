@@ -37,8 +37,10 @@ def looked_at(source: random.Random, number: int) -> Found:
     us = _noise(source)
     if onset is not None:
         factor, takes = source.uniform(1.06, 1.5), source.choice((1e-3, 3.0, 8.0))
-        us = [one * (1 + (factor - 1) * -math.expm1(-max(0.0, at + 0.5 - onset * COUNT) / takes))
-              for at, one in enumerate(us)]  # fmt: skip
+        us = [
+            one * (1 + (factor - 1) * -math.expm1(-max(0.0, at + 0.5 - onset * COUNT) / takes))
+            for at, one in enumerate(us)
+        ]
     else:
         us = source.choice((_dips, _drifts, _goes_by))(source, us)
     windows = tuple(SustainedWindow(int(WINDOW_S * 0.9e6 / one), one, 1.01 * one) for one in us)

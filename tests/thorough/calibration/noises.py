@@ -76,8 +76,14 @@ def heavy_tails(random: np.random.Generator, count: int) -> Slowness:
 
 
 CHOSEN_WITH: Mapping[str, Noise] = {
-    "independent": independent, "autoregressive": autoregressive, "per-run shift": shifted, "thermal replay": thermal,
-}  # fmt: skip
+    "independent": independent,
+    "autoregressive": autoregressive,
+    "per-run shift": shifted,
+    "thermal replay": thermal,
+}
 OTHERS: Mapping[str, Noise] = {
-    "bursts": bursts, "two modes": two_modes, "levels": steps_up, "heavy tails": heavy_tails,
-}  # fmt: skip
+    "bursts": bursts,
+    "two modes": two_modes,
+    "levels": steps_up,
+    "heavy tails": heavy_tails,
+}

@@ -44,10 +44,16 @@ def main() -> int:
         signal.signal(number, end)
     print(f"seed {asked.seed}, {asked.database}, shipped settings", flush=True)
     records, findings = play(
-        asked.database, faults=asked.faults, seconds=60 * asked.minutes, rng=random.Random(asked.seed), log=asked.log,
-        only=asked.only, keep=asked.keep, stopping=stopping,
+        asked.database,
+        faults=asked.faults,
+        seconds=60 * asked.minutes,
+        rng=random.Random(asked.seed),
+        log=asked.log,
+        only=asked.only,
+        keep=asked.keep,
+        stopping=stopping,
         say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
-    )  # fmt: skip
+    )
     print(shown(records, findings))
     less = missing(records, asked.faults, fewest_points=0 if asked.only else FEWEST_POINTS)
     print("\n".join(f"less than asked: {one}" for one in less) or "all that was asked")

@@ -48,8 +48,12 @@ def real_bundle(model: bytes) -> str:
     from compiler.api import BuildSettings, compile_training, load_target
     from compiler.spec.documents import SparsePlan, TrainingSpec
 
-    settings = BuildSettings(plan=SparsePlan.parse(REAL_PLAN), spec=TrainingSpec.parse(REAL_SPEC),
-                             target=load_target(REAL_TARGET), cache_dir=cache_folder())  # fmt: skip
+    settings = BuildSettings(
+        plan=SparsePlan.parse(REAL_PLAN),
+        spec=TrainingSpec.parse(REAL_SPEC),
+        target=load_target(REAL_TARGET),
+        cache_dir=cache_folder(),
+    )
     return str(compile_training(model, settings).digest)
 
 

@@ -25,8 +25,16 @@ REST_S, LONG_REST_S = 25.0, 40.0
 """After a fault that kept all others waiting; in a long campaign."""
 LANES = {"apis": 1, "workers": 2, "agents": 0, "servers": 1}
 """Faults at the same time, by what they hit; of agents as many as there are."""
-LANE_OF = {"api-rows": "apis", "worker-rows": "workers", "small-disks": "agents", "clocks": "agents",
-           "broker": "servers", "database": "servers", "files": "servers", "rows": "servers"}  # fmt: skip
+LANE_OF = {
+    "api-rows": "apis",
+    "worker-rows": "workers",
+    "small-disks": "agents",
+    "clocks": "agents",
+    "broker": "servers",
+    "database": "servers",
+    "files": "servers",
+    "rows": "servers",
+}
 
 
 @dataclass(frozen=True)
@@ -166,8 +174,9 @@ class Campaign:
         """Blocks until it is over."""
         threads = [
             threading.Thread(target=self._lane, args=(lane,), daemon=True)
-            for lane, count in LANES.items() for _ in range(count or len(self.farm.topology.agents))
-        ]  # fmt: skip
+            for lane, count in LANES.items()
+            for _ in range(count or len(self.farm.topology.agents))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -223,8 +232,10 @@ class Campaign:
             self.records.append(record)
             self.log.add(record)
         shown = "not recovered" if record.recovery_s is None else f"{record.recovery_s:.1f} s"
-        self.say(f"{self.confirmed():4} {point.point}: {point.kind} ({part}): "
-                 + (f"{shown} {record.note} [{record.evidence}]" if record.evidence else "not in flight"))  # fmt: skip
+        self.say(
+            f"{self.confirmed():4} {point.point}: {point.kind} ({part}): "
+            + (f"{shown} {record.note} [{record.evidence}]" if record.evidence else "not in flight")
+        )
 
     def _choose(self, point: Point) -> str:
         while True:

@@ -21,8 +21,18 @@ def prepare(topology: Topology) -> None:
     if os.geteuid() == 0:
         folder.chmod(0o755)
         shutil.chown(folder, "postgres")
-    command = [str(find_binaries() / "initdb"), "-D", str(folder / "data"), "-U", "postgres", "-A", "trust",
-               "-E", "UTF8", "--locale=C"]  # fmt: skip
+    command = [
+        str(find_binaries() / "initdb"),
+        "-D",
+        str(folder / "data"),
+        "-U",
+        "postgres",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+        "--locale=C",
+    ]
     subprocess.run([*as_postgres(), *command], check=True, stdout=subprocess.DEVNULL, cwd=folder, timeout=120)
 
 
@@ -31,13 +41,25 @@ def postgres(topology: Topology) -> Part:
     folder = topology.rows
 
     def command() -> Sequence[str]:
-        options = {"listen_addresses": "", "unix_socket_directories": str(folder), "max_connections": "200",
-                   "max_wal_size": "128MB", "min_wal_size": "32MB"}  # fmt: skip
+        options = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(folder),
+            "max_connections": "200",
+            "max_wal_size": "128MB",
+            "min_wal_size": "32MB",
+        }
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         return [*as_postgres(), str(find_binaries() / "postgres"), "-D", str(folder / "data"), *words]
 
-    return Part("postgres", "database", command, lambda: answers(folder), up_within_s=60, stop_within_s=20,
-                is_alive=lambda: answers(folder))  # fmt: skip
+    return Part(
+        "postgres",
+        "database",
+        command,
+        lambda: answers(folder),
+        up_within_s=60,
+        stop_within_s=20,
+        is_alive=lambda: answers(folder),
+    )
 
 
 def answers(folder: Path) -> bool:

@@ -117,9 +117,11 @@ class Field:
     def run_on(self, agent: str) -> Run | None:
         """The run whose live attempt the agent has."""
         query = (
-            select(Run).join(Attempt, Attempt.run_id == Run.id).join(Device, Device.id == Attempt.device_id)
+            select(Run)
+            .join(Attempt, Attempt.run_id == Run.id)
+            .join(Device, Device.id == Attempt.device_id)
             .where(Device.name == agent, Attempt.state.in_(LIVE_ATTEMPT_STATES))
-        )  # fmt: skip
+        )
         return self.look(lambda session: session.scalar(query))
 
     def run(self, run_id: str) -> Run | None:
@@ -160,8 +162,12 @@ def running_field(kind: Kind, *, boards: int, stopping: threading.Event) -> Iter
         broker = {name: Link(network, [state.socket]) for name in (*APIS, *WORKERS)}
         rows = folder / "db" / ".s.PGSQL.5432"
         links = {name: Link(network, [rows]) for name in (*APIS, *WORKERS)} if kind == "postgresql" else {}
-        topology = Topology(str(folder), kind, ports, *({name: link.port for name, link in some.items()}
-                                                        for some in (farm, broker, links)))  # fmt: skip
+        topology = Topology(
+            str(folder),
+            kind,
+            ports,
+            *({name: link.port for name, link in some.items()} for some in (farm, broker, links)),
+        )
         topology.save()
         for name in topology.agents:
             topology.clock_file(name).write_text("0")
@@ -188,12 +194,16 @@ def _supervised(topology: Topology) -> Iterator[None]:
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.thorough.chaos.supervised", topology.folder],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=output, start_new_session=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     try:
         state = StateFolder(topology.state)
-        ready = until(lambda: _is_settled(state) or process.poll() is not None, UP_WITHIN_S)  # fmt: skip
+        ready = until(lambda: _is_settled(state) or process.poll() is not None, UP_WITHIN_S)
         status = state.status()
         if not ready or status is None or not status.ready:
             raise RuntimeError(f"the farm does not come up:\n{log.read_text()[-4000:]}")

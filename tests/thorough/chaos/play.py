@@ -28,10 +28,20 @@ REST_WITHIN_S = 120.0
 
 
 def play(
-    kind: Kind, *, faults: int, seconds: float, rng: random.Random, say: Callable[[str], None], log: Path | None = None,
-    only: str = "", is_long: bool = True, keep: Path | None = None, boards: int = 6,
-    stopping: threading.Event | None = None, fewest: int = 0,
-) -> tuple[Sequence[Record], Findings]:  # fmt: skip
+    kind: Kind,
+    *,
+    faults: int,
+    seconds: float,
+    rng: random.Random,
+    say: Callable[[str], None],
+    log: Path | None = None,
+    only: str = "",
+    is_long: bool = True,
+    keep: Path | None = None,
+    boards: int = 6,
+    stopping: threading.Event | None = None,
+    fewest: int = 0,
+) -> tuple[Sequence[Record], Findings]:
     """Start a farm, disturb it until there are enough faults or `stopping` is set, let it come to rest, and judge.
 
     It goes on for up to as long again where there are not `fewest` faults in time.
@@ -92,8 +102,12 @@ def _ends(workload: Workload, *requests: Request | None) -> None:
 
 def make_key(topology: Topology) -> str:
     """An operator's key, made beside the farm."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POCKFARM_STATE": str(topology.state),
-                   "POCKFARM_DATABASE_URL": topology.database_url()}  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "POCKFARM_STATE": str(topology.state),
+        "POCKFARM_DATABASE_URL": topology.database_url(),
+    }
     words = [sys.executable, "-m", "service.admin", "create-key"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=120)
     return done.stdout.splitlines()[-1]

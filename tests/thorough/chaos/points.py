@@ -87,8 +87,17 @@ POINTS: tuple[Point, ...] = (
     Point("agent", "killed", "agents", victims.agent, killed.kill),
     Point("agent", "stopped", "agents", victims.agent, stopped.stop),
     Point("agent", "paused", "agents", victims.agent, stopped.pause()),
-    Point("agent", NEVER_BACK, "agents", victims.agent, gone.vanish,
-          within_s=Settings().lease_s + 15, is_long=True, needs_s=120, most=6),
+    Point(
+        "agent",
+        NEVER_BACK,
+        "agents",
+        victims.agent,
+        gone.vanish,
+        within_s=Settings().lease_s + 15,
+        is_long=True,
+        needs_s=120,
+        most=6,
+    ),
     Point("heartbeat", "killed", "agents", victims.heartbeat, killed.kill),
     Point("heartbeat", "stopped", "agents", victims.heartbeat, stopped.stop),
     Point("heartbeat", "paused for 12 s", "agents", victims.heartbeat, LONG_PAUSE),
@@ -104,10 +113,27 @@ POINTS: tuple[Point, ...] = (
     Point("network", "agent parted", "agents", victims.agent, parted.part(SHORT), marks=False),
     Point("network", "agent cut off", "agents", victims.agent, parted.cut(SHORT), marks=False),
     Point("network", "agent slow", "agents", victims.agent, parted.slow(SHORT), marks=False),
-    Point("network", "agent parted for 60 s", "agents", victims.agent, parted.part_for_long(60),
-          is_long=True, needs_s=180, most=4),
-    Point("network", "agent parted for 600 s", "agents", victims.agent, parted.part_for_long(600),
-          is_long=True, is_aside=True, needs_s=620, most=1),
+    Point(
+        "network",
+        "agent parted for 60 s",
+        "agents",
+        victims.agent,
+        parted.part_for_long(60),
+        is_long=True,
+        needs_s=180,
+        most=4,
+    ),
+    Point(
+        "network",
+        "agent parted for 600 s",
+        "agents",
+        victims.agent,
+        parted.part_for_long(600),
+        is_long=True,
+        is_aside=True,
+        needs_s=620,
+        most=1,
+    ),
     Point("network", "API and broker parted", "apis", victims.api, parted.part(SHORT, "broker"), marks=False),
     Point("network", "API and database parted", "api-rows", victims.api, parted.part(SHORT, "database"), marks=False),
     Point("network", "worker and broker cut", "workers", victims.worker, parted.cut(SHORT, "broker"), marks=False),
@@ -129,7 +155,7 @@ POINTS: tuple[Point, ...] = (
     Point("disk", "database's full", "rows", victims.disk, disk.fill_farm, is_alone=True, marks=False),
     Point("clock", "an hour ahead", "clocks", victims.agent, clock.jump(3600), is_long=True),
     Point("clock", "an hour behind", "clocks", victims.agent, clock.jump(-3600), is_long=True),
-)  # fmt: skip
+)
 
 
 ASKED: Mapping[str, Sequence[str]] = {
@@ -138,7 +164,10 @@ ASKED: Mapping[str, Sequence[str]] = {
     "outbox: the doorbell that was written is not rung": ("outbox: API killed before it rang",),
     "worker killed": ("worker: killed", "worker process: killed"),
     "worker stopped": (
-        "worker: stopped", "worker: paused", "worker: paused for 12 s", "worker process: stopped",
+        "worker: stopped",
+        "worker: paused",
+        "worker: paused for 12 s",
+        "worker process: stopped",
         "worker process: paused for 12 s",
     ),
     "compile child killed": ("compile child: killed",),
@@ -156,9 +185,15 @@ ASKED: Mapping[str, Sequence[str]] = {
     "PostgreSQL restarted": ("database: restarted",),
     "PostgreSQL stopped": ("database: paused",),
     "partition of up to 10 minutes": (
-        "network: agent parted", "network: agent parted for 60 s", "network: agent parted for 600 s",
-        "network: agent cut off", "network: agent slow", "network: API and broker parted",
-        "network: API and database parted", "network: worker and broker cut", "network: worker and database cut",
+        "network: agent parted",
+        "network: agent parted for 60 s",
+        "network: agent parted for 600 s",
+        "network: agent cut off",
+        "network: agent slow",
+        "network: API and broker parted",
+        "network: API and database parted",
+        "network: worker and broker cut",
+        "network: worker and database cut",
         "network: worker and database parted",
     ),
     "full disk of a board": ("disk: board's full",),
@@ -168,10 +203,14 @@ ASKED: Mapping[str, Sequence[str]] = {
     "messages duplicated": ("message: duplicate events", "message: duplicate lease", "message: duplicate report"),
     "messages reordered": ("message: overtake events", "message: overtake report"),
     "messages dropped": (
-        "message: drop-request heartbeat", "message: drop-answer heartbeat", "message: drop-answer events",
-        "message: drop-answer lease", "message: drop-answer weights or report", "message: drop-answer report",
+        "message: drop-request heartbeat",
+        "message: drop-answer heartbeat",
+        "message: drop-answer events",
+        "message: drop-answer lease",
+        "message: drop-answer weights or report",
+        "message: drop-answer report",
     ),
-}  # fmt: skip
+}
 """What a campaign has to do to a farm, and the rows above that do it: `docs/chaos.md` is made of this."""
 
 

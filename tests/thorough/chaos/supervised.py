@@ -53,9 +53,15 @@ def api(topology: Topology, name: str) -> Part:
     alive = topology.path / f"{name}.alive"
     settings = _settings(topology, name, topology.state) | {"POCKFARM_ALIVE_FILE": str(alive)}
     return Part(
-        name, name, lambda: command, lambda: answers_http(f"http://{HOST}:{port}/healthz"), up_within_s=60,
-        stop_within_s=8, environment=lambda: settings, is_alive=Beat(alive),
-    )  # fmt: skip
+        name,
+        name,
+        lambda: command,
+        lambda: answers_http(f"http://{HOST}:{port}/healthz"),
+        up_within_s=60,
+        stop_within_s=8,
+        environment=lambda: settings,
+        is_alive=Beat(alive),
+    )
 
 
 def worker(topology: Topology, name: str) -> Part:
@@ -67,8 +73,16 @@ def worker(topology: Topology, name: str) -> Part:
         *python("celery", "--app", "workers.app", "worker", "--without-mingle", "--without-gossip"),
         *("--concurrency", "1", "--loglevel", "INFO"),
     ]
-    return Part(name, name, lambda: command, alive.exists, up_within_s=60, stop_within_s=10,
-                environment=lambda: settings, is_alive=Beat(alive))  # fmt: skip
+    return Part(
+        name,
+        name,
+        lambda: command,
+        alive.exists,
+        up_within_s=60,
+        stop_within_s=10,
+        environment=lambda: settings,
+        is_alive=Beat(alive),
+    )
 
 
 def agent(topology: Topology, plan: FarmPlan, name: str) -> Part:
@@ -89,8 +103,16 @@ def agent(topology: Topology, plan: FarmPlan, name: str) -> Part:
             return faked
         return faked | {"POCKFARM_ENROL_TOKEN": admin(plan, "enrolment-token")}
 
-    return Part(name, name, command, (state / "identity.json").exists, up_within_s=60, stop_within_s=15,
-                environment=environment, is_alive=Beat(state / "alive"))  # fmt: skip
+    return Part(
+        name,
+        name,
+        command,
+        (state / "identity.json").exists,
+        up_within_s=60,
+        stop_within_s=15,
+        environment=environment,
+        is_alive=Beat(state / "alive"),
+    )
 
 
 def main(folder: Path) -> int:

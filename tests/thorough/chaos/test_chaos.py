@@ -38,9 +38,16 @@ def test_a_short_campaign_loses_nothing(tmp_path: Path) -> None:
     """`make chaos` in small, for `make test-all`: it takes minutes."""
     said: list[str] = []
     records, findings = play(
-        "sqlite", faults=1000, seconds=SECONDS, rng=random.Random(1), say=said.append, log=tmp_path / "log",
-        is_long=False, boards=4, fewest=FEWEST_FAULTS,
-    )  # fmt: skip
+        "sqlite",
+        faults=1000,
+        seconds=SECONDS,
+        rng=random.Random(1),
+        say=said.append,
+        log=tmp_path / "log",
+        is_long=False,
+        boards=4,
+        fewest=FEWEST_FAULTS,
+    )
     table = shown(records, findings)
     print(table)
     assert findings.is_good, table

@@ -81,14 +81,19 @@ def judge(field: Field, workload: Workload, records: Sequence[Record], still: Se
             lost.append(f"{one.id}: {one.what}: {row.state}: {row.code}: {row.message}\n{history(field, one.id)}")
         else:
             if ends.get(one.id, 0) != 1 or len(results[one.id]) > 1:
-                doubled.append(f"{one.id}: {one.what}: {ends.get(one.id, 0)} ends, {len(results[one.id])} results\n"
-                               f"{history(field, one.id)}")  # fmt: skip
+                doubled.append(
+                    f"{one.id}: {one.what}: {ends.get(one.id, 0)} ends, {len(results[one.id])} results\n"
+                    f"{history(field, one.id)}"
+                )
             wrong += _wrong(workload, one, row, [result.report for result in results[one.id]])
     doubled += [
         f"{row}: nobody asked for it, or a request was taken twice" for row in (*jobs, *runs) if row not in known
     ]
-    slow = [f"{one.point}: {one.kind} ({one.part}): {_seconds(one)} [{one.evidence}] {one.note}"
-            for one in records if one.is_slow]  # fmt: skip
+    slow = [
+        f"{one.point}: {one.kind} ({one.part}): {_seconds(one)} [{one.evidence}] {one.note}"
+        for one in records
+        if one.is_slow
+    ]
     return Findings(lost, doubled, wrong, stuck, slow, workload.refused, _broken(field))
 
 
@@ -114,15 +119,21 @@ def quarantines(field: Field) -> list[str]:
         ill = select(DeviceEvent.device_id).where(DeviceEvent.kind == "quarantined")
         query = select(Device.name, DeviceEvent).join(Device, Device.id == DeviceEvent.device_id)
         query = query.where(Device.id.in_(ill), DeviceEvent.kind.in_(told)).order_by(DeviceEvent.id)
-        return [f"{name}: {time.strftime('%H:%M:%S', time.localtime(line.at))} {line.kind}: {line.message}"
-                for name, line in session.execute(query)]  # fmt: skip
+        return [
+            f"{name}: {time.strftime('%H:%M:%S', time.localtime(line.at))} {line.kind}: {line.message}"
+            for name, line in session.execute(query)
+        ]
 
 
 def _broken(field: Field) -> list[str]:
     """By the logs of the API processes."""
     logs = sorted((field.topology.state / "logs").glob("api-*.log*"))
-    return [f"{log.name}: {line}" for log in logs for line in log.read_text(errors="replace").splitlines()
-            if FAILED.fullmatch(line)]  # fmt: skip
+    return [
+        f"{log.name}: {line}"
+        for log in logs
+        for line in log.read_text(errors="replace").splitlines()
+        if FAILED.fullmatch(line)
+    ]
 
 
 def _is_end(event: type[Event]):  # type: ignore[no-untyped-def]
@@ -166,8 +177,9 @@ def history(field: Field, subject: str) -> str:
     with field.rows.read() as session:
         events = session.scalars(select(Event).where(Event.subject == subject).order_by(Event.id)).all()
         attempts = session.scalars(select(Attempt).where(Attempt.run_id == subject).order_by(Attempt.n)).all()
-    lines = [f"    {one.at:.1f} {one.kind} {json.dumps(one.body)[:300]}" for one in events
-             if one.kind in ("state", "phase")]  # fmt: skip
+    lines = [
+        f"    {one.at:.1f} {one.kind} {json.dumps(one.body)[:300]}" for one in events if one.kind in ("state", "phase")
+    ]
     lines += [f"    attempt {one.n} on {one.device_id}: {one.state} {one.code} {one.message[:200]}" for one in attempts]
     return "\n".join(lines)
 
@@ -185,10 +197,13 @@ def shown(records: Iterable[Record], findings: Findings) -> str:
     lines.append(("all but boards that never come back", *_figures(usual)))
     text = [table(head, lines), ""]
     text.append(f"points with a confirmed fault: {len({one.point for one in every if one.evidence})}")
-    text += [f"{name}: {_spread(some)}" for name, some in (
-        ("recovery, but of boards that never come back", usual),
-        ("boards that never come back, from their death", [one for one in every if one.is_board_gone]),
-    )]  # fmt: skip
+    text += [
+        f"{name}: {_spread(some)}"
+        for name, some in (
+            ("recovery, but of boards that never come back", usual),
+            ("boards that never come back, from their death", [one for one in every if one.is_board_gone]),
+        )
+    ]
     for name in ("lost", "doubled", "wrong", "stuck", "slow", "refused", "broken"):
         offenders = getattr(findings, name)
         text.append(f"{name}: {len(offenders)}")
@@ -217,8 +232,10 @@ def _figures(records: Sequence[Record]) -> tuple[str, ...]:
 
 def _spread(records: Sequence[Record]) -> str:
     tried, confirmed, recovered, *marks, limit = _figures(records)
-    return (f"{tried} tried, {confirmed} confirmed, {recovered} recovered; p50 {marks[0]} s, p95 {marks[1]} s, longest "
-            f"{marks[2]} s; limit {limit} s")  # fmt: skip
+    return (
+        f"{tried} tried, {confirmed} confirmed, {recovered} recovered; p50 {marks[0]} s, p95 {marks[1]} s, longest "
+        f"{marks[2]} s; limit {limit} s"
+    )
 
 
 def p95(records: Iterable[Record]) -> float:

@@ -58,11 +58,15 @@ def goes_on(field: Field, before: Work) -> bool:
     """Whether it has ended, or is being worked on: further than before, or anew."""
     if before.is_job:
         job = field.job(before.id)
-        return job is not None and (job.state not in OPEN_JOB_STATES or (
-            job.state == "compiling" and (job.attempts, job.fraction) > (before.attempts, before.done)))  # fmt: skip
+        return job is not None and (
+            job.state not in OPEN_JOB_STATES
+            or (job.state == "compiling" and (job.attempts, job.fraction) > (before.attempts, before.done))
+        )
     run = field.run(before.id)
-    return run is not None and (run.state not in OPEN_RUN_STATES or (
-        run.state == "running" and (run.attempts, run.steps_done) > (before.attempts, before.done)))  # fmt: skip
+    return run is not None and (
+        run.state not in OPEN_RUN_STATES
+        or (run.state == "running" and (run.attempts, run.steps_done) > (before.attempts, before.done))
+    )
 
 
 def agent(field: Field, name: str) -> Victim | None:
@@ -154,8 +158,14 @@ def api(field: Field, name: str) -> Victim | None:
         return None
     runs = [run for run in map(field.run_on, field.farm) if run is not None and run.phase == "run"]
     work = tuple(run.id for run in runs if _may_hit(field, run.id))[:1]
-    return Victim(name, (pid,), work, f"requests of {', '.join(waiting)} open",
-                  lambda: any(link.open[port] > 0 for link in field.farm.values()), is_part=True)  # fmt: skip
+    return Victim(
+        name,
+        (pid,),
+        work,
+        f"requests of {', '.join(waiting)} open",
+        lambda: any(link.open[port] > 0 for link in field.farm.values()),
+        is_part=True,
+    )
 
 
 def server(field: Field, name: str) -> Victim | None:
@@ -167,8 +177,14 @@ def server(field: Field, name: str) -> Victim | None:
         return None
     if name == "postgres":
         pid = children(pid)[0] if "setpriv" in command_of(pid) else pid
-    return Victim(name, (pid,), (*runs[0].work, *jobs[0].work), f"{runs[0].evidence}; {jobs[0].evidence}",
-                  lambda: runs[0].is_in_flight() and jobs[0].is_in_flight(), is_part=True)  # fmt: skip
+    return Victim(
+        name,
+        (pid,),
+        (*runs[0].work, *jobs[0].work),
+        f"{runs[0].evidence}; {jobs[0].evidence}",
+        lambda: runs[0].is_in_flight() and jobs[0].is_in_flight(),
+        is_part=True,
+    )
 
 
 def disk(field: Field, name: str) -> Victim | None:
@@ -177,8 +193,13 @@ def disk(field: Field, name: str) -> Victim | None:
     jobs = [found for found in (worker(field, one) for one in ("worker-1", "worker-2")) if found]
     if not runs or not jobs:
         return None
-    return Victim(name, (), (*runs[0].work, *jobs[0].work), f"{runs[0].evidence}; {jobs[0].evidence}",
-                  lambda: runs[0].is_in_flight() and jobs[0].is_in_flight())  # fmt: skip
+    return Victim(
+        name,
+        (),
+        (*runs[0].work, *jobs[0].work),
+        f"{runs[0].evidence}; {jobs[0].evidence}",
+        lambda: runs[0].is_in_flight() and jobs[0].is_in_flight(),
+    )
 
 
 def pending_doorbells(field: Field) -> list[str]:

@@ -151,8 +151,13 @@ class Workload:
 
     def train(self, label: int, steps: int, start: float | None = None) -> Request | None:
         """Ask for training; `start`: a weight of `trained`, else the bundle's."""
-        asked = {"bundle": self.bundle, "mode": "train", "dataset": self._dataset(label), "learning_rate": answers.RATE,
-                 "steps": steps}  # fmt: skip
+        asked = {
+            "bundle": self.bundle,
+            "mode": "train",
+            "dataset": self._dataset(label),
+            "learning_rate": answers.RATE,
+            "steps": steps,
+        }
         if start is not None:
             asked["weights"] = answers.weights_digest(start)
         body = self._send("/runs", json=asked)
@@ -195,9 +200,19 @@ def keep_bundle(farm: Field) -> str:
     digest = "sha256:" + "0" * 64
     with farm.rows.transaction() as session:
         session.add(
-            Bundle(digest=stored.digest, size_bytes=stored.size_bytes, target="x86-64-v3", model_name="m",
-                   model_digest=digest, plan_name="full", plan_digest=digest, spec_digest=digest,
-                   required_features=[], manifest={"threads": 2}, compile_report={})
-        )  # fmt: skip
+            Bundle(
+                digest=stored.digest,
+                size_bytes=stored.size_bytes,
+                target="x86-64-v3",
+                model_name="m",
+                model_digest=digest,
+                plan_name="full",
+                plan_digest=digest,
+                spec_digest=digest,
+                required_features=[],
+                manifest={"threads": 2},
+                compile_report={},
+            )
+        )
         holdings.hold(session, "bundle", stored.digest, size_bytes=stored.size_bytes, name="m", plan_name="full")
     return stored.digest

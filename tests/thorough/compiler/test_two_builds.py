@@ -24,11 +24,30 @@ def built(folder: Path, seed: int, zone: str) -> bytes:
     (folder / "cache" / LINKER).symlink_to(libc)  # its C library takes minutes to build, and is none of ours
     shutil.copy(MODEL, folder / "model.onnx")
     (folder / "spec.json").write_text(json.dumps(HEALTH.spec))
-    environment = {**os.environ, "PYTHONHASHSEED": str(seed), "TZ": zone, "POCKFARM_CACHE_DIR": str(folder / "cache"),
-                   "PYTHONPATH": str(ROOT)}  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": str(seed),
+        "TZ": zone,
+        "POCKFARM_CACHE_DIR": str(folder / "cache"),
+        "PYTHONPATH": str(ROOT),
+    }
     program = "import sys; from pockfarm.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, "build", "--no-tuning", "model.onnx", "--plan", "full",
-               "--spec", "spec.json", "--target", "x86-64-v3", "--out", "made.pfb"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "build",
+        "--no-tuning",
+        "model.onnx",
+        "--plan",
+        "full",
+        "--spec",
+        "spec.json",
+        "--target",
+        "x86-64-v3",
+        "--out",
+        "made.pfb",
+    ]
     said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     assert list((folder / "cache" / KERNELS).glob("??/*")), "the kernels were compiled here, and not found elsewhere"

@@ -25,9 +25,7 @@ def window(web: Browser, address: str, seeded: SeededFarm) -> Iterator[Page]:
 
 
 @pytest.mark.parametrize("name", pages_of_each_kind())
-def test_a_page_breaks_no_rule_wide_and_light_or_narrow_and_dark(
-    name: str, window: Page, seeded: SeededFarm
-) -> None:  # fmt: skip
+def test_a_page_breaks_no_rule_wide_and_light_or_narrow_and_dark(name: str, window: Page, seeded: SeededFarm) -> None:
     window.goto(pages_of(seeded)[name])
     assert {look: lines for look, lines in violations_by_look(window, FEW_LOOKS).items() if lines} == {}
 

@@ -30,10 +30,14 @@ from tests.service.client import Client
 
 MANY = 130
 KINDS: dict[str, tuple[type[Any], str]] = {
-    "keys": (ApiKey, "API keys"), "enrolment": (EnrolmentToken, "tokens"), "people": (User, "people"),
-    "organisations": (Organisation, "organisations"), "windows": (MaintenanceWindow, "windows"),
-    "releases": (AgentRelease, "releases"), "webhooks": (Webhook, "webhooks"),
-}  # fmt: skip
+    "keys": (ApiKey, "API keys"),
+    "enrolment": (EnrolmentToken, "tokens"),
+    "people": (User, "people"),
+    "organisations": (Organisation, "organisations"),
+    "windows": (MaintenanceWindow, "windows"),
+    "releases": (AgentRelease, "releases"),
+    "webhooks": (Webhook, "webhooks"),
+}
 WORDS = ("_ADD_", "50% more", "plain")
 """In names: what a search must take as it is typed, and not as a pattern."""
 
@@ -42,20 +46,38 @@ def made(name: str, at: int) -> Any:
     """One more entry of a list, older than the seeded ones."""
     said, now = f"{WORDS[at % 3]} {at:03d}", time.time()
     rows: dict[str, Any] = {
-        "keys": lambda: ApiKey(id=f"key_0{at:025d}", name=said, role="user", scopes="read",
-                               secret_hash=digest(said)[7:]),
-        "enrolment": lambda: EnrolmentToken(id=f"tok_0{at:025d}", name=said, token_hash=digest(said)[7:],
-                                            expires_at=now),
+        "keys": lambda: ApiKey(
+            id=f"key_0{at:025d}", name=said, role="user", scopes="read", secret_hash=digest(said)[7:]
+        ),
+        "enrolment": lambda: EnrolmentToken(
+            id=f"tok_0{at:025d}", name=said, token_hash=digest(said)[7:], expires_at=now
+        ),
         "people": lambda: User(id=f"usr_0{at:025d}", organisation_id=HOME, name=said),
         "organisations": lambda: Organisation(id=f"org_0{at:025d}", name=said),
-        "windows": lambda: MaintenanceWindow(id=f"mnt_0{at:025d}", organisation_id=HOME, starts_at=now, ends_at=now + 9,
-                                             reason=said),
+        "windows": lambda: MaintenanceWindow(
+            id=f"mnt_0{at:025d}", organisation_id=HOME, starts_at=now, ends_at=now + 9, reason=said
+        ),
         "releases": lambda: AgentRelease(
-            id=f"rel_0{at:025d}", sequence=1000 + at, version=said, digest=digest(said), size_bytes=1,
-            oldest_python="3.9", protocol="1", is_rollback=False, conditions=[], state="offered", halt_reason=""),
-        "webhooks": lambda: Webhook(id=f"hook_0{at:025d}", api_key_id="key_seed", url=f"https://x.example/{said}",
-                                    events=["run.ended"], secret="s"),
-    }  # fmt: skip
+            id=f"rel_0{at:025d}",
+            sequence=1000 + at,
+            version=said,
+            digest=digest(said),
+            size_bytes=1,
+            oldest_python="3.9",
+            protocol="1",
+            is_rollback=False,
+            conditions=[],
+            state="offered",
+            halt_reason="",
+        ),
+        "webhooks": lambda: Webhook(
+            id=f"hook_0{at:025d}",
+            api_key_id="key_seed",
+            url=f"https://x.example/{said}",
+            events=["run.ended"],
+            secret="s",
+        ),
+    }
     return rows[name]()
 
 
@@ -223,5 +245,8 @@ def test_limits_are_changed_by_hand(web: Browser, scratch: SeededFarm) -> None:
         page.get_by_role("button", name="Rename it").click()
         expect(page.get_by_role("heading", name="acme works")).to_be_visible()
         page.context.close()
-    assert state_of(scratch) == ("acme works", {"open_jobs": 12.0, "storage_bytes": None},
-                             {"weights": 30.0, "events": None})  # fmt: skip
+    assert state_of(scratch) == (
+        "acme works",
+        {"open_jobs": 12.0, "storage_bytes": None},
+        {"weights": 30.0, "events": None},
+    )

@@ -39,7 +39,7 @@ def test_every_endpoint_is_there_with_what_it_takes_and_a_line_to_copy(browser: 
 @pytest.mark.usefixtures("loopback")
 def test_typing_narrows_the_list_and_an_address_opens_its_endpoint(
     web: Browser, address: str, seeded: SeededFarm
-) -> None:  # fmt: skip
+) -> None:
     page = open_page(web, LOOKS[0], address, seeded.link())
     page.goto("/dashboard/api#post-jobs-job-id-cancel")
     expect(page.get_by_text("/jobs/$JOB_ID/cancel").first).to_be_visible()

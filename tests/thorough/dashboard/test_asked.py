@@ -54,9 +54,16 @@ def filled(path: str, seeded: SeededFarm) -> str:
     """The address of one that there is."""
     ids = seeded.ids
     tables = {"jobs": "runs", "runs": "kernels", "devices": "history"}
-    names = {"job_id": ids.done_job, "run_id": ids.sparse_run, "device_id": ids.host, "ending": "json",
-             "model_digest": digest("mobilenet_v2"), "plan_digest": digest("sparse"), "organisation_id": ids.tenant,
-             "name": tables.get((*path.split("/"), "")[2], "")}  # fmt: skip
+    names = {
+        "job_id": ids.done_job,
+        "run_id": ids.sparse_run,
+        "device_id": ids.host,
+        "ending": "json",
+        "model_digest": digest("mobilenet_v2"),
+        "plan_digest": digest("sparse"),
+        "organisation_id": ids.tenant,
+        "name": tables.get((*path.split("/"), "")[2], ""),
+    }
     return re.sub(r"\{(\w+)\}", lambda match: quote(names[match[1]], safe=""), path)
 
 

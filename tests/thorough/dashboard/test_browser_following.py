@@ -49,7 +49,12 @@ def test_what_is_typed_and_copied_outlives_the_end_of_a_run(page: Page, served: 
     with seeded.farm.database.transaction() as session:
         run = session.get_one(Run, run_id)
         run.state, run.finished_at, run.message, run.cause, run.code = (
-            "failed", time.time(), "input `x` holds NaN", "user", "data.nan")  # fmt: skip
+            "failed",
+            time.time(),
+            "input `x` holds NaN",
+            "user",
+            "data.nan",
+        )
         session.add(Event(subject=run_id, at=time.time(), kind="state", body={"state": "failed"}))
     expect(page.locator(".notice.bad")).to_contain_text("input x holds NaN")
     expect(page.locator(".notice.bad code").first).to_have_text("x")

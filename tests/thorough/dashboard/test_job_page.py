@@ -18,7 +18,11 @@ def test_stages_have_their_times_and_passes_say_what_they_did(seeded: SeededFarm
     page = check_page(browser.get(f"/dashboard/jobs/{seeded.ids.done_job}").text)
     tables = {grid.caption: grid.rows[1:] for grid in page.tables}
     assert [row[:2] for row in tables["Stages of the compile"]] == [
-        ["import", "1.00"], ["plan", "2.00"], ["kernels", "40.00"], ["link", "4.30"]]  # fmt: skip
+        ["import", "1.00"],
+        ["plan", "2.00"],
+        ["kernels", "40.00"],
+        ["link", "4.30"],
+    ]
     passes = {row[0]: row for row in tables["What fired, and what did not"]}
     assert passes["fold constants"][2:4] == ["3", "1"]
     assert passes["merge norms"][2:4] == ["1", "0"]

@@ -225,5 +225,10 @@ def test_a_chart_is_told_in_few_words() -> None:
     told = json.loads(
         Chart((Line("loss", "series-1", column="loss"),), "step", "loss", source="/a.json", x="step").text
     )
-    assert told == {"x_title": "step", "y_title": "loss", "source": "/a.json", "x": "step",
-                    "lines": [{"label": "loss", "ink": "series-1", "column": "loss"}]}  # fmt: skip
+    assert told == {
+        "x_title": "step",
+        "y_title": "loss",
+        "source": "/a.json",
+        "x": "step",
+        "lines": [{"label": "loss", "ink": "series-1", "column": "loss"}],
+    }

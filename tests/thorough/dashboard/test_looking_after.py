@@ -186,10 +186,16 @@ def test_a_phone_shows_what_counts_without_scrolling_sideways(
           return heads.filter((cell) => cell.getBoundingClientRect().right <= right + 1).map((cell) => cell.innerText);
         })"""
     )
-    needed = {"runs": {"Verdict", "Median"}, "devices": {"Health", "Canary"}, "jobs": {"State"}, "queue": {"May start"},
-              "benchmarks": {"Verdict", "Step median"}, "model": {"Device", "Best step median"},
-              "compare": {"Metric", "A full", "B sparse"},
-              "regressions": {"Model and plan", "What may be said"}}  # fmt: skip
+    needed = {
+        "runs": {"Verdict", "Median"},
+        "devices": {"Health", "Canary"},
+        "jobs": {"State"},
+        "queue": {"May start"},
+        "benchmarks": {"Verdict", "Step median"},
+        "model": {"Device", "Best step median"},
+        "compare": {"Metric", "A full", "B sparse"},
+        "regressions": {"Model and plan", "What may be said"},
+    }
     assert any(needed[name] <= {head.strip().splitlines()[0] for head in heads if head.strip()} for heads in seen), seen
     page.context.close()
 
@@ -212,9 +218,15 @@ def test_the_front_page_says_causes_once_each(tmp_path: Path) -> None:
     fresh = make_farm(tmp_path)
     browser = fresh.browser()
     text = browser.get("/dashboard").text
-    for words in ("pi-4, window sill is offline", "phone-gen2-03 is quarantined", "2 runs failed: lease.expired",
-                  "Agent 0.2.0 is halted", "1 webhook cannot be told", "1 API key ends soon",
-                  "1 enrolment token ran out unused"):  # fmt: skip
+    for words in (
+        "pi-4, window sill is offline",
+        "phone-gen2-03 is quarantined",
+        "2 runs failed: lease.expired",
+        "Agent 0.2.0 is halted",
+        "1 webhook cannot be told",
+        "1 API key ends soon",
+        "1 enrolment token ran out unused",
+    ):
         assert text.count(words) == 1, words
     listed = browser.get("/dashboard/runs?state=failed&code=lease.expired").text
     assert listed.count(">failed<") >= 1 or "failed" in listed

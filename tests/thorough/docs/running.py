@@ -86,9 +86,15 @@ class Page:
         before = f"source {kept}\nshopt -s expand_aliases\nset -euo pipefail -a\n"
         script = f"{before}{snippet.text}\n{{ export -p; declare -f; }} > {kept}\n"
         shell = subprocess.Popen(
-            ["bash", "-c", script], cwd=self.folder, env=self.home, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
+            ["bash", "-c", script],
+            cwd=self.folder,
+            env=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
         self._shells.append(shell.pid)
         self.output, _ = shell.communicate(timeout=LIMIT_S)
         if shell.returncode != 0:

@@ -55,9 +55,13 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     environment.pop("PYTEST_ADDOPTS", None)
     return subprocess.run(
-        [sys.executable, *start, *words[1:], *more], cwd=folder, env=environment, capture_output=True, text=True,
+        [sys.executable, *start, *words[1:], *more],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("page", sample(PAGES, ("operator", "run-setting", "target", "optimizer", "loss"), STEM))

@@ -29,9 +29,16 @@ WRITTEN = {"THIRD_PARTY.md"}
 """Pages that programs write, from words of others."""
 RUN = sorted({one.page for one in exceptions.run() if one.mark == ""})
 SHOWN = (
-    "README.md", "docs/start.md", "docs/agent.md", "docs/guide/farm.md", "docs/guide/python.md", "docs/how-to/share.md",
-    "docs/measurement.md", "docs/training-graph.md", "docs/tutorials/raspberry-pi.md",
-)  # fmt: skip
+    "README.md",
+    "docs/start.md",
+    "docs/agent.md",
+    "docs/guide/farm.md",
+    "docs/guide/python.md",
+    "docs/how-to/share.md",
+    "docs/measurement.md",
+    "docs/training-graph.md",
+    "docs/tutorials/raspberry-pi.md",
+)
 """Where a reader begins and the client's calls; the others train more nets, plans and targets by the same commands, an
 operator's are tested by themselves too, and docs/on-device.md is run by tests/examples."""
 NOTEBOOK = ROOT / "docs/tutorials/notebook.ipynb"
@@ -127,12 +134,19 @@ def test_a_failing_snippet_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("language", "text", "told"),
-    [("bash", "pockfarm run sha256:… profile --stepps 3\n", "--steps"), ("bash", "if true; then\n", "syntax error"),
-     ("bash", "A=1 pockfarm nonsense | cat\n", "nonsense"), ("bash", "python -m examples.none\n", "no module"),
-     ("python", "def f(:\n", "invalid syntax"), ("yaml", "update: [{parametres: x}]\n", "no plan"),
-     ("yaml", "batch: 0\n", "no spec"), ("json", "{", "Expecting"), ("text", "pockfarm up\n", "calls itself text"),
-     ("perl", "x", "nobody checks")],
-)  # fmt: skip
+    [
+        ("bash", "pockfarm run sha256:… profile --stepps 3\n", "--steps"),
+        ("bash", "if true; then\n", "syntax error"),
+        ("bash", "A=1 pockfarm nonsense | cat\n", "nonsense"),
+        ("bash", "python -m examples.none\n", "no module"),
+        ("python", "def f(:\n", "invalid syntax"),
+        ("yaml", "update: [{parametres: x}]\n", "no plan"),
+        ("yaml", "batch: 0\n", "no spec"),
+        ("json", "{", "Expecting"),
+        ("text", "pockfarm up\n", "calls itself text"),
+        ("perl", "x", "nobody checks"),
+    ],
+)
 def test_what_is_wrong_is_found_without_running_it(language: str, text: str, told: str) -> None:
     assert told in problem_of(snippet(language, text))
 

@@ -36,9 +36,16 @@ def test_a_module_comes_home_from_a_device_as_it_predicts_there(live: LiveFarm) 
     x_held, y_held = (torch.from_numpy(array[:150]) for array in digits(1))
     lines: list[str] = []
     tuned = live.client.fine_tune(
-        module, x[:32], (x, y), spec=SPEC, device=live.host.id, steps=STEPS, progress=lines.append,
-        validation_data=(x_held, y_held), eval_every=STEPS // 2,
-    )  # fmt: skip
+        module,
+        x[:32],
+        (x, y),
+        spec=SPEC,
+        device=live.host.id,
+        steps=STEPS,
+        progress=lines.append,
+        validation_data=(x_held, y_held),
+        eval_every=STEPS // 2,
+    )
     own = copy.deepcopy(module).eval()
     own.load_state_dict(tuned, strict=True)
     with torch.no_grad():

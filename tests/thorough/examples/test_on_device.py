@@ -34,9 +34,14 @@ def test_the_page_runs_from_its_top_to_its_bottom(tmp_path: Path) -> None:
     said = []
     for block in snippets("docs/on-device.md"):
         done = subprocess.run(
-            [*commands[block.language], block.text], cwd=tmp_path, env={**os.environ, "PATH": path},
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            [*commands[block.language], block.text],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, f"{block.place}\n{done.stdout}\n{done.stderr}"
         said.append(done.stdout + done.stderr)
     _, _, binary, program, python = said

@@ -116,8 +116,17 @@ class Arena:
         limits = SHORT if behaviour.name in SLOW else LIMITS
         data = npz() if behaviour.mode == "train" else None
         signed, tune_s = {"target": self.target}, 1.0 if behaviour.mode == "tune" else None
-        self.farm.assign(bundle, lease=lease, dataset=data, limits=limits, mode=behaviour.mode, steps=2,
-                         tune_s=tune_s, device_class=self.device_class, signed=signed)  # fmt: skip
+        self.farm.assign(
+            bundle,
+            lease=lease,
+            dataset=data,
+            limits=limits,
+            mode=behaviour.mode,
+            steps=2,
+            tune_s=tune_s,
+            device_class=self.device_class,
+            signed=signed,
+        )
         return self.farm.report(lease)
 
     @property
@@ -199,8 +208,11 @@ def standing(pid: int) -> dict[str, object]:
     """Where a process may run, thread by thread, and its limits: what others could change of it."""
     threads = {tid: os.sched_getaffinity(int(tid)) for tid in os.listdir(f"/proc/{pid}/task")}
     limits = Path(f"/proc/{pid}/limits").read_text()  # of another user's process too, which prlimit does not tell
-    return {"processors": set(map(frozenset, threads.values())), "limits": limits,
-            "nice": os.getpriority(os.PRIO_PROCESS, pid)}  # fmt: skip
+    return {
+        "processors": set(map(frozenset, threads.values())),
+        "limits": limits,
+        "nice": os.getpriority(os.PRIO_PROCESS, pid),
+    }
 
 
 def called(behaviour: Behaviour) -> str:

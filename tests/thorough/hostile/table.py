@@ -71,8 +71,16 @@ def column(title: str, steps: dict[str, bytes]) -> dict[str, str]:
     target = {"x86_64": "x86-64-v3", "aarch64": "raspberry-pi-4"}[architecture]
     device_class = "raspberry-pi-4" if "--runner" in options else "x86-64"
     with folder_for(who) as folder, FakeFarm() as farm:
-        arena = Arena(farm, folder, steps[architecture], options, who, target, device_class,
-                      python=SYSTEM_PYTHON if who else sys.executable)  # fmt: skip
+        arena = Arena(
+            farm,
+            folder,
+            steps[architecture],
+            options,
+            who,
+            target,
+            device_class,
+            python=SYSTEM_PYTHON if who else sys.executable,
+        )
         with arena:
             for behaviour in BEHAVIOURS:
                 report, wrong = verdict(arena, behaviour)

@@ -61,10 +61,22 @@ def one_of_each() -> list[Behaviour]:
 
 
 TOLD_IN_OTHER_WORDS = (
-    "calls-as-32-bit", "calls-as-x32", "clones-into-a-namespace", "io-uring", "ip-socket", "kills-everybody",
-    "kills-the-agent", "leaves-a-daemon", "limits-the-agent", "makes-a-user-namespace", "out-hard-link",
-    "pins-the-agent", "takes-a-file-descriptor", "unix-socket", "writes-code",
-)  # fmt: skip
+    "calls-as-32-bit",
+    "calls-as-x32",
+    "clones-into-a-namespace",
+    "io-uring",
+    "ip-socket",
+    "kills-everybody",
+    "kills-the-agent",
+    "leaves-a-daemon",
+    "limits-the-agent",
+    "makes-a-user-namespace",
+    "out-hard-link",
+    "pins-the-agent",
+    "takes-a-file-descriptor",
+    "unix-socket",
+    "writes-code",
+)
 KEPT = {"ignores-sigterm", "spins", *TOLD_IN_OTHER_WORDS, *(one.name for one in one_of_each())}
 """The other forbidden calls are refused by the same list. `make hostile` makes them all."""
 
@@ -110,8 +122,14 @@ def test_with_nobody_to_hear_of_it_a_forbidden_call_is_not_made(asks_for_a_socke
     hear, say = socket.socketpair()
     with hear, say:
         command = sandbox.command(WORDS, rlimits={}, say=say.fileno())
-        with subprocess.Popen(command, cwd=asks_for_a_socket, pass_fds=[say.fileno()], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True) as child:  # fmt: skip
+        with subprocess.Popen(
+            command,
+            cwd=asks_for_a_socket,
+            pass_fds=[say.fileno()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child:
             while (listener := received(hear)[1]) is None:
                 pass
             assert listener.wait(HANG_S) == "socket(AF_UNIX)"

@@ -109,8 +109,11 @@ def goes_silent(scene: Scene, bad: Board, good: Board) -> bool:
         return False
     bad.heartbeat(work)
     with scene.farm.farm.database.transaction() as session:
-        session.execute(update(Attempt).where(Attempt.run_id == work.run_id, Attempt.n == work.attempt)
-                        .values(lease_expires_at=time.time() - 1))  # fmt: skip
+        session.execute(
+            update(Attempt)
+            .where(Attempt.run_id == work.run_id, Attempt.n == work.attempt)
+            .values(lease_expires_at=time.time() - 1)
+        )
     scene.farm.sweep()
     return True
 
@@ -148,7 +151,9 @@ def doubles_every_message(scene: Scene, bad: Board, good: Board) -> bool:
         assert bad.heartbeat(work).status_code == 200
         assert bad.send_events(work, event).status_code == 200
     assert [p.loads(p.ReportResponse, bad.post(path, envelope).content).state for _ in range(2)] == [
-        "recorded", "already-recorded"]  # fmt: skip
+        "recorded",
+        "already-recorded",
+    ]
     return True
 
 
@@ -181,8 +186,12 @@ def takes_anothers_work(scene: Scene, bad: Board, good: Board) -> bool:
     if given is None:
         return False
     good.heartbeat(given)
-    for answer in (bad.heartbeat(given), bad.put_weights(given, b"w", digest_of(b"w")), bad.report(given),
-                   bad.send_events(given, p.Event(1, 1.0, "log", message="mine"))):  # fmt: skip
+    for answer in (
+        bad.heartbeat(given),
+        bad.put_weights(given, b"w", digest_of(b"w")),
+        bad.report(given),
+        bad.send_events(given, p.Event(1, 1.0, "log", message="mine")),
+    ):
         _note(bad, answer)
     assert good.report(given, measurement=measurement()).status_code == 200
     return True
@@ -191,8 +200,10 @@ def takes_anothers_work(scene: Scene, bad: Board, good: Board) -> bool:
 def enrols_with_anothers_key(scene: Scene, bad: Board, good: Board) -> bool:
     """With a good token, and the honest board's public key, which receipts show; signed as well as it can."""
     token = scene.token()
-    for request in (bad.enrolment(token, public_key=good.public_key),
-                    replace(good.enrolment("another token"), token=token)):  # fmt: skip
+    for request in (
+        bad.enrolment(token, public_key=good.public_key),
+        replace(good.enrolment("another token"), token=token),
+    ):
         _note(bad, bad.post(p.ENROL_PATH, request))
     return False
 
@@ -255,8 +266,15 @@ def _refused(name: str, where: str, **lies: Any) -> Behaviour:
 
 
 def _struck(name: str, code: str, turn: Turn | None = None, cause: p.Cause = "device") -> Behaviour:
-    return Behaviour(name, turn or _failed(code, cause), "quarantined", code, says=code, comes_back="canary",
-                     lies_again=code == "device.disk")  # fmt: skip
+    return Behaviour(
+        name,
+        turn or _failed(code, cause),
+        "quarantined",
+        code,
+        says=code,
+        comes_back="canary",
+        lies_again=code == "device.disk",
+    )
 
 
 def _backwards() -> tuple[p.DeviceState, ...]:
@@ -278,37 +296,78 @@ BEHAVIOURS = (
     _struck("begins-and-drops", "infra.abandoned", begins_and_drops),
     _struck("goes-silent", "infra.lease-expired", goes_silent),
     _struck("restarts-in-the-middle", "infra.abandoned", restarts),
-    Behaviour("never-begins", never_begins, code="infra.not-received", marks=frozenset({"not-received"}),
-              most_tries=18),
-    Behaviour("always-noisy", reports(verdict=NOISY), marks=frozenset({"always-noisy"}), says="noisy",
-              most_tries=12, runs=12),
-    Behaviour("500-degrees", _sensor(temperature_c=500.0), marks=frozenset({"sensors"}), says="temperature_c",
-              most_tries=6),
-    Behaviour("minus-400-degrees", _sensor(temperature_c=-400.0), marks=frozenset({"sensors"}), says="temperature_c",
-              most_tries=6),
+    Behaviour(
+        "never-begins", never_begins, code="infra.not-received", marks=frozenset({"not-received"}), most_tries=18
+    ),
+    Behaviour(
+        "always-noisy", reports(verdict=NOISY), marks=frozenset({"always-noisy"}), says="noisy", most_tries=12, runs=12
+    ),
+    Behaviour(
+        "500-degrees", _sensor(temperature_c=500.0), marks=frozenset({"sensors"}), says="temperature_c", most_tries=6
+    ),
+    Behaviour(
+        "minus-400-degrees",
+        _sensor(temperature_c=-400.0),
+        marks=frozenset({"sensors"}),
+        says="temperature_c",
+        most_tries=6,
+    ),
     Behaviour("negative-power", _sensor(power_mw=-5.0), marks=frozenset({"sensors"}), says="power_mw", most_tries=6),
-    Behaviour("100-terahertz", _sensor(frequency_hz=1e14), marks=frozenset({"sensors"}), says="frequency_hz",
-              most_tries=6),
-    Behaviour("energy-beyond-the-rails", reports(energy=p.Energy(1e12, 1e9, "rapl")), marks=frozenset({"sensors"}),
-              says="energy", most_tries=6),
-    Behaviour("ends-before-it-began", reports(started_at=5000.0, finished_at=10.0), marks=frozenset({"time"}),
-              says="before it began", most_tries=6),
-    Behaviour("sensors-read-backwards", reports(device_states=_backwards), marks=frozenset({"time"}),
-              says="before the reading that came first", most_tries=6),
-    Behaviour("ran-longer-than-it-took", reports(started_at=1.0, finished_at=2.0, run_s=100.0),
-              marks=frozenset({"time"}), says="between begin and end", most_tries=6),
-    Behaviour("contradicts-its-own-isolation", reports(environment={"isolation": "no privileges, no new privileges"}),
-              code="device.isolation", marks=frozenset({"isolation"}), says="system calls", most_tries=6),
+    Behaviour(
+        "100-terahertz", _sensor(frequency_hz=1e14), marks=frozenset({"sensors"}), says="frequency_hz", most_tries=6
+    ),
+    Behaviour(
+        "energy-beyond-the-rails",
+        reports(energy=p.Energy(1e12, 1e9, "rapl")),
+        marks=frozenset({"sensors"}),
+        says="energy",
+        most_tries=6,
+    ),
+    Behaviour(
+        "ends-before-it-began",
+        reports(started_at=5000.0, finished_at=10.0),
+        marks=frozenset({"time"}),
+        says="before it began",
+        most_tries=6,
+    ),
+    Behaviour(
+        "sensors-read-backwards",
+        reports(device_states=_backwards),
+        marks=frozenset({"time"}),
+        says="before the reading that came first",
+        most_tries=6,
+    ),
+    Behaviour(
+        "ran-longer-than-it-took",
+        reports(started_at=1.0, finished_at=2.0, run_s=100.0),
+        marks=frozenset({"time"}),
+        says="between begin and end",
+        most_tries=6,
+    ),
+    Behaviour(
+        "contradicts-its-own-isolation",
+        reports(environment={"isolation": "no privileges, no new privileges"}),
+        code="device.isolation",
+        marks=frozenset({"isolation"}),
+        says="system calls",
+        most_tries=6,
+    ),
     _refused("ran-longer-than-it-had-the-run", "run_s", run_s=100_000.0, finished_at=200_000.0),
     _refused("more-steps-than-the-clock-allows", "measurement.step_us", measurement=measurement(*[2e6] * STEPS)),
     _refused("more-steps-than-asked", "measurement.step_us", measurement=measurement(*[1000.0] * (STEPS + 1))),
     _refused("more-losses-than-asked", "losses", losses=(1.0,) * (STEPS + 1)),
     _refused("median-not-of-its-samples", "measurement.median_us", measurement=measurement(median_us=500.0)),
     _refused("mean-not-of-its-samples", "measurement.mean_us", measurement=measurement(mean_us=500.0)),
-    _refused("spread-not-of-its-samples", "measurement.cv_within",
-             measurement=measurement(100.0, 900.0, 100.0, 900.0, cv_within=0.001)),
-    _refused("throughput-not-of-its-median", "measurement.samples_per_second",
-             measurement=measurement(samples_per_second=1e9)),
+    _refused(
+        "spread-not-of-its-samples",
+        "measurement.cv_within",
+        measurement=measurement(100.0, 900.0, 100.0, 900.0, cv_within=0.001),
+    ),
+    _refused(
+        "throughput-not-of-its-median",
+        "measurement.samples_per_second",
+        measurement=measurement(samples_per_second=1e9),
+    ),
     _refused("percentiles-beyond-its-samples", "measurement.p90_us", measurement=measurement(p90_us=1.0)),
     _refused("samples-not-of-its-blocks", "measurement.step_us", measurement=measurement(step_us=(1.0, 1.0))),
     _refused("another-batch", "measurement.batch", measurement=measurement(batch=800)),
@@ -317,21 +376,47 @@ BEHAVIOURS = (
     _refused("negative-energy", "energy", energy=lambda: _unchecked(p.Energy(1.0, 1.0, "rapl"), total_mj=-5.0)),
     _refused("faster-than-its-silicon", "kernels", kernels=(p.KernelTime(0, "k", "forward", 1.0, 10**12, 4, 4),)),
     _refused("more-memory-than-it-has", "memory.peak_rss_bytes", memory=p.Memory(peak_rss_bytes=1 << 50)),
-    Behaviour("replays-its-last-report", replays_its_last_report, "quarantined", "infra.abandoned",
-              answer="report.mismatch", most_tries=4, comes_back="canary"),
-    Behaviour("mutates-its-report", mutates_its_report, "quarantined", "infra.abandoned", answer="report.signature",
-              comes_back="canary"),
-    Behaviour("names-weights-it-never-sent", names_weights_that_it_never_sent, "quarantined", "infra.abandoned",
-              answer="report.weights", comes_back="canary"),
-    Behaviour("speaks-nonsense", speaks_nonsense, "quarantined", "infra.abandoned", answer="protocol.invalid",
-              comes_back="canary"),
+    Behaviour(
+        "replays-its-last-report",
+        replays_its_last_report,
+        "quarantined",
+        "infra.abandoned",
+        answer="report.mismatch",
+        most_tries=4,
+        comes_back="canary",
+    ),
+    Behaviour(
+        "mutates-its-report",
+        mutates_its_report,
+        "quarantined",
+        "infra.abandoned",
+        answer="report.signature",
+        comes_back="canary",
+    ),
+    Behaviour(
+        "names-weights-it-never-sent",
+        names_weights_that_it_never_sent,
+        "quarantined",
+        "infra.abandoned",
+        answer="report.weights",
+        comes_back="canary",
+    ),
+    Behaviour(
+        "speaks-nonsense",
+        speaks_nonsense,
+        "quarantined",
+        "infra.abandoned",
+        answer="protocol.invalid",
+        comes_back="canary",
+    ),
     Behaviour("doubles-every-message", doubles_every_message, most_tries=6),
     Behaviour("changes-its-report", changes_its_report, answer="report.other", most_tries=6),
     Behaviour("takes-anothers-work", takes_anothers_work, answer="lease.stale", most_tries=0),
     Behaviour("enrols-with-anothers-key", enrols_with_anothers_key, answer="enrol.signature", most_tries=0),
-    Behaviour("enrols-again-as-hardware", enrols_again_as(measurement_class="hardware"), answer="enrol.class",
-              most_tries=0),
-)  # fmt: skip
+    Behaviour(
+        "enrols-again-as-hardware", enrols_again_as(measurement_class="hardware"), answer="enrol.class", most_tries=0
+    ),
+)
 
 
 def _unchecked(value: Any, **lies: Any) -> Any:

@@ -18,9 +18,7 @@ pytestmark = pytest.mark.xdist_group("hostile-devices")
 
 
 @pytest.fixture(scope="module")
-def stage(
-    request: pytest.FixtureRequest, loopback: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Scene]:  # fmt: skip
+def stage(request: pytest.FixtureRequest, loopback: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder: Path = tmp_path_factory.mktemp(f"hostile-{request.param}")
     if request.param == "sqlite":
         with scene(folder, "") as opened:
@@ -31,11 +29,21 @@ def stage(
 
 
 KEPT = {
-    "sqlite": ("clock-ahead", "disk-full", "goes-silent", "always-noisy", "energy-beyond-the-rails",
-               "contradicts-its-own-isolation", "median-not-of-its-samples", "replays-its-last-report",
-               "speaks-nonsense", "takes-anothers-work", "enrols-with-anothers-key"),
+    "sqlite": (
+        "clock-ahead",
+        "disk-full",
+        "goes-silent",
+        "always-noisy",
+        "energy-beyond-the-rails",
+        "contradicts-its-own-isolation",
+        "median-not-of-its-samples",
+        "replays-its-last-report",
+        "speaks-nonsense",
+        "takes-anothers-work",
+        "enrols-with-anothers-key",
+    ),
     "postgresql": ("restarts-in-the-middle", "negative-time", "doubles-every-message", "names-weights-it-never-sent"),
-}  # fmt: skip
+}
 """One of each kind, on the one database or the other."""
 CASES = sample(
     (pytest.param(kind, behaviour, id=f"{kind}-{behaviour.name}") for kind in KEPT for behaviour in BEHAVIOURS),

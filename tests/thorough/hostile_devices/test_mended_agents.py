@@ -28,7 +28,9 @@ from tests.waiting import HANG_S, until
 pytestmark = pytest.mark.xdist_group("hostile-devices")
 FLAG = "\nimport os, sys\nIS_BROKEN = lambda: os.path.exists(os.environ['BROKEN'])\n"
 FAULTS = {
-    "sandbox": ("launch.sandbox 3 times", """
+    "sandbox": (
+        "launch.sandbox 3 times",
+        """
 import json, device_agents.agent
 from device_agents.job.sandbox import Sandbox
 real = Sandbox.command
@@ -37,19 +39,26 @@ def command(self, *arguments, **options):
     spoilt = {"cgroups": ["/nowhere/cgroup.procs"]} if IS_BROKEN() else {}
     return [*words, json.dumps({**json.loads(plan), **spoilt})]
 Sandbox.command = command
-"""),
-    "disk": ("device.disk 3 times", """
+""",
+    ),
+    "disk": (
+        "device.disk 3 times",
+        """
 import collections, shutil
 real = shutil.disk_usage
 Usage = collections.namedtuple("Usage", "total used free")
 shutil.disk_usage = lambda path: Usage(1 << 30, 1 << 30, 0) if IS_BROKEN() else real(path)
-"""),
-    "clock": ("clock is 3,600 s ahead of the farm's", """
+""",
+    ),
+    "clock": (
+        "clock is 3,600 s ahead of the farm's",
+        """
 import time
 real = time.time
 time.time = lambda: real() + (3600.0 if IS_BROKEN() else 0.0)
-"""),
-}  # fmt: skip
+""",
+    ),
+}
 """What the farm says of each, and lines that break a board while a file is there."""
 MAIN = "\nfrom device_agents.agent import main; sys.exit(main())"
 Start = Callable[[str, str], None]
@@ -70,8 +79,12 @@ def start(farm: LiveFarm, tmp_path: Path) -> Iterator[Start]:
         words = [sys.executable, "-c", FLAG + fault + MAIN, "--server", farm.url, "--state", str(tmp_path / name)]
         words += ["--name", name, "--run-as", str(os.geteuid()), "--isolation", "1", "--long-poll", "1"]
         words += ["--class", "x86-64"]
-        given = {**os.environ, "PYTHONPATH": str(ROOT), "POCKFARM_ENROL_TOKEN": farm.token(),
-                 "BROKEN": str(tmp_path / "broken")}  # fmt: skip
+        given = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "POCKFARM_ENROL_TOKEN": farm.token(),
+            "BROKEN": str(tmp_path / "broken"),
+        }
         with (tmp_path / f"{name}.log").open("ab") as log:
             agents.append(subprocess.Popen(words, cwd=ROOT, stderr=log, stdin=subprocess.DEVNULL, env=given))
 
@@ -103,7 +116,7 @@ def compile_canary(farm: LiveFarm) -> None:
 @pytest.mark.parametrize("kind", sample(FAULTS, {"sandbox"}))
 def test_a_board_breaks_is_quarantined_mended_and_comes_back(
     farm: LiveFarm, start: Start, tmp_path: Path, kind: str
-) -> None:  # fmt: skip
+) -> None:
     says, fault = FAULTS[kind]
     digest, broken = farm.keep_bundle(), tmp_path / "broken"
     start("bad", fault)

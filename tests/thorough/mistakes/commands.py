@@ -13,8 +13,15 @@ import tempfile
 import traceback
 from typing import Any
 
-LOADED = ("pockfarm.cli", "pockfarm.local", "pockfarm.preflight", "pockfarm.client", "service.admin",
-          "device_agents.execute", "compiler.api")  # fmt: skip
+LOADED = (
+    "pockfarm.cli",
+    "pockfarm.local",
+    "pockfarm.preflight",
+    "pockfarm.client",
+    "service.admin",
+    "device_agents.execute",
+    "compiler.api",
+)
 MAINS = {"pockfarm": "pockfarm.cli", "service.admin": "service.admin"}
 
 

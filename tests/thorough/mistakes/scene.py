@@ -55,8 +55,12 @@ class Scene:
         environment = {**os.environ, "POCKFARM_STATE": str(self.state.path), "PYTHONPATH": str(ROOT), **given}
         environment = {name: value for name, value in environment.items() if value}
         program = "service.admin" if surface == "admin" else "pockfarm"
-        asked = {"program": program, "words": words[len(given) :], "folder": str(self.folder),
-                 "environment": environment}  # fmt: skip
+        asked = {
+            "program": program,
+            "words": words[len(given) :],
+            "folder": str(self.folder),
+            "environment": environment,
+        }
         assert self.commands.stdin
         assert self.commands.stdout
         self.commands.stdin.write(json.dumps(asked) + "\n")
@@ -129,8 +133,10 @@ def _furnish(found: Scene) -> None:
     devices = client.devices()
     own = next(one for one in devices if one.measurement_class == "host")
     emulated = next(one for one in devices if one.device_class == EMULATED_CLASS)
-    jobs = {name: client.compile(folder / "net.onnx", plan="full", spec=SPEC, target=target)
-            for name, target in (("bundle", own.targets[0]), ("arm", "aarch64"))}  # fmt: skip
+    jobs = {
+        name: client.compile(folder / "net.onnx", plan="full", spec=SPEC, target=target)
+        for name, target in (("bundle", own.targets[0]), ("arm", "aarch64"))
+    }
     jobs["mlp"] = client.compile(folder / "mlp.onnx", plan="full", spec=SPEC, target=own.targets[0])
     digests = {name: client.wait_for_job(job.id).bundle_digest or "" for name, job in jobs.items()}
     client.save_bundle(digests["bundle"], folder / "net.pfb")
@@ -139,15 +145,28 @@ def _furnish(found: Scene) -> None:
     train = client.start_run(digests["bundle"], mode="train", dataset=good.digest, steps=2, device=own.id)
     trained = client.wait_for_run(train.id)
     client.upload_dataset(folder / "named.npz")
-    waits = {name: client.start_run(digests["arm"], device_class="raspberry-pi-9", allow_waiting=True)
-             for name in ("waiting", "cancelled")}  # fmt: skip
+    waits = {
+        name: client.start_run(digests["arm"], device_class="raspberry-pi-9", allow_waiting=True)
+        for name in ("waiting", "cancelled")
+    }
     client.cancel_run(waits["cancelled"].id)
     found.things.update(
-        digests, url=client.url, tls=client.url.replace("http:", "https:"), state=str(found.state.path),
-        dataset=good.digest, weights=trained.trained_weights_digest or "", host=own.id, emulated=emulated.id,
-        emulated_name=emulated.name, ended=train.id, waiting=waits["waiting"].id, cancelled=waits["cancelled"].id,
-        none="sha256:" + "0" * 64, short=digests["bundle"][:20], job=jobs["bundle"].id,
-    )  # fmt: skip
+        digests,
+        url=client.url,
+        tls=client.url.replace("http:", "https:"),
+        state=str(found.state.path),
+        dataset=good.digest,
+        weights=trained.trained_weights_digest or "",
+        host=own.id,
+        emulated=emulated.id,
+        emulated_name=emulated.name,
+        ended=train.id,
+        waiting=waits["waiting"].id,
+        cancelled=waits["cancelled"].id,
+        none="sha256:" + "0" * 64,
+        short=digests["bundle"][:20],
+        job=jobs["bundle"].id,
+    )
     _give_keys(found)
 
 

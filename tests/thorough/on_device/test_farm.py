@@ -21,8 +21,9 @@ pytestmark = [pytest.mark.xdist_group("on-device"), pytest.mark.usefixtures("loo
 
 
 def test_a_farms_bundle_trains_in_an_app(tmp_path: Path) -> None:
-    model = export(IMAGES.module(), (torch.from_numpy(IMAGES.x[:4]),), input_names=(IMAGES.input_name,),
-                   exporter="torchscript")  # fmt: skip
+    model = export(
+        IMAGES.module(), (torch.from_numpy(IMAGES.x[:4]),), input_names=(IMAGES.input_name,), exporter="torchscript"
+    )
     spec = json.dumps({**IMAGES.spec, "threads": 1, "library": True})
     settings = {
         "COMPILE_FUNCTION": "compiler.api:compile_training",
@@ -30,8 +31,11 @@ def test_a_farms_bundle_trains_in_an_app(tmp_path: Path) -> None:
         "COMPILE_LEASE_S": "30",
     }
     with live_farm(None, **settings) as farm:
-        answer = farm.http.post("/compile", files={"model": ("net.onnx", model)},
-                                data={"plan": "full", "spec": spec, "target": native_target()})  # fmt: skip
+        answer = farm.http.post(
+            "/compile",
+            files={"model": ("net.onnx", model)},
+            data={"plan": "full", "spec": spec, "target": native_target()},
+        )
         assert answer.status_code in (200, 202), answer.text
         job = farm.wait_for_job(answer.json()["id"])
         assert job["state"] == "succeeded", job

@@ -35,8 +35,17 @@ def run(*command: object, cwd: Path) -> str:
 
 def zig_cc(folder: Path, *arguments: object) -> None:
     """The compiler that links bundles, in `folder`."""
-    run("env", f"ZIG_GLOBAL_CACHE_DIR={cache_folder() / LINKER}", f"ZIG_LOCAL_CACHE_DIR={folder / '.zig'}",
-        sys.executable, "-m", "ziglang", "cc", *arguments, cwd=folder)  # fmt: skip
+    run(
+        "env",
+        f"ZIG_GLOBAL_CACHE_DIR={cache_folder() / LINKER}",
+        f"ZIG_LOCAL_CACHE_DIR={folder / '.zig'}",
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        *arguments,
+        cwd=folder,
+    )
 
 
 def train(folder: Path, program: Sequence[object]) -> tuple[list[float], Path]:
@@ -55,22 +64,61 @@ def assert_as_pytorch(losses: list[float], checkpoint: Path) -> None:
 
 
 def test_the_example_trains_as_pytorch_does(folder: Path) -> None:
-    run("gcc", "-std=c11", "-O2", *WARNINGS, "-I", "include", EXAMPLE, "-L", "lib", "-lpockfarm_step",
-        f"-Wl,-rpath,{folder / 'lib'}", "-o", "train", cwd=folder)  # fmt: skip
+    run(
+        "gcc",
+        "-std=c11",
+        "-O2",
+        *WARNINGS,
+        "-I",
+        "include",
+        EXAMPLE,
+        "-L",
+        "lib",
+        "-lpockfarm_step",
+        f"-Wl,-rpath,{folder / 'lib'}",
+        "-o",
+        "train",
+        cwd=folder,
+    )
     assert_as_pytorch(*train(folder, ["./train"]))
 
 
 def test_the_example_trains_on_an_emulated_board(kernel_cache: Path, tmp_path: Path) -> None:
     """Emulated: AArch64 code under qemu, with the C library of a board's system."""
     folder = unpacked(IMAGES.compile("aarch64", kernel_cache).data, tmp_path)
-    zig_cc(folder, "-target", load("aarch64").library_triple, "-O2", *WARNINGS, "-I", "include", EXAMPLE, "-L", "lib",
-           "-lpockfarm_step", "-Wl,-rpath,$ORIGIN/lib", "-o", "train")  # fmt: skip
+    zig_cc(
+        folder,
+        "-target",
+        load("aarch64").library_triple,
+        "-O2",
+        *WARNINGS,
+        "-I",
+        "include",
+        EXAMPLE,
+        "-L",
+        "lib",
+        "-lpockfarm_step",
+        "-Wl,-rpath,$ORIGIN/lib",
+        "-o",
+        "train",
+    )
     assert_as_pytorch(*train(folder, [*QEMU, "-L", AARCH64_GLIBC, "./train"]))
 
 
 def test_without_files_the_example_says_what_it_needs(folder: Path) -> None:
-    run("gcc", "-I", "include", EXAMPLE, "-L", "lib", "-lpockfarm_step", f"-Wl,-rpath,{folder / 'lib'}", "-o", "ask",
-        cwd=folder)  # fmt: skip
+    run(
+        "gcc",
+        "-I",
+        "include",
+        EXAMPLE,
+        "-L",
+        "lib",
+        "-lpockfarm_step",
+        f"-Wl,-rpath,{folder / 'lib'}",
+        "-o",
+        "ask",
+        cwd=folder,
+    )
     done = subprocess.run([folder / "ask"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "input: float32 [8, 3, 8, 8]" in done.stderr

@@ -121,8 +121,6 @@ def test_old_bundles_are_what_they_were(built: Bundle, tmp_path: Path) -> None:
     """Without the files, and without the field: farm and agent take it."""
     path = tmp_path / "old.pfb"
     kept = {n: c for n, c in built.members.items() if not n.startswith(("lib/", "include/", "example/", MANIFEST))}
-    path.write_bytes(
-        make_bundle({k: v for k, v in built.manifest.items() if k not in ("files", "library")}, kept).data
-    )  # fmt: skip
+    path.write_bytes(make_bundle({k: v for k, v in built.manifest.items() if k not in ("files", "library")}, kept).data)
     assert "library" not in read_bundle(path).manifest
     assert unpack(path, tmp_path / "unpacked").batch == len(IMAGES.x)

@@ -41,8 +41,10 @@ def compile_library(folder: Path, compiler: list[str]) -> None:
     image = tiny_images.classifier()
     used = {call.spec for program in image.programs.values() for call in program.calls}
     names = [name for name, spec in SPECS.items() if spec in used]
-    kernels = {signature(SPECS[name]): CompiledKernel.called(f"tiny_{name}", b"", WORKSPACE_BYTES.get(name, 0))
-               for name in names}  # fmt: skip
+    kernels = {
+        signature(SPECS[name]): CompiledKernel.called(f"tiny_{name}", b"", WORKSPACE_BYTES.get(name, 0))
+        for name in names
+    }
     (folder / "tables.c").write_text(table_source(image, kernels))
     for name in names:
         sizes = [f"-D{key}={value}" for key, value in SIZES.items()]

@@ -266,8 +266,9 @@ ROOT = Path(__file__).parents[3]
 
 def said_by(body: str, *arguments: object) -> str:
     program = IN_A_PROCESS.format(root=str(ROOT), body=body)
-    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True,
-                          timeout=120, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

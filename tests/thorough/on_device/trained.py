@@ -58,8 +58,9 @@ class Case:
     def compile(self, target: str, cache: Path, **more: object) -> Bundle:
         """The bundle, with its library unless `more` says otherwise."""
         batch = int(self.spec["batch"])  # type: ignore[call-overload]
-        model = export(self.module(), (torch.from_numpy(self.x[:batch]),), input_names=(self.input_name,),
-                       exporter="torchscript")  # fmt: skip
+        model = export(
+            self.module(), (torch.from_numpy(self.x[:batch]),), input_names=(self.input_name,), exporter="torchscript"
+        )
         spec = TrainingSpec.parse({**self.spec, "threads": 2, "library": True, **more})
         settings = BuildSettings(SparsePlan.parse("full"), spec, load_target(target), cache_dir=cache)
         return compile_training(model, settings)
@@ -83,15 +84,21 @@ class Case:
 
 _RANDOM = np.random.default_rng(3)
 IMAGES = Case(
-    images, "input", _RANDOM.normal(size=(8, 3, 8, 8)).astype("f4"), _RANDOM.integers(0, 5, 8),
+    images,
+    "input",
+    _RANDOM.normal(size=(8, 3, 8, 8)).astype("f4"),
+    _RANDOM.integers(0, 5, 8),
     {"batch": 4, "accumulate": 2, "optimizer": {"kind": "sgd", "learning_rate": 0.05, "momentum": 0.9}},
     lambda own: torch.optim.SGD(own, lr=0.05, momentum=0.9),
-)  # fmt: skip
+)
 WORDS = Case(
-    Words, "words", _RANDOM.integers(0, 11, (6, 4)), _RANDOM.integers(0, 3, 6),
+    Words,
+    "words",
+    _RANDOM.integers(0, 11, (6, 4)),
+    _RANDOM.integers(0, 3, 6),
     {"batch": 6, "optimizer": {"kind": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}},
     lambda own: torch.optim.AdamW(own, lr=0.01, weight_decay=0.01),
-)  # fmt: skip
+)
 
 
 def assert_learned(found: State, exact: State) -> None:

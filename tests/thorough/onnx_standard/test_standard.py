@@ -59,8 +59,11 @@ def test_all_cases_of_the_package_are_there() -> None:
 
 
 def test_nothing_is_wrong_and_nothing_crashes(outcomes: list[Outcome]) -> None:
-    bad = [f"{outcome.kind} {outcome.case.name}: {outcome.message}" for outcome in outcomes
-           if outcome.kind in ("wrong", "crashed")]  # fmt: skip
+    bad = [
+        f"{outcome.kind} {outcome.case.name}: {outcome.message}"
+        for outcome in outcomes
+        if outcome.kind in ("wrong", "crashed")
+    ]
     assert not bad, "\n".join(bad)
 
 

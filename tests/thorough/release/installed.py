@@ -86,8 +86,15 @@ class Installed:
             "ZIG_GLOBAL_CACHE_DIR": os.environ.get("ZIG_GLOBAL_CACHE_DIR", str(cache_folder() / LINKER)),
         }
         command = [str(self.bin / program), *words]
-        done = subprocess.run(command, cwd=self.empty, env=environment, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, check=False)  # fmt: skip
+        done = subprocess.run(
+            command,
+            cwd=self.empty,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, f"{program} {' '.join(words)[:200]}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         self.check_modules()
         return done.stdout
@@ -117,8 +124,19 @@ def install(folder: Path, *wheels: Path) -> Installed:
     for new in (folder, made.empty, folder / "home"):
         new.mkdir()
     _call("-m", "venv", "--without-pip", str(folder / "venv"))
-    _call("-m", "pip", "--python", str(made.bin / "python"), "--disable-pip-version-check", "install", "--quiet",
-          "--no-deps", "--no-index", "--no-compile", *map(str, wheels))  # fmt: skip
+    _call(
+        "-m",
+        "pip",
+        "--python",
+        str(made.bin / "python"),
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-compile",
+        *map(str, wheels),
+    )
     (made.site / "watch_modules.py").write_text(WATCH.format(log=str(made.log)))
     places = dict.fromkeys(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
     (made.site / "test.pth").write_text("\n".join(["import watch_modules", *places]) + "\n")

@@ -44,8 +44,11 @@ def client_modules(release: Release) -> list[str]:
 def test_no_file_is_in_both_wheels(release: Release) -> None:
     assert names_in(release.client) & names_in(release.wheel) == set()
     assert {name.partition("/")[0] for name in names_in(release.client)} == {
-        "compiler", "device_agents", "pockfarm", next(one for one in names_in(release.client)
-                                                      if ".dist-info/" in one).partition("/")[0]}  # fmt: skip
+        "compiler",
+        "device_agents",
+        "pockfarm",
+        next(one for one in names_in(release.client) if ".dist-info/" in one).partition("/")[0],
+    }
     assert not [name for name in names_in(release.wheel) if name.startswith("pockfarm/")]
 
 
@@ -126,8 +129,11 @@ def unions(path: Path) -> list[str]:
     annotations = {id(inner) for one in said if isinstance(one, ast.AST) for inner in ast.walk(one)}
     both = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)]
     types = {"bool", "bytes", "float", "int", "list", "str", "tuple", "None", "memoryview"}
-    return [f"{node.lineno}: {ast.unparse(node)}" for node in both
-            if id(node) not in annotations and {ast.unparse(node.left), ast.unparse(node.right)} & types]  # fmt: skip
+    return [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in both
+        if id(node) not in annotations and {ast.unparse(node.left), ast.unparse(node.right)} & types
+    ]
 
 
 def test_the_rule_finds_what_python_3_9_cannot_compute(tmp_path: Path) -> None:

@@ -25,12 +25,21 @@ pytestmark = pytest.mark.xdist_group("release")
 TRACKED = frozenset(path.as_posix() for path in tracked_files())
 OURS = frozenset(name for name in TRACKED if name.partition("/")[0] in PACKAGES)
 NEEDED = (
-    "compiler/runtime/main.c", "compiler/runtime/tvm_abi.h", "compiler/runtime/tuner/tuner.c",
-    "compiler/runtime/library/pockfarm.h", "compiler/runtime/example/train.c", "pockfarm/ondevice/step.py",
-    "compiler/targets/raspberry-pi-4.toml", "migrations/env.py", "migrations/versions/0001_initial.py",
-    "service/boards/enrol.sh", "service/boards/pockfarm-agent.service", "service/canary/model.onnx",
-    "service/dashboard/static/app.css", "service/dashboard/templates/base.html",
-)  # fmt: skip
+    "compiler/runtime/main.c",
+    "compiler/runtime/tvm_abi.h",
+    "compiler/runtime/tuner/tuner.c",
+    "compiler/runtime/library/pockfarm.h",
+    "compiler/runtime/example/train.c",
+    "pockfarm/ondevice/step.py",
+    "compiler/targets/raspberry-pi-4.toml",
+    "migrations/env.py",
+    "migrations/versions/0001_initial.py",
+    "service/boards/enrol.sh",
+    "service/boards/pockfarm-agent.service",
+    "service/canary/model.onnx",
+    "service/dashboard/static/app.css",
+    "service/dashboard/templates/base.html",
+)
 """One of each kind, so that an empty list of tracked files cannot pass."""
 
 
@@ -40,8 +49,10 @@ def test_every_tracked_file_of_a_package_is_in_the_wheel(release: Release) -> No
 
 
 SITE = {f"service/manual/site/{name}" for name in ("index.html", "_static/styles/theme.css")}
-LIBRARY = {f"service/dashboard/node_modules/uplot/{name}"
-           for name in ("LICENSE", "package.json", "dist/uPlot.iife.min.js", "dist/uPlot.min.css")}  # fmt: skip
+LIBRARY = {
+    f"service/dashboard/node_modules/uplot/{name}"
+    for name in ("LICENSE", "package.json", "dist/uPlot.iife.min.js", "dist/uPlot.min.css")
+}
 
 
 def test_nothing_else_is_in_the_wheel_but_the_chart_library(release: Release) -> None:

@@ -19,17 +19,30 @@ from tests.workers.live import LiveFarm
 
 KEPT = 200
 """Names of one kind, the newest."""
-KINDS = {"run": "run_id", "job": "job_id", "dev": "device_id", "key": "key_id", "org": "organisation_id",
-         "usr": "user_id", "upl": "upload_id", "hook": "webhook_id", "mnt": "window_id", "tok": "token_id",
-         "grp": "group_id", "rel": "release_id"}  # fmt: skip
+KINDS = {
+    "run": "run_id",
+    "job": "job_id",
+    "dev": "device_id",
+    "key": "key_id",
+    "org": "organisation_id",
+    "usr": "user_id",
+    "upl": "upload_id",
+    "hook": "webhook_id",
+    "mnt": "window_id",
+    "tok": "token_id",
+    "grp": "group_id",
+    "rel": "release_id",
+}
 """What a path calls the id that begins so."""
 OF_REPORTED = 0.6
 """Where a run is named."""
 OTHER_TONGUE = "a board that does not say which protocol it speaks"
 KEYS: Mapping[str, dict[str, Any]] = {
-    "user": {"role": "user"}, "reader": {"scopes": ["read"]}, "submitter": {"scopes": ["submit"]},
+    "user": {"role": "user"},
+    "reader": {"scopes": ["read"]},
+    "submitter": {"scopes": ["submit"]},
     "admin": {"scopes": ["admin"]},
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -111,8 +124,10 @@ def settle(farm: LiveFarm) -> tuple[Callers, Names, Turns]:
     )
     board = Board(httpx.Client(base_url=farm.http.base_url, timeout=30, trust_env=False))
     board.enrol(token_of(farm))
-    runs = [farm.http.post("/runs", json={"bundle": bundle, "mode": "profile"}).raise_for_status().json()["id"]
-            for _ in range(3)]  # fmt: skip
+    runs = [
+        farm.http.post("/runs", json={"bundle": bundle, "mode": "profile"}).raise_for_status().json()["id"]
+        for _ in range(3)
+    ]
     for _ in range(2):
         work = board.lease()
         assert work is not None
@@ -125,9 +140,20 @@ def settle(farm: LiveFarm) -> tuple[Callers, Names, Turns]:
     for run in runs:
         names.add("run_id", run)
     names.add("job_id", farm.compile("a model")["id"])
-    for kind, value in (("name", "plan"), ("plan", "full"), ("plan", "bias-only"), ("target", "x86-64-v3"),
-                        ("spec", "batch: 4"), ("mode", "profile"), ("mode", "train"), ("mode", "compare"),
-                        ("device_class", "x86-64"), ("model", "m"), ("external", "{}"), ("phase", "run")):  # fmt: skip
+    for kind, value in (
+        ("name", "plan"),
+        ("plan", "full"),
+        ("plan", "bias-only"),
+        ("target", "x86-64-v3"),
+        ("spec", "batch: 4"),
+        ("mode", "profile"),
+        ("mode", "train"),
+        ("mode", "compare"),
+        ("device_class", "x86-64"),
+        ("model", "m"),
+        ("external", "{}"),
+        ("phase", "run"),
+    ):
         names.add(kind, value)
     names.files["file"] = data.getvalue()
     names.add("bundle", bundle)
@@ -160,8 +186,10 @@ def token_of(farm: LiveFarm) -> str:
 
 def keys(farm: LiveFarm, names: Names) -> dict[str, dict[str, str]]:
     """Callers with less than everything, and one of another organisation."""
-    made = {role: farm.http.post("/keys", json={"name": role, **asked}).raise_for_status().json()
-            for role, asked in KEYS.items()}  # fmt: skip
+    made = {
+        role: farm.http.post("/keys", json={"name": role, **asked}).raise_for_status().json()
+        for role, asked in KEYS.items()
+    }
     other = farm.http.post("/organisations", json={"name": "another"}).raise_for_status().json()["id"]
     made["another's operator"] = (
         farm.http.post(f"/organisations/{other}/keys", json={"name": "theirs"}).raise_for_status().json()

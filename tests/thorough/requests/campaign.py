@@ -36,8 +36,13 @@ from device_agents.wire import DIGEST_HEADER
 from tests.thorough.requests.callers import KEPT, Callers, Names
 from tests.thorough.requests.turns import Turns
 
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
-          response_schema_conformance]  # fmt: skip
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
 MAX_P99_S = 2.0
 MAX_GROWTH_BYTES = 64 << 20
 WARM = 0.1
@@ -171,8 +176,13 @@ class Campaign:
     def _draw(self, operation: Any, mode: GenerationMode, count: int) -> None:
         if count <= self._barren.get((operation.label, mode), 0):
             return
-        chosen = settings(max_examples=count, database=None, deadline=None, phases=(Phase.generate,),
-                          suppress_health_check=list(HealthCheck))  # fmt: skip
+        chosen = settings(
+            max_examples=count,
+            database=None,
+            deadline=None,
+            phases=(Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+        )
 
         @seed(self._rng.getrandbits(32))
         @chosen

@@ -25,9 +25,23 @@ OPERATION = "POST /agent/attempts/{lease_token}/report"
 BROKEN = 0.6
 """Of reports: one or two of its values are others."""
 ODD_VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 0.5, 7, 1 << 40, 1e308, -1e-308, "", "compare", "sha256:" + "0" * 64, [], [[]], {},
+    None,
+    True,
+    -1,
+    0,
+    0.5,
+    7,
+    1 << 40,
+    1e308,
+    -1e-308,
+    "",
+    "compare",
+    "sha256:" + "0" * 64,
+    [],
+    [[]],
+    {},
     {"bundle": 0},
-)  # fmt: skip
+)
 STEPS = (1, 3, 20, 200)
 EFFECTS = (None, 0.001, 0.01, 0.5)
 RUN_S = 280.0
@@ -67,9 +81,16 @@ class Turns:
         sent("GET /runs/{run_id}/report", "operator", lambda: http.get(f"/runs/{one}/report", headers=header))
 
     def _work(self, rng: random.Random, sent: Sent) -> wire.Assignment | None:
-        asked = {"bundle": self.bundles[0], "others": rng.choices(self.bundles, k=rng.randint(1, 3)), "mode": "compare",
-                 "device": self.board.device_id, "steps": rng.choice(STEPS), "effect": rng.choice(EFFECTS),
-                 "compare_s": rng.choice(TIMES_S), "seed": rng.randrange(1 << 31)}  # fmt: skip
+        asked = {
+            "bundle": self.bundles[0],
+            "others": rng.choices(self.bundles, k=rng.randint(1, 3)),
+            "mode": "compare",
+            "device": self.board.device_id,
+            "steps": rng.choice(STEPS),
+            "effect": rng.choice(EFFECTS),
+            "compare_s": rng.choice(TIMES_S),
+            "seed": rng.randrange(1 << 31),
+        }
         http, header = self.board.http, dict(self.operator)
         sent("POST /runs", "operator", lambda: http.post("/runs", json=asked, headers=header))
         answer = sent(f"POST {wire.LEASE_PATH}", "board", self.board.try_lease)
@@ -88,8 +109,9 @@ class Turns:
         found = _comparison(work, rng) if work.settings.mode == "compare" else None
         mode = work.settings.reported_mode
         losses = (2.5,) * work.settings.steps if mode in ("train", "profile") else ()
-        report = self.board.make_report(work, mode=mode, losses=losses, verdict=None, comparison=found,
-                                        run_s=RUN_S, finished_at=2 * RUN_S)  # fmt: skip
+        report = self.board.make_report(
+            work, mode=mode, losses=losses, verdict=None, comparison=found, run_s=RUN_S, finished_at=2 * RUN_S
+        )
         return json.loads(wire.dumps(report))
 
     def _send(self, work: wire.Assignment, report: Any, sent: Sent) -> httpx.Response | None:
@@ -110,13 +132,22 @@ def _comparison(work: wire.Assignment, rng: random.Random) -> wire.Comparison:
     count, steps = 1 + len(work.others), work.settings.steps
     rounds, noise, slower = rng.choice((1, 3, 4, 12, 18, 40)), rng.choice((0.0, 0.01, 0.3)), rng.choice((1.0, 1.1))
     processes = [
-        wire.ComparedProcess(which, tuple(1000.0 * slower ** bool(which) * (1 + noise * rng.random())
-                                          for _ in range(steps + allowance(steps))))
-        for number in range(rounds) for which in order_of(number, bundles=count, seed=work.settings.seed)
-    ]  # fmt: skip
+        wire.ComparedProcess(
+            which,
+            tuple(1000.0 * slower ** bool(which) * (1 + noise * rng.random()) for _ in range(steps + allowance(steps))),
+        )
+        for number in range(rounds)
+        for which in order_of(number, bundles=count, seed=work.settings.seed)
+    ]
     ended = "rounds" if rounds == 40 else rng.choice(("known", "time", "time", "cut"))
-    return wire.Comparison((work.bundle.digest, *(other.digest for other in work.others)), steps, tuple(processes),
-                           ended, (2,) * count, rng.choice((None, 12, 40)))  # type: ignore[arg-type]  # fmt: skip
+    return wire.Comparison(
+        (work.bundle.digest, *(other.digest for other in work.others)),
+        steps,
+        tuple(processes),
+        ended,  # type: ignore[arg-type]
+        (2,) * count,
+        rng.choice((None, 12, 40)),
+    )
 
 
 def broken(report: Any, rng: random.Random) -> Any:

@@ -27,8 +27,19 @@ from tests.service.farms import TestFarm
 
 LONE = "\ud800"
 SOON, LATER = "2400-01-01T00:00:00Z", "2400-01-02T00:00:00Z"
-TEXTS = ("", "\0", "²", "9" * 400, str(1 << 63), "-1", "0x10", "../../etc/passwd", "x" * 3000, "%00%ff",
-         "\N{PILE OF POO}\u202e\u2028\r\nX-B: c")  # fmt: skip
+TEXTS = (
+    "",
+    "\0",
+    "²",
+    "9" * 400,
+    str(1 << 63),
+    "-1",
+    "0x10",
+    "../../etc/passwd",
+    "x" * 3000,
+    "%00%ff",
+    "\N{PILE OF POO}\u202e\u2028\r\nX-B: c",
+)
 VALUES: tuple[Any, ...] = (
     *("", "a\0b", "²", "9" * 400, "x" * 3000, LONE, "a" + LONE, 0, -1, 1 << 31, 1 << 63, 1 << 64, 10**400, 1e308),
     *(float("nan"), float("inf"), None, True, [], {}, [[]], {LONE: LONE}),
@@ -36,8 +47,22 @@ VALUES: tuple[Any, ...] = (
 FEW_TEXTS = ("\0", "²", str(1 << 63), TEXTS[-1])
 FEW_VALUES: tuple[Any, ...] = ("", "a\0b", LONE, -1, 1 << 63, 10**400, float("nan"), None, [], {LONE: LONE})
 """What has been taken for something else before: by a database, by `int`, by an encoder."""
-BODIES = (b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"\0", b"NaN", b"9" * 5000, b"[" * 50_000, b'{"a":' * 20_000,
-          b'{"\\ud800": 1}', '{"a": "\ud800"}'.encode("utf-8", "surrogatepass"), b'\xef\xbb\xbf{}')  # fmt: skip
+BODIES = (
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"x"',
+    b"\xff\xfe",
+    b"\0",
+    b"NaN",
+    b"9" * 5000,
+    b"[" * 50_000,
+    b'{"a":' * 20_000,
+    b'{"\\ud800": 1}',
+    '{"a": "\ud800"}'.encode("utf-8", "surrogatepass"),
+    b"\xef\xbb\xbf{}",
+)
 STREAMS = {"Accept": "application/json"}
 Request = tuple[str, str, dict[str, Any]]
 
@@ -105,18 +130,34 @@ def things(farm: TestFarm) -> dict[str, str]:
     board.report(work)
     job = farm.compile(b"cancelled").json()["id"]
     farm.http.post(f"/jobs/{job}/cancel")
-    return {"bundle": bundle, "digest": bundle, "dataset": dataset, "device_id": board.device_id, "run_id": run["id"],
-            "job_id": job, "key_id": "key_none", "token": "none", "lease_token": work.lease_token, "name": "kernels",
-            "place": "1", "other_id": run["id"], "change_id": "chg_none",
-            "ending": "csv", "target": "x86-64-v3", "kind": "bundles", "path": "none",
-            "model_digest": digest_of(b"model"), "plan_digest": digest_of(b"plan"),
-            "organisation_id": made(farm, "/organisations", name="another"),
-            "user_id": made(farm, "/users", name="somebody"),
-            "token_id": made(farm, "/devices/enrolment-tokens"),
-            "window_id": made(farm, "/maintenance", starts_at=SOON, ends_at=LATER),
-            "webhook_id": made(farm, "/webhooks", url="https://hook.example/"),
-            "group_id": made(farm, "/run-groups", bundle=bundle),
-            "upload_id": made(farm, "/uploads", kind="dataset", digest=digest_of(b"x"), size_bytes=1)}  # fmt: skip
+    return {
+        "bundle": bundle,
+        "digest": bundle,
+        "dataset": dataset,
+        "device_id": board.device_id,
+        "run_id": run["id"],
+        "job_id": job,
+        "key_id": "key_none",
+        "token": "none",
+        "lease_token": work.lease_token,
+        "name": "kernels",
+        "place": "1",
+        "other_id": run["id"],
+        "change_id": "chg_none",
+        "ending": "csv",
+        "target": "x86-64-v3",
+        "kind": "bundles",
+        "path": "none",
+        "model_digest": digest_of(b"model"),
+        "plan_digest": digest_of(b"plan"),
+        "organisation_id": made(farm, "/organisations", name="another"),
+        "user_id": made(farm, "/users", name="somebody"),
+        "token_id": made(farm, "/devices/enrolment-tokens"),
+        "window_id": made(farm, "/maintenance", starts_at=SOON, ends_at=LATER),
+        "webhook_id": made(farm, "/webhooks", url="https://hook.example/"),
+        "group_id": made(farm, "/run-groups", bundle=bundle),
+        "upload_id": made(farm, "/uploads", kind="dataset", digest=digest_of(b"x"), size_bytes=1),
+    }
 
 
 def made(farm: TestFarm, path: str, **body: Any) -> str:
@@ -137,8 +178,9 @@ def operations(farm: TestFarm) -> list[Operation]:
 
 
 def _parameters(dependant: Any) -> list[tuple[str, str]]:
-    own = [(place, field.alias) for place in ("path", "query", "header")
-           for field in getattr(dependant, f"{place}_params")]  # fmt: skip
+    own = [
+        (place, field.alias) for place in ("path", "query", "header") for field in getattr(dependant, f"{place}_params")
+    ]
     return own + [one for inner in dependant.dependencies for one in _parameters(inner)]
 
 
@@ -161,17 +203,42 @@ def test_odd_paths_queries_and_headers(farm: TestFarm, known: dict[str, str], te
                 sent(farm, method, f"{fill(path, here)}?{urlencode(query)}", headers=headers)
 
 
-HEADERS = ("Authorization", "Cookie", "Accept", "If-None-Match", "Content-Type", "Last-Event-ID", "Idempotency-Key",
-           "Origin", "Sec-Fetch-Site", "Host", "Content-Length", p.PROTOCOL_HEADER, p.DIGEST_HEADER)  # fmt: skip
+HEADERS = (
+    "Authorization",
+    "Cookie",
+    "Accept",
+    "If-None-Match",
+    "Content-Type",
+    "Last-Event-ID",
+    "Idempotency-Key",
+    "Origin",
+    "Sec-Fetch-Site",
+    "Host",
+    "Content-Length",
+    p.PROTOCOL_HEADER,
+    p.DIGEST_HEADER,
+)
 
 
 def test_odd_headers_of_the_protocols(small_farm: TestFarm, texts: tuple[str, ...]) -> None:
     farm, known = small_farm, things(small_farm)
-    places = (("GET", f"/jobs/{known['job_id']}"), ("POST", "/compile"), ("GET", "/dashboard"),
-              ("POST", "/agent/lease"), ("PUT", f"/agent/attempts/{known['lease_token']}/weights"))  # fmt: skip
+    places = (
+        ("GET", f"/jobs/{known['job_id']}"),
+        ("POST", "/compile"),
+        ("GET", "/dashboard"),
+        ("POST", "/agent/lease"),
+        ("PUT", f"/agent/attempts/{known['lease_token']}/weights"),
+    )
     form = "multipart/form-data; boundary="
-    odd = (*texts, "a\r\nX-B: c", "Bearer " + "²" * 40, "Bearer \0",
-             "pockfarm_session=²", form, f"{form}b; charset=nonsense")  # fmt: skip
+    odd = (
+        *texts,
+        "a\r\nX-B: c",
+        "Bearer " + "²" * 40,
+        "Bearer \0",
+        "pockfarm_session=²",
+        form,
+        f"{form}b; charset=nonsense",
+    )
     for method, path in places:
         for name in HEADERS:
             for text in odd:
@@ -181,15 +248,27 @@ def test_odd_headers_of_the_protocols(small_farm: TestFarm, texts: tuple[str, ..
 def json_bodies(known: Mapping[str, str]) -> dict[str, Any]:
     """A body that each endpoint takes."""
     return {
-        "/runs": {"bundle": known["bundle"], "device": known["device_id"], "device_class": "x86-64", "mode": "profile",
-                  "target": "x86-64-v3", "steps": 2, "warmup": 1, "dataset": known["dataset"], "seed": 1,
-                  "weights": None, "learning_rate": 0.1, "threads": 1, "tune_s": 1.0},
+        "/runs": {
+            "bundle": known["bundle"],
+            "device": known["device_id"],
+            "device_class": "x86-64",
+            "mode": "profile",
+            "target": "x86-64-v3",
+            "steps": 2,
+            "warmup": 1,
+            "dataset": known["dataset"],
+            "seed": 1,
+            "weights": None,
+            "learning_rate": 0.1,
+            "threads": 1,
+            "tune_s": 1.0,
+        },
         "/tune": {"bundle": known["bundle"]},
         "/keys": {"name": "n", "role": "user"},
         "/devices/enrolment-tokens": {"device_class": "x86-64"},
         f"/devices/{known['device_id']}/quarantine": {"reason": "why"},
         f"/devices/{known['device_id']}/release": {"reason": "why"},
-    }  # fmt: skip
+    }
 
 
 def test_odd_json_bodies(farm: TestFarm, known: dict[str, str], values: tuple[Any, ...]) -> None:
@@ -203,14 +282,35 @@ def test_odd_json_bodies(farm: TestFarm, known: dict[str, str], values: tuple[An
         sent(farm, "PATCH", f"/runs/{known['run_id']}", content=content, headers=headers)
     for content in (*map(as_json, odd_fields({"name": "n"}, values)), *BODIES):
         sent(farm, "PATCH", f"/devices/{known['device_id']}", content=content, headers=headers)
-    for path in ("/runs", "/keys", "/jobs", "/devices", "/bundles", "/datasets", "/dashboard", "/dashboard/runs",
-                 "/dashboard/runs.csv", "/dashboard/devices.json", f"/devices/{known['device_id']}"):  # fmt: skip
+    for path in (
+        "/runs",
+        "/keys",
+        "/jobs",
+        "/devices",
+        "/bundles",
+        "/datasets",
+        "/dashboard",
+        "/dashboard/runs",
+        "/dashboard/runs.csv",
+        "/dashboard/devices.json",
+        f"/devices/{known['device_id']}",
+    ):
         sent(farm, "GET", path)  # nothing that was taken makes a list unreadable
 
 
 def test_odd_forms(farm: TestFarm, texts: tuple[str, ...]) -> None:
-    texts = (*texts, "batch: 0x" + "f" * 300, "batch: 0x10", "a: &a [*a]", "name: \"\\0\"", '{"name": "\\ud800"}',
-             "preset: full\nname: " + "x" * 250, "[" * 9000, "batch: " + "9" * 5000, "batch: 1:1:1:1")  # fmt: skip
+    texts = (
+        *texts,
+        "batch: 0x" + "f" * 300,
+        "batch: 0x10",
+        "a: &a [*a]",
+        'name: "\\0"',
+        '{"name": "\\ud800"}',
+        "preset: full\nname: " + "x" * 250,
+        "[" * 9000,
+        "batch: " + "9" * 5000,
+        "batch: 1:1:1:1",
+    )
     for field in ("plan", "spec", "target", "name", "model", "unknown"):
         for text in texts:
             form = {"plan": "full", "target": "x86-64-v3", field: text}
@@ -227,8 +327,11 @@ def test_odd_forms(farm: TestFarm, texts: tuple[str, ...]) -> None:
 
 
 def speak(farm: TestFarm, board: Board, path: str, content: bytes) -> httpx.Response:
-    headers = {p.PROTOCOL_HEADER: p.PROTOCOL, "Content-Type": "application/json",
-               "Authorization": f"Bearer {board.credential}"}  # fmt: skip
+    headers = {
+        p.PROTOCOL_HEADER: p.PROTOCOL,
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {board.credential}",
+    }
     return sent(farm, "POST", path, content=content, headers=headers)
 
 
@@ -313,16 +416,36 @@ def odd_parts(part: Any) -> tuple[Any, ...]:
 def whole_report(board: Board, work: p.Assignment) -> Any:
     """A report with everything in it."""
     block = p.Block((1.0, 2.0), 3.0, cold=True)
-    measurement = p.Measurement(batch=8, step_us=(1.0, 2.0), blocks=(block,), median_us=1.5, interval_low_us=1.0,
-                                interval_high_us=2.0, p90_us=2.0, p99_us=2.0, mean_us=1.5, samples_per_second=8e6 / 1.5,
-                                cv_within=0.4714, cv_between=0.0, warmup_steps=1, threads=1)  # fmt: skip
-    return plain(board.make_report(
-        work, p.Outcome("failed", "user", "data.shape", "why", "what next"), measurement=measurement,
-        kernels=(p.KernelTime(0, "k", "forward", 1.0, 1, 1, 1),), evaluation_before=p.Evaluation(1, 0.5, 0.5),
-        evaluation_after=p.Evaluation(1, 0.5, 0.5), memory=p.Memory(1, 1, 1, 1, 1), energy=p.Energy(1.0, 1.0, "rapl"),
-        device_states=(p.DeviceState(1.0, 40.0, 1e9, throttled=False, power_mw=1.0, load=0.1),),
-        environment={"kernel": "6"},
-    ))  # fmt: skip
+    measurement = p.Measurement(
+        batch=8,
+        step_us=(1.0, 2.0),
+        blocks=(block,),
+        median_us=1.5,
+        interval_low_us=1.0,
+        interval_high_us=2.0,
+        p90_us=2.0,
+        p99_us=2.0,
+        mean_us=1.5,
+        samples_per_second=8e6 / 1.5,
+        cv_within=0.4714,
+        cv_between=0.0,
+        warmup_steps=1,
+        threads=1,
+    )
+    return plain(
+        board.make_report(
+            work,
+            p.Outcome("failed", "user", "data.shape", "why", "what next"),
+            measurement=measurement,
+            kernels=(p.KernelTime(0, "k", "forward", 1.0, 1, 1, 1),),
+            evaluation_before=p.Evaluation(1, 0.5, 0.5),
+            evaluation_after=p.Evaluation(1, 0.5, 0.5),
+            memory=p.Memory(1, 1, 1, 1, 1),
+            energy=p.Energy(1.0, 1.0, "rapl"),
+            device_states=(p.DeviceState(1.0, 40.0, 1e9, throttled=False, power_mw=1.0, load=0.1),),
+            environment={"kernel": "6"},
+        )
+    )
 
 
 def test_odd_reports_and_events(farm: TestFarm, values: tuple[Any, ...]) -> None:
@@ -354,8 +477,15 @@ def test_odd_reports_and_events(farm: TestFarm, values: tuple[Any, ...]) -> None
         assert answer.status_code == 200, answer.text
         show(farm, work.run_id)
         work = lease_new(farm, board, bundle)
-    for url in ("/runs?limit=200", "/dashboard", "/dashboard/runs", "/dashboard/runs.csv", "/dashboard/benchmarks",
-                 "/dashboard/benchmarks.json", "/metrics"):  # fmt: skip
+    for url in (
+        "/runs?limit=200",
+        "/dashboard",
+        "/dashboard/runs",
+        "/dashboard/runs.csv",
+        "/dashboard/benchmarks",
+        "/dashboard/benchmarks.json",
+        "/metrics",
+    ):
         sent(farm, "GET", url)
 
 
@@ -389,6 +519,12 @@ def report(farm: TestFarm, board: Board, work: p.Assignment, payload: bytes) -> 
 
 
 def show(farm: TestFarm, run_id: str) -> None:
-    for path in ("/runs/{}", "/runs/{}/report", "/runs/{}/events", "/dashboard/runs/{}",
-                 "/dashboard/runs/{}/kernels.csv", "/dashboard/compare?run={}"):  # fmt: skip
+    for path in (
+        "/runs/{}",
+        "/runs/{}/report",
+        "/runs/{}/events",
+        "/dashboard/runs/{}",
+        "/dashboard/runs/{}/kernels.csv",
+        "/dashboard/compare?run={}",
+    ):
         sent(farm, "GET", path.format(run_id), headers=STREAMS)

@@ -76,10 +76,16 @@ def test_a_migration_that_gives_up_says_who_is_in_the_way_and_changes_nothing(po
 
 
 def start(url: str, state: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POCKFARM_STATE": str(state), "POCKFARM_DATABASE_URL": url,
-                   "POCKFARM_LOG_FORMAT": "json"}  # fmt: skip
-    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=60,
-                          check=False, cwd=state)  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "POCKFARM_STATE": str(state),
+        "POCKFARM_DATABASE_URL": url,
+        "POCKFARM_LOG_FORMAT": "json",
+    }
+    return subprocess.run(
+        [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=60, check=False, cwd=state
+    )
 
 
 @pytest.mark.parametrize(

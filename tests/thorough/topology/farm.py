@@ -75,9 +75,14 @@ class Deployed:
         made = SERVERS[process](asked, self.places) if process in SERVERS else self._ours(asked, process)
         with (self.folder / f"{process}.log").open("ab") as log:
             self.running[process] = subprocess.Popen(
-                made.words, env={**self.environment(process), **made.environment}, cwd=ROOT, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                made.words,
+                env={**self.environment(process), **made.environment},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def _ours(self, asked: Container, process: str) -> Start:
         own = {"0.0.0.0": HOST, str(PORTS.get(asked.name)): str(self.places.ports.get(process))}
@@ -101,8 +106,15 @@ class Deployed:
 
     def admin(self, *words: str) -> str:
         """`docker compose exec api python -m service.admin ...`; the last line of what it says."""
-        done = subprocess.run(["python", "-m", "service.admin", *words], env=self.environment("api-1"), cwd=ROOT,
-                              check=True, capture_output=True, text=True, timeout=120)  # fmt: skip
+        done = subprocess.run(
+            ["python", "-m", "service.admin", *words],
+            env=self.environment("api-1"),
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         return done.stdout.splitlines()[-1]
 
     def is_healthy(self, process: str) -> bool:
@@ -166,9 +178,10 @@ class Deployed:
         if swift.is_there():
             return
         answer = httpx.post(
-            f"http://{HOST}:{self.places.ports['storage']}/moto-api/recorder/replay-recording", timeout=60,
+            f"http://{HOST}:{self.places.ports['storage']}/moto-api/recorder/replay-recording",
+            timeout=60,
             trust_env=False,
-        )  # fmt: skip
+        )
         answer.raise_for_status()
 
 

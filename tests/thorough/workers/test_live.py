@@ -66,8 +66,13 @@ def test_compile_over_the_broker_streams_its_progress(farm: LiveFarm) -> None:
 
 def test_typed_failure_comes_through(farm: LiveFarm) -> None:
     job = farm.wait_for_job(farm.compile("unsupported")["id"])
-    assert job["ending"] == {"cause": "model", "code": "model.unsupported", "message": "operator Foo has no rule",
-                             "where": "node foo_1", "hint": "remove it"}  # fmt: skip
+    assert job["ending"] == {
+        "cause": "model",
+        "code": "model.unsupported",
+        "message": "operator Foo has no rule",
+        "where": "node foo_1",
+        "hint": "remove it",
+    }
 
 
 def child_of(folder: Path) -> int:

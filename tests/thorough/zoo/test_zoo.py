@@ -52,8 +52,12 @@ KEPT = {
     "lstm_cell-torchscript-18-full",
     "edited_in_place-unfolded-18-full",
 }
-STEPS = (("vector_quantised", UNFOLDED), ("attentive_gru", SPARSE), ("graph_attention", UNFOLDED),
-         ("padded_shortcut", UNFOLDED))  # fmt: skip
+STEPS = (
+    ("vector_quantised", UNFOLDED),
+    ("attentive_gru", SPARSE),
+    ("graph_attention", UNFOLDED),
+    ("padded_shortcut", UNFOLDED),
+)
 
 
 def test_every_entry_has_a_name_of_its_own() -> None:

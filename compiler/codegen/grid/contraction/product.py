@@ -122,10 +122,15 @@ def _forward(spec: ConvSpec) -> Product:
     x = (axis(1), *_in_image(spec, (2, 3), (5, 6)), _in_group(0, 7, c))
     w = (axis(5), axis(6), axis(7), _in_group(0, 4, k))
     return Product(
-        (spec.groups,), (spec.n, spec.oh, spec.ow), (k,), (*spec.kernel, c),
-        Access(_f32(spec.n, spec.h, spec.w, spec.c), x, 0.0), Access(_f32(*spec.weight), w, 0.0),
-        (axis(1), axis(2), axis(3), _in_group(0, 4, k)), (spec.n, spec.oh, spec.ow, spec.k),
-    )  # fmt: skip
+        (spec.groups,),
+        (spec.n, spec.oh, spec.ow),
+        (k,),
+        (*spec.kernel, c),
+        Access(_f32(spec.n, spec.h, spec.w, spec.c), x, 0.0),
+        Access(_f32(*spec.weight), w, 0.0),
+        (axis(1), axis(2), axis(3), _in_group(0, 4, k)),
+        (spec.n, spec.oh, spec.ow, spec.k),
+    )
 
 
 def _weight_grad(spec: ConvSpec) -> Product:
@@ -134,11 +139,15 @@ def _weight_grad(spec: ConvSpec) -> Product:
     x = (axis(5), *_in_image(spec, (6, 7), (1, 2)), _in_group(0, 3, c))
     d_y = (axis(5), axis(6), axis(7), _in_group(0, 4, k))
     return Product(
-        (spec.groups,), (*spec.kernel, c), (k,), (spec.n, spec.oh, spec.ow),
+        (spec.groups,),
+        (*spec.kernel, c),
+        (k,),
+        (spec.n, spec.oh, spec.ow),
         Access(_f32(spec.n, spec.h, spec.w, spec.c), x, 0.0),
         Access(_f32(spec.n, spec.oh, spec.ow, spec.k), d_y, 0.0),
-        (axis(1), axis(2), axis(3), _in_group(0, 4, k)), spec.weight,
-    )  # fmt: skip
+        (axis(1), axis(2), axis(3), _in_group(0, 4, k)),
+        spec.weight,
+    )
 
 
 def _in_group(group: int, channel: int, width: int) -> Affine:
@@ -188,10 +197,8 @@ def _input_grad(spec: ConvSpec) -> Product:
     c, k = spec.group
     found = [
         phases(*sizes)
-        for sizes in zip(
-            (spec.h, spec.w), spec.kernel, spec.strides, spec.dilations, spec.pads[:2], strict=True
-        )
-    ]  # fmt: skip
+        for sizes in zip((spec.h, spec.w), spec.kernel, spec.strides, spec.dilations, spec.pads[:2], strict=True)
+    ]
     sides = list(zip((0, 1), found, spec.strides, spec.dilations, spec.pads[:2], strict=True))
     y = [Affine(((6 + i, 1), (9 + i, -d // one.between)), one.first) for i, one, _, d, _ in sides]
     taps = [Affine(((1 + i, 1), (9 + i, one.taps))) for i, one, *_ in sides]
@@ -203,10 +210,14 @@ def _input_grad(spec: ConvSpec) -> Product:
     one, other = found
     return Product(
         (spec.groups, one.taps, other.taps, one.between, other.between),
-        (spec.n, one.positions, other.positions), (c,), (one.steps, other.steps, k),
-        d_y, Access(_f32(*spec.weight), (*taps, axis(8), _in_group(0, 11, k)), 0.0),
-        (axis(5), *x, _in_group(0, 8, c)), (spec.n, spec.h, spec.w, spec.c),
-    )  # fmt: skip
+        (spec.n, one.positions, other.positions),
+        (c,),
+        (one.steps, other.steps, k),
+        d_y,
+        Access(_f32(*spec.weight), (*taps, axis(8), _in_group(0, 11, k)), 0.0),
+        (axis(5), *x, _in_group(0, 8, c)),
+        (spec.n, spec.h, spec.w, spec.c),
+    )
 
 
 __all__ = ["PER_WORD", "Factors", "Phases", "Product", "phases", "product_of", "sums_of"]

@@ -42,27 +42,38 @@ EMPTY = "No board has been let in by a token yet: make one below, and paste its 
 def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
     """The organisation's tokens, and the form for another."""
     has_id = (EnrolmentToken.id.is_not(None),)
-    found = page_of(session, EnrolmentToken, EnrolmentToken.id, asked, only=has_id,
-                    names=(EnrolmentToken.name, EnrolmentToken.device_class))  # fmt: skip
+    found = page_of(
+        session,
+        EnrolmentToken,
+        EnrolmentToken.id,
+        asked,
+        only=has_id,
+        names=(EnrolmentToken.name, EnrolmentToken.device_class),
+    )
     names = device_names(session, [one.device_id for one in found.rows])
     shown = table(NAME, "Enrolment tokens, newest first", COLUMNS, [_row(one, names) for one in found.rows])
     lead = "A token lets a board in, once or as often as it says. Make one, and paste the line that comes with it into \
 a shell on the board: it fetches the agent, tries out what the board can do, and enrols it."
     offered = (form or blank(known_classes(session)),)
-    return AdminPart(NAME, "Enrol a board", lead, shown, EMPTY, offered, made, found.says("token"),
-                     **asdict(found.links(NAME)))  # fmt: skip
+    return AdminPart(
+        NAME, "Enrol a board", lead, shown, EMPTY, offered, made, found.says("token"), **asdict(found.links(NAME))
+    )
 
 
 def blank(classes: Sequence[str]) -> Form:
     """The form for a new one."""
     fields = [
         Field("name", "Name of the board", hint="What it is called on these pages, such as shelf-3", max_length=100),
-        Field("device_class", "Only for devices of class", "select",
-              options=(("", "any"), *((name, name) for name in classes)),
-              hint="For a kind of board that is not listed, see pockfarm devices enrol --help"),
+        Field(
+            "device_class",
+            "Only for devices of class",
+            "select",
+            options=(("", "any"), *((name, name) for name in classes)),
+            hint="For a kind of board that is not listed, see pockfarm devices enrol --help",
+        ),
         Field("uses", "How many boards may use it", "number", "1", max_length=6),
         Field("hours", "Hours until it expires", "number", hint="Empty: 15 minutes", max_length=12),
-    ]  # fmt: skip
+    ]
     if visitors.current().is_home:
         fields.append(Field("shared", "Whose runs may come to it", "select", options=SHARED))
     return Form("new-token", "Make a token", path(NAME), "Make the token and its line", tuple(fields))

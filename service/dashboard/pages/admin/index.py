@@ -35,8 +35,13 @@ def entries(visitor: Visitor) -> tuple[Entry, ...]:
     """Those that the visitor may open."""
     found = [Entry(title, words, path(name)) for name, title, words in PAGES if is_open(visitor, name)]
     if visitor.may("admin"):
-        found.append(Entry("Audit log", "Every request that changed something: by whom, and what came of it.",
-                           addresses.page("audit")))  # fmt: skip
+        found.append(
+            Entry(
+                "Audit log",
+                "Every request that changed something: by whom, and what came of it.",
+                addresses.page("audit"),
+            )
+        )
     return tuple(found)
 
 

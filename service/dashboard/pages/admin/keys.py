@@ -40,9 +40,7 @@ COLUMNS = (
 )
 
 
-def part(
-    session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None
-) -> AdminPart:  # fmt: skip
+def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
     """The organisation's keys."""
     found = page_of(session, ApiKey, ApiKey.id, asked, names=(ApiKey.name,))
     names = _names(session, [key.user_id for key in found.rows])
@@ -50,8 +48,17 @@ def part(
     shown = table(NAME, "API keys, newest first", COLUMNS, rows)
     lead = "What programs and people call the farm with. A secret is shown once, when the key is made; the farm keeps \
 none. Give each program its own, with no more rights than it needs."
-    return AdminPart(NAME, "API keys", lead, shown, "No key yet: make one below.", (form or blank(session),), made,
-                     found.says("API key"), **asdict(found.links(NAME)))  # fmt: skip
+    return AdminPart(
+        NAME,
+        "API keys",
+        lead,
+        shown,
+        "No key yet: make one below.",
+        (form or blank(session),),
+        made,
+        found.says("API key"),
+        **asdict(found.links(NAME)),
+    )
 
 
 def _names(session: Session, ids: Sequence[str | None]) -> dict[str, str]:

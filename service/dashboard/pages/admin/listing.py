@@ -70,9 +70,15 @@ class Links:
 
 
 def page_of(
-    session: Session, kind: type[Entry], key: InstrumentedAttribute[Any], asked: Asked,
-    *, names: Sequence[InstrumentedAttribute[Any]], only: Sequence[ColumnElement[bool]] = (), most: int = PAGE_ROWS,
-) -> Found[Entry]:  # fmt: skip
+    session: Session,
+    kind: type[Entry],
+    key: InstrumentedAttribute[Any],
+    asked: Asked,
+    *,
+    names: Sequence[InstrumentedAttribute[Any]],
+    only: Sequence[ColumnElement[bool]] = (),
+    most: int = PAGE_ROWS,
+) -> Found[Entry]:
     """A page of the rows of a table. `key`: by which they are sorted; `names`: what is searched; `only`: of these."""
     where = [*only, *([or_(*(name.icontains(asked.find, autoescape=True) for name in names))] if asked.find else [])]
     total = session.scalar(select(func.count()).select_from(kind).where(*where)) or 0

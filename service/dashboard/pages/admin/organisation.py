@@ -71,24 +71,48 @@ def organisation_page(
 def forms_of(one: Organisation, quotas: list[QuotaView], rules: list[RetentionView]) -> tuple[Form, ...]:
     """Its name, its limits, its rules of retention."""
     limits = [
-        Field(quota.name, _said(quota.words), "number", _typed(one.quotas, quota.name, NONE), max_length=24,
-              hint="" if quota.name in one.quotas else f"Empty, as the farm's for all: {_limit(quota)}")
+        Field(
+            quota.name,
+            _said(quota.words),
+            "number",
+            _typed(one.quotas, quota.name, NONE),
+            max_length=24,
+            hint="" if quota.name in one.quotas else f"Empty, as the farm's for all: {_limit(quota)}",
+        )
         for quota in quotas
-    ]  # fmt: skip
+    ]
     days = [
-        Field(rule.name, _said(rule.words), "number", _typed(one.retention, rule.name, FOR_EVER), max_length=24,
-              hint="" if rule.name in one.retention else f"Empty, as the farm's for all: {_days(rule)}")
+        Field(
+            rule.name,
+            _said(rule.words),
+            "number",
+            _typed(one.retention, rule.name, FOR_EVER),
+            max_length=24,
+            hint="" if rule.name in one.retention else f"Empty, as the farm's for all: {_days(rule)}",
+        )
         for rule in rules
-    ]  # fmt: skip
+    ]
     at = ("organisations", one.id)
     name = Field("name", "Name", value=one.name, required=True)
     return (
         Form("change-name", "Name", path(*at, "name"), "Rename it", (name,)),
-        Form("change-limits", "Limits of its own", path(*at, "limits"), "Set the limits", tuple(limits),
-             f"A number, or {NONE}; empty: the farm's for all. What is in use stays; no more is taken."),
-        Form("change-stays", "How long things stay, of its own", path(*at, "stays"), "Set the days", tuple(days),
-             f"Days, or {FOR_EVER}; empty: the farm's for all. What has gone cannot be brought back."),
-    )  # fmt: skip
+        Form(
+            "change-limits",
+            "Limits of its own",
+            path(*at, "limits"),
+            "Set the limits",
+            tuple(limits),
+            f"A number, or {NONE}; empty: the farm's for all. What is in use stays; no more is taken.",
+        ),
+        Form(
+            "change-stays",
+            "How long things stay, of its own",
+            path(*at, "stays"),
+            "Set the days",
+            tuple(days),
+            f"Days, or {FOR_EVER}; empty: the farm's for all. What has gone cannot be brought back.",
+        ),
+    )
 
 
 def name_change(typed: Typed) -> OrganisationChange:

@@ -27,24 +27,32 @@ COLUMNS = (
 )
 
 
-def part(
-    session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None
-) -> AdminPart:  # fmt: skip
+def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
     """Every tenant, and the form for another."""
     found = page_of(session, Organisation, Organisation.id, asked, names=(Organisation.name,))
     shown = table(NAME, "Organisations, newest first", COLUMNS, [_row(one) for one in found.rows])
     lead = "Each has its own people, keys, models, data and runs, and sees nothing of the others. The page of one has \
 its limits, what it uses of them, and how long what it has stays."
-    return AdminPart(NAME, "Organisations", lead, shown, "Only the farm's own so far.", (form or blank(),), made,
-                     found.says("organisation"), **asdict(found.links(NAME)))  # fmt: skip
+    return AdminPart(
+        NAME,
+        "Organisations",
+        lead,
+        shown,
+        "Only the farm's own so far.",
+        (form or blank(),),
+        made,
+        found.says("organisation"),
+        **asdict(found.links(NAME)),
+    )
 
 
 def blank() -> Form:
     """The form for a new one."""
     note = "Its first key is an administrator's; it is shown once, for you to hand on."
     fields = (Field("name", "Name", required=True),)
-    return Form("new-organisation", "Found an organisation", path(NAME), "Found it and make its first key", fields,
-                note)  # fmt: skip
+    return Form(
+        "new-organisation", "Found an organisation", path(NAME), "Found it and make its first key", fields, note
+    )
 
 
 def body(typed: Typed) -> OrganisationCreate:

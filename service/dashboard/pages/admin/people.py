@@ -30,8 +30,17 @@ def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made:
     found = page_of(session, User, User.id, asked, names=(User.name,))
     shown = table(NAME, "People, newest first", COLUMNS, [_row(one) for one in found.rows])
     lead = "Keys may belong to a person; when one leaves, removing the person ends all of those keys at once."
-    return AdminPart(NAME, "People", lead, shown, "Nobody yet: add a person below, then make keys for them.",
-                     (form or blank(),), made, found.says("person", "people"), **asdict(found.links(NAME)))  # fmt: skip
+    return AdminPart(
+        NAME,
+        "People",
+        lead,
+        shown,
+        "Nobody yet: add a person below, then make keys for them.",
+        (form or blank(),),
+        made,
+        found.says("person", "people"),
+        **asdict(found.links(NAME)),
+    )
 
 
 def blank() -> Form:

@@ -39,9 +39,18 @@ def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made:
     shown = table(NAME, "Releases, newest first", COLUMNS, [_row(publishing.view(session, row)) for row in found.rows])
     lead = "Devices that update themselves take the newest release that is for them, try it, and go back if it fails. \
 The first failures halt a release by themselves."
-    return AdminPart(NAME, "Agent releases", lead, shown, "No release yet: offer the farm's own agent below.",
-                     (form or blank(),), made, found.says("release"), found_by="version",
-                     **asdict(found.links(NAME)))  # fmt: skip
+    return AdminPart(
+        NAME,
+        "Agent releases",
+        lead,
+        shown,
+        "No release yet: offer the farm's own agent below.",
+        (form or blank(),),
+        made,
+        found.says("release"),
+        found_by="version",
+        **asdict(found.links(NAME)),
+    )
 
 
 def blank() -> Form:
@@ -74,7 +83,12 @@ def _row(release: ReleaseView) -> Row:
     }
     is_halted = release.state == "halted"
     widen = Action(path(NAME, release.id, "widen"), "Offer to all", of=release.version)
-    halt = Action(path(NAME, release.id, "halt"), "Halt", of=release.version, is_grave=True,
-                  sure="No more devices get it; those that have it keep it.")  # fmt: skip
+    halt = Action(
+        path(NAME, release.id, "halt"),
+        "Halt",
+        of=release.version,
+        is_grave=True,
+        sure="No more devices get it; those that have it keep it.",
+    )
     actions = () if is_halted else (widen, halt) if release.most_devices is not None else (halt,)
     return Row(values, anchor=release.id, dimmed=is_halted, actions=actions)

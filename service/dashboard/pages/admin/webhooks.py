@@ -41,8 +41,18 @@ def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made:
     lead = "The farm posts to these addresses when a compile or run ends, a device becomes slower, or its identity \
 is used on two machines. Each message is signed; one that fails is sent again, later and later."
     offered = (form or blank(),) if visitors.current().may("submit") else ()
-    return AdminPart(NAME, "Webhooks", lead, shown, EMPTY, offered, made, found.says("webhook"),
-                     found_by="address", **asdict(found.links(NAME)))  # fmt: skip
+    return AdminPart(
+        NAME,
+        "Webhooks",
+        lead,
+        shown,
+        EMPTY,
+        offered,
+        made,
+        found.says("webhook"),
+        found_by="address",
+        **asdict(found.links(NAME)),
+    )
 
 
 def blank() -> Form:

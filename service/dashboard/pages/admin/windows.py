@@ -33,16 +33,31 @@ EMPTY = "No window is planned. Plan one before you move or update boards: what r
 
 def part(session: Session, asked: Asked = FIRST, form: Form | None = None, made: Made | None = None) -> AdminPart:
     """The windows, and, for operators, the form for another."""
-    found = page_of(session, MaintenanceWindow, MaintenanceWindow.id, asked,
-                    names=(MaintenanceWindow.reason, MaintenanceWindow.device_class))  # fmt: skip
+    found = page_of(
+        session,
+        MaintenanceWindow,
+        MaintenanceWindow.id,
+        asked,
+        names=(MaintenanceWindow.reason, MaintenanceWindow.device_class),
+    )
     names = dict(queries.device_choices(session))
     rows = [_row(service.view(row), names) for row in found.rows]
     lead = "In a window a device, a class of devices or all of them get no new work. What runs goes on, and nothing \
 starts that could reach into it."
     offered = (form or blank(tuple(names.items())),) if visitors.current().may("operate") else ()
     shown = table(NAME, "Maintenance windows, newest first", COLUMNS, rows)
-    return AdminPart(NAME, "Maintenance windows", lead, shown, EMPTY, offered, made, found.says("window"),
-                     found_by="class or why", **asdict(found.links(NAME)))  # fmt: skip
+    return AdminPart(
+        NAME,
+        "Maintenance windows",
+        lead,
+        shown,
+        EMPTY,
+        offered,
+        made,
+        found.says("window"),
+        found_by="class or why",
+        **asdict(found.links(NAME)),
+    )
 
 
 def blank(devices: tuple[tuple[str, str], ...]) -> Form:

@@ -152,8 +152,10 @@ def _run(
     took, made = types
     given = [*(_bytes(array, tensor) for array, tensor in zip(inputs, took, strict=True))]
     starts = [*initial, *[None] * (len(made) - len(initial))]
-    given += [b"\xff" * tensor.size_bytes if start is None else _bytes(start, tensor)
-              for start, tensor in zip(starts, made, strict=True)]  # fmt: skip
+    given += [
+        b"\xff" * tensor.size_bytes if start is None else _bytes(start, tensor)
+        for start, tensor in zip(starts, made, strict=True)
+    ]
     given += [b"\xff" * kernel.workspace_bytes] if kernel.workspace_bytes else []
     after = run_in_threads(kernel, given)[len(took) : len(took) + len(made)]
     return tuple(

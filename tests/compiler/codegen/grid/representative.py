@@ -48,10 +48,12 @@ MAPS: Mapping[str, MapSpec] = {
     "adam's step of a matrix": _elementwise(_ADAM, 3, 768, 768),
     "transpose": MapSpec((197, 768), (picked((768, 197), 1, 0),), (identity(197, 768),), (Ref(0),)),
     "dropout's bits": MapSpec(
-        (4096,), (identity(4096, dtype="i64"),) * 2, (identity(4096, dtype="i64"),),
+        (4096,),
+        (identity(4096, dtype="i64"),) * 2,
+        (identity(4096, dtype="i64"),),
         (Binary("philox", Ref(0), Ref(1)),),
     ),
-}  # fmt: skip
+}
 REDUCTIONS: Mapping[str, ReduceSpec] = {
     "bias gradient": reduction((12_544, 32), (0,)),
     "mean over an image": reduction((8, 49, 1280), (1,)),
@@ -108,9 +110,8 @@ DEPTHWISE: Mapping[str, DepthwiseSpec] = {
 }
 _POOLED = (8, 112, 112, 64, (3, 3), (2, 2), _SAME)
 POOLS: Mapping[str, PoolSpec] = {
-    kind: pool(kind, _POOLED)
-    for kind in ("max", "max_grad", "average", "average_grad", "max_places", "places_grad")
-}  # fmt: skip
+    kind: pool(kind, _POOLED) for kind in ("max", "max_grad", "average", "average_grad", "max_places", "places_grad")
+}
 GATHERS: Mapping[str, GatherSpec] = {
     "embedding": GatherSpec("gather", 1, 30_522, 768, 128, dtype="f32"),
     "embedding's gradient": GatherSpec("scatter_add", 1, 30_522, 768, 128, dtype="f32"),
@@ -146,10 +147,19 @@ NORM_GRADIENTS: Mapping[str, NormGradSpec] = {
     "rms norm": NormGradSpec(64, 2048, 1e-5, False, dtype="f32"),
 }
 FAMILIES: Mapping[str, Mapping[str, KernelSpec]] = {
-    "map": MAPS, "reduce": REDUCTIONS, "row": ROWS, "matmul": PRODUCTS, "conv": CONVOLUTIONS, "depthwise": DEPTHWISE,
-    "pool": POOLS, "gather": GATHERS, "attention": ATTENTIONS, "recurrence": RECURRENCES, "movement": MOVEMENTS,
+    "map": MAPS,
+    "reduce": REDUCTIONS,
+    "row": ROWS,
+    "matmul": PRODUCTS,
+    "conv": CONVOLUTIONS,
+    "depthwise": DEPTHWISE,
+    "pool": POOLS,
+    "gather": GATHERS,
+    "attention": ATTENTIONS,
+    "recurrence": RECURRENCES,
+    "movement": MOVEMENTS,
     "norm gradient": NORM_GRADIENTS,
-}  # fmt: skip
+}
 SPECS: Mapping[str, KernelSpec] = {
     f"{family}: {name}": one for family, of in FAMILIES.items() for name, one in of.items()
 }

@@ -245,8 +245,10 @@ def test_shared_memory_starts_as_anything_in_each_group(monkeypatch: pytest.Monk
 
 def test_what_is_written_beyond_an_operand_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError, match="written past its end"):
-        run_written(monkeypatch, lambda here: here.block.store(
-            here.operands.outputs[0], here.item + 200, tir.literal(1.0, "float32")))  # fmt: skip
+        run_written(
+            monkeypatch,
+            lambda here: here.block.store(here.operands.outputs[0], here.item + 200, tir.literal(1.0, "float32")),
+        )
 
 
 def test_a_compile_leaves_the_threads_locale_as_it_was() -> None:

@@ -20,9 +20,16 @@ from tests.kernel_harness.launch import run_kernel
 from tests.sample import sample, thinned
 
 # outer, rows, inner, count; who sums, and how many items share a sum
-SUMS = [((4, 50, 33, 20), "rows", 1), ((1, 1000, 5, 197), "rows", 1), ((1, 20, 96, 3000), "rows", 4),
-        ((2, 3, 1, 5000), "rows", 32), ((1, 2, 7, 500), "rows", 4), ((3, 7, 1, 16), "looking", 1),
-        ((8, 197, 24, 1), "looking", 1), ((1, 1, 16, 1), "looking", 1)]  # fmt: skip
+SUMS = [
+    ((4, 50, 33, 20), "rows", 1),
+    ((1, 1000, 5, 197), "rows", 1),
+    ((1, 20, 96, 3000), "rows", 4),
+    ((2, 3, 1, 5000), "rows", 32),
+    ((1, 2, 7, 500), "rows", 4),
+    ((3, 7, 1, 16), "looking", 1),
+    ((8, 197, 24, 1), "looking", 1),
+    ((1, 1, 16, 1), "looking", 1),
+]
 MOMENTUM = Binary("add", Binary("mul", Const(0.75), Ref(2)), Ref(0))
 MOVED = Binary("sub", Ref(1), Binary("mul", Ref(3), MOMENTUM))
 LEARNING_RATE = np.asarray(0.25, np.float32)

@@ -37,8 +37,11 @@ ENGINES = ("x86-64-v3/opencl", "x86-64-v3/cuda")
 ALIKE = ("strided", "winograd", "long", "product of", "conv and", "depthwise and", "elements along", "gather of")
 """How names begin whose kernels for a grid are like another's here."""
 WEIGHTS_KEPT = (
-    ("product", ENGINES[0]), ("conv input_grad", ENGINES[1]), ("gather", ENGINES[1]), ("depthwise forward", ENGINES[0])
-)  # fmt: skip
+    ("product", ENGINES[0]),
+    ("conv input_grad", ENGINES[1]),
+    ("gather", ENGINES[1]),
+    ("depthwise forward", ENGINES[0]),
+)
 KEPT = [
     f"{name}-{half}-{ENGINES[(i // 2) % 2]}"
     for i, name in enumerate([name for name in SPECS if not name.startswith(ALIKE)][::3])

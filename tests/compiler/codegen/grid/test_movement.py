@@ -69,8 +69,9 @@ def test_whole_numbers_are_put(kind: str) -> None:
 def test_nan_is_higher_than_any_number_that_is_put() -> None:
     spec = ElementsSpec("max", 1, 3, 1, 4, dtype="f32")
     x, u = np.array([1, np.nan, 3], np.float32), np.array([np.nan, 2, -np.inf, 7], np.float32)
-    (got,) = run_kernel(spec, [x.reshape(1, 3, 1), np.array([0, 1, 2, 2]).reshape(1, 4, 1), u.reshape(1, 4, 1)],
-                        target=OPENCL)  # fmt: skip
+    (got,) = run_kernel(
+        spec, [x.reshape(1, 3, 1), np.array([0, 1, 2, 2]).reshape(1, 4, 1), u.reshape(1, 4, 1)], target=OPENCL
+    )
     np.testing.assert_array_equal(got.ravel(), [np.nan, np.nan, 7])
 
 

@@ -25,9 +25,21 @@ TARGET = cast(GridTarget, load(OPENCL))
 
 
 @pytest.mark.parametrize("centred", sample([True, False], {"True"}))
-@pytest.mark.parametrize(("rows", "width", "wanted"), [(7, 37, ALL), (3, 5, ALL), (1, 1000, ALL), (500, 48, ALL),
-    (41, 768, ALL), (30, 20, (True, False, False)), (300, 20, (False, False, True)), (300, 20, (False, True, False)),
-    (130, 70, (True, False, True)), (33, 70, (True, True, False))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "width", "wanted"),
+    [
+        (7, 37, ALL),
+        (3, 5, ALL),
+        (1, 1000, ALL),
+        (500, 48, ALL),
+        (41, 768, ALL),
+        (30, 20, (True, False, False)),
+        (300, 20, (False, False, True)),
+        (300, 20, (False, True, False)),
+        (130, 70, (True, False, True)),
+        (33, 70, (True, True, False)),
+    ],
+)
 def test_the_gradient(rows: int, width: int, wanted: tuple[bool, bool, bool], centred: bool) -> None:
     """With a residual added to d_x; some shapes share columns between groups, some do not."""
     test_normalization.test_the_gradient(rows, width, wanted, centred, OPENCL)

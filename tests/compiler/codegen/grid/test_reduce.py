@@ -54,17 +54,32 @@ def test_every_term_of_every_result_is_some_items(
     assert splits or split.parts == 1
     starts = [part * split.share for part in range(split.parts)]
     assert starts[-1] < terms <= split.parts * split.share
-    lane_terms = [range(start + lane, min(start + split.share, terms), split.down) for start in starts
-                  for lane in range(split.down)]  # fmt: skip
+    lane_terms = [
+        range(start + lane, min(start + split.share, terms), split.down)
+        for start in starts
+        for lane in range(split.down)
+    ]
     assert max(map(len, lane_terms)) <= split.turns
     assert sorted(term for own in lane_terms for term in own) == list(range(terms))
 
 
 CASES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-    ((7,), (0,)), ((100_003,), (0,)), ((1, 1), (0, 1)), ((5, 1, 3), (1,)), ((392, 1280), (0,)), ((12_544, 32), (0,)),
-    ((3000, 3), (0,)), ((64, 1000), (1,)), ((300, 77), (1,)), ((8, 14, 14, 24), (1, 2)), ((8, 14, 14, 24), (0, 1, 3)),
-    ((4, 33, 65), (0, 2)), ((2, 3, 40, 50), (1, 3)), ((2, 40_000), (1,)), ((40_000, 2), (1,)),
-]  # fmt: skip
+    ((7,), (0,)),
+    ((100_003,), (0,)),
+    ((1, 1), (0, 1)),
+    ((5, 1, 3), (1,)),
+    ((392, 1280), (0,)),
+    ((12_544, 32), (0,)),
+    ((3000, 3), (0,)),
+    ((64, 1000), (1,)),
+    ((300, 77), (1,)),
+    ((8, 14, 14, 24), (1, 2)),
+    ((8, 14, 14, 24), (0, 1, 3)),
+    ((4, 33, 65), (0, 2)),
+    ((2, 3, 40, 50), (1, 3)),
+    ((2, 40_000), (1,)),
+    ((40_000, 2), (1,)),
+]
 
 
 @pytest.mark.parametrize(("extents", "reduced"), thinned((pytest.param(*case, id=str(case)) for case in CASES), 7))
@@ -78,8 +93,13 @@ def test_maxima(extents: tuple[int, ...], reduced: tuple[int, ...]) -> None:
 
 
 def test_few_long_sums_are_split_and_many_are_not() -> None:
-    for extents, axis, is_split in [((12_544, 32), 0, True), ((100_003,), 0, True), ((2, 40_000), 1, True),
-                                    ((392, 20_000), 0, False), ((20_000, 392), 1, False)]:  # fmt: skip
+    for extents, axis, is_split in [
+        ((12_544, 32), 0, True),
+        ((100_003,), 0, True),
+        ((2, 40_000), 1, True),
+        ((392, 20_000), 0, False),
+        ((20_000, 392), 1, False),
+    ]:
         spec = reduction(extents, (axis,))
         assert (plan(spec, TARGET).split.parts > 1) == is_split
         assert bool(workspace_bytes(spec, TARGET, 1)) == is_split
@@ -131,8 +151,9 @@ def test_positions_can_be_read() -> None:
     """The last 5 of each row, times the row's number in the epilogue."""
     below = Binary("lt", Index(1), Const(95))
     scaled = Binary("mul", Ref(0), Unary("to_f32", Index(0)))
-    spec = ReduceSpec((20, 100), (1,), "sum", (identity(20, 100),), Select(below, Const(0.0), Ref(0)),
-                      picked((20,), 0), scaled)  # fmt: skip
+    spec = ReduceSpec(
+        (20, 100), (1,), "sum", (identity(20, 100),), Select(below, Const(0.0), Ref(0)), picked((20,), 0), scaled
+    )
     x = draw(20, 100)
     (got,) = run_kernel(spec, [x], target=OPENCL)
     np.testing.assert_allclose(got, x[:, 95:].sum(1) * np.arange(20), rtol=1e-5)

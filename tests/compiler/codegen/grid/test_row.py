@@ -96,10 +96,13 @@ def test_guarded_reads_and_positions() -> None:
     whole = identity(rows, width, dtype="i64")
     last = Binary("sub", Stat(1), Index(1))
     spec = RowSpec(
-        rows, width, (above, whole), (("sum", Ref(0)), ("max", Binary("mul", Ref(1), Const(-1)))),
+        rows,
+        width,
+        (above, whole),
+        (("sum", Ref(0)), ("max", Binary("mul", Ref(1), Const(-1)))),
         (identity(rows, width), identity(rows, width, dtype="i64")),
         (Binary("mul", Ref(0), Stat(0)), last),
-    )  # fmt: skip
+    )
     inputs = inputs_of(spec)
     got = run_kernel(spec, inputs, target=OPENCL)
     want = run_row(spec, inputs)

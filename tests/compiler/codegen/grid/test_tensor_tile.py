@@ -69,8 +69,10 @@ def in_half(array: Array, dtype: str) -> Array:
 
 
 FACTORS: Mapping[Factors, Callable[[Array], Array]] = {
-    "tf32": in_tf32, "f16": partial(in_half, dtype="f16"), "bf16": partial(in_half, dtype="bf16")
-}  # fmt: skip
+    "tf32": in_tf32,
+    "f16": partial(in_half, dtype="f16"),
+    "bf16": partial(in_half, dtype="bf16"),
+}
 """How each is rounded, by somebody else."""
 
 
@@ -236,8 +238,13 @@ def test_every_way_is_reached() -> None:
     assert {name for name, found in plans.items() if found.parts > 1} >= {"in parts", "batch in parts"}
     assert plans["in blocks"].blocks > 1
     assert {(one.tile.m, one.tile.n) for one in plans.values()} >= {
-        (64, 64), (64, 32), (32, 64), (16, 64), (64, 16), (16, 16)
-    }  # fmt: skip
+        (64, 64),
+        (64, 32),
+        (32, 64),
+        (16, 64),
+        (64, 16),
+        (16, 16),
+    }
 
 
 def test_sums_are_split_by_themselves() -> None:

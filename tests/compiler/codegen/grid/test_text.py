@@ -42,8 +42,28 @@ def apply(expr: Expr, *inputs: Array, result: DType = "f32") -> Array:
 
 # ---------------------------------------------------------------------------------------------------------- constants
 
-AWKWARD = [0.1, 1 / 3, 2 / 3, 3.4028235e38, -3.4028235e38, 1e-45, -1.17549435e-38, 1.1754942e-38, 16777215.0,
-           123456.789, np.pi, 1.0000001, 0.99999994, 1e10, -7e-22, 0.5, 0.0, -0.0, np.inf, -np.inf]  # fmt: skip
+AWKWARD = [
+    0.1,
+    1 / 3,
+    2 / 3,
+    3.4028235e38,
+    -3.4028235e38,
+    1e-45,
+    -1.17549435e-38,
+    1.1754942e-38,
+    16777215.0,
+    123456.789,
+    np.pi,
+    1.0000001,
+    0.99999994,
+    1e10,
+    -7e-22,
+    0.5,
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+]
 
 
 def chosen(constants: list[float]) -> Expr:
@@ -172,9 +192,12 @@ def _last(x: Array, y: Array) -> Array:
 
 # Limits are those of OpenCL C 1.2, section 7.4, for single precision; of compositions, their sum.
 UNARY_CASES = [
-    Case("neg", with_special(spread(-120, 120)), 0), Case("neg", (WHOLE[0],), result="i64"),
-    Case("abs", with_special(spread(-120, 120)), 0), Case("abs", (WHOLE[0],), result="i64"),
-    Case("sign", with_special(spread(-120, 120)), 0), Case("sign", (WHOLE[0],), result="i64"),
+    Case("neg", with_special(spread(-120, 120)), 0),
+    Case("neg", (WHOLE[0],), result="i64"),
+    Case("abs", with_special(spread(-120, 120)), 0),
+    Case("abs", (WHOLE[0],), result="i64"),
+    Case("sign", with_special(spread(-120, 120)), 0),
+    Case("sign", (WHOLE[0],), result="i64"),
     Case("floor", with_special(spread(-30, 30)), 0),
     Case("exp", with_special(spread(-30, 6.8)), 3),
     Case("log", with_special(np.abs(spread(-148, 127.9))), 3),
@@ -188,14 +211,17 @@ UNARY_CASES = [
     Case("cos", with_special(spread(-60, 127)), 4),
     Case("atan", with_special(spread(-60, 127)), 5),
     Case("is_nan", (SPECIAL,), result="bool"),
-    Case("to_bool", (SPECIAL,), result="bool"), Case("to_bool", (WHOLE[0],), result="bool"),
-    Case("not", (TRUTHS[0],), result="bool"), Case("not", (SPECIAL,), result="bool"),
-    Case("to_f32", (WHOLE[0],), 0.5001), Case("to_f32", (TRUTHS[0],), 0),
+    Case("to_bool", (SPECIAL,), result="bool"),
+    Case("to_bool", (WHOLE[0],), result="bool"),
+    Case("not", (TRUTHS[0],), result="bool"),
+    Case("not", (SPECIAL,), result="bool"),
+    Case("to_f32", (WHOLE[0],), 0.5001),
+    Case("to_f32", (TRUTHS[0],), 0),
     Case("to_i64", (np.append(spread(-9, 62, 400), np.float32(-0.99)),), result="i64"),
     Case("to_i64", (TRUTHS[0],), result="i64"),
     Case("to_i32", (np.append(spread(-9, 30, 400), np.float32(-0.99)),), result="i32"),
     Case("to_i32", (np.arange(-5, 5),), result="i32"),
-]  # fmt: skip
+]
 BINARY_CASES = [
     *(Case(op, REALS, 0.5001) for op in ("add", "sub", "mul", "max", "min")),
     Case("div", REALS, 2.5),
@@ -204,15 +230,23 @@ BINARY_CASES = [
     *(Case(op, WHOLE, result="i64") for op in ("max", "min", "mod", "bit_and", "bit_or", "bit_xor")),
     *(Case(op, (WHOLE[0] // 5, WHOLE[1]), result="i64") for op in ("add", "sub")),
     Case("mul", pairs(np.arange(-9, 9), np.array([-(2**59), -3, 0, 2**40])), result="i64"),
-    Case("div", WHOLE, result="i64", means=_towards_zero), Case("fmod", WHOLE, result="i64", means=_last),
-    Case("fmod", PLAIN, 0), Case("mod", PLAIN, 0.5001),
-    Case("pow", (np.exp(_generator.uniform(-20, 20, 50_000)).astype(np.float32),
-                 _generator.uniform(-8, 8, 50_000).astype(np.float32)), 16),
+    Case("div", WHOLE, result="i64", means=_towards_zero),
+    Case("fmod", WHOLE, result="i64", means=_last),
+    Case("fmod", PLAIN, 0),
+    Case("mod", PLAIN, 0.5001),
+    Case(
+        "pow",
+        (
+            np.exp(_generator.uniform(-20, 20, 50_000)).astype(np.float32),
+            _generator.uniform(-8, 8, 50_000).astype(np.float32),
+        ),
+        16,
+    ),
     Case("pow", pairs(BASES, EXPONENTS), 16),
     *(Case(op, TRUTHS, result="bool") for op in ("and", "or")),
     Case("shift_left", SHIFTS, result="i64"),
     *(Case(op, WORDS, result="i64") for op in ("philox", "philox0", "philox1")),
-]  # fmt: skip
+]
 
 
 def check(case: Case, expr: Expr) -> None:

@@ -40,13 +40,18 @@ def _scatters() -> Iterator[Case]:
     unique = np.asarray([[[2, 1, 0, 1], [0, 0, 1, 2]], [[0, 2, 2, 1], [1, 0, 0, 0]]])
     yield Case("ScatterElements", (X, unique, UPDATES), {"axis": 1})
     yield Case("ScatterElements", (X, PLACES, UPDATES), {"axis": 1}, label="duplicates")
-    yield Case("ScatterElements", ((F, (2, 4, 5)), (N, (2, 3, 4)), (F, (2, 3, 4))), {"axis": 1, "reduction": "add"},
-               label="shorter-index")  # fmt: skip
+    yield Case(
+        "ScatterElements",
+        ((F, (2, 4, 5)), (N, (2, 3, 4)), (F, (2, 3, 4))),
+        {"axis": 1, "reduction": "add"},
+        label="shorter-index",
+    )
     yield Case("ScatterElements", ((F, (3, 4)), (N, (3, 2)), (F, (3, 2))), {"axis": -1}, label="run-time")
     for reduction in ("add", "mul", "max", "min"):
         yield Case("ScatterElements", (X, PLACES, UPDATES), {"axis": 1, "reduction": reduction}, label=reduction)
-        yield Case("ScatterND", (X, np.asarray([[1, 2], [1, 2]]), (F, (2, 4))), {"reduction": reduction},
-                   label=reduction)  # fmt: skip
+        yield Case(
+            "ScatterND", (X, np.asarray([[1, 2], [1, 2]]), (F, (2, 4))), {"reduction": reduction}, label=reduction
+        )
     yield Case("ScatterND", (X, np.asarray([[1, 2], [0, -1]]), (F, (2, 4))))
     yield Case("ScatterND", ((F, (3, 3, 5)), (N, (3, 2, 2)), (F, (3, 2, 5))), {"reduction": "add"}, label="run-time")
     yield Case("ScatterND", ((F, (3, 5)), (N, (3, 1)), (F, (3, 5))), label="run-time-last")

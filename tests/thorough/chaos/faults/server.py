@@ -26,8 +26,11 @@ def flush(field: Field, victim: Victim) -> Wound | None:
     if waiting == "0" or _ask(field, b"FLUSHALL") != b"+OK":
         return None
     jobs, wound = queued_jobs(field), after(field, victim, {})
-    return Wound(f"{waiting} message(s) waiting; {', '.join(jobs)} queued", wound.ended_at,
-                 lambda: not set(jobs) & set(queued_jobs(field)) and wound.has_recovered())  # fmt: skip
+    return Wound(
+        f"{waiting} message(s) waiting; {', '.join(jobs)} queued",
+        wound.ended_at,
+        lambda: not set(jobs) & set(queued_jobs(field)) and wound.has_recovered(),
+    )
 
 
 def restart(field: Field, victim: Victim) -> Wound | None:
@@ -57,8 +60,9 @@ def silence(field: Field, victim: Victim) -> Wound | None:
             link.mend()
     rung = Victim(victim.part, victim.pids, (), f"doorbell of {jobs[0]} in the outbox", victim.is_in_flight)
     wound = after(field, rung, {})
-    return Wound(rung.evidence, wound.ended_at,
-                 lambda: jobs[0] not in pending_doorbells(field) and wound.has_recovered())  # fmt: skip
+    return Wound(
+        rung.evidence, wound.ended_at, lambda: jobs[0] not in pending_doorbells(field) and wound.has_recovered()
+    )
 
 
 def _ask(field: Field, command: bytes) -> bytes:

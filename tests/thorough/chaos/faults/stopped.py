@@ -58,9 +58,12 @@ def pause(seconds: float = PAUSE_S, *, is_of_work: bool = True) -> Harm:
         def is_replaced() -> bool:
             # What serves one run goes with it: the rest of that may be shorter than the pause.
             is_missed = not was_there and (victim.is_part or victim.is_in_flight())
-            signs = (("it did not stay stopped", is_missed), ("another part", field.pid(victim.part) != part),
-                     ("another process", victim.is_replaced()),
-                     ("its work began anew", _anew(field, before)))  # fmt: skip
+            signs = (
+                ("it did not stay stopped", is_missed),
+                ("another part", field.pid(victim.part) != part),
+                ("another process", victim.is_replaced()),
+                ("its work began anew", _anew(field, before)),
+            )
             seen[:] = [what for what, is_so in signs if is_so]
             return bool(seen)
 

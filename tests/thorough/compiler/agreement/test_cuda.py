@@ -32,8 +32,11 @@ from tests.thorough.compiler.agreement.test_emulated_models import BATCH, LEARNI
 TARGET = "x86-64-v3/cuda"
 KEPT = {"mlp-full", "digits-cnn-full", "encoder-sparse", "mobilenet-ratio"}
 OTHER_GPUS: Sequence[tuple[Memory, Order]] = (
-    ("discrete", "descending"), ("integrated", "ascending"), ("integrated", "descending"), ("coherent", "descending")
-)  # fmt: skip
+    ("discrete", "descending"),
+    ("integrated", "ascending"),
+    ("integrated", "descending"),
+    ("coherent", "descending"),
+)
 """Than one with memory of its own that runs items and groups in order."""
 
 

@@ -63,8 +63,9 @@ def module_of(kind: Kind, attention: str) -> Logits:
             t.LlamaForCausalLM(t.LlamaConfig(num_key_value_heads=2, use_cache=False, **small, **common)), NAMES
         )
     if kind == "gpt2":
-        config = t.GPT2Config(n_positions=16, n_embd=32, n_layer=2, n_head=4, use_cache=False, bos_token_id=0,
-                              eos_token_id=0, **common)  # fmt: skip
+        config = t.GPT2Config(
+            n_positions=16, n_embd=32, n_layer=2, n_head=4, use_cache=False, bos_token_id=0, eos_token_id=0, **common
+        )
         return Logits(t.GPT2LMHeadModel(config), NAMES)
     return Logits(t.BertForSequenceClassification(t.BertConfig(max_position_embeddings=16, **small, **common)), NAMES)
 
@@ -111,8 +112,12 @@ def check(found: dict[str, np.ndarray], want: Trained, tolerance: float) -> None
         assert difference <= tolerance * (np.abs(gradient).max() + 1e-3 * largest), (names, difference)
 
 
-CASES = [(kind, attention, opset)
-         for kind in ("llama", "gpt2", "bert") for attention in ("sdpa", "eager") for opset in (18, 23)]  # fmt: skip
+CASES = [
+    (kind, attention, opset)
+    for kind in ("llama", "gpt2", "bert")
+    for attention in ("sdpa", "eager")
+    for opset in (18, 23)
+]
 KEPT = {"llama-sdpa-23", "llama-eager-18", "gpt2-sdpa-18", "bert-eager-18"}
 """Each model, way to attend, and opset."""
 BUILT = [case for case in CASES if case[2] == 18 or case[1] == "sdpa"]
