@@ -44,7 +44,7 @@ agent: set-up        ## the agent as one file for boards, build/pockfarm-agent.p
 golden: set-up       ## renew the kept descriptions (openapi.json, schemas, what passes do), to be read in the diff
 	$(BIN)/python -m service.admin openapi > openapi.json.new
 	mv openapi.json.new openapi.json
-	$(BIN)/python -m service.states > docs/states.md
+	$(BIN)/python -m service.store.states > docs/states.md
 	$(BIN)/python -m scripts.synchronous
 	$(BIN)/pockfarm schema plan > docs/schema/plan.json
 	$(BIN)/pockfarm schema spec > docs/schema/spec.json

@@ -20,7 +20,7 @@ COPY migrations migrations
 COPY pockfarm pockfarm
 COPY service service
 COPY workers workers
-COPY --from=manual /site service/manual/site
+COPY --from=manual /site service/dashboard/manual/site
 COPY --from=charts /dashboard/node_modules service/dashboard/node_modules
 COPY alembic.ini ./
 RUN pip install -c constraints.txt -e ".[service]" \

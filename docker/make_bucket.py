@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import boto3
 from botocore.exceptions import ClientError
 
-from service.settings import Settings
+from service.base.settings import Settings
 
 THERE = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
 

@@ -12,11 +12,11 @@ from typing import Any
 from alembic import context
 from sqlalchemy import Column, Connection, Index, text
 
-from service.database.engine import Database
-from service.database.models import Base
-from service.database.schema import BrokenReferences, Patience
-from service.database.set_aside import add_operations
-from service.settings import Settings
+from service.base.settings import Settings
+from service.store.database.engine import Database
+from service.store.database.models import Base
+from service.store.database.schema import BrokenReferences, Patience
+from service.store.database.set_aside import add_operations
 
 LOCK_NUMBER = 727_420_001
 """Of the advisory lock that keeps two migrations apart."""

@@ -26,7 +26,7 @@ from scripts import client_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 BACKEND = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
-SITE = Path("service/manual/site")
+SITE = Path("service/dashboard/manual/site")
 SUMS = "SHA256SUMS"
 DASHBOARD = Path("service", "dashboard")
 LIBRARY = Path("node_modules", "uplot")

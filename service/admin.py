@@ -40,31 +40,31 @@ from pydantic import ValidationError
 from sqlalchemy import make_url, select
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
-from service import key_list
-from service.audit.beside import COMMAND, add_entry
-from service.backup import commands as backup
-from service.backup.form import BackupError
-from service.boards.agent_file import agent_digest, agent_file
-from service.caches import caches
-from service.database.engine import Database
-from service.database.models import HOME, ApiKey
-from service.database.schema import MigrationBlocked, SchemaMismatch, check_schema, migrate, migrate_back
+from service.base.disk import is_disk_full
+from service.base.private import make_private_folder, replace_file
+from service.base.problems import Problem
+from service.base.schemas import utc_text
+from service.base.settings import Settings
+from service.boards.fleet.schemas import EnrolmentTokenCreate
+from service.boards.installation.agent_file import agent_digest, agent_file
+from service.boards.releases.publishing import publish, take_in
+from service.boards.releases.schemas import ReleaseCreate
 from service.devices import tokens
-from service.devices.schemas import EnrolmentTokenCreate
-from service.disk import is_disk_full
-from service.garbage.collecting import Collection
-from service.garbage.holding import Holder
-from service.key_list import KeyListError
-from service.keys.service import create_key, create_link
-from service.private import make_private_folder, replace_file
-from service.problems import Problem
-from service.releases.publishing import publish, take_in
-from service.releases.schemas import ReleaseCreate
-from service.retention.taking import Retention
-from service.schemas import utc_text
-from service.settings import Settings
-from service.signing_keys import SigningKeyLost, replace_key
-from service.storage import StorageDown, open_storage
+from service.operations.backup import commands as backup
+from service.operations.backup.form import BackupError
+from service.operations.retention.taking import Retention
+from service.people.audit.beside import COMMAND, add_entry
+from service.people.keys.service import create_key, create_link
+from service.store import key_list
+from service.store.caches import caches
+from service.store.database.engine import Database
+from service.store.database.models import HOME, ApiKey
+from service.store.database.schema import MigrationBlocked, SchemaMismatch, check_schema, migrate, migrate_back
+from service.store.garbage.collecting import Collection
+from service.store.garbage.holding import Holder
+from service.store.key_list import KeyListError
+from service.store.signing_keys import SigningKeyLost, replace_key
+from service.store.storage import StorageDown, open_storage
 
 LOCAL_KEY_NAME = "local operator"
 UNRECORDED = ("migrate", "migrate-back", "agent-file", "openapi", "key-request", "caches")

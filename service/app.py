@@ -18,51 +18,52 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
-from service import problems, signing_keys
-from service.access import authorise
-from service.agents import endpoints as agents
-from service.alive import Pulse
-from service.audit import endpoints as audit
-from service.audit.recording import RecordRequests
-from service.boards import endpoints as boards
-from service.bundles import endpoints as bundles
-from service.canary import endpoints as canaries
-from service.compression import CompressPages
+from service.artefacts.bundles import endpoints as bundles
+from service.artefacts.datasets import endpoints as datasets
+from service.artefacts.jobs import endpoints as jobs
+from service.artefacts.tunings import endpoints as tunings
+from service.artefacts.uploads import endpoints as uploads
+from service.base import problems
+from service.base.compression import CompressPages
+from service.base.disk import find_temporary_folder
+from service.base.logs import LogRequests, set_up_logs
+from service.base.schemas import PROBLEMS, Problem
+from service.base.settings import Settings
+from service.base.text import RefuseNul
+from service.boards.agents import endpoints as agents
+from service.boards.canary import endpoints as canaries
+from service.boards.fleet import endpoints as devices
+from service.boards.installation import endpoints as boards
+from service.boards.releases import endpoints as releases
 from service.dashboard import problem_pages
 from service.dashboard import routes as dashboard
-from service.database.schema import refuse_other_schema
-from service.datasets import endpoints as datasets
-from service.devices import endpoints as devices
-from service.disk import find_temporary_folder
-from service.documents import endpoints as documents
+from service.dashboard.documents import endpoints as documents
+from service.dashboard.manual import endpoints as manual
+from service.devices.maintenance import endpoints as maintenance
 from service.farm import Farm, open_farm
-from service.groups import endpoints as groups
-from service.health import endpoints as health
-from service.health.checks import Readiness, farm_checks
-from service.health.metrics import CountRequests, Metrics
-from service.jobs import endpoints as jobs
-from service.keys import endpoints as keys
-from service.limits import BodyLimits
-from service.logs import LogRequests, set_up_logs
-from service.maintenance import endpoints as maintenance
-from service.manual import endpoints as manual
-from service.organisations import endpoints as organisations
-from service.permissions import refuse_gaps
-from service.query import refuse_unknown_fields
-from service.queue import Queue
-from service.releases import endpoints as releases
-from service.result_log import endpoints as result_log
-from service.retention import endpoints as retention
-from service.runs import endpoints as runs
-from service.schemas import PROBLEMS, Problem
-from service.settings import Settings
-from service.sweeper import Sweeper
-from service.text import RefuseNul
-from service.tunings import endpoints as tunings
-from service.uploads import endpoints as uploads
-from service.users import endpoints as users
-from service.webhooks import endpoints as webhooks
-from service.webhooks.courier import Courier
+from service.operations.alive import Pulse
+from service.operations.health import endpoints as health
+from service.operations.health.checks import Readiness, farm_checks
+from service.operations.health.metrics import CountRequests, Metrics
+from service.operations.organisations import endpoints as organisations
+from service.operations.result_log import endpoints as result_log
+from service.operations.retention import endpoints as retention
+from service.operations.sweeper import Sweeper
+from service.operations.webhooks import endpoints as webhooks
+from service.operations.webhooks.courier import Courier
+from service.people.access import authorise
+from service.people.audit import endpoints as audit
+from service.people.audit.recording import RecordRequests
+from service.people.keys import endpoints as keys
+from service.people.limits import BodyLimits
+from service.people.permissions import refuse_gaps
+from service.people.query import refuse_unknown_fields
+from service.people.users import endpoints as users
+from service.store import signing_keys
+from service.store.database.schema import refuse_other_schema
+from service.store.queue import Queue
+from service.work.groups import endpoints as groups
+from service.work.runs import endpoints as runs
 
 ROUTERS: tuple[APIRouter, ...] = (
     agents.router,  # asked most often, and addresses are looked for in this order

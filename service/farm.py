@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from service.database.engine import Database
-from service.database.scope import FarmSession
+from service.base.incremental import NowAndThen
+from service.base.private import make_private_folder
+from service.base.settings import Settings
 from service.devices.conditions import Conditions
 from service.devices.sightings import Sightings
-from service.garbage.collecting import Collection
-from service.garbage.holding import Holder
-from service.keys.uses import KeyUses
-from service.lanes.calls import watch_subjects
-from service.lanes.dispatch import Dispatcher
-from service.lanes.relay import Relay
-from service.now_and_then import NowAndThen
-from service.outbox import Bell
-from service.private import make_private_folder
-from service.queue import CeleryQueue, Queue
-from service.quotas.held import HeldAnswers
-from service.quotas.rates import Rates
-from service.retention.taking import Retention
-from service.settings import Settings
-from service.signing import Signer
-from service.signing_keys import open_signer
-from service.storage import Storage, open_storage
+from service.operations.retention.taking import Retention
+from service.people.keys.uses import KeyUses
+from service.people.quotas.held import HeldAnswers
+from service.people.quotas.rates import Rates
+from service.store.calls import watch_subjects
+from service.store.database.engine import Database
+from service.store.database.scope import FarmSession
+from service.store.garbage.collecting import Collection
+from service.store.garbage.holding import Holder
+from service.store.outbox import Bell
+from service.store.queue import CeleryQueue, Queue
+from service.store.signing import Signer
+from service.store.signing_keys import open_signer
+from service.store.storage import Storage, open_storage
+from service.work.lanes.dispatch import Dispatcher
+from service.work.lanes.relay import Relay
 
 watch_subjects(FarmSession)
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents.wire import KEY_LIST_TYPE, KeyList, ListedKey, ProtocolError, dumps, loads
-from service.key_list import KeyListFile, KeyRequest
-from service.private import create_file, replace_file
-from service.signing import Signer
+from service.base.private import create_file, replace_file
+from service.store.key_list import KeyListFile, KeyRequest
+from service.store.signing import Signer
 
 DAY_S = 86_400.0
 DAYS = 400

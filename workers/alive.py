@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.alive import BEAT_S, give_sign
+from service.operations.alive import BEAT_S, give_sign
 
 STALE_S = 6.0
 """The loop ticks every two seconds; a tick this old needs an excuse."""

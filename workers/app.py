@@ -21,12 +21,12 @@ from typing import Any
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutdown, worker_shutting_down
 
 from device_agents.wire.service_manager import tell_manager
-from service.database.schema import refuse_other_schema
-from service.disk import find_temporary_folder
-from service.health.signs import ThreadedSigns
-from service.logs import set_up_logs
-from service.queue import COMPILE_TASK, CeleryQueue, make_celery
-from service.settings import Settings
+from service.base.disk import find_temporary_folder
+from service.base.logs import set_up_logs
+from service.base.settings import Settings
+from service.store.database.schema import refuse_other_schema
+from service.store.queue import COMPILE_TASK, CeleryQueue, make_celery
+from service.store.signs_of_life import ThreadedSigns
 from workers.alive import LoopWatch, begin
 from workers.ownership import Beats, any_dead, root_of
 from workers.recovery import take_back

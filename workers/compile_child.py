@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, TextIO
 from compiler.cache_folder import ROOMS
 from compiler.external import External, mapped
 from device_agents.wire import log_lines
-from service.confinement import ChildLimits, Confined, confine
-from service.landlock import Files, python_places
+from service.base.confinement import ChildLimits, Confined, confine
+from service.base.landlock import Files, python_places
 
 if TYPE_CHECKING:
     from compiler.api import BuildSettings

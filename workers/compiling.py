@@ -24,14 +24,14 @@ from sqlalchemy.orm import Session
 from compiler.errors import CompileError
 from compiler.external import MAX_LISTING_BYTES, Listing
 from device_agents.wire import Cause, log_lines
-from service.bundles.archive import BadBundle, read_bundle
-from service.caches import cache_for
-from service.confinement import Confined
-from service.database.engine import Database
-from service.disk import is_disk_full
-from service.jobs import claims
-from service.settings import Settings
-from service.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StorageDown, StoredFile
+from service.artefacts.bundles.archive import BadBundle, read_bundle
+from service.artefacts.jobs import claims
+from service.base.confinement import Confined
+from service.base.disk import is_disk_full
+from service.base.settings import Settings
+from service.store.caches import cache_for
+from service.store.database.engine import Database
+from service.store.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StorageDown, StoredFile
 from workers.child_lines import MOST_BYTES, ChildLines, SaysTooMuch
 from workers.child_watch import ChildWatch
 from workers.compile_child import BUNDLE, DISK_FULL, EXTERNAL, SAID_CHARACTERS, SOURCE, Order

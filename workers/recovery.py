@@ -7,10 +7,10 @@ import sys
 
 from sqlalchemy import select
 
-from service.database.engine import Database
-from service.database.models import Job
-from service.jobs import claims
-from service.settings import Settings
+from service.artefacts.jobs import claims
+from service.base.settings import Settings
+from service.store.database.engine import Database
+from service.store.database.models import Job
 from workers.ownership import dead_ones, root_of
 
 LOG = logging.getLogger(__name__)

@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 
 from device_agents.wire.log_lines import bind, note
-from service.database.engine import Database
-from service.garbage.holding import Holder
-from service.jobs import claims
-from service.outbox import Bell
-from service.queue import CeleryQueue
-from service.settings import Settings
-from service.storage import Storage, open_storage
+from service.artefacts.jobs import claims
+from service.base.settings import Settings
+from service.store.database.engine import Database
+from service.store.garbage.holding import Holder
+from service.store.outbox import Bell
+from service.store.queue import CeleryQueue
+from service.store.storage import Storage, open_storage
 from workers.compiling import Compile
 from workers.ownership import own_folder, root_of
 from workers.patience import with_patience

@@ -1,7 +1,7 @@
 """Programs for the kernel's filter of system calls (classic BPF over `struct seccomp_data`), for agents and the farm.
 
 Which calls a process gets is for others to say: of a job `device_agents/job/seccomp.py`, of a child of the service
-`service/system_calls.py`.
+`service/base/system_calls.py`.
 
 Source: Documentation/userspace-api/seccomp_filter.rst.
 """

@@ -1,7 +1,7 @@
 """Lanes: the queue sorted by which devices may take its runs.
 
 Columns and indexes only. Runs that are queued now, or by older code that is still at work, are put into their lanes by
-the sweeper (`service.lanes.key.enter_queued`), in small transactions.
+the sweeper (`service.work.lanes.key.enter_queued`), in small transactions.
 """
 
 import sqlalchemy as sa

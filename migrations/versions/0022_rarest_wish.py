@@ -1,7 +1,7 @@
 """Under which wish devices find a queued run, and how long it may take, in the indexes of queued runs.
 
 Columns and indexes only. Runs that are queued now, or by older code that is still at work, are found once the sweeper has
-looked at them (`service.lanes.entering.enter_queued`), in small transactions.
+looked at them (`service.work.lanes.entering.enter_queued`), in small transactions.
 """
 
 import sqlalchemy as sa

@@ -22,7 +22,9 @@ DEFAULT = ROOT / "service" / "manual" / "site"
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.manual", description="Build the documentation's site.")
-    parser.add_argument("folder", type=Path, nargs="?", default=DEFAULT, help="where to (default: service/manual/site)")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=DEFAULT, help="where to (default: service/dashboard/manual/site)"
+    )
     folder = parser.parse_args(arguments).folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".manual-", dir=folder.parent) as name:

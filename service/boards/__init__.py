@@ -1,1 +1,1 @@
-"""What a new board fetches before it is anybody: the script that enrols it, and the agent as one file."""
+"""Addresses for boards and for their operators: the agents' protocol, the fleet, canaries, releases of the agent."""

@@ -9,8 +9,11 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
-from service.access import FarmDep, PrincipalDep, WholeFarmDep
-from service.boards.endpoints import farm_address
+from service.base.problems import Problem
+from service.boards.fleet import endpoints as device_endpoints
+from service.boards.installation.endpoints import farm_address
+from service.boards.releases import endpoints as release_endpoints
+from service.boards.releases.schemas import HaltRequest, Stage
 from service.dashboard import addresses, forms, render, visitors
 from service.dashboard.asked import OfRow
 from service.dashboard.forms import Form, Typed, TypedDep
@@ -18,18 +21,15 @@ from service.dashboard.pages.admin import enrolment, keys, organisations, people
 from service.dashboard.pages.admin.index import entries
 from service.dashboard.pages.admin.listing import FIRST, Asked
 from service.dashboard.pages.admin.part import AdminPart, Made, path
-from service.devices import endpoints as device_endpoints
+from service.devices.maintenance import endpoints as window_endpoints
 from service.farm import Farm
-from service.keys import endpoints as key_endpoints
-from service.keys.schemas import KeyCreate
-from service.maintenance import endpoints as window_endpoints
-from service.organisations import endpoints as organisation_endpoints
-from service.permissions import SCOPES
-from service.problems import Problem
-from service.releases import endpoints as release_endpoints
-from service.releases.schemas import HaltRequest, Stage
-from service.users import endpoints as user_endpoints
-from service.webhooks import endpoints as webhook_endpoints
+from service.operations.organisations import endpoints as organisation_endpoints
+from service.operations.webhooks import endpoints as webhook_endpoints
+from service.people.access import FarmDep, PrincipalDep, WholeFarmDep
+from service.people.keys import endpoints as key_endpoints
+from service.people.keys.schemas import KeyCreate
+from service.people.permissions import SCOPES
+from service.people.users import endpoints as user_endpoints
 
 router = APIRouter(prefix=f"{addresses.ROOT}/admin", dependencies=[Depends(visitors.meet)], include_in_schema=False)
 Part = Callable[[Session, Asked, Form | None, Made | None], AdminPart]

@@ -1,7 +1,8 @@
 """What a page may be asked for beside its address: anything that it does not know is refused, with what there is.
 
 A field of a query has fixed values (`Among`), or goes on from a row (`OfRow`), or holds a name that rows of the
-caller's organisation have (`Name`). Which fields a page has is told by its function, and asked by `service/query.py`.
+caller's organisation have (`Name`). Which fields a page has is told by its function, and asked by
+`service/people/query.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from pydantic_core import CoreSchema, core_schema
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from service.base.problems import Invalid
 from service.dashboard import format as fmt
 from service.dashboard.tables import Column
-from service.problems import Invalid
-from service.query import LONGEST, check_value, meant
+from service.people.query import LONGEST, check_value, meant
 
 MOST_TOLD = 20
 """Names that a refusal lists."""

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
-from service.access import FarmDep, PrincipalDep
+from service.base.problems import Forbidden, NotFound, Problem
+from service.boards.fleet import endpoints
+from service.boards.fleet.schemas import CanaryChange, DeviceChange, StateChange, TagsChange
 from service.dashboard import addresses, forms, queries, render, visitors
 from service.dashboard.forms import Typed, TypedDep
 from service.dashboard.pages.device_doings import doings, tags_change
 from service.dashboard.pages.devices import device_page
-from service.devices import endpoints, service
-from service.devices.schemas import CanaryChange, DeviceChange, StateChange, TagsChange
+from service.devices import service
 from service.farm import Farm
-from service.problems import Forbidden, NotFound, Problem
+from service.people.access import FarmDep, PrincipalDep
 
 router = APIRouter(
     prefix=addresses.ROOT + "/devices/{device_id}", dependencies=[Depends(visitors.meet)], include_in_schema=False

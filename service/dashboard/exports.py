@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
+from service.artefacts.jobs.filter import JobFilter
 from service.dashboard import queries
 from service.dashboard.facts import JobFacts, RunFacts
 from service.dashboard.pages.benchmark_filter import of_precision
@@ -25,9 +26,8 @@ from service.dashboard.pages.run_table import COLUMNS as RUN_COLUMNS
 from service.dashboard.pages.run_table import run_row
 from service.dashboard.parts import COUNTING
 from service.dashboard.tables import Column, Row, Table, Value, WholeTable, order
-from service.database.engine import Database
-from service.jobs.filter import JobFilter
-from service.runs.filter import RunFilter
+from service.store.database.engine import Database
+from service.work.runs.filter import RunFilter
 
 BATCH_ROWS = 200
 Facts = TypeVar("Facts", RunFacts, JobFacts)

@@ -3,8 +3,9 @@
 A form that is taken leads to a page that says what was done (POST, redirect, GET). One that is refused comes back with
 what was typed and with the reason beside its field; a lone button's refusal is a page of its own (`problem_pages.py`).
 
-Who may post a form is a line of `service/permissions.py`. That it was shown to this very browser is checked twice: the
-request comes from this origin (`service/access.py`), and it carries the token that is made from the session's cookie.
+Who may post a form is a line of `service/people/permissions.py`. That it was shown to this very browser is checked
+twice: the request comes from this origin (`service/people/access.py`), and it carries the token that is made from the
+session's cookie.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from fastapi import Depends, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ValidationError
 
+from service.base.problems import Forbidden, Invalid, Problem
+from service.base.text import strange_character
 from service.dashboard import addresses, visitors
 from service.dashboard.visitors import Said
-from service.problems import Forbidden, Invalid, Problem
-from service.text import strange_character
 
 TOKEN_FIELD = "form_token"
 MOST_FIELDS = 100

@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
-from service.bundles.manifest import precision
-from service.bundles.service import built, held_bundle
+from service.artefacts.bundles.manifest import precision
+from service.artefacts.bundles.service import built, held_bundle
 from service.dashboard import format as fmt
 from service.dashboard import queries
 from service.dashboard.facts import Measured, what_of
-from service.database.models import Bundle, Device, Holding, Run
-from service.database.models.runs import settings_of_row
-from service.runs.filter import RunFilter
+from service.store.database.models import Bundle, Device, Holding, Run
+from service.store.database.models.runs import settings_of_row
+from service.work.runs.filter import RunFilter
 
 MAX_MEASURED_RUNS = 2000
 MEASURED = (Run.state == "succeeded", Run.median_us.is_not(None))

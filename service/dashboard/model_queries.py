@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session, defer
 
-from service.bundles.service import built, held_bundle
+from service.artefacts.bundles.service import built, held_bundle
 from service.dashboard import queries
 from service.dashboard.facts import BundleFacts, JobFacts, RunFacts
-from service.database.models import Bundle, Device, Holding, Job, Run
+from service.store.database.models import Bundle, Device, Holding, Job, Run
 
 MOST_MODELS = 100
 MOST_BUNDLES = 60

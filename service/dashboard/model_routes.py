@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
-from service.access import FarmDep
+from service.base.problems import NotFound
 from service.dashboard import addresses, render, visitors
 from service.dashboard.asked import check_names, name_in
 from service.dashboard.pages.models import model_page, models_table
-from service.database.models import Bundle
-from service.problems import NotFound
+from service.people.access import FarmDep
+from service.store.database.models import Bundle
 
 router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)], include_in_schema=False)
 Chosen = Annotated[str, Query(max_length=100)]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.database.models import Device
+from service.store.database.models import Device
 
 
 def device_names(session: Session, ids: Collection[str | None]) -> dict[str, str]:

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
-from service.access import FarmDep, PrincipalDep, WholeFarmDep
+from service.base.problems import NotFound, Problem
 from service.dashboard import addresses, forms, render, visitors
 from service.dashboard.forms import Typed, TypedDep
 from service.dashboard.pages.admin.organisation import limits_change, name_change, organisation_page, stays_change
 from service.dashboard.pages.admin.part import path
 from service.farm import Farm
-from service.keys.service import Principal
-from service.organisations import endpoints
-from service.organisations.schemas import OrganisationChange
-from service.problems import NotFound, Problem
+from service.operations.organisations import endpoints
+from service.operations.organisations.schemas import OrganisationChange
+from service.people.access import FarmDep, PrincipalDep, WholeFarmDep
+from service.people.keys.service import Principal
 
 router = APIRouter(prefix=f"{addresses.ROOT}/admin", dependencies=[Depends(visitors.meet)], include_in_schema=False)
 

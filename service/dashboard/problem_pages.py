@@ -35,7 +35,7 @@ class ProblemPage:
 
 
 def install(app: FastAPI) -> None:
-    """Answer browsers with pages. Call it after `service.problems.install`, whose answers it dresses up."""
+    """Answer browsers with pages. Call it after `service.base.problems.install`, whose answers it dresses up."""
     for kind in HANDLED:
         inner = cast("Handler", app.exception_handlers[kind])
         app.add_exception_handler(kind, _dressed(inner))

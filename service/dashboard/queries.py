@@ -14,11 +14,13 @@ from sqlalchemy import Row as SqlRow
 from sqlalchemy.orm import Session, defer, undefer
 
 from device_agents.wire import REAL_CLASSES, ProtocolError, Report, from_json, without_played_times
-from service.bundles.manifest import precision
-from service.bundles.service import built, held_bundle
+from service.artefacts.bundles.manifest import precision
+from service.artefacts.bundles.service import built, held_bundle
+from service.artefacts.jobs.filter import JobFilter
 from service.dashboard.facts import AttemptFacts, BundleFacts, DeviceFacts, EventFacts, JobFacts, RunFacts
-from service.database.memory import lasting_of, recalled_if_dear
-from service.database.models import (
+from service.devices.health import busy_devices, health_of
+from service.store.database.memory import lasting_of, recalled_if_dear
+from service.store.database.models import (
     OPEN_JOB_STATES,
     OPEN_RUN_STATES,
     Attempt,
@@ -30,12 +32,10 @@ from service.database.models import (
     Result,
     Run,
 )
-from service.database.models.runs import IS_TAGGED
-from service.database.scope import organisation_of
-from service.devices.health import busy_devices, health_of
-from service.jobs.filter import JobFilter
-from service.runs.filter import RunFilter
-from service.runs.tags import tags_in
+from service.store.database.models.runs import IS_TAGGED
+from service.store.database.scope import organisation_of
+from service.work.runs.filter import RunFilter
+from service.work.runs.tags import tags_in
 
 MOST_TAGGED = 500
 REPORT_GROWS = 2

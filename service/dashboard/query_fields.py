@@ -10,10 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import MODES, MeasurementClass, VerdictKind
-from service.access import FarmDep
-from service.audit.endpoints import AuditFilterDep
-from service.audit.service import AuditFilter
-from service.bundles.manifest import EVERY_PRECISION
+from service.artefacts.bundles.manifest import EVERY_PRECISION
+from service.artefacts.jobs.filter import JobFilter
 from service.dashboard import queries
 from service.dashboard.asked import Among, Name, OfRow, check_names, name_in, sorts
 from service.dashboard.pages.benchmark_filter import AGES, SYNTHETIC, BenchmarkFilter
@@ -24,7 +22,11 @@ from service.dashboard.pages.fronts import LABELS
 from service.dashboard.pages.jobs import COLUMNS as JOB_COLUMNS
 from service.dashboard.pages.run_figures import KERNEL_COLUMNS
 from service.dashboard.pages.run_table import COLUMNS as RUN_COLUMNS
-from service.database.models import (
+from service.farm import Farm
+from service.people.access import FarmDep
+from service.people.audit.endpoints import AuditFilterDep
+from service.people.audit.service import AuditFilter
+from service.store.database.models import (
     JOB_STATES,
     RUN_STATES,
     AuditEntry,
@@ -35,11 +37,9 @@ from service.database.models import (
     Run,
     RunGroup,
 )
-from service.farm import Farm
-from service.jobs.filter import JobFilter
-from service.runs.engines import ENGINES
-from service.runs.filter import RunFilter
-from service.runs.tags import has_tag
+from service.work.runs.engines import ENGINES
+from service.work.runs.filter import RunFilter
+from service.work.runs.tags import has_tag
 
 Text = Annotated[str, Query(max_length=200)]
 JobState = Annotated[str, Query(max_length=200), Among("state", ("open", *JOB_STATES))]

@@ -7,15 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
-from service.access import FarmDep, PrincipalDep
+from service.artefacts.jobs import endpoints as job_endpoints
 from service.dashboard import addresses, forms, render, visitors
 from service.dashboard.asked import check_names, name_in
 from service.dashboard.forms import TypedDep
 from service.dashboard.pages.queue import queue_page
-from service.database.models import Lane
-from service.database.scope import organisation_of
-from service.jobs import endpoints as job_endpoints
-from service.runs import endpoints as run_endpoints
+from service.people.access import FarmDep, PrincipalDep
+from service.store.database.models import Lane
+from service.store.database.scope import organisation_of
+from service.work.runs import endpoints as run_endpoints
 
 router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)], include_in_schema=False)
 OVER = "has ended before; nothing is changed"

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 from markupsafe import Markup
 
-from service.access import FarmDep
 from service.dashboard import addresses, render, visitors
 from service.dashboard.pages.api import api_page
+from service.people.access import FarmDep
 
 router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)], include_in_schema=False)
 

@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
-from service.access import FarmDep, PrincipalDep
-from service.canary import endpoints as canary_endpoints
-from service.canary.schemas import Acknowledgement
+from service.base.problems import Invalid
+from service.boards.canary import endpoints as canary_endpoints
+from service.boards.canary.schemas import Acknowledgement
 from service.dashboard import addresses, forms, render, visitors
 from service.dashboard.forms import TypedDep
 from service.dashboard.pages.regressions import acknowledgement, regressions_page
-from service.problems import Invalid
+from service.people.access import FarmDep, PrincipalDep
 
 router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)], include_in_schema=False)
 

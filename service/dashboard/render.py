@@ -13,8 +13,7 @@ from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from service import manual
-from service.dashboard import addresses, parts, visitors
+from service.dashboard import addresses, manual, parts, visitors
 from service.dashboard import format as fmt
 from service.dashboard.library import has_library, library_file
 from service.dashboard.table_rows import table_rows

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import RedirectResponse, Response
 
-from service.access import FarmDep
+from service.base.problems import Invalid, NotFound
 from service.dashboard import (
     addresses,
     admin_routes,
@@ -55,8 +55,8 @@ from service.dashboard.query_fields import (
     YAxis,
 )
 from service.devices.conditions import temperatures
-from service.problems import Invalid, NotFound
-from service.runs.filter import RunFilter
+from service.people.access import FarmDep
+from service.work.runs.filter import RunFilter
 
 router = APIRouter(include_in_schema=False)
 private = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)])

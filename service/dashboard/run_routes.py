@@ -7,16 +7,16 @@ import json
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
-from service.access import FarmDep, PrincipalDep
+from service.base.problems import NotFound, Problem
 from service.dashboard import addresses, forms, render, visitors
 from service.dashboard.forms import Form, TypedDep
 from service.dashboard.pages.run import run_page
 from service.dashboard.pages.run_acts import ABOUT, about_form
 from service.farm import Farm
-from service.problems import NotFound, Problem
-from service.runs import endpoints
-from service.runs.about import RunAbout
-from service.runs.tags import typed_tags
+from service.people.access import FarmDep, PrincipalDep
+from service.work.runs import endpoints
+from service.work.runs.about import RunAbout
+from service.work.runs.tags import typed_tags
 
 router = APIRouter(prefix=f"{addresses.ROOT}/runs", dependencies=[Depends(visitors.meet)])
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import Validation
 from service.dashboard.facts import EventFacts
-from service.database.models import Event
+from service.store.database.models import Event
 
 MOST_STEPS = 5000
 MOST_LINES = 200

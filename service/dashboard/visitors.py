@@ -16,10 +16,10 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 from fastapi.responses import Response
 
-from service.access import COOKIE, bearer_token, require_principal
 from service.dashboard import addresses
-from service.keys.service import Principal
-from service.permissions import Scope
+from service.people.access import COOKIE, bearer_token, require_principal
+from service.people.keys.service import Principal
+from service.people.permissions import Scope
 
 SAID_COOKIE = "pockfarm_said"
 SAID_S = 60

@@ -1,1 +1,1 @@
-"""Boards (and this computer, and emulators) with their agents."""
+"""Rules about devices, without an address of their own: conditions, strikes, maintenance, what a device offers."""

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from service import states
-from service.database.models import Attempt, Device, DeviceEvent, Run, Strike
-from service.identifiers import clean_text
+from service.base.identifiers import clean_text
+from service.store import states
+from service.store.database.models import Attempt, Device, DeviceEvent, Run, Strike
 
 CLOCK_SKEW_S = 300.0
 """What a device's clock may be off: assignments are valid from so long before they were made, to so long after."""

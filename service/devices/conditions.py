@@ -16,10 +16,10 @@ from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import MOST_CONDITION_CHARACTERS, Condition, ProtocolError, loads
-from service.database.engine import Database
-from service.database.insert import keep_higher
-from service.database.models import ENOUGH_FREE_BYTES, QUARTER_S, Base, DeviceCondition, DeviceTemperature
-from service.identifiers import clean_text
+from service.base.identifiers import clean_text
+from service.store.database.engine import Database
+from service.store.database.insert import keep_higher
+from service.store.database.models import ENOUGH_FREE_BYTES, QUARTER_S, Base, DeviceCondition, DeviceTemperature
 
 AT_ONCE = 500
 KEPT_QUARTERS = 7 * 86_400 // QUARTER_S

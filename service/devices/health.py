@@ -9,9 +9,9 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device
-from service.database.scope import EVERYONES
 from service.devices.sightings import SILENT_AFTER_S
+from service.store.database.models import LIVE_ATTEMPT_STATES, Attempt, Device
+from service.store.database.scope import EVERYONES
 
 Health = Literal["online", "busy", "offline", "quarantined", "draining", "drained", "removed"]
 

@@ -12,9 +12,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import ISOLATION_FACTS, ISOLATION_LEVELS, Report, borne_out, missing_parts
-from service.database.models import Attempt, Device, DeviceEvent
+from service.base.identifiers import clean_text
 from service.devices.blame import RESTARTED, note
-from service.identifiers import clean_text
+from service.store.database.models import Attempt, Device, DeviceEvent
 
 CONTRADICTED = "isolation-contradicted"
 """A line of the history."""

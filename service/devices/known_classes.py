@@ -8,9 +8,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.wire.classes import DEVICE_CLASSES
-from service.database.models import Device
-from service.problems import Forbidden, Invalid
-from service.query import meant
+from service.base.problems import Forbidden, Invalid
+from service.people.query import meant
+from service.store.database.models import Device
 
 SLIP = 0.85
 """Of two names: from here on (`difflib`) one is taken for the other, misspelt."""

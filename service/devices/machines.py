@@ -14,13 +14,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import MOST_MACHINE_CHARACTERS, Machine, ProtocolError, loads
-from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceEvent, DeviceMachine
+from service.base.identifiers import clean_text
+from service.base.problems import Conflict, Problem, Unavailable
+from service.base.schemas import utc_text
 from service.devices.blame import hold_alone
 from service.devices.sightings import SILENT_AFTER_S
-from service.identifiers import clean_text
-from service.problems import Conflict, Problem, Unavailable
-from service.schemas import utc_text
-from service.webhooks.announcing import announce_two_machines
+from service.operations.webhooks.announcing import announce_two_machines
+from service.store.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceEvent, DeviceMachine
 
 UNDER_WAY_S = 5.0
 """So long after an agent has gone, a request of its own may still arrive."""

@@ -6,11 +6,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import DEVICE_NAME, DEVICE_NAME_WORDS
-from service.database.models import Device, Organisation
-from service.database.scope import EVERYONES
+from service.base.problems import Conflict, Invalid
 from service.devices.blame import note
 from service.devices.service import own
-from service.problems import Conflict, Invalid
+from service.store.database.models import Device, Organisation
+from service.store.database.scope import EVERYONES
 
 LIKE_IDS = ("dev_", "local")
 """Beginnings of what names a device by its id."""

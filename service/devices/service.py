@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service import states
-from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceEvent
-from service.database.paging import newest_first
-from service.database.scope import KEY, organisation_of
+from service.base.identifiers import clean_text
+from service.base.problems import Conflict, Forbidden, Invalid, NotFound
 from service.devices.blame import forget_strikes, hold_alone, note
-from service.identifiers import clean_text
-from service.lanes.calls import call_device
-from service.problems import Conflict, Forbidden, Invalid, NotFound
-from service.runs.wants import TAG_KEY, TAG_VALUE
+from service.devices.wants import TAG_KEY, TAG_VALUE
+from service.store import states
+from service.store.calls import call_device
+from service.store.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceEvent
+from service.store.database.paging import newest_first
+from service.store.database.scope import KEY, organisation_of
 
 MOST_TAGS = 64
 SHOWN = 3

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Update, select, update
 
-from service.database.engine import Database
-from service.database.models import Device
+from service.store.database.engine import Database
+from service.store.database.models import Device
 
 ENOUGH_S = 45.0
 """A device that was seen longer ago is written down at once: it may have been taken to be away."""

@@ -10,15 +10,15 @@ from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import DeviceDescription
-from service.database.models import HOME, Device, EnrolmentToken, EnrolmentUse, Organisation
-from service.database.paging import newest_first
-from service.database.scope import EVERYONES, organisation_of
+from service.base.identifiers import clean_text, new_id, new_secret, secret_hash
+from service.base.problems import Forbidden, Invalid, NotFound
+from service.base.settings import Settings
+from service.boards.fleet.schemas import EnrolmentTokenCreate
 from service.devices.known_classes import check_asked, check_said
 from service.devices.renaming import check_free
-from service.devices.schemas import EnrolmentTokenCreate
-from service.identifiers import clean_text, new_id, new_secret, secret_hash
-from service.problems import Forbidden, Invalid, NotFound
-from service.settings import Settings
+from service.store.database.models import HOME, Device, EnrolmentToken, EnrolmentUse, Organisation
+from service.store.database.paging import newest_first
+from service.store.database.scope import EVERYONES, organisation_of
 
 FORGET_AFTER_S = 90 * 86400.0
 HINT = "make another on the farm: `pockfarm devices enrol NAME`, or Enrol a board on its dashboard"

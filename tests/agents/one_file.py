@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from device_agents import AGENT_VERSION
-from service.boards.agent_file import agent_file
+from service.boards.installation.agent_file import agent_file
 from tests.waiting import HANG_S
 
 LINE = f'AGENT_VERSION = "{AGENT_VERSION}"'

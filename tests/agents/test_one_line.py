@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from device_agents.farm.state import StateFolder
-from service.boards.agent_file import agent_digest, agent_file
-from service.boards.endpoints import enrolment_script, farm_address
-from service.problems import Invalid
+from service.base.problems import Invalid
+from service.boards.installation.agent_file import agent_digest, agent_file
+from service.boards.installation.endpoints import enrolment_script, farm_address
 from tests.agents.conftest import ROOT
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.test_old_python import distribution_python
@@ -249,7 +249,7 @@ def test_the_agent_is_one_file_the_same_each_time(farm: LiveFarm, tmp_path: Path
         os.utime(path, (0, 0))
         path.chmod(0o600)
     make = (
-        "import sys; from pathlib import Path; import service.boards.agent_file as made\n"
+        "import sys; from pathlib import Path; import service.boards.installation.agent_file as made\n"
         "made.SOURCES = Path(sys.argv[1]); sys.stdout.buffer.write(made.agent_file())"
     )
     words = [sys.executable, "-c", make, str(copy / "device_agents")]

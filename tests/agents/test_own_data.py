@@ -22,7 +22,7 @@ from device_agents.errors import AttemptError, BadData, EnrolmentError
 from device_agents.job.hushed import CODES
 from device_agents.job.own_data import Allowed, Shelf, class_files, make_npz, npy_header, parse_allowed
 from device_agents.wire import OwnData
-from service.database.models import Attempt
+from service.store.database.models import Attempt
 from tests.agents.conftest import AgentProcess
 from tests.agents.fake_step import bundle, script
 from tests.agents.live_farm import LiveFarm, live_farm

@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from service.settings import Settings
+from service.base.settings import Settings
 from tests.architecture.sources import ROOT
 from tests.sample import some
 from tests.skips import needs_program
@@ -59,7 +59,9 @@ def test_a_unit_starts_what_exists_and_is_shut_in(path: Path) -> None:
     assert {name for name in given if name.startswith("POCKFARM_")} <= known_settings()
 
 
-@pytest.mark.parametrize("path", [*UNITS, ROOT / "service/boards/pockfarm-agent.service"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*UNITS, ROOT / "service/boards/installation/pockfarm-agent.service"], ids=lambda path: path.stem
+)
 def test_systemd_restarts_what_hangs(path: Path) -> None:
     """All three say that they live from their main process; a stopped one hears no signal but SIGKILL."""
     service = Unit(path)["Service"]

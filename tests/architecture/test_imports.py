@@ -65,7 +65,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
 DOORS: dict[str, tuple[str, ...]] = {
     "tvm": ("compiler/codegen/",),
     "onnx": ("compiler/frontend/", "compiler/export/", "compiler/trained/"),
-    "celery": ("workers/", "service/queue.py"),
+    "celery": ("workers/", "service/store/queue.py"),
     "fastapi": ("service/",),
     "torch": ("pockfarm/fine_tuning/torch_",),
     "transformers": (),
@@ -176,8 +176,8 @@ def test_the_rule_itself(path: str, text: str, expected: list[str]) -> None:
     [
         ("compiler/pipeline.py", "import tvm", ["tvm"]),
         ("compiler/codegen/tir/tir.py", "from tvm import tirx", []),
-        ("service/queue.py", "import celery", []),
-        ("service/jobs/service.py", "from celery import Celery", ["celery"]),
+        ("service/store/queue.py", "import celery", []),
+        ("service/artefacts/jobs/service.py", "from celery import Celery", ["celery"]),
         ("workers/app.py", "import fastapi", ["fastapi"]),
     ],
 )

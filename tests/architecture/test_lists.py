@@ -28,7 +28,7 @@ from device_agents.job.step_events import EVENTS
 from examples.models import MODELS
 from pockfarm import cli
 from service.app import ROUTERS
-from service.queue import TASKS
+from service.store.queue import TASKS
 from tests.architecture.sources import ROOT, functions_returning, modules, python_files
 
 

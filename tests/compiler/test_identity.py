@@ -17,8 +17,8 @@ from compiler.kernels.expressions import Binary, Ref
 from compiler.kernels.spec import MapSpec
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
-from service.jobs.request import CompileRequest, compiler_version
-from service.settings import Settings
+from service.artefacts.jobs.request import CompileRequest, compiler_version
+from service.base.settings import Settings
 from tests.architecture.sources import imports
 from tests.compiler.codegen.reference import identity as whole
 

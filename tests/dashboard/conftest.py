@@ -13,10 +13,10 @@ from playwright.sync_api import Browser, expect
 from sqlalchemy import update
 
 from service.app import create_app
-from service.database.models import Base, Device
+from service.base.settings import Settings
 from service.farm import Farm
-from service.keys.service import Role, create_key, create_link
-from service.settings import Settings
+from service.people.keys.service import Role, create_key, create_link
+from service.store.database.models import Base, Device
 from tests.dashboard.seed import Seeded, seed
 from tests.service.client import Client
 from tests.waiting import HANG_S

@@ -31,7 +31,7 @@ from device_agents.wire import (
     VerdictKind,
     best_step,
 )
-from service.database.models import Bundle
+from service.store.database.models import Bundle
 
 MIB = 1 << 20
 WARMUP, TRANSFER_S = 10, 0.8

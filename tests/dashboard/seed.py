@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from service.database.models import (
+from service.people.holdings import service as holdings
+from service.store.database.models import (
     QUARTER_S,
     Bundle,
     Dataset,
@@ -22,7 +23,6 @@ from service.database.models import (
     DeviceTemperature,
     Event,
 )
-from service.holdings import service as holdings
 from tests.dashboard.layers import Layer, mobilenet_layers, small_layers
 from tests.dashboard.seeder import HOUR_S, Seeder, digest
 from tests.dashboard.waiting import seed_administration, seed_compilers, seed_queue

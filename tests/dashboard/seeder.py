@@ -11,7 +11,8 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from device_agents.wire import MeasurementClass, Mode, Report, RunSettings, to_json
-from service.database.models import (
+from service.people.holdings import service as holdings
+from service.store.database.models import (
     HOME,
     ApiKey,
     Attempt,
@@ -26,7 +27,6 @@ from service.database.models import (
     Result,
     Run,
 )
-from service.holdings import service as holdings
 from tests.dashboard.layers import Layer, layers_section, plan_section, training_step
 from tests.dashboard.reports import compared, sample_report, sustained
 

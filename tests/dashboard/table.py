@@ -18,7 +18,7 @@ import httpx
 from playwright.sync_api import Browser, Page
 
 from service.app import create_app
-from service.settings import Settings
+from service.base.settings import Settings
 from tests.dashboard.axe import WIDTHS, violations_by_look
 from tests.dashboard.conftest import BROWSER, SeededFarm
 from tests.dashboard.screenshots import LOOKS, chromium, open_page, pages_of

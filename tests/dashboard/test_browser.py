@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import delete
 
-from service.database.models import Event, Job, Run
+from service.store.database.models import Event, Job, Run
 from tests.dashboard.conftest import PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.screenshots import LOOKS, Look, open_page, pages_of, serving
 from tests.dashboard.test_pages import pages_of_each_kind

@@ -35,9 +35,9 @@ from service.dashboard.pages.benchmarks import (
     ranked_groups,
     tradeoff_points,
 )
-from service.database.models import Bundle, Run
-from service.runs.filter import RunFilter
-from service.runs.variation import variations
+from service.store.database.models import Bundle, Run
+from service.work.runs.filter import RunFilter
+from service.work.runs.variation import variations
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.layers import small_layers, training_step
 from tests.dashboard.markup import check_page

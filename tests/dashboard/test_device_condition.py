@@ -10,8 +10,8 @@ from service.dashboard import queries
 from service.dashboard.charts.heat import GAP_S, heat_plot, stretches
 from service.dashboard.pages import device_condition
 from service.dashboard.pages.device_condition import heat_table
-from service.database.models import QUARTER_S, DeviceCondition
 from service.devices.conditions import temperatures
+from service.store.database.models import QUARTER_S, DeviceCondition
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
 

@@ -15,8 +15,8 @@ from device_agents.wire import RunSettings
 from service.dashboard.exports import BATCH_ROWS, runs_file
 from service.dashboard.measured import MAX_MEASURED_RUNS
 from service.dashboard.tables import csv_text
-from service.database.models import Device, DeviceEvent, Event, Job, Run
-from service.runs.filter import RunFilter
+from service.store.database.models import Device, DeviceEvent, Event, Job, Run
+from service.work.runs.filter import RunFilter
 from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.sample import sample
 from tests.service.client import Client

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.dashboard.visitors import SAID_COOKIE
-from service.keys.service import create_key, create_link
+from service.people.keys.service import create_key, create_link
 from tests.dashboard.conftest import BROWSER, SeededFarm, make_farm
 from tests.dashboard.markup import check_page
 from tests.service.client import Client

@@ -19,7 +19,7 @@ from device_agents.wire import MODES
 from service.dashboard import addresses, render
 from service.dashboard.format import latency
 from service.dashboard.routes import router
-from service.database.models import Device, Run
+from service.store.database.models import Device, Run
 from tests.dashboard.conftest import BROWSER, SeededFarm, make_app
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import pages_of
@@ -303,7 +303,7 @@ def test_a_report_of_another_protocol_leaves_the_summary(tmp_path: Path) -> None
     with farm.database.transaction() as session:
         rows = Seeder(session, 1.7e9)
         device = rows.device("d", "x86-64", "host", ["x86-64-v3"])
-        from service.database.models import Result
+        from service.store.database.models import Result
         from tests.dashboard.layers import small_layers
 
         bundle = rows.bundle("m", "full", "x86-64-v3", small_layers(1), {"dense"})

@@ -10,7 +10,7 @@ from sqlalchemy import event, select
 
 from service.dashboard import queries
 from service.dashboard.pages.run_drawings import drawings
-from service.database.models import Result
+from service.store.database.models import Result
 from tests.dashboard.conftest import SeededFarm
 from tests.service.client import Client
 

@@ -20,7 +20,7 @@ from service.dashboard.charts.roofline import roof_line
 from service.dashboard.format import latency, latency_parts, significant
 from service.dashboard.pages.roofline import roof_of
 from service.dashboard.pages.timeline import moments
-from service.database.models import Run
+from service.store.database.models import Run
 from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.markup import PageReader, check_page
 from tests.dashboard.test_forms import SAME, open_as, token_in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.database.models import (
+from service.store.database.models import (
     HOME,
     AgentRelease,
     ApiKey,
@@ -13,7 +13,7 @@ from service.database.models import (
     Organisation,
     Webhook,
 )
-from service.lanes.entering import enter_queued
+from service.work.lanes.entering import enter_queued
 from tests.dashboard.layers import small_layers
 from tests.dashboard.seeder import HOUR_S, Seeder, digest
 

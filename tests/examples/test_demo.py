@@ -11,7 +11,7 @@ from examples import demo
 from examples.demo import Story, follow
 from pockfarm.client import Client
 from pockfarm.errors import PockfarmError
-from service.runs.attempts import WAITS
+from service.work.runs.attempts import WAITS
 from tests.pockfarm.fake_farm import Answer, fake_farm
 
 

@@ -20,7 +20,7 @@ from typing import Literal
 import httpx
 from sqlalchemy import create_engine, text
 
-from service.database.schema import migrate
+from service.store.database.schema import migrate
 from tests.service.board import Board
 from tests.service.farms import open_test_farm
 from tests.service.postgres import running_postgres

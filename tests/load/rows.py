@@ -6,7 +6,7 @@ import httpx
 
 from device_agents.measure.measurement import measure
 from device_agents.wire import Block, Measurement
-from service.database.models import Attempt, Lane, Result, Run
+from service.store.database.models import Attempt, Lane, Result, Run
 from tests.load.farm import LoadedFarm
 
 OTHER_CLASS, OTHER_TAG = "a class that no board has", "a-tag-that-no-board-has"

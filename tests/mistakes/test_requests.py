@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save
 
 from device_agents.wire import Blob
-from service.identifiers import digest_of
+from service.base.identifiers import digest_of
 from tests.mistakes.record import Mistake
 from tests.mistakes.requests import API
 from tests.service.board import leased

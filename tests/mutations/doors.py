@@ -19,9 +19,10 @@ from device_agents.farm.gate import admit
 from device_agents.farm.state import Identity, StateFolder
 from device_agents.farm.trust import open_key_list, verify_offer
 from pockfarm.verification import NotVerified, verify_file, verify_files
-from service import key_list, root
-from service.database.schema import migrate
-from service.signing import Signer, load_signer
+from service import root
+from service.store import key_list
+from service.store.database.schema import migrate
+from service.store.signing import Signer, load_signer
 from tests.agents.fake_farm import FakeFarm
 from tests.agents.fake_step import bundle
 from tests.mutations.mutate import Change, Mutation, flipped, mutations

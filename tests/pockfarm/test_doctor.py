@@ -21,8 +21,8 @@ from pockfarm.doctor import farm as of_farm
 from pockfarm.doctor import installation as here
 from pockfarm.state import OFF, FarmStatus, PartStatus, StateFolder
 from pockfarm.values import Device, device_of
-from service.health.signs import give_sign
-from service.permissions import SCOPES
+from service.people.permissions import SCOPES
+from service.store.signs_of_life import give_sign
 from tests.agents.live_farm import LiveFarm
 from tests.pockfarm.fake_farm import Answer, fake_farm
 

@@ -16,7 +16,7 @@ from pockfarm.client.synchronous import lists
 from pockfarm.state import FarmStatus, PartStatus, StateFolder
 from pockfarm.values import DEVICE_STATES, JOB_STATES, RUN_STATES
 from pockfarm.words import runs
-from service.database import models
+from service.store.database import models
 from tests.agents.live_farm import LiveFarm
 from tests.pockfarm.fake_farm import Answer, FakeFarm, fake_farm
 

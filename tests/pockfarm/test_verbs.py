@@ -13,9 +13,9 @@ import pytest
 from pockfarm import cli
 from pockfarm.commands.mending import cancelled_text
 from pockfarm.errors import UsageError
-from service import states
-from service.database.models import Job
-from service.events import service as events
+from service.store import events as events
+from service.store import states
+from service.store.database.models import Job
 from tests.agents.live_farm import LiveFarm
 
 Capture = pytest.CaptureFixture[str]

@@ -27,8 +27,8 @@ from device_agents.job.sandbox import probe
 from device_agents.joining import join_farm
 from device_agents.updating import Updater, Wishes
 from device_agents.wire import Blob
-from service import states
-from service.sweeper import sweep
+from service.operations.sweeper import sweep
+from service.store import states
 from tests.agents.live_farm import LiveFarm
 from tests.service.story_model import OPEN, check_history, forget_everything, let_time_pass
 from tests.service.story_record import rows_of

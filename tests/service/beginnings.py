@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-from service.database.schema import migrate
+from service.store.database.schema import migrate
 from tests.service.postgres import PostgresServer
 
 

@@ -1,4 +1,5 @@
-"""Makes the models of timed canaries: `python -m tests.service.canary_models` writes them into `service/canary/`.
+"""Makes the models of timed canaries: `python -m tests.service.canary_models` writes them into
+`service/boards/canary/`.
 
 Their weights are multiples of 1/64, which float32 holds exactly, so that the files are the same wherever they are made.
 """
@@ -15,9 +16,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-import service.canary
+from service.boards import canary
 
-FOLDER = Path(service.canary.__file__).parent
+FOLDER = Path(canary.__file__).parent
 OPSET, IR_VERSION = 17, 8
 CLASSES = 10
 

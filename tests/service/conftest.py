@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import create_engine, insert, text
 
 from pockfarm import cli
-from service.database.models import HOME, Base, Organisation
-from service.database.schema import migrate
+from service.store.database.models import HOME, Base, Organisation
+from service.store.database.schema import migrate
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.service.farms import TestFarm, empty_sqlite, open_test_farm
 from tests.service.postgres import PostgresServer, running_postgres

@@ -18,15 +18,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from sqlalchemy import update
 
 from service.app import create_app
-from service.bundles.archive import read_bundle
-from service.database.models import HOME, Attempt
-from service.database.schema import migrate
+from service.artefacts.bundles.archive import read_bundle
+from service.artefacts.jobs import claims
+from service.base.settings import Settings
 from service.farm import Farm
-from service.health.signs import give_sign
-from service.jobs import claims
-from service.keys.service import create_key
-from service.settings import Settings
-from service.sweeper import sweep
+from service.operations.sweeper import sweep
+from service.people.keys.service import create_key
+from service.store.database.models import HOME, Attempt
+from service.store.database.schema import migrate
+from service.store.signs_of_life import give_sign
 from tests.service import one_compilation
 from tests.service.board import Board
 from tests.service.bundles import make_bundle, make_manifest

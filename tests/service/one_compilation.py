@@ -9,7 +9,7 @@ from typing import Any, cast
 from sqlalchemy import Engine
 from sqlalchemy.util import LRUCache
 
-from service.database import engine as engines
+from service.store.database import engine as engines
 
 KEPT: dict[str, tuple[Any, LRUCache[Any, Any]]] = {}
 """By the name of what made an engine: its dialect, which is part of a statement's key, and what was compiled."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from service.database.schema import migrate
+from service.store.database.schema import migrate
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.postgres import running_postgres
 from tests.service.story_machine import Story

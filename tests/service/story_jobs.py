@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from sqlalchemy import select
 
-from service import states
-from service.bundles.archive import read_bundle
-from service.database.models import Bundle, Event, Job
-from service.jobs import claims
+from service.artefacts.bundles.archive import read_bundle
+from service.artefacts.jobs import claims
+from service.store import states
+from service.store.database.models import Bundle, Event, Job
 from tests.service.bundles import make_bundle, make_manifest
 from tests.service.farms import TestFarm
 from tests.service.story_model import LEASE_S, QUEUE_S, check_history

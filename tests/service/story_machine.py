@@ -13,10 +13,10 @@ from hypothesis.stateful import initialize, rule
 from sqlalchemy import select
 
 from device_agents import wire as p
-from service.canary import reference
-from service.canary.building import HEALTH
-from service.database.models import Job
-from service.identifiers import digest_of
+from service.base.identifiers import digest_of
+from service.boards.canary.building import HEALTH
+from service.devices import canary_reference as reference
+from service.store.database.models import Job
 from tests.service.board import Board, assignment_of
 from tests.service.story_jobs import PICK, JobBook, where
 from tests.service.story_model import (

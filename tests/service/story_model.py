@@ -10,7 +10,7 @@ from sqlalchemy import Float, case, delete, update
 from sqlalchemy.orm import Session
 
 from device_agents import wire as p
-from service.database.models import (
+from service.store.database.models import (
     ApiKey,
     Base,
     Bundle,
@@ -22,7 +22,7 @@ from service.database.models import (
     Organisation,
     SigningKey,
 )
-from service.states import Machine
+from service.store.states import Machine
 from tests.service.board import Board
 
 OPEN = frozenset({"queued", "leased", "running"})

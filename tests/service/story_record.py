@@ -9,8 +9,8 @@ from hypothesis.stateful import invariant
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service import states
-from service.database.models import Attempt, Device, DeviceEvent, Event, Result, Run, Strike
+from service.store import states
+from service.store.database.models import Attempt, Device, DeviceEvent, Event, Result, Run, Strike
 from tests.service.story_jobs import JobStory
 from tests.service.story_model import OPEN, Track, check_history
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from device_agents import wire as p
-from service.database.models import CanaryChange
-from service.identifiers import digest_of
+from service.base.identifiers import digest_of
+from service.store.database.models import CanaryChange
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 

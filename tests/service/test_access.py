@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from device_agents import wire
-from service.access import COOKIE
-from service.database.models import ApiKey, DashboardLink, DashboardSession
+from service.people.access import COOKIE
+from service.store.database.models import ApiKey, DashboardLink, DashboardSession
 from tests.service.client import Client
 from tests.service.farms import TestFarm
 
@@ -160,7 +160,7 @@ def admin(state: Path, *arguments: str) -> str:
 
 def test_admin_makes_a_farm_with_a_private_key_file(tmp_path: Path) -> None:
     from service.app import create_app
-    from service.settings import Settings
+    from service.base.settings import Settings
 
     state = tmp_path / "state"
     admin(state, "migrate")

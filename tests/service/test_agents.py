@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents import wire as p
 from device_agents.wire.ed25519 import verify
-from service.agents import leasing
-from service.agents.enrolment import Agent
-from service.database.models import Attempt
-from service.identifiers import digest_of
+from service.base.identifiers import digest_of
+from service.boards.agents import leasing
+from service.boards.agents.enrolment import Agent
+from service.store.database.models import Attempt
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm, open_test_farm
 from tests.waiting import HANG_S, until

@@ -17,8 +17,8 @@ from starlette.concurrency import run_in_threadpool
 
 from device_agents.slots import launcher
 from device_agents.wire.service_manager import tell_manager, tell_ready
-from service import alive
-from service.alive import Pulse, give_sign
+from service.operations import alive
+from service.operations.alive import Pulse, give_sign
 from tests.waiting import until_async
 
 

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import select, update
 
 from device_agents import wire as p
-from service.agents import recording
-from service.database.models import Attempt, Device, Event, Run
-from service.identifiers import digest_of
+from service.base.identifiers import digest_of
+from service.boards.agents import recording
+from service.store.database.models import Attempt, Device, Event, Run
 from tests.service.board import leased
 from tests.service.farms import TestFarm, expire_lease
 

@@ -13,8 +13,8 @@ from sqlalchemy import event, text
 
 from service import admin
 from service.app import addresses
-from service.keys import endpoints as keys
-from service.permissions import RULES
+from service.people.keys import endpoints as keys
+from service.people.permissions import RULES
 from tests.service.board import Board
 from tests.service.farms import TestFarm
 

@@ -15,14 +15,14 @@ import pytest
 
 from pockfarm import cli
 from service import admin
-from service.backup.form import BackupError, seal, unseal
-from service.backup.reading import restore_backup
-from service.backup.writing import write_backup
-from service.database.engine import Database
-from service.database.models import Job
-from service.database.schema import check_schema, migrate
-from service.settings import Settings
-from service.storage import open_storage
+from service.base.settings import Settings
+from service.operations.backup.form import BackupError, seal, unseal
+from service.operations.backup.reading import restore_backup
+from service.operations.backup.writing import write_backup
+from service.store.database.engine import Database
+from service.store.database.models import Job
+from service.store.database.schema import check_schema, migrate
+from service.store.storage import open_storage
 from tests.sample import sample
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.rows import Snapshot, fill, snapshot
@@ -203,8 +203,8 @@ def test_a_backup_of_older_code_is_brought_up_to_date(tmp_path: Path, monkeypatc
         fill(connection)
     database.close()
     with monkeypatch.context() as older:
-        older.setattr("service.backup.writing.check_schema", lambda _: None)
-        older.setattr("service.backup.writing.known_revisions", lambda: (frozenset(), "0006"))
+        older.setattr("service.operations.backup.writing.check_schema", lambda _: None)
+        older.setattr("service.operations.backup.writing.known_revisions", lambda: (frozenset(), "0006"))
         write_backup(settings_at(tmp_path / "old", url), tmp_path / "b", passphrase=None, say=said)
     restore_backup(new, tmp_path / "b", passphrase=None, say=said)
     database = Database(new.database)

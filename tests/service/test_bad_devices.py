@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select, update
 
 from device_agents import wire as p
-from service.canary.building import HEALTH
-from service.database.models import Attempt, Job, Run
+from service.boards.canary.building import HEALTH
+from service.store.database.models import Attempt, Job, Run
 from tests.sample import sample
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm

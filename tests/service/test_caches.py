@@ -12,9 +12,9 @@ from compiler.cache_folder import KERNELS, LINKER, RUNTIMES
 from compiler.codegen.artefacts import Artefact, CompiledKernel
 from compiler.codegen.cache import read_entry, write_entry
 from service import admin
-from service.caches import IN_USE, cache_for, cache_of, caches, fit_all, sizes_of
-from service.database.models import HOME
-from service.settings import Settings
+from service.base.settings import Settings
+from service.store.caches import IN_USE, cache_for, cache_of, caches, fit_all, sizes_of
+from service.store.database.models import HOME
 
 KIB = 1 << 10
 

@@ -19,14 +19,14 @@ from starlette.concurrency import run_in_threadpool
 
 from device_agents import wire as p
 from device_agents.wire import MAX_LONG_POLL_S
-from service.database.models import HOME
 from service.farm import Farm
-from service.lanes.calls import Calls
-from service.lanes.claim import Seeker
-from service.lanes.dispatch import Dispatcher
-from service.lanes.key import LaneKey, Taker
-from service.lanes.relay import CHANNEL, Relay, redis_url
-from service.lanes.waiting import Waiter, WaitingRoom
+from service.store.calls import Calls
+from service.store.database.models import HOME
+from service.work.lanes.claim import Seeker
+from service.work.lanes.dispatch import Dispatcher
+from service.work.lanes.key import LaneKey, Taker
+from service.work.lanes.relay import CHANNEL, Relay, redis_url
+from service.work.lanes.waiting import Waiter, WaitingRoom
 from tests.service.board import Board, assignment_of, leased
 from tests.service.farms import TestFarm, expire_lease, open_test_farm
 from tests.service.valkey import running_valkey, served

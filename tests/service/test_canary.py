@@ -20,9 +20,9 @@ from compiler.targets import load
 from device_agents import wire as p
 from device_agents.execute import run_bundle
 from pockfarm.local import resolve_target
-from service.canary import reference
-from service.canary.building import HEALTH, LEARNING_RATE
-from service.database.models import Device, Job, Run
+from service.boards.canary.building import HEALTH, LEARNING_RATE
+from service.devices import canary_reference as reference
+from service.store.database.models import Device, Job, Run
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 from tests.service.test_bad_devices import go_silent

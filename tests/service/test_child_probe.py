@@ -9,9 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from service import landlock
-from service.child_probe import CALLS, LANDLOCK, LIMIT, POWERS, SIGNALS, TRIES, Places, Row, _works, main, probe, table
-from service.confinement import Confined
+from service.base import landlock
+from service.base.child_probe import (
+    CALLS,
+    LANDLOCK,
+    LIMIT,
+    POWERS,
+    SIGNALS,
+    TRIES,
+    Places,
+    Row,
+    _works,
+    main,
+    probe,
+    table,
+)
+from service.base.confinement import Confined
 
 PAGE = Path(__file__).parents[2] / "docs" / "isolation.md"
 NEEDS_MORE_THAN_A_USER = (

@@ -16,9 +16,9 @@ from device_agents import wire as p
 from device_agents.figures.rounds import LOOKS, order_of
 from device_agents.figures.told import Verdict, verdict_of
 from device_agents.figures.warm_up import allowance
-from service.database.models import OPEN_RUN_STATES, ComparedBundle, Holding, Run
-from service.retention.needed import is_needed, is_open_anywhere
-from service.runs import compared
+from service.operations.retention.needed import is_needed, is_open_anywhere
+from service.store.database.models import OPEN_RUN_STATES, ComparedBundle, Holding, Run
+from service.work.runs import compared
 from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import live_farm
 from tests.agents.real_step import real_bundle

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from compiler.spec.documents import SparsePlan, TrainingSpec
-from service.jobs import service as jobs
-from service.jobs.request import CompileRequest
+from service.artefacts.jobs import service as jobs
+from service.artefacts.jobs.request import CompileRequest
 from tests.service.farms import TestFarm
 from tests.waiting import HANG_S, until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from service.compression import LEAST_BYTES
+from service.base.compression import LEAST_BYTES
 from tests.dashboard.conftest import make_farm
 
 

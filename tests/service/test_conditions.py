@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import func, select, update
 
 from device_agents import wire as p
-from service.database.models import QUARTER_S, DeviceCondition, DeviceTemperature
 from service.devices import conditions
 from service.devices.conditions import KEPT_QUARTERS
-from service.sweeper import forget_temperatures, note_conditions
+from service.operations.sweeper import forget_temperatures, note_conditions
+from service.store.database.models import QUARTER_S, DeviceCondition, DeviceTemperature
 from tests.agents.live_farm import LiveFarm
 from tests.sample import thinned
 from tests.service.board import Board, leased

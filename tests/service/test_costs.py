@@ -9,8 +9,8 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
-from service.database.models import Allowance
-from service.quotas.rates import BYTES_OF_ONE, COSTS, EXPORT_COST, RUN_COST
+from service.people.quotas.rates import BYTES_OF_ONE, COSTS, EXPORT_COST, RUN_COST
+from service.store.database.models import Allowance
 from tests.service.farms import TestFarm
 from tests.service.test_quotas import begun, finished, limit
 
@@ -34,7 +34,7 @@ def tokens(farm: TestFarm, tenant: TestFarm, within: Callable[[], httpx.Response
 
 
 def test_costs_follow_what_a_request_makes_the_farm_do(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.uploads.endpoints.BYTES_OF_ONE", 10)
+    monkeypatch.setattr("service.artefacts.uploads.endpoints.BYTES_OF_ONE", 10)
     acme = farm.tenant("acme")
     bundle, boards = acme.bundle(), [acme.board(name=f"board {number}") for number in range(3)]
     path = begun(acme, b"x" * 1000)

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from device_agents.wire import data_fit
-from service.database.models import Bundle, Dataset
-from service.datasets.archive import BadData
-from service.datasets.arrays import LABELS, ArrayInfo, samples_of
-from service.datasets.inspection import InspectionLimits, inspect_confined
-from service.datasets.npz import inspect_npz
-from service.datasets.service import check_fit
-from service.problems import Invalid
+from service.artefacts.datasets.archive import BadData
+from service.artefacts.datasets.arrays import LABELS, ArrayInfo, samples_of
+from service.artefacts.datasets.inspection import InspectionLimits, inspect_confined
+from service.artefacts.datasets.npz import inspect_npz
+from service.artefacts.datasets.service import check_fit
+from service.base.problems import Invalid
+from service.store.database.models import Bundle, Dataset
 from tests.service.farms import TestFarm
 
 X = np.arange(48, dtype=np.float32).reshape(4, 12)
@@ -278,7 +278,7 @@ def test_a_look_that_takes_much_memory_is_ended(tmp_path: Path) -> None:
 
 def test_the_child_is_confined_before_it_reads(tmp_path: Path) -> None:
     """A file that never ends keeps the child there to be looked at."""
-    word = [sys.executable, "-m", "service.datasets.inspection", str(os.getpid()), "1", str(1 << 30), "7"]
+    word = [sys.executable, "-m", "service.artefacts.datasets.inspection", str(os.getpid()), "1", str(1 << 30), "7"]
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     end = os.open(fifo, os.O_RDWR)

@@ -16,10 +16,10 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from psycopg.errors import DiskFull as PostgresDiskFull
 from sqlalchemy.exc import OperationalError
 
-from service.disk import is_disk_full, is_file_error, written_folders
-from service.identifiers import digest_of
-from service.settings import Settings
-from service.storage.s3 import S3Storage
+from service.base.disk import is_disk_full, is_file_error, written_folders
+from service.base.identifiers import digest_of
+from service.base.settings import Settings
+from service.store.storage.s3 import S3Storage
 from tests.service.farms import TestFarm, npz, open_test_farm
 from tests.service.stores import s3_store
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from compiler import targets
-from service.problems import Invalid
-from service.runs.engines import ENGINES, engine_of
-from service.runs.filter import RunFilter
+from service.base.problems import Invalid
+from service.work.runs.engines import ENGINES, engine_of
+from service.work.runs.filter import RunFilter
 
 
 def test_every_kind_of_target_is_an_engine() -> None:

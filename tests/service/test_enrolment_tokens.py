@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from service.database.models import EnrolmentToken
 from service.devices import tokens
+from service.store.database.models import EnrolmentToken
 from tests.service.board import Board
 from tests.service.farms import TestFarm
 

@@ -6,12 +6,12 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from service.database.models import Job
-from service.health.signs import give_sign
-from service.jobs import claims
-from service.lanes.claim import Head, in_turn
-from service.queue import COMPILE_TASK
-from service.quotas.shares import Share
+from service.artefacts.jobs import claims
+from service.people.quotas.shares import Share
+from service.store.database.models import Job
+from service.store.queue import COMPILE_TASK
+from service.store.signs_of_life import give_sign
+from service.work.lanes.claim import Head, in_turn
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 

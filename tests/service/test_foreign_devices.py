@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from device_agents import wire as p
-from service.identifiers import digest_of
-from service.permissions import RULES
+from service.base.identifiers import digest_of
+from service.people.permissions import RULES
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm, open_test_farm
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from service import admin
-from service.identifiers import digest_of
-from service.jobs import claims
+from service.artefacts.jobs import claims
+from service.base.identifiers import digest_of
 from tests.service.board import leased
 from tests.service.farms import TestFarm, npz, open_test_farm
 from tests.service.test_disk import kept_files
@@ -115,8 +115,8 @@ def test_a_backup_without_room_leaves_nothing(
 def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     script = """
 import logging
-from service.logs import set_up_logs
-from service.settings import Settings
+from service.base.logs import set_up_logs
+from service.base.settings import Settings
 set_up_logs(Settings(), "api")
 logging.getLogger("service").error("nobody reads this")
 print("goes on")

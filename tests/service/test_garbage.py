@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sqlalchemy import String, delete, event, select, update
 
 from service import admin
-from service.database.models import Base, FileUse, Holding, Job, ListedFile
-from service.garbage.collecting import Collected, Collection
-from service.garbage.references import NO_REFERENCES, holds_digest, referred, referring_columns
+from service.store.database.models import Base, FileUse, Holding, Job, ListedFile
+from service.store.garbage.collecting import Collected, Collection
+from service.store.garbage.references import NO_REFERENCES, holds_digest, referred, referring_columns
 from tests.service.board import leased
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.tenants import do_training

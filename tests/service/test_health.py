@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import text, update
 
 from service.app import create_app
-from service.database.models import Job, SignOfLife
-from service.health import signs
-from service.health.checks import Check, NotReady, Readiness
-from service.settings import Settings
-from service.sweeper import Sweeper
-from service.webhooks.courier import Courier
+from service.base.settings import Settings
+from service.operations.health.checks import Check, NotReady, Readiness
+from service.operations.sweeper import Sweeper
+from service.operations.webhooks.courier import Courier
+from service.store import signs_of_life as signs
+from service.store.database.models import Job, SignOfLife
 from tests.service.client import Client
 from tests.service.farms import RecordingQueue, TestFarm
 from tests.waiting import HANG_S, until

@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import select, update
 
 from device_agents import wire as p
-from service.database.models import Attempt, Device, Result, Run
-from service.identifiers import digest_of
+from service.base.identifiers import digest_of
+from service.store.database.models import Attempt, Device, Result, Run
 from tests.service.board import Board, assignment_of, leased
 from tests.service.farms import TestFarm
 

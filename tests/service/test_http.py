@@ -74,7 +74,7 @@ def test_failure_is_a_problem_without_a_traceback(small_farm: TestFarm, monkeypa
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret detail")
 
-    monkeypatch.setattr("service.runs.service.newest_runs", broken)
+    monkeypatch.setattr("service.work.runs.service.newest_runs", broken)
     answer = small_farm.http.get("/runs")
     assert (answer.status_code, answer.json()["code"], answer.json()["cause"]) == (500, "service.internal", "service")
     assert "secret" not in answer.text
@@ -110,7 +110,7 @@ def test_every_reference_in_the_description_exists(small_farm: TestFarm) -> None
 def test_secrets_in_paths_are_neither_logged_nor_answered(
     small_farm: TestFarm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from service.agents import recording
+    from service.boards.agents import recording
 
     def broken(*_: object) -> None:
         raise RuntimeError("broken on purpose")

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from device_agents import wire as p
-from service.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run, Strike
+from service.store.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Device, Result, Run, Strike
 from tests.sample import sample
 from tests.service.board import Board
 from tests.service.farms import TestFarm

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.jobs import request
+from service.artefacts.jobs import request
 from tests.service.farms import TestFarm
 from tests.service.test_retention import age, retain, rule
 
@@ -51,7 +51,7 @@ def test_what_succeeded_answers_until_the_compiler_is_another(farm: TestFarm, mo
     digest = farm.work_off(job["id"])
     same = again(farm, job["id"])
     assert (same.status_code, same.json()["id"], same.json()["bundle_digest"]) == (200, job["id"], digest)
-    monkeypatch.setattr("service.jobs.again.compiler_version", lambda settings: "sha256:" + "9" * 64)
+    monkeypatch.setattr("service.artefacts.jobs.again.compiler_version", lambda settings: "sha256:" + "9" * 64)
     other = again(farm, job["id"])
     assert other.status_code == 202
     assert other.json()["compiler_version"] == "sha256:" + "9" * 64
@@ -80,7 +80,7 @@ def test_without_its_model_it_is_refused_with_what_to_do(farm: TestFarm) -> None
 
 
 def test_a_plan_that_is_taken_no_more_is_refused(farm: TestFarm) -> None:
-    from service.database.models import Job
+    from service.store.database.models import Job
 
     job = cancelled(farm)
     with farm.farm.database.transaction() as session:

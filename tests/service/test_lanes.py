@@ -17,14 +17,14 @@ from sqlalchemy.orm import aliased
 from sqlalchemy.orm.util import AliasedInsp
 
 from device_agents import wire as p
-from service.agents import leasing
-from service.agents.enrolment import Agent
-from service.database.models import HOME, Attempt, Lane, Run
+from service.base.identifiers import new_id
+from service.boards.agents import leasing
+from service.boards.agents.enrolment import Agent
 from service.farm import Farm
-from service.identifiers import new_id
-from service.lanes.claim import Head, Seeker, heads, in_turn
-from service.lanes.entering import enter_queued
-from service.lanes.key import LaneKey, Taker
+from service.store.database.models import HOME, Attempt, Lane, Run
+from service.work.lanes.claim import Head, Seeker, heads, in_turn
+from service.work.lanes.entering import enter_queued
+from service.work.lanes.key import LaneKey, Taker
 from tests.sample import sample
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.database.lasting import Lasting
+from service.store.database.lasting import Lasting
 
 
 def test_a_value_is_worked_out_once() -> None:

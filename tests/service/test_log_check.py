@@ -18,8 +18,8 @@ from pockfarm.client.synchronous.record import Record
 from pockfarm.values import Json
 from pockfarm.verification import NotVerified
 from pockfarm.verification.log import check_log
-from service.database.models import LoggedResult, LogHead, LogNode
-from service.result_log import log
+from service.operations.result_log import log
+from service.store.database.models import LoggedResult, LogHead, LogNode
 from tests.agents.live_farm import LiveFarm
 from tests.service.board import leased
 from tests.service.farms import TestFarm

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from device_agents.wire import log_lines
-from service.settings import Settings
+from service.base.settings import Settings
 from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.service.farms import TestFarm
@@ -211,7 +211,7 @@ def work_off(farm: LiveFarm, state: Path) -> str:
 
 
 def test_passwords_of_the_settings_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    from service.logs import set_up_logs
+    from service.base.logs import set_up_logs
 
     monkeypatch.setattr(log_lines, "_known", set())
     monkeypatch.setattr(log_lines, "configure", lambda *_, **__: None)

@@ -12,9 +12,9 @@ from sqlalchemy import func, select, update
 
 from device_agents import wire as p
 from pockfarm.webhooks import verify_webhook
-from service.database.models import Device, DeviceMachine
 from service.devices.machines import LATELY_S, MOST_MACHINES, UNDER_WAY_S
 from service.devices.sightings import SILENT_AFTER_S
+from service.store.database.models import Device, DeviceMachine
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 from tests.service.receiver import receiving

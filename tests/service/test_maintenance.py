@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from service.database.models import MaintenanceWindow
-from service.maintenance.windows import WEEK_S, Times, first_touched
+from service.devices.maintenance.windows import WEEK_S, Times, first_touched
+from service.store.database.models import MaintenanceWindow
 from tests.agents.live_farm import LiveFarm
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service import manual
+from service.dashboard import manual
 from service.dashboard.render import CONTENT_SECURITY_POLICY
 from tests.service.farms import TestFarm
 

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import text, update
 
 from service.dashboard.queries import counts
-from service.database import memory
-from service.database.engine import Database
-from service.database.memory import DEAR_S, KEPT_S, RESTS, UNREMEMBERED, Memory, recalled
-from service.database.models import ApiKey, Organisation
-from service.quotas.limits import quotas_of
+from service.people.quotas.limits import quotas_of
+from service.store.database import memory
+from service.store.database.engine import Database
+from service.store.database.memory import DEAR_S, KEPT_S, RESTS, UNREMEMBERED, Memory, recalled
+from service.store.database.models import ApiKey, Organisation
 from tests.service.farms import TestFarm
 
 

@@ -16,9 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event, inspect, update
 
-from service.database.models import Attempt, Device, Job, Run
-from service.health.ended import Ended
-from service.health.figures import MOST_LABELS
+from service.operations.health.ended import Ended
+from service.operations.health.figures import MOST_LABELS
+from service.store.database.models import Attempt, Device, Job, Run
 from tests.architecture.sources import ROOT
 from tests.sample import some
 from tests.service.farms import TestFarm, open_test_farm
@@ -152,7 +152,7 @@ def test_requests_of_several_processes_are_added_up(tmp_path: Path) -> None:
         "from types import SimpleNamespace as N; import sys\n"
         "from prometheus_client import CollectorRegistry, generate_latest\n"
         "from prometheus_client.multiprocess import MultiProcessCollector\n"
-        "from service.health.metrics import Requests\n"
+        "from service.operations.health.metrics import Requests\n"
         "Requests(CollectorRegistry()).note({'method': 'GET', 'route': N(path='/jobs')}, 200, 0.1)\n"
         "found = CollectorRegistry(); MultiProcessCollector(found); print(generate_latest(found).decode())\n"
     )

@@ -19,9 +19,10 @@ from sqlalchemy.pool import Pool
 
 from pockfarm.parts import FarmPlan, admin
 from pockfarm.state import StateFolder
-from service.database.engine import Database
-from service.database.models import ApiKey, Base, Job
-from service.database.schema import (
+from service.base.settings import Settings
+from service.store.database.engine import Database
+from service.store.database.models import ApiKey, Base, Job
+from service.store.database.schema import (
     MIGRATIONS,
     BrokenReferences,
     SchemaBehind,
@@ -30,7 +31,6 @@ from service.database.schema import (
     known_revisions,
     migrate,
 )
-from service.settings import Settings
 from tests.sample import sample, some
 from tests.service.beginnings import Beginnings
 from tests.service.postgres import PostgresServer
@@ -261,7 +261,7 @@ def test_a_migration_that_breaks_anywhere_changes_nothing(empty_url: str, every:
 KILLED = """
 import os, signal, sys
 from sqlalchemy import Engine, event
-from service.database.schema import migrate
+from service.store.database.schema import migrate
 
 @event.listens_for(Engine, "after_cursor_execute")
 def kill(connection, cursor, statement, *_):
@@ -379,7 +379,12 @@ def test_versions_do_not_import_our_code() -> None:
 
 def test_simultaneous_migrations_wait_for_each_other(empty_url: str) -> None:
     url = empty_url
-    word = [sys.executable, "-c", "import sys; from service.database.schema import migrate; migrate(sys.argv[1])", url]
+    word = [
+        sys.executable,
+        "-c",
+        "import sys; from service.store.database.schema import migrate; migrate(sys.argv[1])",
+        url,
+    ]
     both = [subprocess.Popen(word, stderr=subprocess.PIPE) for _ in range(2)]
     for process in both:
         _, errors = process.communicate(timeout=120)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from service.database.models import Run
-from service.runs.filter import RunFilter
-from service.runs.tags import tags_in, text_of, typed_tags
+from service.store.database.models import Run
+from service.work.runs.filter import RunFilter
+from service.work.runs.tags import tags_in, text_of, typed_tags
 from tests.service.farms import TestFarm
 
 

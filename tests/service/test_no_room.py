@@ -14,10 +14,10 @@ from pockfarm.commands import machine
 from pockfarm.written import write_whole
 from service import admin, root
 from service.app import create_app
-from service.datasets.inspection import InspectionLimits, inspect_confined
-from service.private import replace_file
-from service.settings import Settings
-from service.signing import load_signer
+from service.artefacts.datasets.inspection import InspectionLimits, inspect_confined
+from service.base.private import replace_file
+from service.base.settings import Settings
+from service.store.signing import load_signer
 from tests.service.farms import RecordingQueue, npz
 from tests.small_disk import SmallDisk, small_disk
 

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import text
 
 from service import admin
-from service.database.engine import Database
-from service.database.schema import current_revision, known_revisions, migrate
+from service.store.database.engine import Database
+from service.store.database.schema import current_revision, known_revisions, migrate
 from tests.service.test_migrations import downgrade, filled_database
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import update
 
 from device_agents import wire as p
-from service.database.models import Attempt
+from service.store.database.models import Attempt
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm, expire_lease
 from tests.service.test_own_data import DIGEST, OTHER, own

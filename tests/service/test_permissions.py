@@ -1,7 +1,7 @@
 """Every address x every role x own, other's and nobody's: nothing of another organisation is read, written or betrayed.
 
 Addresses come from the application itself (those of its OpenAPI document, and its pages), what they ask for from
-`service/permissions.py`: an address that is new is in the matrix, or keeps the farm from starting.
+`service/people/permissions.py`: an address that is new is in the matrix, or keeps the farm from starting.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sqlalchemy import event
 
 from device_agents import wire as p
 from service.app import addresses
-from service.identifiers import digest_of, new_id
-from service.permissions import ROLES, RULES, SCOPES, Gaps, Rule, refuse_gaps
+from service.base.identifiers import digest_of, new_id
+from service.people.permissions import ROLES, RULES, SCOPES, Gaps, Rule, refuse_gaps
 from tests.sample import sample, thinned
 from tests.service.farms import TestFarm, npz, open_test_farm
 from tests.service.tenants import BYTE, PIECE, Tenant, begin_upload, everything, make_tenant
@@ -170,7 +170,9 @@ def matrix(
     url = f"sqlite:///{folder / 'farm.db'}"
     (folder / "farm.db").write_bytes(migrated_sqlite.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.database.memory.KEPT_S", 0.0)  # of two requests the second would be spared statements
+        patch.setattr(
+            "service.store.database.memory.KEPT_S", 0.0
+        )  # of two requests the second would be spared statements
         with open_test_farm(folder / "state", url, webhook_networks="127.0.0.0/8") as farm:
             yield Matrix(farm, asks_everybody=request.param == "everybody")
 

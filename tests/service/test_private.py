@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from device_agents.farm.state import StateFolder
-from service.database.engine import Database
-from service.database.schema import migrate
+from service.store.database.engine import Database
+from service.store.database.schema import migrate
 from tests.agents.live_farm import live_farm
 
 

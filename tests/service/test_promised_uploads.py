@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.identifiers import digest_of
-from service.storage import FileStorage
+from service.base.identifiers import digest_of
+from service.store.storage import FileStorage
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.test_uploads import begin, finish, path_of, piece, send
 from tests.small_disk import SmallDisk, small_disk

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from device_agents import wire as p
-from service.database.models import UsedChallenge
+from service.store.database.models import UsedChallenge
 from tests.service.board import Board, description, leased
 from tests.service.farms import TestFarm
 

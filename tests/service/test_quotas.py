@@ -12,13 +12,13 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
-from service.database.models import HOME, Allowance, Job, Upload
-from service.identifiers import digest_of
-from service.permissions import RULES
-from service.problems import TooMany
-from service.quotas.limits import EXPECTED_CPU_S, QUOTAS, QuotaName
-from service.quotas.rates import BLOCKS, COSTS, EXPORT, EXPORT_COST, Rates, cost_of
-from service.settings import Settings
+from service.base.identifiers import digest_of
+from service.base.problems import TooMany
+from service.base.settings import Settings
+from service.people.permissions import RULES
+from service.people.quotas.limits import EXPECTED_CPU_S, QUOTAS, QuotaName
+from service.people.quotas.rates import BLOCKS, COSTS, EXPORT, EXPORT_COST, Rates, cost_of
+from service.store.database.models import HOME, Allowance, Job, Upload
 from tests.service.board import Board
 from tests.service.farms import TestFarm, open_test_farm
 

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from service.boards.fleet.marks import marks_of
 from service.dashboard import queries
 from service.dashboard.measured import measured
-from service.database.models import Device
-from service.devices.marks import marks_of
-from service.runs.filter import RunFilter
+from service.store.database.models import Device
+from service.work.runs.filter import RunFilter
 from tests.service.board import leased
 from tests.service.farms import TestFarm
 from tests.service.test_lanes import queue_like, statements

@@ -15,12 +15,12 @@ import pytest
 from device_agents import AGENT_VERSION
 from device_agents import wire as p
 from service import admin
-from service.boards.agent_file import agent_digest, agent_file
-from service.problems import Invalid
-from service.releases.contents import AgentFile, read_agent
-from service.releases.offering import program_of
-from service.releases.publishing import publish, take_in
-from service.releases.schemas import ReleaseCreate
+from service.base.problems import Invalid
+from service.boards.installation.agent_file import agent_digest, agent_file
+from service.boards.releases.contents import AgentFile, read_agent
+from service.boards.releases.offering import program_of
+from service.boards.releases.publishing import publish, take_in
+from service.boards.releases.schemas import ReleaseCreate
 from tests.agents.live_farm import LiveFarm
 from tests.agents.one_file import another
 from tests.service.board import Board, leased, offer_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from service.database.models import DashboardLink, IdempotencyRecord
+from service.store.database.models import DashboardLink, IdempotencyRecord
 from tests.service.farms import TestFarm
 
 HEADER = "Idempotency-Key"

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
 from device_agents import wire as p
-from service.agents.trained import MOST_OTHERS
-from service.database.models import Attempt, Device, Holding, Result
-from service.identifiers import digest_of
+from service.base.identifiers import digest_of
+from service.boards.agents.trained import MOST_OTHERS
+from service.store.database.models import Attempt, Device, Holding, Result
 from tests.sample import sample
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
@@ -101,7 +101,7 @@ def test_other_weights_of_an_attempt_take_the_place_of_those_before(farm: TestFa
 
 
 def test_weights_are_no_larger_than_the_bundle_can_train(farm: TestFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.runs.checkpoints.most_checkpoint_bytes", lambda weights_bytes: 8 * weights_bytes)
+    monkeypatch.setattr("service.work.runs.checkpoints.most_checkpoint_bytes", lambda weights_bytes: 8 * weights_bytes)
     farm.run(bundle=farm.bundle(), mode="train", dataset=farm.dataset())
     board = farm.board()
     work = leased(board)

@@ -13,11 +13,11 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from service.access import COOKIE
-from service.backup.form import BackupError
-from service.backup.reading import restore_backup
-from service.backup.writing import write_backup
-from service.database.models import ApiKey, Base, Device, IdempotencyRecord, Webhook, WebhookDelivery
+from service.operations.backup.form import BackupError
+from service.operations.backup.reading import restore_backup
+from service.operations.backup.writing import write_backup
+from service.people.access import COOKIE
+from service.store.database.models import ApiKey, Base, Device, IdempotencyRecord, Webhook, WebhookDelivery
 from tests.service.board import Board
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.test_backup import other_url as other_url
@@ -210,7 +210,7 @@ def test_a_restore_that_breaks_at_its_end_leaves_nothing(
         raise BackupError("the power went")
 
     with monkeypatch.context() as breaking:
-        breaking.setattr("service.backup.reading.revive_nothing", broken)
+        breaking.setattr("service.operations.backup.reading.revive_nothing", broken)
         with pytest.raises(BackupError, match="the power went"):
             restore_backup(new, tmp_path / "b", passphrase=None, say=said)
     restore_backup(new, tmp_path / "b", passphrase=None, say=said)

@@ -19,9 +19,10 @@ from device_agents.wire.ed25519 import verify
 from device_agents.wire.receipt import Checkpoint, LogEntry, Receipt, Signed
 from pockfarm.cli import main as pockfarm
 from pockfarm.verification import NotVerified, verify_file
-from service import key_list, root
-from service.database.models import LoggedResult, Result
-from service.result_log.log import log_results
+from service import root
+from service.operations.result_log.log import log_results
+from service.store import key_list
+from service.store.database.models import LoggedResult, Result
 from tests.agents.fake_step import bundle
 from tests.service.board import leased
 from tests.service.bundles import rebuilt

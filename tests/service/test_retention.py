@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service import admin
-from service.database.models import HOME, AuditEntry, Event, FileUse, Holding, Job, Result, Run
-from service.identifiers import digest_of
-from service.retention.rules import DAY_S, WORDS, RuleName
-from service.retention.taking import RULES, Retention, Taken
-from service.settings import Settings
+from service.base.identifiers import digest_of
+from service.base.settings import Settings
+from service.operations.retention.rules import DAY_S, WORDS, RuleName
+from service.operations.retention.taking import RULES, Retention, Taken
+from service.store.database.models import HOME, AuditEntry, Event, FileUse, Holding, Job, Result, Run
 from tests.service.board import leased
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.tenants import do_training

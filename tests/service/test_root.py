@@ -15,12 +15,13 @@ from device_agents import wire as p
 from device_agents.errors import Untrusted
 from device_agents.farm.state import Identity
 from device_agents.farm.trust import believed, open_envelope, verify_assignment
-from service import key_list, root, signing_keys
+from service import root
 from service.admin import main as admin
-from service.backup.writing import key_files
-from service.database.models import SigningKey
-from service.settings import Settings
-from service.signing import Signer, load_signer
+from service.base.settings import Settings
+from service.operations.backup.writing import key_files
+from service.store import key_list, signing_keys
+from service.store.database.models import SigningKey
+from service.store.signing import Signer, load_signer
 from tests.service.board import Board, description
 from tests.service.farms import TestFarm
 
@@ -255,7 +256,7 @@ def test_a_key_file_that_is_mounted_read_only_is_left_as_it_is(tmp_path: Path, m
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("service.signing._write_beside", refuse)
+    monkeypatch.setattr("service.store.signing._write_beside", refuse)
     assert load_signer(path, release_number=7).release_number == 7
     assert path.read_bytes() == before
 

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import select, text
 
 from device_agents import wire as p
-from service.database.models import Checkpoint
-from service.storage import StoredFile
+from service.store.database.models import Checkpoint
+from service.store.storage import StoredFile
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm, expire_lease
 

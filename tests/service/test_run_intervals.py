@@ -8,7 +8,7 @@ import pytest
 
 from device_agents.figures.one_run import run_interval
 from pockfarm.commands.lists import RUN_HEADER, run_row
-from service.runs import intervals
+from service.work.runs import intervals
 from tests.service.farms import TestFarm
 from tests.service.test_again import measured, profiled
 

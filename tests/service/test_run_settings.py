@@ -18,10 +18,10 @@ from device_agents.wire import MODES, RunSettings, Setting, settings_of
 from device_agents.wire.settings import setting
 from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
-from service.database.models import Run
-from service.database.models.runs import settings_of_row
-from service.runs.filter import RunFilter
-from service.runs.settings import settings_body, settings_in, settings_view
+from service.store.database.models import Run
+from service.store.database.models.runs import settings_of_row
+from service.work.runs.filter import RunFilter
+from service.work.runs.settings import settings_body, settings_in, settings_view
 from tests.architecture.sources import ROOT, python_files
 from tests.service.farms import TestFarm
 

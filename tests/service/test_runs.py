@@ -211,7 +211,7 @@ def test_device_that_can_never_run_it_is_refused_at_once(small_farm: TestFarm) -
 
 def test_weights_of_another_model_are_refused(small_farm: TestFarm) -> None:
     from device_agents.wire import Blob
-    from service.identifiers import digest_of
+    from service.base.identifiers import digest_of
 
     first, dataset, board = small_farm.bundle(b"one"), small_farm.dataset(), small_farm.board()
     small_farm.run(bundle=first, mode="train", dataset=dataset)
@@ -226,7 +226,7 @@ def test_weights_of_another_model_are_refused(small_farm: TestFarm) -> None:
 def test_weights_of_another_form_of_the_model_are_refused(small_farm: TestFarm) -> None:
     """A folded norm is in the convolution's weight; with frozen norms that weight would be scaled twice."""
     from device_agents.wire import Blob
-    from service.identifiers import digest_of
+    from service.base.identifiers import digest_of
 
     first, dataset, board = small_farm.bundle(b"one"), small_farm.dataset(), small_farm.board()
     small_farm.run(bundle=first, mode="train", dataset=dataset)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import delete, event, func, insert, select, true, update
 from sqlalchemy.orm import aliased
 
-from service.database.models import (
+from service.store.database.models import (
     HOME,
     Attempt,
     Base,
@@ -24,7 +24,7 @@ from service.database.models import (
     Tuning,
     User,
 )
-from service.database.scope import EVERYONES, SCOPES, UNSCOPED, ForeignRow, organisation_of, within
+from service.store.database.scope import EVERYONES, SCOPES, UNSCOPED, ForeignRow, organisation_of, within
 from tests.service.farms import TestFarm
 from tests.service.tenants import make_tenant
 

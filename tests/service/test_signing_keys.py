@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select
 
-from service import signing_keys
 from service.app import create_app
-from service.database.models import SigningKey
-from service.settings import Settings
-from service.signing_keys import SigningKeyLost
+from service.base.settings import Settings
+from service.store import signing_keys
+from service.store.database.models import SigningKey
+from service.store.signing_keys import SigningKeyLost
 from tests.service.farms import RecordingQueue, TestFarm, open_test_farm
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service import states
-from service.database.models import Device, DeviceEvent, Event, Job, Run
-from service.states import MACHINES, RUN, IllegalTransition, Machine, move
+from service.store import states
+from service.store.database.models import Device, DeviceEvent, Event, Job, Run
+from service.store.states import MACHINES, RUN, IllegalTransition, Machine, move
 from tests.architecture.sources import ROOT, python_files
 from tests.service.farms import TestFarm
 
-WRITER = Path("service/states.py")
+WRITER = Path("service/store/states.py")
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
@@ -62,9 +62,9 @@ def state_writes(text: str) -> Iterator[int]:
 
 
 NO_RECORD = {
-    "service/webhooks/courier.py": "a delivery waits, is sent or failed: it is no part of what a run was",
-    "service/releases/offering.py": "an update of a board's agent is given, done or failed: nor is that",
-    "service/releases/publishing.py": "a release is offered or halted: nor is that",
+    "service/operations/webhooks/courier.py": "a delivery waits, is sent or failed: it is no part of what a run was",
+    "service/boards/releases/offering.py": "an update of a board's agent is given, done or failed: nor is that",
+    "service/boards/releases/publishing.py": "a release is offered or halted: nor is that",
 }
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from service.disk import is_disk_full
-from service.storage import (
+from service.base.disk import is_disk_full
+from service.store.storage import (
     DigestMismatch,
     FileStorage,
     FileTooLarge,
@@ -27,8 +27,8 @@ from service.storage import (
     open_storage,
     s3,
 )
-from service.storage.s3 import S3Storage
-from service.storage.s3_calls import meaning
+from service.store.storage.s3 import S3Storage
+from service.store.storage.s3_calls import meaning
 from tests.service.stores import s3_store
 
 DATA = bytes(range(256)) * 10_000

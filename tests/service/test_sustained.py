@@ -15,7 +15,7 @@ import pytest
 
 from device_agents import wire as p
 from pockfarm import cli
-from service.database.models import OPEN_RUN_STATES
+from service.store.database.models import OPEN_RUN_STATES
 from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.real_step import real_bundle
@@ -58,7 +58,7 @@ def signed(board: Board, work: p.Assignment, whole: dict[str, Any]) -> httpx.Res
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt of these tests may have taken ten minutes: its farm thinks that its clock was set."""
-    monkeypatch.setattr("service.agents.possible.CLOCK_SLACK_S", 3600.0)
+    monkeypatch.setattr("service.boards.agents.possible.CLOCK_SLACK_S", 3600.0)
 
 
 def made(farm: TestFarm, board: Board, bundle: str, found: p.Sustained, **body: Any) -> str:
@@ -133,7 +133,7 @@ def test_the_clock_leaves_room_and_the_farms_ceiling_holds(farm: TestFarm, monke
     body = {"bundle": farm.bundle(), "mode": "sustained", "sustain_s": 3600}
     farm.run(**body)
     assert leased(board).limits.run_s == pytest.approx(4500.0), "longer than the farm's own limit of half an hour"
-    monkeypatch.setattr("service.runs.clocks.most_run_s", lambda _: 1800.0)
+    monkeypatch.setattr("service.devices.clocks.most_run_s", lambda _: 1800.0)
     answer = farm.http.post("/runs", json=body)
     assert (answer.status_code, answer.json()["code"], answer.json()["where"]) == (422, "limits.run-time", "sustain_s")
     assert "4,500 s needed, a run may take 1,800" in answer.text

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from service import sweeper
-from service.database.models import Job, Outbox
-from service.jobs import claims
+from service.artefacts.jobs import claims
+from service.operations import sweeper
+from service.store.database.models import Job, Outbox
 from tests.service.farms import TestFarm, open_test_farm
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ import pytest
 
 from device_agents.wire.filters import ALLOW, AUDIT, ERRNO, KILL_PROCESS
 from device_agents.wire.syscalls import NUMBERS
-from service.system_calls import OF_A_PROCESS, REFUSED, child_program
+from service.base.system_calls import OF_A_PROCESS, REFUSED, child_program
 from tests.agents.test_seccomp import decided
 
 EPERM, ENOSYS = ERRNO | 1, ERRNO | 38

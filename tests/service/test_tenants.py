@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import update
 
 from device_agents import wire as p
-from service.database.models import HOME, ApiKey
-from service.permissions import SCOPES
+from service.people.permissions import SCOPES
+from service.store.database.models import HOME, ApiKey
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 

@@ -19,12 +19,12 @@ from device_agents import wire as p
 from device_agents.execute import run_bundle
 from pockfarm.local import resolve_target
 from pockfarm.webhooks import verify_webhook
-from service.canary.building import TIMED
-from service.canary.history import differences
-from service.canary.timed import SETTINGS
+from service.boards.canary.building import TIMED
+from service.boards.canary.history import differences
+from service.boards.canary.timed import SETTINGS
 from service.dashboard import queries
-from service.database.models import CanaryChange, CanaryTime, Device, Job, Run
-from service.runs.variation import variations
+from service.store.database.models import CanaryChange, CanaryTime, Device, Job, Run
+from service.work.runs.variation import variations
 from tests.sample import sample
 from tests.service.board import Board, leased
 from tests.service.canary_models import MODELS

@@ -17,10 +17,10 @@ import pytest
 from sqlalchemy import update
 from starlette.requests import ClientDisconnect
 
-from service.database.models import Upload
-from service.identifiers import new_id
-from service.uploads import receiving
-from service.uploads.ranges import Span
+from service.artefacts.uploads import receiving
+from service.artefacts.uploads.ranges import Span
+from service.base.identifiers import new_id
+from service.store.database.models import Upload
 from tests.service.farms import TestFarm, npz, open_test_farm
 from tests.service.stores import s3_store
 

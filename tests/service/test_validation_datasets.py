@@ -12,8 +12,8 @@ from alembic import command
 from sqlalchemy import text
 
 from device_agents import wire as p
-from service.database.engine import Database
-from service.database.schema import alembic_config, migrate
+from service.store.database.engine import Database
+from service.store.database.schema import alembic_config, migrate
 from tests.service.board import leased
 from tests.service.farms import TestFarm
 from tests.service.test_migrations import filled_database

@@ -15,11 +15,11 @@ from sqlalchemy import update
 
 from pockfarm import cli
 from pockfarm.webhooks import NotFromTheFarm, verify_webhook
-from service.database.models import Webhook, WebhookDelivery
-from service.problems import Invalid
-from service.settings import Settings
-from service.webhooks import courier, sending
-from service.webhooks.addresses import Refused, check_address, check_url, networks, resolve
+from service.base.problems import Invalid
+from service.base.settings import Settings
+from service.operations.webhooks import courier, sending
+from service.operations.webhooks.addresses import Refused, check_address, check_url, networks, resolve
+from service.store.database.models import Webhook, WebhookDelivery
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.service.board import leased
 from tests.service.farms import TestFarm, open_test_farm

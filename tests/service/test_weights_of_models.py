@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save
 
 from device_agents.wire import Blob
-from service.identifiers import digest_of
+from service.base.identifiers import digest_of
 from tests.service.farms import TestFarm
 
 

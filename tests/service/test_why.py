@@ -11,9 +11,9 @@ from sqlalchemy import update
 
 from device_agents import wire as p
 from pockfarm.commands.why import why_text
-from service.database.models import Attempt, Device, Job, Run
-from service.jobs import claims
-from service.runs.forecast import MOST_AHEAD, estimate
+from service.artefacts.jobs import claims
+from service.store.database.models import Attempt, Device, Job, Run
+from service.work.runs.forecast import MOST_AHEAD, estimate
 from tests.service.board import leased
 from tests.service.farms import TestFarm, expire_lease
 

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import update
 
 from pockfarm.commands.why import why_text
-from service.database.models import Attempt
-from service.lanes.prospects import Line, turns_before
-from service.quotas.shares import Share
+from service.people.quotas.shares import Share
+from service.store.database.models import Attempt
+from service.work.lanes.prospects import Line, turns_before
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
 

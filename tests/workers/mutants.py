@@ -26,9 +26,9 @@ from typing import Any
 from benchmarks.markdown import table
 from compiler.cache_folder import cache_folder
 from examples.models import MODELS
-from service.database.schema import migrate
-from service.jobs import claims
-from service.settings import Settings
+from service.artefacts.jobs import claims
+from service.base.settings import Settings
+from service.store.database.schema import migrate
 from tests.compiler.frontend.fields import Mutant, mutants
 from tests.service.farms import TestFarm, open_test_farm
 from tests.thorough.requests.campaign import resident_bytes

@@ -20,11 +20,11 @@ import pytest
 from compiler.cache_folder import KERNELS
 from compiler.external import Listing, model_digest
 from device_agents.wire.log_lines import bind
-from service import landlock
-from service.database.models import Tuning
-from service.holdings import service as holdings
-from service.jobs import claims
-from service.settings import Settings
+from service.artefacts.jobs import claims
+from service.base import landlock
+from service.base.settings import Settings
+from service.people.holdings import service as holdings
+from service.store.database.models import Tuning
 from tests.sample import thinned
 from tests.service.farms import TestFarm, open_test_farm
 from tests.waiting import HANG_S, until
@@ -265,7 +265,7 @@ def test_compile_whose_job_was_taken_away_writes_nothing(farm: TestFarm, marks: 
     worker.start()
     wait_for_child(marks)
     with farm.farm.database.transaction() as session:
-        from service.database.models import Job
+        from service.store.database.models import Job
 
         claims.give_back(session, session.get_one(Job, job_id), "taken away by the test")
     worker.join(timeout=HANG_S)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from service.database.engine import Database
+from service.store.database.engine import Database
 from tests.service.farms import open_test_farm
 from tests.workers.test_compiling import FAKE, run_compile, show
 from workers.compiling import Compile

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from service.storage import StorageDown, StoredFile
+from service.store.storage import StorageDown, StoredFile
 from tests.service.farms import TestFarm
 from tests.waiting import HANG_S, until
 from tests.workers.test_compiling import farm, run_compile, show

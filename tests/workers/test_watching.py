@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from device_agents.wire import watchdog
-from service.queue import make_celery
-from service.settings import Settings
+from service.base.settings import Settings
+from service.store.queue import make_celery
 from tests.service.farms import open_test_farm
 from tests.service.lone_processes import sleeping_process, stopped_process, wait_for_state
 from tests.waiting import until

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.permissions import rule_of
+from service.people.permissions import rule_of
 
 SUCCESS = "Successful Response"
 """What FastAPI says where nobody said more."""

@@ -12,14 +12,19 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from service.canary.history import change_words, explained
-from service.canary.service import regressed
+from service.base.disk import written_folders
+from service.base.settings import Settings
+from service.boards.canary.history import change_words, explained
+from service.boards.canary.service import regressed
+from service.boards.releases.publishing import halted
 from service.dashboard import addresses, visitors
 from service.dashboard import format as fmt
 from service.dashboard.facts import DeviceFacts
 from service.dashboard.pages.admin.part import path
-from service.database.memory import recalled, recalled_if_dear
-from service.database.models import (
+from service.devices.conditions import nearly_full
+from service.devices.machines import refused_lately, two_machines_words
+from service.store.database.memory import recalled, recalled_if_dear
+from service.store.database.models import (
     HOME,
     AgentRelease,
     ApiKey,
@@ -32,14 +37,9 @@ from service.database.models import (
     Run,
     Webhook,
 )
-from service.database.scope import organisation_of
-from service.devices.conditions import nearly_full
-from service.devices.machines import refused_lately, two_machines_words
-from service.disk import written_folders
-from service.health.signs import count_alive
-from service.releases.publishing import halted
-from service.runs.queued import device_standings, waiting_lanes
-from service.settings import Settings
+from service.store.database.scope import organisation_of
+from service.store.signs_of_life import count_alive
+from service.work.runs.queued import device_standings, waiting_lanes
 
 LATELY_S = 86400.0
 """Failures older than a day are history."""

@@ -7,14 +7,14 @@ from dataclasses import astuple
 
 from sqlalchemy.orm import Session
 
-from service.audit import service
-from service.audit.schemas import AuditView
-from service.audit.service import AuditFilter
 from service.dashboard import addresses
 from service.dashboard import format as fmt
 from service.dashboard.parts import Filter, Listing, choices
 from service.dashboard.tables import Column, Row, WholeTable, table
-from service.database.engine import Database
+from service.people.audit import service
+from service.people.audit.schemas import AuditView
+from service.people.audit.service import AuditFilter
+from service.store.database.engine import Database
 
 PAGE_ROWS = 50
 COLUMNS: tuple[Column, ...] = (

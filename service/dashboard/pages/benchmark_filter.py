@@ -16,8 +16,8 @@ from service.dashboard.facts import Measured, RunFacts
 from service.dashboard.pages.runs import query_of as query_of_runs
 from service.dashboard.pages.runs import what_ran_where
 from service.dashboard.parts import Filter, choices
-from service.database.models import Holding, Job, Run
-from service.runs.filter import RunFilter
+from service.store.database.models import Holding, Job, Run
+from service.work.runs.filter import RunFilter
 
 DAY_S = 86_400.0
 Entry = TypeVar("Entry", RunFacts, Measured)

@@ -31,9 +31,9 @@ from service.dashboard.pages.fronts import Axes, axis_filters, fronts
 from service.dashboard.pages.run_table import measured_values
 from service.dashboard.parts import CLASSES, COUNTING, Figure, Filter
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.runs.engines import engine_of
-from service.runs.filter import RunFilter
-from service.runs.variation import variations
+from service.work.runs.engines import engine_of
+from service.work.runs.filter import RunFilter
+from service.work.runs.variation import variations
 
 FINAL_LOSS = "Over the data set after training, else the mean of the last ten steps"
 COLUMNS: tuple[Column, ...] = (

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from service.canary.schemas import CanarySeriesView, CanaryTimeView, ChangeView
-from service.canary.service import history_of
+from service.boards.canary.schemas import CanarySeriesView, CanaryTimeView, ChangeView
+from service.boards.canary.service import history_of
 from service.dashboard import addresses
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.history import HistoryChange, HistoryPoint, history_plot
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, table
-from service.database.lasting import Lasting
-from service.database.memory import lasting_of
+from service.store.database.lasting import Lasting
+from service.store.database.memory import lasting_of
 
 COLUMNS = (
     Column("at", "When", "time", "UTC", primary=True),

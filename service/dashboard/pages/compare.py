@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.figures.apart import silence
 from device_agents.figures.digits import DIGITS, LOSS_DIGITS
+from service.base.problems import Invalid
 from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, HALF_WIDTH, for_screens
@@ -30,8 +31,7 @@ from service.dashboard.measured import pickable
 from service.dashboard.pages.compare_kernels import WORDS, kernel_differences, shown
 from service.dashboard.parts import Figure, Filter
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.problems import Invalid
-from service.runs.variation import variations
+from service.work.runs.variation import variations
 
 LEAST, MOST = 2, 4
 UNKNOWN_NOISE = ("p90_ms", "energy_mj", "peak_rss_mib")

@@ -14,9 +14,9 @@ from service.dashboard.charts.interactive import Chart, Line
 from service.dashboard.facts import DeviceFacts
 from service.dashboard.parts import Fact, Figure
 from service.dashboard.tables import Column, Row, Table, table
-from service.database.memory import lasting_of
-from service.database.models import QUARTER_S, DeviceCondition
 from service.devices.conditions import temperatures
+from service.store.database.memory import lasting_of
+from service.store.database.models import QUARTER_S, DeviceCondition
 
 COLUMNS = (
     Column("day", "Day", "number", digits=3, files_only=True, hint="Days since the first row"),

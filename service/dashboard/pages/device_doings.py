@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from service.base.problems import Problem
 from service.dashboard import addresses, visitors
 from service.dashboard.actions import Action
 from service.dashboard.facts import DeviceFacts
 from service.dashboard.forms import Field, Form, Typed
-from service.database.models import Device
-from service.problems import Problem
+from service.store.database.models import Device
 
 
 @dataclass(frozen=True, slots=True)

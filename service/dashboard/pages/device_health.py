@@ -15,8 +15,8 @@ from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
 from service.dashboard.facts import DeviceFacts, RunFacts
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.database.models import CanaryTime, Result
-from service.runs.filter import RunFilter
+from service.store.database.models import CanaryTime, Result
+from service.work.runs.filter import RunFilter
 
 SENSORS = ("temperature_c", "frequency_hz", "throttled", "load")
 """Of a sample of the board's state."""

@@ -14,7 +14,7 @@ from service.dashboard import format as fmt
 from service.dashboard import queries
 from service.dashboard.facts import RunFacts
 from service.dashboard.pages.roofline import Roof, SeenRoof, roof_of
-from service.database.models import Run
+from service.store.database.models import Run
 
 NEWEST = 20
 """Valid runs of the device that are looked at: older ones are of another time."""

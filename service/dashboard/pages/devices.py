@@ -10,6 +10,8 @@ from types import MappingProxyType
 from sqlalchemy.orm import Session
 
 from device_agents.wire import ISOLATION_LEVELS
+from service.base.settings import Settings
+from service.boards.fleet.marks import DeviceMark, marks_of
 from service.dashboard import addresses, queries
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, for_screens
@@ -23,14 +25,12 @@ from service.dashboard.pages.device_health import IsolationPart, isolation_part,
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Listing, class_chip, environment_facts, state_chip
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.database.models import Device
+from service.devices.clocks import clock_s
 from service.devices.conditions import condition_of
-from service.devices.marks import DeviceMark, marks_of
+from service.devices.maintenance.standing import Calendar, Hold
 from service.devices.service import is_own
-from service.maintenance.standing import Calendar, Hold
-from service.runs.clocks import clock_s
-from service.runs.filter import RunFilter
-from service.settings import Settings
+from service.store.database.models import Device
+from service.work.runs.filter import RunFilter
 
 COLUMNS: tuple[Column, ...] = (
     Column("device", "Device", primary=True, sortable=True),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.figures.apart import Standing
+from service.base.problems import Invalid
 from service.dashboard import format as fmt
 from service.dashboard.charts import HALF_WIDTH, for_screens
 from service.dashboard.charts.interactive import Chart, Line
@@ -13,7 +14,6 @@ from service.dashboard.charts.pareto import AXIS_TITLES, Axis, TradeoffPoint, fr
 from service.dashboard.comparison import beaten_flags, dominated_flags
 from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Figure, Filter
-from service.problems import Invalid
 
 LABELS: tuple[tuple[Axis, str], ...] = (
     ("latency", "latency"),

@@ -6,7 +6,7 @@ from service.dashboard import addresses
 from service.dashboard import format as fmt
 from service.dashboard.parts import Fact
 from service.dashboard.tables import Column, Row, Table, table
-from service.runs.why import RunWhy, Waiting
+from service.work.runs.why import RunWhy, Waiting
 
 ATTEMPT_COLUMNS = (
     Column("attempt", "Attempt", "number", primary=True),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.artefacts.jobs.why import JobWhy
 from service.dashboard import addresses
 from service.dashboard import format as fmt
 from service.dashboard.actions import Action
@@ -16,8 +17,7 @@ from service.dashboard.facts import BundleFacts, JobFacts
 from service.dashboard.parts import Fact
 from service.dashboard.tables import Column, Row, Table, table
 from service.dashboard.visitors import current
-from service.database.models import OPEN_JOB_STATES, Event
-from service.jobs.why import JobWhy
+from service.store.database.models import OPEN_JOB_STATES, Event
 
 STAGE_COLUMNS = (
     Column("stage", "Stage", primary=True),

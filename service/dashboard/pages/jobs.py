@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from service.artefacts.jobs.filter import JobFilter
+from service.artefacts.jobs.why import JobWhy, why
+from service.base.settings import Settings
 from service.dashboard import addresses, memory_plan, queries
 from service.dashboard import format as fmt
 from service.dashboard.actions import Action
@@ -18,11 +21,8 @@ from service.dashboard.pages.memory import memory_drawing, memory_table, ways_fi
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import Chip, Fact, Figure, Filter, KeyFigure, Listing, choices, state_chip
 from service.dashboard.tables import Column, Row, Table, table
-from service.database.models import JOB_STATES, OPEN_JOB_STATES, Job
-from service.jobs.filter import JobFilter
-from service.jobs.why import JobWhy, why
-from service.runs.filter import RunFilter
-from service.settings import Settings
+from service.store.database.models import JOB_STATES, OPEN_JOB_STATES, Job
+from service.work.runs.filter import RunFilter
 
 PAGE_ROWS = 50
 COLUMNS: tuple[Column, ...] = (

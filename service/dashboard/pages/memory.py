@@ -14,7 +14,7 @@ from service.dashboard.charts.ways import ways_plot
 from service.dashboard.facts import BundleFacts
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, table
-from service.database.memory import lasting_of
+from service.store.database.memory import lasting_of
 
 COLUMNS: tuple[Column, ...] = (
     Column("value", "Value", primary=True),

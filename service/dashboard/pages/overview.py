@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from service.artefacts.jobs.filter import JobFilter
+from service.base.settings import Settings
 from service.dashboard import addresses, queries
 from service.dashboard.facts import DeviceFacts
 from service.dashboard.pages.attention import Concern, concerns_lately
@@ -13,9 +15,7 @@ from service.dashboard.pages.devices import short_table
 from service.dashboard.pages.jobs import job_table
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.tables import Table
-from service.jobs.filter import JobFilter
-from service.runs.filter import RunFilter
-from service.settings import Settings
+from service.work.runs.filter import RunFilter
 
 OPEN_ROWS = 10
 RECENT_ROWS = 8

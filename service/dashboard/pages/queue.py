@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.artefacts.jobs import why as job_why
+from service.base.settings import Settings
 from service.dashboard import addresses, queries, visitors
 from service.dashboard import format as fmt
 from service.dashboard.actions import Action
 from service.dashboard.facts import JobFacts, RunFacts
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.database.models import Job, Lane, Run
-from service.jobs import why as job_why
-from service.lanes.key import Taker
-from service.runs.fitting import Wish, standings
-from service.runs.forecast import forecast, later_starts
-from service.runs.queued import Standing, WaitingLane, device_standings, waiting_lanes
-from service.runs.why import waiting_words
-from service.settings import Settings
+from service.store.database.models import Job, Lane, Run
+from service.work.lanes.key import Taker
+from service.work.runs.fitting import Wish, standings
+from service.work.runs.forecast import forecast, later_starts
+from service.work.runs.queued import Standing, WaitingLane, device_standings, waiting_lanes
+from service.work.runs.why import waiting_words
 
 EXPLAINED = 1
 """Lanes whose first runs are shown on the whole queue's page: of each, the devices are asked, which takes a while."""

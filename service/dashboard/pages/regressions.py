@@ -13,8 +13,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.figures.apart import Variation
-from service.canary.schemas import ChangeView
-from service.canary.service import change_view, newest_changes
+from service.boards.canary.schemas import ChangeView
+from service.boards.canary.service import change_view, newest_changes
 from service.dashboard import addresses, comparison, queries, visitors
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, for_screens
@@ -24,9 +24,9 @@ from service.dashboard.forms import Field, Form
 from service.dashboard.names import device_names
 from service.dashboard.parts import Figure
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.database.models import Device, Run
-from service.runs.compilers import OverCompilers, Timed, history_of, over_compilers
-from service.runs.variation import variations
+from service.store.database.models import Device, Run
+from service.work.runs.compilers import OverCompilers, Timed, history_of, over_compilers
+from service.work.runs.variation import variations
 
 MOST_CHANGES = 50
 MOST_OPEN = 20

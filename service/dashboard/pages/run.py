@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
+from service.base.settings import Settings
 from service.dashboard import addresses, queries, sent
 from service.dashboard.actions import Action
 from service.dashboard.facts import EventFacts, RunFacts
@@ -28,11 +29,10 @@ from service.dashboard.pages.training import training_notice, validation_table
 from service.dashboard.pages.turns import found_in, turns_facts, turns_table
 from service.dashboard.parts import Chip, Fact, Figure, KeyFigure, environment_facts
 from service.dashboard.tables import Table, thinned
-from service.database.models import OPEN_RUN_STATES, Run
-from service.runs import remarks
-from service.runs.schemas import RunWarning
-from service.runs.why import TryWhy, why
-from service.settings import Settings
+from service.store.database.models import OPEN_RUN_STATES, Run
+from service.work.runs import remarks
+from service.work.runs.schemas import RunWarning
+from service.work.runs.why import TryWhy, why
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from device_agents.wire import settings_of
+from service.base.identifiers import new_id
 from service.dashboard import addresses, visitors
 from service.dashboard import format as fmt
 from service.dashboard.actions import Action
 from service.dashboard.facts import RunFacts
 from service.dashboard.forms import Field, Form
-from service.database.models import OPEN_RUN_STATES, Result, Run
-from service.identifiers import new_id
-from service.runs.about import MOST_NAME, MOST_NOTE, MOST_TAG, MOST_TAGS
-from service.runs.again import request_of
-from service.runs.schemas import RunAgain
+from service.store.database.models import OPEN_RUN_STATES, Result, Run
+from service.work.runs.about import MOST_NAME, MOST_NOTE, MOST_TAG, MOST_TAGS
+from service.work.runs.again import request_of
+from service.work.runs.schemas import RunAgain
 
 TAG_HINT = f"At most {MOST_TAGS}, with blanks between, of small letters, digits, dots, hyphens and underscores."
 ABOUT = "about"

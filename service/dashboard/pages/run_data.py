@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from device_agents.wire import Validation
+from service.base.settings import Settings
 from service.dashboard import memory_plan, queries, sent
 from service.dashboard.facts import RunFacts
 from service.dashboard.pages.device_roof import seen_roof
@@ -21,9 +22,8 @@ from service.dashboard.pages.timeline import moment_table
 from service.dashboard.pages.training import loss_table, validation_table
 from service.dashboard.pages.turns import found_in, turns_table
 from service.dashboard.tables import Column, Row, Table, table
-from service.database.models import Run
-from service.runs.why import why
-from service.settings import Settings
+from service.store.database.models import Run
+from service.work.runs.why import why
 
 EVALUATION_COLUMNS = (
     Column("when", "When", primary=True),

@@ -20,8 +20,8 @@ from service.dashboard.pages.timeline import timeline
 from service.dashboard.pages.training import loss_figure
 from service.dashboard.parts import Figure
 from service.dashboard.sent import SentStep
-from service.database.memory import lasting_of
-from service.runs.sustained_views import SustainedView
+from service.store.database.memory import lasting_of
+from service.work.runs.sustained_views import SustainedView
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from service.dashboard.pages.history import waiting_facts
 from service.dashboard.parts import Fact, Figure
 from service.dashboard.sent import SentStep
 from service.dashboard.tables import Column, Row, Table, table
-from service.runs.why import Waiting
+from service.work.runs.why import Waiting
 
 NEWEST = 50
 """Of the steps that say how long the others will take."""

@@ -11,8 +11,8 @@ from service.dashboard.pages.sustained import sustained_figures
 from service.dashboard.pages.training import ENDINGS
 from service.dashboard.pages.turns import turns_figures
 from service.dashboard.parts import Chip, Fact, KeyFigure, class_chip, outcome_chip, state_chip, verdict_chip
-from service.runs.schemas import ComparisonView
-from service.runs.sustained_views import SustainedView
+from service.work.runs.schemas import ComparisonView
+from service.work.runs.sustained_views import SustainedView
 
 
 def chips(found: RunFacts) -> tuple[Chip, ...]:

@@ -10,10 +10,10 @@ from device_agents.wire import MODES
 from service.dashboard import addresses, queries
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.parts import CLASSES, VERDICTS, Filter, Listing, choices
-from service.database.models import RUN_STATES, RunGroup
-from service.groups import service as groups
-from service.runs.engines import ENGINES, engine_of
-from service.runs.filter import RunFilter
+from service.store.database.models import RUN_STATES, RunGroup
+from service.work.groups import service as groups
+from service.work.runs.engines import ENGINES, engine_of
+from service.work.runs.filter import RunFilter
 
 PAGE_ROWS = 50
 

@@ -10,8 +10,8 @@ from service.dashboard.charts.sustained import SustainedSeries, beyond, sustaine
 from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Fact, Figure, KeyFigure
 from service.dashboard.tables import Column, Row, Table, table, thinned
-from service.runs import sustained
-from service.runs.sustained_views import SustainedView
+from service.work.runs import sustained
+from service.work.runs.sustained_views import SustainedView
 
 COLUMNS = (
     Column("start_s", "From", "number", "s", 1, primary=True, hint="From the beginning of the first step"),

@@ -12,9 +12,9 @@ from service.dashboard import format as fmt
 from service.dashboard.facts import RunFacts
 from service.dashboard.parts import Fact, KeyFigure
 from service.dashboard.tables import Column, Row, Table, table
-from service.database.models import Result
-from service.runs import compared
-from service.runs.schemas import ComparisonView
+from service.store.database.models import Result
+from service.work.runs import compared
+from service.work.runs.schemas import ComparisonView
 
 COLUMNS = (
     Column("bundle", "Bundle", primary=True),

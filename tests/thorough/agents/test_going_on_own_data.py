@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from device_agents.farm.unfinished import MOST_RUNS, Unfinished
-from service.database.models import Attempt, Checkpoint
+from service.store.database.models import Attempt, Checkpoint
 from tests.agents.conftest import AgentProcess
 from tests.agents.live_farm import LiveFarm
 from tests.agents.real_step import real_bundle, real_data

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from device_agents.slots.standing import Slots
-from service.releases.publishing import publish, take_in
-from service.releases.schemas import ReleaseCreate
+from service.boards.releases.publishing import publish, take_in
+from service.boards.releases.schemas import ReleaseCreate
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.agents.one_file import CRASHES, Installed, another
 from tests.waiting import until

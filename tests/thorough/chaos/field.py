@@ -24,9 +24,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from pockfarm.state import StateFolder
-from service.database.engine import Database
-from service.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Job, Run
-from service.identifiers import secret_hash
+from service.base.identifiers import secret_hash
+from service.store.database.engine import Database
+from service.store.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, Job, Run
 from tests.thorough.chaos import database
 from tests.thorough.chaos.links import Link, MessageLink, Network, until
 from tests.thorough.chaos.topology import AGENTS, APIS, SMALL_BOARD, WORKERS, Kind, Topology

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents.wire import EVENTS_PATH, HEARTBEAT_PATH, LEASE_PATH, REPORT_PATH, WEIGHTS_PATH
-from service.settings import Settings
+from service.base.settings import Settings
 from tests.thorough.chaos import victims
 from tests.thorough.chaos.faults import clock, disk, gone, killed, messages, parted, server, stopped
 from tests.thorough.chaos.faults.fault import Harm

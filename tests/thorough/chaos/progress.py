@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.database.models import LIVE_ATTEMPT_STATES, OPEN_JOB_STATES, OPEN_RUN_STATES, Attempt, Device, Job, Run
+from service.store.database.models import (
+    LIVE_ATTEMPT_STATES,
+    OPEN_JOB_STATES,
+    OPEN_RUN_STATES,
+    Attempt,
+    Device,
+    Job,
+    Run,
+)
 from tests.thorough.chaos.field import ALL, Field
 from tests.thorough.chaos.topology import WORKERS
 

@@ -16,7 +16,7 @@ from pockfarm.errors import FarmDown
 from pockfarm.parts import HOST, FarmPlan, Part, admin, answers_http, broker, python
 from pockfarm.state import StateFolder
 from pockfarm.supervisor import Supervisor
-from service.settings import Settings
+from service.base.settings import Settings
 from tests.thorough.chaos.database import postgres
 from tests.thorough.chaos.topology import APIS, COMPILER, WORKERS, Topology
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select, update
 
-from service.database.models import DeviceEvent, Job, Run
-from service.database.schema import migrate
+from service.store.database.models import DeviceEvent, Job, Run
+from service.store.database.schema import migrate
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.test_canary import canary, quarantined, right
 from tests.thorough.chaos.verdict import asked_by_the_farm

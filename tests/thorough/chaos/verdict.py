@@ -14,8 +14,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from benchmarks.markdown import table
-from service.canary import building as canaries
-from service.database.models import (
+from service.boards.canary import building as canaries
+from service.store.database.models import (
     OPEN_JOB_STATES,
     OPEN_RUN_STATES,
     ApiKey,

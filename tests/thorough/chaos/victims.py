@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 
-from service.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Job, Outbox
+from service.store.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Job, Outbox
 from tests.thorough.chaos.field import Field
 from tests.thorough.chaos.processes import below, children, command_of, state_of
 

@@ -19,10 +19,10 @@ from typing import Any, Literal
 import httpx
 from sqlalchemy import func, select
 
-from service.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Bundle, Job, Run
-from service.holdings import service as holdings
-from service.settings import Settings
-from service.storage import open_storage
+from service.base.settings import Settings
+from service.people.holdings import service as holdings
+from service.store.database.models import OPEN_JOB_STATES, OPEN_RUN_STATES, Bundle, Job, Run
+from service.store.storage import open_storage
 from tests.thorough.chaos import answers
 from tests.thorough.chaos.field import Field
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from compiler.cache_folder import KERNELS, LINKER, cache_folder
-from service.canary.building import HEALTH
+from service.boards.canary.building import HEALTH
 from tests.architecture.sources import ROOT
 
-MODEL = ROOT / "service/canary/model.onnx"
+MODEL = ROOT / "service/boards/canary/model.onnx"
 
 
 def built(folder: Path, seed: int, zone: str) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from service.dashboard.pages.admin.listing import PAGE_ROWS
-from service.database.models import (
+from service.store.database.models import (
     HOME,
     AgentRelease,
     ApiKey,

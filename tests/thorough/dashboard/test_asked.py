@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, expect
 
 from service.dashboard import addresses
 from service.dashboard.routes import router
-from service.permissions import rule_of
-from service.query import fields_of
+from service.people.permissions import rule_of
+from service.people.query import fields_of
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page

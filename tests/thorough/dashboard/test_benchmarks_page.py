@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from service.bundles.manifest import precision
+from service.artefacts.bundles.manifest import precision
+from service.base.problems import Invalid
 from service.dashboard.charts.pareto import front_of
 from service.dashboard.charts.scale import log_scale
 from service.dashboard.pages.fronts import Axes, axes_of
-from service.database.models import Bundle, Holding, Run
-from service.problems import Invalid
+from service.store.database.models import Bundle, Holding, Run
 from tests.dashboard.conftest import SeededFarm, make_farm
 from tests.dashboard.markup import check_page
 from tests.dashboard.screenshots import LOOKS, open_page, serving

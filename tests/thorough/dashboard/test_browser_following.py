@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from service.database.models import Event, Job, Run
+from service.store.database.models import Event, Job, Run
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.screenshots import LOOKS, quiet_page
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from service.database.models import ApiKey, Device
-from service.keys.service import create_key, create_link
+from service.people.keys.service import create_key, create_link
+from service.store.database.models import ApiKey, Device
 from tests.dashboard.conftest import BROWSER, PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.screenshots import LOOKS, open_page, pages_of, serving
 from tests.dashboard.test_forms import SAME, open_as, token_in

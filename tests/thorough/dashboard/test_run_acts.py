@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from service.database.models import Run
+from service.store.database.models import Run
 from tests.dashboard.conftest import PATIENCE_MS, SeededFarm
 from tests.dashboard.screenshots import LOOKS, quiet_page
 from tests.thorough.dashboard.test_live_charts import chart, point_at, reach, values

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from pockfarm.cli import parser
-from service import manual
+from service.dashboard import manual
 from tests.architecture.sources import ROOT
 from tests.dashboard.conftest import PATIENCE_MS, make_farm
 from tests.dashboard.screenshots import chromium, serving

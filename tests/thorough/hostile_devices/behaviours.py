@@ -14,8 +14,8 @@ import httpx
 from sqlalchemy import update
 
 from device_agents import wire as p
-from service.database.models import Attempt
-from service.identifiers import digest_of
+from service.base.identifiers import digest_of
+from service.store.database.models import Attempt
 from tests.service.board import Board
 from tests.thorough.hostile_devices.scene import STEPS, Scene, measurement
 

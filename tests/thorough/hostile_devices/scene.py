@@ -14,9 +14,10 @@ from sqlalchemy import select
 
 from device_agents import wire as p
 from device_agents.measure.measurement import measure
-from service.canary import reference, sending
-from service.canary.building import HEALTH, SAMPLES
-from service.database.models import Job
+from service.boards.canary import sending
+from service.boards.canary.building import HEALTH, SAMPLES
+from service.devices import canary_reference as reference
+from service.store.database.models import Job
 from tests.agents.live_farm import live_farm
 from tests.service.board import Board
 from tests.service.client import Client

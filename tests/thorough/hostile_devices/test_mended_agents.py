@@ -15,11 +15,11 @@ from sqlalchemy import select
 from compiler.api import BuildSettings, compile_training
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load
-from service.bundles.archive import read_bundle
-from service.canary import sending
-from service.canary.building import HEALTH
-from service.database.models import Job
-from service.jobs import claims
+from service.artefacts.bundles.archive import read_bundle
+from service.artefacts.jobs import claims
+from service.boards.canary import sending
+from service.boards.canary.building import HEALTH
+from service.store.database.models import Job
 from tests.agents.conftest import ROOT
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.sample import sample

@@ -15,7 +15,7 @@ from device_agents.execute import run_bundle
 from device_agents.job.bundle import make_executable, unpack
 from device_agents.wire import RunSettings
 from pockfarm.ondevice import Step, StepError
-from service.bundles.archive import read_bundle
+from service.artefacts.bundles.archive import read_bundle
 from tests.thorough.on_device.trained import IMAGES
 
 pytestmark = [pytest.mark.xdist_group("on-device"), pytest.mark.usefixtures("scripts_for_binaries")]

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from compiler.identity import compiler_identity
-from service.boards.agent_file import agent_file
-from service.canary import reference
-from service.canary.building import HEALTH
-from service.database.schema import known_revisions
+from service.boards.canary.building import HEALTH
+from service.boards.installation.agent_file import agent_file
+from service.devices import canary_reference as reference
+from service.store.database.schema import known_revisions
 from tests.architecture.sources import ROOT, tracked_files
 from tests.thorough.release.installed import PACKAGES, Installed, Release, build
 
@@ -34,9 +34,9 @@ NEEDED = (
     "compiler/targets/raspberry-pi-4.toml",
     "migrations/env.py",
     "migrations/versions/0001_initial.py",
-    "service/boards/enrol.sh",
-    "service/boards/pockfarm-agent.service",
-    "service/canary/model.onnx",
+    "service/boards/installation/enrol.sh",
+    "service/boards/installation/pockfarm-agent.service",
+    "service/boards/canary/model.onnx",
     "service/dashboard/static/app.css",
     "service/dashboard/templates/base.html",
 )
@@ -48,7 +48,7 @@ def test_every_tracked_file_of_a_package_is_in_the_wheel(release: Release) -> No
     assert sorted(OURS - release.wheel_names()) == [], "package-data of pyproject.toml leaves these out"
 
 
-SITE = {f"service/manual/site/{name}" for name in ("index.html", "_static/styles/theme.css")}
+SITE = {f"service/dashboard/manual/site/{name}" for name in ("index.html", "_static/styles/theme.css")}
 LIBRARY = {
     f"service/dashboard/node_modules/uplot/{name}"
     for name in ("LICENSE", "package.json", "dist/uPlot.iife.min.js", "dist/uPlot.min.css")
@@ -102,8 +102,8 @@ FARM = """
 import sqlalchemy
 from fastapi.testclient import TestClient
 from service.app import create_app
-from service.database import schema
-from service.settings import Settings
+from service.store.database import schema
+from service.base.settings import Settings
 settings = Settings(sweep_s=0.0)
 engine = sqlalchemy.create_engine(settings.database)
 with engine.connect() as connection:

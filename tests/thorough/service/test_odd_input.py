@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from device_agents import wire as p
+from service.base.identifiers import digest_of
+from service.boards.fleet.schemas import EnrolmentTokenCreate
 from service.devices import tokens
-from service.devices.schemas import EnrolmentTokenCreate
-from service.identifiers import digest_of
 from tests.sample import sample
 from tests.service.board import Board
 from tests.service.farms import TestFarm

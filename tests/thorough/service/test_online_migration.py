@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.database.engine import Database
-from service.database.schema import MigrationBlocked, Patience, check_schema, migrate
+from service.store.database.engine import Database
+from service.store.database.schema import MigrationBlocked, Patience, check_schema, migrate
 from tests.architecture.sources import ROOT
 from tests.service.postgres import PostgresServer
 from tests.waiting import HANG_S, until

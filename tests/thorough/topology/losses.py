@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from service.database.models import Job
+from service.store.database.models import Job
 from tests.thorough.topology.farm import Deployed
 from tests.thorough.topology.work import Work
 from tests.waiting import HANG_S

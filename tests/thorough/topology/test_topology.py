@@ -10,7 +10,7 @@ from compiler.cache_folder import cache_folder
 from pockfarm.client import Client
 from pockfarm.values import optional_number, part
 from pockfarm.webhooks import verify_webhook
-from service.database.engine import Database
+from service.store.database.engine import Database
 from tests.e2e.inputs import SPEC, accuracy_by_onnx_runtime, cnn, digits, npz
 from tests.sample import sample
 from tests.service.receiver import receiving

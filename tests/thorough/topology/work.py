@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 from pockfarm.client import Client
 from pockfarm.errors import NotFound, PockfarmError
 from pockfarm.values import Job, Run
-from service.database.engine import Database
-from service.database.models import Attempt, Event, Result
+from service.store.database.engine import Database
+from service.store.database.models import Attempt, Event, Result
 from tests.e2e.inputs import SPEC, cnn
 from tests.waiting import until
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from service.database.engine import Database
-from service.health.signs import count_slots
-from service.queue import COMPILE_TASK, QUEUE, make_celery
-from service.settings import Settings
+from service.base.settings import Settings
+from service.store.database.engine import Database
+from service.store.queue import COMPILE_TASK, QUEUE, make_celery
+from service.store.signs_of_life import count_slots
 from tests.sample import sample
 from tests.service.postgres import PostgresServer, running_postgres
 from tests.waiting import until
@@ -115,8 +115,8 @@ def test_messages_lost_with_the_broker_are_rung_again(farm: LiveFarm) -> None:
 
 
 def test_doubled_messages_compile_once(farm: LiveFarm) -> None:
-    from service.queue import COMPILE_TASK, CeleryQueue
-    from service.settings import Settings
+    from service.base.settings import Settings
+    from service.store.queue import COMPILE_TASK, CeleryQueue
 
     job = farm.compile("fine\ndoubled")
     queue = CeleryQueue(Settings(state=farm.folder, broker_url=f"redis+socket://{farm.folder}/v.sock"))

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.orm import Session
 
+from service.boards.fleet.schemas import EnrolmentTokenCreate, EnrolmentTokenCreated
 from service.dashboard import addresses, forms, visitors
 from service.dashboard import format as fmt
 from service.dashboard.actions import Action
@@ -18,9 +19,8 @@ from service.dashboard.names import device_names
 from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.dashboard.tables import Column, Row, Value, table
-from service.database.models import EnrolmentToken
 from service.devices.known_classes import known_classes
-from service.devices.schemas import EnrolmentTokenCreate, EnrolmentTokenCreated
+from service.store.database.models import EnrolmentToken
 
 NAME = "enrolment"
 HOUR_S = 3600.0

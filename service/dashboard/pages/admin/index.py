@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from service.dashboard import addresses
 from service.dashboard.pages.admin.part import path
 from service.dashboard.visitors import Visitor
-from service.permissions import Rule, rule_of
+from service.people.permissions import Rule, rule_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path, standing
 from service.dashboard.tables import Column, Row, table
-from service.database.models import ApiKey, User
-from service.keys.schemas import KeyCreate, KeyCreated, KeyView, key_view
-from service.permissions import SCOPES, Scope
+from service.people.keys.schemas import KeyCreate, KeyCreated, KeyView, key_view
+from service.people.permissions import SCOPES, Scope
+from service.store.database.models import ApiKey, User
 
 NAME = "keys"
 GRANTS: dict[str, tuple[str, tuple[Scope, ...]]] = {

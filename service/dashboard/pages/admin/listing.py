@@ -12,8 +12,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from service.dashboard import addresses
 from service.dashboard import format as fmt
 from service.dashboard.pages.admin.part import path
-from service.database.models import Base
-from service.database.paging import newest_first
+from service.store.database.models import Base
+from service.store.database.paging import newest_first
 
 PAGE_ROWS = 50
 Entry = TypeVar("Entry", bound=Base)

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from service.base.problems import Invalid
+from service.base.settings import Settings
 from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.pages.admin.part import path
 from service.dashboard.parts import Fact
 from service.dashboard.tables import Column, Row, Table, Value, table
-from service.database.models import Organisation
-from service.organisations import service
-from service.organisations.schemas import OrganisationChange, QuotaView, RetentionView
-from service.problems import Invalid
-from service.quotas.limits import QUOTAS
-from service.retention.rules import WORDS
-from service.settings import Settings
+from service.operations.organisations import service
+from service.operations.organisations.schemas import OrganisationChange, QuotaView, RetentionView
+from service.operations.retention.rules import WORDS
+from service.people.quotas.limits import QUOTAS
+from service.store.database.models import Organisation
 
 NONE, FOR_EVER = "unlimited", "forever"
 """The API's words for no limit."""

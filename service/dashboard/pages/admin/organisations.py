@@ -13,9 +13,9 @@ from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import AdminPart, Made, path, standing
 from service.dashboard.tables import Column, Row, table
-from service.database.models import HOME, Organisation
-from service.keys.schemas import KeyCreated
-from service.organisations.schemas import OrganisationCreate
+from service.operations.organisations.schemas import OrganisationCreate
+from service.people.keys.schemas import KeyCreated
+from service.store.database.models import HOME, Organisation
 
 NAME = "organisations"
 COLUMNS = (

@@ -13,8 +13,8 @@ from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import AdminPart, Made, path, standing
 from service.dashboard.tables import Column, Row, table
-from service.database.models import User
-from service.users.schemas import UserCreate
+from service.people.users.schemas import UserCreate
+from service.store.database.models import User
 
 NAME = "people"
 COLUMNS = (

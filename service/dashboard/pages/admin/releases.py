@@ -6,6 +6,8 @@ from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
+from service.boards.releases import publishing
+from service.boards.releases.schemas import ReleaseCreate, ReleaseView
 from service.dashboard import format as fmt
 from service.dashboard import forms
 from service.dashboard.actions import Action
@@ -13,9 +15,7 @@ from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.dashboard.tables import Column, Row, Value, table
-from service.database.models import AgentRelease
-from service.releases import publishing
-from service.releases.schemas import ReleaseCreate, ReleaseView
+from service.store.database.models import AgentRelease
 
 NAME = "releases"
 MOST = 30

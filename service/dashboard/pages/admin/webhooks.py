@@ -13,8 +13,8 @@ from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.dashboard.tables import Column, Row, Value, table
-from service.database.models import Webhook
-from service.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated
+from service.operations.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated
+from service.store.database.models import Webhook
 
 NAME = "webhooks"
 EVENTS = (

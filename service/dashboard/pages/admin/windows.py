@@ -14,9 +14,9 @@ from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import SHOWN, AdminPart, Made, path
 from service.dashboard.tables import Column, Row, table
-from service.database.models import MaintenanceWindow
-from service.maintenance import service
-from service.maintenance.schemas import WindowCreate, WindowView
+from service.devices.maintenance import service
+from service.devices.maintenance.schemas import WindowCreate, WindowView
+from service.store.database.models import MaintenanceWindow
 
 NAME = "windows"
 COLUMNS = (

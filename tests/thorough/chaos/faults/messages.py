@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from service.database.models import Run
+from service.store.database.models import Run
 from tests.thorough.chaos.faults.fault import Harm, Wound, after
 from tests.thorough.chaos.field import Field
 from tests.thorough.chaos.links import Rule, Trick, until

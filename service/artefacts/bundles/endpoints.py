@@ -1,0 +1,93 @@
+"""`/bundles`: the files that compiles gave, their manifests and compile reports."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from device_agents.wire import dumps
+from device_agents.wire.receipt import BUNDLE_STATEMENT_TYPE
+from service.artefacts.bundles import service
+from service.artefacts.bundles.schemas import BundleView
+from service.artefacts.bundles.service import Held
+from service.base.pagination import Cursor, Limit, Page
+from service.base.schemas import SIGNED, DigestText
+from service.people.access import FarmDep, PrincipalDep
+from service.people.holdings import service as holdings
+from service.store.envelopes import signed
+from service.store.files import BINARY, file_response
+
+router = APIRouter(prefix="/bundles", tags=["bundles"])
+
+
+def _view(found: Held) -> BundleView:
+    bundle, holding = found.bundle, found.holding
+    named: dict[str, Any] = {
+        "model_name": holding.name,
+        "plan_name": holding.plan_name,
+        "created_at": holding.created_at,
+        "pinned_at": holding.pinned_at,
+        "removed_at": holding.files_removed_at,
+    }
+    columns = {name: getattr(bundle, name) for name in BundleView.model_fields if name not in (*named, "summary")}
+    return BundleView(**columns, **named, summary=service.summary(bundle.manifest))
+
+
+@router.get("")
+def list_bundles(
+    farm: FarmDep,
+    _: PrincipalDep,
+    target: str | None = None,
+    model_digest: str | None = None,
+    plan: str | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[BundleView]:
+    """Bundles, the newest first."""
+    with farm.database.read() as session:
+        rows, following = service.newest_bundles(
+            session, target=target, model_digest=model_digest, plan=plan, limit=limit, cursor=cursor
+        )
+        return Page(items=[_view(row) for row in rows], next=following)
+
+
+@router.get("/{digest}", response_class=Response, responses=BINARY)  # type: ignore[arg-type]
+def download_bundle(digest: DigestText, request: Request, farm: FarmDep, _: PrincipalDep) -> Response:
+    """The bundle's bytes (`.pfb`, a tar archive)."""
+    with farm.database.read() as session:
+        bundle = service.find(session, digest).bundle
+        holdings.refuse_taken(session, "bundle", digest, where="digest")
+    filename = f"{bundle.target}-{digest.removeprefix('sha256:')[:12]}.pfb"
+    return file_response(request, farm, digest, filename=filename)
+
+
+@router.get("/{digest}/info")
+def show_bundle(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> BundleView:
+    """What the farm knows of a bundle."""
+    with farm.database.read() as session:
+        return _view(service.find(session, digest))
+
+
+@router.get("/{digest}/manifest")
+def show_manifest(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> dict[str, Any]:
+    """The bundle's `manifest.json`."""
+    with farm.database.read() as session:
+        return service.find(session, digest).bundle.manifest
+
+
+@router.get("/{digest}/statement", response_class=Response, responses=SIGNED)
+def show_statement(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> Response:
+    """That this farm made the bundle, from what and by which compiler, signed: `pockfarm verify` reads it."""
+    with farm.database.read() as session:
+        said = service.statement(session, digest, now=time.time())
+    return Response(dumps(signed(farm, BUNDLE_STATEMENT_TYPE, said)), media_type="application/json")
+
+
+@router.get("/{digest}/report")
+def show_report(digest: DigestText, farm: FarmDep, _: PrincipalDep) -> dict[str, Any]:
+    """The bundle's `report.json`: what the compiler did."""
+    with farm.database.read() as session:
+        return service.find(session, digest).bundle.compile_report

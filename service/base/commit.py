@@ -1,0 +1,29 @@
+"""Which commit of PockFarm this farm runs, for whoever looks for what changed."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from pathlib import Path
+
+from service.base.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+
+
+def commit(settings: Settings) -> str:
+    """The setting, or the commit of the checkout that the farm runs from; empty where neither tells."""
+    return settings.commit or _of_checkout()
+
+
+@functools.cache
+def _of_checkout() -> str:
+    if not (ROOT / ".git").exists():
+        return ""
+    try:
+        asked = subprocess.run(
+            ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.strip()

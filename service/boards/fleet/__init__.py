@@ -1,0 +1,1 @@
+"""`/devices`: the fleet as its operators see and change it."""

@@ -1,0 +1,172 @@
+"""Releases as operators see them: published, widened, halted, listed."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from device_agents.wire import MOST_AGENT_BYTES
+from service.base.identifiers import clean_text
+from service.base.problems import Conflict, Invalid, NotFound
+from service.base.schemas import columns
+from service.boards.installation.agent_file import agent_file
+from service.boards.releases.contents import AgentFile, read_agent
+from service.boards.releases.schemas import ReleaseCreate, ReleaseDetail, ReleaseView, Stage, UpdateView
+from service.devices.wants import lacking, wants_of
+from service.store.database.models import HOME, AgentRelease, AgentUpdate, Device
+from service.store.database.paging import newest_first
+from service.store.database.scope import EVERYONES, organisation_of
+from service.store.storage import Storage, StoredFile
+
+MOST_SHOWN = 1000
+UPDATING = ("on", "trial")
+
+
+def take_in(storage: Storage, data: bytes) -> tuple[AgentFile, StoredFile]:
+    """Keep an agent's file, once it is known to be one. Raises: Invalid."""
+    found = read_agent(data)
+    return found, storage.put(io.BytesIO(data), limit_bytes=MOST_AGENT_BYTES)
+
+
+def publish_own(session: Session, storage: Storage, asked: ReleaseCreate) -> AgentRelease:
+    """The agent of the farm's own sources. Raises: Invalid."""
+    return publish(session, *take_in(storage, agent_file()), asked)
+
+
+def publish_again(session: Session, asked: ReleaseCreate) -> AgentRelease:
+    """A file of an earlier release. Raises: NotFound, Invalid."""
+    query = select(AgentRelease).where(AgentRelease.digest == asked.digest).limit(1)
+    earlier = session.scalar(query)
+    if earlier is None:
+        hint = "bring it in on the farm's machine: python -m service.admin agent-release FILE"
+        raise NotFound("release.file-unknown", f"no release had the file {asked.digest}", where="digest", hint=hint)
+    found = AgentFile(earlier.version, earlier.oldest_python, earlier.protocol)
+    return publish(session, found, StoredFile(earlier.digest, earlier.size_bytes), asked)
+
+
+def publish(session: Session, found: AgentFile, stored: StoredFile, asked: ReleaseCreate) -> AgentRelease:
+    """A new release, with a number above all before. Raises: Invalid (a condition that is none).
+
+    The number is at least the time, so a farm that was restored from an old backup does not give one twice.
+    """
+    wants_of(asked.where, None)
+    highest = session.scalar(select(func.max(AgentRelease.sequence))) or 0
+    release = AgentRelease(
+        sequence=max(highest + 1, int(time.time())),
+        version=found.version,
+        digest=stored.digest,
+        size_bytes=stored.size_bytes,
+        oldest_python=found.oldest_python,
+        protocol=found.protocol,
+        is_rollback=asked.rollback,
+        conditions=sorted(set(asked.where)),
+        most_failures=asked.most_failures,
+    )
+    release.share, release.most_devices = asked.share, _most_devices(session, release, asked)
+    session.add(release)
+    session.flush()
+    return release
+
+
+def meets(conditions: Sequence[str], device: Device) -> bool:
+    """Whether the device has the tags that a release asks for."""
+    return not lacking(wants_of(conditions, None), device)
+
+
+def _most_devices(session: Session, release: AgentRelease, stage: Stage) -> int | None:
+    if stage.share is None:
+        return stage.count
+    query = select(Device).where(Device.state != "removed", Device.agent_updates.in_(UPDATING))
+    able = sum(meets(release.conditions, device) for device in session.scalars(query, execution_options=EVERYONES))
+    return max(1, math.ceil(stage.share * able))
+
+
+def find(session: Session, release_id: str) -> AgentRelease:
+    """The release, held. Raises: NotFound."""
+    release = session.scalar(select(AgentRelease).where(AgentRelease.id == release_id).with_for_update())
+    if release is None:
+        raise NotFound("release.unknown", f"no release {release_id!r:.60}", hint="GET /agent-releases lists them")
+    return release
+
+
+def widen(session: Session, release_id: str, stage: Stage) -> AgentRelease:
+    """Let more devices have it. Raises: NotFound, Conflict (halted), Invalid (fewer than now)."""
+    release = find(session, release_id)
+    if release.state == "halted":
+        hint = "publish the file again (POST /agent-releases with its digest): boards that failed try anew"
+        raise Conflict("release.halted", f"it is halted: {release.halt_reason}", hint=hint)
+    most = _most_devices(session, release, stage)
+    if most is not None and (release.most_devices is None or most < release.most_devices):
+        now = "all" if release.most_devices is None else release.most_devices
+        raise Invalid(
+            "release.stage",
+            f"{most} devices, and {now} may have it already",
+            where="share",
+            hint="a stage only grows; to stop it: POST /agent-releases/ID/halt",
+        )
+    release.share, release.most_devices = stage.share, most
+    return release
+
+
+def halt(session: Session, release: AgentRelease, reason: str) -> None:
+    """Offer it to no more devices; what has it keeps it."""
+    if release.state == "halted":
+        return
+    release.state, release.halted_at = "halted", time.time()
+    release.halt_reason = clean_text(reason, 1000) or "an operator halted it"
+
+
+def halted(session: Session) -> Sequence[AgentRelease]:
+    """The newest release if it has halted, to home's operators: nobody else can do anything about it."""
+    if organisation_of(session) != HOME:
+        return ()
+    newest = session.scalar(select(AgentRelease).order_by(AgentRelease.sequence.desc()).limit(1))
+    return (newest,) if newest is not None and newest.state == "halted" else ()
+
+
+def listed(session: Session, *, limit: int, cursor: str | None) -> tuple[Sequence[AgentRelease], str | None]:
+    """A page of releases, the newest first."""
+    return newest_first(session, select(AgentRelease), AgentRelease.id, limit=limit, cursor=cursor)
+
+
+def counts(session: Session, release: AgentRelease) -> dict[str, int]:
+    """Devices by what came of it."""
+    query = select(AgentUpdate.state, func.count()).where(AgentUpdate.release_id == release.id)
+    rows = session.execute(query.group_by(AgentUpdate.state)).all()
+    return {"given": 0, "done": 0, "failed": 0} | {state: count for state, count in rows}  # noqa: C416
+
+
+def view(session: Session, release: AgentRelease) -> ReleaseView:
+    """What a release looks like from outside."""
+    plain = columns(ReleaseView, release)
+    return ReleaseView.model_validate({**plain, **counts(session, release)})
+
+
+def detail(session: Session, release: AgentRelease) -> ReleaseDetail:
+    """With the devices that the session's organisation may see."""
+    query = (
+        select(AgentUpdate, Device.name)
+        .join(Device, Device.id == AgentUpdate.device_id)
+        .where(AgentUpdate.release_id == release.id)
+        .order_by(AgentUpdate.state != "failed", AgentUpdate.given_at)
+        .limit(MOST_SHOWN)
+    )
+    updates = [
+        UpdateView.model_validate(
+            {
+                "device_id": update.device_id,
+                "name": name,
+                "state": update.state,
+                "reason": update.reason,
+                "given_at": update.given_at,
+                "ended_at": update.ended_at,
+            }
+        )
+        for update, name in session.execute(query)
+    ]
+    return ReleaseDetail(**view(session, release).model_dump(), updates=updates)

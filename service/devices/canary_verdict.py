@@ -1,0 +1,52 @@
+"""What a canary run says of its device: active again, or quarantined for longer; nothing, if it was timed."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy.orm import Session
+
+from device_agents.wire import Report
+from service.base.settings import Settings
+from service.devices import blame
+from service.store.database.models import Device, Run
+
+MOST_DOUBLINGS = 7
+"""Of the pause between two canaries of one device: 128 times as long at most."""
+
+
+def wrong(run: Run, report: Report) -> str:
+    """What is wrong with what the device found; empty if it is right."""
+    from service.devices.canary_reference import difference  # NumPy: only where a canary is judged
+
+    return difference(run.settings.seed, report.losses)
+
+
+def pause_s(settings: Settings, failures: int) -> float:
+    """Until the next canary after so many in a row that failed."""
+    return float(settings.canary_s * 2 ** min(failures, MOST_DOUBLINGS))
+
+
+def conclude(session: Session, settings: Settings, run: Run, device: Device, *, is_right: bool, message: str) -> None:
+    """Bring the device back, or wait for longer. The caller holds its row. Whoever else decided since, decides."""
+    if run.is_timed_canary:
+        if not is_right:
+            blame.note(session, device.id, "canary", f"timed run {run.id} measured nothing: {message}")
+        return
+    now = time.time()
+    if device.state != "quarantined" or device.quarantined_for != blame.BY_STRIKES:
+        blame.note(session, device.id, "canary", f"run {run.id} ended, but the device is {device.state} by other means")
+        return
+    if is_right:
+        device.canary_failures, device.canary_at, device.released_at = 0, 0.0, now
+        blame.forget_strikes(session, device)
+        blame.end_quarantine(session, device, f"canary run {run.id} was right: it works again")
+        return
+    device.canary_failures += 1
+    device.canary_at = now + pause_s(settings, device.canary_failures)
+    blame.note(
+        session,
+        device.id,
+        "canary",
+        f"run {run.id} was not right: {message}; the next one in {device.canary_at - now:,.0f} s",
+    )

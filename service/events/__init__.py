@@ -1,1 +1,0 @@
-"""What happened to jobs and runs, in order, as a stream."""

@@ -1,0 +1,1 @@
+"""Running a farm: health, sweeps, webhooks, retention, organisations, the log of results, backups."""

@@ -1,0 +1,173 @@
+"""Writing a backup: one snapshot of the database, whatever goes on meanwhile, and every file that its rows name."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from sqlalchemy import Table, select
+from sqlalchemy.orm import Session
+
+from compiler.external import MAX_LISTING_BYTES, Listing
+from service.base.settings import Settings
+from service.operations.backup.form import BEGIN, DIGEST, END, FORM, KEYS, BackupError, Say, farm_tables, seal, to_line
+from service.store.database.engine import Database
+from service.store.database.schema import check_schema, known_revisions
+from service.store.storage import Storage, open_storage
+
+ROWS_AT_ONCE = 1000
+PART_BYTES = 64 << 20
+
+
+def key_files(settings: Settings) -> tuple[Path, ...]:
+    """Files with the farm's own keys, as they are called in a backup too; what is not there is not taken.
+
+    None is an API key: a restored farm makes its operator another.
+    """
+    return settings.signing_key_path, settings.next_signing_key_path, settings.key_list_path
+
+
+@dataclass(slots=True)
+class Written:
+    """What the archive holds so far."""
+
+    tar: tarfile.TarFile
+    members: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    digests: set[str] = field(default_factory=set)
+    """That occur in rows: of stored files, and of much else."""
+
+    def add(self, name: str, data: bytes) -> None:
+        """A member whose bytes are at hand."""
+        self.add_stream(name, io.BytesIO(data), len(data))
+
+    def add_stream(self, name: str, stream: IO[bytes], size: int) -> str:
+        """A member read from a stream; its digest."""
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mode = size, 0o600
+        reader = _Hashing(stream)
+        self.tar.addfile(entry, reader)
+        self.members[name] = reader.digest.hexdigest()
+        return self.members[name]
+
+
+class _Hashing(io.RawIOBase):
+    """A stream that is hashed as it is read."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        chunk = self._stream.read(size)
+        self.digest.update(chunk)
+        return chunk
+
+
+def write_backup(settings: Settings, to: Path, *, passphrase: str | None, say: Say) -> list[str]:
+    """Write the farm's record to a new file; damaged or lost files that its rows name are left out and returned.
+
+    `passphrase`: the farm's key files go in too, encrypted by it; None: they stay out. Raises: BackupError.
+    """
+    if to.exists():
+        raise BackupError(f"{to} is there already; name another file")
+    draft = to.with_name(to.name + ".partial")
+    storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
+    database = Database(settings.database)
+    try:
+        check_schema(database)
+        with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+                lost = _write(Written(tar), settings, database, storage, passphrase, say)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(to)
+    finally:
+        database.close()
+        draft.unlink(missing_ok=True)
+    return lost
+
+
+def _write(
+    out: Written, settings: Settings, database: Database, storage: Storage, passphrase: str | None, say: Say
+) -> list[str]:
+    keys = {path.name: path.read_bytes() for path in key_files(settings) if path.exists()}
+    out.add(
+        BEGIN,
+        json.dumps(
+            {
+                "form": FORM,
+                "schema": known_revisions()[1],
+                "release_number": settings.release_number,
+                "at": time.time(),
+                "with_keys": passphrase is not None,
+            }
+        ).encode(),
+    )
+    with database.snapshot() as session:
+        for table in farm_tables(session.connection()):
+            _write_table(out, session, table)
+    say(f"{sum(out.rows.values()):,} rows of {len(out.rows)} tables")
+    lost = _write_files(out, storage, say)
+    if passphrase is not None:
+        out.add(KEYS, seal(keys, passphrase))
+    out.add(END, json.dumps({"members": out.members, "rows": out.rows, "lost": lost}).encode())
+    return lost
+
+
+def _write_table(out: Written, session: Session, table: Table) -> None:
+    out.rows[table.name] = 0
+    for number, part in enumerate(_parts(out, session, table)):
+        with part:
+            size = part.tell()
+            part.seek(0)
+            out.add_stream(f"tables/{table.name}.{number}.jsonl", part, size)
+
+
+def _parts(out: Written, session: Session, table: Table) -> Iterator[IO[bytes]]:
+    """The table's lines in temporary files of bounded size (a member says its size before its bytes)."""
+    part = tempfile.TemporaryFile()  # noqa: SIM115 (whoever gets it closes it)
+    for row in session.execute(select(table), execution_options={"yield_per": ROWS_AT_ONCE}).mappings():
+        line = to_line(dict(row))
+        out.digests.update("sha256:" + found.decode() for found in DIGEST.findall(line))
+        out.rows[table.name] += 1
+        part.write(line)
+        if part.tell() >= PART_BYTES:
+            yield part
+            part = tempfile.TemporaryFile()  # noqa: SIM115 (whoever gets it closes it)
+    yield part
+
+
+def _write_files(out: Written, storage: Storage, say: Say) -> list[str]:
+    """Every stored file that a row names, or a listing among them; those whose bytes are not what they should be."""
+    lost, wanted, seen, total = [], sorted(out.digests), set(out.digests), 0
+    while wanted:
+        digest = wanted.pop()
+        size = storage.size(digest)
+        if size is None:
+            continue  # the digest of something else, or of a file that retention has removed
+        if size <= MAX_LISTING_BYTES:
+            more = _listed(b"".join(storage.read(digest))) - seen
+            seen |= more
+            wanted += more
+        with storage.local(digest) as path, path.open("rb") as stream:
+            found = out.add_stream(f"files/{digest.replace(':', '/')}", stream, size)
+        total += size
+        if found != digest.removeprefix("sha256:"):
+            lost.append(digest)
+    say(f"{total:,} bytes of stored files")
+    return lost
+
+
+def _listed(data: bytes) -> set[str]:
+    listing = Listing.parse(data)
+    return set() if listing is None else {listing.model, *listing.external.values()}

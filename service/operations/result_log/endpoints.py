@@ -1,0 +1,85 @@
+"""`/log`: the log of results for whoever audits the farm; and the receipt of a run's result, checked offline.
+
+The log shows hashes: what an entry says is told to those whose run it was, by their receipt.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+
+from device_agents.wire import dumps
+from service.base.problems import Invalid, NotFound
+from service.base.schemas import SIGNED
+from service.operations.result_log import log
+from service.operations.result_log.schemas import ConsistencyView, HeadsView, HeadView, LeavesView
+from service.people.access import FarmDep, PrincipalDep, WholeFarmDep
+from service.work.runs import service as runs
+
+router = APIRouter(tags=["log"])
+Index = Annotated[int, Query(ge=0, le=1 << 53)]
+
+
+@router.get("/log/checkpoint", response_class=Response, responses=SIGNED)
+def show_checkpoint(farm: WholeFarmDep, _: PrincipalDep) -> Response:
+    """The log's size and root hash now, signed by the farm: a DSSE envelope."""
+    with farm.database.read() as session:
+        return Response(dumps(log.checkpoint(session, farm)), media_type="application/json")
+
+
+@router.get("/log/head", response_class=Response, responses=SIGNED)
+def show_head(farm: WholeFarmDep, _: PrincipalDep) -> Response:
+    """As `/log/checkpoint`, with the signing key and its way to the root: `pockfarm log check` keeps it."""
+    with farm.database.read() as session:
+        return Response(dumps(log.head(session, farm)), media_type="application/json")
+
+
+@router.get("/log/heads")
+def list_heads(
+    farm: WholeFarmDep, _: PrincipalDep, after: Index = 0, limit: Annotated[int, Query(ge=1, le=100)] = 100
+) -> HeadsView:
+    """Heads that the farm signed and kept now and then, of more results than `after`: it can be held to them."""
+    with farm.database.read() as session:
+        kept = log.kept_heads(session, after, limit)
+        return HeadsView(heads=[HeadView(size=one.size, paper=json.loads(one.paper)) for one in kept])
+
+
+@router.get("/log/entries")
+def list_leaves(
+    farm: WholeFarmDep, _: PrincipalDep, start: Index = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> LeavesView:
+    """Leaf hashes of the log from an index on, in order."""
+    with farm.database.read() as session:
+        return LeavesView(start=start, size=log.size(session), leaves=log.leaves(session, start, limit))
+
+
+@router.get("/log/consistency")
+def show_consistency(farm: WholeFarmDep, _: PrincipalDep, first: Index, second: Index) -> ConsistencyView:
+    """The hashes that show the log of `first` results to be the beginning of that of `second`."""
+    with farm.database.read() as session:
+        count = log.size(session)
+        if not 0 < first <= second <= count:
+            raise Invalid(
+                "log.sizes",
+                f"{first} and {second}, the log has {count}",
+                where="first",
+                hint="0 < first <= second <= the size of a checkpoint",
+            )
+        return ConsistencyView(first=first, second=second, proof=list(log.consistency(session, first, second)))
+
+
+@router.get("/runs/{run_id}/receipt", response_class=Response, responses=SIGNED, tags=["runs"])
+def show_receipt(run_id: str, own: FarmDep, farm: WholeFarmDep, _: PrincipalDep) -> Response:
+    """What proves the run's result without the farm: `pockfarm verify` reads it."""
+    with own.database.read() as session:
+        run = runs.find(session, run_id)
+        runs.result_of(session, run)
+    log.log_results(farm)
+    with farm.database.read() as session:
+        found = log.receipt(session, farm, run)
+    if found is None:
+        raise NotFound("receipt.later", "this result is not in the log yet", hint="ask again in a few seconds")
+    return Response(dumps(found), media_type="application/json")

@@ -1,0 +1,275 @@
+"""Takes what the rules of retention say, in small transactions: files from their holders, events, old log entries.
+
+A file is taken from an organisation by a mark on its holding. When nobody holds it any more it is *released*: the
+records that name it (a bundle's row, a run's) keep it no longer, and the garbage collector removes its bytes after the
+grace age. Records, results and the log of results stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import ColumnElement, Select, delete, func, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from service.base.identifiers import digest_of
+from service.base.settings import Settings
+from service.operations.retention.needed import is_needed, is_open_anywhere
+from service.operations.retention.rules import DAY_S, RuleName, days_of
+from service.people.audit.beside import add_entry
+from service.store.database.engine import Database
+from service.store.database.models import (
+    OPEN_JOB_STATES,
+    OPEN_RUN_STATES,
+    AuditEntry,
+    Event,
+    FileUse,
+    Holding,
+    Job,
+    ListedFile,
+    Organisation,
+    Run,
+    WebhookDelivery,
+)
+from service.store.garbage.noting import note_use
+from service.store.garbage.references import referred
+
+LOG = logging.getLogger(__name__)
+BATCH = 100
+KINDS: Mapping[RuleName, tuple[str, ...]] = {
+    "bundles": ("bundle",),
+    "datasets": ("dataset",),
+    "weights": ("weights",),
+    "models": ("model", "data"),
+}
+NAMES = {"bundle": "bundle", "dataset": "data set", "weights": "trained weights", "model": "model", "data": "data file"}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Something that went, or would go. `subject`: a digest; for rows of a log, how many."""
+
+    organisation_id: str
+    what: str
+    subject: str
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Retention:
+    """One pass. `steps` may be left at any point, and another pass begun."""
+
+    database: Database
+    settings: Settings
+    dry_run: bool = False
+    found: list[Taken] = field(default_factory=list)
+    now: float = field(default_factory=time.time)
+
+    def run(self) -> list[Taken]:
+        """The whole pass."""
+        for _ in self.steps():
+            pass
+        return self.found
+
+    def say(self) -> None:
+        """Log what it did."""
+        if self.found:
+            size_bytes = sum(taken.size_bytes for taken in self.found)
+            LOG.info("retention took %d things (files of %d bytes)", len(self.found), size_bytes)
+
+    def steps(self) -> Iterator[None]:
+        """The pass, in steps that take little time each."""
+        with self.database.read() as session:
+            rows = session.execute(select(Organisation.id, Organisation.retention).order_by(Organisation.id))
+            owners = [(organisation_id, dict(own)) for organisation_id, own in rows]
+        for organisation_id, own in owners:
+            for name, act in RULES.items():
+                days = days_of(self.settings, own, name)
+                if days is not None:
+                    yield from act(self, organisation_id, name, self.now - days * DAY_S)
+
+    def files(self, organisation_id: str, rule: RuleName, before: float) -> Iterator[None]:
+        """Marks holdings of the rule's kinds."""
+        for kind in KINDS[rule]:
+            query = select(Holding.digest).where(
+                Holding.organisation_id == organisation_id, Holding.kind == kind, *_is_due(before)
+            )
+            for batch in self._batches(query.add_columns(Holding.id), Holding.id):
+                for digest in batch:
+                    self._take_file((organisation_id, kind, digest), before)
+                    yield
+        if rule == "models":
+            yield from self._models_of_jobs(organisation_id, before)
+
+    @contextmanager
+    def _trial(self) -> Iterator[Session]:
+        """A transaction, which a dry run undoes at its end."""
+        with self.database.transaction() as session:
+            yield session
+            if self.dry_run:
+                session.rollback()
+
+    def _take_file(self, key: tuple[str, str, str], before: float) -> None:
+        digest = key[2]
+        with self._trial() as session:
+            files = lock_files(session, digest)  # before the holding, as whoever holds a file does
+            holding = session.get(Holding, key, with_for_update=True)
+            if holding is None or not _is_still_due(holding, before) or is_needed(session, holding, before):
+                return
+            taken = Taken(key[0], NAMES[holding.kind], digest, holding.size_bytes)
+            self.found.append(taken)
+            holding.files_removed_at = time.time()
+            if holding.kind == "bundle":
+                _answer_no_more(session, digest, key[0])
+            session.flush()
+            release_free(session, files)
+            note(session, taken)
+
+    def _models_of_jobs(self, organisation_id: str, before: float) -> Iterator[None]:
+        """A model that was sent with its request is kept by the jobs that compiled it."""
+        old = (
+            Job.organisation_id == organisation_id,
+            Job.state.not_in(OPEN_JOB_STATES),
+            Job.created_at < before,
+            Job.files_removed_at.is_(None),
+        )
+        query = select(Job.model_digest, Job.model_digest).where(*old).distinct()
+        for batch in self._batches(query, Job.model_digest):
+            for digest in batch:
+                self._take_model(organisation_id, digest, old)
+                yield
+
+    def _take_model(self, organisation_id: str, digest: str, old: Sequence[ColumnElement[bool]]) -> None:
+        with self._trial() as session:
+            files = lock_files(session, digest)
+            size_bytes = session.scalar(select(func.max(Job.model_bytes)).where(Job.model_digest == digest, *old))
+            session.execute(update(Job).where(Job.model_digest == digest, *old).values(files_removed_at=time.time()))
+            is_noted = session.get(Holding, (organisation_id, "model", digest)) is not None  # as that was taken
+            if digest in release_free(session, files) and not is_noted:
+                taken = Taken(organisation_id, "model", digest, size_bytes or 0)
+                self.found.append(taken)
+                note(session, taken)
+
+    def events(self, organisation_id: str, _: RuleName, before: float) -> Iterator[None]:
+        """Deletes events of what ended before then."""
+        run = (Run.pinned_at.is_(None), Run.state.not_in(OPEN_RUN_STATES))
+        for kind, more in ((Run, run), (Job, (Job.state.not_in(OPEN_JOB_STATES),))):
+            query = select(kind.id, kind.id).where(
+                kind.organisation_id == organisation_id,
+                kind.finished_at < before,
+                kind.events_removed_at.is_(None),
+                *more,
+            )
+            for batch in self._batches(query, kind.id):
+                self._forget(organisation_id, f"events of {kind.__tablename__}", batch, _forget_events(kind))
+                yield
+
+    def audit(self, organisation_id: str, _: RuleName, before: float) -> Iterator[None]:
+        """Deletes old entries of the audit log."""
+        old = (AuditEntry.organisation_id == organisation_id, AuditEntry.at < before)
+        for batch in self._batches(select(AuditEntry.id, AuditEntry.id).where(*old), AuditEntry.id):
+            self._forget(organisation_id, "entries of the audit log", batch, _forget_rows(AuditEntry))
+            yield
+
+    def deliveries(self, organisation_id: str, _: RuleName, before: float) -> Iterator[None]:
+        """Deletes the log of deliveries that have long been over."""
+        old = (WebhookDelivery.organisation_id == organisation_id, WebhookDelivery.finished_at < before)
+        for batch in self._batches(select(WebhookDelivery.id, WebhookDelivery.id).where(*old), WebhookDelivery.id):
+            self._forget(organisation_id, "deliveries", batch, _forget_rows(WebhookDelivery))
+            yield
+
+    def _forget(
+        self, organisation_id: str, what: str, ids: Sequence[str], act: Callable[[Session, Sequence[str]], None]
+    ) -> None:
+        taken = Taken(organisation_id, what, f"{len(ids)}")
+        self.found.append(taken)
+        if self.dry_run:
+            return
+        with self.database.transaction() as session:
+            act(session, ids)
+            note(session, taken)
+
+    def _batches(self, query: Select[str, str], order: InstrumentedAttribute[str]) -> Iterator[list[str]]:
+        """First columns of `query`, whose second one is `order`, a few at a time."""
+        last = ""
+        while True:
+            with self.database.read() as session:
+                rows = session.execute(query.where(order > last).order_by(order).limit(BATCH)).all()
+            if not rows:
+                return
+            last = rows[-1][1]
+            yield [row[0] for row in rows]
+
+
+def _is_due(before: float) -> tuple[ColumnElement[bool], ...]:
+    return Holding.created_at < before, Holding.files_removed_at.is_(None), Holding.pinned_at.is_(None)
+
+
+def _is_still_due(holding: Holding, before: float) -> bool:
+    return holding.created_at < before and holding.files_removed_at is None and holding.pinned_at is None
+
+
+def _answer_no_more(session: Session, bundle: str, organisation_id: str) -> None:
+    """The same request compiles anew from now on: the job that made the bundle no longer answers it."""
+    mine = (Job.bundle_digest == bundle, Job.organisation_id == organisation_id)
+    for job_id in session.scalars(select(Job.id).where(*mine)).all():
+        session.execute(update(Job).where(Job.id == job_id).values(request_digest=digest_of(job_id.encode())))
+
+
+def lock_files(session: Session, digest: str) -> list[str]:
+    """The file, and what it names if it is a listing: nobody begins to refer to them, or removes them, before the
+    transaction ends."""
+    listed = session.scalars(select(ListedFile.digest).where(ListedFile.listing == digest))
+    files = sorted({digest, *listed})
+    for one in files:  # in the order in which references take them
+        note_use(session, one)
+        session.execute(select(FileUse.digest).where(FileUse.digest == one).with_for_update())
+    return files
+
+
+def release_free(session: Session, files: Sequence[str]) -> set[str]:
+    """Let go of those locked files that nobody holds and no open run needs: records of them keep them no more."""
+    held = {one for one in files if is_open_anywhere(session, one)}
+    free = sorted(set(files) - held)
+    noted = update(FileUse).where(FileUse.digest.in_(free), FileUse.released_at.is_(None))
+    session.execute(noted.values(released_at=time.time(), used_at=time.time()))  # the grace of their bytes begins now
+    still = referred(session, free)
+    session.execute(update(FileUse).where(FileUse.digest.in_(still)).values(released_at=None))
+    return set(free) - still
+
+
+def note(session: Session, taken: Taken) -> None:
+    """The audit log's entry, in the transaction of what it tells."""
+    size = f", {taken.size_bytes:,} bytes" if taken.size_bytes else ""
+    detail = f"{taken.what}{size}: removed by the rules of retention"
+    add_entry(session, taken.organisation_id, "retention", subject=taken.subject, detail=detail)
+
+
+def _forget_events(kind: type[Run | Job]) -> Callable[[Session, Sequence[str]], None]:
+    def act(session: Session, ids: Iterable[str]) -> None:
+        session.execute(delete(Event).where(Event.subject.in_(ids)))
+        session.execute(update(kind).where(kind.id.in_(ids)).values(events_removed_at=time.time()))
+
+    return act
+
+
+def _forget_rows(kind: type[AuditEntry | WebhookDelivery]) -> Callable[[Session, Sequence[str]], None]:
+    def act(session: Session, ids: Iterable[str]) -> None:
+        session.execute(delete(kind).where(kind.id.in_(ids)))
+
+    return act
+
+
+RULES: Mapping[RuleName, Callable[[Retention, str, RuleName, float], Iterator[None]]] = {
+    "weights": Retention.files,
+    "bundles": Retention.files,
+    "datasets": Retention.files,
+    "models": Retention.files,
+    "events": Retention.events,
+    "audit": Retention.audit,
+    "deliveries": Retention.deliveries,
+}

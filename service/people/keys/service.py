@@ -1,0 +1,160 @@
+"""API keys and dashboard sessions: made, found, revoked. Secrets leave this file once, when they are made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Row, Select, or_, select, update
+from sqlalchemy.orm import Session
+
+from service.base.identifiers import clean_name, new_secret, secret_hash
+from service.people.audit.beside import add_entry
+from service.people.permissions import ROLES, SCOPES, scopes_of
+from service.store.database.memory import Memory, recalled
+from service.store.database.models import HOME, ApiKey, DashboardLink, DashboardSession, Organisation, User
+
+Role = Literal["user", "operator"]
+CALLERS = frozenset(kind.__tablename__ for kind in (ApiKey, User, Organisation))
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The caller of a request."""
+
+    key_id: str
+    name: str
+    organisation_id: str
+    user_id: str | None
+    scopes: frozenset[str]
+    quotas: Mapping[str, float | None]
+    """Its organisation's own."""
+    expires_at: float | None = None
+
+    @property
+    def is_home(self) -> bool:
+        """It belongs to the farm's own organisation."""
+        return self.organisation_id == HOME
+
+
+def create_key(
+    session: Session,
+    *,
+    name: str,
+    role: Role = "user",
+    scopes: Iterable[str] | None = None,
+    user_id: str | None = None,
+    lifetime_s: float | None = None,
+) -> tuple[ApiKey, str]:
+    """A new key of the session's organisation (else: home's) and its secret, which is not kept.
+
+    `scopes`: in place of the role's.
+    """
+    secret, granted = f"pf_{new_secret()}", frozenset(ROLES[role] if scopes is None else scopes)
+    key = ApiKey(
+        name=clean_name(name),
+        role="operator" if "operate" in granted else "user",
+        scopes=" ".join(scope for scope in SCOPES if scope in granted),
+        secret_hash=secret_hash(secret),
+        user_id=user_id,
+        expires_at=None if lifetime_s is None else time.time() + lifetime_s,
+    )
+    session.add(key)
+    session.flush()
+    return key, secret
+
+
+def list_keys(session: Session, limit: int | None = None) -> list[ApiKey]:
+    """Every key, or so many, the newest first."""
+    return list(session.scalars(select(ApiKey).order_by(ApiKey.id.desc()).limit(limit)))
+
+
+def revoke_key(session: Session, key_id: str) -> ApiKey | None:
+    """Make a key useless from now on, and every dashboard session opened with it; None if there is none."""
+    key = session.scalar(select(ApiKey).where(ApiKey.id == key_id))
+    if key is not None and key.revoked_at is None:
+        key.revoked_at = time.time()
+    return key
+
+
+def _keys() -> Select[ApiKey, dict[str, Any]]:
+    """Keys that are taken now, as their people and organisations are, with their organisations' quotas."""
+    removed = select(User.id).where(User.id == ApiKey.user_id, User.removed_at > 0)
+    is_fresh = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > time.time())
+    query = select(ApiKey, Organisation.quotas).outerjoin(Organisation, Organisation.id == ApiKey.organisation_id)
+    is_open = Organisation.closed_at.is_(None)
+    is_good = (ApiKey.revoked_at.is_(None), ApiKey.unconfirmed_at.is_(None))
+    return query.where(*is_good, is_fresh, is_open, ~removed.exists())
+
+
+def _principal(found: Row[ApiKey, dict[str, Any]] | None) -> Principal | None:
+    if found is None:
+        return None
+    key, quotas = found
+    granted = scopes_of(key.role, key.scopes)
+    return Principal(key.id, key.name, key.organisation_id, key.user_id, granted, quotas or {}, key.expires_at)
+
+
+def principal_of_key(session: Session, secret: str) -> Principal | None:
+    """Whose key this is. One that another process has revoked within the last second may still be taken."""
+    hashed = secret_hash(secret)
+
+    def read() -> Principal | None:
+        return _principal(session.execute(_keys().where(ApiKey.secret_hash == hashed)).first())
+
+    return _unexpired(recalled(session, ("key", hashed), CALLERS, read))
+
+
+def known_principal(memory: Memory, secret: str) -> Principal | None:
+    """Whose key this is, if it was asked for within the last second; nothing is read."""
+    found = memory.known(("key", secret_hash(secret)))
+    return _unexpired(found) if isinstance(found, Principal) else None
+
+
+def _unexpired(found: Principal | None) -> Principal | None:
+    is_over = found is not None and found.expires_at is not None and found.expires_at <= time.time()
+    return None if is_over else found
+
+
+def create_link(session: Session, *, key_id: str, lifetime_s: float) -> tuple[str, float]:
+    """A one-time dashboard token on behalf of a key, and when it expires."""
+    token, expires_at = new_secret(), time.time() + lifetime_s
+    session.add(DashboardLink(token_hash=secret_hash(token), api_key_id=key_id, expires_at=expires_at))
+    return token, expires_at
+
+
+def open_link(session: Session, token: str, *, lifetime_s: float, address: str) -> str | None:
+    """Use up a one-time token: the secret of a new dashboard session, or None if it is unknown, used or expired, or its
+    key is good no more."""
+    now = time.time()
+    is_fresh = (DashboardLink.used_at.is_(None)) & (DashboardLink.expires_at > now)
+    used = session.execute(
+        update(DashboardLink)
+        .where(DashboardLink.token_hash == secret_hash(token), is_fresh)
+        .values(used_at=now)
+        .returning(DashboardLink.api_key_id)
+    ).scalar_one_or_none()
+    if used is None or session.execute(_keys().where(ApiKey.id == used)).first() is None:
+        return None
+    secret = new_secret()
+    session.add(DashboardSession(token_hash=secret_hash(secret), api_key_id=used, expires_at=now + lifetime_s))
+    whose = session.scalars(select(ApiKey.organisation_id).where(ApiKey.id == used)).one()
+    add_entry(
+        session,
+        whose,
+        "GET /open/{token}",
+        key_id=used,
+        address=address,
+        status=303,
+        detail="a browser was let in by a one-time link",
+    )
+    return secret
+
+
+def principal_of_cookie(session: Session, secret: str) -> Principal | None:
+    """Whose dashboard session this is."""
+    query = _keys().join(DashboardSession, DashboardSession.api_key_id == ApiKey.id)
+    is_mine = DashboardSession.token_hash == secret_hash(secret)
+    return _principal(session.execute(query.where(is_mine, DashboardSession.expires_at > time.time())).first())

@@ -1,0 +1,1 @@
+"""Answers that stay open: long polls and streams of events."""

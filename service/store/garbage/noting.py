@@ -1,0 +1,22 @@
+"""Rows that say when a file was last needed, and what a model's listing names; written by whoever comes first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from sqlalchemy.orm import Session
+
+from service.store.database.insert import insert_if_new
+from service.store.database.models import FileUse, ListedFile
+
+
+def note_listing(session: Session, listing: str, members: Iterable[str]) -> None:
+    """Remember what a model's listing names; the file itself stands for one that is no listing."""
+    for digest in sorted({listing, *members}):
+        insert_if_new(session, ListedFile, {"listing": listing, "digest": digest})
+
+
+def note_use(session: Session, digest: str) -> None:
+    """Begin to count how long nothing has referred to a file."""
+    insert_if_new(session, FileUse, {"digest": digest, "used_at": time.time()})

@@ -1,0 +1,1 @@
+"""Runs on devices: requests, lanes in which they queue, attempts, groups."""

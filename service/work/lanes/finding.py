@@ -1,0 +1,61 @@
+"""Which lanes have something queued that may be for certain devices: found in the index of queued runs alone.
+
+Each queued run lies there under the rarest of its wishes. A search hops from lane to lane under what the devices offer:
+it meets no lane that is empty, and none that asks first of all for something else, however many there are
+(decision 68).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+
+from sqlalchemy import JSON, ColumnElement, ScalarSelect, Select, Text, bindparam, cast, func, select
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from service.store.database.models import Run, while_queued
+
+_OFFERED = "offered"
+_AT_ONCE = 1000
+
+
+def waiting_lanes(session: Session, wishes: Collection[str]) -> list[str]:
+    """The ids of lanes in which runs are queued, of whosoever, the rarest wish of which is one of these."""
+    query = _waiting_lanes(session.get_bind().dialect.name)
+    return list(dict.fromkeys(session.scalars(query, {_OFFERED: json.dumps(sorted(wishes))})))
+
+
+def in_parts(lane_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many at once as a statement of either database takes."""
+    for start in range(0, len(lane_ids), _AT_ONCE):
+        yield lane_ids[start : start + _AT_ONCE]
+
+
+@cache
+def _waiting_lanes(dialect: str) -> Select[str]:
+    """Made once. It is a statement of its own, since PostgreSQL would not know that few lanes come of it, and join all
+    that there are."""
+    wish = _each(dialect).c.value
+    first = select(wish.label("wish"), _next_lane(wish).label("lane_id")).cte("waiting", recursive=True)
+    after = select(first.c.wish, _next_lane(first.c.wish, after=first.c.lane_id))
+    found = first.union_all(after.where(first.c.lane_id.is_not(None)))
+    return select(found.c.lane_id).where(found.c.lane_id.is_not(None))
+
+
+def _each(dialect: str) -> TableValuedAlias:
+    """A row for each text of the parameter, which is one JSON list: a statement for however many there are."""
+    texts = bindparam(_OFFERED, type_=Text)
+    if dialect == "sqlite":
+        return func.json_each(texts).table_valued("value")
+    return func.json_array_elements_text(cast(texts, JSON)).table_valued("value")
+
+
+def _next_lane(wish: ColumnElement[str], after: ColumnElement[str] | None = None) -> ScalarSelect[str]:
+    """One entry of the index: the first lane under a wish that comes after another."""
+    queued = Run.__table__.alias()
+    query = select(queued.c.lane_id).where(while_queued(queued.c.state, queued.c.rarest_wish) == wish)
+    if after is not None:
+        query = query.where(queued.c.lane_id > after)
+    return query.order_by(queued.c.lane_id).limit(1).scalar_subquery()

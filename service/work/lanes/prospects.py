@@ -1,0 +1,114 @@
+"""How many runs come to their turn before one, in the lanes of the devices that fit it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.orm import Session
+
+from service.base.settings import Settings
+from service.people.quotas.shares import Share, shares_of
+from service.store.database.models import Device, Lane, Run
+from service.store.database.scope import EVERYONES
+from service.work.lanes.finding import in_parts, waiting_lanes
+from service.work.lanes.key import Taker
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one organisation has in the lanes of certain devices."""
+
+    runs: int
+    oldest_at: float
+
+
+NOTHING = Line(0, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What comes before a run; of other organisations nothing but this is told."""
+
+    ahead: int
+    is_shared: bool
+    """Other organisations wait for the same devices: they take turns."""
+
+
+def prospect(session: Session, settings: Settings, run: Run, devices: Sequence[Device], *, most: int) -> Prospect:
+    """The runs that one of the devices takes before it, by age within its organisation and by fair share among several
+    (`claim.in_turn`); counting ends above `most`. Organisations that may have no more are not waited for."""
+    lines = _lines(session, run, devices, most=most)
+    mine = lines.pop(run.organisation_id, Line(0, run.created_at))
+    if not lines:
+        return Prospect(mine.runs, is_shared=False)
+    shares = shares_of(session, settings, {run.organisation_id, *lines})
+    others = {one: line for one, line in lines.items() if not shares[one].is_full}
+    return Prospect(turns_before(run.organisation_id, mine, others, shares, most=most), is_shared=bool(others))
+
+
+def own_before(session: Session, run: Run, devices: Sequence[Device], *, most: int) -> int:
+    """The runs of its own organisation that one of the devices takes before it; counting ends above `most`."""
+    return _lines(session, run, devices, most=most, only=run.organisation_id).get(run.organisation_id, NOTHING).runs
+
+
+def turns_before(
+    organisation_id: str, mine: Line, others: Mapping[str, Line], shares: Mapping[str, Share], *, most: int
+) -> int:
+    """How many turns others and earlier runs of the organisation have before its run that comes after `mine.runs`, if
+    whoever took a turn keeps its device; counting ends above `most`."""
+    left = {one: line.runs for one, line in others.items()} | {organisation_id: mine.runs + 1}
+    turns = [
+        (shares[one].live, shares[one].served_at, line.oldest_at, one)
+        for one, line in (*others.items(), (organisation_id, mine))
+    ]
+    heapq.heapify(turns)
+    for ahead in count():
+        live, _, oldest_at, turn_of = heapq.heappop(turns)
+        left[turn_of] -= 1
+        if ahead > most or (turn_of == organisation_id and not left[turn_of]):
+            return ahead
+        if left[turn_of]:
+            heapq.heappush(turns, (live + 1, time.time() + ahead, oldest_at, turn_of))
+    raise AssertionError("the count has no end")
+
+
+def _lines(
+    session: Session, run: Run, devices: Sequence[Device], *, most: int, only: str | None = None
+) -> dict[str, Line]:
+    """By organisation: of the run's own what is before it, of others all that waits."""
+    found: dict[str, Line] = {}
+    for lane in _busy_lanes(session, devices):
+        owner_id = lane.organisation_id
+        so_far = found.get(owner_id, NOTHING)
+        if only not in (None, owner_id) or so_far.runs > most:
+            continue
+        more = _count(session, lane.id, most + 1 - so_far.runs, before=run if owner_id == run.organisation_id else None)
+        if more.runs:
+            found[owner_id] = Line(so_far.runs + more.runs, min(so_far.oldest_at, more.oldest_at))
+    return found
+
+
+def _busy_lanes(session: Session, devices: Sequence[Device]) -> list[Lane]:
+    """Lanes in which something waits, and which one of the devices fits."""
+    takers = [Taker.of(device) for device in devices]
+    lane_ids = waiting_lanes(session, frozenset[str]().union(*(one.wishes for one in takers)))
+    found = (session.scalars(select(Lane).where(Lane.id.in_(part), ~Lane.is_canary)) for part in in_parts(lane_ids))
+    return [lane for part in found for lane in part if any(one.may_take(lane) for one in takers)]
+
+
+def _count(session: Session, lane_id: str, most: int, *, before: Run | None) -> Line:
+    query = select(Run.created_at).where(Run.queued_in == lane_id, Run.queue_deadline_at > time.time())
+    if before is not None:
+        is_older = and_(Run.created_at == before.created_at, Run.id < before.id)
+        query = query.where(or_(Run.created_at < before.created_at, is_older))
+    first = query.order_by(Run.created_at, Run.id).limit(most).subquery()
+    runs, oldest_at = session.execute(
+        select(func.count(), func.min(first.c.created_at)), execution_options=EVERYONES
+    ).one()
+    return Line(runs, oldest_at or 0.0)

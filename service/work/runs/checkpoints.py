@@ -1,0 +1,276 @@
+"""Checkpoints of unfinished runs: what an attempt sends while it trains, and what the next one goes on from.
+
+Of a run on data of the device's own, a checkpoint goes with the data set that it was trained on: where another device's
+has another digest, it is not offered. Where what is learned stays on the board, so do checkpoints, and the farm hears
+only after which step one was kept: that board may have the run again.
+
+One per run, the newest. It comes from a board, which is not trusted: here its size, its key, its step and its form are
+looked at, in the binary that loads it every tensor. A board could as well report a wrong result; whoever reads a result
+finds in it after which step the last attempt took over, and in the run's history from whom.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from sqlalchemy import ColumnElement, and_, delete, func, select
+from sqlalchemy.orm import Session, aliased
+
+from device_agents.wire import (
+    CHECKPOINT_VERSION,
+    Past,
+    ProtocolError,
+    RunSettings,
+    check_state,
+    checkpoint_key,
+    most_checkpoint_bytes,
+    read_past,
+)
+from service.base.problems import Invalid, NotFound
+from service.base.settings import Settings
+from service.store import events as events
+from service.store.database.models import OPEN_RUN_STATES, Attempt, Bundle, Checkpoint, Device, Run
+from service.store.garbage.holding import FileGone
+from service.store.storage import MissingFile, Storage, StoredFile
+
+MOST_TRIES = 2
+"""Attempts that may begin from the same checkpoint and come no further: then it is as likely to blame as they are."""
+_WEIGHTS = "weights.safetensors"
+
+# Made once, for every look of every device: an alias has a copy of each column.
+_LAST, _KEPT, _OTHER = aliased(Attempt), aliased(Attempt), aliased(Device)
+_NEWEST_KEPT = (
+    select(_KEPT.id)
+    .where(_KEPT.run_id == Run.id, _KEPT.device_id == _LAST.device_id, _KEPT.checkpoint_step.is_not(None))
+    .order_by(_KEPT.n.desc())
+    .limit(1)
+    .correlate(Run, _LAST)
+    .scalar_subquery()
+)
+_IS_HERE = (
+    select(Checkpoint.run_id)
+    .where(Checkpoint.run_id == Run.id, Checkpoint.attempt_id == _NEWEST_KEPT)
+    .correlate(Run, _LAST)
+    .exists()
+)
+_OF_LAST_ATTEMPT = (
+    select(_LAST.id)
+    .join(_OTHER, _OTHER.id == _LAST.device_id)
+    .where(
+        _LAST.run_id == Run.id,
+        _LAST.n == Run.attempts,
+        _LAST.spent.is_(None),
+        _OTHER.state == "active",
+        _NEWEST_KEPT.is_not(None),
+        ~_IS_HERE,
+    )
+)
+"""That ended without being spent, and whose active board keeps a checkpoint that the farm does not have."""
+
+
+def can_go_on(manifest: Mapping[str, Any]) -> bool:
+    """Whether the bundle's binary leaves checkpoints, and goes on from one."""
+    return manifest.get("checkpoints") == CHECKPOINT_VERSION
+
+
+def check_asked(settings: RunSettings, manifest: Mapping[str, Any]) -> None:
+    """That a run that asks for checkpoints can have them. Raises: Invalid."""
+    if settings.checkpoint_s is not None and not can_go_on(manifest):
+        raise Invalid(
+            "run.checkpoints",
+            "the bundle was built before there were checkpoints of unfinished runs",
+            where="checkpoint_s",
+            hint="compile the model again; or leave this out: each attempt of the run then starts from the first step",
+        )
+
+
+def key_of(run: Run, attempt: Attempt) -> str:
+    """What checkpoints of this attempt are made with, and of no other that differs in a number."""
+    return checkpoint_key(
+        run.settings,
+        bundle=run.bundle_digest,
+        dataset=run.dataset_digest,
+        own_data=attempt.own_data_digest,
+        validation_dataset=run.validation_dataset_digest,
+        weights=run.weights_digest,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """What a checkpoint is measured against, read before its file is."""
+
+    run_id: str
+    attempt: int
+    device_id: str
+    key: str
+    steps: int
+    most_bytes: int
+
+
+def sender_of(run: Run, attempt: Attempt, bundle: Bundle) -> Sender:
+    """Raises: Invalid for a run that has no checkpoints."""
+    is_of_unknown_data = run.own_data is not None and attempt.own_data_digest is None
+    if run.mode != "train" or is_of_unknown_data or not can_go_on(bundle.manifest):
+        raise Invalid("checkpoint.none", "runs of this kind have no checkpoints", where="checkpoint", cause="device")
+    return Sender(
+        run.id, attempt.n, attempt.device_id, key_of(run, attempt), run.settings.steps, most_state_bytes(bundle)
+    )
+
+
+def most_state_bytes(bundle: Bundle) -> int:
+    """What of a run of the bundle may be sent at most: weights, and what its optimizer keeps beside them."""
+    files = bundle.manifest.get("files")
+    entry = files.get(_WEIGHTS) if isinstance(files, dict) else None
+    weights_bytes = entry.get("bytes") if isinstance(entry, dict) else None
+    return most_checkpoint_bytes(weights_bytes if isinstance(weights_bytes, int) else bundle.size_bytes)
+
+
+def of_run_if_any(session: Session, run: Run) -> str | None:
+    """The digest of the run's checkpoint."""
+    return session.scalar(select(Checkpoint.digest).where(Checkpoint.run_id == run.id))
+
+
+def look_at(storage: Storage, stored: StoredFile, sender: Sender) -> Past:
+    """What a stored checkpoint says of the steps before it.
+
+    Raises: Invalid (`checkpoint.invalid`), FileGone (bytes that nobody needed were removed when they had come again).
+    """
+    try:
+        if stored.size_bytes > sender.most_bytes:
+            raise ProtocolError("", f"{stored.size_bytes:,} bytes, at most {sender.most_bytes:,} are expected")
+        with storage.local(stored.digest) as path, path.open("rb") as file:
+            return _checked(file, sender)
+    except MissingFile:
+        raise FileGone(stored.digest) from None
+    except ProtocolError as error:
+        raise Invalid(
+            "checkpoint.invalid",
+            f"not a checkpoint of this attempt: {error}"[:1000],
+            where="checkpoint",
+            cause="device",
+            hint="go on without it",
+        ) from None
+
+
+def _checked(file: IO[bytes], sender: Sender) -> Past:
+    past, state_bytes = read_past(file)
+    for name, told, wanted in (
+        ("key", past.key, sender.key),
+        ("run_id", past.run_id, sender.run_id),
+        ("attempt", past.attempt, sender.attempt),
+        ("device_id", past.device_id, sender.device_id),
+    ):
+        if told != wanted:
+            raise ProtocolError(name, f"{told!r:.90}, expected {wanted!r:.90}")
+    if past.step >= sender.steps:
+        raise ProtocolError("step", f"{past.step:,} of {sender.steps:,}: nothing is left to do")
+    check_state(file, state_bytes, past)
+    return past
+
+
+def take(session: Session, run: Run, attempt: Attempt, stored: StoredFile, past: Past) -> bool:
+    """Make it the run's checkpoint, unless the run has a later one. The caller holds the run's row."""
+    known = session.get(Checkpoint, run.id)
+    if known is not None and known.step >= past.step and _is_of_same_data(session, known, attempt):
+        return False
+    if known is None:
+        known = Checkpoint(run_id=run.id)
+        session.add(known)
+    known.attempt_id, known.step, known.tries = attempt.id, past.step, 0
+    known.digest, known.size_bytes = stored.digest, stored.size_bytes
+    attempt.checkpoint_step = past.step
+    return True
+
+
+def _is_of_same_data(session: Session, known: Checkpoint, attempt: Attempt) -> bool:
+    """Whether the attempt could go on from it: always, but for data of the device's own."""
+    return session.get_one(Attempt, known.attempt_id).own_data_digest == attempt.own_data_digest
+
+
+def take_kept(session: Session, run: Run, attempt: Attempt, steps: Sequence[int | None]) -> None:
+    """Note after which step the attempt's device keeps a checkpoint itself, if it is further than it ever was.
+
+    The caller holds the run's row.
+    """
+    told = [step for step in steps if step is not None and 0 < step < run.settings.steps]
+    if not told or run.own_data is None or run.mode != "train":
+        return
+    mine = (Attempt.run_id == run.id, Attempt.device_id == attempt.device_id)
+    before = session.scalar(select(func.max(Attempt.checkpoint_step)).where(*mine)) or 0
+    if max(told) > before:
+        attempt.checkpoint_step = max(told)
+
+
+def is_kept(session: Session, run: Run, attempt: Attempt) -> bool:
+    """Whether the attempt's device alone has the checkpoint of it that counts."""
+    known = session.get(Checkpoint, run.id)
+    is_here = known is not None and known.attempt_id == attempt.id
+    return run.own_data is not None and attempt.checkpoint_step is not None and not is_here
+
+
+def waits_for_another(device: Device, settings: Settings) -> ColumnElement[bool]:
+    """Over `Run`: it waits for the board of its last attempt, which keeps its checkpoint, may have it again and is
+    active: for as long as a device is kept from a run that it failed."""
+    waits = _OF_LAST_ATTEMPT.where(
+        _LAST.device_id != device.id, _LAST.finished_at >= time.time() - settings.device_retry_s
+    )
+    return and_(Run.own_data.is_not(None), waits.correlate(Run).exists())
+
+
+def still_open(session: Session, device_id: str, runs: Collection[str]) -> tuple[str, ...]:
+    """Those of the runs that the device had before and that have not ended."""
+    had = select(Attempt.id).where(Attempt.run_id == Run.id, Attempt.device_id == device_id).exists()
+    query = select(Run.id).where(Run.id.in_(runs), Run.state.in_(OPEN_RUN_STATES), had)
+    return tuple(session.scalars(query.order_by(Run.id)))
+
+
+def of_run(session: Session, run: Run) -> Checkpoint:
+    """Raises: NotFound."""
+    known = session.get(Checkpoint, run.id)
+    if known is None:
+        raise NotFound("attempt.no-file", "the run starts from the first step")
+    return known
+
+
+def hand_out(session: Session, run: Run, storage: Storage, attempt: Attempt) -> Checkpoint | None:
+    """From where a new attempt goes on; None: from the first step. The caller holds the run's row."""
+    known = session.get(Checkpoint, run.id)
+    if known is None:
+        return None
+    source = session.get_one(Attempt, known.attempt_id)
+    name = session.get_one(Device, source.device_id).name
+    told = f"step {known.step:,} (checkpoint of attempt {source.n}, on {name})"
+    if not _is_of_same_data(session, known, attempt):
+        message = f"starts from the first step instead of {told}: this device's data set {run.own_data} is another"
+        events.add(session, run.id, "log", message=message, attempt=attempt.n)
+        return None
+    reason = ""
+    if known.tries >= MOST_TRIES:
+        reason = f"{known.tries} attempts came no further from there"
+    elif storage.size(known.digest) is None:
+        reason = "its file is not in the farm's storage any more"
+    if reason:
+        events.add(
+            session, run.id, "log", message=f"starts from the first step instead of {told}: {reason}", attempt=attempt.n
+        )
+        drop(session, run)
+        return None
+    known.tries += 1
+    run.steps_done = known.step
+    events.add(session, run.id, "log", message=f"goes on from {told}", attempt=attempt.n)
+    return known
+
+
+def distrust(session: Session, run: Run, attempt: Attempt) -> None:
+    """Nobody goes on from what an attempt has left whose other words cannot be true."""
+    own = delete(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.attempt_id == attempt.id)
+    session.execute(own)
+
+
+def drop(session: Session, run: Run) -> None:
+    """The run has ended, or nothing shall go on from what it has."""
+    session.execute(delete(Checkpoint).where(Checkpoint.run_id == run.id))

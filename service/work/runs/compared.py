@@ -1,0 +1,134 @@
+"""Runs of mode compare: which bundles may take turns with the first, what they need, and what came of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from device_agents.figures.told import Verdict, verdict_of
+from device_agents.wire import EFFECT, Comparison, from_json
+from device_agents.wire.comparison_report import Why
+from service.artefacts.bundles import service as bundles
+from service.artefacts.bundles.manifest import is_tuning
+from service.artefacts.bundles.service import Built, built
+from service.base.problems import Invalid
+from service.people.holdings import service as holdings
+from service.store.database.models import ComparedBundle, Result, Run
+from service.work.runs.schemas import ComparedView, ComparisonView
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Of a comparison, what does not depend on who looks, without its raw times."""
+
+    bundles: tuple[str, ...]
+    threads: tuple[int, ...]
+    ended: Why
+    protocol: str
+    verdict: Verdict
+
+
+MOST_KEPT = 1000
+"""Comparisons that a process remembers, a few hundred bytes each."""
+_KEPT: dict[tuple[str, float], Found] = {}
+_LOCK = threading.Lock()
+
+
+def held(session: Session, digests: Sequence[str], first: Built) -> list[Built]:
+    """The bundles that a request wants to compare with the first. Raises: NotFound, Gone, Invalid."""
+    found = [
+        bundles.held(session, digest, where=f"others.{place}", hint="POST /compile makes one").bundle
+        for place, digest in enumerate(digests)
+    ]
+    for place, bundle in enumerate(found):
+        if is_tuning(bundle.manifest):
+            raise Invalid(
+                "run.mode",
+                "the bundle measures schedules, and has no steps to compare",
+                where=f"others.{place}",
+                hint="name bundles of POST /compile",
+            )
+        if bundle.target != first.target:
+            raise Invalid(
+                "run.target",
+                f"the bundle is for {bundle.target}, the first for {first.target}",
+                where=f"others.{place}",
+                hint="compile it for the target of the first",
+            )
+    return found
+
+
+def add(session: Session, run: Run, others: Sequence[Built]) -> None:
+    """Write them down, in the order that they are to have."""
+    session.add_all(
+        ComparedBundle(run_id=run.id, place=place, bundle_digest=other.digest) for place, other in enumerate(others, 1)
+    )
+
+
+def others(session: Session, run: Run) -> list[Built]:
+    """The others, in order."""
+    return [built(session, digest) for digest in run.others]
+
+
+def features(first: Built, others: Sequence[Built]) -> frozenset[str]:
+    """CPU features that a device needs for all of them."""
+    return frozenset(first.required_features).union(*(other.required_features for other in others))
+
+
+def told_in(report: Mapping[str, Any]) -> Comparison | None:
+    """What a recorded report says of bundles that took turns; None if it is of another mode."""
+    told = report.get("comparison")
+    return from_json(Comparison, told, "comparison") if told else None
+
+
+def view(session: Session, run: Run, result: Result) -> ComparisonView | None:
+    """What the raw times of a recorded report come to, with what the run's organisation calls the bundles; None of a
+    report of another mode."""
+    said = found_in(result.digest, run.settings.effect or EFFECT, lambda: told_in(result.report))
+    return named(session, said) if said else None
+
+
+def named(session: Session, found: Found) -> ComparisonView:
+    """With what the session's organisation calls the bundles."""
+    names = holdings.of_digests(session, "bundle", found.bundles)
+    rows = [
+        ComparedView(
+            bundle_digest=digest,
+            model_name=names[digest].name,
+            plan_name=names[digest].plan_name,
+            threads=threads,
+            **row.fields,
+        )
+        for row, digest, threads in zip(found.verdict.rows, found.bundles, found.threads, strict=True)
+    ]
+    return ComparisonView(
+        protocol=found.protocol,
+        rounds=found.verdict.rounds,
+        ended=found.ended,
+        detectable=found.verdict.detectable,
+        bundles=rows,
+    )
+
+
+def found_in(digest: str, effect: float, told: Callable[[], Comparison | None]) -> Found | None:
+    """What the report of that digest comes to: worked out once, for the longest take a fifth of a second to read and to
+    judge. `told`: reads it."""
+    key = (digest, effect)
+    with _LOCK:
+        kept = _KEPT.pop(key, None)
+        if kept is not None:
+            _KEPT[key] = kept  # the newest
+            return kept
+    one = told()
+    if one is None:
+        return None
+    found = Found(one.bundles, one.threads, one.ended, one.protocol, verdict_of(one, effect))
+    with _LOCK:
+        _KEPT[key] = found
+        while len(_KEPT) > MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+    return found

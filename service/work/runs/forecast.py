@@ -1,0 +1,164 @@
+"""When a waiting run may start: from the runs ahead of it, and how long such runs took on the devices that fit.
+
+A forecast, no promise: runs that come later may be shorter, devices may go. It says how sure it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.base.settings import Settings
+from service.people.quotas.limits import standing
+from service.store.database.models import LIVE_ATTEMPT_STATES, Attempt, Run
+from service.store.database.scope import EVERYONES
+from service.work.lanes.prospects import own_before, prospect
+from service.work.runs.fitting import Standing, spoken_span
+
+Sureness = Literal["fair", "rough", "unknown"]
+MOST_AHEAD = 1000
+MOST_FREE = 5
+"""Free devices that are asked whether a run ahead would come to them first."""
+FREE_BASIS = "a device that fits is free, and asks for work every few seconds"
+LOOKED_AT = 30
+"""Finished attempts that the length of a run is estimated from."""
+ENOUGH = 5
+SPREAD = 3.0
+"""Longest over shortest: above it the forecast is rough."""
+DONE = ("succeeded", "failed")
+
+
+TURNS_BASIS = "other organisations wait too, and take turns: a rough estimate by fair share"
+QUOTA_BASIS = "when the first of its organisation's runs on devices may end"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a run's organisation may have on devices at once, and has."""
+
+    limit: int
+    live: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Where a run stands in the queue of the devices that fit it, and when it may start."""
+
+    ahead: int
+    is_more: bool
+    """There are more ahead than were counted."""
+    start_at: float | None
+    sureness: Sureness
+    basis: str
+    """What the forecast rests on, in words."""
+    taker: str = ""
+    """The free device that gets it when it asks."""
+    full: Allowance | None = None
+    """Its organisation may have no more runs on devices: that is what keeps it."""
+
+
+def forecast(session: Session, settings: Settings, run: Run, fitting: Sequence[Standing]) -> Forecast | None:
+    """None when no device fits: then nothing is known."""
+    if not fitting:
+        return None
+    full = _allowance(session, settings, run)
+    if full is not None:
+        return _within_quota(session, run, fitting, full)
+    for one in [one for one in fitting if one.busy_since is None][:MOST_FREE]:
+        if not prospect(session, settings, run, [one.device], most=MOST_AHEAD).ahead:
+            return Forecast(0, False, time.time(), "fair", FREE_BASIS, one.device.name)
+    found = prospect(session, settings, run, [one.device for one in fitting], most=MOST_AHEAD)
+    lengths, are_alike = _lengths(session, run, fitting)
+    busy_since = [one.busy_since for one in fitting]
+    made = estimate(found.ahead, lengths, busy_since, now=time.time(), are_alike=are_alike)
+    return _roughly(made, TURNS_BASIS) if found.is_shared else made
+
+
+def later_starts(
+    session: Session, run: Run, fitting: Sequence[Standing], first: Forecast, count: int
+) -> list[float | None]:
+    """When the `count` runs that come after `run` in its lane may start, at the earliest: runs of other lanes that
+    come between them are not counted."""
+    if first.full is not None or not fitting:
+        return [None] * count
+    lengths, are_alike = _lengths(session, run, fitting)
+    busy_since, now = [one.busy_since for one in fitting], time.time()
+    places = range(first.ahead + 1, first.ahead + 1 + count)
+    return [estimate(place, lengths, busy_since, now=now, are_alike=are_alike).start_at for place in places]
+
+
+def _allowance(session: Session, settings: Settings, run: Run) -> Allowance | None:
+    """None while the run's organisation may have one more on a device."""
+    if run.is_canary:
+        return None
+    limit, live = standing(session, settings, "running_attempts", run.organisation_id)
+    return None if limit is None or live + 1 <= limit else Allowance(int(limit), int(live))
+
+
+def _within_quota(session: Session, run: Run, fitting: Sequence[Standing], full: Allowance) -> Forecast:
+    """It starts when enough of its organisation's own runs on devices have ended, wherever they are."""
+    since = (
+        select(Attempt.created_at)
+        .join(Run, Run.id == Attempt.run_id)
+        .where(Attempt.state.in_(LIVE_ATTEMPT_STATES), Run.organisation_id == run.organisation_id)
+    )
+    begun = sorted(session.scalars(since, execution_options=EVERYONES))[full.live - full.limit :]  # the oldest are over
+    ahead = own_before(session, run, [one.device for one in fitting], most=MOST_AHEAD)
+    lengths, are_alike = _lengths(session, run, fitting)
+    made = estimate(ahead, lengths, begun, now=time.time(), are_alike=are_alike)
+    return replace(_roughly(made, QUOTA_BASIS), full=full)
+
+
+def _roughly(made: Forecast, basis: str) -> Forecast:
+    return replace(made, sureness="rough" if made.sureness == "fair" else made.sureness, basis=f"{basis}; {made.basis}")
+
+
+def estimate(
+    ahead: int, lengths: Sequence[float], busy_since: Sequence[float | None], *, now: float, are_alike: bool = True
+) -> Forecast:
+    """The forecast from figures alone: each device takes the next run when it has done the one before."""
+    is_more, free = ahead > MOST_AHEAD, sum(since is None for since in busy_since)
+    ahead = min(ahead, MOST_AHEAD)
+    if not is_more and ahead < free:
+        return Forecast(ahead, False, now, "fair", FREE_BASIS)
+    if not lengths:
+        return Forecast(
+            ahead,
+            is_more,
+            None,
+            "unknown",
+            "no run has ended on these devices yet, so it is not known how long one takes",
+        )
+    if not busy_since:
+        return Forecast(ahead, is_more, None, "unknown", "nothing of it may be on a device")
+    typical = statistics.median(lengths)
+    times = [now if since is None else max(now, since + typical) for since in busy_since]
+    heapq.heapify(times)
+    for _ in range(ahead):
+        heapq.heappush(times, max(now, heapq.heappop(times)) + typical)
+    is_fair = len(lengths) >= ENOUGH and max(lengths) <= SPREAD * min(lengths) and are_alike and not is_more
+    kind = "runs of this bundle" if are_alike else "runs on these devices (none of this bundle yet)"
+    basis = f"{len(lengths)} earlier {kind} took {spoken_span(lengths)}"
+    return Forecast(ahead, is_more, times[0], "fair" if is_fair else "rough", basis)
+
+
+def _lengths(session: Session, run: Run, fitting: Sequence[Standing]) -> tuple[list[float], bool]:
+    """Seconds that the newest attempts took, of the same bundle if there were any; whether they are of the same."""
+    query = (
+        select(Attempt.finished_at - Attempt.created_at, Run.bundle_digest)
+        .join(Run, Run.id == Attempt.run_id)
+        .where(Attempt.device_id.in_([one.device.id for one in fitting]), Attempt.state.in_(DONE))
+        .where(Attempt.finished_at.is_not(None), Run.is_canary.is_(False))
+        .order_by(Attempt.id.desc())
+        .limit(LOOKED_AT)
+    )
+    rows = [(max(0.0, took or 0.0), digest == run.bundle_digest) for took, digest in session.execute(query)]
+    alike = [took for took, is_same in rows if is_same]
+    return (alike, True) if alike else ([took for took, _ in rows], False)

@@ -1,0 +1,50 @@
+"""What is shown of a sustained run."""
+
+from __future__ import annotations
+
+from service.base.schemas import View
+
+
+class SustainedWindowView(View):
+    """The steps of one stretch of wall time."""
+
+    start_s: float
+    """From the beginning of the first step on."""
+    steps: int
+    median_us: float | None
+    """Null: no step came to its end in it."""
+    p90_us: float | None
+
+
+class SustainedView(View):
+    """What the farm works out from the curve of a run's step time (docs/measurement.md)."""
+
+    protocol: str
+    """How its windows are made."""
+    ended: str
+    lasted_s: float
+    window_s: float
+    steps: int
+    first_us: float
+    """At the beginning, after the warm-up."""
+    sustained_us: float
+    """Over the last third."""
+    ratio: float
+    """Of the second to the first."""
+    ratio_low: float | None
+    ratio_high: float | None
+    """Where the ratio lies (99%); null: too few windows."""
+    onset_s: float | None
+    """From when on it is slower for good, from the first step; null: it does not slow down, or it cannot be told."""
+    busy: float
+    """The share of wall time that its steps filled, about."""
+    throttled_s: float | None
+    """When the board first said that it held its speed back; null: it did not, or has no word for it."""
+    clock_first_hz: float | None
+    clock_last_hz: float | None
+    """The board's clock in the same two stretches; null: it tells none."""
+    says: str
+    """In words: slows down after so long, no slow-down, or cannot tell."""
+    board_says: str
+    """What the board itself said, in words; empty: nothing."""
+    windows: list[SustainedWindowView]

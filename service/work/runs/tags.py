@@ -1,0 +1,32 @@
+"""Tags of runs: words that people give them, and find them by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from sqlalchemy import ColumnElement, and_
+
+from service.store.database.models import Run
+from service.store.database.models.runs import IS_TAGGED
+
+
+def typed_tags(text: str) -> list[str]:
+    """Tags as people type them: with commas or blanks between, in any case."""
+    return [word.lower() for word in re.split(r"[\s,;]+", text) if word]
+
+
+def text_of(tags: Iterable[str]) -> str:
+    """Tags as the column has them: each once, sorted."""
+    kept = sorted(set(tags))
+    return "".join(("\n", *(f"{tag}\n" for tag in kept))) if kept else ""
+
+
+def tags_in(text: str) -> list[str]:
+    """The tags of a column's text."""
+    return [tag for tag in text.split("\n") if tag]
+
+
+def has_tag(tag: str) -> ColumnElement[bool]:
+    """Over `Run`: whether it has this tag. Untagged runs are passed over by index."""
+    return and_(IS_TAGGED, Run.tags.contains(f"\n{tag}\n", autoescape=True))

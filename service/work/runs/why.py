@@ -1,0 +1,248 @@
+"""Why a run is where it is, in plain words: what each attempt came to, why it waits, and when it may start."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.base.schemas import Timestamp, View, columns
+from service.base.settings import Settings
+from service.devices.blame import COUNTED, FAILED, MISSED, TAKEN_BACK
+from service.devices.machines import ON_TWO_MACHINES, refused_lately
+from service.people.quotas.limits import HINT
+from service.store.database.models import OPEN_RUN_STATES, Attempt, Device, Run
+from service.work.runs import fitting
+from service.work.runs.fitting import Standing, Wish, ended, spoken, standings
+from service.work.runs.forecast import Allowance, Forecast, forecast
+
+SHOWN_DEVICES = 50
+
+
+class TryWhy(View):
+    """One attempt, and what was decided because of it."""
+
+    n: int
+    device_id: str
+    device_name: str
+    device_class: str
+    state: str
+    cause: str | None
+    code: str | None
+    message: str
+    created_at: Timestamp
+    finished_at: Timestamp | None
+    fault: str | None
+    """Whose fault its end was judged to be: run, device, either, passing, nobody; null: it succeeded, or is open."""
+    strike: str | None
+    """`counted` against the device, or `taken-back` since."""
+    decision: str
+    """What followed, in words."""
+
+
+class DeviceWhy(View):
+    """How one device stands to the run."""
+
+    device_id: str
+    name: str
+    device_class: str
+    code: fitting.Code
+    says: str
+    until: Timestamp | None
+
+
+class Waiting(View):
+    """Why a queued run has not started, and when it may."""
+
+    code: str
+    """`next`, `queue`, `quota`, `excluded`, `unavailable` or `none`: what keeps it."""
+    says: str
+    devices: list[DeviceWhy]
+    """At most 50, those that fit first."""
+    more_devices: int
+    position: int | None
+    """From 1; null while no device fits."""
+    is_position_least: bool
+    """There are more runs ahead than were counted."""
+    expected_start_at: Timestamp | None
+    sureness: Literal["fair", "rough", "unknown"]
+    basis: str
+    expires_at: Timestamp
+
+
+class RunWhy(View):
+    """What has become of a run, and why."""
+
+    id: str
+    state: str
+    says: str
+    """One or two sentences that sum it up."""
+    tries: list[TryWhy]
+    waiting: Waiting | None
+    """Null unless it is queued."""
+
+
+def why(session: Session, settings: Settings, run: Run) -> RunWhy:
+    """The explanation of a run as it is now."""
+    query = select(Attempt, Device).join(Device, Device.id == Attempt.device_id).where(Attempt.run_id == run.id)
+    rows = [(attempt, device) for attempt, device in session.execute(query.order_by(Attempt.n))]
+    tries = [_try(settings, run, attempt, device) for attempt, device in rows]
+    waiting = waiting_of(session, settings, run) if run.state == "queued" else None
+    summary = _summary(run, rows, waiting)
+    twice = refused_lately(session, [device.id for _, device in rows] if run.state in OPEN_RUN_STATES else [])
+    names = dict.fromkeys(device.name for _, device in rows if device.id in twice)
+    summary += "".join(f" {name}: {ON_TWO_MACHINES}." for name in names)
+    return RunWhy(id=run.id, state=run.state, says=summary, tries=tries, waiting=waiting)
+
+
+def _summary(run: Run, rows: Sequence[tuple[Attempt, Device]], waiting: Waiting | None) -> str:
+    if waiting is not None:
+        after = f"It was tried {_times(len(rows))} and is in the queue again. " if rows else ""
+        return after + waiting.says
+    where = rows[-1][1].name if rows else ""
+    if run.state in OPEN_RUN_STATES:
+        so_far = spoken(time.time() - rows[-1][0].created_at) if rows else ""
+        stopping = "; it was asked to stop, and ends when the device hears of it" if run.cancel_requested else ""
+        return f"It has been on {where} for {so_far}, attempt {run.attempts}{stopping}."
+    if run.state == "succeeded":
+        return f"It succeeded on {where}" + (f", at attempt {run.attempts}." if run.attempts > 1 else ".")
+    said = f"It {ended(run.state)}: {run.message or run.code or 'no more is known'}"
+    return said.rstrip(".") + "." + (f" Next step: {run.hint}." if run.hint else "")
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _try(settings: Settings, run: Run, attempt: Attempt, device: Device) -> TryWhy:
+    plain = columns(TryWhy, attempt)
+    decision = _decision(settings, run, attempt, device)
+    return TryWhy(**plain, device_name=device.name, device_class=device.device_class, decision=decision)
+
+
+FAULTS = {
+    "run": "another device would have ended the same way, so the run ended with it",
+    "device": "no run can cause this: it counts as the device's fault",
+    "either": "one device alone cannot tell whether it or the run is to blame: a second device decides",
+    "passing": "it may pass by itself",
+    "nobody": "nobody's fault",
+}
+
+
+def _decision(settings: Settings, run: Run, attempt: Attempt, device: Device) -> str:
+    if attempt.finished_at is None:
+        return "still at work"
+    if attempt.state == "succeeded":
+        return "the run ended with it" if run.attempts == attempt.n else "it came too late, and is kept as evidence"
+    parts = [FAULTS[attempt.fault]] if attempt.fault in FAULTS else []
+    if attempt.strike == COUNTED:
+        parts.append(f"a strike against {device.name}")
+    if attempt.strike == TAKEN_BACK:
+        parts.append(f"the strike against {device.name} was taken back: the run was to blame")
+    if attempt.spent == FAILED:
+        parts.append(f"{device.name} is not given the run again unless an operator releases it")
+    elif attempt.spent == MISSED:
+        parts.append(f"{device.name} may have it again after {spoken(settings.device_retry_s)} or its next success")
+    parts.append(_followed(run, attempt))
+    return "; ".join(part for part in parts if part)
+
+
+def _followed(run: Run, attempt: Attempt) -> str:
+    if run.attempts > attempt.n:
+        return f"attempt {attempt.n + 1} followed"
+    if run.state == "queued":
+        return "the run went back into the queue"
+    return "" if attempt.fault == "run" else f"the run {ended(run.state)}"
+
+
+def waiting_of(session: Session, settings: Settings, run: Run) -> Waiting:
+    """Why the run waits."""
+    found = standings(session, settings, Wish.of(session, run), run)
+    ready = [one for one in found if one.fits]
+    seen = forecast(session, settings, run, ready)
+    code, says = waiting_words(run, found, seen)
+    shown = [
+        DeviceWhy(
+            device_id=one.device.id,
+            name=one.device.name,
+            device_class=one.device.device_class,
+            code=one.code,
+            says=one.says,
+            until=one.until,
+        )
+        for one in found[:SHOWN_DEVICES]
+    ]
+    return Waiting(
+        code=code,
+        says=says,
+        devices=shown,
+        more_devices=max(0, len(found) - SHOWN_DEVICES),
+        position=seen.ahead + 1 if seen else None,
+        is_position_least=seen.is_more if seen else False,
+        expected_start_at=seen.start_at if seen else None,
+        sureness=seen.sureness if seen else "unknown",
+        basis=seen.basis if seen else "no device can take it now",
+        expires_at=run.queue_deadline_at,
+    )
+
+
+def waiting_words(run: Run, found: Sequence[Standing], seen: Forecast | None) -> tuple[str, str]:
+    """What keeps the run, as a code and in words."""
+    limit = f" It expires in {spoken(max(0.0, run.queue_deadline_at - time.time()))} if none takes it."
+    if seen is not None:
+        return _in_queue(found, seen)
+    if not found:
+        return "none", f"It waits: {nothing_there(run.wanted_device_class, run.target)}.{limit}"
+    if any(one.code == fitting.TRIED for one in found):
+        return "excluded", f"It waits for another device: {_each(found)}.{limit}"
+    return "unavailable", f"It waits: no device can take it now: {_each(found)}.{limit}"
+
+
+def nothing_there(device_class: str | None, target: str) -> str:
+    """That no device of the kind is enrolled."""
+    if device_class is not None:
+        return f"no device of class {device_class} is enrolled"
+    return f"no device is enrolled, and this run needs one that runs {target}"
+
+
+def _in_queue(found: Sequence[Standing], seen: Forecast) -> tuple[str, str]:
+    if seen.full is not None:
+        return "quota", _at_quota(seen, seen.full)
+    ready = [one for one in found if one.fits]
+    free = [one for one in ready if one.code == fitting.FREE]
+    if seen.ahead < len(free) and not seen.is_more:
+        taker = seen.taker or free[0].device.name
+        return "next", f"It is next: {taker} is free and gets it when it asks, in a few seconds."
+    busy = f"{len(ready)} device{' fits' if len(ready) == 1 else 's fit'}, {len(ready) - len(free)} of them busy"
+    if len(ready) == 1 and not free:
+        busy = f"the one device that fits, {ready[0].device.name}, {ready[0].says}"
+    return "queue", f"It waits: {busy}; {_ahead(seen, 'ahead of it')}; {_when(seen)} ({seen.basis})."
+
+
+def _at_quota(seen: Forecast, full: Allowance) -> str:
+    has = f"your organisation has {full.live} of {full.limit} run{'' if full.limit == 1 else 's'} on devices"
+    if not full.limit:
+        return f"It waits: {has}, so it may have none; {HINT}."
+    return f"It waits: {has}; {_ahead(seen, 'of yours ahead of it')}; {_when(seen)} ({seen.basis})."
+
+
+def _ahead(seen: Forecast, which: str) -> str:
+    least = "at least " if seen.is_more else ""
+    return f"{least}{seen.ahead} run{'' if seen.ahead == 1 else 's'} {which}" if seen.ahead else "first in the queue"
+
+
+def _when(seen: Forecast) -> str:
+    if seen.start_at is None:
+        return "when it starts is unknown"
+    about = "about" if seen.sureness == "fair" else "very roughly"
+    return f"it may start in {about} {spoken(max(0.0, seen.start_at - time.time()))}"
+
+
+def _each(found: Sequence[Standing], most: int = 5) -> str:
+    said = "; ".join(f"{one.device.name} {one.says}" for one in found[:most])
+    rest = Counter(one.code for one in found[most:])
+    return said + "".join(f"; {count} more: {code}" for code, count in rest.items())
