@@ -45,19 +45,19 @@ from service.base.private import make_private_folder, replace_file
 from service.base.problems import Problem
 from service.base.schemas import utc_text
 from service.base.settings import Settings
+from service.boards.fleet import tokens
 from service.boards.fleet.schemas import EnrolmentTokenCreate
 from service.boards.installation.agent_file import agent_digest, agent_file
 from service.boards.releases.publishing import publish, take_in
 from service.boards.releases.schemas import ReleaseCreate
-from service.devices import tokens
+from service.farm import open_database
 from service.operations.backup import commands as backup
 from service.operations.backup.form import BackupError
-from service.operations.retention.taking import Retention
+from service.operations.retention.removal import Retention
 from service.people.audit.beside import COMMAND, add_entry
 from service.people.keys.service import create_key, create_link
 from service.store import key_list
 from service.store.caches import caches
-from service.store.database.engine import Database
 from service.store.database.models import HOME, ApiKey
 from service.store.database.schema import MigrationBlocked, SchemaMismatch, check_schema, migrate, migrate_back
 from service.store.garbage.collecting import Collection
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check_database(settings: Settings) -> None:
     """Raises: SchemaMismatch, which says what to do; the database's own errors if it does not answer."""
-    database = Database(settings.database)
+    database = open_database(settings)
     try:
         check_schema(database)
     finally:
@@ -146,7 +146,7 @@ def _record(settings: Settings, options: argparse.Namespace, *, refused: str = "
     """Leave the command's entry in the audit log; if that cannot be, say so: what it did stands."""
     if options.command in UNRECORDED or getattr(options, "dry_run", False):
         return
-    database = Database(settings.database)
+    database = open_database(settings)
     subject = str(getattr(options, "subject", "") or getattr(options, "file", "") or "")
     try:
         with database.transaction() as session:
@@ -224,7 +224,7 @@ def _migrate_back(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _create_key(settings: Settings, options: argparse.Namespace) -> str:
-    database = Database(settings.database)
+    database = open_database(settings)
     with database.transaction() as session:
         key, secret = create_key(session, name=options.name, role=options.role)
         options.subject = key.id
@@ -243,7 +243,7 @@ def _save(path: Path, secret: str) -> None:
 
 
 def _one_time_link(settings: Settings, options: argparse.Namespace) -> str:
-    database = Database(settings.database)
+    database = open_database(settings)
     with database.transaction() as session:
         is_good = (ApiKey.revoked_at.is_(None), ApiKey.unconfirmed_at.is_(None))
         query = select(ApiKey).where(ApiKey.name == LOCAL_KEY_NAME, *is_good)
@@ -255,7 +255,7 @@ def _one_time_link(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _enrolment_token(settings: Settings, options: argparse.Namespace) -> str:
-    database = Database(settings.database)
+    database = open_database(settings)
     with database.transaction() as session:
         made = tokens.create(session, settings, EnrolmentTokenCreate(device_class=options.device_class))
         options.subject = made.row.id
@@ -264,7 +264,7 @@ def _enrolment_token(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _new_signing_key(settings: Settings, _: argparse.Namespace) -> str:
-    database = Database(settings.database)
+    database = open_database(settings)
     signer = replace_key(settings, database)
     database.close()
     return (
@@ -305,7 +305,7 @@ def _caches(settings: Settings, _: argparse.Namespace) -> str:
 
 
 def _collect_garbage(settings: Settings, options: argparse.Namespace) -> str:
-    database = Database(settings.database)
+    database = open_database(settings)
     storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
     found = Collection(database, storage, settings.gc_grace_s, dry_run=options.dry_run).run()
     database.close()
@@ -321,7 +321,7 @@ def _collect_garbage(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def _retain(settings: Settings, options: argparse.Namespace) -> str:
-    database = Database(settings.database)
+    database = open_database(settings)
     database.holder = Holder(open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url))
     found = Retention(database, settings, dry_run=options.dry_run).run()
     database.close()
@@ -359,7 +359,7 @@ def _agent_release(settings: Settings, options: argparse.Namespace) -> str:
         raise ReleaseRefused(f"agent-release: {options.file}: {error.strerror}; agent-file writes one") from None
     except ValidationError as error:
         raise ReleaseRefused(f"agent-release: {error}") from None
-    database = Database(settings.database)
+    database = open_database(settings)
     storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
     database.holder = Holder(storage)
     try:

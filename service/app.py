@@ -40,7 +40,7 @@ from service.dashboard import routes as dashboard
 from service.dashboard.documents import endpoints as documents
 from service.dashboard.manual import endpoints as manual
 from service.devices.maintenance import endpoints as maintenance
-from service.farm import Farm, open_farm
+from service.farm import open_farm
 from service.operations.alive import Pulse
 from service.operations.health import endpoints as health
 from service.operations.health.checks import Readiness, farm_checks
@@ -61,8 +61,10 @@ from service.people.query import refuse_unknown_fields
 from service.people.users import endpoints as users
 from service.store import signing_keys
 from service.store.database.schema import refuse_other_schema
+from service.store.farm import Farm
 from service.store.queue import Queue
 from service.work.groups import endpoints as groups
+from service.work.lanes.dispatch import Dispatcher
 from service.work.runs import endpoints as runs
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -155,7 +157,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
             courier.start()
         tasks = [
             asyncio.create_task(Pulse(_alive_path(chosen), sweeper.is_well).run()),
-            asyncio.create_task(farm.dispatcher.run()),
+            asyncio.create_task(farm.part(Dispatcher).run()),
         ]
         yield
         for task in tasks:

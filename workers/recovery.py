@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from service.artefacts.jobs import claims
 from service.base.settings import Settings
-from service.store.database.engine import Database
+from service.farm import open_database
 from service.store.database.models import Job
 from workers.ownership import dead_ones, root_of
 
@@ -27,7 +27,7 @@ def take_back(settings: Settings) -> int:
     with dead_ones(root_of(settings.state)) as names:
         if not names:
             return 0
-        database = Database(settings.database)
+        database = open_database(settings)
         try:
             for name in names:
                 with database.transaction() as session:

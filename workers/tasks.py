@@ -10,6 +10,7 @@ from pathlib import Path
 from device_agents.wire.log_lines import bind, note
 from service.artefacts.jobs import claims
 from service.base.settings import Settings
+from service.farm import open_database
 from service.store.database.engine import Database
 from service.store.garbage.holding import Holder
 from service.store.outbox import Bell
@@ -35,7 +36,7 @@ class Tools:
 def tools() -> Tools:
     """This process's tools."""
     settings = Settings()
-    database = Database(settings.database)
+    database = open_database(settings)
     database.after_commit.append(Bell(database, CeleryQueue(settings)).after_commit)
     storage = open_storage(settings.storage, s3_endpoint_url=settings.s3_endpoint_url)
     database.holder = Holder(storage)

@@ -1,4 +1,4 @@
-"""Passes that each sweeper carries along: one now and then, a little of it in each sweep."""
+"""Long tasks in small slices: each sweep advances them a little, so that its other steps are not kept waiting."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ class Pass(Protocol):
         ...
 
 
-class NowAndThen:
-    """One process's passes of one kind. Any number of processes may work on a farm at once."""
+class IncrementalTask:
+    """Passes of one kind, begun every `every_s` seconds and advanced a slice at a time. Any number of processes may
+    work on a farm at once.
+    """
 
     def __init__(self, begin: Callable[[], Pass], *, every_s: float) -> None:
         self._begin, self._every_s = begin, every_s

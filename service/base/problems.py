@@ -34,10 +34,9 @@ from starlette.requests import ClientDisconnect
 
 from device_agents.wire import ProtocolError
 from service.base.disk import is_disk_full, is_file_error, lacks_room
+from service.base.failures import Defect, PartDown
 from service.base.identifiers import clean_text
 from service.base.invalid_bodies import OPENAPI_HINT, next_step, said
-from service.store.states import IllegalTransition
-from service.store.storage import StorageDown
 
 LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -49,7 +48,7 @@ MAX_CHARACTERS = 4000
 
 FULL_RETRY_S = 10
 """After which to try again on a full disk: shorter than a lease, which heartbeats renew through the same disk."""
-STORAGE_RETRY_S = 5
+PART_RETRY_S = 5
 MAX_ERRORS = 100
 """Fields that one answer names."""
 
@@ -232,7 +231,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(OperationalError, _on_database_error)
     app.add_exception_handler(NoConnection, _on_database_error)
     app.add_exception_handler(OSError, _on_system_error)
-    app.add_exception_handler(StorageDown, _on_storage_down)
+    app.add_exception_handler(PartDown, _on_part_down)
     app.add_exception_handler(Exception, _on_failure)
 
 
@@ -310,14 +309,15 @@ async def _on_system_error(request: Request, error: Exception) -> Response:
     return problem_response(Full("storage"), shown_path(request))
 
 
-async def _on_storage_down(request: Request, error: Exception) -> Response:
-    LOG.error("%s %s: the storage did not answer: %s", request.method, shown_path(request), error)
+async def _on_part_down(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PartDown)
+    LOG.error("%s %s: the %s did not answer: %s", request.method, shown_path(request), error.part, error)
     problem = Unavailable(
-        "infra.storage",
-        "the farm's storage is busy or down",
-        where="storage",
+        f"infra.{error.part}",
+        f"the farm's {error.part} is busy or down",
+        where=error.part,
         hint="try again in a few seconds; GET /readyz says which part is down",
-        headers={"Retry-After": str(STORAGE_RETRY_S)},
+        headers={"Retry-After": str(PART_RETRY_S)},
     )
     return problem_response(problem, shown_path(request))
 
@@ -354,7 +354,7 @@ async def _is_without_room(request: Request, error: BaseException | None) -> boo
 
 async def _on_failure(request: Request, error: Exception) -> Response:
     LOG.exception("%s %s failed", request.method, shown_path(request), exc_info=error)
-    code = error.code if isinstance(error, IllegalTransition) else "service.internal"
+    code = error.code if isinstance(error, Defect) else Defect.code
     body = problem_body(
         500,
         cause="service",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -107,6 +107,10 @@ class Ending(View):
     message: str
     where: str = ""
     hint: str = ""
+
+
+Confidence = Literal["fair", "rough", "unknown"]
+"""How sure an expected time is."""
 
 
 class EventView(BaseModel):

@@ -22,7 +22,6 @@ from service.dashboard.pages.admin.index import entries
 from service.dashboard.pages.admin.listing import FIRST, Asked
 from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.devices.maintenance import endpoints as window_endpoints
-from service.farm import Farm
 from service.operations.organisations import endpoints as organisation_endpoints
 from service.operations.webhooks import endpoints as webhook_endpoints
 from service.people.access import FarmDep, PrincipalDep, WholeFarmDep
@@ -30,6 +29,7 @@ from service.people.keys import endpoints as key_endpoints
 from service.people.keys.schemas import KeyCreate
 from service.people.permissions import SCOPES
 from service.people.users import endpoints as user_endpoints
+from service.store.farm import Farm
 
 router = APIRouter(prefix=f"{addresses.ROOT}/admin", dependencies=[Depends(visitors.meet)], include_in_schema=False)
 Part = Callable[[Session, Asked, Form | None, Made | None], AdminPart]

@@ -15,8 +15,8 @@ from service.dashboard.forms import Typed, TypedDep
 from service.dashboard.pages.device_doings import doings, tags_change
 from service.dashboard.pages.devices import device_page
 from service.devices import service
-from service.farm import Farm
 from service.people.access import FarmDep, PrincipalDep
+from service.store.farm import Farm
 
 router = APIRouter(
     prefix=addresses.ROOT + "/devices/{device_id}", dependencies=[Depends(visitors.meet)], include_in_schema=False

@@ -12,11 +12,11 @@ from service.dashboard import addresses, forms, render, visitors
 from service.dashboard.forms import Typed, TypedDep
 from service.dashboard.pages.admin.organisation import limits_change, name_change, organisation_page, stays_change
 from service.dashboard.pages.admin.part import path
-from service.farm import Farm
 from service.operations.organisations import endpoints
 from service.operations.organisations.schemas import OrganisationChange
 from service.people.access import FarmDep, PrincipalDep, WholeFarmDep
 from service.people.keys.service import Principal
+from service.store.farm import Farm
 
 router = APIRouter(prefix=f"{addresses.ROOT}/admin", dependencies=[Depends(visitors.meet)], include_in_schema=False)
 

@@ -22,7 +22,6 @@ from service.dashboard.pages.fronts import LABELS
 from service.dashboard.pages.jobs import COLUMNS as JOB_COLUMNS
 from service.dashboard.pages.run_figures import KERNEL_COLUMNS
 from service.dashboard.pages.run_table import COLUMNS as RUN_COLUMNS
-from service.farm import Farm
 from service.people.access import FarmDep
 from service.people.audit.endpoints import AuditFilterDep
 from service.people.audit.service import AuditFilter
@@ -37,6 +36,7 @@ from service.store.database.models import (
     Run,
     RunGroup,
 )
+from service.store.farm import Farm
 from service.work.runs.engines import ENGINES
 from service.work.runs.filter import RunFilter
 from service.work.runs.tags import has_tag

@@ -12,8 +12,8 @@ from service.dashboard import addresses, forms, render, visitors
 from service.dashboard.forms import Form, TypedDep
 from service.dashboard.pages.run import run_page
 from service.dashboard.pages.run_acts import ABOUT, about_form
-from service.farm import Farm
 from service.people.access import FarmDep, PrincipalDep
+from service.store.farm import Farm
 from service.work.runs import endpoints
 from service.work.runs.about import RunAbout
 from service.work.runs.tags import typed_tags

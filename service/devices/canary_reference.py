@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from service.boards.canary.building import LEARNING_RATE, SAMPLES
+from service.devices.canary_verdict import LEARNING_RATE, SAMPLES
 
 Floats = NDArray[np.float64]
 FEATURES, CLASSES, STEPS = 4, 3, 6

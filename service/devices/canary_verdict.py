@@ -11,6 +11,8 @@ from service.base.settings import Settings
 from service.devices import blame
 from service.store.database.models import Device, Run
 
+SAMPLES, LEARNING_RATE = 8, 0.5
+"""Batch and learning rate of the canary run."""
 MOST_DOUBLINGS = 7
 """Of the pause between two canaries of one device: 128 times as long at most."""
 

@@ -19,7 +19,7 @@ from service.base.problems import Conflict, Problem, Unavailable
 from service.base.schemas import utc_text
 from service.devices.blame import hold_alone
 from service.devices.sightings import SILENT_AFTER_S
-from service.operations.webhooks.announcing import announce_two_machines
+from service.store.announcements import announce_two_machines
 from service.store.database.models import LIVE_ATTEMPT_STATES, Attempt, Device, DeviceEvent, DeviceMachine
 
 UNDER_WAY_S = 5.0

@@ -15,13 +15,12 @@ from sqlalchemy import ColumnElement, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.base.settings import Settings
-from service.farm import Farm
 from service.people.audit.beside import add_entry
 from service.store.database.models import HOME, LIVE_ATTEMPT_STATES, Attempt, Job, Run, Upload
-from service.store.signs_of_life import newest
+from service.store.farm import Farm
+from service.store.signs_of_life import GAP_S, newest
 
 LOG = logging.getLogger(__name__)
-GAP_S = 30.0
 REST_S = 3600.0
 """A longer gap keeps back for so long what deletes: time to set a clock right."""
 

@@ -19,10 +19,14 @@ from service.artefacts.jobs import claims
 from service.artefacts.uploads import service as uploads
 from service.boards.canary import sending as canaries
 from service.boards.canary import timed
-from service.devices import conditions, tokens
-from service.farm import Farm
+from service.boards.fleet import tokens
+from service.devices import conditions
+from service.devices.conditions import Conditions
+from service.devices.sightings import Sightings
 from service.operations.gaps import Gaps
 from service.operations.result_log.log import keep_head, log_results
+from service.operations.retention.removal import RetentionTask
+from service.people.keys.uses import KeyUses
 from service.store.database.models import (
     IS_QUEUED,
     LIVE_ATTEMPT_STATES,
@@ -36,6 +40,8 @@ from service.store.database.models import (
     Job,
     Run,
 )
+from service.store.farm import Farm
+from service.store.garbage.collecting import GarbageTask
 from service.store.outbox import ring_after_commit
 from service.store.queue import COMPILE_TASK
 from service.store.signs_of_life import Signs
@@ -240,17 +246,17 @@ def send_timed_canaries(farm: Farm) -> None:
 
 def note_key_uses(farm: Farm) -> None:
     """Write when keys were last used in this process."""
-    farm.key_uses.write(farm.database)
+    farm.part(KeyUses).write(farm.database)
 
 
 def note_sightings(farm: Farm) -> None:
     """Write when devices were last seen by this process."""
-    farm.sightings.write(farm.database)
+    farm.part(Sightings).write(farm.database)
 
 
 def note_conditions(farm: Farm) -> None:
     """Write how devices are, as they told this process."""
-    farm.conditions.write(farm.database)
+    farm.part(Conditions).write(farm.database)
 
 
 def forget_temperatures(farm: Farm) -> None:
@@ -288,12 +294,12 @@ def forget_uploads(farm: Farm) -> None:
 
 def collect_garbage(farm: Farm) -> None:
     """Remove stored files that nothing refers to, a few in each sweep."""
-    farm.garbage.advance()
+    farm.part(GarbageTask).advance()
 
 
 def apply_retention(farm: Farm) -> None:
     """Take what the rules of retention say, a little in each sweep."""
-    farm.retention.advance()
+    farm.part(RetentionTask).advance()
 
 
 def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]

@@ -23,12 +23,14 @@ from starlette.requests import HTTPConnection
 
 from device_agents.wire.log_lines import note
 from service.base.problems import Forbidden, Unauthenticated
-from service.farm import Farm
 from service.people.audit.recording import CALLER
 from service.people.keys.service import Principal, known_principal, principal_of_cookie, principal_of_key
+from service.people.keys.uses import KeyUses
 from service.people.permissions import Rule, rule_of
+from service.people.quotas.held import HeldAnswers
 from service.people.quotas.limits import limit_of
-from service.people.quotas.rates import cost_of
+from service.people.quotas.rates import Rates, cost_of
+from service.store.farm import Farm
 from service.store.watching import Bell
 
 COOKIE = "pockfarm_session"
@@ -123,7 +125,7 @@ def _caller(request: Request, farm: Farm, address: str, rule: Rule) -> Principal
 def charge(farm: Farm, principal: Principal, cost: float, *, session: Session | None = None) -> None:
     """Let the caller pay; for what a request costs beyond its address, once that is known. Raises: TooMany."""
     per_minute = _per_minute(farm, principal)
-    farm.rates.spend(farm.database, principal.organisation_id, cost, per_minute=per_minute, session=session)
+    farm.part(Rates).spend(farm.database, principal.organisation_id, cost, per_minute=per_minute, session=session)
 
 
 def _per_minute(farm: Farm, principal: Principal) -> float | None:
@@ -133,7 +135,7 @@ def _per_minute(farm: Farm, principal: Principal) -> float | None:
 def _admit(request: Request, farm: Farm, principal: Principal, rule: Rule) -> None:
     setattr(request.state, CALLER, principal)
     note(key=principal.key_id, organisation=principal.organisation_id)
-    farm.key_uses.note(principal.key_id)
+    farm.part(KeyUses).note(principal.key_id)
     _check(principal, rule)
 
 
@@ -193,7 +195,7 @@ def held_open(request: Request, farm: Farm) -> AbstractContextManager[None]:
     """While an answer waits for something to happen; on the event loop. Raises: TooMany on entering it."""
     principal = caller_of(request)
     limit = limit_of(farm.settings, principal.quotas, "open_streams")
-    return farm.held_answers.another(principal.organisation_id, limit=limit)
+    return farm.part(HeldAnswers).another(principal.organisation_id, limit=limit)
 
 
 def caller_of(request: Request) -> Principal:

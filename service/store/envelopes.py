@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from device_agents.wire import dumps
 from device_agents.wire.receipt import Signed
-from service.farm import Farm
+from service.store.farm import Farm
 from service.store.key_list import rooted
 
 

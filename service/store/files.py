@@ -12,7 +12,7 @@ from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 
 from service.base.problems import Invalid, NotFound, Problem, TooLarge
-from service.farm import Farm
+from service.store.farm import Farm
 from service.store.storage import DigestMismatch, FileTooLarge, MissingFile, Storage, StoredFile
 
 BINARY = {

@@ -22,6 +22,8 @@ INTERVAL_S = 5.0
 FRESH_S = 30.0
 """Older than this, it is taken for dead or hung."""
 FORGET_AFTER_S = 3600.0
+GAP_S = 30.0
+"""A longer time without a sign of any sweeper is a gap: the farm was off, or its clock was set."""
 
 
 def own_name(kind: Kind) -> str:

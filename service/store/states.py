@@ -15,9 +15,10 @@ from typing import Any
 from sqlalchemy import Update, update
 from sqlalchemy.orm import Session
 
+from service.base.failures import Defect
 from service.base.identifiers import clean_text
-from service.operations.webhooks.announcing import announce_end
-from service.store import events as events
+from service.store import events
+from service.store.announcements import announce_end
 from service.store.calls import call_device, call_for
 from service.store.database.models import (
     ATTEMPT_STATES,
@@ -65,8 +66,8 @@ class Machine:
         return next((one for one in self.transitions if one.event == event and state in one.sources), None)
 
 
-class IllegalTransition(Exception):
-    """A defect of ours: something wanted to move a row in a way that no table allows. Nothing was changed."""
+class IllegalTransition(Defect):
+    """Code of ours tried to move a row in a way that no table allows. Nothing was changed."""
 
     code = "service.illegal-transition"
 
@@ -273,6 +274,11 @@ def moving(kind: type[Row], event: str, row_id: str) -> Update:
     machine = machine_of(kind)
     (line,) = [one for one in machine.transitions if one.event == event]
     return update(kind).where(kind.id == row_id, kind.state.in_(line.sources)).values(state=line.target)
+
+
+def end_phrase(state: str) -> str:
+    """Returns the verb phrase for an end: `failed`, `was cancelled`, `stayed inconclusive`."""
+    return {"cancelled": "was cancelled", "inconclusive": "stayed inconclusive"}.get(state, state)
 
 
 def document() -> str:

@@ -16,12 +16,12 @@ import uvicorn
 from device_agents.job.bundle import read_manifest
 from service.app import create_app
 from service.base.settings import Settings
-from service.farm import Farm
 from service.people.holdings import service as holdings
 from service.people.keys.service import create_key
 from service.store.database.insert import insert_if_new
 from service.store.database.models import Bundle
 from service.store.database.schema import migrate
+from service.store.farm import Farm
 from tests.agents.fake_step import bundle
 from tests.service.farms import RecordingQueue, empty_sqlite
 from tests.waiting import HANG_S, until

@@ -32,6 +32,21 @@ LAYERS: dict[str, Layers] = {
         "options",  # the words of its command line
         "agent",
     ),
+    "service": (
+        "base",  # settings, problems, logs, confined children
+        "store",  # rows, files and keys, and what happens in a transaction
+        "people",  # who may do what, and how much
+        "artefacts",  # files, and the jobs that make them
+        "devices",  # rules about devices
+        "work",  # runs on devices
+        "boards",  # addresses for boards and their operators
+        "operations",  # running a farm
+        "dashboard",
+        "domains",  # optional features, each one record
+        "farm",  # puts a farm together
+        "app",
+        ("admin", "root"),  # commands on the farm's own machine
+    ),
     "compiler": (
         "errors",
         "naming",  # what was meant

@@ -14,9 +14,9 @@ from sqlalchemy import update
 
 from service.app import create_app
 from service.base.settings import Settings
-from service.farm import Farm
 from service.people.keys.service import Role, create_key, create_link
 from service.store.database.models import Base, Device
+from service.store.farm import Farm
 from tests.dashboard.seed import Seeded, seed
 from tests.service.client import Client
 from tests.waiting import HANG_S

@@ -13,8 +13,7 @@ import pytest
 from pockfarm import cli
 from pockfarm.commands.mending import cancelled_text
 from pockfarm.errors import UsageError
-from service.store import events as events
-from service.store import states
+from service.store import events, states
 from service.store.database.models import Job
 from tests.agents.live_farm import LiveFarm
 

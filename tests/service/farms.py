@@ -21,11 +21,11 @@ from service.app import create_app
 from service.artefacts.bundles.archive import read_bundle
 from service.artefacts.jobs import claims
 from service.base.settings import Settings
-from service.farm import Farm
 from service.operations.sweeper import sweep
 from service.people.keys.service import create_key
 from service.store.database.models import HOME, Attempt
 from service.store.database.schema import migrate
+from service.store.farm import Farm
 from service.store.signs_of_life import give_sign
 from tests.service import one_compilation
 from tests.service.board import Board

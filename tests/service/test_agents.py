@@ -17,6 +17,7 @@ from service.base.identifiers import digest_of
 from service.boards.agents import leasing
 from service.boards.agents.enrolment import Agent
 from service.store.database.models import Attempt
+from service.work.lanes.dispatch import Dispatcher
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm, open_test_farm
 from tests.waiting import HANG_S, until
@@ -188,7 +189,7 @@ def test_no_work_is_204_and_work_arrives_during_the_wait(farm: TestFarm) -> None
     assert board.try_lease().status_code == 204
     with ThreadPoolExecutor(1) as threads:
         held = threads.submit(board.try_lease, wait_s=p.MAX_LONG_POLL_S)
-        until(lambda: len(farm.farm.dispatcher.room) == 1)
+        until(lambda: len(farm.farm.part(Dispatcher).room) == 1)
         farm.run(bundle=digest)
         assert held.result(HANG_S).status_code == 200
 

@@ -19,9 +19,10 @@ from starlette.concurrency import run_in_threadpool
 
 from device_agents import wire as p
 from device_agents.wire import MAX_LONG_POLL_S
-from service.farm import Farm
 from service.store.calls import Calls
 from service.store.database.models import HOME
+from service.store.farm import Farm
+from service.store.watching import Watchers
 from service.work.lanes.claim import Seeker
 from service.work.lanes.dispatch import Dispatcher
 from service.work.lanes.key import LaneKey, Taker
@@ -101,7 +102,7 @@ def test_a_device_that_has_changed_is_called_as_what_it_is_now() -> None:
 
 def test_what_a_device_was_called_for_and_leaves_is_passed_on(small_farm: TestFarm) -> None:
     async def play() -> list[list[int]]:
-        dispatcher = Dispatcher(small_farm.farm.database, None, look_s=NEVER_S)
+        dispatcher = Dispatcher(small_farm.farm.database, Watchers(), None, look_s=NEVER_S)
         dispatcher._keys = {"lan_1": KEY, "lan_2": KEY, "lan_3": KEY}
         heard = []
         with waiting(dispatcher.room, *(seeker(str(n)) for n in range(4))) as waiters:
@@ -129,7 +130,7 @@ def asking(farm: TestFarm, *boards: Board) -> Iterator[list[Future[httpx.Respons
     """Requests for work that are held open by now."""
     with ThreadPoolExecutor(len(boards)) as threads:
         held = [threads.submit(board.try_lease, LONG_S) for board in boards]
-        until(lambda: len(farm.farm.dispatcher.room) == len(boards))
+        until(lambda: len(farm.farm.part(Dispatcher).room) == len(boards))
         yield held
 
 
@@ -147,7 +148,7 @@ def taken_after(held: Future[httpx.Response], act: Callable[[], object]) -> str:
 
 def test_a_request_that_watches_a_run_is_answered_by_the_commit_that_changes_it(calling_farm: TestFarm) -> None:
     run = calling_farm.run(bundle=calling_farm.bundle())
-    path, watchers = f"/runs/{run['id']}", calling_farm.farm.dispatcher.watchers
+    path, watchers = f"/runs/{run['id']}", calling_farm.farm.part(Watchers)
     tag = {"If-None-Match": calling_farm.http.get(path).headers["etag"]}
     with ThreadPoolExecutor(2) as threads:
         held = threads.submit(calling_farm.http.get, f"{path}?wait={LONG_S:.0f}", headers=tag)
@@ -220,7 +221,7 @@ def test_without_a_call_the_process_looks_by_itself(database_url: str, tmp_path:
     """As when another process has queued it, and the broker is away: all of several runs are found in one go."""
     with open_test_farm(tmp_path / "state", database_url, look_s=0.2) as farm:
         boards, digest = [farm.board(name=f"board {n}") for n in range(7)], farm.bundle()
-        farm.farm.database.after_commit.remove(farm.farm.dispatcher.after_commit)
+        farm.farm.database.after_commit.remove(farm.farm.part(Dispatcher).after_commit)
         with asking(farm, *boards) as held:
             runs = {farm.run(bundle=digest)["id"] for _ in boards}
             assert {taken(one.result()) for one in held} == runs
@@ -246,7 +247,7 @@ def listeners(socket: Path) -> int:
 def two_processes(farm: Farm, socket: Path) -> tuple[Dispatcher, Dispatcher]:
     """As two API processes have it: dispatchers that share the broker and the database only."""
     url = f"redis+socket://{socket}"
-    one, other = (Dispatcher(farm.database, Relay(url), look_s=NEVER_S) for _ in range(2))
+    one, other = (Dispatcher(farm.database, Watchers(), Relay(url), look_s=NEVER_S) for _ in range(2))
     farm.database.after_commit[:] = [one.after_commit]
     return one, other
 

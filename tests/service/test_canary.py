@@ -20,8 +20,9 @@ from compiler.targets import load
 from device_agents import wire as p
 from device_agents.execute import run_bundle
 from pockfarm.local import resolve_target
-from service.boards.canary.building import HEALTH, LEARNING_RATE
+from service.boards.canary.building import HEALTH
 from service.devices import canary_reference as reference
+from service.devices.canary_verdict import LEARNING_RATE
 from service.store.database.models import Device, Job, Run
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm

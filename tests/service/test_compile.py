@@ -12,6 +12,7 @@ import pytest
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from service.artefacts.jobs import service as jobs
 from service.artefacts.jobs.request import CompileRequest
+from service.store.watching import Watchers
 from tests.service.farms import TestFarm
 from tests.waiting import HANG_S, until
 
@@ -172,7 +173,7 @@ def test_long_poll_answers_when_the_job_changes(farm: TestFarm) -> None:
     assert (same.status_code, same.content) == (304, b"")
     with ThreadPoolExecutor(1) as threads:
         held = threads.submit(farm.http.get, f"/jobs/{job['id']}?wait=60", headers=tag)
-        until(lambda: len(farm.farm.dispatcher.watchers) == 1)
+        until(lambda: len(farm.farm.part(Watchers)) == 1)
         farm.work_off(job["id"])
         changed = held.result(HANG_S)
     assert changed.status_code == 200

@@ -13,7 +13,7 @@ from sqlalchemy import func, select, update
 
 from device_agents import wire as p
 from service.devices import conditions
-from service.devices.conditions import KEPT_QUARTERS
+from service.devices.conditions import KEPT_QUARTERS, Conditions
 from service.operations.sweeper import forget_temperatures, note_conditions
 from service.store.database.models import QUARTER_S, DeviceCondition, DeviceTemperature
 from tests.agents.live_farm import LiveFarm
@@ -205,7 +205,7 @@ def test_the_command_shows_it(live: LiveFarm, said: Callable[..., str]) -> None:
     board = Board(live.http, name="pi").enrol(live.token())
     board.condition = p.dumps(p.Condition(29 * GIB, GIB, 5 << 20, 61.25)).decode()
     board.try_lease()
-    live.farm.conditions.write(live.farm.database)
+    live.farm.part(Conditions).write(live.farm.database)
     lines = {line.split("  ")[0]: line for line in said("devices", "show", "pi").splitlines()}
     assert lines["storage"].endswith("1.00 GiB of 29.0 GiB free, nearly full")
     assert "61 \u00b0C at" in lines["temperature"]

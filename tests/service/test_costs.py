@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
-from service.people.quotas.rates import BYTES_OF_ONE, COSTS, EXPORT_COST, RUN_COST
+from service.people.quotas.rates import BYTES_OF_ONE, COSTS, EXPORT_COST, RUN_COST, Rates
 from service.store.database.models import Allowance
 from tests.service.farms import TestFarm
 from tests.service.test_quotas import begun, finished, limit
@@ -21,7 +21,7 @@ def tokens(farm: TestFarm, tenant: TestFarm, within: Callable[[], httpx.Response
     def left() -> float:
         with farm.farm.database.read() as session:
             mine = Allowance.organisation_id == tenant.organisation_id
-            at_hand = sum(farm.farm.rates._left.values())
+            at_hand = sum(farm.farm.part(Rates)._left.values())
             return at_hand + session.scalars(select(Allowance).where(mine)).one().tokens
 
     tenant.http.get("/organisation")
@@ -47,7 +47,7 @@ def test_costs_follow_what_a_request_makes_the_farm_do(farm: TestFarm, monkeypat
     limit(farm, acme, cost_per_minute=10)
     with farm.farm.database.transaction() as session:
         session.execute(update(Allowance).values(tokens=10.0))
-    farm.farm.rates._left.clear()
+    farm.farm.part(Rates)._left.clear()
     assert acme.http.post("/run-groups", json={"bundle": bundle}).json()["code"] == "quota.cost_per_minute"
     limit(farm, acme, cost_per_minute="unlimited")
     assert len(acme.http.get("/run-groups").json()["items"]) == 1, "the one that was refused is not there"

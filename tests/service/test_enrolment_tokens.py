@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from service.devices import tokens
+from service.boards.fleet import tokens
 from service.store.database.models import EnrolmentToken
 from tests.service.board import Board
 from tests.service.farms import TestFarm

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import func, select, update
 
 from device_agents.wire import Credential, loads
-from service.farm import Farm
 from service.operations.gaps import Gaps
 from service.operations.sweeper import sweep
 from service.store.database.models import Attempt, AuditEntry, Device, IdempotencyRecord, Job, Run, SignOfLife
+from service.store.farm import Farm
 from service.store.signs_of_life import forget_silent, newest
 from tests.service.board import leased
 from tests.service.farms import TestFarm

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from service.people.quotas.held import HeldAnswers
+from service.store.watching import Watchers
 from tests.service.farms import TestFarm
 from tests.service.test_quotas import limit, refused
 from tests.waiting import HANG_S, until
@@ -17,7 +19,7 @@ def test_no_more_are_held_open_than_an_organisation_may(farm: TestFarm) -> None:
     runs = [tenant.run(bundle=tenant.bundle())["id"] for tenant in (acme, other)]
     path, theirs = (f"/runs/{run}" for run in runs)
     tag = {"If-None-Match": acme.http.get(path).headers["etag"]}
-    watchers = farm.farm.dispatcher.watchers
+    watchers = farm.farm.part(Watchers)
     with ThreadPoolExecutor(3) as threads:
         try:
             held = [
@@ -42,7 +44,7 @@ def test_no_more_are_held_open_than_an_organisation_may(farm: TestFarm) -> None:
     assert [one.status_code for one in answers] == [200] * 3
     assert "event: end" in answers[1].text
     assert "event: end" in acme.http.get(f"{path}/events").text
-    until(lambda: not farm.farm.held_answers)
+    until(lambda: not farm.farm.part(HeldAnswers))
 
 
 def test_what_is_held_open_ends_when_its_key_is_revoked(farm: TestFarm, loopback: None) -> None:
@@ -52,7 +54,7 @@ def test_what_is_held_open_ends_when_its_key_is_revoked(farm: TestFarm, loopback
     key = acme.http.post("/keys", json={"name": "leaver"}).json()
     leaver = {"Authorization": f"Bearer {key['secret']}"}
     tag = {"If-None-Match": acme.http.get(f"/runs/{run}").headers["etag"]}
-    watchers = farm.farm.dispatcher.watchers
+    watchers = farm.farm.part(Watchers)
     with ThreadPoolExecutor(2) as threads:
         try:
             stream = threads.submit(acme.anonymous.get, f"/runs/{run}/events", headers=leaver)

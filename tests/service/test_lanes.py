@@ -20,9 +20,10 @@ from device_agents import wire as p
 from service.base.identifiers import new_id
 from service.boards.agents import leasing
 from service.boards.agents.enrolment import Agent
-from service.farm import Farm
 from service.store.database.models import HOME, Attempt, Lane, Run
+from service.store.farm import Farm
 from service.work.lanes.claim import Head, Seeker, heads, in_turn
+from service.work.lanes.dispatch import Dispatcher
 from service.work.lanes.entering import enter_queued
 from service.work.lanes.key import LaneKey, Taker
 from tests.sample import sample
@@ -419,7 +420,7 @@ def test_a_process_looks_for_what_its_own_waiters_may_have(farm: TestFarm) -> No
     digest, board = farm.bundle(), farm.board()
     mine = farm.run(bundle=digest)["id"]
     farm.run(bundle=digest, where=["elsewhere"], allow_waiting=True)
-    dispatcher = farm.farm.dispatcher
+    dispatcher = farm.farm.part(Dispatcher)
     with dispatcher.room.held(seeker_of(farm.farm, board)):
         found = dispatcher._busy_lanes(dispatcher.room.wishes())
     with farm.farm.database.read() as session:

@@ -13,7 +13,7 @@ from sqlalchemy import func, select, update
 from device_agents import wire as p
 from pockfarm.webhooks import verify_webhook
 from service.devices.machines import LATELY_S, MOST_MACHINES, UNDER_WAY_S
-from service.devices.sightings import SILENT_AFTER_S
+from service.devices.sightings import SILENT_AFTER_S, Sightings
 from service.store.database.models import Device, DeviceMachine
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm
@@ -62,7 +62,7 @@ def refused(farm: TestFarm, board: Board, other: Board) -> httpx.Response:
 def asks(farm: TestFarm, board: Board) -> None:
     """For work, and the farm notes it."""
     assert board.try_lease().status_code in (200, 204)
-    farm.farm.sightings.write(farm.farm.database)
+    farm.farm.part(Sightings).write(farm.farm.database)
 
 
 def marks(farm: TestFarm, board: Board) -> dict[str, str]:

@@ -12,8 +12,8 @@ from sqlalchemy import func, select, update
 from service import admin
 from service.base.identifiers import digest_of
 from service.base.settings import Settings
+from service.operations.retention.removal import RULES, Retention, Taken
 from service.operations.retention.rules import DAY_S, WORDS, RuleName
-from service.operations.retention.taking import RULES, Retention, Taken
 from service.store.database.models import HOME, AuditEntry, Event, FileUse, Holding, Job, Result, Run
 from tests.service.board import leased
 from tests.service.farms import TestFarm, open_test_farm

@@ -14,8 +14,8 @@ from starlette.datastructures import UploadFile
 from service.artefacts.uploads.knowledge import find_sent
 from service.base.identifiers import DIGEST, clean_name
 from service.base.problems import Invalid, NotFound
-from service.farm import Farm
 from service.people.access import FarmDep, PrincipalDep
+from service.store.farm import Farm
 from service.store.files import read_form
 from service.store.storage import StoredFile
 

@@ -17,8 +17,7 @@ from service.artefacts.bundles.archive import BundleContent
 from service.artefacts.bundles.service import keep_bundle
 from service.artefacts.jobs.shares import has_room, most_at_once
 from service.base.identifiers import clean_text, new_secret, secret_hash
-from service.store import events as events
-from service.store import states
+from service.store import events, states
 from service.store.database.models import HOME, Job
 from service.store.outbox import ring_after_commit
 from service.store.queue import COMPILE_TASK

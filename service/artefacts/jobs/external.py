@@ -12,9 +12,9 @@ from compiler.errors import ModelError
 from compiler.external import MAX_LISTING_BYTES, Listing, parse_digests
 from service.base.identifiers import clean_text
 from service.base.problems import Invalid, NotFound, TooLarge
-from service.farm import Farm
 from service.people.holdings import service as holdings
 from service.people.holdings.keeping import removed_if_refused, store_within
+from service.store.farm import Farm
 from service.store.garbage.noting import note_listing
 from service.store.storage import StoredFile
 

@@ -17,9 +17,9 @@ from service.artefacts.jobs.external import keep_sent, read_digests, sent_bytes,
 from service.artefacts.jobs.request import CompileRequest, compiler_version
 from service.base.identifiers import DIGEST, clean_name, clean_text
 from service.base.problems import Invalid, NotFound, TooLarge
-from service.farm import Farm
 from service.people.access import FarmDep, PrincipalDep
 from service.people.holdings.keeping import store_within
+from service.store.farm import Farm
 from service.store.files import read_form
 from service.store.storage import StoredFile
 

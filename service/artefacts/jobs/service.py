@@ -23,8 +23,7 @@ from service.base.problems import Invalid, NotFound, TooMany
 from service.base.settings import Settings
 from service.people.holdings import service as holdings
 from service.people.quotas import limits as quotas
-from service.store import events as events
-from service.store import states
+from service.store import events, states
 from service.store.database.models import HOME, OPEN_JOB_STATES, Job
 from service.store.database.paging import newest_first
 from service.store.database.scope import organisation_of

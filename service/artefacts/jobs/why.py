@@ -11,14 +11,16 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.artefacts.jobs.shares import count_under_way, most_at_once
-from service.base.schemas import Timestamp, View
+from service.base.durations import format_duration, format_duration_range
+from service.base.schemas import Confidence, Timestamp, View
 from service.base.settings import Settings
 from service.store.database.models import Event, Job
-from service.work.runs.fitting import ended, spoken, spoken_span
-from service.work.runs.forecast import MOST_AHEAD, Sureness
+from service.store.states import end_phrase
 
 NEWEST = 20
 ENOUGH = 5
+MOST_AHEAD = 1000
+"""Compiles ahead are counted up to this many."""
 
 
 class JobTry(View):
@@ -63,14 +65,13 @@ def _says(settings: Settings, job: Job) -> str:
     if job.state == "compiling":
         stage = f", now at {job.stage} ({job.fraction:.0%})" if job.stage else ""
         stopping = "; it was asked to stop, and does at its worker's next look" if job.cancel_requested else ""
-        return (
-            f"A worker has been at it for {spoken(time.time() - (job.started_at or job.created_at))}{stage}{stopping}."
-        )
+        elapsed = format_duration(time.time() - (job.started_at or job.created_at))
+        return f"A worker has been at it for {elapsed}{stage}{stopping}."
     if job.state == "succeeded":
         return "It succeeded" + (
             f", at try {job.attempts} of {settings.compile_attempts}." if job.attempts > 1 else "."
         )
-    said = f"It {ended(job.state)}: {job.message or job.code or 'no more is known'}".rstrip(".")
+    said = f"It {end_phrase(job.state)}: {job.message or job.code or 'no more is known'}".rstrip(".")
     return said + "." + (f" Next step: {job.hint}." if job.hint else "")
 
 
@@ -93,7 +94,7 @@ def _followed(lines: Sequence[Event]) -> str:
     if line.body.get("state") == "queued":
         return f"{line.body.get('reason') or 'it was given back'}; it went back into the queue"
     said = line.body.get("message")
-    return f"the job {ended(str(line.body.get('state')))}" + (f": {said}" if said else "")
+    return f"the job {end_phrase(str(line.body.get('state')))}" + (f": {said}" if said else "")
 
 
 def _waiting(session: Session, job: Job) -> JobWaiting:
@@ -109,7 +110,9 @@ def _waiting(session: Session, job: Job) -> JobWaiting:
     if most is not None and count_under_way(session, job.organisation_id) >= most:
         at_work = f"{at_work}, {most} of them of your organisation, which may have no more at once on this farm"
     when = (
-        "when it starts is unknown" if start_at is None else f"it may start in {spoken(max(0, start_at - time.time()))}"
+        "when it starts is unknown"
+        if start_at is None
+        else f"it may start in {format_duration(max(0, start_at - time.time()))}"
     )
     return JobWaiting(
         says=f"It waits for a worker: {queue}; {at_work}; {when} ({basis}).",
@@ -121,7 +124,7 @@ def _waiting(session: Session, job: Job) -> JobWaiting:
     )
 
 
-def _expected(session: Session, ahead: int, busy: int) -> tuple[float | None, Sureness, str]:
+def _expected(session: Session, ahead: int, busy: int) -> tuple[float | None, Confidence, str]:
     """As many compiles at once as there are now: how many workers there are, nobody has to say."""
     newest = (
         select(Job.finished_at - Job.started_at)
@@ -135,5 +138,5 @@ def _expected(session: Session, ahead: int, busy: int) -> tuple[float | None, Su
     if not took:
         return None, "unknown", "no compile has ended yet, so it is not known how long one takes"
     start_at = time.time() + statistics.median(took) * (ahead + 1) / busy
-    basis = f"{len(took)} earlier compile{'' if len(took) == 1 else 's'} took {spoken_span(took)}"
+    basis = f"{len(took)} earlier compile{'' if len(took) == 1 else 's'} took {format_duration_range(took)}"
     return start_at, "rough" if len(took) < ENOUGH or max(took) > 3 * min(took) else "fair", basis

@@ -15,11 +15,11 @@ from service.artefacts.uploads.receiving import receive
 from service.artefacts.uploads.schemas import FileView, UploadCreate, UploadView, upload_view
 from service.base.problems import NotFound
 from service.base.schemas import DigestText
-from service.farm import Farm
 from service.people.access import FarmDep, PrincipalDep, charge
 from service.people.idempotency import Answer, IdempotencyKey, fingerprint, once
 from service.people.quotas.rates import BYTES_OF_ONE
 from service.store.database.models import Upload
+from service.store.farm import Farm
 
 router = APIRouter(tags=["uploads"])
 OFFSET = "Upload-Offset"

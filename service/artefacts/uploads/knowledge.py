@@ -9,9 +9,9 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from service.base.settings import Settings
-from service.farm import Farm
 from service.people.holdings import service as holdings
 from service.store.database.models import Upload
+from service.store.farm import Farm
 from service.store.storage import StoredFile
 
 KINDS: tuple[holdings.Kind, ...] = (*holdings.SENT, "dataset")

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from service.artefacts.uploads import service
 from service.artefacts.uploads.ranges import HEADER, Span
 from service.base.problems import Invalid, TooSlow
-from service.farm import Farm
+from service.store.farm import Farm
 
 HELD_BYTES = 4 << 20
 TOTAL_BYTES = 16 << 20

@@ -16,11 +16,11 @@ from service.artefacts.uploads.knowledge import note_sent
 from service.artefacts.uploads.schemas import UploadCreate
 from service.base.problems import Conflict, Forbidden, Full, Invalid, NotFound, TooLarge, TooMany, WrongOffset
 from service.base.settings import Settings
-from service.farm import Farm
 from service.people.holdings import service as holdings
 from service.people.keys.service import Principal
 from service.people.quotas import limits as quotas
 from service.store.database.models import Upload
+from service.store.farm import Farm
 from service.store.garbage.collecting import remove_unneeded
 from service.store.storage import DigestMismatch, MissingFile
 

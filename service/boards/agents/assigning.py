@@ -25,8 +25,8 @@ from device_agents.wire import (
 from service.artefacts.bundles.service import built
 from service.base.settings import Settings
 from service.devices import blame, clocks
-from service.farm import Farm
 from service.store.database.models import Attempt, Dataset, Device, Run
+from service.store.farm import Farm
 from service.work.runs import checkpoints, compared
 
 

@@ -20,16 +20,18 @@ from service.boards.agents.bodies import described, described_file, sent
 from service.boards.agents.enrolment import Agent, Caller, Present
 from service.boards.releases.offering import given, offer, program_of
 from service.devices import machines
-from service.farm import Farm
+from service.devices.conditions import Conditions
 from service.people.access import WholeFarmDep, bearer_token
 from service.people.audit.beside import address_of
 from service.people.holdings.keeping import removed_if_refused
 from service.people.limits import declared_bytes
 from service.store.database.models import Device, Run
+from service.store.farm import Farm
 from service.store.files import BINARY, file_response, store_body
 from service.store.garbage.collecting import remove_unneeded
 from service.store.storage import StoredFile
 from service.work.lanes.claim import Seeker
+from service.work.lanes.dispatch import Dispatcher
 from service.work.runs import checkpoints
 
 
@@ -113,7 +115,7 @@ async def lease(
 ) -> Response:
     """Ask for work; held open until there is some."""
     until = time.monotonic() + max(0.0, min(wire.MAX_LONG_POLL_S, body.wait_s))
-    dispatcher, clock, agent = farm.dispatcher, _clock_of(request), caller.agent
+    dispatcher, clock, agent = farm.part(Dispatcher), _clock_of(request), caller.agent
     if agent.session == caller.device.session:
         _note_condition(request, farm, agent)
     seeker, called_for = leasing.seeker_at_rest(farm, caller, body, clock), dict[str, bool]()
@@ -151,7 +153,7 @@ def _clock_of(request: Request) -> float | None:
 
 def _note_condition(request: Request, farm: Farm, agent: Agent) -> None:
     """How the device is, if its agent says so."""
-    farm.conditions.note(agent.device_id, request.headers.get(wire.CONDITION_HEADER))
+    farm.part(Conditions).note(agent.device_id, request.headers.get(wire.CONDITION_HEADER))
 
 
 def _caller(request: Request) -> Caller:

@@ -31,13 +31,13 @@ from device_agents.wire import (
 from device_agents.wire.ed25519 import verify
 from service.base.identifiers import clean_text, new_secret, secret_hash
 from service.base.problems import Forbidden, Problem, Unauthenticated, Unavailable
+from service.boards.fleet import tokens
 from service.boards.releases.offering import Offered, note_program
-from service.devices import isolation, machines, tokens
+from service.devices import isolation, machines
 from service.devices.blame import RESTARTED, judge_clock, note
 from service.devices.maintenance.standing import Calendar
 from service.devices.renaming import check_free, who_is_called
 from service.devices.service import find
-from service.farm import Farm
 from service.people.audit.beside import add_entry
 from service.people.quotas import limits as quotas
 from service.store.database.models import (
@@ -48,6 +48,7 @@ from service.store.database.models import (
     EnrolmentToken,
     UsedChallenge,
 )
+from service.store.farm import Farm
 from service.store.key_list import rooted
 from service.store.signing import CHALLENGE_S
 from service.work.runs import attempts

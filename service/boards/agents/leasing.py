@@ -17,12 +17,12 @@ from service.boards.agents.enrolment import Agent, Present, refused
 from service.devices import blame, isolation
 from service.devices.clocks import clock_s, longest_s, time_factor
 from service.devices.maintenance.standing import Calendar
-from service.devices.sightings import ENOUGH_S
+from service.devices.sightings import ENOUGH_S, Sightings
 from service.devices.wants import own_digest
-from service.farm import Farm
 from service.people.quotas.shares import may_start, note_served, shares_of
 from service.store import states
 from service.store.database.models import Attempt, Device, Run
+from service.store.farm import Farm
 from service.work.lanes.claim import Head, Seeker, TimeLeft, heads, in_turn, take
 from service.work.lanes.key import Taker
 from service.work.runs import attempts, checkpoints
@@ -58,7 +58,7 @@ def seeker_at_rest(farm: Farm, present: Present, request: LeaseRequest, clock: f
     )
     if not is_as_before:
         return None
-    farm.sightings.note(device.id)
+    farm.part(Sightings).note(device.id)
     return _seeker(present.calendar, device, farm.settings)
 
 

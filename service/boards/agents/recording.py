@@ -45,12 +45,11 @@ from service.boards.fleet.marks import REFUSED
 from service.boards.releases.offering import note_refusal
 from service.devices import blame, isolation
 from service.devices import canary_verdict as canary
-from service.farm import Farm
-from service.operations.gaps import GAP_S
 from service.people.quotas import limits as quotas
-from service.store import events as events
-from service.store import states
+from service.store import events, states
 from service.store.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Bundle, Device, Result, Run
+from service.store.farm import Farm
+from service.store.signs_of_life import GAP_S
 from service.store.storage import StoredFile
 from service.work.runs import attempts, checkpoints
 from service.work.runs.summary import summarise

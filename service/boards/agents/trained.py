@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 from service.base.problems import Invalid
 from service.boards.agents.enrolment import Agent
 from service.boards.agents.recording import find_attempt, may_still_report, stale
-from service.operations.retention.taking import lock_files
 from service.people.holdings import service as holdings
-from service.store import events as events
+from service.store import events
 from service.store.database.models import Attempt, Bundle, Event, Holding, Run
+from service.store.garbage.noting import lock_files
 from service.store.storage import StoredFile
 from service.work.runs import checkpoints
 

@@ -19,11 +19,12 @@ from service.artefacts.jobs import service as jobs
 from service.artefacts.jobs.request import CompileRequest, compiler_version
 from service.base.identifiers import new_secret, secret_hash
 from service.devices import blame
+from service.devices.canary_verdict import LEARNING_RATE, SAMPLES
 from service.devices.sightings import SILENT_AFTER_S
-from service.farm import Farm
-from service.store import events as events
+from service.store import events
 from service.store.database.models import HOME, OPEN_JOB_STATES, OPEN_RUN_STATES, ApiKey, Bundle, Device, Job, Run
 from service.store.database.scope import within
+from service.store.farm import Farm
 from service.work.lanes.entering import enter
 
 OWNER = "pockfarm canary"
@@ -57,13 +58,12 @@ def _content(file: str) -> bytes:
     return (Path(__file__).parent / file).read_bytes()
 
 
-SAMPLES, LEARNING_RATE = 8, 0.5
 HEALTH = Canary(
     "canary",
     "model.onnx",
     {"batch": SAMPLES, "loss": {"kind": "cross_entropy"}, "optimizer": {"kind": "sgd", "learning_rate": LEARNING_RATE}},
 )
-"""Its losses the farm computes itself (`reference.py`)."""
+"""Its losses the farm computes itself (`service/devices/canary_reference.py`)."""
 _TIMED = {"batch": 8, "loss": {"kind": "cross_entropy"}, "optimizer": {"kind": "sgd", "learning_rate": 0.01}}
 TIMED = (Canary("convolutions", "convolutions.onnx", _TIMED), Canary("attention", "attention.onnx", _TIMED))
 """Whose steps are timed again and again; `tests/service/canary_models.py` makes the files. A changed one begins a

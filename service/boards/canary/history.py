@@ -20,7 +20,7 @@ from service.base.identifiers import clean_text, digest_of
 from service.base.settings import Settings
 from service.boards.canary import timed
 from service.devices import blame
-from service.operations.webhooks.announcing import announce_slower
+from service.store.announcements import announce_slower
 from service.store.database.models import CanaryChange, CanaryTime, Device, Job, Run
 from service.work.runs.provenance import device_state
 

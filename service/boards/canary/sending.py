@@ -23,8 +23,8 @@ from service.boards.canary.building import (
     there,
 )
 from service.devices import blame
-from service.farm import Farm
 from service.store.database.models import Bundle, Device, Run
+from service.store.farm import Farm
 
 
 def due(farm: Farm) -> list[str]:

@@ -21,8 +21,8 @@ from service.boards.canary.building import (
     queue,
     there,
 )
-from service.farm import Farm
 from service.store.database.models import Device, Run
+from service.store.farm import Farm
 
 SETTINGS = RunSettings("profile", steps=100)
 """Five blocks of twenty steps."""

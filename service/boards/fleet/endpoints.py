@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from device_agents.wire import MeasurementClass
 from service.base.pagination import Cursor, Limit, Page
 from service.base.schemas import columns
+from service.boards.fleet import tokens
 from service.boards.fleet.marks import marks_of
 from service.boards.fleet.schemas import (
     CanaryChange,
@@ -28,19 +29,19 @@ from service.boards.fleet.schemas import (
     StateChange,
     TagsChange,
 )
-from service.devices import service, tokens
+from service.devices import service
 from service.devices.clocks import clock_s
 from service.devices.conditions import condition_of
 from service.devices.health import busy_devices, health_of
 from service.devices.machines import ON_TWO_MACHINES, refused_lately
 from service.devices.maintenance.standing import Calendar
 from service.devices.renaming import rename
-from service.farm import Farm
 from service.people.access import FarmDep, PrincipalDep
 from service.people.idempotency import EVERY_TIME, RepeatsDep
 from service.people.query import check_value
 from service.people.quotas import limits as quotas
 from service.store.database.models import DEVICE_STATES, Device
+from service.store.farm import Farm
 
 router = APIRouter(prefix="/devices", tags=["devices"])
 

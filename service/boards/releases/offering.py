@@ -30,9 +30,9 @@ from service.base.problems import NotFound
 from service.boards.releases.publishing import halt, meets
 from service.devices.blame import CLOCK_SKEW_S, note
 from service.devices.maintenance.standing import Calendar
-from service.farm import Farm
 from service.store.database.memory import recalled
 from service.store.database.models import HOME, AgentRelease, AgentUpdate, AuditEntry, Device
+from service.store.farm import Farm
 
 LOG = logging.getLogger(__name__)
 RELEASES = frozenset({AgentRelease.__tablename__})

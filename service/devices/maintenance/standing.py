@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from service.base.durations import format_duration
 from service.devices.maintenance.windows import Times, first_touched
 from service.store.database.memory import recalled
 from service.store.database.models import Device, MaintenanceWindow
@@ -72,9 +73,9 @@ class Calendar:
         starts_at, ends_at, times = touched
         why = f": {mine[times].reason}" if mine[times].reason else ""
         if starts_at <= now:
-            return Hold(MAINTENANCE, f"is in maintenance for {_spoken(ends_at - now)} more{why}", ends_at)
-        said = f"has maintenance in {_spoken(starts_at - now)}, and a run may take {_spoken(needed_s)}{why}"
-        return Hold(MAINTENANCE, said, ends_at)
+            return Hold(MAINTENANCE, f"is in maintenance for {format_duration(ends_at - now)} more{why}", ends_at)
+        begins_in, needed = format_duration(starts_at - now), format_duration(needed_s)
+        return Hold(MAINTENANCE, f"has maintenance in {begins_in}, and a run may take {needed}{why}", ends_at)
 
     def next_at(self, device: Device, within_s: float) -> float | None:
         """When the device's next maintenance begins, or has begun; None if not so soon."""
@@ -97,10 +98,3 @@ def _is_about(window: Window, device: Device) -> bool:
     if window.device_id is not None:
         return window.device_id == device.id
     return window.device_class in (None, device.device_class)
-
-
-def _spoken(seconds: float) -> str:
-    minutes = max(1, round(seconds / 60))
-    if minutes < 120:
-        return f"{minutes} minute{'' if minutes == 1 else 's'}"
-    return f"{round(minutes / 60)} hours"

@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from service.artefacts.jobs.shares import count_under_way, most_at_once
 from service.base.disk import DiskFull, check_room, is_disk_full
-from service.farm import Farm
 from service.store.database.models import Job
 from service.store.database.schema import SchemaMismatch, check_schema
+from service.store.farm import Farm
 from service.store.queue import QUEUE
 from service.store.signs_of_life import count_alive, count_slots, give_sign
 

@@ -20,7 +20,6 @@ from sqlalchemy.orm import Session
 
 from service.base.disk import written_folders
 from service.devices.conditions import nearly_full
-from service.farm import Farm
 from service.operations.health.ended import Ended
 from service.store import signs_of_life as signs
 from service.store.database.models import (
@@ -38,6 +37,7 @@ from service.store.database.models import (
     Outbox,
     Run,
 )
+from service.store.farm import Farm
 
 SHARE = 20
 """Figures are read at most for one part in so many of the time."""

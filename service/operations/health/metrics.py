@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.farm import Farm
 from service.operations.health.figures import FarmCollector
+from service.store.farm import Farm
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
-from service.farm import Farm
 from service.operations.organisations import service
 from service.operations.organisations.schemas import (
     OrganisationChange,
@@ -18,6 +17,7 @@ from service.people.idempotency import EVERY_TIME, RepeatsDep
 from service.people.keys.endpoints import make_key
 from service.people.keys.schemas import KeyCreate, KeyCreated
 from service.store.database.models import Organisation
+from service.store.farm import Farm
 
 router = APIRouter(tags=["organisations"])
 

@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import Envelope, dumps, loads, merkle
 from device_agents.wire.receipt import CHECKPOINT_TYPE, Checkpoint, LogEntry, Receipt, Signed
-from service.farm import Farm
 from service.store.database.models import Attempt, Device, LoggedResult, LogHead, LogNode, Result, Run
 from service.store.envelopes import signed
+from service.store.farm import Farm
 from service.store.key_list import rooted
 
 BATCH = 200

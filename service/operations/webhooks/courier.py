@@ -29,8 +29,9 @@ from service.base.settings import Settings
 from service.boards.canary.service import ANSWERED, change_view
 from service.operations.alive import POOL_STUCK_S
 from service.operations.webhooks.addresses import networks
-from service.operations.webhooks.announcing import TEST, TWO_MACHINES
+from service.operations.webhooks.announcing import TEST
 from service.operations.webhooks.sending import TIMEOUT_S, Outcome, send
+from service.store.announcements import TWO_MACHINES
 from service.store.database.engine import Database
 from service.store.database.models import CanaryChange, Device, DeviceEvent, Holding, Job, Run, Webhook, WebhookDelivery
 from service.store.signs_of_life import Signs

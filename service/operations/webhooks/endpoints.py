@@ -10,13 +10,13 @@ from starlette.concurrency import run_in_threadpool
 
 from service.base.pagination import Cursor, Limit, Page
 from service.base.problems import Conflict
-from service.farm import Farm
 from service.operations.webhooks import courier, service
 from service.operations.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated, WebhookView
 from service.operations.webhooks.sending import TIMEOUT_S
 from service.people.access import FarmDep, PrincipalDep
 from service.people.idempotency import EVERY_TIME, RepeatsDep
 from service.store.database.models import WebhookDelivery
+from service.store.farm import Farm
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 TEST_WITHIN_S = TIMEOUT_S + 5

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from service.base.problems import Forbidden, Problem
-from service.farm import Farm
 from service.people.holdings import service as holdings
+from service.store.farm import Farm
 from service.store.files import store_upload
 from service.store.garbage.collecting import remove_unneeded
 from service.store.storage import StoredFile

@@ -17,11 +17,12 @@ from starlette.types import Receive, Scope, Send
 
 from service.base.problems import Gone, Invalid, Unauthenticated
 from service.base.schemas import EventView, utc_text
-from service.farm import Farm
 from service.people.access import check_admitted, held_open, stay_while_admitted
 from service.people.streaming.long_poll import pause_s
 from service.store import events as service
 from service.store.database.models import Event
+from service.store.farm import Farm
+from service.store.watching import Watchers
 
 KEEP_ALIVE_S = 15.0
 MAX_EVENT_ID = (1 << 63) - 1
@@ -127,7 +128,7 @@ async def _while_admitted(
 ) -> AsyncIterator[str]:
     """Raises: Unauthenticated."""
     spoke_at, has_waited = time.monotonic(), False
-    with farm.dispatcher.watchers.held(reader.subject) as bell:
+    with farm.part(Watchers).held(reader.subject) as bell:
         while not await request.is_disconnected():
             if events:
                 await check_admitted(request, farm)

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from service.farm import Farm
 from service.people.access import held_open, stay_while_admitted
+from service.store.farm import Farm
+from service.store.watching import Watchers
 
 MAX_WAIT_S = 60.0
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait while `If-None-Match` holds")]
@@ -34,7 +35,7 @@ async def watch(request: Request, farm: Farm, subject: str, look: Look, *, wait_
     """
     known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     give_up_at = time.monotonic() + wait_s
-    with farm.dispatcher.watchers.held(subject) as bell, ExitStack() as waiting:
+    with farm.part(Watchers).held(subject) as bell, ExitStack() as waiting:
         is_held = False
         while True:
             tag, view = await run_in_threadpool(_look, farm, look)

@@ -36,6 +36,8 @@ ASKED_AFTER_S = 5.0
 AfterCommit = Callable[[Session], None]
 HOLDER = "holder"
 """In `Session.info`: `Database.holder`."""
+LISTENERS = "listeners"
+"""In `Session.info`: `Database.listeners`."""
 AUTOCOMMIT: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
 
 
@@ -55,6 +57,8 @@ class Database:
         """Called in turn with each committed session, for what is to be told of it. They must not raise."""
         self.holder: Callable[[Session], None] | None = None
         """Called before a session writes rows: keeps the stored files that they refer to (`service/store/garbage/`)."""
+        self.listeners: list[Callable[[Session, Any], None]] = []
+        """Called with each announcement, in its transaction (`service/store/announcements.py`)."""
 
     def of(self, organisation_id: str) -> Database:
         """The same database as one organisation has it (`scope.py`)."""
@@ -64,7 +68,7 @@ class Database:
 
     @property
     def _info(self) -> dict[str, Any]:
-        return {KEY: self.organisation_id, HOLDER: self.holder, MEMORY: self.memory}
+        return {KEY: self.organisation_id, HOLDER: self.holder, MEMORY: self.memory, LISTENERS: self.listeners}
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:

@@ -18,6 +18,8 @@ from sqlalchemy.orm import Session
 
 from compiler.errors import ModelError
 from compiler.external import MAX_LISTING_BYTES, Listing
+from service.base.incremental import IncrementalTask
+from service.base.settings import Settings
 from service.store.database.engine import Database
 from service.store.database.models import Bundle, FileUse, Job, ListedFile, Upload
 from service.store.garbage.noting import note_listing, note_use
@@ -167,3 +169,10 @@ def _delete(session: Session, storage: Storage, use: FileUse) -> None:
     session.flush()
     storage.delete(use.digest)
     LOG.info("removed stored file %s: nothing refers to it", use.digest)
+
+
+class GarbageTask(IncrementalTask):
+    """Collects garbage every `gc_s` seconds."""
+
+    def __init__(self, database: Database, storage: Storage, settings: Settings) -> None:
+        super().__init__(lambda: Collection(database, storage, settings.gc_grace_s), every_s=settings.gc_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.store.database.insert import insert_if_new
@@ -20,3 +21,14 @@ def note_listing(session: Session, listing: str, members: Iterable[str]) -> None
 def note_use(session: Session, digest: str) -> None:
     """Begin to count how long nothing has referred to a file."""
     insert_if_new(session, FileUse, {"digest": digest, "used_at": time.time()})
+
+
+def lock_files(session: Session, digest: str) -> list[str]:
+    """The file, and what it names if it is a listing: nobody begins to refer to them, or removes them, before the
+    transaction ends."""
+    listed = session.scalars(select(ListedFile.digest).where(ListedFile.listing == digest))
+    files = sorted({digest, *listed})
+    for one in files:  # in the order in which references take them
+        note_use(session, one)
+        session.execute(select(FileUse.digest).where(FileUse.digest == one).with_for_update())
+    return files

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from service.base.failures import PartDown
+
 CHUNK_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -40,8 +42,10 @@ class StorageFull(OSError):
         super().__init__(errno.ENOSPC, said)
 
 
-class StorageDown(Exception):
-    """A store on another machine did not answer, or lets us in no more; it may do so again. The message is for logs."""
+class StorageDown(PartDown):
+    """A store on another machine did not answer, or denied access; it may answer later. The message is for logs."""
+
+    part = "storage"
 
 
 def check_name(name: str) -> str:

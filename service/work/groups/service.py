@@ -11,9 +11,9 @@ from service.artefacts.bundles import service as bundles
 from service.base.identifiers import clean_name
 from service.base.problems import Invalid, NotFound
 from service.devices.wants import wants_of
-from service.farm import Farm
 from service.store.database.models import OPEN_RUN_STATES, Device, Run, RunGroup
 from service.store.database.paging import newest_first
+from service.store.farm import Farm
 from service.work.groups.schemas import MOST_DEVICES, GroupCreate, GroupView
 from service.work.runs import compared
 from service.work.runs import service as runs

@@ -33,9 +33,9 @@ CALLED_AT_ONCE = 5
 class Dispatcher:
     """Of one process. Everything but `after_commit` belongs to the event loop of `run`."""
 
-    def __init__(self, database: Database, relay: Relay | None, *, look_s: float) -> None:
+    def __init__(self, database: Database, watchers: Watchers, relay: Relay | None, *, look_s: float) -> None:
         self.room = WaitingRoom()
-        self.watchers = Watchers()
+        self._watchers = watchers
         self._database = database
         self._relay = relay
         self._look_s = look_s
@@ -67,7 +67,7 @@ class Dispatcher:
 
     def serve(self, calls: Calls, *, goes_on: bool = False) -> None:
         """Call who waits here. `goes_on`: whoever takes a run of a lane calls the next."""
-        self.watchers.call(calls.subjects)
+        self._watchers.call(calls.subjects)
         if not len(self.room):
             return
         for device_id in calls.devices:

@@ -31,7 +31,7 @@ from device_agents.wire import (
 )
 from service.base.problems import Invalid, NotFound
 from service.base.settings import Settings
-from service.store import events as events
+from service.store import events
 from service.store.database.models import OPEN_RUN_STATES, Attempt, Bundle, Checkpoint, Device, Run
 from service.store.garbage.holding import FileGone
 from service.store.storage import MissingFile, Storage, StoredFile

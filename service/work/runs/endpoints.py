@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 from service.artefacts.bundles import service as bundles
 from service.base.pagination import Cursor, Limit, Page
 from service.base.problems import NotFound
-from service.farm import Farm
 from service.people.access import FarmDep, PrincipalDep
 from service.people.holdings import service as holdings
 from service.people.idempotency import Answer, IdempotencyKey, fingerprint, once
@@ -20,6 +19,7 @@ from service.people.streaming.events import EVENT_STREAM, After, LastEventId, re
 from service.people.streaming.long_poll import Wait, watch
 from service.store.cancelling import come_to
 from service.store.database.models import OPEN_RUN_STATES, Holding, Run
+from service.store.farm import Farm
 from service.store.files import BINARY, file_response
 from service.work.runs import about, again, compared, placement, provenance, remarks, service, sustained
 from service.work.runs.about import RunAbout

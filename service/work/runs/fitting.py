@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from device_agents.wire import RunSettings
 from service.artefacts.bundles.service import built
+from service.base.durations import format_duration
 from service.base.settings import Settings
 from service.devices.blame import FAILED
 from service.devices.clocks import free_s, run_s
@@ -219,7 +220,7 @@ def _standing(
     if tried is not None:
         return tried
     if time.time() - device.last_seen_at > SILENT_AFTER_S:
-        return Standing(device, SILENT, f"has been silent for {spoken(time.time() - device.last_seen_at)}")
+        return Standing(device, SILENT, f"has been silent for {format_duration(time.time() - device.last_seen_at)}")
     if busy is not None:
         what = busy.run_id if busy.run_id in own else "another organisation's run"
         return Standing(device, BUSY, f"works on {what}", busy_since=busy.created_at)
@@ -240,31 +241,9 @@ def _tried(settings: Settings, device: Device, spent: Attempt | None) -> Standin
         device,
         TRIED,
         f"is kept from this run for now: {said}; it may try again in "
-        f"{spoken(until - time.time())}, or after its next success",
+        f"{format_duration(until - time.time())}, or after its next success",
         until,
     )
-
-
-def spoken(seconds: float) -> str:
-    """A time as people say it: `40 seconds`, `3 minutes`, `2 hours`."""
-    for size, name in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second")):
-        if seconds >= 1.5 * size or name == "second":
-            count = max(1, round(seconds / size))
-            return f"{count} {name}{'' if count == 1 else 's'}"
-    raise AssertionError("seconds are the last")
-
-
-def spoken_span(seconds: Sequence[float]) -> str:
-    """`40 seconds to 3 minutes`, and `40 seconds each` where no more can be told apart."""
-    least, most = spoken(min(seconds)), spoken(max(seconds))
-    if least != most:
-        return f"{least} to {most}"
-    return least if len(seconds) == 1 else f"{least} each"
-
-
-def ended(state: str) -> str:
-    """How something that did not succeed is spoken of: `was cancelled`."""
-    return {"cancelled": "was cancelled", "inconclusive": "stayed inconclusive"}.get(state, state)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,19 +10,19 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.base.durations import format_duration_range
+from service.base.schemas import Confidence
 from service.base.settings import Settings
 from service.people.quotas.limits import standing
 from service.store.database.models import LIVE_ATTEMPT_STATES, Attempt, Run
 from service.store.database.scope import EVERYONES
 from service.work.lanes.prospects import own_before, prospect
-from service.work.runs.fitting import Standing, spoken_span
+from service.work.runs.fitting import Standing
 
-Sureness = Literal["fair", "rough", "unknown"]
 MOST_AHEAD = 1000
 MOST_FREE = 5
 """Free devices that are asked whether a run ahead would come to them first."""
@@ -55,7 +55,7 @@ class Forecast:
     is_more: bool
     """There are more ahead than were counted."""
     start_at: float | None
-    sureness: Sureness
+    sureness: Confidence
     basis: str
     """What the forecast rests on, in words."""
     taker: str = ""
@@ -145,7 +145,7 @@ def estimate(
         heapq.heappush(times, max(now, heapq.heappop(times)) + typical)
     is_fair = len(lengths) >= ENOUGH and max(lengths) <= SPREAD * min(lengths) and are_alike and not is_more
     kind = "runs of this bundle" if are_alike else "runs on these devices (none of this bundle yet)"
-    basis = f"{len(lengths)} earlier {kind} took {spoken_span(lengths)}"
+    basis = f"{len(lengths)} earlier {kind} took {format_duration_range(lengths)}"
     return Forecast(ahead, is_more, times[0], "fair" if is_fair else "rough", basis)
 
 

@@ -7,11 +7,12 @@ import difflib
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.base.durations import format_duration
 from service.base.problems import Invalid
 from service.base.settings import Settings
 from service.devices import wants
 from service.store.database.models import Device, Run
-from service.work.runs.fitting import MOST_DEVICES, Wish, classes, has_one, spoken, standings
+from service.work.runs.fitting import MOST_DEVICES, Wish, classes, has_one, standings
 from service.work.runs.schemas import RunCreate, RunWarning
 from service.work.runs.why import nothing_there
 
@@ -69,7 +70,6 @@ def warnings_of(session: Session, settings: Settings, run: Run) -> list[RunWarni
     more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     message = said + more if found else nothing_there(run.wanted_device_class, run.target)
     where = "device" if run.wanted_device_id else "device_class" if run.wanted_device_class else "target"
-    hint = (
-        f"it is queued, and expires in {spoken(settings.queue_s)} if none takes it; `pockfarm why {run.id}` says more"
-    )
+    expires_in = format_duration(settings.queue_s)
+    hint = f"it is queued, and expires in {expires_in} if none takes it; `pockfarm why {run.id}` says more"
     return [RunWarning(code="run.waits", where=where, message=f"no device can take it now: {message}", hint=hint)]

@@ -19,8 +19,7 @@ from service.devices import clocks
 from service.devices import service as devices
 from service.people.holdings import service as holdings
 from service.people.quotas import limits as quotas
-from service.store import events as events
-from service.store import states
+from service.store import events, states
 from service.store.database.models import OPEN_RUN_STATES, Attempt, Device, Holding, Result, Run
 from service.store.database.paging import newest_first
 from service.store.database.scope import EVERYONES

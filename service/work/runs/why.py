@@ -10,14 +10,16 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.base.durations import format_duration
 from service.base.schemas import Timestamp, View, columns
 from service.base.settings import Settings
 from service.devices.blame import COUNTED, FAILED, MISSED, TAKEN_BACK
 from service.devices.machines import ON_TWO_MACHINES, refused_lately
 from service.people.quotas.limits import HINT
 from service.store.database.models import OPEN_RUN_STATES, Attempt, Device, Run
+from service.store.states import end_phrase
 from service.work.runs import fitting
-from service.work.runs.fitting import Standing, Wish, ended, spoken, standings
+from service.work.runs.fitting import Standing, Wish, standings
 from service.work.runs.forecast import Allowance, Forecast, forecast
 
 SHOWN_DEVICES = 50
@@ -105,12 +107,12 @@ def _summary(run: Run, rows: Sequence[tuple[Attempt, Device]], waiting: Waiting 
         return after + waiting.says
     where = rows[-1][1].name if rows else ""
     if run.state in OPEN_RUN_STATES:
-        so_far = spoken(time.time() - rows[-1][0].created_at) if rows else ""
+        so_far = format_duration(time.time() - rows[-1][0].created_at) if rows else ""
         stopping = "; it was asked to stop, and ends when the device hears of it" if run.cancel_requested else ""
         return f"It has been on {where} for {so_far}, attempt {run.attempts}{stopping}."
     if run.state == "succeeded":
         return f"It succeeded on {where}" + (f", at attempt {run.attempts}." if run.attempts > 1 else ".")
-    said = f"It {ended(run.state)}: {run.message or run.code or 'no more is known'}"
+    said = f"It {end_phrase(run.state)}: {run.message or run.code or 'no more is known'}"
     return said.rstrip(".") + "." + (f" Next step: {run.hint}." if run.hint else "")
 
 
@@ -146,7 +148,9 @@ def _decision(settings: Settings, run: Run, attempt: Attempt, device: Device) ->
     if attempt.spent == FAILED:
         parts.append(f"{device.name} is not given the run again unless an operator releases it")
     elif attempt.spent == MISSED:
-        parts.append(f"{device.name} may have it again after {spoken(settings.device_retry_s)} or its next success")
+        parts.append(
+            f"{device.name} may have it again after {format_duration(settings.device_retry_s)} or its next success"
+        )
     parts.append(_followed(run, attempt))
     return "; ".join(part for part in parts if part)
 
@@ -156,7 +160,7 @@ def _followed(run: Run, attempt: Attempt) -> str:
         return f"attempt {attempt.n + 1} followed"
     if run.state == "queued":
         return "the run went back into the queue"
-    return "" if attempt.fault == "run" else f"the run {ended(run.state)}"
+    return "" if attempt.fault == "run" else f"the run {end_phrase(run.state)}"
 
 
 def waiting_of(session: Session, settings: Settings, run: Run) -> Waiting:
@@ -192,7 +196,7 @@ def waiting_of(session: Session, settings: Settings, run: Run) -> Waiting:
 
 def waiting_words(run: Run, found: Sequence[Standing], seen: Forecast | None) -> tuple[str, str]:
     """What keeps the run, as a code and in words."""
-    limit = f" It expires in {spoken(max(0.0, run.queue_deadline_at - time.time()))} if none takes it."
+    limit = f" It expires in {format_duration(max(0.0, run.queue_deadline_at - time.time()))} if none takes it."
     if seen is not None:
         return _in_queue(found, seen)
     if not found:
@@ -239,7 +243,7 @@ def _when(seen: Forecast) -> str:
     if seen.start_at is None:
         return "when it starts is unknown"
     about = "about" if seen.sureness == "fair" else "very roughly"
-    return f"it may start in {about} {spoken(max(0.0, seen.start_at - time.time()))}"
+    return f"it may start in {about} {format_duration(max(0.0, seen.start_at - time.time()))}"
 
 
 def _each(found: Sequence[Standing], most: int = 5) -> str:

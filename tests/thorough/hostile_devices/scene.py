@@ -15,8 +15,9 @@ from sqlalchemy import select
 from device_agents import wire as p
 from device_agents.measure.measurement import measure
 from service.boards.canary import sending
-from service.boards.canary.building import HEALTH, SAMPLES
+from service.boards.canary.building import HEALTH
 from service.devices import canary_reference as reference
+from service.devices.canary_verdict import SAMPLES
 from service.store.database.models import Job
 from tests.agents.live_farm import live_farm
 from tests.service.board import Board

@@ -19,8 +19,8 @@ import pytest
 
 from device_agents import wire as p
 from service.base.identifiers import digest_of
+from service.boards.fleet import tokens
 from service.boards.fleet.schemas import EnrolmentTokenCreate
-from service.devices import tokens
 from tests.sample import sample
 from tests.service.board import Board
 from tests.service.farms import TestFarm

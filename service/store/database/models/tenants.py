@@ -17,7 +17,7 @@ HOLDING_KINDS = ("bundle", "dataset", "model", "data", "weights")
 
 
 class Organisation(Base):
-    """A tenant. `quotas`: limits of its own by name (`service/people/quotas/`); what is absent is the farm's default."""
+    """A tenant. `quotas`: its limits by name (`service/people/quotas/`); an absent limit is the farm's default."""
 
     __tablename__ = "organisations"
 

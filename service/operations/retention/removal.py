@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Select, delete, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service.base.identifiers import digest_of
+from service.base.incremental import IncrementalTask
 from service.base.settings import Settings
 from service.operations.retention.needed import is_needed, is_open_anywhere
 from service.operations.retention.rules import DAY_S, RuleName, days_of
@@ -30,12 +31,11 @@ from service.store.database.models import (
     FileUse,
     Holding,
     Job,
-    ListedFile,
     Organisation,
     Run,
     WebhookDelivery,
 )
-from service.store.garbage.noting import note_use
+from service.store.garbage.noting import lock_files
 from service.store.garbage.references import referred
 
 LOG = logging.getLogger(__name__)
@@ -220,17 +220,6 @@ def _answer_no_more(session: Session, bundle: str, organisation_id: str) -> None
         session.execute(update(Job).where(Job.id == job_id).values(request_digest=digest_of(job_id.encode())))
 
 
-def lock_files(session: Session, digest: str) -> list[str]:
-    """The file, and what it names if it is a listing: nobody begins to refer to them, or removes them, before the
-    transaction ends."""
-    listed = session.scalars(select(ListedFile.digest).where(ListedFile.listing == digest))
-    files = sorted({digest, *listed})
-    for one in files:  # in the order in which references take them
-        note_use(session, one)
-        session.execute(select(FileUse.digest).where(FileUse.digest == one).with_for_update())
-    return files
-
-
 def release_free(session: Session, files: Sequence[str]) -> set[str]:
     """Let go of those locked files that nobody holds and no open run needs: records of them keep them no more."""
     held = {one for one in files if is_open_anywhere(session, one)}
@@ -273,3 +262,10 @@ RULES: Mapping[RuleName, Callable[[Retention, str, RuleName, float], Iterator[No
     "audit": Retention.audit,
     "deliveries": Retention.deliveries,
 }
+
+
+class RetentionTask(IncrementalTask):
+    """Applies the rules of retention every `retention_s` seconds."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        super().__init__(lambda: Retention(database, settings), every_s=settings.retention_s)
