@@ -27,7 +27,7 @@ from service.base.confinement import ChildLimits, Confined, confine
 from service.base.landlock import Files, python_places
 from service.base.system_calls import has_capabilities
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LIMITS = ChildLimits(memory_bytes=2 << 30, cpu_s=60, file_bytes=1 << 20)
 TIMEOUT_S = 120.0
 EPERM = 1

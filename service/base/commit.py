@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service.base.settings import Settings
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def commit(settings: Settings) -> str:

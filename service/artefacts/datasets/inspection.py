@@ -23,7 +23,7 @@ from service.artefacts.datasets.arrays import ArrayInfo
 from service.base.confinement import ChildLimits, confine
 from service.base.landlock import Files, python_places
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ANSWER_BYTES = 1 << 16
 AT_ONCE = 4
 """Children of one API process; a further one waits for its turn."""

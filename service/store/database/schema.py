@@ -29,7 +29,7 @@ LONGEST_TRANSACTIONS = """
     SELECT pid, application_name, state, extract(epoch FROM now() - xact_start) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
     ORDER BY xact_start LIMIT 3"""
-MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
+MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
 
 
 class SchemaMismatch(Exception):
