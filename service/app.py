@@ -1,4 +1,4 @@
-"""The web application: every router in one list, problems, limits, metrics, sweeper."""
+"""The web application: every router in one list, optional features, problems, limits, metrics, sweeper."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from service.dashboard import routes as dashboard
 from service.dashboard.documents import endpoints as documents
 from service.dashboard.manual import endpoints as manual
 from service.devices.maintenance import endpoints as maintenance
+from service.feature_list import FEATURES
 from service.farm import open_farm
 from service.operations.alive import Pulse
 from service.operations.health import endpoints as health
@@ -49,14 +50,12 @@ from service.operations.organisations import endpoints as organisations
 from service.operations.result_log import endpoints as result_log
 from service.operations.retention import endpoints as retention
 from service.operations.sweeper import Sweeper
-from service.operations.webhooks import endpoints as webhooks
-from service.operations.webhooks.courier import Courier
 from service.people.access import authorise
 from service.people.audit import endpoints as audit
 from service.people.audit.recording import RecordRequests
 from service.people.keys import endpoints as keys
 from service.people.limits import BodyLimits
-from service.people.permissions import refuse_gaps
+from service.people.permissions import Permissions
 from service.people.query import refuse_unknown_fields
 from service.people.users import endpoints as users
 from service.store import signing_keys
@@ -87,11 +86,11 @@ ROUTERS: tuple[APIRouter, ...] = (
     users.router,
     organisations.router,
     audit.router,
-    webhooks.router,
     boards.router,
     health.router,
     dashboard.router,
     manual.router,
+    *(router for feature in FEATURES for router in feature.routers),
 )
 EVERY_ADDRESS: dict[str, Any] = {
     "responses": PROBLEMS,
@@ -150,11 +149,10 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         await run_in_threadpool(_confirm_key, farm)
-        sweeper = Sweeper(farm)
-        courier = Courier(farm.database, chosen)
-        sweeper.start()
-        if chosen.send_webhooks:
-            courier.start()
+        sweeper = Sweeper(farm, [step for feature in FEATURES for step in feature.sweeps])
+        services = [create(farm) for feature in FEATURES for create in feature.services]
+        for service in (sweeper, *services):
+            service.start()
         tasks = [
             asyncio.create_task(Pulse(_alive_path(chosen), sweeper.is_well).run()),
             asyncio.create_task(farm.part(Dispatcher).run()),
@@ -163,8 +161,8 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        courier.stop()
-        sweeper.stop()
+        for service in (*services, sweeper):
+            service.stop()
         farm.close()
 
     app = Application(title="PockFarm", version="1", lifespan=lifespan, docs_url=None, redoc_url=None, **EVERY_ADDRESS)
@@ -180,7 +178,7 @@ def create_app(settings: Settings | None = None, *, queue: Queue | None = None) 
     problems.install(app)
     problem_pages.install(app)
     routes, addresses_of_routes = _routes()
-    refuse_gaps([*addresses(app), *addresses_of_routes])
+    farm.part(Permissions).refuse_gaps([*addresses(app), *addresses_of_routes])
     app.router.routes.extend(routes)
     return app
 

@@ -1,11 +1,13 @@
-"""Opens a farm: puts together what its settings describe."""
+"""Opens a farm: puts together the parts that its settings and its optional features ask for."""
 
 from __future__ import annotations
 
 from service.base.private import make_private_folder
 from service.base.settings import Settings
-from service.domains import LISTENERS
+from service.dashboard.extensions import Extensions
+from service.feature_list import FEATURES, PERMISSIONS
 from service.operations.retention.removal import RetentionTask
+from service.people.permissions import Permissions
 from service.store.calls import watch_subjects
 from service.store.database.engine import Database
 from service.store.database.scope import FarmSession
@@ -26,12 +28,16 @@ watch_subjects(FarmSession)
 def open_database(settings: Settings) -> Database:
     """Connects to the farm's database; the domains hear what its transactions announce."""
     database = Database(settings.database, at_once=settings.database_at_once)
-    database.listeners += LISTENERS
+    database.listeners += [listener for feature in FEATURES for listener in feature.listeners]
     return database
 
 
 def open_farm(settings: Settings, queue: Queue | None = None) -> Farm:
-    """Connects to the farm that `settings` describe. The database must have been migrated. Raises: SigningKeyLost."""
+    """Connects to the farm that `settings` describe. The database must have been migrated. Raises: SigningKeyLost;
+    ValidationError (a setting of an optional feature)."""
+    for feature in FEATURES:
+        if feature.settings is not None:
+            settings.section(feature.settings)
     make_private_folder(settings.state)
     database = open_database(settings)
     try:
@@ -53,6 +59,11 @@ def _opened(settings: Settings, database: Database, queue: Queue, relay: Relay |
         dispatcher,
         GarbageTask(database, storage, settings),
         RetentionTask(database, settings),
+        Permissions(PERMISSIONS),
+        Extensions(
+            admin_pages=tuple(page for feature in FEATURES for page in feature.admin_pages),
+            concerns=tuple(find for feature in FEATURES for find in feature.concerns),
+        ),
     )
     return Farm(
         settings=settings,

@@ -5,23 +5,24 @@ The defaults are the embedded farm: SQLite, a Valkey socket and plain files, all
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compiler.cache_folder import cache_folder
 
 MIB = 1 << 20
 GIB = 1 << 30
+S = TypeVar("S", bound=BaseSettings)
 
 
 class Settings(BaseSettings):
     """The farm's configuration. Units are in the names; an empty URL means the embedded default."""
 
-    model_config = SettingsConfigDict(env_prefix="POCKFARM_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="POCKFARM_", extra="allow", frozen=True)
 
     state: Path = Path(".state")
     """Folder of everything that the farm keeps: database, files, keys, sockets."""
@@ -110,12 +111,6 @@ class Settings(BaseSettings):
 
     open_jobs_per_key: int = 200
     open_runs_per_key: int = 1000
-    webhooks_per_organisation: int = 20
-    send_webhooks: bool = True
-    """Whether API processes send webhooks. If not, a process of its own does (`python -m service.operations.webhooks`).
-    """
-    webhook_networks: str = ""
-    """Networks beside the open internet that webhooks may lead to: `10.20.0.0/16, 127.0.0.1`."""
     quota_open_jobs: float | None = None
     """Limits of each organisation that has none of its own (`service/people/quotas/limits.py`); none: there is no
     limit.
@@ -204,14 +199,10 @@ class Settings(BaseSettings):
     session_s: float = 7 * 24 * 3600.0
     idempotency_s: float = 24 * 3600.0
 
-    @field_validator("webhook_networks")
-    @classmethod
-    def check_networks(cls, text: str) -> str:
-        """Raises: ValueError, for what is no network."""
-        for part in text.split(","):
-            if part.strip():
-                ipaddress.ip_network(part.strip(), strict=False)
-        return text
+    def section(self, kind: type[S]) -> S:
+        """Returns the settings of an optional feature: values given in code, else from the environment."""
+        given = self.model_extra or {}
+        return kind(**{name: given[name] for name in kind.model_fields.keys() & given.keys()})
 
     @property
     def database(self) -> str:

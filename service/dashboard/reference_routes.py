@@ -11,6 +11,7 @@ from markupsafe import Markup
 from service.dashboard import addresses, render, visitors
 from service.dashboard.pages.api import api_page
 from service.people.access import FarmDep
+from service.people.permissions import Permissions
 
 router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)], include_in_schema=False)
 
@@ -18,7 +19,7 @@ router = APIRouter(prefix=addresses.ROOT, dependencies=[Depends(visitors.meet)],
 @router.get("/api")
 def show_api(request: Request, farm: FarmDep) -> Response:
     """Every endpoint of the API."""
-    body = _reference(_Described(request), farm.settings.public_url)
+    body = _reference(_Described(request), farm.settings.public_url, farm.part(Permissions))
     return render.page("api.html", body=body, section="api")
 
 
@@ -36,7 +37,7 @@ class _Described:
 
 
 @lru_cache(maxsize=4)
-def _reference(described: _Described, farm: str) -> Markup:
+def _reference(described: _Described, farm: str, permissions: Permissions) -> Markup:
     """The same for everybody, and a second's work: made once in a process."""
-    page = api_page(described.app.openapi(), farm)
+    page = api_page(described.app.openapi(), farm, permissions)
     return render.part("api_reference.html", page=page)

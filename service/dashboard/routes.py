@@ -86,7 +86,7 @@ def static_file(name: str) -> Response:
 def overview(farm: FarmDep) -> Response:
     """The first page."""
     with farm.database.read() as session:
-        return render.page("overview.html", page=overview_page(session, farm.settings), section="overview")
+        return render.page("overview.html", page=overview_page(session, farm), section="overview")
 
 
 @private.get("/jobs")

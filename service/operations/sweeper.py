@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -49,6 +49,8 @@ from service.work.lanes.entering import enter_queued
 from service.work.runs import attempts
 
 LOG = logging.getLogger(__name__)
+Step = Callable[[Farm], None]
+"""A part of a sweep: transactions of its own on rows that it re-checks."""
 BATCH = 100
 LANE_BATCH = 500
 OUTBOX_GRACE_S = 2.0
@@ -66,11 +68,12 @@ STUCK_S = 600.0
 """A pass that takes longer has a step that hangs: every step waits for the database with a time-out."""
 
 
-def sweep(farm: Farm, gaps: Gaps | None = None, *, urgent_only: bool = False) -> None:
+def sweep(farm: Farm, gaps: Gaps | None = None, *, urgent_only: bool = False, more: Sequence[Step] = ()) -> None:
     """One pass over everything, or over what runs, jobs and devices wait for. A step that fails is logged and does not
-    keep the others from running. `gaps` is looked at before each step, so that none believes a clock that has jumped.
+    keep the others from running. `more`: steps of optional features. `gaps` is looked at before each step, so that none
+    believes a clock that has jumped.
     """
-    for step in STEPS if urgent_only else (*STEPS, *CALM_STEPS):
+    for step in (*STEPS, *more) if urgent_only else (*STEPS, *more, *CALM_STEPS):
         try:
             if gaps is not None:
                 gaps.look()
@@ -306,7 +309,7 @@ def _stale(table: type[Base], before: float):  # type: ignore[no-untyped-def]
     return select(table.__table__.c.expires_at).where(table.__table__.c.expires_at < before).limit(1)
 
 
-STEPS: tuple[Callable[[Farm], None], ...] = (
+STEPS: tuple[Step, ...] = (
     note_sightings,
     note_conditions,
     ring_outbox,
@@ -322,7 +325,7 @@ STEPS: tuple[Callable[[Farm], None], ...] = (
     apply_retention,
     collect_garbage,
 )
-CALM_STEPS: tuple[Callable[[Farm], None], ...] = (
+CALM_STEPS: tuple[Step, ...] = (
     send_timed_canaries,
     forget_secrets,
     forget_tokens,
@@ -346,8 +349,8 @@ CALM_EVERY = 5
 class Sweeper:
     """A thread that sweeps now and then."""
 
-    def __init__(self, farm: Farm) -> None:
-        self._farm = farm
+    def __init__(self, farm: Farm, more: Sequence[Step] = ()) -> None:
+        self._farm, self._more = farm, more
         self._signs = Signs(farm.database, "sweeper")
         self._gaps = Gaps(farm)
         self._stopping = threading.Event()
@@ -374,7 +377,7 @@ class Sweeper:
     def _run(self) -> None:
         passes = itertools.count()
         while not self._stopping.wait(self._farm.settings.sweep_s):
-            sweep(self._farm, self._gaps, urgent_only=next(passes) % CALM_EVERY != 0)
+            sweep(self._farm, self._gaps, urgent_only=next(passes) % CALM_EVERY != 0, more=self._more)
             try:
                 self._signs.give()
             except Exception:

@@ -26,7 +26,7 @@ from service.base.problems import Forbidden, Unauthenticated
 from service.people.audit.recording import CALLER
 from service.people.keys.service import Principal, known_principal, principal_of_cookie, principal_of_key
 from service.people.keys.uses import KeyUses
-from service.people.permissions import Rule, rule_of
+from service.people.permissions import Permissions, Rule
 from service.people.quotas.held import HeldAnswers
 from service.people.quotas.limits import limit_of
 from service.people.quotas.rates import Rates, cost_of
@@ -100,7 +100,7 @@ def _is_same_origin(request: Request) -> bool:
 async def authorise(request: Request, farm: WholeFarmDep) -> Principal | None:
     """The caller, if the address asks for a key. Raises: Unauthenticated, Forbidden, TooMany (requests)."""
     address = f"{request.method} {request.scope['route'].path}"
-    rule = rule_of(address)
+    rule = farm.part(Permissions).rule_of(address)
     if rule.scope is None:
         return None
     if hasattr(request.state, CALLER):  # before the body was waited for

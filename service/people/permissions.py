@@ -13,22 +13,6 @@ from typing import Literal
 Scope = Literal["read", "submit", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "submit", "operate", "admin")
 """`read` what the organisation has; `submit` jobs, runs, data; `operate` its devices; `admin` its people and keys."""
-Owned = Literal[
-    "job",
-    "run",
-    "bundle",
-    "dataset",
-    "device",
-    "key",
-    "user",
-    "enrolment_token",
-    "window",
-    "webhook",
-    "group",
-    "upload",
-    "file",
-]
-"""What of the path belongs to an organisation."""
 ROLES: Mapping[str, tuple[Scope, ...]] = {"user": ("read", "submit"), "operator": SCOPES}
 """The words of releases without scopes."""
 
@@ -38,7 +22,8 @@ class Rule:
     """Who may use an address. Without a scope: anybody, or a device by its credential."""
 
     scope: Scope | None
-    owned: Owned | None = None
+    owned: str | None = None
+    """The noun of what in the path belongs to an organisation: `job`, `run`, `device`."""
     is_farms: bool = False
     """The home organisation's keys only: it is about the farm as a whole."""
     is_devices: bool = False
@@ -129,11 +114,6 @@ RULES: Mapping[str, Rule] = {
     "GET /agent-releases/{release_id}": FARM_OPERATE,
     "PATCH /agent-releases/{release_id}": FARM_OPERATE,
     "POST /agent-releases/{release_id}/halt": FARM_OPERATE,
-    "POST /webhooks": SUBMIT,
-    "GET /webhooks": READ,
-    "DELETE /webhooks/{webhook_id}": Rule("submit", "webhook"),
-    "GET /webhooks/{webhook_id}/deliveries": Rule("read", "webhook"),
-    "POST /webhooks/{webhook_id}/test": Rule("submit", "webhook"),
     "POST /keys": ADMIN,
     "GET /keys": ADMIN,
     "DELETE /keys/{key_id}": Rule("admin", "key"),
@@ -234,10 +214,6 @@ RULES: Mapping[str, Rule] = {
     "POST /dashboard/admin/releases": FARM_OPERATE,
     "POST /dashboard/admin/releases/{release_id}/widen": FARM_OPERATE,
     "POST /dashboard/admin/releases/{release_id}/halt": FARM_OPERATE,
-    "GET /dashboard/admin/webhooks": READ,
-    "POST /dashboard/admin/webhooks": SUBMIT,
-    "POST /dashboard/admin/webhooks/{webhook_id}/remove": Rule("submit", "webhook"),
-    "POST /dashboard/admin/webhooks/{webhook_id}/test": Rule("submit", "webhook"),
     "GET /dashboard/admin/keys": ADMIN,
     "POST /dashboard/admin/keys": ADMIN,
     "POST /dashboard/admin/keys/{key_id}/revoke": Rule("admin", "key"),
@@ -252,20 +228,25 @@ class Gaps(Exception):
     """Addresses without a line, or lines without an address."""
 
 
-def rule_of(address: str) -> Rule:
-    """The line of an address: method and its route's path. Raises: KeyError."""
-    return RULES[address.replace("HEAD ", "GET ", 1)]
+class Permissions:
+    """The rules of every address that a farm serves: those here, and those of its optional features."""
 
+    def __init__(self, rules: Mapping[str, Rule] = RULES) -> None:
+        self._rules = rules
 
-def refuse_gaps(served: Iterable[str]) -> None:
-    """`served`: `METHOD /path` of every route. Raises: Gaps."""
-    there = set(served)
-    gaps = sorted(there - RULES.keys())
-    stale = sorted(RULES.keys() - there)
-    if gaps:
-        raise Gaps(f"no line in service/people/permissions.py says who may use {', '.join(gaps)}")
-    if stale:
-        raise Gaps(f"lines of service/people/permissions.py are about no address: {', '.join(stale)}")
+    def rule_of(self, address: str) -> Rule:
+        """Returns the rule of an address: method and its route's path. Raises: KeyError."""
+        return self._rules[address.replace("HEAD ", "GET ", 1)]
+
+    def refuse_gaps(self, served: Iterable[str]) -> None:
+        """Checks that rules and addresses match. `served`: `METHOD /path` of every route. Raises: Gaps."""
+        addresses = set(served)
+        gaps = sorted(addresses - self._rules.keys())
+        stale = sorted(self._rules.keys() - addresses)
+        if gaps:
+            raise Gaps(f"no line in service/people/permissions.py says who may use {', '.join(gaps)}")
+        if stale:
+            raise Gaps(f"lines of service/people/permissions.py are about no address: {', '.join(stale)}")
 
 
 def scopes_of(role: str, scopes: str) -> frozenset[str]:

@@ -14,7 +14,8 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 
 from service.base.problems import Invalid
-from service.people.permissions import rule_of
+from service.people.access import WholeFarmDep
+from service.people.permissions import Permissions
 
 LONGEST = 100
 """Characters of a name that was given which are looked up, and quoted."""
@@ -40,13 +41,13 @@ def check_value(where: str, given: str | None, known: Sequence[str]) -> None:
         )
 
 
-async def refuse_unknown_fields(request: Request) -> None:
+async def refuse_unknown_fields(request: Request, farm: WholeFarmDep) -> None:
     """Of addresses that ask for a key; others are for devices and browsers, of other releases too. Raises: Invalid."""
     if not request.scope["query_string"]:
         return
     route = request.scope["route"]
     address = f"{request.method} {route.path}"
-    if rule_of(address).scope is None or not isinstance(route, APIRoute):
+    if farm.part(Permissions).rule_of(address).scope is None or not isinstance(route, APIRoute):
         return
     known = _known.get(address)
     if known is None:

@@ -201,7 +201,7 @@ def test_commands_start_what_exists() -> None:
             assert importlib.util.find_spec(module) is not None
         for script in re.findall(r"\bdocker/\w+\.\w+", " ".join(words)):
             assert (ROOT / script).is_file()
-    assert found["courier"] == ["python", "-m", "service.operations.webhooks"]
+    assert found["courier"] == ["python", "-m", "service.features.webhooks"]
     module, _, factory = found["api"][1].partition(":")
     assert callable(getattr(importlib.import_module(module), factory))
     assert found["worker"][found["worker"].index("--app") + 1] == "workers.app"

@@ -42,7 +42,8 @@ LAYERS: dict[str, Layers] = {
         "boards",  # addresses for boards and their operators
         "operations",  # running a farm
         "dashboard",
-        "domains",  # optional features, each one record
+        "features",  # optional ones, each a folder with its record
+        "feature_list",  # their records
         "farm",  # puts a farm together
         "app",
         ("admin", "root"),  # commands on the farm's own machine

@@ -21,7 +21,7 @@ ENTRY_POINTS: Mapping[str, str] = {
     "pockfarm.webhooks": "users import it",
     "service.base.child_probe": "operators run it, to see what confines a child here",
     "service.root": "operators run it, away from any farm",
-    "service.operations.webhooks.__main__": "deployments run it",
+    "service.features.webhooks.__main__": "deployments run it",
     "device_agents.devices.ask_accelerator": "run as a script by its path",
     "device_agents.job.launch_facts": "run as a script by its path",
     "device_agents.unpack": "the start of the one-file agent, which carries its text",

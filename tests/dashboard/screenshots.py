@@ -18,6 +18,7 @@ import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from service.dashboard.pages.admin.index import PAGES
+from service.features.webhooks.feature import WEBHOOKS
 from tests.dashboard.conftest import PATIENCE_MS, SeededFarm, make_farm
 from tests.dashboard.seeder import digest
 
@@ -73,7 +74,7 @@ def pages_of(seeded: SeededFarm) -> dict[str, str]:
         "regressions": "/dashboard/regressions",
         "regressions-one": f"/dashboard/regressions?of={ids.recompiled_run}",
         "admin": "/dashboard/admin",
-        **{f"admin-{name}": f"/dashboard/admin/{name}" for name, _, _ in PAGES},
+        **{f"admin-{page.name}": f"/dashboard/admin/{page.name}" for page in (*PAGES, *WEBHOOKS.admin_pages)},
         "admin-tenant": f"/dashboard/admin/organisations/{ids.tenant}",
         "benchmarks": "/dashboard/benchmarks",
         "benchmarks-all": "/dashboard/benchmarks?verdicts=all&class=hardware",

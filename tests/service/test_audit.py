@@ -13,8 +13,8 @@ from sqlalchemy import event, text
 
 from service import admin
 from service.app import addresses
+from service.feature_list import PERMISSIONS
 from service.people.keys import endpoints as keys
-from service.people.permissions import RULES
 from tests.service.board import Board
 from tests.service.farms import TestFarm
 
@@ -89,7 +89,7 @@ def test_nothing_changes_an_entry(small_farm: TestFarm) -> None:
     audit_addresses = [address for address in addresses(small_farm.http.app) if "audit" in address]
     assert audit_addresses
     assert all(address.startswith("GET ") for address in audit_addresses)
-    assert all(RULES[address].scope == "admin" for address in audit_addresses)
+    assert all(PERMISSIONS[address].scope == "admin" for address in audit_addresses)
     asked: list[str] = []
     event.listen(small_farm.farm.database.engine, "before_cursor_execute", lambda *words: asked.append(words[2]))
     small_farm.http.post("/users", json={"name": "Ada"})

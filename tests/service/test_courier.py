@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pockfarm.webhooks import verify_webhook
-from service.operations.webhooks import endpoints
+from service.features.webhooks import endpoints
 from tests.service.farms import TestFarm, open_test_farm
 from tests.service.receiver import Receiver, receiving
 from tests.waiting import HANG_S, until
@@ -40,7 +40,7 @@ def courier(farm: TestFarm, alive: Path) -> Iterator[subprocess.Popen[bytes]]:
         "POCKFARM_ALIVE_FILE": str(alive),
     }
     environment = {name: value for name, value in os.environ.items() if not name.startswith("POCKFARM_")} | given
-    with subprocess.Popen([sys.executable, "-m", "service.operations.webhooks"], env=environment) as process:
+    with subprocess.Popen([sys.executable, "-m", "service.features.webhooks"], env=environment) as process:
         try:
             yield process
         finally:

@@ -14,11 +14,11 @@ import pytest
 
 from device_agents import wire as p
 from service.base.identifiers import digest_of
-from service.people.permissions import RULES
+from service.feature_list import PERMISSIONS
 from tests.service.board import Board, leased
 from tests.service.farms import TestFarm, open_test_farm
 
-OF_ATTEMPTS = sorted(address for address, rule in RULES.items() if rule.is_devices and "{lease_token}" in address)
+OF_ATTEMPTS = sorted(address for address, rule in PERMISSIONS.items() if rule.is_devices and "{lease_token}" in address)
 OF_DEVICES = {"POST /agent/lease", "POST /agent/refusals", "POST /agent/kept-runs", "GET /agent/releases/{sequence}"}
 """Those that name no attempt; each has its own test below."""
 NOBODYS = "0" * 64
@@ -74,7 +74,7 @@ def ask(scene: Scene, board: Board, address: str, lease_token: str) -> httpx.Res
 
 
 def test_each_address_of_devices_is_looked_at() -> None:
-    assert {address for address, rule in RULES.items() if rule.is_devices} == OF_DEVICES | set(OF_ATTEMPTS)
+    assert {address for address, rule in PERMISSIONS.items() if rule.is_devices} == OF_DEVICES | set(OF_ATTEMPTS)
 
 
 @pytest.mark.parametrize("address", OF_ATTEMPTS)
@@ -98,7 +98,7 @@ def test_without_a_name_a_device_reaches_its_own_only(scene: Scene) -> None:
     assert scene.state() == before
 
 
-@pytest.mark.parametrize("address", sorted(address for address, rule in RULES.items() if rule.scope is not None))
+@pytest.mark.parametrize("address", sorted(address for address, rule in PERMISSIONS.items() if rule.scope is not None))
 def test_a_devices_credential_is_no_key(scene: Scene, address: str) -> None:
     method, path = address.split(" ")
     for board in (scene.theirs, scene.mine):

@@ -11,9 +11,9 @@ from sqlalchemy import text, update
 
 from service.app import create_app
 from service.base.settings import Settings
+from service.features.webhooks.courier import Courier
 from service.operations.health.checks import Check, NotReady, Readiness
 from service.operations.sweeper import Sweeper
-from service.operations.webhooks.courier import Courier
 from service.store import signs_of_life as signs
 from service.store.database.models import Job, SignOfLife
 from tests.service.client import Client

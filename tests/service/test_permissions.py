@@ -19,7 +19,8 @@ from sqlalchemy import event
 from device_agents import wire as p
 from service.app import addresses
 from service.base.identifiers import digest_of, new_id
-from service.people.permissions import ROLES, RULES, SCOPES, Gaps, Rule, refuse_gaps
+from service.feature_list import PERMISSIONS
+from service.people.permissions import ROLES, SCOPES, Gaps, Permissions, Rule
 from tests.sample import sample, thinned
 from tests.service.farms import TestFarm, npz, open_test_farm
 from tests.service.tenants import BYTE, PIECE, Tenant, begin_upload, everything, make_tenant
@@ -80,7 +81,7 @@ class Matrix:
         are others from address to address."""
         if self.asks_everybody:
             return CALLERS
-        rule, turn = RULES[address], ordered().index(address)
+        rule, turn = PERMISSIONS[address], ordered().index(address)
         groups = [[role for role in ROLE_SCOPES if (allowed(rule, role) is None) is may] for may in (True, False)]
         return ("stranger", *(group[turn % len(group)] for group in groups if group), "home")
 
@@ -103,7 +104,7 @@ class Matrix:
         path = path.replace("{organisation_id}", self.third)
         path = path.replace("{plan_digest}", self.plan)
         path = path.replace("{change_id}", whose.change if whose is not None else new_id("chg"))
-        owned = RULES[address].owned
+        owned = PERMISSIONS[address].owned
         if owned == "upload" and whose is self.acme:  # each is finished, or ended, once
             named = begin_upload(self.acme.farm, BYTE if method == "PUT" else b"")
         elif owned == "window" and whose is self.acme and address.endswith("/remove"):
@@ -178,7 +179,7 @@ def matrix(
 
 
 def ordered() -> list[str]:
-    return sorted(RULES, key=lambda address: (any(word in address for word in LAST), address))
+    return sorted(PERMISSIONS, key=lambda address: (any(word in address for word in LAST), address))
 
 
 def allowed(rule: Rule, role: str) -> tuple[int, str] | None:
@@ -197,17 +198,17 @@ def allowed(rule: Rule, role: str) -> tuple[int, str] | None:
 def test_every_address_has_a_line_and_every_line_an_address(matrix: Matrix) -> None:
     app = matrix.farm.anonymous.app
     described = {f"{method.upper()} {path}" for path, methods in app.openapi()["paths"].items() for method in methods}
-    assert described <= set(RULES)
-    assert set(addresses(app)) == set(RULES)
+    assert described <= set(PERMISSIONS)
+    assert set(addresses(app)) == set(PERMISSIONS)
     with pytest.raises(Gaps, match="GET /new"):
-        refuse_gaps([*RULES, "GET /new"])
+        Permissions(PERMISSIONS).refuse_gaps([*PERMISSIONS, "GET /new"])
     with pytest.raises(Gaps, match="about no address: GET /jobs"):
-        refuse_gaps(set(RULES) - {"GET /jobs"})
+        Permissions(PERMISSIONS).refuse_gaps(set(PERMISSIONS) - {"GET /jobs"})
 
 
 @pytest.mark.parametrize("address", thinned(ordered(), 33))
 def test_the_matrix(matrix: Matrix, address: str) -> None:
-    rule = RULES[address]
+    rule = PERMISSIONS[address]
     is_deleted = False
     for role in matrix.callers(address):
         refusal = allowed(rule, role)

@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from service.base.identifiers import digest_of
 from service.base.problems import TooMany
 from service.base.settings import Settings
-from service.people.permissions import RULES
+from service.feature_list import PERMISSIONS
 from service.people.quotas.limits import EXPECTED_CPU_S, QUOTAS, QuotaName
 from service.people.quotas.rates import BLOCKS, COSTS, EXPORT, EXPORT_COST, Rates, cost_of
 from service.store.database.models import HOME, Allowance, Job, Upload
@@ -43,7 +43,7 @@ def test_every_quota_is_in_the_table_and_the_settings(small_farm: TestFarm) -> N
     limits = {name: getattr(Settings(), f"quota_{name}") for name in names}
     assert {name: limit for name, limit in limits.items() if limit is not None} == {"event_bytes_per_day": 2 << 30}
     assert [quota["name"] for quota in small_farm.http.get("/organisation").json()["quotas"]] == names
-    assert set(COSTS) <= set(RULES)
+    assert set(COSTS) <= set(PERMISSIONS)
 
 
 def test_open_jobs_and_runs(farm: TestFarm) -> None:
@@ -375,7 +375,7 @@ def test_processes_share_a_bucket(farm: TestFarm) -> None:
 
 
 def test_what_starts_work_costs_more_than_reading() -> None:
-    costs = {address: cost_of(address, rule) for address, rule in RULES.items()}
+    costs = {address: cost_of(address, rule) for address, rule in PERMISSIONS.items()}
     assert costs["POST /compile"] > costs["POST /runs"] > costs["GET /runs"] > costs["GET /healthz"] == 0
-    assert all(cost > 0 for address, cost in costs.items() if RULES[address].scope is not None)
+    assert all(cost > 0 for address, cost in costs.items() if PERMISSIONS[address].scope is not None)
     assert {costs[address] for address in costs if address.endswith(EXPORT)} == {EXPORT_COST}

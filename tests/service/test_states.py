@@ -62,7 +62,7 @@ def state_writes(text: str) -> Iterator[int]:
 
 
 NO_RECORD = {
-    "service/operations/webhooks/courier.py": "a delivery waits, is sent or failed: it is no part of what a run was",
+    "service/features/webhooks/courier.py": "a delivery waits, is sent or failed: it is no part of what a run was",
     "service/boards/releases/offering.py": "an update of a board's agent is given, done or failed: nor is that",
     "service/boards/releases/publishing.py": "a release is offered or halted: nor is that",
 }

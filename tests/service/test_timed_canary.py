@@ -50,7 +50,10 @@ def time_comes(farm: TestFarm) -> None:
 
 def change_setting(farm: TestFarm, **values: Any) -> None:
     for name, value in values.items():
-        object.__setattr__(farm.farm.settings, name, value)
+        if name in type(farm.farm.settings).model_fields:
+            object.__setattr__(farm.farm.settings, name, value)
+        else:
+            (farm.farm.settings.model_extra or {})[name] = value
 
 
 def run_all(farm: TestFarm, board: Board, us: float, **report: Any) -> list[str]:

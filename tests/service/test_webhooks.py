@@ -16,9 +16,9 @@ from sqlalchemy import update
 from pockfarm import cli
 from pockfarm.webhooks import NotFromTheFarm, verify_webhook
 from service.base.problems import Invalid
-from service.base.settings import Settings
-from service.operations.webhooks import courier, sending
-from service.operations.webhooks.addresses import Refused, check_address, check_url, networks, resolve
+from service.features.webhooks import courier, sending
+from service.features.webhooks.addresses import Refused, check_address, check_url, networks, resolve
+from service.features.webhooks.settings import WebhookSettings
 from service.store.database.models import Webhook, WebhookDelivery
 from tests.agents.live_farm import LiveFarm, live_farm
 from tests.service.board import leased
@@ -252,7 +252,7 @@ def test_many_deliveries_of_one_do_not_hold_up_anothers(
 def test_addresses_that_hang_do_not_delay_another_of_their_organisation(hooked: tuple[TestFarm, Receiver]) -> None:
     """All but one of as many webhooks as there may be wait for an answer; six held the others' messages for 15 s."""
     farm, receiver = hooked
-    most = farm.farm.settings.webhooks_per_organisation
+    most = farm.farm.settings.section(WebhookSettings).webhooks_per_organisation
     hooks = [add(farm, receiver.url + f"&hook={number}", events=["job.ended"])["id"] for number in range(most)]
     hanging = [courier.Due(f"dlv_{hook}", hook, farm.organisation_id) for hook in hooks[:-1]]
     farm.bundle()
@@ -362,7 +362,7 @@ def test_an_allowed_network_opens_itself_only() -> None:
 
 def test_a_setting_that_names_no_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="webhook_networks"):
-        Settings(state=tmp_path, webhook_networks="10.0.0.0/99")
+        WebhookSettings(webhook_networks="10.0.0.0/99")
 
 
 def test_a_name_that_leads_inside_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.people.permissions import rule_of
+from service.people.permissions import Permissions, Rule
 
 SUCCESS = "Successful Response"
 """What FastAPI says where nobody said more."""
@@ -91,9 +91,9 @@ class ApiPage:
         return sum(len(endpoints) for _, endpoints in self.groups)
 
 
-def api_page(described: Mapping[str, Any], farm: str) -> ApiPage:
+def api_page(described: Mapping[str, Any], farm: str, permissions: Permissions) -> ApiPage:
     """`described`: the OpenAPI document; `farm`: the address under which people reach it."""
-    reader = _Reader(described.get("components", {}).get("schemas", {}), farm.rstrip("/"))
+    reader = _Reader(described.get("components", {}).get("schemas", {}), farm.rstrip("/"), permissions)
     groups: dict[str, list[Endpoint]] = {}
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
@@ -116,6 +116,7 @@ FIRST = ("jobs", "bundles", "datasets", "runs", "devices")
 class _Reader:
     schemas: Mapping[str, Any]
     farm: str
+    permissions: Permissions
     wanted: dict[str, None] = field(default_factory=dict)
     """Documents that an answer names, in the order of their first mention."""
 
@@ -127,7 +128,7 @@ class _Reader:
             path=path,
             summary=str(operation.get("summary", "")),
             says=str(operation.get("description", "")),
-            who=_who(method, path),
+            who=_who(self.permissions.rule_of(f"{method} {path}")),
             parameters=tuple(self._parameter(one) for one in operation.get("parameters", ())),
             body_kind=body_kind,
             body=tuple(self.members(body)),
@@ -255,8 +256,7 @@ def _bounds(schema: Mapping[str, Any]) -> str:
     return f", at most {most:,} characters" if most is not None else ""
 
 
-def _who(method: str, path: str) -> str:
-    rule = rule_of(f"{method} {path}")
+def _who(rule: Rule) -> str:
     if rule.is_devices:
         return "a device, by its credential"
     if rule.scope is None:

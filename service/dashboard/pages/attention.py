@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
@@ -19,6 +19,7 @@ from service.boards.canary.service import regressed
 from service.boards.releases.publishing import halted
 from service.dashboard import addresses, visitors
 from service.dashboard import format as fmt
+from service.dashboard.extensions import Concern, Extensions
 from service.dashboard.facts import DeviceFacts
 from service.dashboard.pages.admin.part import path
 from service.devices.conditions import nearly_full
@@ -38,6 +39,7 @@ from service.store.database.models import (
     Webhook,
 )
 from service.store.database.scope import organisation_of
+from service.store.farm import Farm
 from service.store.signs_of_life import count_alive
 from service.work.runs.queued import device_standings, waiting_lanes
 
@@ -78,27 +80,15 @@ DO: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Concern:
-    """Everything of one cause."""
-
-    count: int
-    title: str
-    detail: str
-    """What is known of it, and what to do."""
-    href: str
-    """Where they are listed."""
-    icon: str = "warning"
-
-
-def concerns_lately(session: Session, settings: Settings, devices: Sequence[DeviceFacts]) -> tuple[Concern, ...]:
+def concerns_lately(session: Session, farm: Farm, devices: Sequence[DeviceFacts]) -> tuple[Concern, ...]:
     """As `concerns`, as of a second ago at most: a page that many have open looks once for all of them."""
     key = ("concerns", organisation_of(session), visitors.current().scopes)
-    return recalled(session, key, LOOKED_AT, lambda: concerns(session, settings, devices))
+    return recalled(session, key, LOOKED_AT, lambda: concerns(session, farm, devices))
 
 
-def concerns(session: Session, settings: Settings, devices: Sequence[DeviceFacts]) -> tuple[Concern, ...]:
+def concerns(session: Session, farm: Farm, devices: Sequence[DeviceFacts]) -> tuple[Concern, ...]:
     """Those of the visitor's organisation, and of the farm if it is the farm's own; the worst first."""
+    settings = farm.settings
     looks: tuple[Callable[[], Sequence[Concern]], ...] = (
         lambda: _disks(session, settings),
         lambda: _unconfirmed(session),
@@ -112,9 +102,9 @@ def concerns(session: Session, settings: Settings, devices: Sequence[DeviceFacts
         lambda: _halted(session),
         lambda: _failed(session, Run, "run", "runs"),
         lambda: _failed(session, Job, "compile", "jobs"),
-        lambda: _webhooks(session),
         lambda: _keys(session),
         lambda: _tokens(session),
+        *(partial(find, session) for find in farm.part(Extensions).concerns),
     )
     return tuple(found for look in looks for found in look())
 
@@ -324,17 +314,6 @@ def _todo(session: Session, kind: type[Run | Job], cause: str, newest: str) -> s
     message, hint = row or ("", "")
     said = f"{message.rstrip('.')}: " if message else ""
     return f"{said[:300]}{(hint or DO.get(cause, 'each says why')).rstrip('.')}"
-
-
-def _webhooks(session: Session) -> Sequence[Concern]:
-    if not visitors.current().may("submit"):
-        return ()
-    failing = select(Webhook).where(Webhook.removed_at.is_(None), Webhook.failures > 0).order_by(Webhook.id.desc())
-    found = session.scalars(failing.limit(MOST_SLOWER)).all()
-    if not found:
-        return ()
-    told = f"{fmt.some([one.url for one in found], 2)}: look whether it answers, then send a test"
-    return [Concern(len(found), f"{fmt.plural(len(found), 'webhook')} cannot be told", told, path("webhooks"))]
 
 
 def _keys(session: Session) -> Sequence[Concern]:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from service.artefacts.jobs.filter import JobFilter
-from service.base.settings import Settings
 from service.dashboard import addresses, queries
+from service.dashboard.extensions import Concern
 from service.dashboard.facts import DeviceFacts
-from service.dashboard.pages.attention import Concern, concerns_lately
+from service.dashboard.pages.attention import concerns_lately
 from service.dashboard.pages.devices import short_table
 from service.dashboard.pages.jobs import job_table
 from service.dashboard.pages.run_table import run_table
 from service.dashboard.tables import Table
+from service.store.farm import Farm
 from service.work.runs.filter import RunFilter
 
 OPEN_ROWS = 10
@@ -46,7 +47,7 @@ class OverviewPage:
     public_url: str
 
 
-def overview_page(session: Session, settings: Settings) -> OverviewPage:
+def overview_page(session: Session, farm: Farm) -> OverviewPage:
     """Everything of the first page."""
     counts = queries.counts(session)
     devices = queries.devices(session)
@@ -58,9 +59,9 @@ def overview_page(session: Session, settings: Settings) -> OverviewPage:
             queries.runs(session, RunFilter(state="succeeded"), RECENT_ROWS), "Latest results", short=True
         ),
         devices=short_table(devices[:DEVICE_ROWS], "Devices"),
-        concerns=concerns_lately(session, settings, devices),
+        concerns=concerns_lately(session, farm, devices),
         is_new=not counts["jobs"] and not counts["runs"],
-        public_url=settings.public_url,
+        public_url=farm.settings.public_url,
     )
 
 

@@ -12,7 +12,8 @@ from playwright.sync_api import Browser, expect
 
 from service.dashboard import addresses
 from service.dashboard.routes import router
-from service.people.permissions import rule_of
+from service.feature_list import PERMISSIONS
+from service.people.permissions import Permissions
 from service.people.query import fields_of
 from tests.dashboard.conftest import SeededFarm
 from tests.dashboard.markup import check_page
@@ -34,7 +35,8 @@ def _fields_by_page() -> dict[str, tuple[str, ...]]:
     return {
         str(one.path): fields_of(one.dependant)
         for one in found
-        if str(one.path).startswith(addresses.ROOT) and rule_of(f"GET {one.path}").scope is not None
+        if str(one.path).startswith(addresses.ROOT)
+        and Permissions(PERMISSIONS).rule_of(f"GET {one.path}").scope is not None
     }
 
 

@@ -1,4 +1,4 @@
-"""`python -m service.operations.webhooks`: the courier as a process of its own, where API processes have no way out.
+"""`python -m service.features.webhooks`: the courier as a process of its own, where API processes have no way out.
 
 It needs the database and a way out; it has neither the signing key nor the storage. Settings are the farm's own
 (POCKFARM_*), and API processes beside it are told to leave sending to it: POCKFARM_SEND_WEBHOOKS=false.
@@ -12,8 +12,8 @@ from pathlib import Path
 from device_agents.wire.service_manager import tell_manager
 from service.base.logs import set_up_logs
 from service.base.settings import Settings
+from service.features.webhooks.courier import Courier
 from service.operations.alive import BEAT_S, give_sign
-from service.operations.webhooks.courier import Courier
 from service.store.database.engine import Database
 from service.store.database.schema import refuse_other_schema
 

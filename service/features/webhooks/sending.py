@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from service.operations.webhooks.addresses import SCHEMES, Network, Refused, resolve
+from service.features.webhooks.addresses import SCHEMES, Network, Refused, resolve
 
 TIMEOUT_S = 10.0
 SECRET_PREFIX = "whsec_"

@@ -4,7 +4,7 @@ A delivery comes at least once: a process that dies while it sends has its deliv
 `webhook-id`. Attempts: `len(PAUSES_S) + 1`, over about a day. An address that fails rests as a whole, so that one that
 never answers does not hold up the others; a test is sent all the same, for somebody waits for it.
 
-The courier is a part of each API process, or a process of its own (`service/operations/webhooks/__main__.py`) where API
+The courier is a part of each API process, or a process of its own (`service/features/webhooks/__main__.py`) where API
 processes have no way out.
 """
 
@@ -27,13 +27,15 @@ from service.artefacts.jobs.schemas import job_view
 from service.base.schemas import utc_text
 from service.base.settings import Settings
 from service.boards.canary.service import ANSWERED, change_view
+from service.features.webhooks.addresses import networks
+from service.features.webhooks.announcing import TEST
+from service.features.webhooks.sending import TIMEOUT_S, Outcome, send
+from service.features.webhooks.settings import WebhookSettings
 from service.operations.alive import POOL_STUCK_S
-from service.operations.webhooks.addresses import networks
-from service.operations.webhooks.announcing import TEST
-from service.operations.webhooks.sending import TIMEOUT_S, Outcome, send
 from service.store.announcements import TWO_MACHINES
 from service.store.database.engine import Database
 from service.store.database.models import CanaryChange, Device, DeviceEvent, Holding, Job, Run, Webhook, WebhookDelivery
+from service.store.farm import Farm
 from service.store.signs_of_life import Signs
 from service.work.runs.schemas import run_view
 
@@ -225,7 +227,7 @@ def deliver(
         parcel = claim(session, delivery_id, now=time.time())
     if parcel is None:
         return None
-    allowed = networks(settings.webhook_networks)
+    allowed = networks(settings.section(WebhookSettings).webhook_networks)
     outcome = send(parcel.url, parcel.secret, parcel.id, parcel.body, allowed)
     with turn, database.transaction() as session:
         return record(session, parcel, outcome)
@@ -291,3 +293,20 @@ class Courier:
         finally:
             with self._lock:
                 self._under_way.pop(one.webhook_id, None)
+
+
+class NoCourier:
+    """Stands where a process of its own sends webhooks."""
+
+    def start(self) -> None:
+        """Does nothing."""
+
+    def stop(self) -> None:
+        """Does nothing."""
+
+
+def courier_of(farm: Farm) -> Courier | NoCourier:
+    """Creates the courier of an API process, unless its settings leave sending to another process."""
+    if not farm.settings.section(WebhookSettings).send_webhooks:
+        return NoCourier()
+    return Courier(farm.database, farm.settings)

@@ -10,9 +10,10 @@ from starlette.concurrency import run_in_threadpool
 
 from service.base.pagination import Cursor, Limit, Page
 from service.base.problems import Conflict
-from service.operations.webhooks import courier, service
-from service.operations.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated, WebhookView
-from service.operations.webhooks.sending import TIMEOUT_S
+from service.features.webhooks import courier, service
+from service.features.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated, WebhookView
+from service.features.webhooks.sending import TIMEOUT_S
+from service.features.webhooks.settings import WebhookSettings
 from service.people.access import FarmDep, PrincipalDep
 from service.people.idempotency import EVERY_TIME, RepeatsDep
 from service.store.database.models import WebhookDelivery
@@ -30,7 +31,9 @@ def create_webhook(
     """Be told at a URL when the organisation's jobs and runs end. The secret is in this answer and nowhere else."""
 
     def create() -> WebhookCreated:
-        webhook = service.create(session, farm.settings, principal, url=body.url, events=body.events)
+        webhook = service.create(
+            session, farm.settings.section(WebhookSettings), principal, url=body.url, events=body.events
+        )
         return WebhookCreated.model_validate(webhook)
 
     with farm.database.transaction() as session:
@@ -83,7 +86,7 @@ def _begin_test(farm: Farm, webhook_id: str) -> str:
     """The delivery's id; it is sent, unless that is the courier's."""
     with farm.database.transaction() as session:
         delivery_id = service.queue_test(session, webhook_id)
-    if farm.settings.send_webhooks:
+    if farm.settings.section(WebhookSettings).send_webhooks:
         courier.deliver(farm.database, farm.settings, delivery_id)
     return delivery_id
 

@@ -9,10 +9,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.base.problems import Conflict, NotFound, TooMany
-from service.base.settings import Settings
-from service.operations.webhooks.addresses import check_url, networks
-from service.operations.webhooks.announcing import TEST
-from service.operations.webhooks.sending import new_webhook_secret
+from service.features.webhooks.addresses import check_url, networks
+from service.features.webhooks.announcing import TEST
+from service.features.webhooks.sending import new_webhook_secret
+from service.features.webhooks.settings import WebhookSettings
 from service.people.keys.service import Principal
 from service.store.database.models import Webhook, WebhookDelivery
 from service.store.database.paging import newest_first
@@ -20,7 +20,9 @@ from service.store.database.paging import newest_first
 TESTS_PER_MINUTE = 6
 
 
-def create(session: Session, settings: Settings, principal: Principal, *, url: str, events: Sequence[str]) -> Webhook:
+def create(
+    session: Session, settings: WebhookSettings, principal: Principal, *, url: str, events: Sequence[str]
+) -> Webhook:
     """A new webhook of the caller's organisation. Raises: Invalid (the URL), TooMany."""
     check_url(url, networks(settings.webhook_networks))
     mine = select(func.count()).select_from(Webhook).where(Webhook.removed_at.is_(None))

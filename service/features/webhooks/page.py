@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.dashboard import format as fmt
 from service.dashboard import forms, visitors
 from service.dashboard.actions import Action
+from service.dashboard.extensions import Concern
 from service.dashboard.forms import Field, Form, Typed
 from service.dashboard.pages.admin.listing import FIRST, Asked, page_of
 from service.dashboard.pages.admin.part import AdminPart, Made, path
 from service.dashboard.tables import Column, Row, Value, table
-from service.operations.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated
+from service.features.webhooks.schemas import DeliveryView, WebhookCreate, WebhookCreated
 from service.store.database.models import Webhook
 
 NAME = "webhooks"
+MOST_NAMED = 20
+"""Failing webhooks that the first page looks at."""
 EVENTS = (
     ("job.ended", "a compile ends"),
     ("run.ended", "a run ends"),
@@ -111,3 +116,15 @@ def _row(webhook: Webhook) -> Row:
     )
     notes = {"standing": webhook.removed_because} if webhook.removed_because else {}
     return Row(values, {}, notes, anchor=webhook.id, dimmed=now == "removed", actions=actions if is_there else ())
+
+
+def failing_webhooks(session: Session) -> Sequence[Concern]:
+    """Finds webhooks whose last delivery failed."""
+    if not visitors.current().may("submit"):
+        return ()
+    failing = select(Webhook).where(Webhook.removed_at.is_(None), Webhook.failures > 0).order_by(Webhook.id.desc())
+    found = session.scalars(failing.limit(MOST_NAMED)).all()
+    if not found:
+        return ()
+    told = f"{fmt.some([one.url for one in found], 2)}: look whether it answers, then send a test"
+    return [Concern(len(found), f"{fmt.plural(len(found), 'webhook')} cannot be told", told, path("webhooks"))]
