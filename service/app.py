@@ -40,8 +40,8 @@ from service.dashboard import routes as dashboard
 from service.dashboard.documents import endpoints as documents
 from service.dashboard.manual import endpoints as manual
 from service.devices.maintenance import endpoints as maintenance
-from service.feature_list import FEATURES
 from service.farm import open_farm
+from service.feature_list import FEATURES
 from service.operations.alive import Pulse
 from service.operations.health import endpoints as health
 from service.operations.health.checks import Readiness, farm_checks

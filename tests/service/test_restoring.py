@@ -20,6 +20,7 @@ from service.people.access import COOKIE
 from service.store.database.models import ApiKey, Base, Device, IdempotencyRecord, Webhook, WebhookDelivery
 from tests.service.board import Board
 from tests.service.farms import TestFarm, open_test_farm
+from tests.service.test_backup import other_url as other_url
 from tests.service.test_backup import said, settings_at
 
 ROOT = Path(__file__).resolve().parents[2]
