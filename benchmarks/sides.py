@@ -208,7 +208,7 @@ def tune_step(prepared: Prepared, plan: str, threads: int, budget_s: float) -> s
     folder, _ = build_step(prepared, own, threads, prepared.workload.batch)
     settings = RunSettings("tune", tune_s=budget_s, threads=threads)
     found = tune(folder / BUNDLE, settings, table=TUNING, progress=lambda stage, share: None)
-    return f"{found.kept} kernels decided"
+    return f"{found.decisions} kernels decided"
 
 
 def spec_of(prepared: Prepared, threads: int, batch: int, compute: Compute = "f32") -> TrainingSpec:

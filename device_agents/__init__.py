@@ -1,3 +1,3 @@
-"""What runs on or beside a board: pulls signed bundles, runs them under limits, measures, reports."""
+"""The agent on or beside a board: pulls signed bundles, runs them under limits, measures, reports."""
 
 AGENT_VERSION = "0.1.0"

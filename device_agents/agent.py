@@ -226,8 +226,8 @@ class Agent:
         station = self._station
         for result in station.spool.pending():
             try:
-                said = station.spool.send(result, station.client, policy=policy, sleep=station.is_stopping.wait)
-                log.info("the result of an attempt was sent: %s", said)
+                answer = station.spool.send(result, station.client, policy=policy, sleep=station.is_stopping.wait)
+                log.info("the result of an attempt was sent: %s", answer)
             except FarmError as error:
                 if station.is_stopping.is_set() or not self._is_given_up(result, error):
                     log.warning("the farm cannot take the result now (%s); it stays in the spool", error)

@@ -1,4 +1,4 @@
-"""One attempt, from the verified assignment to the signed result in the spool: download, unpack, run, report."""
+"""An attempt, from the verified assignment to the signed result in the spool: download, unpack, run, report."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ FILES = {
     "validation_dataset": "validation.npz",
     "checkpoint": "unfinished",
 }
-"""What an assignment may have fetched, by its field; what each is called here."""
+"""Files that an assignment may have fetched, by its field, with their names here."""
 
 
 @dataclass(frozen=True)
 class Station:
-    """What all attempts of one running agent share."""
+    """The parts that all attempts of a running agent share."""
 
     client: FarmClient
     device: Device
@@ -84,13 +84,15 @@ class Station:
 
 
 class Attempt:
-    """One assignment, verified before (`farm/gate.py`). `run` never raises for what goes wrong: the result says it."""
+    """The work on an assignment, verified before (`farm/gate.py`). `run` never raises for what goes wrong: the result
+    says it.
+    """
 
     def __init__(self, station: Station, assignment: Assignment) -> None:
         self._station = station
         self._assignment = assignment
         self._limits, self._own_limits = lower(assignment.limits, station.own_limits)
-        self._folder = self._kept = station.client.state.scratch
+        self._folder = self._kept_folder = station.client.state.scratch
         description = station.device.description
         self._findings = Findings(1, description.cores)
         self._heartbeat = Heartbeat(
@@ -100,8 +102,8 @@ class Attempt:
             kind=station.device.kind.name,
         )
         self._events = EventSender(station.client, assignment.lease_token)
-        own = assignment.own_data
-        self._stays = own is not None and station.shelf.weights_stay(own.name)
+        own_data = assignment.own_data
+        self._stays = own_data is not None and station.shelf.weights_stay(own_data.name)
         self._unfinished = Unfinished(station.client.state.unfinished)
         away = to_farm(station.client, assignment.lease_token)
         self._checkpoints = CheckpointSender(self._keep_checkpoint if self._stays else away)
@@ -153,16 +155,16 @@ class Attempt:
 
     def _finish(self, outcome: Outcome, started_at: float) -> SpooledResult | None:
         """The report, whole and checked; without its figures when those cannot be sent."""
-        kept: list[SpooledResult] = []
-        trouble = self._outcome(lambda: kept.append(self._put(self._report(outcome, started_at))))
+        stored: list[SpooledResult] = []
+        trouble = self._outcome(lambda: stored.append(self._put(self._report(outcome, started_at))))
         if trouble.state == "succeeded":
-            return kept[0]
+            return stored[0]
         bare = Findings(1, self._station.device.description.cores)
         self._findings = bare
         outcome = trouble if outcome.state == "succeeded" else outcome
-        trouble = self._outcome(lambda: kept.append(self._put(self._report(outcome, started_at))))
+        trouble = self._outcome(lambda: stored.append(self._put(self._report(outcome, started_at))))
         if trouble.state == "succeeded":
-            return kept[0]
+            return stored[0]
         log.critical(
             "run %s: its result is lost, for it cannot be written: %s", self._assignment.run_id, trouble.message
         )
@@ -203,8 +205,8 @@ class Attempt:
         """The files of the assignment, by its fields (`bundle-1` is the first of the others); those that it has."""
         assignment = self._assignment
         self._make_folders()
-        asked = {name: getattr(assignment, name) for name in FILES}
-        blobs: dict[str, Blob] = {name: blob for name, blob in asked.items() if blob is not None}
+        fields = {name: getattr(assignment, name) for name in FILES}
+        blobs: dict[str, Blob] = {name: blob for name, blob in fields.items() if blob is not None}
         blobs |= {f"bundle-{place}": other for place, other in enumerate(assignment.others, 1)}
         self._check_room(sum(blob.size_bytes for blob in blobs.values()))
         started_s = time.monotonic()
@@ -220,9 +222,13 @@ class Attempt:
             self._transfer_deadline_s = None
 
     def _make_folders(self) -> None:
-        """Of this attempt alone: what an earlier one left behind, if it cannot be removed, is not in the way."""
+        """Makes the folders of this attempt alone: files that an earlier one left behind, if they cannot be removed,
+        are not in the way.
+        """
         scratch = self._station.client.state.scratch
-        self._folder, self._kept = (Path(tempfile.mkdtemp(prefix=name, dir=scratch)) for name in ("job-", "kept-"))
+        self._folder, self._kept_folder = (
+            Path(tempfile.mkdtemp(prefix=name, dir=scratch)) for name in ("job-", "kept-")
+        )
         self._folder.chmod(0o755)
 
     def _fetch(self, blob: Blob, name: str) -> Path:
@@ -246,23 +252,23 @@ class Attempt:
             raise AttemptError("device.disk", message, cause="device", hint="make room on the device's disk")
 
     def _job(self, bundles: Sequence[UnpackedBundle], files: Mapping[str, Path]) -> Job:
-        """What is to be run, its data sets rewritten for the binary."""
-        own, limits = self._assignment.own_data, self._limits
+        """Returns the job to be run, its data sets rewritten for the binary."""
+        own_data, limits = self._assignment.own_data, self._limits
         bundle, *others = bundles
         fetched = (files.get("dataset"), files.get("validation_dataset"))
-        archives = (self._station.shelf.archive(own) if own else fetched[0], fetched[1])
+        archives = (self._station.shelf.archive(own_data) if own_data else fetched[0], fetched[1])
         data, validation = split_data_sets(
             archives, self._folder, bundle.inputs, max_bytes=limits.disk_bytes, labels=bundle.labels
         )
-        if own:
-            self._station.shelf.archive(own)  # it was the same all the while that it was read
+        if own_data:
+            self._station.shelf.archive(own_data)  # it was the same all the while that it was read
         for archive in filter(None, fetched):
             archive.unlink()
         settings, key = self._assignment.settings.fitted(), self._assignment.checkpoint_key()
         send = self._checkpoints.send if settings.mode == "train" and bundle.can_go_on else None
         return Job(
             self._folder,
-            self._kept,
+            self._kept_folder,
             bundle,
             settings,
             data=data,
@@ -281,10 +287,10 @@ class Attempt:
         message = f"checkpoint after step {past.step:,}, which stays on the board"
         self._events.add("checkpoint", step=past.step, message=message)
 
-    def _earlier(self, sent: Path | None, key: str) -> Earlier | None:
+    def _earlier(self, downloaded: Path | None, key: str) -> Earlier | None:
         """Where to go on, by the farm or by what was kept here; from the first step if that is none of this run."""
-        checkpoint = sent
-        if sent is None and self._assignment.own_data is not None:
+        checkpoint = downloaded
+        if downloaded is None and self._assignment.own_data is not None:
             checkpoint = self._unfinished.copy(self._assignment.run_id, self._folder / FILES["checkpoint"])
         try:
             return take_apart(checkpoint, key) if checkpoint is not None else None
@@ -371,10 +377,10 @@ class Attempt:
             others=[other.digest for other in assignment.others],
         )
         report = replace(report, own_limits=self._own_limits or None)
-        own, exported = assignment.own_data, self._findings.exported
-        if own is not None:
-            stay = self._station.shelf.weights_stay(own.name)
-            report = hushed(replace(report, own_data=replace(own, weights_stay=stay)))
+        own_data, exported = assignment.own_data, self._findings.exported
+        if own_data is not None:
+            stay = self._station.shelf.weights_stay(own_data.name)
+            report = hushed(replace(report, own_data=replace(own_data, weights_stay=stay)))
             exported = None if stay else exported
         if exported is None:
             return report

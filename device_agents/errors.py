@@ -77,7 +77,7 @@ class NameTaken(EnrolmentRefused):
 
 
 def of_the_system(error: OSError) -> Outcome:
-    """What is told of an attempt that the board's system failed; a full disk is named, as elsewhere."""
+    """Returns the outcome of an attempt that the board's system failed; a full disk is named, as elsewhere."""
     if is_full(error):
         return Outcome(
             "failed",

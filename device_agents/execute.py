@@ -27,12 +27,12 @@ from device_agents.measure.tuning import Trial
 from device_agents.wire import Limits, Outcome, Report, RunSettings, checkpoint_key
 
 START = "start.safetensors"
-"""What a binary calls the weights that it starts from."""
+"""The binary's name for the weights that it starts from."""
 
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What `run_bundle` hands back. `report.outcome` says how it ended."""
+    """The result of `run_bundle`. `report.outcome` says how it ended."""
 
     report: Report
     error: AttemptError | None = None
@@ -75,9 +75,9 @@ def run_bundle(
     sandbox = probe(users=DEFAULT, with_cgroup=False, runner=runner.split() if runner else ())
     device = describe_device(device_class=device_class, runner=runner, isolation_level=sandbox.level)
     with temporary_folder() as temporary:
-        folder, kept = temporary / "job", temporary / "kept"
+        folder, outputs = temporary / "job", temporary / "kept"
         folder.mkdir(mode=0o755)
-        kept.mkdir(mode=0o700)
+        outputs.mkdir(mode=0o700)
         error: AttemptError | None = None
         findings = Findings(1, device.description.cores)
         trials: tuple[Trial, ...] | None = None
@@ -102,10 +102,10 @@ def run_bundle(
                 weights=_digest(weights),
             )
             start = _copied(weights, folder / START, "weights.missing")
-            left = _copied(resume, folder / "unfinished", "checkpoint.missing")
+            archived = _copied(resume, folder / "unfinished", "checkpoint.missing")
             job = Job(
                 folder,
-                kept,
+                outputs,
                 bundle,
                 settings,
                 data=files,
@@ -114,11 +114,11 @@ def run_bundle(
                 weights=start,
                 others=those,
                 key=key,
-                earlier=take_apart(left, key, must_fit=True) if left else None,
+                earlier=take_apart(archived, key, must_fit=True) if archived else None,
                 on_checkpoint=hand_to(checkpoint) if checkpoint else None,
             )
-            for one in (bundle, *those):
-                make_executable(one)
+            for archive in (bundle, *those):
+                make_executable(archive)
             execution = Execution(job, device, sandbox, notify=notify, should_stop=should_stop)
             findings = execution.findings
             execution.run()
@@ -149,7 +149,10 @@ def _for_engine(name: str, device_class: str | None) -> tuple[Sandbox, Device]:
     try:
         accelerator = accelerator_of(name)
         sandbox = probe(
-            users=DEFAULT, with_cgroup=False, shown=accelerator.engine.shown(), nodes=accelerator.engine.devices()
+            users=DEFAULT,
+            with_cgroup=False,
+            shown=accelerator.engine.existing_files(),
+            nodes=accelerator.engine.devices(),
         )
         device = describe_device(device_class=device_class, isolation_level=sandbox.level, accelerator=accelerator)
     except EnrolmentError as error:
@@ -182,17 +185,17 @@ def _copied(path: Path | None, to: Path, code: str) -> Path | None:
         raise BadData(code, f"{path}: {error.strerror}") from None
 
 
-def _hand_over(execution: Execution, wanted: Sequence[tuple[str, Path | None]]) -> None:
+def _hand_over(execution: Execution, destinations: Sequence[tuple[str, Path | None]]) -> None:
     """Copy what the caller asked for, if the mode makes it. Raises: `BadOutput`, `OSError` (the caller's path)."""
-    made = {"train": (TRAINED, EXPORTED), "infer": (LOGITS,)}.get(execution.job.settings.mode, ())
+    produced = {"train": (TRAINED, EXPORTED), "infer": (LOGITS,)}.get(execution.job.settings.mode, ())
     training = execution.findings.training
     if training is not None and training.saved_step is None:
-        made = ()  # it diverged, and nothing of it was kept
-    kept: dict[str, KeptOutput] = {}
-    for name, to in wanted:
-        if to is not None and name in made:
+        produced = ()  # it diverged, and nothing of it was kept
+    outputs: dict[str, KeptOutput] = {}
+    for name, to in destinations:
+        if to is not None and name in produced:
             is_exported = name == EXPORTED and execution.findings.exported is not None
-            kept[name] = execution.findings.exported if is_exported else execution.keep(name)  # type: ignore[assignment]
-    for name, to in wanted:
-        if to is not None and name in kept:
-            shutil.copyfile(kept[name].path, to)
+            outputs[name] = execution.findings.exported if is_exported else execution.keep(name)  # type: ignore[assignment]
+    for name, to in destinations:
+        if to is not None and name in outputs:
+            shutil.copyfile(outputs[name].path, to)

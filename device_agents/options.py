@@ -18,7 +18,7 @@ from device_agents.wire import HEARTBEAT_INTERVAL_S, version_order
 
 LONG_POLL_S = 25.0
 DATA_VARIABLE = "POCKFARM_AGENT_DATA"
-"""What `--data` says, several apart by spaces: for a service manager's file of settings."""
+"""The variable for the values of `--data`, several apart by spaces: for a service manager's file of settings."""
 
 
 def confinement(options: argparse.Namespace, hide: Path | None) -> Sandbox:
@@ -41,7 +41,7 @@ def confinement(options: argparse.Namespace, hide: Path | None) -> Sandbox:
         hide=hide,
         users=None if options.run_as is not None else users,
         uid=uid,
-        shown=(*options.show, *(engine.shown() if engine else ())),
+        shown=(*options.show, *(engine.existing_files() if engine else ())),
         most=options.isolation,
         runner=options.runner.split() if options.runner else (),
         nodes=engine.devices() if engine else None,
@@ -61,65 +61,71 @@ def _uid(name: str) -> int | None:
 
 def parser() -> argparse.ArgumentParser:
     """Every option there is."""
-    found = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         prog="python -m device_agents.agent", description="The PockFarm agent of one device."
     )
     probing = "--probe" in sys.argv or "--check" in sys.argv
-    found.add_argument("--server", required=not probing, help="the farm's address, http://HOST:PORT")
-    found.add_argument(
+    arguments.add_argument("--server", required=not probing, help="the farm's address, http://HOST:PORT")
+    arguments.add_argument(
         "--state", required=not probing, type=Path, help="folder for the device's key and results (made 0700)"
     )
-    found.add_argument("--probe", action="store_true", help="print the device and what confines its jobs, and end")
-    found.add_argument("--check", action="store_true", help="print this agent's version and protocol, and end")
-    found.add_argument(
+    arguments.add_argument("--probe", action="store_true", help="print the device and what confines its jobs, and end")
+    arguments.add_argument("--check", action="store_true", help="print this agent's version and protocol, and end")
+    arguments.add_argument(
         "--trial", action="store_true", help="end when the farm has answered twice (the launcher's word)"
     )
-    found.add_argument(
+    arguments.add_argument(
         "--updates", choices=("on", "off"), help=f"whether the farm may update this agent; also ${UPDATES_VARIABLE}"
     )
-    found.add_argument("--oldest-version", default="0", metavar="VERSION", help="take no update below this one")
-    found.add_argument(
+    arguments.add_argument("--oldest-version", default="0", metavar="VERSION", help="take no update below this one")
+    arguments.add_argument(
         "--enrol-token",
         metavar="FILE",
         help=f"file with the one-time token, `-` for standard input (else ${TOKEN_VARIABLE}); first start only",
     )
-    found.add_argument("--name", help="the device's name on the dashboard")
-    found.add_argument("--class", dest="device_class", help="device class; found out when left away")
-    found.add_argument("--runner", help="emulator in front of the binary, such as qemu-aarch64-static")
-    found.add_argument(
+    arguments.add_argument("--name", help="the device's name on the dashboard")
+    arguments.add_argument("--class", dest="device_class", help="device class; found out when left away")
+    arguments.add_argument("--runner", help="emulator in front of the binary, such as qemu-aarch64-static")
+    arguments.add_argument(
         "--engine", choices=tuple(ENGINES), help="serve this engine of the machine in place of its CPU (--exclusive)"
     )
-    found.add_argument("--run-as", help="one user for all jobs, in place of one each; the agent's own: not as root")
-    found.add_argument("--job-users", metavar="FIRST-LAST", help=f"numbers of jobs' own users (default: {DEFAULT})")
-    found.add_argument("--show", action="append", default=[], help="read-only in a job's view (an emulator's files)")
-    found.add_argument("--isolation", type=int, default=4, choices=range(5), help="at most this level (4: what works)")
-    found.add_argument(
+    arguments.add_argument("--run-as", help="one user for all jobs, in place of one each; the agent's own: not as root")
+    arguments.add_argument("--job-users", metavar="FIRST-LAST", help=f"numbers of jobs' own users (default: {DEFAULT})")
+    arguments.add_argument(
+        "--show", action="append", default=[], help="read-only in a job's view (an emulator's files)"
+    )
+    arguments.add_argument(
+        "--isolation", type=int, default=4, choices=range(5), help="at most this level (4: what works)"
+    )
+    arguments.add_argument(
         "--limit",
         action="append",
         default=[],
         metavar="NAME=NUMBER",
         help="a job's limit here: transfer_s, run_s, memory_bytes or disk_bytes",
     )
-    found.add_argument(
+    arguments.add_argument(
         "--exclusive", type=Path, help="lock file shared by the agents of one machine: one runs at a time"
     )
     words = f"a data set that runs may use here and that never leaves: NAME=PATH[,weights-stay]; also ${DATA_VARIABLE}"
-    found.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help=words)
-    found.add_argument("--self-test", action="store_true", help="print what this board can do, and end")
-    found.add_argument("--enrol-only", action="store_true", help="enrol (or say that it is enrolled), and end")
-    found.add_argument("--once", action="store_true", help="end after one assignment")
-    found.add_argument("--long-poll", type=float, default=LONG_POLL_S, help="seconds that a request for work may wait")
-    found.add_argument("--heartbeat-interval", type=float, default=HEARTBEAT_INTERVAL_S, help="seconds")
-    return found
+    arguments.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help=words)
+    arguments.add_argument("--self-test", action="store_true", help="print what this board can do, and end")
+    arguments.add_argument("--enrol-only", action="store_true", help="enrol (or say that it is enrolled), and end")
+    arguments.add_argument("--once", action="store_true", help="end after one assignment")
+    arguments.add_argument(
+        "--long-poll", type=float, default=LONG_POLL_S, help="seconds that a request for work may wait"
+    )
+    arguments.add_argument("--heartbeat-interval", type=float, default=HEARTBEAT_INTERVAL_S, help="seconds")
+    return arguments
 
 
 def wishes(options: argparse.Namespace) -> Wishes:
-    """What the board's operator says about updates. Raises: `EnrolmentError`."""
-    said = options.updates or os.environ.get(UPDATES_VARIABLE) or "on"
-    if said not in ("on", "off"):
-        raise EnrolmentError(f"${UPDATES_VARIABLE}={said}: expected on or off")
+    """Returns the board operator's wishes about updates. Raises: `EnrolmentError`."""
+    updates = options.updates or os.environ.get(UPDATES_VARIABLE) or "on"
+    if updates not in ("on", "off"):
+        raise EnrolmentError(f"${UPDATES_VARIABLE}={updates}: expected on or off")
     try:
         version_order(options.oldest_version)
     except ValueError as error:
         raise EnrolmentError(f"--oldest-version: {error}") from None
-    return Wishes(said == "on", options.oldest_version)
+    return Wishes(updates == "on", options.oldest_version)

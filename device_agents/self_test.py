@@ -1,4 +1,4 @@
-"""What this board can do, said before it enrols: isolation, sensors, disk, and the clock against the farm's."""
+"""A self-test of the board before it enrols: isolation, sensors, disk, and the clock against the farm's."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ OF_THIS_FILE = ("--probe", "--check", "--self-test", "--enrol-only", "--help", "
 
 
 def state_folder(arguments: list[str]) -> Path | None:
-    """What `--state` names; None if nothing does."""
+    """Returns the folder that `--state` names; None if it is not given."""
     for number, word in enumerate(arguments):
         if word == "--state" and number + 1 < len(arguments):
             return Path(arguments[number + 1]).expanduser()

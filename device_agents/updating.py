@@ -44,19 +44,19 @@ log = logging.getLogger("device_agents")
 DOWNLOAD_S = 900.0
 CHECK_S = 60.0
 ANSWERS = 2
-"""Of the farm, one after the other, after which a new agent has proven itself."""
+"""Answers of the farm, one after the other, after which a new agent has proven itself."""
 UPDATES_VARIABLE = "POCKFARM_AGENT_UPDATES"
 
 
 @dataclass(frozen=True)
 class OneFile:
-    """What the one-file agent runs from."""
+    """The file that the one-file agent runs from, and its launcher."""
 
     program: Path
     launcher: Path
 
     @classmethod
-    def found(cls) -> OneFile | None:
+    def from_environment(cls) -> OneFile | None:
         """None: this agent is installed in another way."""
         program, launcher = os.environ.get(PROGRAM), os.environ.get(LAUNCHER)
         return cls(Path(program), Path(launcher)) if program and launcher else None
@@ -64,7 +64,7 @@ class OneFile:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the board's operator says about updates."""
+    """The board operator's wishes about updates."""
 
     is_wanted: bool = True
     oldest_version: str = "0"
@@ -72,7 +72,7 @@ class Wishes:
 
 
 class Updater:
-    """Of one running agent."""
+    """The updater of a running agent."""
 
     def __init__(
         self, client: FarmClient, state: Path, wishes: Wishes, *, is_trial: bool = False, check_s: float = CHECK_S
@@ -82,12 +82,12 @@ class Updater:
         self._wishes = wishes
         self._is_trial = is_trial
         self._check_s = check_s
-        self._file = OneFile.found()
+        self._file = OneFile.from_environment()
         self._digest = digest_of(self._file.program) if self._file else ""
         self._answers_left = 0 if is_trial or self._standing().trial is None else ANSWERS
 
     def program(self) -> Program:
-        """What the farm is told at each renewal."""
+        """Returns the program that the farm is told of at each renewal."""
         return Program(self._updates(), self._digest, failed=self._told_failure())
 
     def _updates(self) -> Updates:
@@ -172,8 +172,8 @@ class Updater:
         except AttemptError as error:
             self._fail(offer, error, stop)
         except OSError as error:
-            found = of_the_system(error)
-            self._fail(offer, BadUpdate(str(found.code), found.message, cause="device", hint=found.hint), stop)
+            cause = of_the_system(error)
+            self._fail(offer, BadUpdate(str(cause.code), cause.message, cause="device", hint=cause.hint), stop)
         return False
 
     def _believed(self, envelope: Envelope) -> AgentOffer:
@@ -195,7 +195,7 @@ class Updater:
 
     def _prepare(self, offer: AgentOffer, stop: threading.Event) -> None:
         """Raises: `BadUpdate`, `Untrusted`, `Stopped`, `FarmError`, `OSError`."""
-        standing = self._begun(offer)
+        standing = self._begin(offer)
         check_offer(offer, self._wishes)
         log.info("update %d: version %s, %d bytes", offer.sequence, offer.version, offer.program.size_bytes)
         self._fetch(offer, stop)
@@ -203,20 +203,20 @@ class Updater:
         self._slots.take_in(offer.program.digest)
         self._slots.write(steps.stage(standing, Trial(offer.sequence, offer.program.digest, offer.version)))
 
-    def _begun(self, offer: AgentOffer) -> Standing:
+    def _begin(self, offer: AgentOffer) -> Standing:
         """Note on disk that the update begins, before anything of it is done."""
         assert self._file is not None
         standing = self._standing()
         if standing.base != digest_of(self._file.launcher):
             message = f"{self._file.launcher} was replaced since this agent started: start the agent again"
             raise BadUpdate("base", message, cause="device")
-        begun = steps.begin(standing, offer.sequence)
-        if begun.beginnings > MOST_BEGINNINGS:
+        updated = steps.begin(standing, offer.sequence)
+        if updated.beginnings > MOST_BEGINNINGS:
             raise BadUpdate(
                 "interrupted", f"it was begun {MOST_BEGINNINGS} times, and the agent ended each time", cause="device"
             )
-        self._slots.write(begun)
-        return begun
+        self._slots.write(updated)
+        return updated
 
     def _fetch(self, offer: AgentOffer, stop: threading.Event) -> None:
         deadline_s = time.monotonic() + DOWNLOAD_S
@@ -280,13 +280,13 @@ class Updater:
 
 def check_offer(offer: AgentOffer, wishes: Wishes, *, running: str = AGENT_VERSION) -> None:
     """Whether this board may and can take it, by what the offer itself says. Raises: `BadUpdate`."""
-    asked = version_order(offer.version)
-    if asked < version_order(wishes.oldest_version):
+    offered = version_order(offer.version)
+    if offered < version_order(wishes.oldest_version):
         message = (
             f"version {offer.version} is below {wishes.oldest_version}, the oldest that this board's operator wants"
         )
         raise BadUpdate("oldest", message, cause="policy")
-    if asked < version_order(running) and not offer.is_rollback:
+    if offered < version_order(running) and not offer.is_rollback:
         message = f"version {offer.version} is older than {running}, and the offer does not say that it goes back"
         raise BadUpdate("downgrade", message, cause="policy", hint="publish it as a rollback")
     if offer.protocol != PROTOCOL:
@@ -299,20 +299,20 @@ def check_offer(offer: AgentOffer, wishes: Wishes, *, running: str = AGENT_VERSI
 
 
 def check_words() -> str:
-    """What `--check` prints, once all of the agent has been imported."""
+    """Returns the output of `--check`, once all of the agent has been imported."""
     return json.dumps({"version": AGENT_VERSION, "protocol": PROTOCOL})
 
 
 def _read_check(out: bytes) -> tuple[str, str] | None:
     try:
-        said = json.loads(out)
-        return said["version"], said["protocol"]
+        answer = json.loads(out)
+        return answer["version"], answer["protocol"]
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def pass_trial(client: FarmClient, isolation_level: int, stop: threading.Event) -> None:
-    """What an agent on trial does: it is answered `ANSWERS` times, and takes no work. Raises: `FarmError`."""
+    """Passes the trial of a new agent: it is answered `ANSWERS` times, and takes no work. Raises: `FarmError`."""
     for _ in range(ANSWERS):
         envelope = retry.call(retry.LEASE, lambda: client.ask_for_nothing(isolation_level), sleep=stop.wait)
         if envelope is not None:

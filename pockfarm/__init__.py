@@ -25,7 +25,7 @@ OF_THE_CLIENT = frozenset({"AsyncClient", "Client"})
 
 
 def __getattr__(name: str) -> Any:
-    """What needs NumPy and the compiler, or a look at files, is loaded when it is asked for."""
+    """Loads names that need NumPy and the compiler, or that read files, when they are first used."""
     if name == "__version__":
         from pockfarm.version import version
 

@@ -30,7 +30,7 @@ def cited(run_id: str, answer: Json) -> str:
     """`answer`: what the farm says of the run's report, with its provenance."""
     report, explained = part(answer, "report"), part(answer, "provenance")
     facts = part(explained, "device_facts")
-    said = [_plain(f"{name} {value}") for name, value in sorted(facts.items()) if value not in (None, "")]
+    facts_text = [_plain(f"{name} {value}") for name, value in sorted(facts.items()) if value not in (None, "")]
     lines = [
         f"**PockFarm run `{run_id}`**, {text(report, 'mode')} on "
         f"{_plain(text(explained, 'device_name')) or 'a device'} "
@@ -44,9 +44,9 @@ def cited(run_id: str, answer: Json) -> str:
             [(words, f"`{text(explained, name)}`") for name, words in EXPLAINED if text(explained, name)],
         ),
         "",
-        f"Device: {', '.join(said)}.",
+        f"Device: {', '.join(facts_text)}.",
         "",
-        *(line for one in warnings_of(answer) for line in (f"**Warning:** {_plain(str(one))}", "")),
+        *(line for warning in warnings_of(answer) for line in (f"**Warning:** {_plain(str(warning))}", "")),
         f"Signed report `{text(explained, 'report')}`{_place(explained)}. `pockfarm receipt {run_id}` and "
         f"`pockfarm verify` prove it without the farm; `pockfarm reproduce {run_id}` makes it again.",
     ]
@@ -65,10 +65,10 @@ def _figures(report: Json, compared: Json) -> list[tuple[str, str]]:
     if measured:
         rows.append(("step", measured_step(measured)))
         rows.append(("protocol", _plain(text(measured, "protocol"))))
-    rows += [(name, _plain(said)) for name, said in curve_rows(report)]
+    rows += [(name, _plain(formatted)) for name, formatted in curve_rows(report)]
     if verdict:
         rows.append(("verdict", _plain(f"{text(verdict, 'kind')}: {text(verdict, 'rule')}")))
-    rows += [(_plain(f"step of {name}"), _plain(said)) for name, said in comparison_rows(compared)]
+    rows += [(_plain(f"step of {name}"), _plain(formatted)) for name, formatted in comparison_rows(compared)]
     memory = part(report, "memory")
     if optional_number(memory, "arena_bytes") is not None:
         rows.append(("planned arena", bytes_text(optional_number(memory, "arena_bytes"))))

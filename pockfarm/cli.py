@@ -44,7 +44,7 @@ from pockfarm.commands import (
 )
 from pockfarm.completion import complete
 from pockfarm.errors import Defect, Interrupted, NoRoom, PockfarmError
-from pockfarm.manual import told
+from pockfarm.manual import epilogue
 from pockfarm.version import version
 from pockfarm.words import Parser, runs, walk
 
@@ -127,7 +127,7 @@ COMMANDS: Mapping[str, tuple[Adder, ...]] = {
 
 
 WITHOUT_JSON = ("help", "completion", "schema")
-"""What they print is text for a person or a shell, or JSON anyway."""
+"""Commands without `--json`: they print text for a person or a shell, or JSON anyway."""
 
 
 class Version(argparse.Action):
@@ -150,50 +150,52 @@ def parser() -> argparse.ArgumentParser:
     top.set_defaults(**ANYWHERE)
     subparsers = top.add_subparsers(metavar="COMMAND")
     last = list(COMMANDS)[-1]
-    known: set[str] = set()
+    listed_commands: set[str] = set()
     headings: dict[str, list[str]] = {}
     for heading, adders in COMMANDS.items():
         for add in (*adders, about.adds_help(top)) if heading == last else adders:
             add(subparsers)
-        headings[heading] = [name for name in subparsers.choices if name not in known]
-        known.update(subparsers.choices)
+        headings[heading] = [name for name in subparsers.choices if name not in listed_commands]
+        listed_commands.update(subparsers.choices)
     subparsers.groups = headings
     _finish(top)
     return top
 
 
 def _finish(top: Parser) -> None:
-    """What every command has: `--color`, and the end of its help."""
+    """Adds to every command what all have: `--color`, and the end of its help."""
     for command in (top, *(command for _, command in walk(top))):
         words = f"colours: {', '.join(screen.CHOICES)} (default: in a terminal, unless NO_COLOR is set)"
         command.add_argument("--color", choices=screen.CHOICES, default=argparse.SUPPRESS, metavar="WHEN", help=words)
     for path, command in walk(top):
         if not runs(command):
             continue
-        command.epilog = told(" ".join(path))
+        command.epilog = epilogue(" ".join(path))
         if "--json" not in command._option_string_actions and path[0] not in WITHOUT_JSON:
             command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="as JSON")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; without one, print what there are. Returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    screen.choose(_asked_colour(given))
-    telling.choose(given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    screen.choose(_asked_colour(words))
+    telling.choose(words)
     top = parser()
     complete(top)
-    options = top.parse_args(given)
+    options = top.parse_args(words)
     if not hasattr(options, "run"):
         top.print_help()
         return 0
     return ended(lambda: int(options.run(options) or 0))
 
 
-def _asked_colour(given: Sequence[str]) -> str:
-    """What `--color` says, already for what may be wrong with the words."""
-    said = [value for word, value in zip(given, given[1:]) if word == "--color"]
-    said += [word.partition("=")[2] for word in given if word.startswith("--color=")]
-    return said[-1] if said and said[-1] in screen.CHOICES else screen.CHOICES[0]
+def _asked_colour(words: Sequence[str]) -> str:
+    """Returns the value of `--color`, read before the arguments are parsed, so that errors in them are coloured by it
+    too.
+    """
+    choices = [value for word, value in zip(words, words[1:]) if word == "--color"]
+    choices += [word.partition("=")[2] for word in words if word.startswith("--color=")]
+    return choices[-1] if choices and choices[-1] in screen.CHOICES else screen.CHOICES[0]
 
 
 def ended(act: Callable[[], int]) -> int:
@@ -203,16 +205,16 @@ def ended(act: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except PockfarmError as problem:
-        return _told(problem)
+        return _report_error(problem)
     except KeyboardInterrupt:
-        return _told(Interrupted("interrupted"))
+        return _report_error(Interrupted("interrupted"))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as problem:
         if not is_full(problem):
             return _defect(problem)
-        return _told(
+        return _report_error(
             NoRoom(
                 f"{problem.filename or 'a file'} cannot be written: {problem.strerror}; make room there, "
                 "then run the command again"
@@ -225,7 +227,7 @@ def ended(act: Callable[[], int]) -> int:
 def _defect(defect: Exception) -> int:
     if os.environ.get("POCKFARM_DEBUG"):
         raise defect
-    return _told(
+    return _report_error(
         Defect(
             f"this is a defect of ours: {type(defect).__name__}: {defect}\n"
             "  please report it with what POCKFARM_DEBUG=1 prints for the same command"
@@ -233,7 +235,7 @@ def _defect(defect: Exception) -> int:
     )
 
 
-def _told(problem: PockfarmError) -> int:
+def _report_error(problem: PockfarmError) -> int:
     telling.tell(problem)
     return problem.exit_code
 

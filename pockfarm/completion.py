@@ -24,7 +24,7 @@ Completer = Callable[..., Sequence[str]]
 
 
 def script(shell: str) -> str:
-    """What a shell reads to complete `pockfarm`."""
+    """Returns the script by which a shell completes `pockfarm`."""
     from argcomplete.shell_integration import shellcode
 
     text: str = shellcode(["pockfarm"], shell=shell)
@@ -73,14 +73,14 @@ def _plans(prefix: str = "", **_: Any) -> Sequence[str]:
 
     here = Path(prefix or ".")
     folder = here if here.is_dir() else here.parent
-    files = [str(one) for one in folder.iterdir() if one.suffix in (".yaml", ".yml", ".json")]
+    files = [str(path) for path in folder.iterdir() if path.suffix in (".yaml", ".yml", ".json")]
     return [*load_local().PRESETS, *files]
 
 
 def _words(parsed_args: argparse.Namespace, parser: argparse.ArgumentParser, **_: Any) -> Sequence[str]:
-    """Of `pockfarm help`: what may follow the words that are there."""
-    said = tuple(getattr(parsed_args, "words", None) or ())
-    return [path[-1] for path, _ in walk(_top()) if path[:-1] == said]
+    """Completes `pockfarm help`: returns the words that may follow those already typed."""
+    typed = tuple(getattr(parsed_args, "words", None) or ())
+    return [path[-1] for path, _ in walk(_top()) if path[:-1] == typed]
 
 
 def _top() -> argparse.ArgumentParser:
@@ -90,19 +90,19 @@ def _top() -> argparse.ArgumentParser:
 
 
 def _ids(*kinds: str) -> Completer:
-    def known(parsed_args: argparse.Namespace, **_: Any) -> Sequence[str]:
-        asked = {"run": "/runs", "job": "/jobs", "dev": "/devices"}
-        return [str(one["id"]) for kind in kinds for one in _listed(parsed_args, asked[kind])]
+    def complete(parsed_args: argparse.Namespace, **_: Any) -> Sequence[str]:
+        endpoints = {"run": "/runs", "job": "/jobs", "dev": "/devices"}
+        return [str(listed["id"]) for kind in kinds for listed in _listed(parsed_args, endpoints[kind])]
 
-    return known
+    return complete
 
 
 def _devices(parsed_args: argparse.Namespace, **_: Any) -> Sequence[str]:
-    return [str(one[name]) for one in _listed(parsed_args, "/devices") for name in ("id", "name")]
+    return [str(device[name]) for device in _listed(parsed_args, "/devices") for name in ("id", "name")]
 
 
 def _classes(parsed_args: argparse.Namespace, **_: Any) -> Sequence[str]:
-    return sorted({str(one["device_class"]) for one in _listed(parsed_args, "/devices")})
+    return sorted({str(device["device_class"]) for device in _listed(parsed_args, "/devices")})
 
 
 def _listed(options: argparse.Namespace, path: str) -> Iterable[Any]:

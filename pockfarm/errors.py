@@ -50,7 +50,7 @@ class Refused(PockfarmError):
         self.hint = hint
 
     def __str__(self) -> str:
-        """What happened, where, and what to do next, in one or two lines."""
+        """Returns what happened, where, and what to do next, in one or two lines."""
         where = f"{self.where}: " if self.where and self.where not in self.message else ""
         hint = f"\n  {self.hint}" if self.hint else ""
         code = f" [{self.code}]" if self.code else ""
@@ -115,7 +115,7 @@ class NoRoom(PockfarmError):
 
 
 class Defect(PockfarmError):
-    """What nobody foresaw. EX_SOFTWARE of sysexits.h."""
+    """An error that nobody foresaw. EX_SOFTWARE of sysexits.h."""
 
     exit_code = 70
     default_code = "defect"

@@ -1,4 +1,4 @@
-"""What a run on this machine is told, and what it tells."""
+"""Options and progress lines of a run on this machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ WARNING = "warning"
 
 @dataclass(frozen=True)
 class ExecOptions:
-    """What `execute` hands to the binary. `validation_data`: what training is validated on; `save`: checkpoint with
-    optimizer state; `export`: parameters alone; `out`: logits of mode infer; `checkpoint`: what `resume` goes on
-    from; `others`: bundles that take turns with the first, in mode compare."""
+    """The options that `execute` hands to the binary. `validation_data`: the data that training is validated on;
+    `save`: checkpoint with optimizer state; `export`: parameters alone; `out`: logits of mode infer; `checkpoint`: the
+    file that `resume` continues from; `others`: bundles that take turns with the first, in mode compare.
+    """
 
     settings: RunSettings
     data: Path | None = None

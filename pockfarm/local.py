@@ -35,9 +35,9 @@ Progress = Callable[[str, float], None]
 """Measurement classes whose times decide: an emulator's say nothing of the board."""
 PRESETS = EVERY_PRESET
 RUN_S = 7 * 86_400.0
-"""Of a run on this machine."""
+"""Time limit of a run on this machine, in seconds."""
 RUN_DISK_BYTES = 16 << 30
-"""Of a run on this machine: its bundle unpacked, and any one file that it writes."""
+"""Disk limit of a run on this machine, in bytes: its bundle unpacked, and any one file that it writes."""
 CAUSES_OF_THE_USER = {"user", "model", "limits"}
 
 
@@ -60,12 +60,12 @@ class Built:
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """What the bundle says of itself."""
+        """The bundle's manifest."""
         return self.bundle.manifest
 
     @property
     def size_bytes(self) -> int:
-        """Of the bundle."""
+        """Size of the bundle."""
         return self.bundle.size_bytes
 
     def write(self, path: Path) -> None:
@@ -81,10 +81,10 @@ class Built:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a measuring run found (`device_agents.wire.Report`), and how many decisions were kept."""
+    """The report of a measuring run (`device_agents.wire.Report`), and the number of decisions that were kept."""
 
     report: Mapping[str, Any]
-    kept: int
+    decisions: int
 
 
 def build(
@@ -126,7 +126,7 @@ def text_after(
     *,
     tuning: Path | None = None,
 ) -> str:
-    """What a build has made after one of its stages, as text; nothing is built beyond it. Otherwise as `build`."""
+    """Returns the output of one of a build's stages, as text; nothing is built beyond it. Otherwise as `build`."""
     from compiler import api
 
     try:
@@ -137,7 +137,7 @@ def text_after(
 
 
 def explain(model: Path | bytes, plan: str | bytes, spec: str | bytes, target: str) -> Mapping[str, Any]:
-    """What a plan means for a model (`compiler.explain`), as plain data; no kernel is built. Otherwise as `build`."""
+    """Explains a plan for a model (`compiler.explain`), as plain data; no kernel is built. Otherwise as `build`."""
     from compiler import api
 
     try:
@@ -172,15 +172,15 @@ def export_training_graph(
     try:
         settings = _settings(plan, spec, "host", lambda stage, fraction: None, None)
         with files_of(model) as files:
-            made, said = api.export_training_graph(
+            graph, warnings = api.export_training_graph(
                 files.model, settings, location=f"{out.name}.data", frozen=frozen, external=files.mapped()
             )
-            written = made.save(out)
+            paths = graph.save(out)
     except CompileError as problem:
         raise _translated(problem) from None
     except OSError as problem:
         raise UsageError(f"{out}: {problem.strerror}") from None
-    return written, tuple(warning_of(one.to_json()) for one in said)
+    return paths, tuple(warning_of(warning.to_json()) for warning in warnings)
 
 
 def _settings(
@@ -203,8 +203,8 @@ def resolve_target(name: str) -> str:
     """The target itself; for `host` the best one whose required CPU features this machine has. Raises: UsageError."""
     if name != "host":
         if name not in targets.names():
-            known = ("host", *targets.names())
-            raise UsageError(f"no target {name!r}; there are: {', '.join(known)}{meant(name, known)}")
+            names = ("host", *targets.names())
+            raise UsageError(f"no target {name!r}; there are: {', '.join(names)}{meant(name, names)}")
         return name
     have = cpu_features()
     fitting = [
@@ -221,12 +221,19 @@ def best_target(fitting: Sequence[targets.CpuTarget], board: str) -> targets.Cpu
     """The one that uses most of the CPU; of those that use the same, the board's own."""
     return max(
         fitting,
-        key=lambda one: (one.vector_bits, len(one.required_features), one.device_class == board, one.name),
+        key=lambda target: (
+            target.vector_bits,
+            len(target.required_features),
+            target.device_class == board,
+            target.name,
+        ),
     )
 
 
 def device_class() -> str:
-    """What kind of board this machine is, as an agent on it would say; empty for one that no agent knows."""
+    """Returns the kind of board that this machine is, as an agent on it would report it; empty for one that no agent
+    knows.
+    """
     from device_agents.devices import DEVICE_KINDS, Board
 
     board = Board()
@@ -255,8 +262,8 @@ def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 def target_rows() -> Sequence[tuple[str, str, str, str, str, str]]:
     """Every target: name, title, engine, architecture, cores, vector bits (of a CPU)."""
-    known = (targets.load(name) for name in targets.names())
-    return [(one.name, one.title, one.engine, one.architecture, *one.core_columns) for one in known]
+    loaded = (targets.load(name) for name in targets.names())
+    return [(target.name, target.title, target.engine, target.architecture, *target.core_columns) for target in loaded]
 
 
 def tuning_file() -> Path:
@@ -283,7 +290,7 @@ def tune(bundle: Path, settings: RunSettings, *, table: Path, progress: Progress
     """
     from compiler.api import TuningTable, build_tuning
 
-    known = read_tuning(table)
+    stored = read_tuning(table)
     try:
         built = build_tuning(read(bundle), cache_dir=cache_folder(), progress=progress)
     except CompileError as problem:
@@ -295,7 +302,7 @@ def tune(bundle: Path, settings: RunSettings, *, table: Path, progress: Progress
     entries = _entries(report, built.manifest)
     if entries:
         table.parent.mkdir(parents=True, exist_ok=True)
-        merged = known.merged(TuningTable.of({entry.key: entry for entry in entries}))
+        merged = stored.merged(TuningTable.of({entry.key: entry for entry in entries}))
         write_whole(table, merged.to_json().encode())
     return Tuned(report, len(entries))
 
@@ -351,10 +358,10 @@ def execute(
     from device_agents.wire import to_json
 
     def notify(kind: str, **fields: object) -> None:
-        said = str(fields.get("message", ""))
-        if kind == "log" and START in said:
-            kind = WARNING if "parameters are taken" in said else kind
-            fields = {"message": said.replace(f"step: {START}", str(options.weights))}
+        message = str(fields.get("message", ""))
+        if kind == "log" and START in message:
+            kind = WARNING if "parameters are taken" in message else kind
+            fields = {"message": message.replace(f"step: {START}", str(options.weights))}
         on_event(kind, fields)
         line = progress_line(kind, fields)
         if line:
@@ -363,22 +370,22 @@ def execute(
     for warning in _looked_at(bundle, options):
         notify(WARNING, message=str(warning))
     try:
-        named = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-        result = run_bundle(bundle, **named, limits=_limits(), notify=notify)
+        run_options = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+        result = run_bundle(bundle, **run_options, limits=_limits(), notify=notify)
     except (AgentError, OSError) as problem:
         raise UsageError(str(problem)) from None
     outcome = result.report.outcome
     if outcome.state != "succeeded":
-        hint = f"\n  {told}" if (told := outcome.hint or hint_of(outcome.code)) else ""
-        said = outcome.message.replace(START, str(options.weights))
-        message = f"{options.settings.mode} {outcome.state}: {said} [{outcome.cause}: {outcome.code}]{hint}"
+        hint = f"\n  {advice}" if (advice := outcome.hint or hint_of(outcome.code)) else ""
+        outcome_text = outcome.message.replace(START, str(options.weights))
+        message = f"{options.settings.mode} {outcome.state}: {outcome_text} [{outcome.cause}: {outcome.code}]{hint}"
         raise Failed(message, state=outcome.state, cause=outcome.cause or "", code=outcome.code or "")
     report: Mapping[str, object] = to_json(result.report)
     return report
 
 
 def _looked_at(bundle: Path, options: ExecOptions) -> tuple[CompileWarning, ...]:
-    """What is odd about a run before it begins. Raises: UsageError for what cannot go well."""
+    """Returns warnings about a run before it begins. Raises: UsageError for a run that cannot succeed."""
     from device_agents.errors import BadBundle
     from device_agents.job.bundle import read_manifest
     from pockfarm import preflight
@@ -399,7 +406,7 @@ def _looked_at(bundle: Path, options: ExecOptions) -> tuple[CompileWarning, ...]
 
 
 def _limits() -> Limits:
-    """Of a run on this machine, which its user started and can end."""
+    """Returns the limits of a run on this machine, which its user started and can end."""
     return Limits(run_s=RUN_S, memory_bytes=memory_bytes(), disk_bytes=RUN_DISK_BYTES)
 
 

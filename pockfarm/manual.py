@@ -1,4 +1,4 @@
-"""What `--help` says of each command beside its options: an example, what it prints, and its exit codes.
+"""The end of each command's `--help`, after its options: an example, its output, and its exit codes.
 
 One row a command that runs, by its words (`devices show`). `tests/pockfarm/test_manual.py` holds it to the parser: each
 command has a row, and each example is taken by the parser.
@@ -24,7 +24,7 @@ CODES: Mapping[int, str] = {
 ALWAYS = (0, 2, 70, 130)
 """Those of every command."""
 FARM = (3, 5)
-"""Of a command that asks a farm."""
+"""Exit codes of a command that asks a farm."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ MANUAL: Mapping[str, Entry] = {
 }
 
 
-def told(path: str) -> str:
+def epilogue(path: str) -> str:
     """The end of a command's help: paragraphs that begin with a word of their own; empty of a group of commands."""
     entry = MANUAL.get(path)
     if entry is None:

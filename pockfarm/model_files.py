@@ -95,7 +95,9 @@ def _check_kind(path: Path, data: bytes) -> None:
 
 
 def _locations(model: bytes) -> tuple[str, ...]:
-    """What the file names; of one that is no model, nothing: whoever compiles it says what is wrong with it."""
+    """Returns the files that a model refers to; for a file that is no model, nothing: the compiler reports what is
+    wrong with it.
+    """
     try:
         return external_locations(model)
     except CompileError:

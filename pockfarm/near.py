@@ -1,4 +1,4 @@
-"""What somebody meant who misspelt a name."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ LONGEST = 200
 """Characters of what was given that are looked up."""
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
+def nearest(name: str, candidates: Iterable[str]) -> str:
     """The known name that is nearest; empty if none is near."""
-    names = {_plain(one): one for one in known}
-    near = difflib.get_close_matches(_plain(given[:LONGEST]), names, n=1)
+    names = {_plain(candidate): candidate for candidate in candidates}
+    near = difflib.get_close_matches(_plain(name[:LONGEST]), names, n=1)
     return names[near[0]] if near else ""
 
 
@@ -21,7 +21,7 @@ def _plain(name: str) -> str:
     return name.lower().removeprefix("--")
 
 
-def meant(given: str, known: Iterable[str]) -> str:
+def meant(name: str, candidates: Iterable[str]) -> str:
     """`; did you mean 'compile'?`, to be put after what is wrong; empty if no known name is near."""
-    near = nearest(given, known)
+    near = nearest(name, candidates)
     return f"; did you mean '{near}'?" if near else ""

@@ -33,7 +33,7 @@ PROBE_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Part:
-    """One process of the farm. `command` is asked anew at each start; `is_up` after it."""
+    """A process of the farm. `command` is asked anew at each start; `is_up` after it."""
 
     name: str
     title: str
@@ -48,13 +48,14 @@ class Part:
     hung_after_s: float = 15.0
     """Without a sign of life for so long, though it could have run (`watchdog.py`), it is killed and started again."""
     why_missing: Callable[[], str] | None = None
-    """Of an optional part: why it cannot work on this machine, by trying it; empty if it can. A farm starts without an
-    optional part that is missing or does not come up. None: no farm without this part."""
+    """Returns why an optional part cannot work on this machine, by trying it; empty if it can. A farm starts without an
+    optional part that is missing or does not come up. None: no farm without this part.
+    """
 
 
 @dataclass(frozen=True)
 class FarmPlan:
-    """What a supervisor runs: the state folder, the port, and how many compiles at a time."""
+    """Settings of a supervisor: the state folder, the port, and how many compiles at a time."""
 
     state: StateFolder
     port: int
@@ -156,7 +157,9 @@ def emulated_agent(plan: FarmPlan) -> Part:
 
 
 def opencl_agent(plan: FarmPlan) -> Part:
-    """What runs OpenCL here: a GPU, or a CPU that plays one, which proves function, never speed."""
+    """Returns the agent that runs OpenCL here: on a GPU, or on a CPU that plays one, which proves function, never
+    speed.
+    """
     return agent(plan, "opencl", "OpenCL device of this machine", "x86-64", (), OPENCL_DEVICE)
 
 
@@ -208,7 +211,7 @@ def why_no_device(options: Sequence[str]) -> str:
     """
     command = [*python("device_agents.agent", "--probe", "--isolation", "0"), *options]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -219,10 +222,10 @@ def why_no_device(options: Sequence[str]) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"the agent did not answer within {PROBE_TIMEOUT_S:.0f} s"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return ""
-    lines = done.stderr.strip().splitlines()
-    return lines[-1] if lines else f"the agent ended with code {done.returncode}"
+    lines = process.stderr.strip().splitlines()
+    return lines[-1] if lines else f"the agent ended with code {process.returncode}"
 
 
 def python(module: str, *arguments: str) -> list[str]:
@@ -231,7 +234,7 @@ def python(module: str, *arguments: str) -> list[str]:
 
 def admin(plan: FarmPlan, *arguments: str) -> str:
     """Run the service's own administration command; returns its last line. Raises: FarmDown with what it said."""
-    done = subprocess.run(
+    process = subprocess.run(
         python("service.admin", *arguments),
         env=plan.environment(),
         stdin=subprocess.DEVNULL,
@@ -240,9 +243,9 @@ def admin(plan: FarmPlan, *arguments: str) -> str:
         timeout=ADMIN_TIMEOUT_S,
         check=False,
     )
-    if done.returncode != 0:
-        raise FarmDown(f"service.admin {arguments[0]} failed:\n{done.stderr.strip()[-2000:]}")
-    lines = done.stdout.strip().splitlines()
+    if process.returncode != 0:
+        raise FarmDown(f"service.admin {arguments[0]} failed:\n{process.stderr.strip()[-2000:]}")
+    lines = process.stdout.strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 

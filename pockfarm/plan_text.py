@@ -1,4 +1,4 @@
-"""What a plan means for a model, as text for a terminal."""
+"""The explanation of a plan for a model, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -46,32 +46,34 @@ MOST_OF_NAME, MOST_OF_LEARNS, MOST_OF_VALUE = 44, 60, 200
 """Characters in a terminal; `--json` has all."""
 
 
-def explanation_text(told: Told) -> str:
+def explanation_text(explanation: Told) -> str:
     """The table, its totals, planned memory, what stays and why, warnings, and every field of plan and spec."""
-    totals = told["totals"]
-    shown = [name for name in COLUMNS if totals[name] or name not in MAY_BE_LEFT_OUT]
-    every = [*_shortened(told["rows"]), {"name": "all", "number": None, "learns": [], **totals}]
+    totals = explanation["totals"]
+    columns = [name for name in COLUMNS if totals[name] or name not in MAY_BE_LEFT_OUT]
+    every = [*_shortened(explanation["rows"]), {"name": "all", "number": None, "learns": [], **totals}]
     widest = max(len("layer"), *(len(_number(row)) for row in every))
-    rows = [(_number(row).rjust(widest), *_cells(row, shown)) for row in every]
-    legend = [words for name, words in LEGEND.items() if name in ("", *shown)]
-    header = ("layer", "", "learns", *(COLUMNS[name] for name in shown))
+    rows = [(_number(row).rjust(widest), *_cells(row, columns)) for row in every]
+    legend = [words for name, words in LEGEND.items() if name in ("", *columns)]
+    header = ("layer", "", "learns", *(COLUMNS[name] for name in columns))
     parts = [
         text_table(header, rows, least=LEAST),
         "",
-        *(painted(one, Meaning.QUIET) for one in legend),
-        *_memory(told["memory"], totals),
+        *(painted(line, Meaning.QUIET) for line in legend),
+        *_memory(explanation["memory"], totals),
     ]
-    if told["rows_left_out"]:
-        parts.append(f"{told['rows_left_out']} more layers are not listed")
-    parts += _section(f"blocks of the scheme, each {told['blocks']['kind']}", map(_block, told["blocks"]["found"]))
+    if explanation["rows_left_out"]:
+        parts.append(f"{explanation['rows_left_out']} more layers are not listed")
+    parts += _section(
+        f"blocks of the scheme, each {explanation['blocks']['kind']}", map(_block, explanation["blocks"]["found"])
+    )
     parts += _section(
         "cannot learn from this file",
-        (f"{one['name']}: {one['reason']}; {one['remedy']}" for one in told["cannot_learn"]),
+        (f"{layer['name']}: {layer['reason']}; {layer['remedy']}" for layer in explanation["cannot_learn"]),
     )
-    parts += _section("notes", told["notes"])
-    parts += _section("warnings", (_warning(one) for one in told["warnings"]))
+    parts += _section("notes", explanation["notes"])
+    parts += _section("warnings", (_warning(warning) for warning in explanation["warnings"]))
     for document in ("plan", "spec"):
-        parts += _section(f"{document} (* is not the default)", map(_field, told[document]))
+        parts += _section(f"{document} (* is not the default)", map(_field, explanation[document]))
     return "\n".join(parts)
 
 
@@ -91,9 +93,9 @@ def _shortened(rows: Sequence[Told]) -> Iterator[Told]:
         }
 
 
-def _cells(row: Told, shown: Sequence[str]) -> tuple[str, ...]:
+def _cells(row: Told, columns: Sequence[str]) -> tuple[str, ...]:
     learns = _begin_of(", ".join(row["learns"]), MOST_OF_LEARNS) or ("" if row["name"] == "all" else "-")
-    return (_end_of(row["name"], MOST_OF_NAME + 3), learns, *(_figure(name, row[name]) for name in shown))
+    return (_end_of(row["name"], MOST_OF_NAME + 3), learns, *(_figure(name, row[name]) for name in columns))
 
 
 def _figure(name: str, value: float) -> str:
@@ -131,7 +133,8 @@ def _memory(memory: Told, totals: Told) -> list[str]:
     )
     widest = max(len(bytes_text(size)) for _, size, _ in parts)
     return _section(
-        "planned memory of a step", (f"{name:9}  {bytes_text(size):>{widest}}  {said}" for name, size, said in parts)
+        "planned memory of a step",
+        (f"{name:9}  {bytes_text(size):>{widest}}  {meaning}" for name, size, meaning in parts),
     )
 
 
@@ -140,17 +143,17 @@ def _section(head: str, lines: Iterable[str]) -> list[str]:
     return ["", painted(f"{head}:", Meaning.HEAD), *(f"  {line}" for line in listed)] if listed else []
 
 
-def _block(one: Told) -> str:
-    return f"{one['path'] or 'without a module of its own'}: layers {', '.join(map(str, one['layers']))}"
+def _block(block: Told) -> str:
+    return f"{block['path'] or 'without a module of its own'}: layers {', '.join(map(str, block['layers']))}"
 
 
-def _warning(one: Told) -> str:
-    hint = f" ({one['hint']})" if one["hint"] else ""
-    return f"{one['where']}: {one['message']}{hint} [{one['code']}]"
+def _warning(warning: Told) -> str:
+    hint = f" ({warning['hint']})" if warning["hint"] else ""
+    return f"{warning['where']}: {warning['message']}{hint} [{warning['code']}]"
 
 
-def _field(one: Told) -> str:
-    mark = " " if one["default"] else "*"
-    value = one["value"]
-    shown = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
-    return f"{mark} {one['field']}: {_begin_of(shown, MOST_OF_VALUE)}"
+def _field(field: Told) -> str:
+    mark = " " if field["default"] else "*"
+    value = field["value"]
+    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return f"{mark} {field['field']}: {_begin_of(text, MOST_OF_VALUE)}"

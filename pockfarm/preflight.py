@@ -1,4 +1,4 @@
-"""What is looked at before a bundle runs on this machine, so that nobody waits for a run to hear of a slip.
+"""Checks before a bundle runs on this machine, so that nobody waits for a run to hear of a slip.
 
 Bundle, data and places to write to are looked at by the rule that the farm goes by (`device_agents.wire.data_fit`);
 what is found says the caller's own names of files and arrays. What may be meant is a warning.
@@ -53,13 +53,13 @@ def check_place(option: str, path: Path) -> None:
 def check_file(path: Path, what: str, made_by: str) -> None:
     """Raises: UsageError for what is no file, with the command that makes one."""
     if not path.is_file():
-        found = f"that is a folder, not {what}" if path.is_dir() else "no such file"
-        raise UsageError(f"{path}: {found}; {made_by} makes one")
+        problem = f"that is a folder, not {what}" if path.is_dir() else "no such file"
+        raise UsageError(f"{path}: {problem}; {made_by} makes one")
 
 
-def check_class(device_class: str | None, known: Iterable[str]) -> None:
+def check_class(device_class: str | None, classes: Iterable[str]) -> None:
     """Raises: UsageError for a class that no target is of."""
-    names = sorted(set(known))
+    names = sorted(set(classes))
     if device_class is not None and device_class not in names:
         raise UsageError(
             f"--class {device_class}: no device is of this class; there are: "
@@ -70,20 +70,22 @@ def check_class(device_class: str | None, known: Iterable[str]) -> None:
 def check_data(
     settings: RunSettings, manifest: Mapping[str, Any], data: Path | None, validation: Path | None
 ) -> tuple[CompileWarning, ...]:
-    """What is odd about the data. Raises: UsageError for data that do not fit the bundle, or that lack."""
+    """Returns warnings about the data. Raises: UsageError for data that do not fit the bundle, or that are missing."""
     if data is None and settings.needs_data:
         raise UsageError(f"mode {settings.mode} needs data: name them with --data F.npz ({HINT})")
     reads_labels = settings.mode != "infer"
-    found: list[CompileWarning] = []
+    warnings: list[CompileWarning] = []
     for path in (data, validation):
-        found += _looked_at(path, manifest, reads_labels=reads_labels) if path is not None else ()
-    return tuple(found)
+        warnings += _looked_at(path, manifest, reads_labels=reads_labels) if path is not None else ()
+    return tuple(warnings)
 
 
 def settings_remarks(
     settings: RunSettings, manifest: Mapping[str, Any], *, goes_on: bool = False
 ) -> tuple[CompileWarning, ...]:
-    """What is odd about the settings beside the bundle; `goes_on`: from weights that have steps behind them."""
+    """Returns warnings about settings that are odd for the bundle; `goes_on`: the run starts from weights that have
+    steps behind them.
+    """
     remarks = settings_fit.remarks(settings, manifest, goes_on=goes_on)
     return tuple(CompileWarning(odd.code, odd.array, odd.message, odd.hint) for odd in remarks)
 
@@ -98,13 +100,13 @@ def _looked_at(path: Path, manifest: Mapping[str, Any], *, reads_labels: bool) -
     except data_fit.Misfit as misfit:
         raise UsageError(f"{path}: {misfit.message} [{misfit.code}]\n  {misfit.hint}") from None
     batch = int(manifest.get("batch", 0))
-    for one in data_fit.remarks(arrays, inputs, labels, batch=batch if reads_labels else 0):
-        yield CompileWarning(one.code, str(path), one.message, one.hint)
+    for remark in data_fit.remarks(arrays, inputs, labels, batch=batch if reads_labels else 0):
+        yield CompileWarning(remark.code, str(path), remark.message, remark.hint)
 
 
 def _arrays(path: Path) -> dict[str, data_fit.Seen]:
     """Every array of an npz, read once. Raises: UsageError."""
-    return {name: _seen(path, name, array) for name, array in arrays_in(path)}
+    return {name: _describe(path, name, array) for name, array in arrays_in(path)}
 
 
 def arrays_in(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -130,7 +132,7 @@ def arrays_in(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
         raise UsageError(f"{path}: its parts are packed as no npz is ({problem})\n  {HINT}") from None
 
 
-def _seen(path: Path, name: str, array: NDArray[Any]) -> data_fit.Seen:
+def _describe(path: Path, name: str, array: NDArray[Any]) -> data_fit.Seen:
     if array.ndim < 1 or not array.size:
         raise UsageError(
             f"{path}: array {name!r} has shape {list(array.shape)}; samples are its first axis, and there "
@@ -146,7 +148,7 @@ def _seen(path: Path, name: str, array: NDArray[Any]) -> data_fit.Seen:
 
 
 def seen_of(array: NDArray[Any]) -> data_fit.Seen:
-    """What the rule looks at of an array that has elements."""
+    """Returns the properties that the rules read, of an array that has elements."""
     if array.dtype.kind not in "fiub":
         return data_fit.Seen(str(array.dtype), array.shape)
     is_whole = array.dtype.kind != "f" or bool((array == np.trunc(array)).all())
@@ -157,7 +159,7 @@ def seen_of(array: NDArray[Any]) -> data_fit.Seen:
 
 
 def _check_numbers(path: Path, name: str, array: NDArray[Any]) -> None:
-    """What is the same for all samples, as a mask is, may hold infinities."""
+    """Checks an array's numbers; one that is the same for all samples, such as a mask, may hold infinities."""
     odd = np.isnan(array) if array.shape[0] == 1 else ~np.isfinite(array)
     if odd.any():
         place = [int(index) for index in np.unravel_index(int(np.argmax(odd)), array.shape)]

@@ -33,9 +33,9 @@ class Profile:
 
 def config_folder() -> Path:
     """The folder of this user's configuration; it need not be there."""
-    named = os.environ.get("POCKFARM_CONFIG_DIR")
-    if named:
-        return Path(named)
+    folder = os.environ.get("POCKFARM_CONFIG_DIR")
+    if folder:
+        return Path(folder)
     if os.name == "nt":
         return Path(os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming") / "pockfarm"
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pockfarm"
@@ -65,26 +65,26 @@ def profiles() -> dict[str, Profile]:
 
 def profile(name: str) -> Profile:
     """The one of that name. Raises: UsageError, with the names that there are."""
-    found = profiles()
-    if name not in found:
-        known = f"; there are {', '.join(sorted(found))}" if found and not meant(name, found) else ""
+    stored = profiles()
+    if name not in stored:
+        listed = f"; there are {', '.join(sorted(stored))}" if stored and not meant(name, stored) else ""
         raise UsageError(
-            f"no profile {name!r} in {farms_file()}{meant(name, found)}{known}\n  pockfarm init --profile {name}"
+            f"no profile {name!r} in {farms_file()}{meant(name, stored)}{listed}\n  pockfarm init --profile {name}"
         )
-    one = found[name]
-    missing = " and ".join(key for key, value in (("url", one.url), ("api_key", one.api_key)) if not value)
+    chosen = stored[name]
+    missing = " and ".join(key for key, value in (("url", chosen.url), ("api_key", chosen.api_key)) if not value)
     if missing:
         raise UsageError(f"{farms_file()}: profile {name!r} has no {missing}\n  pockfarm init --profile {name}")
-    return one
+    return chosen
 
 
-def write_profile(name: str, one: Profile) -> Path:
+def write_profile(name: str, new: Profile) -> Path:
     """Keep it, beside the others; the file is its owner's only. Raises: UsageError."""
     if not NAMES.fullmatch(name):
         raise UsageError(f"{name!r} is no name of a profile: letters, digits, `_`, `.` and `-`, at most 64")
     parser = _parser()
-    for known, other in {**profiles(), name: one}.items():
-        parser[known] = {"url": other.url, "api_key": other.api_key}
+    for section, other in {**profiles(), name: new}.items():
+        parser[section] = {"url": other.url, "api_key": other.api_key}
     path = farms_file()
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:

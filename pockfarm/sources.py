@@ -1,4 +1,4 @@
-"""What a caller gives: the thing itself, or the file that holds it."""
+"""Arguments that callers give either as the thing itself, or as the file that holds it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MAX_SOCKET_PATH_BYTES = 100
 
 @dataclass(frozen=True)
 class PartStatus:
-    """One process of the farm as last seen by the supervisor."""
+    """A process of the farm as the supervisor last saw it."""
 
     pid: int | None
     restarts: int
@@ -43,7 +43,7 @@ class PartStatus:
 
 @dataclass(frozen=True)
 class FarmStatus:
-    """What `farm.json` holds."""
+    """The content of `farm.json`."""
 
     pid: int
     url: str
@@ -99,7 +99,7 @@ class StateFolder:
             return None
 
     def status(self) -> FarmStatus | None:
-        """What the supervisor last wrote; None if there never was one."""
+        """Returns the status that the supervisor last wrote; None if there never was one."""
         try:
             body = json.loads((self.path / "farm.json").read_text())
         except (OSError, ValueError):
@@ -162,5 +162,5 @@ def farm_here() -> StateFolder:
     state = default_state()
     if os.environ.get("POCKFARM_STATE") or state.status() is not None:
         return state
-    elsewhere = remembered_here()
-    return state if elsewhere is None else StateFolder(elsewhere)
+    remembered = remembered_here()
+    return state if remembered is None else StateFolder(remembered)

@@ -34,7 +34,7 @@ SLOWEST_KERNELS = 12
 
 
 def table_row(report: Json, *, target: str, plan: str, bundle_bytes: int) -> tuple[str, ...]:
-    """One row under `TABLE_HEADER`; what was not measured is `-`."""
+    """Returns a row under `TABLE_HEADER`; `-` stands for what was not measured."""
     report = without_played_times(report)
     measurement, memory = part(report, "measurement"), part(report, "memory")
     return (
@@ -102,7 +102,7 @@ def report_text(report: Json, *, with_kernels: bool = False) -> str:
 
 
 def warnings_text(warnings: Sequence[CompileWarning]) -> str:
-    """What a run's user should know beside its report, a paragraph each; empty if there is nothing."""
+    """Returns the warnings that a run's user should read beside its report, a paragraph each; empty without any."""
     return "\n".join(f"{painted('warning:', Meaning.CARE)} {warning}" for warning in warnings)
 
 
@@ -132,7 +132,7 @@ def kernel_table(report: Json) -> str:
 
 
 def memory_text(memory: Json) -> str:
-    """What a step takes in memory, by a manifest: the arena beside the bound below which no packing gets."""
+    """Returns the memory that a step takes, by a manifest: the arena beside the bound that no packing can go below."""
     arena, bound = optional_number(memory, "arena_bytes") or 0.0, optional_number(memory, "bound_bytes") or 0.0
     gap = f" (bound {bytes_text(bound)}, gap {arena / bound - 1:.2%})" if bound else ""
     state = (f"{name} {bytes_text(optional_number(memory, f'{name}_bytes'))}" for name in ("weights", "optimizer"))
@@ -160,8 +160,8 @@ def measured_step(measured: Json) -> str:
 
 
 def _times(block: Json) -> list[float]:
-    found = block.get("step_us")
-    return [float(us) for us in found if isinstance(us, (int, float))] if isinstance(found, list) else []
+    times = block.get("step_us")
+    return [float(us) for us in times if isinstance(us, (int, float))] if isinstance(times, list) else []
 
 
 def training_text(report: Json) -> str:
@@ -173,18 +173,22 @@ def training_text(report: Json) -> str:
     words = f"{outcome.replace('_', ' ')} {'at' if outcome == 'diverged' else 'after'} step {figure(steps, 0)}"
     if text(training, "reason"):
         words += f": {text(training, 'reason')}"
-    left = optional_number(training, "weights_step")
-    return f"{words}; weights of step {figure(left, 0)}" if left is not None else f"{words}; no weights are left"
+    weights_step = optional_number(training, "weights_step")
+    return (
+        f"{words}; weights of step {figure(weights_step, 0)}"
+        if weights_step is not None
+        else f"{words}; no weights are left"
+    )
 
 
 def validation_text(report: Json) -> str:
     """First, best and last loss of the validations; empty without one."""
-    found = parts(part(report, "training"), "validations")
-    losses = [optional_number(one, "loss") or 0.0 for one in found]
+    validations = parts(part(report, "training"), "validations")
+    losses = [optional_number(validation, "loss") or 0.0 for validation in validations]
     if not losses:
         return ""
     best = losses.index(min(losses))
-    at = figure(optional_number(found[best], "step"), 0)
+    at = figure(optional_number(validations[best], "step"), 0)
     first, last, least = map(loss_text, (losses[0], losses[-1], losses[best]))
     return f"{first} -> {last}, best {least} after step {at}  {curve_text(losses)}"
 
@@ -240,45 +244,48 @@ def _facts(report: Json) -> list[tuple[str, str]]:
     ]
 
 
-def comparison_text(found: Json, names: Sequence[str]) -> str:
+def comparison_text(comparison: Json, names: Sequence[str]) -> str:
     """Bundles that took turns, a row for each; then how many rounds, and what they could find."""
     rows = []
-    for name, row in zip(names, parts(found, "bundles")):
+    for name, row in zip(names, parts(comparison, "bundles")):
         rows.append((name, time_of(optional_number(row, "median_us")), text(row, "says") or "the first"))
-    rounds, ended = optional_number(found, "rounds"), text(found, "ended")
+    rounds, ending = optional_number(comparison, "rounds"), text(comparison, "ended")
     lines = [text_table(("bundle", "step", "beside the first"), rows), ""]
-    lines.append(f"{figure(rounds, 0)} rounds: {ENDS.get(ended, ended)}")
-    least = optional_number(found, "detectable")
+    lines.append(f"{figure(rounds, 0)} rounds: {ENDS.get(ending, ending)}")
+    least = optional_number(comparison, "detectable")
     if least is not None:
         lines.append(f"foreseen: a difference of {least:.2%} is found nineteen times of twenty")
     return "\n".join(lines)
 
 
-def comparison_rows(found: Json) -> list[tuple[str, str]]:
-    """Of a farm's comparison: each bundle's name, and its step beside the first one's."""
+def comparison_rows(comparison: Json) -> list[tuple[str, str]]:
+    """Returns a row for each bundle of a farm's comparison: its name, and its step beside the first one's."""
     rows = []
-    for name, row in zip(names_of(found), parts(found, "bundles")):
-        says = text(row, "says")
-        rows.append((name, f"{time_of(optional_number(row, 'median_us'))}{says and f', {says}'}"))
+    for name, row in zip(names_of(comparison), parts(comparison, "bundles")):
+        verdict = text(row, "says")
+        rows.append((name, f"{time_of(optional_number(row, 'median_us'))}{verdict and f', {verdict}'}"))
     return rows
 
 
-def names_of(found: Json) -> list[str]:
-    """Of the bundles of a farm's comparison: model, plan and the beginning of the digest."""
+def names_of(comparison: Json) -> list[str]:
+    """Returns the names of the bundles of a farm's comparison: model, plan and the beginning of the digest."""
     return [
         f"{text(row, 'model_name')} {text(row, 'plan_name')} {text(row, 'bundle_digest')[7:15]}"
-        for row in parts(found, "bundles")
+        for row in parts(comparison, "bundles")
     ]
 
 
 def tuning_text(report: Json) -> str:
-    """What a tuning run measured: a row per kernel, and what the winners save in a step."""
+    """Returns the measurements of a tuning run: a row per kernel, and how much the winners save in a step."""
     kernels = parts(part(report, "tuning"), "kernels")
     if not kernels:
         return "nothing was measured in the time given"
     rows, before_us, after_us = [], 0.0, 0.0
     for kernel in kernels:
-        times = {text(one, "choice"): optional_number(one, "median_us") or 0.0 for one in parts(kernel, "variants")}
+        times = {
+            text(variant, "choice"): optional_number(variant, "median_us") or 0.0
+            for variant in parts(kernel, "variants")
+        }
         winner, calls = text(kernel, "winner"), optional_number(kernel, "calls") or 0.0
         before_us, after_us = before_us + calls * times.get("", 0.0), after_us + calls * times.get(winner, 0.0)
         figures = (figure(calls, 0), str(len(times)), time_of(times.get("")), time_of(times.get(winner)))

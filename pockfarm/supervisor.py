@@ -38,7 +38,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class Running:
-    """One part and its process of the moment."""
+    """A part and its current process."""
 
     part: Part
     process: subprocess.Popen[bytes] | None = None
@@ -154,7 +154,7 @@ class Supervisor:
         self._save()
 
     def _tend(self) -> None:
-        """One look at every part: notice the dead, restart those whose time has come."""
+        """Checks every part once: notices the dead, and restarts those whose time has come."""
         now = time.monotonic()
         for running in self.running:
             if running.state == OFF:

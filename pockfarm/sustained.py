@@ -1,4 +1,4 @@
-"""What a sustained run's report says of its curve, in rows for a terminal and for Markdown."""
+"""The curve in a sustained run's report, as rows for a terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from pockfarm.values import Json, part, parts
 
 def curve_medians(report: Json) -> list[float]:
     """The median of each window that has steps, in microseconds; empty of another mode."""
-    found = [one.get("median_us") for one in parts(part(report, "sustained"), "windows")]
-    return [float(us) for us in found if isinstance(us, (int, float))]
+    medians = [window.get("median_us") for window in parts(part(report, "sustained"), "windows")]
+    return [float(us) for us in medians if isinstance(us, (int, float))]
 
 
 def curve_rows(report: Json) -> list[tuple[str, str]]:
     """The step at first and over the last third, whether it slows down, what the board said; empty of another mode."""
-    told = part(report, "sustained")
-    if not told:
+    block = part(report, "sustained")
+    if not block:
         return []
     try:
-        found = from_json(Sustained, told, "sustained")
-        curve = curve_of(found, [from_json(DeviceState, one) for one in parts(report, "device_states")])
+        measured = from_json(Sustained, block, "sustained")
+        curve = curve_of(measured, [from_json(DeviceState, state) for state in parts(report, "device_states")])
     except ProtocolError as problem:
         return [("curve", f"cannot be read: {problem}")]
-    many = f"{figure(found.steps, 0)} steps in {spoken(curve.lasted_s)}, batch {found.batch}, {found.threads} threads"
+    steps, threads = figure(measured.steps, 0), measured.threads
+    many = f"{steps} steps in {spoken(curve.lasted_s)}, batch {measured.batch}, {threads} threads"
     first, sustained = (time_of(us) for us in (curve.first_us, curve.sustained_us))
     return [
         ("step", f"{first} at first, {sustained} sustained; {many}"),
-        ("curve", curve.says if found.ended == "time" else f"{curve.says}; it was ended before"),
+        ("curve", curve.says if measured.ended == "time" else f"{curve.says}; it was ended before"),
         ("board", curve.board_says or "said nothing of throttling or of its clock"),
-        ("protocol", found.protocol),
+        ("protocol", measured.protocol),
     ]

@@ -15,7 +15,7 @@ ANY_WIDTH = 1 << 20
 SIZES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 WORK = (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6), ("kFLOP", 1e3))
 ENERGIES = (("J", 1e3), ("mJ", 1.0), ("uJ", 1e-3))
-"""Of a millijoule."""
+"""Units of energy, with their size in millijoules."""
 UNITS = frozenset(("B", "FLOP", *(unit for unit, _ in (*TIME_UNITS, *SIZES, *WORK, *ENERGIES))))
 
 
@@ -52,14 +52,14 @@ def facts_text(facts: Sequence[tuple[str, str]]) -> str:
 
     In a terminal what is longer than the window goes on below itself.
     """
-    told = [(name, said) for name, said in facts if said not in ("", NONE)]
-    width = max((len(name) for name, _ in told), default=0)
+    filled = [(name, fact) for name, fact in facts if fact not in ("", NONE)]
+    width = max((len(name) for name, _ in filled), default=0)
     room = max(
-        20, (output().width or len(max((said for _, said in told), key=len, default="")) + width + 3) - width - 2
+        20, (output().width or len(max((fact for _, fact in filled), key=len, default="")) + width + 3) - width - 2
     )
     lines = []
-    for name, said in told:
-        first, *more = textwrap.wrap(said, room, break_long_words=False, break_on_hyphens=False) or [said]
+    for name, fact in filled:
+        first, *more = textwrap.wrap(fact, room, break_long_words=False, break_on_hyphens=False) or [fact]
         lines.append(f"{painted(f'{name:{width}}', Meaning.HEAD)}  {painted_words(first)}")
         lines += [f"{'':{width}}  {painted_words(line)}" for line in more]
     return "\n".join(lines)
@@ -99,9 +99,9 @@ def loss_text(loss: float | None) -> str:
     return NONE if loss is None else rounded(loss, LOSS_DIGITS)
 
 
-def moment(said: str) -> str:
+def moment(timestamp: str) -> str:
     """A time of the farm's (RFC 3339, UTC) to the second: `2026-11-27 02:53:11`; `-` for none."""
-    return said[:19].replace("T", " ") or NONE
+    return timestamp[:19].replace("T", " ") or NONE
 
 
 def time_of(us: float | None) -> str:
@@ -124,7 +124,7 @@ def seconds(value_s: float) -> str:
 
 
 def cell(value: object) -> str:
-    """What a field of an answer shows as: lists in one line, `-` for nothing."""
+    """Returns the text for a field of an answer: lists in one line, `-` for nothing."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value)) or NONE
     return NONE if value in (None, "") else str(value)
@@ -132,12 +132,12 @@ def cell(value: object) -> str:
 
 def cells(answers: Iterable[Mapping[str, object]], names: Sequence[str]) -> list[tuple[str, ...]]:
     """These fields of each answer, as rows of a table."""
-    return [tuple(cell(one.get(name)) for name in names) for one in answers]
+    return [tuple(cell(answer.get(name)) for name in names) for answer in answers]
 
 
 def _are_figures(cells: Sequence[str]) -> bool:
-    told = [one for one in cells if one not in ("", NONE)]
-    return bool(told) and all(_is_figure(one) or _is_time(one) for one in told)
+    filled = [text for text in cells if text not in ("", NONE)]
+    return bool(filled) and all(_is_figure(text) or _is_time(text) for text in filled)
 
 
 def _is_figure(cell: str) -> bool:

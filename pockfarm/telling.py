@@ -1,4 +1,4 @@
-"""What went wrong, on standard error: in words, or with `--json` as one JSON object, which is the last line there.
+"""Error messages on standard error: in words, or with `--json` as one JSON object, which is the last line there.
 
 The object has `exit_code`, a stable `code`, `message` (the cause), `where` (the place) and `hint` (the next step); the
 last two may be empty. A farm's own words are those of its problem; of what is said here in words alone, the words tell
@@ -21,41 +21,41 @@ _CODE = re.compile(r"\s*\[(?:[a-z]+: )?([a-z][\w-]*\.[\w.-]+)\]$")
 _BEHIND = re.compile(r"(.+) \(([^()]+)\)")
 """As errors of the compiler have their hint."""
 _PLACE = re.compile(r"(?:argument )?(--[\w-]+(?: [^\s:]+)?|(?!https?$)[^\s:]+): (?=.)")
-"""One word (a file, a field, a node), or an option with its value."""
+"""Matches one word (a file, a field, a node), or an option with its value."""
 
 
-def choose(given: list[str]) -> None:
+def choose(words: list[str]) -> None:
     """Whether these words of a command line ask for JSON, for all that is told from now on."""
-    _as_json.set(FLAG in given)
+    _as_json.set(FLAG in words)
 
 
 def tell(problem: PockfarmError) -> None:
     """Say it, in the form that was asked for."""
     if _as_json.get():
-        print(json.dumps(told(problem)), file=sys.stderr, flush=True)
+        print(json.dumps(error_object(problem)), file=sys.stderr, flush=True)
         return
     print(f"{painted('pockfarm:', Meaning.BAD, errors())} {problem}", file=sys.stderr)
 
 
-def told(problem: PockfarmError) -> dict[str, object]:
+def error_object(problem: PockfarmError) -> dict[str, object]:
     """The object."""
     if isinstance(problem, Refused):
         message, code, where, hint = problem.message, problem.code, problem.where, problem.hint
     else:
         message, code, where, hint = _parted(str(problem))
-    named = code or getattr(problem, "code", "") or type(problem).default_code
-    return {"exit_code": problem.exit_code, "code": named, "message": message, "where": where, "hint": hint}
+    error_code = code or getattr(problem, "code", "") or type(problem).default_code
+    return {"exit_code": problem.exit_code, "code": error_code, "message": message, "where": where, "hint": hint}
 
 
 def _parted(text: str) -> tuple[str, str, str, str]:
     """Cause, code, place and next step of an error that is words alone."""
     first, _, hint = (part.strip() for part in text.partition("\n"))
-    found = _CODE.search(first)
-    first = first[: found.start()] if found else first
+    code_match = _CODE.search(first)
+    first = first[: code_match.start()] if code_match else first
     place = _PLACE.match(first)
     first = first[place.end() :] if place else first
     if not hint:
         first, _, hint = (part.strip() for part in first.partition("; "))
     if not hint and (behind := _BEHIND.fullmatch(first)):
         first, hint = behind.groups()
-    return first, found[1] if found else "", place[1] if place else "", " ".join(hint.split())
+    return first, code_match[1] if code_match else "", place[1] if place else "", " ".join(hint.split())

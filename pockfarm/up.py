@@ -44,12 +44,12 @@ def up(state: StateFolder, *, say: Callable[[str], None], port: int = PREFERRED_
     _forget(state)
     log = state.logs / "supervisor.log"
     say(f"starting the farm in {state.path}")
-    taken = free_port(port)
-    if port not in (0, taken):
-        say(f"  port {port} is in use: the farm takes {taken}; name another with --port")
+    chosen_port = free_port(port)
+    if port not in (0, chosen_port):
+        say(f"  port {port} is in use: the farm takes {chosen_port}; name another with --port")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pockfarm.supervisor", str(state.path), str(taken)],
+            [sys.executable, "-m", "pockfarm.supervisor", str(state.path), str(chosen_port)],
             cwd=Path(pockfarm.__file__).parent.parent,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -76,7 +76,7 @@ def down(state: StateFolder, *, say: Callable[[str], None]) -> None:
 
 
 def status_of(state: StateFolder) -> FarmStatus:
-    """What is up. Raises: FarmDown when the farm is not up."""
+    """Returns the status of the farm that is up. Raises: FarmDown when it is not up."""
     status = state.status()
     if status is None or not state.is_up():
         raise FarmDown(f"no farm is up on {state.path}; start it with: pockfarm up")
@@ -84,7 +84,7 @@ def status_of(state: StateFolder) -> FarmStatus:
 
 
 def status_text(status: FarmStatus) -> str:
-    """What is up, as a table for a person."""
+    """Returns the status of the farm as a table for a person."""
     rows = [
         (name, part.state, str(part.pid or ""), str(part.restarts), part.why) for name, part in status.parts.items()
     ]
@@ -95,12 +95,12 @@ def _wait_until_ready(
     state: StateFolder, supervisor: subprocess.Popen[bytes] | None, say: Callable[[str], None]
 ) -> FarmStatus:
     deadline = time.monotonic() + START_WITHIN_S
-    shown: set[str] = set()
+    reported: set[str] = set()
     while time.monotonic() < deadline:
         status = state.status()
         for name, part in status.parts.items() if status else ():
-            if part.state in ("up", OFF) and name not in shown and supervisor is not None:
-                shown.add(name)
+            if part.state in ("up", OFF) and name not in reported and supervisor is not None:
+                reported.add(name)
                 say(f"  {name} is up" if part.state == "up" else f"  going without {name}: {part.why}")
         if status and status.ready:
             return status

@@ -1,4 +1,4 @@
-"""What the farm's answers become in Python: one frozen dataclass per kind, the whole answer kept in `raw`.
+"""The farm's answers in Python: one frozen dataclass per kind, with the whole answer in `raw`.
 
 Units are in the names; times are RFC 3339 text in UTC as the farm writes them. Unknown fields stay in `raw`, so that a
 newer farm does not break an older client.
@@ -34,7 +34,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class CompileWarning:
-    """What compiler or farm had to say: what was asked is done, but perhaps it is not what was meant."""
+    """A warning of the compiler or the farm: the request was carried out, but perhaps it is not what was meant."""
 
     code: str
     where: str
@@ -49,7 +49,7 @@ class CompileWarning:
 
 @dataclass(frozen=True)
 class Job:
-    """One compile."""
+    """A compile."""
 
     id: str
     state: str
@@ -63,7 +63,7 @@ class Job:
     ending: Ending | None
     raw: Json = field(repr=False, default_factory=dict)
     warnings: tuple[CompileWarning, ...] = ()
-    """Of the bundle; empty until there is one."""
+    """Warnings of the bundle; empty until there is one."""
 
     @property
     def is_open(self) -> bool:
@@ -72,7 +72,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What the farm knows of a bundle; `summary` has its memory plan, inputs, outputs and needed CPU features."""
+    """The farm's record of a bundle; `summary` has its memory plan, inputs, outputs and needed CPU features."""
 
     digest: str
     size_bytes: int
@@ -85,7 +85,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Run:
-    """One piece of work on a device."""
+    """A piece of work on a device."""
 
     id: str
     state: str
@@ -105,7 +105,7 @@ class Run:
     ending: Ending | None
     raw: Json = field(repr=False, default_factory=dict)
     warnings: tuple[CompileWarning, ...] = ()
-    """What the farm had to say when it took the run: that no device can take it now, and why."""
+    """Warnings that the farm gave when it accepted the run: that no device can take it now, and why."""
 
     @property
     def is_open(self) -> bool:
@@ -135,7 +135,7 @@ class Dataset:
     samples: int
     raw: Json = field(repr=False, default_factory=dict)
     warnings: tuple[CompileWarning, ...] = ()
-    """What the farm had to say when it was sent: that another one has its name, or that it has another name."""
+    """Warnings that the farm gave when it was sent: that another one has its name, or that it has another name."""
 
 
 def path_of(run_or_job_id: str) -> str:
@@ -203,7 +203,7 @@ def warning_of(body: Json) -> CompileWarning:
 
 def warnings_of(body: Json) -> tuple[CompileWarning, ...]:
     """Those of an answer; empty if it has none."""
-    return tuple(warning_of(one) for one in parts(body, "warnings"))
+    return tuple(warning_of(warning) for warning in parts(body, "warnings"))
 
 
 def bundle_of(body: Json) -> Bundle:
@@ -247,7 +247,7 @@ def device_of(body: Json) -> Device:
         state=text(body, "state"),
         device_class=text(body, "device_class"),
         measurement_class=text(body, "measurement_class"),
-        targets=tuple(str(one) for one in targets) if isinstance(targets, list) else (),
+        targets=tuple(str(target) for target in targets) if isinstance(targets, list) else (),
         last_seen_at=text(body, "last_seen_at"),
         raw=body,
     )

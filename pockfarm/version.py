@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 PROJECT = Path(__file__).parent.parent / "pyproject.toml"
-"""Of a checkout; an installed package has none there."""
+"""The `pyproject.toml` of a checkout; an installed package has none there."""
 
 
 def version() -> str:
@@ -23,7 +23,7 @@ def version() -> str:
 def version_in(project: Path) -> str:
     """The version that a `pyproject.toml` states (Python 3.9 has no reader of TOML)."""
     try:
-        found = re.search(r'^version = "([^"]+)"$', project.read_text(), re.MULTILINE)
+        match = re.search(r'^version = "([^"]+)"$', project.read_text(), re.MULTILINE)
     except OSError:
         return "unknown"
-    return found.group(1) if found else "unknown"
+    return match.group(1) if match else "unknown"

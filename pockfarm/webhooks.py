@@ -23,13 +23,13 @@ class NotFromTheFarm(ValueError):
 def verify_webhook(
     secret: str, headers: Mapping[str, str], body: bytes, *, tolerance_s: float = TOLERANCE_S
 ) -> dict[str, Any]:
-    """What the farm tells: `{"type": "run.ended", "timestamp": ..., "data": {...}}`.
+    """Verifies a delivery and returns its event: `{"type": "run.ended", "timestamp": ..., "data": {...}}`.
 
     `secret` is what `pockfarm webhooks add` printed, `body` the bytes as they came. The same delivery may come twice:
     it has the same `webhook-id` then. Raises: NotFromTheFarm; UsageError (the secret is none).
     """
-    named = {name.lower(): value for name, value in headers.items()}
-    sent_id, timestamp = named.get("webhook-id", ""), named.get("webhook-timestamp", "")
+    header_fields = {name.lower(): value for name, value in headers.items()}
+    sent_id, timestamp = header_fields.get("webhook-id", ""), header_fields.get("webhook-timestamp", "")
     if not timestamp.isdigit() or abs(time.time() - int(timestamp)) > tolerance_s:
         raise NotFromTheFarm(f"webhook-timestamp {timestamp!r:.40} is more than {tolerance_s:.0f} s from now")
     try:
@@ -38,8 +38,8 @@ def verify_webhook(
         raise UsageError("the webhook's secret is not one that `pockfarm webhooks add` printed") from None
     mac = hmac.new(key, f"{sent_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
     expected = "v1," + base64.b64encode(mac).decode()
-    given = named.get("webhook-signature", "").split(" ")
-    if not any(hmac.compare_digest(expected.encode(), one.encode()) for one in given):
+    signatures = header_fields.get("webhook-signature", "").split(" ")
+    if not any(hmac.compare_digest(expected.encode(), signature.encode()) for signature in signatures):
         raise NotFromTheFarm("webhook-signature is not by this webhook's secret")
-    told: dict[str, Any] = json.loads(body)
-    return told
+    event: dict[str, Any] = json.loads(body)
+    return event

@@ -30,7 +30,7 @@ class Paragraphs(argparse.HelpFormatter):
         groups: Mapping[str, Sequence[str]] = getattr(action, "groups", {})
         if not isinstance(action, argparse._SubParsersAction) or not groups:
             return super()._format_action(action)
-        by_name = {one.dest: one for one in action._choices_actions}
+        by_name = {choice.dest: choice for choice in action._choices_actions}
         lines = []
         for heading, names in groups.items():
             lines.append(f"\n  {heading}:\n")
@@ -43,18 +43,18 @@ class Paragraphs(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, what was meant, and where help is. The parsers of its commands are such too."""
 
-    def __init__(self, **named: Any) -> None:
-        super().__init__(**{"formatter_class": Paragraphs, **named})
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": Paragraphs, **options})
 
-    def add_subparsers(self, **named: Any) -> Any:
+    def add_subparsers(self, **options: Any) -> Any:
         """Their heading is what they are called."""
-        heading = f"{named.get('metavar', 'command').lower()}s"
-        return super().add_subparsers(**{"title": heading, **named})
+        heading = f"{options.get('metavar', 'command').lower()}s"
+        return super().add_subparsers(**{"title": heading, **options})
 
     def error(self, message: str) -> NoReturn:
         needed = self._commands() if message.startswith(MISSING) else ()
-        said = f"{message} ({', '.join(needed)})" if needed else message
-        tell(UsageError(f"{said}{'' if said.endswith('?') else ';'} see {self.prog} --help"))
+        sentence = f"{message} ({', '.join(needed)})" if needed else message
+        tell(UsageError(f"{sentence}{'' if sentence.endswith('?') else ';'} see {self.prog} --help"))
         self.exit(UsageError.exit_code)
 
     def format_help(self) -> str:
@@ -68,12 +68,13 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Refuses an option that there is not before what is missing instead of it."""
-        given = list(sys.argv[1:] if args is None else args)
-        wrong = unknown_option(given, self._option_string_actions, self._commands())
+        words = list(sys.argv[1:] if args is None else args)
+        wrong = unknown_option(words, self._option_string_actions, self._commands())
         if wrong:
-            known = self._option_string_actions
-            self.error(f"no option '{wrong}'{self._later(wrong) or instead(wrong, known) or meant(wrong, known)}")
-        options, more = super().parse_known_args(given, namespace)
+            option_actions = self._option_string_actions
+            hint = self._later(wrong) or instead(wrong, option_actions) or meant(wrong, option_actions)
+            self.error(f"no option '{wrong}'{hint}")
+        options, more = super().parse_known_args(words, namespace)
         if more:
             self.error(f"'{more[0]}' is one too many here{instead(more[0], self._option_string_actions)}")
         return options, more
@@ -99,20 +100,20 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = [str(one) for one in action.choices]
-        near = meant(str(value), known)
+        choices = [str(choice) for choice in action.choices]
+        near = meant(str(value), choices)
         if isinstance(action, argparse._SubParsersAction):
             kind = str(action.metavar or "command").lower()
-            listed = "" if near or len(known) > NAMED else f"; there are: {', '.join(known)}"
+            listed = "" if near or len(choices) > NAMED else f"; there are: {', '.join(choices)}"
             self.error(f"no {kind} '{value}'{near or listed}")
         raise argparse.ArgumentError(
-            action, f"invalid choice: '{value}' (choose from {', '.join(known)}){near or self._order(action)}"
+            action, f"invalid choice: '{value}' (choose from {', '.join(choices)}){near or self._order(action)}"
         )
 
     def _order(self, action: argparse.Action) -> str:
         """In which order arguments stand, for one that has its meaning by its place."""
-        by_place = [one for one in self._actions if not one.option_strings]
-        names = " ".join(str(one.metavar or one.dest.upper()) for one in by_place)
+        by_place = [argument for argument in self._actions if not argument.option_strings]
+        names = " ".join(str(argument.metavar or argument.dest.upper()) for argument in by_place)
         return f"; the order is {self.prog} {names}" if action in by_place and len(by_place) > 1 else ""
 
 
@@ -130,7 +131,7 @@ SAME: Mapping[str, Sequence[str]] = {
     "-t": ("--target",),
     "-p": ("--plan", "--port"),
 }
-"""What other programs call an option, and what it may be here."""
+"""Other programs' names of options, and the options that may stand for them here."""
 OF_SPEC: Mapping[str, str] = {
     "--batch": "batch: 8",
     "--batch-size": "batch: 8",
@@ -140,16 +141,16 @@ OF_SPEC: Mapping[str, str] = {
     "--learning-rate": "optimizer: {learning_rate: 0.01}",
     "--threads": "threads: 2",
 }
-"""What a spec says, as an example of how."""
+"""Examples of settings that belong in a spec, by the option that another program has for them."""
 
 
-def instead(wrong: str, known: Mapping[str, object]) -> str:
-    """What another program's word is called here, as the end of a message; empty if nobody knows."""
+def instead(wrong: str, options: Mapping[str, object]) -> str:
+    """Returns what another program's word is called here, as the end of a message; empty if nobody knows."""
     name = wrong.partition("=")[0]
-    here = next((one for one in SAME.get(name, ()) if one in known), "")
+    here = next((name_here for name_here in SAME.get(name, ()) if name_here in options), "")
     if here:
         return f"; here it is called {here}"
-    if name in OF_SPEC and "--spec" in known:
+    if name in OF_SPEC and "--spec" in options:
         return f"; the spec says it: --spec '{OF_SPEC[name]}'"
     if name in OF_SPEC:
         return "; the bundle has it from its spec: build it with another"
@@ -158,7 +159,7 @@ def instead(wrong: str, known: Mapping[str, object]) -> str:
 
 def commands_in(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
     """The commands, or a command's actions, by name."""
-    return next((one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction)), {})
+    return next((action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)), {})
 
 
 def walk(
@@ -181,17 +182,17 @@ def _headed(line: str) -> str:
     return f"{painted(word + colon, Meaning.HEAD)}{rest}" if is_heading else line
 
 
-def unknown_option(given: Sequence[str], known: Iterable[str], commands: Mapping[str, object]) -> str:
+def unknown_option(words: Sequence[str], options: Iterable[str], commands: Mapping[str, object]) -> str:
     """The first long option that is none, up to the command's name, whose own options come after it; else empty.
 
     A word where a command is expected, which is none, is what is wrong then.
     """
     before = ""
-    for word in given:
+    for word in words:
         is_value = before.startswith("--") and "=" not in before
         if word in commands or word == "--" or (commands and not word.startswith("-") and not is_value):
             return ""
         before, name = word, word.partition("=")[0]
-        if word.startswith("--") and not any(one.startswith(name) for one in known):
+        if word.startswith("--") and not any(option.startswith(name) for option in options):
             return name
     return ""

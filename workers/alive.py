@@ -56,13 +56,13 @@ class LoopWatch:
 
 def begin(path: Path, watch: LoopWatch) -> threading.Event:
     """Give signs until the event is set."""
-    done = threading.Event()
+    stopped = threading.Event()
 
     def beat() -> None:
-        while not done.wait(BEAT_S):
+        while not stopped.wait(BEAT_S):
             if watch.is_well():
                 give_sign(path)
 
     give_sign(path)
     threading.Thread(target=beat, name="sign of life", daemon=True).start()
-    return done
+    return stopped

@@ -105,7 +105,7 @@ def tend() -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     SIGNS.give()
-    _recovery[:] = [one for one in _recovery if one.poll() is None]
+    _recovery[:] = [process for process in _recovery if process.poll() is None]
     if not _recovery and any_dead(root_of(SETTINGS.state)):
         words = [sys.executable, "-m", "workers.recovery"]
         _recovery.append(subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL))

@@ -1,4 +1,4 @@
-"""What a compile child says on its pipe, line by line.
+"""The lines that a compile child writes to its pipe.
 
 The child reads a stranger's model and may say anything: the worker keeps one piece of it in memory, waits to read more
 until its lines are dealt with, and takes no more in all than `MOST_BYTES`.
@@ -13,9 +13,9 @@ from typing import BinaryIO
 LINE_BYTES = 1 << 16
 """A longer line comes in parts."""
 LINE_COST_BYTES = 100
-"""What a line counts for beside its bytes, since each takes the worker some time."""
+"""Bytes that a line counts for beside its own, since each takes the worker some time."""
 MOST_BYTES = 8 << 20
-"""Of one compile; one that goes well says a few hundred thousand at most."""
+"""Bytes of one compile, at most; one that goes well says a few hundred thousand at most."""
 
 
 class SaysTooMuch(Exception):

@@ -13,7 +13,7 @@ from pathlib import Path
 HUNG_S = 15.0
 LOOK_S = 2.0
 LONGEST_LOOK_S = 5.0
-"""What one look counts for at most: if more time has passed since the last one, nobody was looking."""
+"""Seconds that one look counts for, at most: if more time has passed since the last one, nobody was looking."""
 BUSY = ("R", "D")
 
 
@@ -53,12 +53,12 @@ class ChildWatch:
 
 def _family(pid: int) -> list[int]:
     """A process and all below it."""
-    found, waiting = [], [pid]
+    process_ids, waiting = [], [pid]
     while waiting:
-        one = waiting.pop()
-        found.append(one)
+        process_id = waiting.pop()
+        process_ids.append(process_id)
         with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{one}/task").iterdir():
+            for thread in Path(f"/proc/{process_id}/task").iterdir():
                 with contextlib.suppress(OSError):
                     waiting += [int(word) for word in (thread / "children").read_text().split()]
-    return found
+    return process_ids

@@ -44,7 +44,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to build. `function` is `module:name` of the compiler."""
+    """The order of a build. `function` is `module:name` of the compiler."""
 
     function: str
     plan_json: str
@@ -59,7 +59,7 @@ class Order:
     tuning_json: str = ""
     """Measured schedules to compile with (`pockfarm.tuning/1`); empty: none."""
     log_ids: Mapping[str, str] = field(default_factory=dict)
-    """What the lines of the child's log are about."""
+    """The subjects that the lines of the child's log are about."""
     external: tuple[str, ...] = ()
     """Locations of the model's data files; in the folder they are `external/0` and so on."""
 
@@ -134,11 +134,11 @@ def _compile(order: Order, folder: Path, say: Say) -> str:
 
 def _external(order: Order, folder: Path) -> dict[str, External]:
     """The data files as the compiler takes them, if there are any: mapped, so that they are held once."""
-    found: dict[str, bytes | mmap.mmap] = {}
+    files: dict[str, bytes | mmap.mmap] = {}
     for number, location in enumerate(order.external):
         with (folder / EXTERNAL / str(number)).open("rb") as stream:
-            found[location] = mapped(stream)
-    return {"external": found} if found else {}
+            files[location] = mapped(stream)
+    return {"external": files} if files else {}
 
 
 def _settings(order: Order, cache_dir: Path, progress: Callable[[str, float], None]) -> BuildSettings:
@@ -191,9 +191,9 @@ def _failure(error: BaseException, order: Order) -> dict[str, str]:
     }
 
 
-def _brief(said: str, most: int) -> str:
+def _brief(message: str, most: int) -> str:
     """Its beginning: a model's names may be as long as it likes, and the worker takes no line of any length."""
-    return said if len(said) <= most else f"{said[: most - 40]}... ({len(said):,} characters)"
+    return message if len(message) <= most else f"{message[: most - 40]}... ({len(message):,} characters)"
 
 
 if __name__ == "__main__":

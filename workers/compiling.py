@@ -1,4 +1,4 @@
-"""One compile from a worker's side: start the child, pass its progress on, end it in time, record how it ended."""
+"""A compile from a worker's side: start the child, pass its progress on, end it in time, record how it ended."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Cancelled(Exception):
 
 @dataclass
 class Compile:
-    """One claimed job on its way. `run` leaves the job in a recorded state, or raises `claims.LostClaim`."""
+    """A claimed job on its way. `run` leaves the job in a recorded state, or raises `claims.LostClaim`."""
 
     settings: Settings
     database: Database
@@ -293,8 +293,8 @@ def _children_cpu_s() -> float:
 
 def _environment(folder: Path, cache: Path) -> dict[str, str]:
     """Nothing of the worker's own (keys, URLs): an empty home, the cache, and where Python finds us."""
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    return kept | {
+    environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return environment | {
         "HOME": str(folder / "home"),
         "TMPDIR": str(folder),
         "POCKFARM_CACHE_DIR": str(cache),
@@ -326,10 +326,10 @@ def _open_bundle(path: Path, limit_bytes: int) -> BinaryIO:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise BadBundle(f"the compile said that it is done, but left no bundle: {error.strerror}") from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_size > limit_bytes:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or status.st_size > limit_bytes:
         os.close(descriptor)
-        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
             raise FileTooLarge(limit_bytes)
         raise BadBundle("the compile left something else than a plain file as its bundle")
     return os.fdopen(descriptor, "rb")

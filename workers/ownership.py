@@ -1,4 +1,4 @@
-"""What one compile owns on disk, and how others see that its process is dead.
+"""The files of a compile on disk, and how others see that its process is dead.
 
 `<state>/compiles/<host>.<worker>.<process>.<random>/` holds the copies of model and bundle while a compile runs. Its
 owner holds a lock (flock) on the folder, which the kernel lets go when the process dies, however it dies: a folder that
@@ -36,7 +36,7 @@ class Owned:
 
     @property
     def name(self) -> str:
-        """What the job's row says."""
+        """The name of the folder in the job's row."""
         return self.path.name
 
 
@@ -53,16 +53,16 @@ def own_folder(root: Path) -> Iterator[Owned]:
     half = root / f".{name}"
     half.mkdir(mode=0o700)
     handle = os.open(half, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    done = threading.Event()
+    released = threading.Event()
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         path = half.rename(root / name)  # only now others see it, and it is locked
-        threading.Thread(target=_touch, args=(path, done), name="beat", daemon=True).start()
+        threading.Thread(target=_touch, args=(path, released), name="beat", daemon=True).start()
         yield Owned(path)
     finally:
-        done.set()
-        for left in (half, root / name):
-            shutil.rmtree(left, ignore_errors=True)
+        released.set()
+        for folder in (half, root / name):
+            shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
 
 
@@ -70,8 +70,8 @@ def _prefix(worker: int) -> str:
     return f"{socket.gethostname()}.{worker}."
 
 
-def _touch(path: Path, done: threading.Event) -> None:
-    while not done.wait(BEAT_S):
+def _touch(path: Path, released: threading.Event) -> None:
+    while not released.wait(BEAT_S):
         with contextlib.suppress(OSError):
             os.utime(path)
 
@@ -142,17 +142,17 @@ class Beats:
 
     root: Path
     worker: Callable[[], int]
-    seen: dict[Path, tuple[Beat, Watch]] = field(default_factory=dict)
+    watches: dict[Path, tuple[Beat, Watch]] = field(default_factory=dict)
 
     def silent(self) -> list[int]:
         """Process ids, after `STUCK_S` of looks at which nothing moved although it could have."""
-        mine = _prefix(self.worker())
-        paths = [path for path in _folders(self.root) if path.name.startswith(mine)]
-        self.seen = {path: self.seen.get(path) or (Beat(path), Watch()) for path in paths}
-        pids = {path: int(path.name.removeprefix(mine).split(".")[0]) for path in paths}
+        prefix = _prefix(self.worker())
+        paths = [path for path in _folders(self.root) if path.name.startswith(prefix)]
+        self.watches = {path: self.watches.get(path) or (Beat(path), Watch()) for path in paths}
+        pids = {path: int(path.name.removeprefix(prefix).split(".")[0]) for path in paths}
         return [
             pids[path]
-            for path, (beat, watch) in self.seen.items()
+            for path, (beat, watch) in self.watches.items()
             if watch.is_hung(pids[path], STUCK_S, partial(_moves, beat)) and not _is_let_go(path)
         ]
 

@@ -1,4 +1,4 @@
-"""What fails for now (a database that is away, a disk that is full) is tried again for a while."""
+"""Retries, for a while, of what fails for now (a database that is away, a disk that is full)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does about compiles whose process has died: their jobs go back at once, their files away."""
+"""A worker's recovery of compiles whose process has died: their jobs go back at once, their files away."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tools:
-    """What tasks work with; opened once per process (connections must not cross a fork)."""
+    """Tools that tasks work with; opened once per process (connections must not cross a fork)."""
 
     settings: Settings
     database: Database
@@ -54,13 +54,13 @@ def compile_job(job_id: str) -> None:
     Every queued job has rung, so as many doorbells are heard as there are jobs; one that is over only rings in vain.
     """
     kit = tools()
-    with own_folder(root_of(kit.settings.state)) as own:
-        claim = with_patience(lambda: _claim(kit, own.name), f"the doorbell of job {job_id}")
+    with own_folder(root_of(kit.settings.state)) as folder:
+        claim = with_patience(lambda: _claim(kit, folder.name), f"the doorbell of job {job_id}")
         if claim is None:
             LOG.info("job %s has rung, and no job waits: nothing to do", job_id)
             return
         with bind(job=claim.job_id):
-            _compile(kit, claim, own.path)
+            _compile(kit, claim, folder.path)
 
 
 def _compile(kit: Tools, claim: claims.Claim, folder: Path) -> None:

@@ -25,29 +25,29 @@ LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 
 @dataclass(frozen=True)
 class Engine:
-    """One way to run kernels on something that is no CPU."""
+    """A way to run kernels on something that is no CPU."""
 
     name: str
     title: str
     targets: tuple[str, ...]
     """Compiler targets of a CPU that have this engine too: `<target>/<engine>`."""
     files: tuple[str, ...]
-    """What its drivers read beside the system's libraries, as patterns of paths."""
+    """Files that its drivers read beside the system's libraries, as patterns of paths."""
     nodes: tuple[str, ...]
     """Device nodes that they open, as patterns of paths."""
 
-    def shown(self) -> tuple[str, ...]:
-        """Of those files, which are there."""
+    def existing_files(self) -> tuple[str, ...]:
+        """Returns those of the files that are there."""
         return _there((*LIBRARIES, *self.files))
 
     def devices(self) -> tuple[str, ...]:
-        """Of those nodes, which are there."""
+        """Returns those of the device nodes that are there."""
         return _there(self.nodes)
 
 
 ENGINES: Mapping[str, Engine] = {
-    one.name: one
-    for one in (
+    engine.name: engine
+    for engine in (
         Engine(
             "opencl",
             "OpenCL",
@@ -77,7 +77,7 @@ ENGINES: Mapping[str, Engine] = {
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One device behind a driver, as the driver tells."""
+    """A device behind a driver, as the driver describes it."""
 
     engine: Engine
     kind: str
@@ -103,8 +103,8 @@ class Accelerator:
         return tuple(filter(None, (self.engine.name, self.capability)))
 
     def facts(self) -> dict[str, str]:
-        """What belongs beside a number."""
-        told = {
+        """Returns the facts that belong beside a measured number."""
+        environment = {
             "engine": self.engine.name,
             "accelerator": f"{self.name} ({self.kind})",
             "accelerator_api": self.version,
@@ -113,7 +113,7 @@ class Accelerator:
             "compute_capability": self.capability,
             "opencl_extensions": self.extensions,
         }
-        return {name: visible(value)[:MAX_TEXT] for name, value in told.items() if value}
+        return {name: visible(value)[:MAX_TEXT] for name, value in environment.items() if value}
 
 
 def accelerator_of(name: str, ask: Callable[[str], str] | None = None) -> Accelerator:
@@ -124,42 +124,46 @@ def accelerator_of(name: str, ask: Callable[[str], str] | None = None) -> Accele
     engine = ENGINES.get(name)
     if engine is None:
         raise EnrolmentError(f"--engine {name}: no such engine; there are: {', '.join(ENGINES)}")
-    answer = (ask or _asked)(name)
-    found = sorted(_told(engine, answer), key=lambda one: ("gpu", "accelerator", "cpu").index(one.kind))
-    if not found:
+    answer = (ask or _ask_drivers)(name)
+    accelerators = sorted(
+        _usable(engine, answer), key=lambda accelerator: ("gpu", "accelerator", "cpu").index(accelerator.kind)
+    )
+    if not accelerators:
         raise EnrolmentError(
             f"--engine {name}: {engine.title} knows no device here{_why_none(answer)}. "
             "Install the driver of this board's GPU"
             + (", or pocl-opencl-icd, by which its CPU plays one" if name == "opencl" else "")
         )
-    return found[0]
+    return accelerators[0]
 
 
 def engine_targets(engine: Engine, targets: Sequence[str]) -> tuple[str, ...]:
-    """Of the CPU's targets those of which the engine is one too, under the engine's name."""
+    """Returns those of the CPU's targets that exist for the engine too, under the engine's name."""
     return tuple(f"{target}/{engine.name}" for target in targets if target in engine.targets)
 
 
-def _asked(name: str) -> str:
-    """What the drivers say to a process of their own; why there is nothing, if it does not end as it should."""
+def _ask_drivers(name: str) -> str:
+    """Asks the drivers in a process of their own; returns their answer, or why there is none if the process does not
+    end as it should.
+    """
     command = [sys.executable, "-I", "-S", own_file("devices/ask_accelerator.py"), name]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=ASK_TIMEOUT_S, check=False)
+        process = subprocess.run(command, capture_output=True, timeout=ASK_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return json.dumps({"none": f"the driver does not answer within {ASK_TIMEOUT_S:.0f} s"})
     except OSError as problem:
         return json.dumps({"none": str(problem)})
-    if done.returncode:
-        return json.dumps({"none": f"who asks the driver ends with code {done.returncode}"})
-    return done.stdout.decode("utf-8", "replace")
+    if process.returncode:
+        return json.dumps({"none": f"who asks the driver ends with code {process.returncode}"})
+    return process.stdout.decode("utf-8", "replace")
 
 
 _WORDS = ("name", "version", "driver", "capability", "extensions")
 
 
-def _told(engine: Engine, text: str) -> list[Accelerator]:
-    """What can be used of the answer: a driver is not ours."""
-    found = []
+def _usable(engine: Engine, text: str) -> list[Accelerator]:
+    """Returns the usable accelerators of the answer: a driver is not ours, so that its answer is checked."""
+    accelerators = []
     for line in text.splitlines():
         try:
             row = json.loads(line)
@@ -169,9 +173,11 @@ def _told(engine: Engine, text: str) -> list[Accelerator]:
         except (ValueError, TypeError, KeyError):
             continue
         if kind in ("gpu", "accelerator", "cpu") and memory_bytes > 0:
-            told = Accelerator(engine, kind, name, version, driver, memory_bytes, unified, capability, extensions)
-            found.append(told)
-    return found
+            accelerator = Accelerator(
+                engine, kind, name, version, driver, memory_bytes, unified, capability, extensions
+            )
+            accelerators.append(accelerator)
+    return accelerators
 
 
 def _why_none(answer: str) -> str:

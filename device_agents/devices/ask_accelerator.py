@@ -1,4 +1,4 @@
-"""What accelerators the drivers of this machine know: prints one JSON object for each, or why there is none.
+"""Lists the accelerators that the drivers of this machine know: prints one JSON object for each, or why there is none.
 
 Run as a script by `accelerator.py` (`python -I -S ask_accelerator.py ENGINE`), standard library only: a driver may
 crash whoever asks it, or never answer.
@@ -50,11 +50,11 @@ def opencl() -> Iterator[dict[str, object]]:
     if code := cl.clGetPlatformIDs(MOST, platforms, ctypes.byref(count)):
         raise OSError(f"clGetPlatformIDs answers {ctypes.c_int(code).value}")
     for platform in platforms[: min(count.value, MOST)]:
-        devices, known = (ctypes.c_void_p * MOST)(), ctypes.c_uint(0)
+        devices, device_count = (ctypes.c_void_p * MOST)(), ctypes.c_uint(0)
         kinds = ctypes.c_uint64(ALL_TYPES)
-        if cl.clGetDeviceIDs(ctypes.c_void_p(platform), kinds, MOST, devices, ctypes.byref(known)):
+        if cl.clGetDeviceIDs(ctypes.c_void_p(platform), kinds, MOST, devices, ctypes.byref(device_count)):
             continue
-        for device in devices[: min(known.value, MOST)]:
+        for device in devices[: min(device_count.value, MOST)]:
             yield _opencl_device(cl, ctypes.c_void_p(device))
 
 
@@ -89,9 +89,9 @@ def cuda() -> Iterator[dict[str, object]]:
         if code := getattr(driver, name)(*arguments):
             raise OSError(f"{name} answers {code}: {_cuda_words(driver, code)}")
     driver.cuDriverGetVersion(ctypes.byref(version))
-    said = f"{version.value // 1000}.{version.value % 1000 // 10}"
+    version_text = f"{version.value // 1000}.{version.value % 1000 // 10}"
     for number in range(min(count.value, MOST)):
-        yield _cuda_device(driver, number, said)
+        yield _cuda_device(driver, number, version_text)
 
 
 def _cuda_words(driver: Any, code: int) -> str:

@@ -23,12 +23,14 @@ SLOWEST_HZ, FASTEST_HZ = 1.5e7, 9.9e9
 def run_tool(argv: Sequence[str], timeout_s: float) -> str | None:
     """Standard output of a tool; on time-out what it had printed; None when it is absent or fails."""
     try:
-        done = subprocess.run(list(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+        process = subprocess.run(
+            list(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired as error:
         return error.stdout.decode("utf-8", "replace") if error.stdout else None
     except OSError:
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    return process.stdout.decode("utf-8", "replace") if process.returncode == 0 else None
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,14 @@ class Counter:
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the sensors. None: no such sensor, or it did not answer."""
+    """A reading of the sensors. None: no such sensor, or it did not answer."""
 
     temperature_c: float | None = None
     frequency_hz: float | None = None
     throttled: bool | None = None
     power_mw: float | None = None
     power_sensor: str | None = None
-    """What `power_mw` was read from."""
+    """The sensor that `power_mw` was read from."""
     counters: Mapping[str, Counter] = field(default_factory=dict)
     """Energy counters by name (`rapl package-0`); the board's energy is their sum."""
     notes: tuple[str, ...] = ()
@@ -78,25 +80,25 @@ class Board:
     def folders(self, pattern: str) -> list[str]:
         """Paths matching a glob, sorted, as absolute paths of the board."""
         try:
-            found = sorted(self.root.glob(pattern.lstrip("/")))
+            paths = sorted(self.root.glob(pattern.lstrip("/")))
         except OSError:
             return []
-        return [f"/{path.relative_to(self.root)}" for path in found]
+        return [f"/{path.relative_to(self.root)}" for path in paths]
 
     def output(self, *argv: str, timeout_s: float = TOOL_TIMEOUT_S) -> str | None:
-        """What a tool prints."""
+        """Returns the output of a tool."""
         return self.tool(argv, timeout_s)
 
 
-def hottest_c(board: Board, wanted: str) -> float | None:
-    """The hottest thermal zone whose type matches the pattern `wanted`.
+def hottest_c(board: Board, pattern: str) -> float | None:
+    """The hottest thermal zone whose type matches `pattern`.
 
     Source: Documentation/driver-api/thermal/sysfs-api.rst of the Linux kernel.
     """
     values = [
         board.number(f"{zone}/temp")
         for zone in board.folders("/sys/class/thermal/thermal_zone*")
-        if re.search(wanted, board.text(f"{zone}/type") or "", re.IGNORECASE)
+        if re.search(pattern, board.text(f"{zone}/type") or "", re.IGNORECASE)
     ]
     temperatures = [celsius for value in values if value is not None and (celsius := to_celsius(value)) is not None]
     return max(temperatures) if temperatures else None
@@ -143,5 +145,5 @@ def is_cooling_cpu(board: Board) -> bool | None:
         for device in board.folders("/sys/class/thermal/cooling_device*")
         if re.search(r"^(Processor|.*cpufreq)", board.text(f"{device}/type") or "")
     ]
-    known = [state for state in states if state is not None]
-    return any(state > 0 for state in known) if known else None
+    readable = [state for state in states if state is not None]
+    return any(state > 0 for state in readable) if readable else None

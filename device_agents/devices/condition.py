@@ -13,7 +13,7 @@ from device_agents.devices.kind import DeviceKind
 from device_agents.wire.condition import COLDEST_C, HOTTEST_C, Condition
 
 MOST_ENTRIES = 2000
-"""Of the agent's own files: with more of them their size is not told."""
+"""Number of the agent's own files above which their size is not reported."""
 KEPT_FOR_S = 60.0
 BLOCK_BYTES = 512
 
@@ -31,9 +31,9 @@ class ConditionReader:
 
     def __call__(self) -> Condition:
         total_bytes, free_bytes = _room(self.folder)
-        return Condition(total_bytes, free_bytes, self._kept(), self._temperature_c())
+        return Condition(total_bytes, free_bytes, self._measured_kept_bytes(), self._temperature_c())
 
-    def _kept(self) -> int | None:
+    def _measured_kept_bytes(self) -> int | None:
         """Looked at once a minute."""
         if time.monotonic() >= self._kept_until_s:
             self._kept_bytes = _size_bytes(self.folder, self.without)
@@ -48,11 +48,11 @@ class ConditionReader:
 
 def _room(folder: Path) -> tuple[int | None, int | None]:
     try:
-        found = os.statvfs(folder)
+        statistics = os.statvfs(folder)
     except OSError:
         return None, None
-    total_bytes = found.f_blocks * found.f_frsize
-    return (total_bytes, min(found.f_bavail * found.f_frsize, total_bytes)) if total_bytes else (None, None)
+    total_bytes = statistics.f_blocks * statistics.f_frsize
+    return (total_bytes, min(statistics.f_bavail * statistics.f_frsize, total_bytes)) if total_bytes else (None, None)
 
 
 def _size_bytes(folder: Path, without: str) -> int | None:
@@ -60,8 +60,8 @@ def _size_bytes(folder: Path, without: str) -> int | None:
     used_bytes = entries = 0
     todo = [os.fspath(folder)]
     while todo:
-        with contextlib.suppress(OSError), os.scandir(todo.pop()) as found:
-            for entry in found:
+        with contextlib.suppress(OSError), os.scandir(todo.pop()) as scan:
+            for entry in scan:
                 entries += 1
                 if entries > MOST_ENTRIES:
                     return None

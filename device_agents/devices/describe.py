@@ -96,22 +96,26 @@ def describe_device(
     return Device(kind, board, description if accelerator is None else _engine_of(description, accelerator))
 
 
-def _engine_of(machine: DeviceDescription, found: Accelerator) -> DeviceDescription:
-    """What an agent for one engine says: an accelerator that a CPU plays proves function, as an emulator does."""
-    targets = engine_targets(found.engine, machine.targets)
+def _engine_of(machine: DeviceDescription, accelerator: Accelerator) -> DeviceDescription:
+    """Describes an agent for one engine: an accelerator that a CPU plays proves function, as an emulator does."""
+    targets = engine_targets(accelerator.engine, machine.targets)
     if not targets:
-        raise EnrolmentError(f"--engine {found.engine.name}: there is no target of it for {', '.join(machine.targets)}")
-    name = f"emulated-{found.engine.name}" if found.is_played else f"{machine.name} {found.engine.name}"
+        raise EnrolmentError(
+            f"--engine {accelerator.engine.name}: there is no target of it for {', '.join(machine.targets)}"
+        )
+    name = (
+        f"emulated-{accelerator.engine.name}" if accelerator.is_played else f"{machine.name} {accelerator.engine.name}"
+    )
     return replace(
         machine,
         name=machine.name if machine.name != _default_name(machine.device_class) else name,
-        measurement_class="emulated" if found.is_played else machine.measurement_class,
+        measurement_class="emulated" if accelerator.is_played else machine.measurement_class,
         targets=targets,
-        features=tuple(sorted({*machine.features, *found.features})),
-        memory_bytes=machine.memory_bytes if found.unified else found.memory_bytes,
-        sensors=() if found.is_played else machine.sensors,
-        environment={**machine.environment, **found.facts()},
-        modes=() if found.is_played else machine.modes,
+        features=tuple(sorted({*machine.features, *accelerator.features})),
+        memory_bytes=machine.memory_bytes if accelerator.unified else accelerator.memory_bytes,
+        sensors=() if accelerator.is_played else machine.sensors,
+        environment={**machine.environment, **accelerator.facts()},
+        modes=() if accelerator.is_played else machine.modes,
     )
 
 
@@ -156,7 +160,7 @@ def _recognise(board: Board) -> tuple[DeviceKind, str]:
 
 
 def _generic_targets(features: tuple[str, ...]) -> tuple[str, ...]:
-    """What a machine that no board module knows can run, by its CPU features."""
+    """Returns the targets that a machine without a board module can run, by its CPU features."""
     return x86_targets(features) if platform.machine() == "x86_64" else arm_targets(features)
 
 

@@ -25,7 +25,7 @@ _EXIT = struct.pack("<3I", 0xD2800000 | _EXIT_CODE << 5, 0xD2800BA8, 0xD4000001)
 
 @dataclass(frozen=True)
 class EmulatedBoard:
-    """What the emulated machine is said to be. Sources: the CPUs' reference manuals, the boards' data sheets."""
+    """The description of the emulated machine. Sources: the CPUs' reference manuals, the boards' data sheets."""
 
     cpu_model: str
     features: tuple[str, ...]
@@ -105,7 +105,7 @@ def _why_not_run(command: Sequence[str]) -> str:
         program.write_bytes(smallest_program())
         program.chmod(0o755)
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, str(program)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -117,9 +117,11 @@ def _why_not_run(command: Sequence[str]) -> str:
             return f"it did not end within {PROBE_TIMEOUT_S:.0f} s"
         except OSError as problem:
             return str(problem)
-    if done.returncode == _EXIT_CODE:
+    if process.returncode == _EXIT_CODE:
         return ""
-    return visible(done.stderr.decode("utf-8", "replace").strip())[-200:] or f"it ends with code {done.returncode}"
+    return (
+        visible(process.stderr.decode("utf-8", "replace").strip())[-200:] or f"it ends with code {process.returncode}"
+    )
 
 
 def _no_facts(_: Board) -> dict[str, str]:

@@ -90,8 +90,8 @@ def max_frequency(board: Board) -> dict[str, str]:
     """The highest clock of any CPU (cpufreq's `cpuinfo_max_freq`, kHz), in hertz, where the kernel tells."""
     cpus = board.folders("/sys/devices/system/cpu/cpu[0-9]*")
     values = [board.number(f"{cpu}/cpufreq/cpuinfo_max_freq") for cpu in cpus]
-    known = [value for value in values if value is not None and value > 0]
-    return {"max_frequency_hz": str(1000 * max(known))} if known else {}
+    frequencies = [value for value in values if value is not None and value > 0]
+    return {"max_frequency_hz": str(1000 * max(frequencies))} if frequencies else {}
 
 
 def energy_counters(board: Board) -> dict[str, Counter]:

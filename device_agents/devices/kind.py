@@ -1,4 +1,4 @@
-"""What a device module is: one record of plain functions over a `Board`."""
+"""The form of a device module: a record of plain functions over a `Board`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class DeviceKind:
     targets: Mapping[str, tuple[str, ...]]
     """Device class -> compiler targets it can run, best first."""
     facts: Callable[[Board], dict[str, str]]
-    """What identifies the state of the board beside a number: model, power mode, governor, firmware."""
+    """Facts that identify the state of the board beside a number: model, power mode, governor, firmware."""
     read: Callable[[Board], Reading]
     heat: Callable[[Board], float | None] | None = None
     """The temperature of a reading alone, where tools make a whole one slow."""
 
     def temperature_c(self, board: Board) -> float | None:
-        """Of the hottest processor zone; None without such a sensor."""
+        """Returns the temperature of the hottest processor zone; None without such a sensor."""
         return self.heat(board) if self.heat is not None else self.read(board).temperature_c

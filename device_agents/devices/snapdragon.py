@@ -47,7 +47,9 @@ def battery_fields(text: str) -> dict[str, str]:
 
 
 def battery_power_mw(board: Board) -> float | None:
-    """What leaves the battery: |current| times voltage. None while it charges: the charger then feeds the board."""
+    """Returns the power that leaves the battery: |current| times voltage. None while it charges: the charger then feeds
+    the board.
+    """
     supply = "/sys/class/power_supply/battery"
     status = board.text(f"{supply}/status") or ""
     microampere, microvolt = board.number(f"{supply}/current_now"), board.number(f"{supply}/voltage_now")

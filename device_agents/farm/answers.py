@@ -1,4 +1,4 @@
-"""What the farm's answers mean: a status that is no success is an error, with the farm's own sentence."""
+"""Reads the farm's answers: a status that is no success is an error, with the farm's own sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from device_agents.errors import Busy, Refused, Stale, Unauthorized
 
 MOST_REASON_CHARACTERS = 4000
-"""Of a refusal, in messages and the log."""
+"""Length of a refusal's reason in messages and the log, at most."""
 _LEASE = re.compile(r"(/agent/attempts/)[^/\s\"]+")
 
 

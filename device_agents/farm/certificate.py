@@ -38,8 +38,8 @@ def _dates(host: str, port: int, timeout_s: float) -> Dates | None:
     with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
         stream = stack.enter_context(socket.create_connection((host, port), timeout=timeout_s))
         secured = stack.enter_context(context.wrap_socket(stream, server_hostname=host))
-        shown = secured.getpeercert(binary_form=True)
-        return _validity(x509.load_der_x509_certificate(shown)) if shown else None
+        certificate = secured.getpeercert(binary_form=True)
+        return _validity(x509.load_der_x509_certificate(certificate)) if certificate else None
     return None
 
 

@@ -81,12 +81,12 @@ class CheckpointSender:
         with self._changed:
             while self._waiting is None and not self._is_over:
                 self._changed.wait()
-            found, self._waiting = self._waiting, None
-            return found
+            waiting, self._waiting = self._waiting, None
+            return waiting
 
     def _work(self) -> None:
-        while found := self._next():
-            path, past = found
+        while job := self._next():
+            path, past = job
             try:
                 self._deliver(path, past, self._give_up.wait)
             except (FarmError, EnrolmentError, OSError) as error:

@@ -91,12 +91,12 @@ class FarmClient:
         self._clock = ClockWatch()
         self.trouble = Trouble(self.server)
         self.program: Callable[[], Program] | None = None
-        """What this agent runs from, told as it enrols and renews."""
+        """Returns the program that this agent runs from, which is reported when it enrols and renews."""
         self.condition: Callable[[], Condition] | None = None
         """How the device is, told with requests for work and heartbeats."""
 
     def describe_own_data(self, datasets: tuple[OwnDataset, ...]) -> None:
-        """What the device says of its own data sets from now on, to whom it enrols with or renews at."""
+        """Sets the data sets of its own that the device reports from now on, whenever it enrols or renews."""
         self.description = replace(self.description, own_datasets=datasets)
 
     def enrol(self, token: str) -> Identity:
@@ -178,8 +178,8 @@ class FarmClient:
 
     def still_open(self, runs: tuple[str, ...]) -> frozenset[str]:
         """Which of these runs, that this device has had before, may still go on here."""
-        asked = wire.KeptRuns(runs)
-        return frozenset(self._authorized(lambda: self._post(wire.KEPT_PATH, asked, wire.KeptRuns)).runs)
+        request = wire.KeptRuns(runs)
+        return frozenset(self._authorized(lambda: self._post(wire.KEPT_PATH, request, wire.KeptRuns)).runs)
 
     def heartbeat(self, lease_token: str, request: HeartbeatRequest) -> HeartbeatResponse:
         path = attempt_path(wire.HEARTBEAT_PATH, lease_token)
@@ -331,10 +331,10 @@ def _save(answer: http.client.HTTPResponse, blob: Blob, to: Path, should_stop: C
 
 def _write(file: io.FileIO, chunk: bytes, to: Path) -> None:
     """Raises: `AttemptError`: what the disk says is no news of the farm's, and asking again does not help."""
-    left = memoryview(chunk)
+    remaining = memoryview(chunk)
     try:
-        while left:
-            left = left[file.write(left) :]
+        while remaining:
+            remaining = remaining[file.write(remaining) :]
     except OSError as error:
         raise AttemptError(
             "device.disk",
@@ -359,7 +359,7 @@ def _split(url: str) -> tuple[str, str, str]:
 
 
 def as_attempt_error(error: FarmError) -> AttemptError:
-    """What a report says when a download finally failed."""
+    """Returns the error that a report states when a download finally failed."""
     if isinstance(error, Stale):
         return Stopped("lease.lost", str(error), cause="infra")
     cause = "service" if isinstance(error, Refused) else "infra"

@@ -40,6 +40,8 @@ def _admitted(envelope: Envelope, state: StateFolder, description: DeviceDescrip
 
 
 def _mark(assignment: Assignment) -> str:
-    """What is remembered of it: neither its lease token nor anything else that would be of use to a thief."""
+    """Returns the mark by which the assignment is remembered: neither its lease token nor anything else that would be
+    of use to a thief.
+    """
     whole = f"{assignment.run_id} {assignment.attempt} {assignment.lease_token}"
     return hashlib.sha256(whole.encode()).hexdigest()

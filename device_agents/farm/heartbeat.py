@@ -45,7 +45,7 @@ STOP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class HeartbeatSettings:
-    """What the process needs to know."""
+    """The settings that the process needs."""
 
     server: str
     state: str
@@ -56,10 +56,10 @@ class HeartbeatSettings:
     """An agent that has been stopped for so long does no work: its lease may run out."""
     description: DeviceDescription
     kind: str = ""
-    """Of device, to tell how it is."""
+    """The kind of device, by which its condition is read."""
     phase: str = "download"
     steps_done: int = 0
-    """What the first beat says."""
+    """The steps that the first beat reports."""
 
 
 class Heartbeat:
@@ -109,7 +109,7 @@ class Heartbeat:
             process.stdout.close()
 
     def tell(self, phase: str, steps_done: int) -> None:
-        """What the next beat says."""
+        """Sets what the next beat reports."""
         with self._lock:
             self._settings = replace(self._settings, phase=phase, steps_done=steps_done)
             self._write({"phase": phase, "steps_done": steps_done})
@@ -169,9 +169,9 @@ class Heartbeat:
     def _take(self, lines: list[bytes]) -> None:
         for line in lines:
             with contextlib.suppress(ValueError):
-                said = json.loads(line)
-                self.is_cancelled = self.is_cancelled or bool(said.get("cancel"))
-                self.lost = self.lost or said.get("lost")
+                answer = json.loads(line)
+                self.is_cancelled = self.is_cancelled or bool(answer.get("cancel"))
+                self.lost = self.lost or answer.get("lost")
 
 
 def _clear_away(process: subprocess.Popen[bytes]) -> None:
@@ -280,7 +280,7 @@ def _beat(client: FarmClient, settings: HeartbeatSettings, request: HeartbeatReq
 
 
 def _say(**what: object) -> None:
-    """One line, in one piece: shorter than what a pipe takes at once."""
+    """Prints one line, in one piece: shorter than what a pipe takes at once."""
     with contextlib.suppress(BlockingIOError):
         os.write(sys.stdout.fileno(), json.dumps(what).encode() + b"\n")
 

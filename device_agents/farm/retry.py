@@ -60,10 +60,10 @@ def is_worth_retrying(error: BaseException) -> bool:
 def waits_s(policy: Policy, rng: random.Random | None = None) -> Iterator[float]:
     """The waits between attempts: exponential, with full jitter but never under a tenth of the step."""
     rng = rng or random.Random()
-    ceiling_s, done = policy.first_s, 1
-    while policy.attempts is None or done < policy.attempts:
+    ceiling_s, attempt = policy.first_s, 1
+    while policy.attempts is None or attempt < policy.attempts:
         yield rng.uniform(0.1 * ceiling_s, ceiling_s)
-        ceiling_s, done = min(policy.most_s, ceiling_s * policy.factor), done + 1
+        ceiling_s, attempt = min(policy.most_s, ceiling_s * policy.factor), attempt + 1
 
 
 def wait_after(error: FarmError, computed_s: float) -> float:

@@ -31,7 +31,7 @@ MAX_PENDING = 100
 
 @dataclass(frozen=True)
 class SpooledResult:
-    """One result on disk."""
+    """A result on disk."""
 
     folder: Path
 
@@ -52,7 +52,7 @@ class SpooledResult:
         return str(digest) if digest else None
 
     def report(self) -> Report:
-        """What the envelope says. Raises: `ProtocolError`."""
+        """Returns the report in the envelope. Raises: `ProtocolError`."""
         return loads(Report, loads(Envelope, self.envelope()).payload_bytes())
 
 
@@ -90,7 +90,7 @@ class Spool:
         """Oldest first."""
         return [SpooledResult(folder) for folder in _by_age(self.pending_folder)]
 
-    def kept(self) -> list[SpooledResult]:
+    def refused(self) -> list[SpooledResult]:
         return [SpooledResult(folder) for folder in _by_age(self.kept_folder)]
 
     def send(
@@ -106,9 +106,9 @@ class Spool:
             self.keep(result, str(error))
             return f"refused: {error}"
         except Refused as error:
-            said = _send_bare(result, client, policy, sleep, error)
+            outcome = _send_bare(result, client, policy, sleep, error)
             self.keep(result, str(error))
-            return f"refused: {error}; {said}"
+            return f"refused: {error}; {outcome}"
         except (OSError, ValueError, LookupError, TypeError) as error:
             log.error("the result of lease %s... is damaged on disk, and put aside: %r", result.lease_token[:8], error)
             self.keep(result, f"damaged: {error!r}")
@@ -185,5 +185,5 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _by_age(folder: Path) -> list[Path]:
-    found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+    folders = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    return sorted(folders, key=lambda path: path.stat().st_mtime_ns)

@@ -59,7 +59,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the operator chose for this device; a start that says nothing of it means the same. None: not chosen."""
+    """The operator's choices for this device; they hold at a later start that does not state them. None: not chosen."""
 
     # Python 3.9 reads these annotations too (`get_type_hints`), and knows no `|` of types.
     name: Optional[str] = None  # noqa: UP045
@@ -74,7 +74,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Used:
-    """What was taken before."""
+    """The marks of assignments that were taken before."""
 
     until: Mapping[str, float] = field(default_factory=dict)
     """When what is known by this mark is of no use to anybody any more."""
@@ -146,7 +146,7 @@ class StateFolder:
         self.write("credential.json", dumps(credential))
 
     def choices(self) -> Choices:
-        """What was chosen at an earlier start."""
+        """Returns the choices of an earlier start."""
         try:
             return loads(Choices, (self.path / "choices.json").read_bytes())
         except (FileNotFoundError, ProtocolError):
@@ -169,16 +169,16 @@ class StateFolder:
         with self.locked("identity"):
             path = self.path / "used.json"
             try:
-                known = loads(Used, path.read_bytes()).until
+                used = loads(Used, path.read_bytes()).until
             except FileNotFoundError:
-                known = {}
+                used = {}
             except ProtocolError as error:
                 message = f"{path} is damaged ({error}): what this board took before is not known any more"
                 raise EnrolmentError(f"{message}; delete the state folder and enrol again") from None
-            if mark in known:
+            if mark in used:
                 return False
-            kept = {one: until for one, until in known.items() if until >= now}
-            self.write("used.json", dumps(Used({**kept, mark: expires_at})))
+            unexpired = {used_mark: until for used_mark, until in used.items() if until >= now}
+            self.write("used.json", dumps(Used({**unexpired, mark: expires_at})))
             return True
 
     def write(self, name: str, data: bytes) -> None:
@@ -197,8 +197,8 @@ class StateFolder:
 
         Only while the agent's lock is held: an agent at work starts its processes from its own folder.
         """
-        found = [path for path in self.path.glob("program-*") if _PROGRAM.fullmatch(path.name) and path != running]
-        for path in sorted(found, key=lambda path: path.stat().st_mtime)[:-1]:
+        programs = [path for path in self.path.glob("program-*") if _PROGRAM.fullmatch(path.name) and path != running]
+        for path in sorted(programs, key=lambda path: path.stat().st_mtime)[:-1]:
             shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager

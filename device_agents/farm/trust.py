@@ -1,4 +1,4 @@
-"""What a device believes: the checks that an assignment passes before anything of it is done."""
+"""The device's trust: the checks that an assignment passes before anything of it is done."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def open_envelope(envelope: Envelope, trusted_keys: Mapping[str, str]) -> tuple[
 
 
 def open_bytes(envelope: Envelope, payload_type: str, trusted_keys: Mapping[str, str]) -> tuple[bytes, str]:
-    """What a trusted key has signed as this type, and that key's id. Raises: `Untrusted`."""
+    """Returns the payload that a trusted key has signed as this type, and that key's id. Raises: `Untrusted`."""
     if envelope.payloadType != payload_type:
         raise Untrusted("envelope.type", f"payload type {envelope.payloadType!r:.80}, expected {payload_type}")
     try:
@@ -129,8 +129,8 @@ def believed(identity: Identity, credential: Credential) -> Identity:
     except Untrusted as error:
         log.warning("the farm's list of keys is not believed: %s", error)
         return identity
-    known = identity.key_list
-    return replace(identity, key_list=offered) if known is None or offered.number > known.number else identity
+    current = identity.key_list
+    return replace(identity, key_list=offered) if current is None or offered.number > current.number else identity
 
 
 def _is_introduced(root: ServerKey, trusted_keys: Mapping[str, str]) -> bool:

@@ -61,8 +61,8 @@ class Unfinished:
 
     def runs(self) -> tuple[str, ...]:
         """Whose checkpoints are here, that of longest ago first."""
-        found = [path for path in self._folder.iterdir() if _RUN.fullmatch(path.name)]
-        return tuple(path.name for path in sorted(found, key=lambda path: path.stat().st_mtime_ns))
+        folders = [path for path in self._folder.iterdir() if _RUN.fullmatch(path.name)]
+        return tuple(path.name for path in sorted(folders, key=lambda path: path.stat().st_mtime_ns))
 
     def tidy(self, client: FarmClient) -> None:
         """Remove those of runs that have ended, or that the farm does not know. Raises: `EnrolmentError`.
@@ -71,15 +71,15 @@ class Unfinished:
         """
         for draft in self._folder.glob(".*"):
             draft.unlink(missing_ok=True)
-        kept = self.runs()
-        if not kept:
+        run_ids = self.runs()
+        if not run_ids:
             return
         try:
-            still_open = client.still_open(kept)
+            still_open = client.still_open(run_ids)
         except FarmError as error:
             log.info("the farm does not say which runs may still go on here: %s", error)
             return
-        for run_id in kept:
+        for run_id in run_ids:
             if run_id not in still_open:
                 log.info("run %s is over: its checkpoint goes", run_id)
                 self.forget(run_id)

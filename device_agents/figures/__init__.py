@@ -1,3 +1,3 @@
-"""What raw times come to, and what may be said of them: pure functions for board, farm and client. Standard library
-only. The rules are told in `docs/measurement.md`.
+"""Statistics of raw times, and the statements that they allow: pure functions for board, farm and client. Standard
+library only. The rules are told in `docs/measurement.md`.
 """

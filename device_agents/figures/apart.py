@@ -1,4 +1,4 @@
-"""What may be said of two runs that were not made together: at most that they are likely different.
+"""Comparison of two runs that were not made together: at most it says that they are likely different.
 
 Between two runs of one and the same bundle a device's times move by more than they do within a run: pages lie
 elsewhere, it is warmer, something else runs. How much, the runs show that it has made again and again.
@@ -18,7 +18,7 @@ from device_agents.figures.one_run import LEAST_BLOCKS
 LEAST_FREEDOM = 5
 """Repetitions beyond the first of each kind: fewer do not show how much a device varies."""
 CONFIDENCE = 0.995
-"""Of an interval on the ratio of two runs."""
+"""Confidence of an interval on the ratio of two runs."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Variation:
 UNKNOWN = Variation(0.0, 0)
 
 
-def together(one: Variation, other: Variation) -> Variation:
-    """Of what both were learned from."""
-    freedom = one.freedom + other.freedom
-    squares = one.freedom * one.deviation**2 + other.freedom * other.deviation**2
+def together(first: Variation, other: Variation) -> Variation:
+    """Returns the variation from everything that both were learned from."""
+    freedom = first.freedom + other.freedom
+    squares = first.freedom * first.deviation**2 + other.freedom * other.deviation**2
     return Variation(math.sqrt(squares / freedom), freedom) if freedom else UNKNOWN
 
 
@@ -56,10 +56,10 @@ def variation_of(kinds: Iterable[Sequence[float]]) -> Variation:
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of a run: its blocks' medians in microseconds, and how its device varies."""
+    """The known facts of a run: its blocks' medians in microseconds, and how its device varies."""
 
     block_us: Sequence[float]
-    known: Variation
+    variation: Variation
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,21 @@ def standing(run: Run) -> Standing | None:
     """None where nothing can be said of the run (`silence`)."""
     if silence(run):
         return None
-    variance = run.known.deviation**2 + error_of_median([math.log(us) for us in run.block_us]) ** 2
-    return Standing(math.log(statistics.median(run.block_us)), variance, run.known.freedom)
+    variance = run.variation.deviation**2 + error_of_median([math.log(us) for us in run.block_us]) ** 2
+    return Standing(math.log(statistics.median(run.block_us)), variance, run.variation.freedom)
 
 
-def half_width(one: Standing, other: Standing, confidence: float = CONFIDENCE) -> float:
-    """Of the interval on the difference of two logarithms: if they are further apart, they are likely different."""
-    return student(confidence, min(one.freedom, other.freedom)) * math.sqrt(one.variance + other.variance)
+def half_width(first: Standing, other: Standing, confidence: float = CONFIDENCE) -> float:
+    """Returns the half width of the interval on the difference of two logarithms: if they are further apart, they are
+    likely different.
+    """
+    return student(confidence, min(first.freedom, other.freedom)) * math.sqrt(first.variance + other.variance)
 
 
 def ratio_interval(base: Run, other: Run) -> Interval | None:
-    """Of the time of `other` to that of `base`. None where nothing can be said of them (`silence`)."""
+    """Returns the interval of the ratio of the time of `other` to that of `base`. None where nothing can be said of
+    them (`silence`).
+    """
     first, second = standing(base), standing(other)
     if first is None or second is None:
         return None
@@ -100,7 +104,7 @@ class Difference:
 
     ratio: float
     interval: Interval | None
-    """Of the ratio, with the devices' own variation in it. None where nothing can be said."""
+    """The interval of the ratio, with the devices' own variation in it. None where nothing can be said."""
 
     @property
     def is_likely(self) -> bool:
@@ -110,11 +114,11 @@ class Difference:
     @property
     def words(self) -> str:
         """`likely 1.84x faster (1.70 to 2.00x)`, `cannot tell`."""
-        return said(self.ratio, self.interval)
+        return ratio_text(self.ratio, self.interval)
 
 
 def difference(base: Run, other: Run) -> Difference:
-    """Of `other` to `base`; each has one block at least."""
+    """Returns the difference of `other` from `base`; each has one block at least."""
     middle = statistics.median(other.block_us) / statistics.median(base.block_us)
     return Difference(middle, ratio_interval(base, other))
 
@@ -123,16 +127,18 @@ def silence(run: Run) -> str:
     """Why nothing can be said of the run beside others; empty if something can."""
     if len(run.block_us) < LEAST_BLOCKS:
         return f"measured in {len(run.block_us)} of the {LEAST_BLOCKS} blocks that an interval needs; profile it"
-    if not run.known.is_known:
-        missing = LEAST_FREEDOM - run.known.freedom
+    if not run.variation.is_known:
+        missing = LEAST_FREEDOM - run.variation.freedom
         return (
             f"how its device varies from run to run is not known; make one of its profile runs {missing}{TIMES} again"
         )
     return ""
 
 
-def said(ratio: float, interval: Interval | None) -> str:
-    """Of a run beside another one: `likely 1.84x faster (1.70 to 2.00x)`, or `cannot tell`, with what is possible."""
+def ratio_text(ratio: float, interval: Interval | None) -> str:
+    """Describes a run beside another one: `likely 1.84x faster (1.70 to 2.00x)`, or `cannot tell`, with what is
+    possible.
+    """
     if interval is None:
         return "cannot tell"
     if interval.has(1.0):

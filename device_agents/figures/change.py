@@ -22,13 +22,13 @@ LEAST_FREEDOM = 11
 MOST_BEFORE, MOST_AFTER = 60, 30
 """Older ones are of another time; what thirty runs did not show is too small to be told of."""
 CONFIDENCE = 0.999999
-"""Of one look at one place. A history of a year has hundreds of looks at dozens of places each."""
+"""Confidence of one look at one place. A history of a year has hundreds of looks at dozens of places each."""
 LEAST_RANKED = 0.95
 """The share of pairs, one run before and one after, that must lie the same way: a few wild runs move a mean alone."""
 LEAST_LINGERING, MOST_LINGERING = 0.2, 0.9
-"""Of a run's distance from the mean, in the next run: days are alike, which few runs do not show."""
+"""Share of a run's distance from the mean that lingers in the next run: days are alike, which few runs do not show."""
 LEAST_DEVIATION = 1e-3
-"""Of the logarithm of a run's time: no device repeats itself better for ever."""
+"""The least deviation of the logarithm of a run's time: no device repeats itself better for ever."""
 SUSPECT = 3.0
 """Deviations from the mean before: so far off lies one run of hundreds by chance."""
 SHOWN = 0.95
@@ -42,10 +42,10 @@ class Change:
     at: int
     """How many runs came before it."""
     ratio: float
-    """Of the time after it to the time before."""
+    """Ratio of the time after the change to the time before."""
     interval: Interval
     deviation: float
-    """Of one run's time from the middle, relative: the device's noise."""
+    """Deviation of one run's time from the middle, relative: the device's noise."""
 
     @property
     def is_slower(self) -> bool:
@@ -57,31 +57,31 @@ class Change:
         return faster_or_slower(self.ratio, self.interval)
 
 
-def change_in(run_us: Sequence[float], known: Variation = UNKNOWN) -> Change | None:
+def change_in(run_us: Sequence[float], noise: Variation = UNKNOWN) -> Change | None:
     """The likeliest change among runs in order, none of which lies before an older change; None if none is clear.
 
-    `known`: the device's noise, as the stretches before older changes show it.
+    `noise`: the device's noise, as the stretches before older changes show it.
 
     Units: microseconds, each above 0. Cost: that of `MOST_AFTER` looks at 90 runs, however many there are.
     """
     logs, offset, place = _likeliest(run_us)
     if len(logs) - place < LEAST_EACH:
         return None
-    found = _at(logs, place, known)
-    if found.freedom < LEAST_FREEDOM or not found.is_clear:
+    split = _at(logs, place, noise)
+    if split.freedom < LEAST_FREEDOM or not split.is_clear:
         return None
-    half = student(SHOWN, found.freedom) * found.error
-    interval = Interval(math.exp(found.shift - half), math.exp(found.shift + half))
-    return Change(offset + place, math.exp(found.shift), interval, found.deviation)
+    half = student(SHOWN, split.freedom) * split.error
+    interval = Interval(math.exp(split.shift - half), math.exp(split.shift + half))
+    return Change(offset + place, math.exp(split.shift), interval, split.deviation)
 
 
-def may_have_changed(run_us: Sequence[float], known: Variation = UNKNOWN) -> bool:
+def may_have_changed(run_us: Sequence[float], noise: Variation = UNKNOWN) -> bool:
     """Whether the newest runs, fewer than show a change, lie so far off that more of them should be made soon."""
     logs, _, place = _likeliest(run_us)
     if not 0 < len(logs) - place < LEAST_EACH:
         return False
-    found = _at(logs, place, known)
-    return found.freedom >= LEAST_EACH and abs(found.shift) > SUSPECT * found.deviation
+    split = _at(logs, place, noise)
+    return split.freedom >= LEAST_EACH and abs(split.shift) > SUSPECT * split.deviation
 
 
 def _likeliest(run_us: Sequence[float]) -> tuple[Sequence[float], int, int]:
@@ -98,7 +98,7 @@ def _likeliest(run_us: Sequence[float]) -> tuple[Sequence[float], int, int]:
 @dataclass(frozen=True)
 class _Place:
     shift: float
-    """Of the mean logarithm."""
+    """The shift of the mean logarithm."""
     deviation: float
     error: float
     freedom: int
@@ -114,11 +114,11 @@ class _Place:
         )
 
 
-def _at(logs: Sequence[float], place: int, known: Variation) -> _Place:
+def _at(logs: Sequence[float], place: int, noise: Variation) -> _Place:
     before, after = logs[:place], logs[place:]
     squares = squares_about_mean(before) + squares_about_mean(after)
-    freedom = len(logs) - 2 + known.freedom
-    deviation = max(LEAST_DEVIATION, math.sqrt((squares + known.freedom * known.deviation**2) / freedom))
+    freedom = len(logs) - 2 + noise.freedom
+    deviation = max(LEAST_DEVIATION, math.sqrt((squares + noise.freedom * noise.deviation**2) / freedom))
     lingering = _lingering(before, after, squares)
     widened = math.sqrt((1 + lingering) / (1 - lingering))
     error = widened * deviation * math.sqrt(1 / len(before) + 1 / len(after))

@@ -9,9 +9,9 @@ from device_agents.figures.intervals import Interval
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 DIGITS, MOST_DIGITS = 3, 6
-"""Of a time, and at most of its interval's ends."""
+"""Digits of a time, and at most of its interval's ends."""
 LOSS_DIGITS = 4
-"""Of a loss: losses differ late."""
+"""Digits of a loss: losses differ late."""
 HUGE = 1e15
 """From here on a figure is written with its power of ten."""
 LEAST_PLACES, MOST_PLACES = 2, 4
@@ -84,8 +84,8 @@ def places_of_digits(value: float, digits: int) -> int:
 
 def _unit(us: float, places: int) -> tuple[str, int]:
     """The largest that leaves 1 or more of the time as it is written."""
-    written = round(us, places) * (1 + 1e-9)
-    return next(((unit, power) for unit, power in TIME_UNITS if written >= 10.0**power), TIME_UNITS[-1])
+    rounded_us = round(us, places) * (1 + 1e-9)
+    return next(((unit, power) for unit, power in TIME_UNITS if rounded_us >= 10.0**power), TIME_UNITS[-1])
 
 
 def _magnitude(value: float) -> int:

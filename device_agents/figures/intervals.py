@@ -57,7 +57,7 @@ def by_signed_ranks(values: Sequence[float], confidence: float) -> Interval | No
 
 def walsh(values: Sequence[float]) -> list[float]:
     """The means of all pairs, each value with itself too, in order; their median is the Hodges-Lehmann estimate."""
-    return sorted((one + other) / 2 for at, one in enumerate(values) for other in values[at:])
+    return sorted((first + other) / 2 for at, first in enumerate(values) for other in values[at:])
 
 
 @cache

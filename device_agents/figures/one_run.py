@@ -1,4 +1,4 @@
-"""What one run says of itself: the median of its blocks' medians, and an interval around it."""
+"""Statistics of a single run: the median of its blocks' medians, and an interval around it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ CONFIDENCE = 0.95
 
 
 def run_interval(block_us: Sequence[float]) -> Interval | None:
-    """Of the median of the blocks' medians, in microseconds: where this run's own noise leaves its middle. Another run
-    of the same may well lie outside. None below `LEAST_BLOCKS`."""
+    """Returns the interval of the median of the blocks' medians, in microseconds: where this run's own noise leaves its
+    middle. Another run of the same may well lie outside. None below `LEAST_BLOCKS`.
+    """
     if len(block_us) < LEAST_BLOCKS:
         return None
-    found = around_median([math.log(us) for us in block_us], CONFIDENCE)
-    return found and Interval(math.exp(found.low), math.exp(found.high))
+    log_interval = around_median([math.log(us) for us in block_us], CONFIDENCE)
+    return log_interval and Interval(math.exp(log_interval.low), math.exp(log_interval.high))

@@ -28,25 +28,28 @@ class Rank:
 
 
 def ranks(standings: Sequence[Standing | None]) -> list[Rank | None]:
-    """Of each run among them all; None of those of which nothing can be said (`apart.silence`), which count nowhere."""
-    told = [(found, at) for at, found in enumerate(standings) if found is not None]
-    told.sort(key=lambda one: (one[0].middle, one[1]))
+    """Returns the rank of each run among them all; None for those of which nothing can be said (`apart.silence`), which
+    count nowhere.
+    """
+    indexed = [(standing, at) for at, standing in enumerate(standings) if standing is not None]
+    indexed.sort(key=lambda pair: (pair[0].middle, pair[1]))
     ranked: list[Rank | None] = [None] * len(standings)
-    for (_, at), rank in zip(told, _in_order([found for found, _ in told])):
+    for (_, at), rank in zip(indexed, _in_order([standing for standing, _ in indexed])):
         ranked[at] = rank
     return ranked
 
 
 def confidence(count: int) -> float:
-    """Of the interval on each ratio in a ranking of so many: that of two runs by themselves, or as much more as it
-    takes to keep to `FALSE_RANK`, for many pairs give chance many tries."""
+    """Returns the confidence of the interval on each ratio in a ranking of so many: that of two runs by themselves, or
+    as much more as it takes to keep to `FALSE_RANK`, for many pairs give chance many tries.
+    """
     pairs = count * (count - 1) // 2
     return max(CONFIDENCE, 1 - FALSE_RANK / pairs) if pairs else CONFIDENCE
 
 
-def is_faster(one: Standing, other: Standing, count: int) -> bool:
+def is_faster(first: Standing, other: Standing, count: int) -> bool:
     """Whether the first is likely faster than the second, in a ranking of so many."""
-    return other.middle - one.middle > half_width(one, other, confidence(count))
+    return other.middle - first.middle > half_width(first, other, confidence(count))
 
 
 def _in_order(standings: Sequence[Standing]) -> list[Rank]:
@@ -54,16 +57,16 @@ def _in_order(standings: Sequence[Standing]) -> list[Rank]:
     if not standings:
         return []
     count, sure = len(standings), confidence(len(standings))
-    middles, variances = [one.middle for one in standings], [one.variance for one in standings]
-    freedoms = [one.freedom for one in standings]
+    middles, variances = [standing.middle for standing in standings], [standing.variance for standing in standings]
+    freedoms = [standing.freedom for standing in standings]
     least, most = student(sure, max(freedoms)), student(sure, min(freedoms))
     faster, begins, worst = [0] * count, [0] * (count + 1), []
-    for at, one in enumerate(standings):
-        near = one.middle + least * math.sqrt(one.variance + min(variances))
-        far = one.middle + most * math.sqrt(one.variance + max(variances))
+    for at, standing in enumerate(standings):
+        near = standing.middle + least * math.sqrt(standing.variance + min(variances))
+        far = standing.middle + most * math.sqrt(standing.variance + max(variances))
         start, end = bisect_right(middles, near, at + 1), bisect_right(middles, far, at + 1)
         open_ones = range(start, end)
-        slower = [place for place in open_ones if is_faster(one, standings[place], count)]
+        slower = [place for place in open_ones if is_faster(standing, standings[place], count)]
         for place in slower:
             faster[place] += 1
         begins[end] += 1  # it is faster than all from there on

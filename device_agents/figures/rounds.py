@@ -29,10 +29,11 @@ FALSE_ALARM = 0.004
 FOUND = 0.95
 """How often a difference of the detectable size is found."""
 RANK_EFFICIENCY = 3 / math.pi
-"""Of signed ranks beside means where noise is normal, and rounds are many."""
+"""Efficiency of signed ranks relative to means where noise is normal, and rounds are many."""
 FEWEST, FEW_COST, FEW_COST_OF_EACH = 8, 1.9, 0.35
-"""What few rounds cost on top of that, relative: so much over their number beyond the first. Fitted to the exact test
-on normal noise, 12 to 40 rounds of 2 to 4 bundles; it errs towards the larger difference."""
+"""Cost of few rounds on top of that, relative: so much over their number beyond the first. Fitted to the exact test on
+normal noise, 12 to 40 rounds of 2 to 4 bundles; it errs towards the larger difference.
+"""
 QUICKER_COST = math.sqrt(2 * (1 - 1 / math.pi))
 """Deviation of a difference between the quicker ones of two and two, in those of one process with normal noise."""
 
@@ -41,11 +42,11 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Round:
-    """What one round found. `order`: which bundle each process was of, by its place in the job's list."""
+    """The times of a round. `order`: the bundle of each process, by its place in the job's list."""
 
     order: Order
     median_us: tuple[float, ...]
-    """Of the steps of each process, in that order."""
+    """The median time of the steps of each process, in that order."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Ratio:
 
 
 class Process(Protocol):
-    """What a fresh process reported: of which bundle it was, and the times of all its steps."""
+    """The report of a fresh process: its bundle, and the times of all its steps."""
 
     @property
     def bundle(self) -> int: ...
@@ -77,57 +78,63 @@ class Process(Protocol):
 
 def rounds_of(processes: Iterable[Process], *, bundles: int, steps: int) -> tuple[Round, ...]:
     """The whole rounds in what processes reported, in the order in which they ran; `steps` of each count."""
-    told = [(one.bundle, statistics.median(settled(one.step_us, steps))) for one in processes]
+    medians = [(process.bundle, statistics.median(settled(process.step_us, steps))) for process in processes]
     width = 2 * bundles
-    parts = [told[start : start + width] for start in range(0, len(told) - width + 1, width)]
-    return tuple(Round(tuple(one for one, _ in part), tuple(us for _, us in part)) for part in parts)
+    parts = [medians[start : start + width] for start in range(0, len(medians) - width + 1, width)]
+    return tuple(Round(tuple(bundle_index for bundle_index, _ in part), tuple(us for _, us in part)) for part in parts)
 
 
 def order_of(number: int, *, bundles: int, seed: int) -> Order:
-    """Of the round with this number, from 0: anyone who knows the seed can check it."""
+    """Returns the order of the round with this number, from 0: anyone who knows the seed can check it."""
     there = random.Random(f"{seed}/{number}").sample(range(bundles), bundles)
     return (*there, *reversed(there))
 
 
 def confidence(bundles: int) -> float:
-    """Of each interval at each look, so that all together are wrong in no more than `FALSE_ALARM` of comparisons."""
+    """Returns the confidence of each interval at each look, so that all together are wrong in no more than
+    `FALSE_ALARM` of comparisons.
+    """
     return 1 - FALSE_ALARM / (len(LOOKS) + 1) / (bundles - 1)
 
 
 def ratios(rounds: Sequence[Round], *, bundles: int) -> tuple[Ratio, ...]:
-    """Of each bundle but the first to the first, at a look or at the end."""
+    """Returns the ratio of each bundle but the first to the first, at a look or at the end."""
     return tuple(_ratio(rounds, bundle, confidence(bundles)) for bundle in range(1, bundles))
 
 
 def _ratio(rounds: Sequence[Round], bundle: int, sure: float) -> Ratio:
-    found = differences(rounds, bundle)
-    interval = by_signed_ranks(found, sure)
-    middle = math.exp(statistics.median(walsh(found)))
+    log_ratios = differences(rounds, bundle)
+    interval = by_signed_ranks(log_ratios, sure)
+    middle = math.exp(statistics.median(walsh(log_ratios)))
     return Ratio(bundle, middle, interval and Interval(math.exp(interval.low), math.exp(interval.high)))
 
 
 def differences(rounds: Sequence[Round], bundle: int) -> list[float]:
-    """Of each round: the logarithm of the quicker of the bundle's two times less that of the first bundle's."""
-    return [_quicker(one, bundle) - _quicker(one, 0) for one in rounds]
+    """Returns for each round the logarithm of the quicker of the bundle's two times, less that of the first one's."""
+    return [_quicker(round_, bundle) - _quicker(round_, 0) for round_ in rounds]
 
 
-def _quicker(one: Round, bundle: int) -> float:
-    return min(math.log(us) for which, us in zip(one.order, one.median_us) if which == bundle)
+def _quicker(round_: Round, bundle: int) -> float:
+    return min(math.log(us) for which, us in zip(round_.order, round_.median_us) if which == bundle)
 
 
 def may_end(rounds: Sequence[Round], *, bundles: int, effect: float) -> bool:
     """Whether nothing is left to find out: each pair differs, or differs by less than the effect that is looked for."""
     if len(rounds) >= LOOKS[-1]:
         return True
-    return len(rounds) in LOOKS and all(one.differs or one.is_within(effect) for one in ratios(rounds, bundles=bundles))
+    return len(rounds) in LOOKS and all(
+        ratio.differs or ratio.is_within(effect) for ratio in ratios(rounds, bundles=bundles)
+    )
 
 
 def deviation_of(rounds: Sequence[Round]) -> float:
-    """Of the logarithm of a process's time, as the two of each bundle in a round show it: few rounds are enough."""
+    """Returns the deviation of the logarithm of a process's time, as the two of each bundle in a round show it: few
+    rounds are enough.
+    """
     squares = count = 0.0
-    for one in rounds:
-        for bundle in set(one.order):
-            first, second = (math.log(us) for which, us in zip(one.order, one.median_us) if which == bundle)
+    for round_ in rounds:
+        for bundle in set(round_.order):
+            first, second = (math.log(us) for which, us in zip(round_.order, round_.median_us) if which == bundle)
             squares, count = squares + (second - first) ** 2 / 2, count + 1
     return math.sqrt(squares / count)
 

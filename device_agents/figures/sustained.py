@@ -21,11 +21,13 @@ LEAST_WINDOW_S = 1.0
 EFFECT = 0.02
 """Relative: a curve that rises by less does not slow down."""
 FIRST_S, FIRST_SHARE = 60.0, 0.1
-"""What stands for the beginning: so long, or such a share, the shorter."""
+"""Length of the beginning: so long, or such a share, the shorter."""
 LAST_SHARE = 1 / 3
-"""What stands for the speed that is sustained."""
+"""Share of the curve, at its end, whose speed counts as sustained."""
 LEAST_BLOCKS, MOST_BLOCKS = 5, 10
-"""Of windows, in each of the two: an interval needs so many, and more would be neighbours that resemble each other."""
+"""Number of blocks of windows in each of the two: an interval needs so many, and more would be neighbours that resemble
+each other.
+"""
 LEAST_FREEDOM = 3
 CONFIDENCE = 0.99
 CELLS = 100
@@ -35,15 +37,15 @@ LEAST_CELLS = 20
 LEAST_AFTER = 0.05
 """The share of the curve that must follow the onset: of what is slow at the very end nobody knows if it stays so."""
 PARTS = 5
-"""Of what follows the onset: each of them is slower, or it is no slow-down for good."""
+"""Parts of the curve after the onset: each of them is slower, or it is no slow-down for good."""
 MOST_MEMORY = 0.9
-"""Of one value in the next: what a curve that short can show."""
+"""The most that a value may remember of the one before it: what a curve that short can show."""
 LEAST_RISE_CELLS = 3
 """On each side of a change."""
 CLEAR = 3.0
 """Deviations above the cells before: such a one is of the rise."""
 RISE_SHARE = 0.5
-"""Of the rise that `EFFECT` asks for: as much is a part of it, earlier or later."""
+"""Share of the rise that `EFFECT` asks for: as much is a part of it, earlier or later."""
 BUSY = 0.9
 """The share of wall time that steps are expected to fill: where it is less, the board rests in between."""
 WIDE = 2.0
@@ -51,7 +53,7 @@ WIDE = 2.0
 
 
 class Window(Protocol):
-    """What a report says of a stretch of wall time."""
+    """A report's summary of a stretch of wall time."""
 
     @property
     def steps(self) -> int: ...
@@ -60,7 +62,7 @@ class Window(Protocol):
 
 
 class State(Protocol):
-    """What a board said of itself."""
+    """A board's own statement of its state."""
 
     @property
     def at(self) -> float: ...
@@ -71,7 +73,7 @@ class State(Protocol):
 
 
 class Told(Protocol):
-    """What a report says of a sustained run."""
+    """The report of a sustained run."""
 
     @property
     def window_s(self) -> float: ...
@@ -92,7 +94,7 @@ class Curve:
     """Over the last third."""
     ratio: float
     interval: Interval | None
-    """Of the ratio; none of too few windows."""
+    """The interval of the ratio; None where there are too few windows."""
     onset_s: float | None
     """From the first step on; none where it does not slow down for good."""
     busy: float
@@ -102,9 +104,9 @@ class Curve:
     clock_hz: tuple[float, float] | None
     """The clock at the beginning and over the last third; none without one."""
     says: str
-    """Of the curve, in words."""
+    """The curve in words."""
     board_says: str
-    """Of what the board said, in words; empty where it says nothing."""
+    """The board's statements in words; empty where it says nothing."""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -140,9 +142,9 @@ def window_count(lasts_s: float) -> int:
     return max(1, min(MOST_WINDOWS, int(lasts_s / LEAST_WINDOW_S)))
 
 
-def curve_of(told: Told, states: Iterable[State] = ()) -> Curve:
-    """What the windows of one step at least come to."""
-    us, window_s = [window.median_us for window in told.windows], told.window_s
+def curve_of(sustained: Told, states: Iterable[State] = ()) -> Curve:
+    """Returns the curve of the windows, which have at least one step."""
+    us, window_s = [window.median_us for window in sustained.windows], sustained.window_s
     first, last = _stretches(us, window_s)
     onset = onset_of(us, first.start)
     if onset is not None and first.start < onset < first.end:
@@ -152,8 +154,8 @@ def curve_of(told: Told, states: Iterable[State] = ()) -> Curve:
     is_slower = interval is not None and interval.low > 1.0
     onset_s = onset * window_s if onset is not None and is_slower else None
     lasted_s, ratio = len(us) * window_s, last_us / first_us
-    busy = min(1.0, sum(window.steps * (window.median_us or 0.0) for window in told.windows) * 1e-6 / lasted_s)
-    throttled_s, clock_hz = _board(states, told.began_at, window_s, first, last)
+    busy = min(1.0, sum(window.steps * (window.median_us or 0.0) for window in sustained.windows) * 1e-6 / lasted_s)
+    throttled_s, clock_hz = _board(states, sustained.began_at, window_s, first, last)
     return Curve(
         lasted_s,
         first_us,
@@ -164,7 +166,7 @@ def curve_of(told: Told, states: Iterable[State] = ()) -> Curve:
         busy,
         throttled_s,
         clock_hz,
-        said(ratio, interval, onset_s, lasted_s) + _rests(busy),
+        slow_down_text(ratio, interval, onset_s, lasted_s) + _rests(busy),
         _board_said(throttled_s, clock_hz),
     )
 
@@ -181,8 +183,8 @@ def onset_of(us: Sequence[float | None], start: int = 0) -> int | None:
     cells = [log for log in logs if log is not None]
     if len(cells) < LEAST_CELLS or len(cells) < len(logs) / 2:
         return None
-    kept = memory([cells])
-    price = PRICE * deviation(cells) * math.sqrt(1 + kept) / (1 - kept)
+    correlation = memory([cells])
+    price = PRICE * deviation(cells) * math.sqrt(1 + correlation) / (1 - correlation)
     at = _rise(cells, math.log1p(EFFECT), max(LEAST_RISE_CELLS, round(LEAST_AFTER * len(cells))), price)
     earlier = at
     while earlier is not None:
@@ -208,8 +210,12 @@ def memory(stretches: Iterable[Sequence[float]]) -> float:
         return 0.0
     ratio, low, high = (statistics.median(far) / statistics.median(near)) ** 2, 0.0, MOST_MEMORY
     while high - low > 1e-3:
-        kept = (low + high) / 2
-        low, high = (kept, high) if (1 + kept) * (3 - kept**2) / (3 - kept) < ratio else (low, kept)
+        correlation = (low + high) / 2
+        low, high = (
+            (correlation, high)
+            if (1 + correlation) * (3 - correlation**2) / (3 - correlation) < ratio
+            else (low, correlation)
+        )
     return low
 
 
@@ -239,40 +245,42 @@ def _parts(values: Sequence[float], count: int) -> list[Sequence[float]]:
 
 
 def _log(us: Sequence[float | None]) -> float | None:
-    known = [math.log(one) for one in us if one is not None]
-    return statistics.median(known) if known else None
+    logs = [math.log(median) for median in us if median is not None]
+    return statistics.median(logs) if logs else None
 
 
 def _stretches(us: Sequence[float | None], window_s: float) -> tuple[Stretch, Stretch]:
     """The beginning, after its warm-up, and the last third; each has a window with steps."""
     count = len(us)
     end = max(1, round(min(FIRST_S / window_s, FIRST_SHARE * count)))
-    known = [number for number, one in enumerate(us) if one is not None]
-    end = max(end, known[0] + 1)
-    opening = [one for one in us[:end] if one is not None]
+    filled = [number for number, median in enumerate(us) if median is not None]
+    end = max(end, filled[0] + 1)
+    opening = [median for median in us[:end] if median is not None]
     warm = settled_from(opening, most=len(opening) // 3)
-    start = [number for number in known if number < end][warm]
-    return Stretch(start, end), Stretch(min(count - max(1, round(LAST_SHARE * count)), known[-1]), count)
+    start = [number for number in filled if number < end][warm]
+    return Stretch(start, end), Stretch(min(count - max(1, round(LAST_SHARE * count)), filled[-1]), count)
 
 
 def _median(us: Sequence[float | None], stretch: Stretch) -> float:
-    return statistics.median(one for one in us[stretch.start : stretch.end] if one is not None)
+    return statistics.median(median for median in us[stretch.start : stretch.end] if median is not None)
 
 
 def _logs(us: Sequence[float | None], stretch: Stretch) -> list[float]:
-    return [math.log(one) for one in us[stretch.start : stretch.end] if one is not None]
+    return [math.log(median) for median in us[stretch.start : stretch.end] if median is not None]
 
 
 def _interval(first: Sequence[float], last: Sequence[float]) -> Interval | None:
-    """Of the ratio of the two: Student's, around the medians of their blocks of windows, as much wider and with as many
-    degrees of freedom less as blocks resemble their neighbours. None of too few blocks."""
+    """Returns the interval of the ratio of the two: Student's, around the medians of their blocks of windows, as much
+    wider and with as many degrees of freedom less as blocks resemble their neighbours. None where there are too few
+    blocks.
+    """
     if min(len(first), len(last)) < LEAST_BLOCKS:
         return None
-    kept = memory([first, last])
+    correlation = memory([first, last])
     squares, freedom, middles = 0.0, math.inf, []
     for logs in (first, last):
         blocks = [statistics.median(part) for part in _parts(logs, min(MOST_BLOCKS, len(logs)))]
-        wider = _wider(kept, len(logs) / len(blocks))
+        wider = _wider(correlation, len(logs) / len(blocks))
         squares += (wider * error_of_median(blocks)) ** 2
         freedom = min(freedom, max(LEAST_FREEDOM, round(len(blocks) / wider**2) - 1))
         middles.append(statistics.median(blocks))
@@ -281,15 +289,15 @@ def _interval(first: Sequence[float], last: Sequence[float]) -> Interval | None:
     return Interval(math.exp(middle - half), math.exp(middle + half))
 
 
-def _wider(kept: float, length: float) -> float:
+def _wider(correlation: float, length: float) -> float:
     """How much larger the error of a mean of blocks is than if they were independent: of a first-order autoregression
     that keeps so much from one window to the next, in blocks of so many windows."""
-    left = 1 - kept**length
-    alike = kept * left**2 / (length * (1 - kept**2) - 2 * kept * left)
+    complement = 1 - correlation**length
+    alike = correlation * complement**2 / (length * (1 - correlation**2) - 2 * correlation * complement)
     return math.sqrt((1 + alike) / (1 - alike))
 
 
-def said(ratio: float, interval: Interval | None, onset_s: float | None, lasted_s: float) -> str:
+def slow_down_text(ratio: float, interval: Interval | None, onset_s: float | None, lasted_s: float) -> str:
     """`slows down after 4 min 10 s, by 1.18x (1.16 to 1.20x)`, `no slow-down of 2% or more in 10 min (...)`, or
     `cannot tell (...)`."""
     if interval is None:
@@ -313,9 +321,9 @@ def _board(
     states: Iterable[State], began_at: float, window_s: float, first: Stretch, last: Stretch
 ) -> tuple[float | None, tuple[float, float] | None]:
     """When the board first said that it was throttled, and its clock in both stretches."""
-    seen = sorted(((state.at - began_at, state) for state in states), key=lambda one: one[0])
+    timeline = sorted(((state.at - began_at, state) for state in states), key=lambda timed_state: timed_state[0])
     end_s = last.end * window_s
-    within = [(at_s, state) for at_s, state in seen if 0 <= at_s <= end_s]
+    within = [(at_s, state) for at_s, state in timeline if 0 <= at_s <= end_s]
     throttled_s = next((at_s for at_s, state in within if state.throttled), None)
     clocks = [
         [
@@ -331,12 +339,12 @@ def _board(
 
 
 def _board_said(throttled_s: float | None, clock_hz: tuple[float, float] | None) -> str:
-    told = []
+    phrases = []
     if throttled_s is not None:
-        told.append(f"throttled from {spoken(throttled_s)} on, or before")
+        phrases.append(f"throttled from {spoken(throttled_s)} on, or before")
     if clock_hz is not None:
-        told.append(f"clock {clock_hz[0] / 1e6:,.0f} MHz at first, {clock_hz[1] / 1e6:,.0f} MHz over the last third")
-    return "; ".join(told)
+        phrases.append(f"clock {clock_hz[0] / 1e6:,.0f} MHz at first, {clock_hz[1] / 1e6:,.0f} MHz over the last third")
+    return "; ".join(phrases)
 
 
 def spoken(seconds: float) -> str:

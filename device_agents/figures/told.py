@@ -1,4 +1,4 @@
-"""What may be said of bundles that took turns: a row for each, the first beside itself."""
+"""The comparison of bundles that took turns: a row for each, the first beside itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Compared:
-    """One bundle: the median over rounds of the quicker of its two processes, and how it stands to the first."""
+    """A bundle's row: the median over rounds of the quicker of its two processes, and how it stands to the first."""
 
     place: int
     median_us: float
@@ -44,7 +44,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of a comparison, all that is worked out from its raw times."""
+    """Everything that is worked out from a comparison's raw times."""
 
     rounds: int
     rows: tuple[Compared, ...]
@@ -53,7 +53,7 @@ class Verdict:
 
 
 class Told(Protocol):
-    """What a report says of bundles that took turns: raw times, of at least one whole round."""
+    """The report of bundles that took turns: raw times, of at least one whole round."""
 
     @property
     def bundles(self) -> Sequence[str]: ...
@@ -65,14 +65,14 @@ class Told(Protocol):
     def foreseen_rounds(self) -> int | None: ...
 
 
-def verdict_of(told: Told, effect: float) -> Verdict:
-    """What the raw times come to; `effect`: the relative difference that was looked for."""
-    bundles, foreseen_rounds = len(told.bundles), told.foreseen_rounds
-    rounds = rounds_of(told.processes, bundles=bundles, steps=told.steps)
-    found: list[Ratio | None] = [None, *ratios(rounds, bundles=bundles)]
+def verdict_of(comparison: Told, effect: float) -> Verdict:
+    """Works out the verdict from the raw times; `effect`: the relative difference that was looked for."""
+    bundles, foreseen_rounds = len(comparison.bundles), comparison.foreseen_rounds
+    rounds = rounds_of(comparison.processes, bundles=bundles, steps=comparison.steps)
+    bundle_ratios: list[Ratio | None] = [None, *ratios(rounds, bundles=bundles)]
     rows = tuple(
-        Compared(place, _median_us(rounds, place), ratio, said(ratio, effect) if ratio else "")
-        for place, ratio in enumerate(found)
+        Compared(place, _median_us(rounds, place), ratio, ratio_text(ratio, effect) if ratio else "")
+        for place, ratio in enumerate(bundle_ratios)
     )
     can_find = None
     if foreseen_rounds is not None and len(rounds) >= PILOT:
@@ -81,16 +81,16 @@ def verdict_of(told: Told, effect: float) -> Verdict:
 
 
 def _median_us(rounds: tuple[Round, ...], place: int) -> float:
-    quicker = (min(us for which, us in zip(one.order, one.median_us) if which == place) for one in rounds)
+    quicker = (min(us for which, us in zip(round_.order, round_.median_us) if which == place) for round_ in rounds)
     return statistics.median(quicker)
 
 
-def said(found: Ratio, effect: float) -> str:
+def ratio_text(ratio: Ratio, effect: float) -> str:
     """Beside the first: `1.031x slower (1.026 to 1.036x)`, `no difference of 1% or more (...)`, or `cannot tell`."""
-    interval = found.interval
+    interval = ratio.interval
     if interval is None:
         return "cannot tell: too few rounds"
-    if not found.differs:
-        words = f"no difference of {100 * effect:.3g}% or more" if found.is_within(effect) else "cannot tell"
+    if not ratio.differs:
+        words = f"no difference of {100 * effect:.3g}% or more" if ratio.is_within(effect) else "cannot tell"
         return f"{words} ({ratio_span(interval)})"
-    return faster_or_slower(found.ratio, interval)
+    return faster_or_slower(ratio.ratio, interval)

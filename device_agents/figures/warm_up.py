@@ -16,11 +16,13 @@ LEAST_SETTLED = 4
 MOST_ALLOWED = 64
 """Steps that the warm-up of a process may take: more would be spent on looking for its end."""
 PRICE = 3.0
-"""Of a change, in typical deviations and for each natural logarithm of the number of steps: noise seldom saves more."""
+"""Price of a change, in typical deviations and for each natural logarithm of the number of steps: noise seldom saves
+more.
+"""
 QUIET_FACTOR = 2.1
 """From the lower quartile of normal noise's absolute values to their median."""
 LEAST_DEVIATION = 1e-3
-"""Of the logarithm of a time: clocks are no finer."""
+"""The least deviation of the logarithm of a time: clocks are no finer."""
 
 
 def settled_from(step_us: Sequence[float], *, most: int) -> int:
@@ -31,13 +33,13 @@ def settled_from(step_us: Sequence[float], *, most: int) -> int:
     the steps may not have settled by then.
     """
     logs = [math.log(us) for us in step_us]
-    done = 0
-    while done < most and len(logs) - done > LEAST_SETTLED:
-        found = _change(logs[done:], min(most - done, len(logs) - done - LEAST_SETTLED))
-        if not found:
+    warm_up_steps = 0
+    while warm_up_steps < most and len(logs) - warm_up_steps > LEAST_SETTLED:
+        change = _change(logs[warm_up_steps:], min(most - warm_up_steps, len(logs) - warm_up_steps - LEAST_SETTLED))
+        if not change:
             break
-        done += found
-    return done
+        warm_up_steps += change
+    return warm_up_steps
 
 
 def allowance(steps: int) -> int:
@@ -47,8 +49,8 @@ def allowance(steps: int) -> int:
 
 def settled(step_us: Sequence[float], steps: int) -> Sequence[float]:
     """So many steps of a process, from the first after its warm-up on; what it has beyond them is left out."""
-    done = settled_from(step_us, most=max(0, len(step_us) - steps))
-    return step_us[done : done + steps]
+    warm_up_steps = settled_from(step_us, most=max(0, len(step_us) - steps))
+    return step_us[warm_up_steps : warm_up_steps + steps]
 
 
 def _change(logs: Sequence[float], most: int) -> int:
@@ -75,6 +77,8 @@ def spread(ordered: Sequence[float]) -> float:
 
 
 def deviation(logs: Sequence[float]) -> float:
-    """Of one value from the next, typically: by the quieter ones, so that changes and disturbed steps hardly count."""
+    """Returns the typical deviation of one value from the next: by the quieter ones, so that changes and disturbed
+    steps hardly count.
+    """
     steps = sorted(abs(late - early) for early, late in zip(logs, logs[1:]))
     return max(QUIET_FACTOR * steps[len(steps) // 4], LEAST_DEVIATION)

@@ -1,4 +1,4 @@
-"""What is to be run, and whether a device may run it."""
+"""The description of a job, and the check whether a device may run it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_CHECKPOINTS = "the bundle was built before there were checkpoints of unfinish
 
 @dataclass(frozen=True)
 class Job:
-    """What to run. All paths but `keep` lie under `folder`, the working directory of the binary."""
+    """A job to run. All paths but `keep` lie under `folder`, the working directory of the binary."""
 
     folder: Path
     keep: Path
@@ -26,7 +26,7 @@ class Job:
     settings: RunSettings
     data: DataFiles | None = None
     validation: DataFiles | None = None
-    """What training is validated on; None: a share of `data`, or nothing."""
+    """Data that training is validated on; None: a share of `data`, or nothing."""
     weights: Path | None = None
     """Starting weights; tensors it lacks (constants) come from the bundle's own."""
     limits: Limits = field(default_factory=Limits)
@@ -74,8 +74,8 @@ def check_fits(job: Job, device: Device) -> None:
 def _check_bundle(bundle: UnpackedBundle, mode: str, device: Device) -> None:
     description = device.description
     if bundle.target not in description.targets:
-        known = ", ".join(description.targets) or "none"
-        raise BadBundle("bundle.target", f"built for {bundle.target}; this device runs {known}", cause="user")
+        targets = ", ".join(description.targets) or "none"
+        raise BadBundle("bundle.target", f"built for {bundle.target}; this device runs {targets}", cause="user")
     missing = sorted(set(bundle.required_features) - set(description.features))
     if missing:
         message = f"the binary needs features that this device lacks: {', '.join(missing)}"
@@ -86,7 +86,7 @@ def _check_bundle(bundle: UnpackedBundle, mode: str, device: Device) -> None:
 
 
 def _check_turns(job: Job, device: Device) -> None:
-    """What goes with mode compare, and with no other."""
+    """Checks that the things which belong to mode compare come with it, and with no other mode."""
     if job.settings.mode != "compare":
         if job.others:
             raise BadData("compare.mode", f"mode {job.settings.mode} takes one bundle; only compare takes several")

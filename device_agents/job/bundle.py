@@ -49,7 +49,7 @@ class UnpackedBundle:
     threads: int | None
     """Default (and most) threads of the binary; None when the manifest does not say."""
     trials: tuple[Trial, ...] | None = None
-    """What a tuning bundle measures; None for a bundle that trains."""
+    """Trials that a tuning bundle measures; None for a bundle that trains."""
     labels: tuple[str, ...] = (LABELS,)
     """Arrays of a data set that hold labels, in order."""
     weights_bytes: int = 0
@@ -61,7 +61,7 @@ class UnpackedBundle:
 
     @property
     def engine(self) -> str:
-        """What runs its kernels, if that is not the CPU: what its target's name ends with."""
+        """Returns the engine that runs its kernels, if that is not the CPU: the end of its target's name."""
         return self.target.partition("/")[2]
 
     @property
@@ -81,11 +81,11 @@ def unpack(archive: Path, folder: Path, *, max_total_bytes: int = MAX_TOTAL_BYTE
     folder.mkdir(mode=0o755)
     try:
         with tarfile.open(archive, "r:") as tar:
-            found = _extract(tar, folder, max_total_bytes)
+            members = _extract(tar, folder, max_total_bytes)
     except (tarfile.TarError, EOFError, ValueError, UnicodeError) as error:
         raise BadBundle("bundle.invalid", f"not a bundle archive: {error}") from None
-    manifest = _manifest(folder, found)
-    _check_files(manifest, found)
+    manifest = _manifest(folder, members)
+    _check_files(manifest, members)
     return _describe(manifest, folder)
 
 
@@ -106,27 +106,27 @@ def read_manifest(archive: Path) -> Mapping[str, Any]:
 
 
 def _extract(tar: tarfile.TarFile, folder: Path, max_total_bytes: int) -> dict[str, tuple[int, str]]:
-    found: dict[str, tuple[int, str]] = {}
+    members: dict[str, tuple[int, str]] = {}
     left_bytes = max_total_bytes
     for member in tar:
-        _check_member(member, found, left_bytes)
+        _check_member(member, members, left_bytes)
         left_bytes -= member.size
         source = tar.extractfile(member)
         if source is None:
             raise BadBundle("bundle.unsafe", f"entry {member.name!r:.120} is not a file")
-        found[member.name] = (member.size, _write(source, folder / member.name, member.size))
-    return found
+        members[member.name] = (member.size, _write(source, folder / member.name, member.size))
+    return members
 
 
-def _check_member(member: tarfile.TarInfo, found: Mapping[str, object], left_bytes: int) -> None:
+def _check_member(member: tarfile.TarInfo, members: Mapping[str, object], left_bytes: int) -> None:
     name = member.name
     if not member.isreg() or member.issparse():
         raise BadBundle("bundle.unsafe", f"entry {name!r:.120} is a link, a folder or a device; only files are allowed")
     if not _NAME.fullmatch(name) or ".." in name:
         raise BadBundle("bundle.unsafe", f"entry name {name!r:.120} is not a plain relative path")
-    if name in found:
+    if name in members:
         raise BadBundle("bundle.unsafe", f"entry {name} appears twice")
-    if len(found) >= MAX_ENTRIES:
+    if len(members) >= MAX_ENTRIES:
         raise BadBundle("bundle.unsafe", f"more than {MAX_ENTRIES} entries")
     if member.size > left_bytes:
         raise BadBundle(
@@ -141,21 +141,21 @@ def _write(source: IO[bytes], path: Path, size_bytes: int) -> str:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise BadBundle("bundle.unsafe", f"entry {path.name}: {error.strerror}") from None
-    digest, written = hashlib.sha256(), 0
+    digest, written_bytes = hashlib.sha256(), 0
     with os.fdopen(descriptor, "wb") as file:
         while chunk := source.read(CHUNK_BYTES):
             digest.update(chunk)
-            written += file.write(chunk)
-    if written != size_bytes:
-        raise BadBundle("bundle.invalid", f"entry {path.name} ends after {written:,} of {size_bytes:,} bytes")
+            written_bytes += file.write(chunk)
+    if written_bytes != size_bytes:
+        raise BadBundle("bundle.invalid", f"entry {path.name} ends after {written_bytes:,} of {size_bytes:,} bytes")
     return digest.hexdigest()
 
 
-def _manifest(folder: Path, found: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
+def _manifest(folder: Path, members: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
     for name in (MANIFEST, STEP, WEIGHTS):
-        if name not in found:
+        if name not in members:
             raise BadBundle("bundle.invalid", f"{name} is missing")
-    if found[MANIFEST][0] > MAX_MANIFEST_BYTES:
+    if members[MANIFEST][0] > MAX_MANIFEST_BYTES:
         raise BadBundle("bundle.invalid", f"{MANIFEST} has more than {MAX_MANIFEST_BYTES:,} bytes")
     return _parse_manifest((folder / MANIFEST).read_bytes())
 
@@ -171,18 +171,18 @@ def _parse_manifest(data: bytes) -> dict[str, Any]:
     return manifest
 
 
-def _check_files(manifest: Mapping[str, Any], found: Mapping[str, tuple[int, str]]) -> None:
+def _check_files(manifest: Mapping[str, Any], members: Mapping[str, tuple[int, str]]) -> None:
     listed = manifest.get("files")
     if not isinstance(listed, dict):
         raise BadBundle("bundle.invalid", f"{MANIFEST} lists no files")
-    extra = sorted(set(found) - set(listed) - {MANIFEST})
-    missing = sorted(set(listed) - set(found))
+    extra = sorted(set(members) - set(listed) - {MANIFEST})
+    missing = sorted(set(listed) - set(members))
     if extra or missing:
         raise BadBundle("bundle.invalid", f"files not in the manifest: {extra[:5]}; missing: {missing[:5]}")
     for name, entry in listed.items():
-        size_bytes, digest = found[name]
-        wanted = (entry.get("bytes"), str(entry.get("sha256")).removeprefix("sha256:")) if entry else (None, "")
-        if wanted != (size_bytes, digest):
+        size_bytes, digest = members[name]
+        expected = (entry.get("bytes"), str(entry.get("sha256")).removeprefix("sha256:")) if entry else (None, "")
+        if expected != (size_bytes, digest):
             raise BadBundle("bundle.invalid", f"{name} is not the file that the manifest describes")
 
 
@@ -210,7 +210,7 @@ def _describe(manifest: Mapping[str, Any], folder: Path) -> UnpackedBundle:
 
 def _labels(entry: Any) -> tuple[str, ...]:
     """A list says which arrays there are; one tensor, or nothing, that it is the one of most bundles."""
-    return tuple(str(one["name"]) for one in entry) if isinstance(entry, list) else (LABELS,)
+    return tuple(str(label["name"]) for label in entry) if isinstance(entry, list) else (LABELS,)
 
 
 def _trial(row: Mapping[str, Any]) -> Trial:

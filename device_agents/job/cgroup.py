@@ -100,36 +100,38 @@ class JobCgroup:
 
     def remove(self) -> None:
         """Kill what is left and remove the group; a group that will not go is left to the system."""
-        left = set(self.paths.values())
+        remaining = set(self.paths.values())
         for _ in range(50):
             self.kill()
-            for path in list(left):
+            for path in list(remaining):
                 with contextlib.suppress(OSError):
                     path.rmdir()
-                    left.discard(path)
+                    remaining.discard(path)
                 if not path.exists():
-                    left.discard(path)
-            if not left:
+                    remaining.discard(path)
+            if not remaining:
                 return
             time.sleep(0.02)
 
 
-def prepare(root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> Parent | None:
+def prepare(root: Path = Path("/sys/fs/cgroup"), own_groups: str | None = None) -> Parent | None:
     """Make room for jobs under the agent's own cgroup; None when that cannot be done.
 
-    `own` is what /proc/self/cgroup says. With version 2 a group with members may not give controllers to children, so
-    the agent moves itself one level down first.
+    `own_groups` is what /proc/self/cgroup says. With version 2 a group with members may not give controllers to
+    children, so the agent moves itself one level down first.
     """
-    own = own if own is not None else _read(Path("/proc/self/cgroup")) or ""
-    groups = {parts[1]: parts[2] for parts in (line.split(":", 2) for line in own.splitlines()) if len(parts) == 3}
+    own_groups = own_groups if own_groups is not None else _read(Path("/proc/self/cgroup")) or ""
+    groups = {
+        parts[1]: parts[2] for parts in (line.split(":", 2) for line in own_groups.splitlines()) if len(parts) == 3
+    }
     return _version_2(root, groups) or _version_1(root, groups)
 
 
 def _version_2(root: Path, groups: Mapping[str, str]) -> Parent | None:
-    own = groups.get("", "")
-    if own in ("", "/"):
+    own_path = groups.get("", "")
+    if own_path in ("", "/"):
         return None
-    group = root / own.lstrip("/")
+    group = root / own_path.lstrip("/")
     if group.name == LEAF:  # an agent was here before, and has become this one
         group = group.parent
     available = (_read(group / "cgroup.controllers") or "").split()
@@ -147,13 +149,13 @@ def _version_2(root: Path, groups: Mapping[str, str]) -> Parent | None:
 
 def _version_1(root: Path, groups: Mapping[str, str]) -> Parent | None:
     folders = {}
-    for names, own in groups.items():
+    for names, own_path in groups.items():
         for name in set(names.split(",")) & set(_CONTROLLERS):
             # A container sees its own group as the top of the tree, whatever /proc says.
-            places = [root / place / own.lstrip("/") for place in (names, name)] + [root / names, root / name]
-            found = next((place for place in places if (place / "cgroup.procs").exists()), None)
-            if found is not None and os.access(found, os.W_OK):
-                folders[name] = found
+            places = [root / place / own_path.lstrip("/") for place in (names, name)] + [root / names, root / name]
+            place_found = next((place for place in places if (place / "cgroup.procs").exists()), None)
+            if place_found is not None and os.access(place_found, os.W_OK):
+                folders[name] = place_found
     return Parent(1, folders) if set(folders) == set(_CONTROLLERS) else None
 
 

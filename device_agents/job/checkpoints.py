@@ -90,16 +90,16 @@ class CheckpointKeeper:
 
 
 CANNOT_KEEP = (AttemptError, ProtocolError, OSError)
-"""What a checkpoint that is not kept raises."""
+"""Errors that a checkpoint which is not kept raises."""
 
 
 def hand_to(path: Path) -> OnCheckpoint:
     """Each checkpoint becomes the file `path`, in place of the one before."""
 
     def replace(checkpoint: Path, past: Past) -> None:
-        beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-        beside.write_bytes(checkpoint.read_bytes())
-        os.replace(beside, path)
+        draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+        draft.write_bytes(checkpoint.read_bytes())
+        os.replace(draft, path)
         checkpoint.unlink()
 
     return replace

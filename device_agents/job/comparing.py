@@ -18,11 +18,11 @@ from device_agents.measure.turns import Prospect, Wanted, take_turns
 from device_agents.wire import COMPARE_S, EFFECT, ComparedProcess
 
 TIME_SHARE = 0.9
-"""Of the run's time limit, at most."""
+"""Share of the run's time limit, at most."""
 
 
 class Comparing:
-    """One comparison, from its first process to its last."""
+    """A comparison, from its first process to its last."""
 
     def __init__(self, job: Job, processes: Processes, sampler: Sampler, notify: Notify) -> None:
         self._job = job
@@ -31,15 +31,15 @@ class Comparing:
         self._sampler = sampler
         self._notify = notify
         self._began_s = time.monotonic()
-        self.found = ComparisonFindings(len(self._bundles), job.settings.steps)
+        self.findings = ComparisonFindings(len(self._bundles), job.settings.steps)
 
     def run(self) -> None:
-        """Raises: `AttemptError`; `found` holds what was found until then."""
+        """Raises: `AttemptError`; `findings` holds what was found until then."""
         settings = self._job.settings
         self._notify("phase", message="compare")
         self._began_s = time.monotonic()
         wanted = Wanted(len(self._bundles), settings.effect or EFFECT, self._budget_s, settings.seed)
-        self.found.ended = take_turns(wanted, self._process, tell=self._tell).why
+        self.findings.ended = take_turns(wanted, self._process, tell=self._tell).why
 
     @property
     def _budget_s(self) -> float:
@@ -47,34 +47,34 @@ class Comparing:
 
     def _process(self, which: int) -> float:
         """A fresh process of the bundle at that place: the median of its settled steps, in microseconds."""
-        bundle, steps = self._bundles[which], self.found.steps
-        asked = steps + allowance(steps)
-        times = StepTimes(asked)
+        bundle, steps = self._bundles[which], self.findings.steps
+        step_count = steps + allowance(steps)
+        times = StepTimes(step_count)
 
         def on_event(event: StepEvent) -> None:
             if isinstance(event, Start):
-                self.found.threads[which] = event.threads
+                self.findings.threads[which] = event.threads
             elif isinstance(event, StepDone):
                 self._sampler.begin()
                 times.take(event.us)
 
-        words = ["--weights", relative(self._job, bundle.weights), *profile_words(self._job, asked)]
+        words = ["--weights", relative(self._job, bundle.weights), *profile_words(self._job, step_count)]
         try:
             self._processes.run("profile", words, on_event, bundle=bundle)
         finally:
             self._sampler.end()
         times.check_whole()
-        self.found.processes.append(ComparedProcess(which, tuple(times.us)))
+        self.findings.processes.append(ComparedProcess(which, tuple(times.us)))
         self._progress()
         return statistics.median(settled(times.us, steps))
 
     def _progress(self) -> None:
         by_time = (time.monotonic() - self._began_s) / self._budget_s
-        by_rounds = len(self.found.processes) / (2 * self.found.bundles * LOOKS[-1])
+        by_rounds = len(self.findings.processes) / (2 * self.findings.bundles * LOOKS[-1])
         self._notify("progress", fraction=min(1.0, max(by_time, by_rounds)))
 
     def _tell(self, prospect: Prospect) -> None:
-        self.found.foreseen_rounds = prospect.rounds
+        self.findings.foreseen_rounds = prospect.rounds
         finds = (
             "too few for any difference"
             if prospect.effect is None

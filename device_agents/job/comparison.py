@@ -1,4 +1,4 @@
-"""What a run of mode compare has found so far."""
+"""Findings of a run of mode compare so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for one job from its first process to its last: its user, cgroup, limits and share of the disk."""
+"""The confinement of a job from its first process to its last: its user, cgroup, limits and share of the disk."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ OUT = "out"
 
 @dataclass(frozen=True)
 class Confinement:
-    """Of one job. Made by `confined`."""
+    """The confinement of a job. Made by `confined`."""
 
     sandbox: Sandbox
     disk: DiskWatch
     group: JobCgroup | None
 
     def process(self, argv: Sequence[str], job: Job, device: Device, *, run_s: float, deadline_s: float) -> Process:
-        """One process of the job, within all that holds for it."""
+        """Returns a process of the job, within all that holds for it."""
         rlimits = self.sandbox.job_rlimits(
             memory_bytes=job.limits.memory_bytes,
             disk_bytes=min(job.limits.disk_bytes, self.disk.room_bytes()),
@@ -58,17 +58,17 @@ class Confinement:
 @contextmanager
 def confined(sandbox: Sandbox, job: Job, name: str) -> Iterator[Confinement]:
     """Set up for one job, and taken down with all that it left running. Raises: `AttemptError`, `OSError`."""
-    with sandbox.of_one_job() as own:
+    with sandbox.of_one_job() as job_sandbox:
         out = job.folder / OUT
         out.mkdir(exist_ok=True)
-        if own.uid is not None:
+        if job_sandbox.uid is not None:
             let_read(job.folder)
-            os.chown(out, own.uid, own.uid)
-        group = own.cgroup_parent.make(name, job.limits.memory_bytes) if own.cgroup_parent else None
+            os.chown(out, job_sandbox.uid, job_sandbox.uid)
+        group = job_sandbox.cgroup_parent.make(name, job.limits.memory_bytes) if job_sandbox.cgroup_parent else None
         # Where the rest of its folder is out of a job's reach, what it cannot have written is not counted.
-        watched = out if own.namespaces or own.landlock or own.is_own_user else job.folder
+        watched = out if job_sandbox.namespaces or job_sandbox.landlock or job_sandbox.is_own_user else job.folder
         try:
-            yield Confinement(own, DiskWatch(watched, job.limits.disk_bytes), group)
+            yield Confinement(job_sandbox, DiskWatch(watched, job.limits.disk_bytes), group)
         finally:
             if group:
                 group.remove()

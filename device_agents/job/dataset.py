@@ -58,7 +58,9 @@ _HEADER = re.compile(
     r"|'shape':\s*\((?P<shape>[-0-9, ]{0,400})\))\s*,?\s*){3}\}\s*",
     re.DOTALL,
 )
-"""What NumPy writes: three fields in any order. Matched, not evaluated: evaluating a literal can end an interpreter."""
+"""Matches the header that NumPy writes: three fields in any order. Matched, not evaluated: evaluating a literal can end
+an interpreter.
+"""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def split_npz(
 
 @dataclass(frozen=True)
 class Head:
-    """What an array of an npz declares."""
+    """The declaration of an array of an npz."""
 
     name: str
     member: str
@@ -179,7 +181,7 @@ def _check_end(archive: Path) -> None:
 
 @dataclass(frozen=True)
 class _Array:
-    """One wanted member, as its header and the archive's directory declare it."""
+    """A wanted member, as its header and the archive's directory declare it."""
 
     member: zipfile.ZipInfo
     header_bytes: int
@@ -193,16 +195,16 @@ def _split(
     members = npz.namelist()
     if len(set(members)) != len(members):
         raise BadData("data.format", "the npz has two members of one name")
-    wanted = [_input_member(name, inputs, members, labels) for name in inputs]
-    wanted += [_labels_member(name, members) for name in labels]
-    arrays = [_look(npz, npz.getinfo(member)) for member in wanted]
+    wanted_members = [_input_member(name, inputs, members, labels) for name in inputs]
+    wanted_members += [_labels_member(name, members) for name in labels]
+    arrays = [_look(npz, npz.getinfo(member)) for member in wanted_members]
     _check_room(arrays, folder, max_bytes)
     files = [folder / f"array{index}.npy" for index in range(len(arrays))]
     for file, array in zip(files, arrays):
         with npz.open(array.member) as source:
             _copy(source, file, array)
-    found = dict(zip(labels, files[len(inputs) :]))
-    return DataFiles(dict(zip(inputs, files)), found, max(array.samples for array in arrays))
+    label_files = dict(zip(labels, files[len(inputs) :]))
+    return DataFiles(dict(zip(inputs, files)), label_files, max(array.samples for array in arrays))
 
 
 def _check_room(arrays: Sequence[_Array], folder: Path, max_bytes: int) -> None:
@@ -237,10 +239,10 @@ def _input_member(name: str, inputs: Sequence[str], members: Sequence[str], labe
     names += [name] if is_taken and name not in labels else []
     if is_taken and names[0] in inputs:
         raise BadData("data.missing", f"inputs `{name}` and `{names[0]}` would be one array", hint="rename an input")
-    found = next((own for own in names if f"{own}.npy" in members), None)
-    if found is None:
+    member = next((candidate for candidate in names if f"{candidate}.npy" in members), None)
+    if member is None:
         raise _missing(f"the model's input `{name}` (as `{'` or `'.join(names)}`)", members)
-    return f"{found}.npy"
+    return f"{member}.npy"
 
 
 def _labels_member(name: str, members: Sequence[str]) -> str:

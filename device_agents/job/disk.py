@@ -1,4 +1,4 @@
-"""What a job takes of the disk, looked at while it runs: a limit on all of its files together, and on their number.
+"""A job's use of the disk, looked at while it runs: a limit on all of its files together, and on their number.
 
 The kernel limits one file (RLIMIT_FSIZE, to the disk's room if that is less); a quota on a folder needs file systems
 that boards do not have, and a RAM disk would take the memory that training needs. So the folder is measured four
@@ -27,7 +27,7 @@ FULL_BYTES = 1 << 20
 """A disk with less room than this is full: whatever a step wanted to write may be missing."""
 MAX_FILES = 1000
 RESERVE_BYTES = 32 << 20
-"""Of the disk, for the agent's own report."""
+"""Bytes of the disk that are kept for the agent's own report."""
 UNSEEN_BYTES = 512 << 20
 """That the disk may lose beyond what is seen in the job's folder before somebody must stop."""
 
@@ -43,7 +43,9 @@ class DiskWatch:
         self.pid: int | None = None
 
     def check(self) -> Stopped | None:
-        """What ends the job: `limits.disk`, `limits.files` for what it has written, `device.disk` for a full disk."""
+        """Returns the reason to end the job: `limits.disk`, `limits.files` for what it has written, `device.disk` for a
+        full disk.
+        """
         now_s = time.monotonic()
         if now_s < self._next_s:
             return None
@@ -83,8 +85,8 @@ class DiskWatch:
 
 
 def _free_bytes(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    statistics = os.statvfs(folder)
+    return statistics.f_bavail * statistics.f_frsize
 
 
 def _used(folder: Path, pid: int | None) -> tuple[int, int]:
@@ -96,18 +98,18 @@ def _used(folder: Path, pid: int | None) -> tuple[int, int]:
             for entry in entries:
                 files += 1
                 with contextlib.suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
-                    used_bytes += found.st_blocks * 512
-                    if stat.S_ISDIR(found.st_mode):
+                    status = entry.stat(follow_symlinks=False)
+                    used_bytes += status.st_blocks * 512
+                    if stat.S_ISDIR(status.st_mode):
                         todo.append(entry.path)
                 if files > MAX_FILES:
                     break
-    return used_bytes + sum(_nameless(one) for one in _family(pid)), files
+    return used_bytes + sum(_nameless(process_id) for process_id in _family(pid)), files
 
 
 @dataclass(frozen=True)
 class Room:
-    """Of a disk, and what a job has written to it."""
+    """Room on a disk, and the bytes that a job has written to it."""
 
     free_bytes: int
     total_bytes: int
@@ -115,15 +117,17 @@ class Room:
 
 
 def room_left(disk: Path, folder: Path) -> Room:
-    """Of the disk that `disk` lies on, with the job's folder. To be asked where a job fails: whoever took the room may
-    give it back at any moment."""
-    found = shutil.disk_usage(disk)
-    return Room(found.free, found.total, _used(folder, None)[0])
+    """Returns the room on the disk that `disk` lies on, with the job's folder. To be asked where a job fails: whoever
+    took the room may give it back at any moment.
+    """
+    usage = shutil.disk_usage(disk)
+    return Room(usage.free, usage.total, _used(folder, None)[0])
 
 
 def judged(outcome: Outcome, room: Room) -> Outcome:
-    """What a step that failed is put down to: that a disk is full of other things is not the job's fault, nor is it its
-    user's where a file cannot be begun: the agent has chosen the folder."""
+    """Attributes the failure of a step to its cause: that a disk is full of other things is not the job's fault, nor is
+    it its user's where a file cannot be begun: the agent has chosen the folder.
+    """
     is_full = room.free_bytes < FULL_BYTES and room.written_bytes < room.total_bytes // 2
     is_of_room = outcome.cause in ("compiler", "limits") or outcome.code == "user.output"
     if not is_of_room or not is_full:
@@ -149,7 +153,7 @@ def _nameless(pid: int) -> int:
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                found = entry.stat()
-                if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
-                    used_bytes += found.st_blocks * 512
+                status = entry.stat()
+                if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+                    used_bytes += status.st_blocks * 512
     return used_bytes

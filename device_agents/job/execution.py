@@ -1,4 +1,4 @@
-"""One job on this device, by its mode (`wire.LocalMode`). Knows nothing of a farm."""
+"""A job on this device, by its mode (`wire.LocalMode`). Knows nothing of a farm."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from device_agents.wire.plausibility import check_kernel
 WANTED_BLOCKS = 5
 MIN_BLOCK_STEPS = 4
 TUNE_SHARE = 0.8
-"""Of the run's time limit, at most: the last kernel's rounds may pass the end of the measuring time."""
+"""Share of the run's time limit, at most: the last kernel's rounds may pass the end of the measuring time."""
 TRAINED, EXPORTED = f"{OUT}/trained.safetensors", f"{OUT}/weights.safetensors"
 UNFINISHED = f"{OUT}/unfinished.safetensors"
 MAX_NAME_CHARACTERS = 200
 
 
 class Execution:
-    """One job from its first process to its findings, which are also good after a failure."""
+    """A job from its first process to its findings, which are also good after a failure."""
 
     def __init__(
         self,
@@ -115,12 +115,12 @@ class Execution:
     def _profile(self) -> None:
         settings = self.job.settings
         counts = block_steps(settings.steps, emulated=self.device.is_emulated)
-        given = [*weights_words(self.job), *data_words(self.job, self.job.data)]
+        job_words = [*weights_words(self.job), *data_words(self.job, self.job.data)]
         for index, steps in enumerate(counts):
             # Where nobody says how many steps are warm-up, more are made, and their times tell. An emulator's do not.
             by_rule = settings.warmup is None and not self.device.is_emulated
             spare = allowance(steps) if by_rule else 0
-            arguments = [*given, *profile_words(self.job, steps + spare, settings.warmup or 0)]
+            arguments = [*job_words, *profile_words(self.job, steps + spare, settings.warmup or 0)]
             self.findings.warmup_steps = max(self.findings.warmup_steps, settings.warmup or 0)
             self._block("profile", arguments, sum(counts[:index]), steps, sum(counts), spare)
 
@@ -192,12 +192,12 @@ class Execution:
 
     def _compare(self) -> None:
         comparing = Comparing(self.job, self._processes, self._sampler, self._notify)
-        self.findings.comparison = comparing.found
+        self.findings.comparison = comparing.findings
         comparing.run()
 
     def _sustain(self) -> None:
         sustaining = Sustaining(self.job, self._processes, self._sampler, self._notify)
-        self.findings.sustained = sustaining.found
+        self.findings.sustained = sustaining.findings
         sustaining.run()
 
     def _tune(self) -> None:
@@ -228,31 +228,32 @@ class Execution:
             raise AttemptError("step.incomplete", "the binary ended without the time of any kernel", cause="compiler")
 
     def _evaluate(self, moment: str, weights: Sequence[str], data: DataFiles | None) -> Evaluation:
-        found: list[Evaluation] = []
+        evaluations: list[Evaluation] = []
 
         def on_event(event: StepEvent) -> None:
             if isinstance(event, Evaluated):
-                found[:] = [self._evaluation(event, data)]
+                evaluations[:] = [self._evaluation(event, data)]
 
         self._notify("phase", message=f"eval {moment}")
         self._processes.run("eval", [*weights, *data_words(self.job, data)], on_event)
-        if not found:
+        if not evaluations:
             raise AttemptError("step.incomplete", "the binary ended without an evaluation", cause="compiler")
-        last = found[-1]
+        last = evaluations[-1]
         self._notify("eval", message=moment, loss=last.loss, accuracy=last.accuracy, samples=last.samples)
         return last
 
     def _evaluation(self, event: Evaluated, data: DataFiles | None) -> Evaluation:
-        wanted = data.samples if data else 0
-        if event.samples not in scored_samples(wanted, self.job.bundle.batch):
-            raise ProtocolError("eval.samples", f"{event.samples:,}, the data set has {wanted:,}")
+        samples = data.samples if data else 0
+        if event.samples not in scored_samples(samples, self.job.bundle.batch):
+            raise ProtocolError("eval.samples", f"{event.samples:,}, the data set has {samples:,}")
         return Evaluation(event.samples, event.loss, event.accuracy)
 
     def _block(
         self, command: str, arguments: Sequence[str], done_before: int, steps: int, total: int, spare: int = 0
     ) -> None:
-        """One process that times steps; its findings are kept even when it fails. It makes `spare` steps beside those
-        that count: left out are first steps that its times show to be warm-up, and what is too much at the end."""
+        """Runs a process that times steps; its findings are kept even when it fails. It makes `spare` steps beside
+        those that count: left out are first steps that its times show to be warm-up, and what is too much at the end.
+        """
         times = StepTimes(steps + spare)
         training = self.findings.training
         ending: Ending | None = None
@@ -297,14 +298,14 @@ class Execution:
 
     def _take_training(self, event: StepEvent, training: TrainingFindings) -> None:
         if isinstance(event, Validated):
-            found = training.take_validation(event)
+            validation = training.take_validation(event)
             self._notify(
                 "eval",
                 message="validation",
-                step=found.step,
-                loss=found.loss,
-                accuracy=found.accuracy,
-                samples=found.samples,
+                step=validation.step,
+                loss=validation.loss,
+                accuracy=validation.accuracy,
+                samples=validation.samples,
             )
         elif isinstance(event, Resumed):
             training.take_resume(event)

@@ -1,4 +1,4 @@
-"""What a run has found so far: filled event by event, turned into a report at any moment (also after a failure)."""
+"""Findings of a run so far: filled event by event, turned into a report at any moment (also after a failure)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Findings:
         return Energy(use.total_mj, use.total_mj / use.seconds * step_s, use.sensor)
 
     def kernel_table(self) -> tuple[KernelTime, ...]:
-        """One row per kernel: the median over blocks of the time of one call."""
+        """Returns a row per kernel: the median over blocks of the time of one call."""
         rows = []
         for index in sorted(self.kernels):
             times = self.kernels[index]
@@ -96,7 +96,7 @@ class Findings:
         return tuple(rows)
 
     def tuning(self, trials: Sequence[Trial] | None) -> Tuning | None:
-        """What was measured of a tuning bundle's trials; None for another bundle."""
+        """Returns the measurements of a tuning bundle's trials; None for another bundle."""
         if trials is None:
             return None
         measured: dict[int, list[VariantTime]] = {}

@@ -54,15 +54,15 @@ class Listener:
         return self._descriptor
 
     def close(self) -> None:
-        """What waits then fails with ENOSYS."""
+        """Closes the listener: a call that waits then fails with ENOSYS."""
         os.close(self._descriptor)
 
     def wait(self, timeout_s: float = 0.0) -> str:
         """The call that now waits, in words; "" if there is none within the time, or the process is gone."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
-        found = poll.poll(timeout_s * 1e3)
-        if not found or not found[0][1] & select.POLLIN:
+        events = poll.poll(timeout_s * 1e3)
+        if not events or not events[0][1] & select.POLLIN:
             return ""
         notice = bytearray(ROOM_BYTES)
         try:
@@ -80,7 +80,7 @@ class Listener:
 
 
 def received(way: socket.socket) -> tuple[bytes, Listener | None]:
-    """What the launcher says next, and the listener if it comes with that; no bytes at the end."""
+    """Returns the launcher's next words, and the listener if it comes with them; no bytes at the end."""
     size = array.array("i").itemsize
     data, extras, _, _ = way.recvmsg(1 << 16, socket.CMSG_SPACE(size), CLOSE_ON_EXEC)
     for level, kind, content in extras:
@@ -112,8 +112,8 @@ def _process(arguments: Sequence[int]) -> str:
 
 
 def _namespaces(arguments: Sequence[int]) -> str:
-    made = [name for flag, name in NAMESPACES.items() if arguments[0] & flag & NAMESPACE_FLAGS]
-    return f"{', '.join(made)} namespace" if made else ""
+    kinds = [name for flag, name in NAMESPACES.items() if arguments[0] & flag & NAMESPACE_FLAGS]
+    return f"{', '.join(kinds)} namespace" if kinds else ""
 
 
 def _signal(arguments: Sequence[int]) -> str:
@@ -128,7 +128,7 @@ def _protection(arguments: Sequence[int]) -> str:
 
 
 def _int(argument: int) -> int:
-    """Of the register's lower half, as C's `int`."""
+    """Returns the register's lower half, as C's `int`."""
     return (argument & 0x7FFFFFFF) - (argument & 0x80000000)
 
 
@@ -141,4 +141,4 @@ _MEANINGS: Mapping[str, Callable[[Sequence[int]], str]] = {
     "mmap": _protection,
     "mprotect": _protection,
 }
-"""Of those calls of which one number says much."""
+"""Meanings of those calls of which one number says much."""

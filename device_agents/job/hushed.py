@@ -1,4 +1,5 @@
-"""What leaves of a run on the board's own data: no words of the binary, for they may hold what it has read.
+"""The part of a report on a run of the board's own data that leaves the board: no words of the binary, for they may
+hold what it has read.
 
 Its log and the texts of its errors stay, and so does whatever else it can spell: codes of errors that no binary of ours
 has, why training diverged, and names of kernels. Numbers leave (`docs/fleet.md`).
@@ -59,7 +60,7 @@ _KINDS = {
     ),
 }
 CODES = frozenset(f"{family}.{kind}" for family, kinds in _KINDS.items() for kind in kinds)
-"""Of the errors that the runtime tells of (`compiler/runtime/`)."""
+"""Codes of the errors that the runtime reports (`compiler/runtime/`)."""
 PHASES = ("forward", "backward", "update")
 
 

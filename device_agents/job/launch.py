@@ -76,7 +76,7 @@ def main() -> None:
     say_to = plan["say"]
     if say_to > 2:
         os.set_inheritable(say_to, False)
-    found = runpy.run_path(plan["facts"]) if plan["probe"] else {}  # while its file is in view
+    facts_module = runpy.run_path(plan["facts"]) if plan["probe"] else {}  # while its file is in view
     doing = "die with the agent"
     try:
         _call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
@@ -101,7 +101,7 @@ def main() -> None:
         _install_and_tell(plan["filter"])
         libc.socket(AF_UNIX, SOCK_STREAM, 0)
     if plan["probe"]:
-        _say({"event": "launch", "monotonic_s": time.monotonic(), "facts": found["facts"](plan, abi)})
+        _say({"event": "launch", "monotonic_s": time.monotonic(), "facts": facts_module["facts"](plan, abi)})
         os._exit(0)
     _become(plan)
 
@@ -182,8 +182,8 @@ def _show(path: str, at: str, flags: int, kept_out: int = MS_NOSUID | MS_NODEV) 
         # What is mounted below may not be uncovered by a user who is not root.
         _call(f"show {path}", libc.mount(path.encode(), at.encode(), None, MS_BIND | MS_REC, None))
     now = os.statvfs(at).f_flag
-    kept = (now & KEPT_FLAGS) | (MS_RELATIME if now & ST_RELATIME else 0)
-    how = MS_REMOUNT | MS_BIND | kept_out | flags | kept
+    inherited = (now & KEPT_FLAGS) | (MS_RELATIME if now & ST_RELATIME else 0)
+    how = MS_REMOUNT | MS_BIND | kept_out | flags | inherited
     _call(f"restrict {path}", libc.mount(b"none", at.encode(), None, how, None))
 
 
@@ -268,14 +268,14 @@ def _landlock(plan: dict) -> int:  # type: ignore[type-arg]
 
 def _allow(rules: int, path: str, access: int) -> None:
     try:
-        found = os.open(path, O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, O_PATH | os.O_CLOEXEC)
     except OSError:
         return  # what is not there needs no rule
-    if not stat.S_ISDIR(os.fstat(found).st_mode):
+    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
         access &= EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEVICE
-    rule = struct.pack("<Qi", access, found)
+    rule = struct.pack("<Qi", access, descriptor)
     _call(f"landlock {path}", libc.syscall(ctypes.c_long(LANDLOCK_ADD), rules, 1, rule, 0))
-    os.close(found)
+    os.close(descriptor)
 
 
 def install(text: str, flags: int = SPEC_ALLOW) -> int:
@@ -285,11 +285,11 @@ def install(text: str, flags: int = SPEC_ALLOW) -> int:
     frame = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     # Without the first flag, kernels before 5.16 turn a mitigation on that slows loads and stores; there is nobody else
     # in the process whose secrets it would keep.
-    found = libc.syscall(ctypes.c_long(SYS["seccomp"]), ctypes.c_ulong(1), ctypes.c_ulong(flags), frame)
-    if found < 0 and not flags & NEW_LISTENER:
+    listener = libc.syscall(ctypes.c_long(SYS["seccomp"]), ctypes.c_ulong(1), ctypes.c_ulong(flags), frame)
+    if listener < 0 and not flags & NEW_LISTENER:
         _call("seccomp", libc.prctl(PR_SET_SECCOMP, 2, frame, 0, 0))
         return -1
-    return _call("seccomp with a listener", found)
+    return _call("seccomp with a listener", listener)
 
 
 def _install_and_tell(text: str) -> None:
@@ -305,18 +305,20 @@ def _install_and_tell(text: str) -> None:
 
 
 OF_DRIVERS = ("RUSTICL_ENABLE", "CUDA_VISIBLE_DEVICES")
-"""What drivers take from the agent's environment: which devices they show; Mesa's OpenCL shows those that are named."""
+"""Variables that drivers take from the agent's environment: which devices they show; Mesa's OpenCL shows those that are
+named.
+"""
 
 
 def _environment(plan: dict) -> "dict[str, str]":  # type: ignore[type-arg]
-    found = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", "TMPDIR": "."}
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", "TMPDIR": "."}
     if plan["drives"]:
         work = WORK if plan["namespaces"] else os.path.abspath("out")
-        found.update(
+        environment.update(
             {"HOME": work, "TMPDIR": work, "POCL_CACHE_DIR": f"{work}/pocl", "CUDA_CACHE_PATH": f"{work}/cuda"}
         )
-        found.update({name: os.environ[name] for name in OF_DRIVERS if name in os.environ})
-    return found
+        environment.update({name: os.environ[name] for name in OF_DRIVERS if name in os.environ})
+    return environment
 
 
 def _become(plan: dict) -> None:  # type: ignore[type-arg]

@@ -1,4 +1,4 @@
-"""What a process in a sandbox finds, tried out by the launcher where it is asked to probe: the matrix is made of it.
+"""Facts about a process in a sandbox, tried out by the launcher where it is asked to probe: the matrix is made of it.
 
 Run by `launch.py` (`runpy`), whose names it uses; standard library only.
 """
@@ -13,13 +13,13 @@ launch = sys.modules["__main__"]
 
 
 def facts(plan: dict, abi: int) -> dict:  # type: ignore[type-arg]
-    """What is really so, tried out here: the probe matrix is made of it."""
-    held = ctypes.create_string_buffer(24)
-    launch.libc.syscall(ctypes.c_long(launch.SYS["capget"]), launch.cap_header(), held)
+    """Returns what is really so, tried out here: the probe matrix is made of it."""
+    capabilities = ctypes.create_string_buffer(24)
+    launch.libc.syscall(ctypes.c_long(launch.SYS["capget"]), launch.cap_header(), capabilities)
     bounding = [number for number in range(41) if launch.libc.prctl(launch.PR_CAPBSET_READ, number, 0, 0, 0) == 1]
     return {
         "uid": os.getuid(),
-        "no_capabilities": not any(held.raw) and (not bounding or plan["uid"] is None),
+        "no_capabilities": not any(capabilities.raw) and (not bounding or plan["uid"] is None),
         "no_new_privileges": launch.libc.prctl(launch.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1,
         "own_processes": os.getppid() == 0,
         "no_network": _interfaces() <= {b"lo"},
@@ -41,7 +41,10 @@ def _socket() -> None:
 def _interfaces() -> "set[bytes]":
     """Names of network interfaces, of `struct if_nameindex`: PyPy's `socket` does not list them."""
     launch.libc.if_nameindex.restype = ctypes.POINTER(ctypes.c_char_p * 2)
-    return {one[1] for one in itertools.takewhile(lambda one: one[1] is not None, launch.libc.if_nameindex())}
+    return {
+        interface[1]
+        for interface in itertools.takewhile(lambda interface: interface[1] is not None, launch.libc.if_nameindex())
+    }
 
 
 def _works(act) -> bool:  # type: ignore[no-untyped-def]

@@ -17,14 +17,14 @@ DEAF = "the kernel is older than 5.0, or another listens already: reports only s
 
 @dataclass(frozen=True)
 class Row:
-    """One part of the confinement."""
+    """A part of the confinement."""
 
     level: int
     """That needs it; 0: more than any level asks for."""
     name: str
     holds: bool
     how: str
-    """What was tried, or why it does not hold."""
+    """The probe that was made, or why the part does not hold."""
 
 
 def matrix(sandbox: Sandbox, *, command_line: str | None = None, cgroups: str | None = None) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What a job has written, read without trusting it: the only way in which the agent opens a file of a job.
+"""A job's output, read without trusting it: the only way in which the agent opens a file of a job.
 
 A job may leave anything in its folder: links to files of the board, FIFOs and devices that never answer, folders, files
 without end, and processes that go on changing all of it. So each part of the path is looked up without following links
@@ -67,15 +67,15 @@ def keep_output(
 @contextmanager
 def _opened(folder: Path, name: str, uid: int, max_bytes: int) -> Iterator[tuple[int, int]]:
     """A descriptor to read the checked file from, and its size."""
-    found = _find(folder, name)
+    descriptor = _find(folder, name)
     try:
-        size_bytes = _check(os.fstat(found), name, uid, max_bytes)
+        size_bytes = _check(os.fstat(descriptor), name, uid, max_bytes)
         # The same file as was checked, whatever its name leads to by now.
-        source = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        source = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise BadOutput("output.unsafe", f"{name} cannot be read: {error.strerror}") from None
     finally:
-        os.close(found)
+        os.close(descriptor)
     try:
         yield source, size_bytes
     finally:
@@ -106,20 +106,20 @@ def _not_found(name: str, part: str, error: OSError) -> BadOutput:
     return BadOutput("output.unsafe", f"{name} cannot be looked up: {error.strerror}")
 
 
-def _check(found: os.stat_result, name: str, uid: int, max_bytes: int) -> int:
+def _check(status: os.stat_result, name: str, uid: int, max_bytes: int) -> int:
     for is_kind, word in _KINDS:
-        if is_kind(found.st_mode):
+        if is_kind(status.st_mode):
             raise BadOutput("output.unsafe", f"the binary left {word} as {name}; only a plain file is read")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise BadOutput("output.unsafe", f"the binary left {name}, which is no plain file")
-    if found.st_uid != uid:
-        raise BadOutput("output.unsafe", f"{name} belongs to user {found.st_uid}, the job ran as {uid}")
-    if found.st_nlink != 1:
-        raise BadOutput("output.unsafe", f"{name} has {found.st_nlink} names (hard links); only one is allowed")
-    if found.st_size > max_bytes:
-        message = f"{name} has {found.st_size:,} bytes, at most {max_bytes:,} are expected"
+    if status.st_uid != uid:
+        raise BadOutput("output.unsafe", f"{name} belongs to user {status.st_uid}, the job ran as {uid}")
+    if status.st_nlink != 1:
+        raise BadOutput("output.unsafe", f"{name} has {status.st_nlink} names (hard links); only one is allowed")
+    if status.st_size > max_bytes:
+        message = f"{name} has {status.st_size:,} bytes, at most {max_bytes:,} are expected"
         raise BadOutput("output.size", message, cause="limits")
-    return found.st_size
+    return status.st_size
 
 
 def _copy(source: int, to: Path, name: str, size_bytes: int, should_stop: Callable[[], Stopped | None]) -> str:

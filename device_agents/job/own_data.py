@@ -39,7 +39,7 @@ _LABEL_CODES = {"int64": "q", "int32": "i"}
 
 @dataclass(frozen=True)
 class Allowed:
-    """What the operator allows: a path, under a name."""
+    """The path of a data set that the operator allows, under a name."""
 
     name: str
     path: Path
@@ -48,118 +48,124 @@ class Allowed:
 
 def parse_allowed(options: Sequence[str]) -> tuple[Allowed, ...]:
     """The options `--data`. Raises: `EnrolmentError`."""
-    found: dict[str, Allowed] = {}
+    allowed: dict[str, Allowed] = {}
     for option in options:
-        said = OPTION.fullmatch(option)
-        if said is None:
+        match = OPTION.fullmatch(option)
+        if match is None:
             raise EnrolmentError(f"--data {option!r:.200} is not understood: {HOW}")
-        if said["name"] in found:
-            raise EnrolmentError(f"--data {said['name']}: two data sets of one name")
-        found[said["name"]] = Allowed(said["name"], Path(said["path"]).absolute(), said["stay"] is not None)
-    return tuple(found.values())
+        if match["name"] in allowed:
+            raise EnrolmentError(f"--data {match['name']}: two data sets of one name")
+        allowed[match["name"]] = Allowed(match["name"], Path(match["path"]).absolute(), match["stay"] is not None)
+    return tuple(allowed.values())
 
 
 class Shelf:
     """The allowed data sets, and what is known of them. Safe to use from several threads."""
 
     def __init__(self, allowed: Sequence[Allowed], folder: Path) -> None:
-        self._allowed = {one.name: one for one in allowed}
+        self._allowed = {dataset.name: dataset for dataset in allowed}
         self._folder = folder
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[str, OwnDataset]] = {}
-        self._told: dict[str, str] = {}
+        self._described_by_name: dict[str, tuple[str, OwnDataset]] = {}
+        self._problems: dict[str, str] = {}
 
     def look(self) -> tuple[OwnDataset, ...]:
-        """What there is now. A data set that cannot be used is left out, and said in the log, once for each cause."""
+        """Returns the data sets that are there now. One that cannot be used is left out, and said in the log, once for
+        each cause.
+        """
         if not self._allowed:
             return ()
         with self._lock:
-            found = [self._look_at(one) for one in self._allowed.values()]
-        return tuple(one for one in found if one is not None)
+            datasets = [self._look_at(dataset) for dataset in self._allowed.values()]
+        return tuple(dataset for dataset in datasets if dataset is not None)
 
-    def archive(self, wanted: OwnData) -> Path:
+    def archive(self, reference: OwnData) -> Path:
         """The npz of a data set, for one job. Raises: `AttemptError` if it is not what the farm was told of."""
         with self._lock:
-            allowed = self._allowed.get(wanted.name)
-            found = self._look_at(allowed) if allowed else None
-            if allowed is None or found is None:
-                raise _changed(wanted.name, "is not there, or cannot be used, any more")
-            if found.digest != wanted.digest:
-                raise _changed(wanted.name, f"is {found.digest[:19]}... now, and no more {wanted.digest[:19]}...")
-            return self._made(allowed) if allowed.path.is_dir() else allowed.path
+            allowed = self._allowed.get(reference.name)
+            dataset = self._look_at(allowed) if allowed else None
+            if allowed is None or dataset is None:
+                raise _changed(reference.name, "is not there, or cannot be used, any more")
+            if dataset.digest != reference.digest:
+                raise _changed(
+                    reference.name, f"is {dataset.digest[:19]}... now, and no more {reference.digest[:19]}..."
+                )
+            return self._archive_path(allowed) if allowed.path.is_dir() else allowed.path
 
     def weights_stay(self, name: str) -> bool:
         """Whether what is trained on it stays on the board."""
         allowed = self._allowed.get(name)
         return allowed is None or allowed.weights_stay
 
-    def _made(self, allowed: Allowed) -> Path:
+    def _archive_path(self, allowed: Allowed) -> Path:
         return self._folder / f"{allowed.name}.npz"
 
     def _look_at(self, allowed: Allowed) -> OwnDataset | None:
         try:
             mark = _mark(allowed.path)
-            known = self._known.get(allowed.name) or self._remembered(allowed)
-            if known is None or known[0] != mark or known[1].weights_stay != allowed.weights_stay:
-                known = (mark, self._described(allowed))
+            remembered = self._described_by_name.get(allowed.name) or self._remembered(allowed)
+            if remembered is None or remembered[0] != mark or remembered[1].weights_stay != allowed.weights_stay:
+                remembered = (mark, self._described(allowed))
                 if _mark(allowed.path) != mark:
                     raise BadData("data.changed", "it changes while it is read")
-                self._remember(allowed, known)
-                log.info("data set %s: %s, %d samples", allowed.name, known[1].digest, known[1].samples)
-            self._known[allowed.name] = known
-            self._told.pop(allowed.name, None)
-            return known[1]
+                self._remember(allowed, remembered)
+                log.info("data set %s: %s, %d samples", allowed.name, remembered[1].digest, remembered[1].samples)
+            self._described_by_name[allowed.name] = remembered
+            self._problems.pop(allowed.name, None)
+            return remembered[1]
         except (AttemptError, OSError, ProtocolError) as error:
-            self._known.pop(allowed.name, None)
-            if self._told.get(allowed.name) != str(error):
+            self._described_by_name.pop(allowed.name, None)
+            if self._problems.get(allowed.name) != str(error):
                 log.warning("data set %s (%s) is not offered: %s", allowed.name, allowed.path, error)
-                self._told[allowed.name] = str(error)
+                self._problems[allowed.name] = str(error)
             return None
 
     def _described(self, allowed: Allowed) -> OwnDataset:
         if allowed.path.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            make_npz(allowed.path, self._made(allowed))
-            return described(allowed, self._made(allowed))
+            make_npz(allowed.path, self._archive_path(allowed))
+            return described(allowed, self._archive_path(allowed))
         return described(allowed, allowed.path)
 
     def _remembered(self, allowed: Allowed) -> tuple[str, OwnDataset] | None:
-        """What an earlier start of the agent found out."""
+        """Returns the description that an earlier start of the agent worked out."""
         try:
-            kept = json.loads((self._folder / f"{allowed.name}.json").read_text())
-            if kept["path"] != str(allowed.path) or (allowed.path.is_dir() and not self._made(allowed).is_file()):
+            record = json.loads((self._folder / f"{allowed.name}.json").read_text())
+            if record["path"] != str(allowed.path) or (
+                allowed.path.is_dir() and not self._archive_path(allowed).is_file()
+            ):
                 return None
-            return str(kept["mark"]), from_json(OwnDataset, kept["dataset"], "dataset")
+            return str(record["mark"]), from_json(OwnDataset, record["dataset"], "dataset")
         except (OSError, ValueError, KeyError, TypeError, ProtocolError):
             return None
 
-    def _remember(self, allowed: Allowed, known: tuple[str, OwnDataset]) -> None:
+    def _remember(self, allowed: Allowed, described_dataset: tuple[str, OwnDataset]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        kept = {"path": str(allowed.path), "mark": known[0], "dataset": to_json(known[1])}
+        record = {"path": str(allowed.path), "mark": described_dataset[0], "dataset": to_json(described_dataset[1])}
         draft = self._folder / f"{allowed.name}.json.new"
-        draft.write_text(json.dumps(kept))
+        draft.write_text(json.dumps(record))
         os.replace(draft, self._folder / f"{allowed.name}.json")
 
 
-def _changed(name: str, said: str) -> AttemptError:
+def _changed(name: str, problem: str) -> AttemptError:
     return AttemptError(
         "data.changed",
-        f"the board's data set {name} {said}",
+        f"the board's data set {name} {problem}",
         cause="infra",
         hint="send the run again: the farm has been told what the board has now",
     )
 
 
 def described(allowed: Allowed, npz: Path) -> OwnDataset:
-    """What the farm is told of an npz, every byte of which is read. Raises: `BadData`, OSError."""
+    """Describes an npz for the farm; every byte of it is read. Raises: `BadData`, OSError."""
     digest, size_bytes = _digest(npz)
-    found = heads(npz)
-    samples = max(head.shape[0] for head in found)
-    uneven = [head.name for head in found if head.shape[0] not in (1, samples)]
+    array_heads = heads(npz)
+    samples = max(head.shape[0] for head in array_heads)
+    uneven = [head.name for head in array_heads if head.shape[0] not in (1, samples)]
     if uneven:
         raise BadData("data.shape", f"arrays have different numbers of samples (first axis): {', '.join(uneven)[:200]}")
-    arrays = tuple(OwnArray(head.name, head.dtype, head.shape) for head in found)
-    counts = next((_counts(npz, head) for head in found if head.name == LABELS), None)
+    arrays = tuple(OwnArray(head.name, head.dtype, head.shape) for head in array_heads)
+    counts = next((_counts(npz, head) for head in array_heads if head.name == LABELS), None)
     return OwnDataset(allowed.name, digest, size_bytes, samples, arrays, counts, allowed.weights_stay)
 
 
@@ -234,7 +240,7 @@ def class_files(folder: Path) -> list[tuple[str, list[Path]]]:
     """The classes of a folder by name, each with its samples by name. Raises: `BadData`, OSError."""
     classes = []
     count = 0
-    for entry in sorted(os.scandir(folder), key=lambda one: one.name):
+    for entry in sorted(os.scandir(folder), key=lambda folder_entry: folder_entry.name):
         if entry.name.startswith("."):
             continue
         if not entry.is_dir(follow_symlinks=False):
@@ -245,7 +251,7 @@ def class_files(folder: Path) -> list[tuple[str, list[Path]]]:
                 hint="or name an npz file",
             )
         files = []
-        for sample in sorted(os.scandir(entry.path), key=lambda one: one.name):
+        for sample in sorted(os.scandir(entry.path), key=lambda file_entry: file_entry.name):
             if sample.name.startswith("."):
                 continue
             if not sample.name.endswith(".npy") or not sample.is_file(follow_symlinks=False):

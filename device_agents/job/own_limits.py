@@ -1,4 +1,4 @@
-"""What a board's owner allows a job, whatever its farm says: the lower of both holds. `--limit run_s=600`."""
+"""Limits that a board's owner sets for jobs, whatever its farm says: the lower of both holds. `--limit run_s=600`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = tuple(field.name for field in dataclasses.fields(Limits))
 
 def parse(options: Iterable[str]) -> dict[str, float]:
     """`NAME=NUMBER` each; of one named twice the lower. Raises: `EnrolmentError`: the board's owner must act."""
-    own: dict[str, float] = {}
+    limits: dict[str, float] = {}
     for option in options:
         name, _, text = option.partition("=")
         try:
@@ -24,12 +24,12 @@ def parse(options: Iterable[str]) -> dict[str, float]:
             value = math.nan
         if name not in NAMES or not 0 < value < math.inf:
             raise EnrolmentError(f"--limit {option}: expected NAME=NUMBER above 0, NAME one of {', '.join(NAMES)}")
-        own[name] = min(value, own.get(name, math.inf))
-    return own
+        limits[name] = min(value, limits.get(name, math.inf))
+    return limits
 
 
-def lower(signed: Limits, own: Mapping[str, float]) -> tuple[Limits, dict[str, float]]:
+def lower(signed: Limits, owner_limits: Mapping[str, float]) -> tuple[Limits, dict[str, float]]:
     """The limits that hold, and those of them that are the owner's."""
-    bound = {name: value for name, value in own.items() if value < getattr(signed, name)}
-    held: dict[str, Any] = {name: int(value) if name.endswith("_bytes") else value for name, value in bound.items()}
-    return dataclasses.replace(signed, **held), bound
+    bound = {name: value for name, value in owner_limits.items() if value < getattr(signed, name)}
+    lowered: dict[str, Any] = {name: int(value) if name.endswith("_bytes") else value for name, value in bound.items()}
+    return dataclasses.replace(signed, **lowered), bound

@@ -38,7 +38,7 @@ CHECKPOINT_SLACK_BYTES = 1 << 20
 
 
 class Processes:
-    """Of one job, one after the other, while it is `ready`."""
+    """The processes of a job, one after the other, while it is `ready`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Processes:
         self._confinement: Confinement | None = None
         factor = EMULATION_TIME_FACTOR if device.is_emulated else 1.0
         self.limit_s = min(job.limits.run_s, job.settings.time_limit_s or job.limits.run_s) * factor
-        """Of all processes together."""
+        """Time limit of all processes together."""
         self._deadline_s = 0.0
 
     @contextmanager
@@ -90,7 +90,7 @@ class Processes:
         is_enough: Callable[[], bool] = never,
         most_bytes: int = MAX_OUTPUT_BYTES,
     ) -> Ending:
-        """One process, of the job's bundle or of another that it holds. Raises: `AttemptError`.
+        """Runs a process, of the job's bundle or of another that it holds. Raises: `AttemptError`.
 
         `is_enough`, asked several times a second, ends it; `most_bytes` is what it may say.
         """
@@ -145,7 +145,7 @@ class Processes:
         return [*self._device.runner, f"./{relative(self._job, bundle.step)}", command, *arguments, *words]
 
     def _take_sizes(self, event: StepEvent, *, is_own: bool) -> None:
-        """Of the job's own bundle; of another only that they can be."""
+        """Takes the sizes of the job's own bundle; of another it only checks that they are possible."""
         memory = self._findings.memory
         if isinstance(event, Start):
             memory = replace(

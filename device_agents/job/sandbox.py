@@ -34,18 +34,18 @@ NOBODY = 65534
 PROBE_TIMEOUT_S = 20.0
 MAX_FILES = 256
 MAX_THREADS = 512
-"""Of the user that a job runs as, where that user is its own."""
+"""Threads of the user that a job runs as, at most, where that user is its own."""
 ADDRESS_SLACK_BYTES = 1 << 30
 """Address space beyond the memory limit: thread stacks, the executable, allocator arenas."""
 NO_CORE = {"RLIMIT_CORE": 0}
 PROBED_CALL = "socket(AF_UNIX)"
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
-"""What an emulator that is no static file needs beside itself."""
+"""Files that an emulator that is no static file needs beside itself."""
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What is applied to each process of a job."""
+    """The means that are applied to each process of a job."""
 
     level: int
     """0-4, as in `wire.DeviceDescription.isolation_level`: what was found to hold."""
@@ -55,7 +55,7 @@ class Sandbox:
     """The list of system calls: `binary`, `emulator` or, for programs that the operator trusts, `any`."""
     landlock: bool = False
     users: JobUsers | None = None
-    """Of which each job gets one. Needs root."""
+    """The users of which each job gets one. Needs root."""
     uid: int | None = None
     """User (and group) of this job; None: the agent's own."""
     shown: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Sandbox:
     tells: bool = False
     """A forbidden call waits until the agent has read which one it is, and then dies with the job."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the probe found, by the names of `launch.py`, and `why` something is missing."""
+    """Findings of the probe, by the names of `launch.py`, and `why` something is missing."""
 
     def command(
         self,
@@ -211,23 +211,27 @@ def _weaker_and_weaker(whole: Sandbox) -> Iterator[Sandbox]:
 
 
 def _try(sandbox: Sandbox, hide: Path | None, why: dict[str, str]) -> dict[str, Any] | None:
-    """What a process in it finds; None when it cannot be set up."""
+    """Returns the findings of a process in it; None when it cannot be set up."""
     if sandbox.syscalls != "any" and _filter(sandbox.syscalls) is None:
         why["filter"] = f"there is no list of system calls for {platform.machine()}"
         return None
     with _to_probe(sandbox, hide) as (confined, folder):
         command = confined.command([], rlimits=NO_CORE, probe=True, hidden=str(hide or folder))
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, cwd=folder, capture_output=True, timeout=PROBE_TIMEOUT_S, start_new_session=True, check=False
             )
-            said = json.loads(done.stdout or json.dumps({"message": done.stderr.decode("utf-8", "replace")[-200:]}))
+            report = json.loads(
+                process.stdout or json.dumps({"message": process.stderr.decode("utf-8", "replace")[-200:]})
+            )
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            said = {"message": str(error)}
-    if said.get("facts", {}).get("writes_out"):
-        return dict(said["facts"])
-    key = "landlock" if "Landlock" in said.get("message", "") else "namespaces" if sandbox.namespaces else "privileges"
-    why.setdefault(key, str(said.get("message", "nothing was said"))[:200])
+            report = {"message": str(error)}
+    if report.get("facts", {}).get("writes_out"):
+        return dict(report["facts"])
+    key = (
+        "landlock" if "Landlock" in report.get("message", "") else "namespaces" if sandbox.namespaces else "privileges"
+    )
+    why.setdefault(key, str(report.get("message", "nothing was said"))[:200])
     return None
 
 
@@ -248,11 +252,14 @@ def _with_listener(sandbox: Sandbox, hide: Path | None) -> Sandbox:
         return sandbox
     telling = replace(sandbox, tells=True)
     with _to_probe(telling, hide) as (confined, folder):
-        told = _told(confined, folder)
-    return replace(telling if told == PROBED_CALL else sandbox, facts={**sandbox.facts, "tells": told == PROBED_CALL})
+        forbidden_call = _reported_call(confined, folder)
+    return replace(
+        telling if forbidden_call == PROBED_CALL else sandbox,
+        facts={**sandbox.facts, "tells": forbidden_call == PROBED_CALL},
+    )
 
 
-def _told(sandbox: Sandbox, folder: str) -> str:
+def _reported_call(sandbox: Sandbox, folder: str) -> str:
     hear, say = socket.socketpair()
     with hear, say:
         command = sandbox.command([], rlimits=NO_CORE, probe=True, say=say.fileno())

@@ -56,11 +56,13 @@ def empty(folder: Path) -> None:
         log.error("%s cannot be emptied: %s", folder, error)
         return
     try:
-        left = _empty(top, secrets.token_hex(8), time.monotonic() + MAX_S)
+        remaining = _empty(top, secrets.token_hex(8), time.monotonic() + MAX_S)
     finally:
         os.close(top)
-    if left:
-        log.error("%s: %d entries cannot be removed, such as %r; remove them by hand", folder, len(left), left[0])
+    if remaining:
+        log.error(
+            "%s: %d entries cannot be removed, such as %r; remove them by hand", folder, len(remaining), remaining[0]
+        )
 
 
 def _empty(top: int, prefix: str, deadline_s: float) -> list[str]:
@@ -111,10 +113,10 @@ def _unlink(folder: int, name: str) -> bool:
 
 def _unlocked(parent: int, name: str) -> int:
     """A descriptor to read a folder, after allowing ourselves everything in it. Never that of a link's target."""
-    found = os.open(name, O_PATH | _FOLDER, dir_fd=parent)
+    descriptor = os.open(name, O_PATH | _FOLDER, dir_fd=parent)
     try:
         with contextlib.suppress(OSError):
-            os.chmod(f"/proc/self/fd/{found}", 0o700)
-        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
+        return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:
-        os.close(found)
+        os.close(descriptor)

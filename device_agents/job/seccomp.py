@@ -28,7 +28,7 @@ from device_agents.wire.filters import (
 )
 
 THREAD_FLAGS = 0x00000100 | 0x00000800 | 0x00010000
-"""Of clone: memory, signal handlers and process in common, which is what a thread is."""
+"""Flags of clone: memory, signal handlers and process in common, which is what a thread is."""
 O_TMPFILE = 0x400000
 """Its bit alone: a file without a name, which nobody could find while it fills the disk."""
 PROT_EXEC = 4
@@ -60,7 +60,7 @@ CLOCK_OF_ANOTHER = 0x80000000
 
 
 def rules(policy: str, *, tells: bool = False) -> list[Rule]:
-    """Of a policy, `binary` or `emulator`; `tells`: the launcher may hand the listener to the agent."""
+    """Returns a policy's rules, `binary` or `emulator`; `tells`: the launcher may hand the listener to the agent."""
     is_emulator = policy == "emulator"
     plain = [*BINARY.split(), *(EMULATOR.split() if is_emulator else [])]
     no_code = () if is_emulator else (Test(2, PROT_EXEC, 0),)
@@ -71,14 +71,14 @@ def rules(policy: str, *, tells: bool = False) -> list[Rule]:
     # By number the kernel would change any process of the same user: 0 is whoever calls.
     caller = (Test(0, 0xFFFFFFFF, 0, also=(THIS_PROCESS,)),)
     own_clock = (Test(0, CLOCK_OF_ANOTHER, 0),)
-    own = [*OWN_AFFINITY, *(("prlimit64",) if is_emulator else ())]
+    own_process_only = [*OWN_AFFINITY, *(("prlimit64",) if is_emulator else ())]
     thread = (Test(0, THREAD_FLAGS, THREAD_FLAGS), Test(0, NAMESPACE_FLAGS, 0))
     start = (Test(0, 0xFFFFFFFF, FD_OF_BINARY), Test(4, 0xFFFFFFFF, AT_EMPTY_PATH))
     handing_over = [Rule("sendmsg", (Test(0, 0xFFFFFFFF, FD_OF_AGENT),))] if tells else []
     return [
         Rule("futex", (_one_of_these(1, FUTEX_COMMANDS, mask=FUTEX_COMMAND),), otherwise=ERRNO | ENOSYS),
         *(Rule(name) for name in plain),
-        *(Rule(name, caller, otherwise=ERRNO | EPERM) for name in own),
+        *(Rule(name, caller, otherwise=ERRNO | EPERM) for name in own_process_only),
         *(Rule(name, own_clock, otherwise=ERRNO | EINVAL) for name in CLOCKS),
         *handing_over,
         Rule("mmap", no_code),

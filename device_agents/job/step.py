@@ -1,4 +1,4 @@
-"""One process of the training binary: start it confined, read its events, stop it when told, say how it ended."""
+"""A process of the training binary: start it confined, read its events, stop it when told, say how it ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CAUSES: Mapping[str, Cause] = {"data": "user", "weights": "user", "user": "user
 
 @dataclass(frozen=True)
 class Process:
-    """What to start and under which limits."""
+    """A process to start, and its limits."""
 
     argv: Sequence[str]
     folder: Path

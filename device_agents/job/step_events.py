@@ -16,9 +16,11 @@ from device_agents.wire.settings import MAX_STEPS, MAX_THREADS
 from device_agents.wire.training_report import TrainingOutcome
 
 MAX_PROCESS_STEPS = 1_000_000_000
-"""Of one process: what a binary may be asked for. How many it was asked for, whoever asked knows."""
+"""The most steps that one process of a binary may be asked for. The number that it was asked for is known to its
+caller.
+"""
 MAX_LINE_BYTES = 1 << 16
-"""Of an event; the longest that a binary of ours writes, the text of an error, has some kilobytes."""
+"""Bytes of an event, at most; the longest that a binary of ours writes, the text of an error, has some kilobytes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class WeightsTaken:
 
 @dataclass(frozen=True)
 class StepDone:
-    """One step of train or profile."""
+    """A step of train or profile is done."""
 
     step: int
     loss: Optional[float]
@@ -77,7 +79,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Overhead:
-    """What the runtime itself costs; for people who read the log."""
+    """The cost of the runtime itself; for people who read the log."""
 
     share: Optional[float] = None
 
@@ -103,7 +105,7 @@ class Validated:
 
 @dataclass(frozen=True)
 class CheckpointLeft:
-    """What another process goes on from is in place."""
+    """A checkpoint that another process continues from is in place."""
 
     step: int
     us: float
@@ -146,7 +148,7 @@ class Done:
 
     peak_rss_bytes: Optional[int] = None
     outcome: Optional[TrainingOutcome] = None
-    """Of `train`, with the steps of the best validation and of what was saved."""
+    """The outcome of `train`, with the steps of the best validation and of what was saved."""
     best_step: Optional[int] = None
     saved_step: Optional[int] = None
 
@@ -168,7 +170,7 @@ class Failed:
     code: str
     message: str
     step: Optional[int] = None
-    """Of `train.diverged`."""
+    """The step of `train.diverged`."""
 
 
 StepEvent = Union[
@@ -209,13 +211,13 @@ _STEP = re.compile(rb'\{"event":"step","step":([1-9][0-9]{0,9}),"loss":(null|%s)
 
 
 def read_event(line: bytes) -> StepEvent:
-    """One line of a binary's standard output, its words made visible.
+    """Reads a line of a binary's standard output, its words made visible.
 
     Raises: `ProtocolError` saying what is wrong with it.
     """
-    told = _STEP.fullmatch(line)
-    if told:  # tens of thousands a second: what is seen at a glance is not parsed as any JSON
-        step, loss, us = told.groups()
+    match = _STEP.fullmatch(line)
+    if match:  # tens of thousands a second: what is seen at a glance is not parsed as any JSON
+        step, loss, us = match.groups()
         return StepDone(int(step), None if loss == b"null" else float(loss), float(us))
     if len(line) > MAX_LINE_BYTES:
         raise ProtocolError("", f"{len(line):,} bytes in one line, the limit is {MAX_LINE_BYTES:,}")
@@ -228,7 +230,9 @@ def read_event(line: bytes) -> StepEvent:
     kind = EVENTS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ProtocolError("", f"an event that is not known: {name!r:.60}" if name else "not an event")
-    known = {field.name for field in fields(kind)}
-    said = {key: visible(item) if isinstance(item, str) else item for key, item in value.items() if key in known}
-    event: StepEvent = from_json(kind, said, str(name))
+    field_names = {field.name for field in fields(kind)}
+    known_fields = {
+        key: visible(item) if isinstance(item, str) else item for key, item in value.items() if key in field_names
+    }
+    event: StepEvent = from_json(kind, known_fields, str(name))
     return event

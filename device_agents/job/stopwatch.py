@@ -25,24 +25,24 @@ def check_passed(us: float, started_s: float) -> None:
 class StepTimes:
     """Times of the steps of one process, as it tells them: no more than it was asked for, and no more than passed."""
 
-    def __init__(self, asked: int) -> None:
+    def __init__(self, step_count: int) -> None:
         self.us: list[float] = []
-        self._asked = asked
+        self._most_steps = step_count
         self._started_s = time.monotonic()
         self._sum_us = 0.0
 
     def take(self, us: float) -> None:
-        """One more. Raises: `ProtocolError`."""
-        if len(self.us) >= self._asked:
-            raise ProtocolError("step", f"more than the {self._asked:,} steps that were asked for")
+        """Adds the time of one more step. Raises: `ProtocolError`."""
+        if len(self.us) >= self._most_steps:
+            raise ProtocolError("step", f"more than the {self._most_steps:,} steps that were asked for")
         self._sum_us += us
         check_passed(self._sum_us, self._started_s)
         self.us.append(us)
 
     def check_whole(self) -> None:
         """For a process that said that it is done. Raises: `AttemptError`."""
-        if len(self.us) < self._asked:
-            message = f"the binary said that it is done after {len(self.us):,} of {self._asked:,} steps"
+        if len(self.us) < self._most_steps:
+            message = f"the binary said that it is done after {len(self.us):,} of {self._most_steps:,} steps"
             raise AttemptError("step.incomplete", message, cause="compiler")
 
 

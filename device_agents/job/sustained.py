@@ -1,4 +1,4 @@
-"""What a run of mode sustained has found so far: windows of step times, each worked out as it ends."""
+"""Findings of a run of mode sustained so far: windows of step times, each worked out as it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SustainedFindings:
 
     batch: int
     count: int
-    """Of windows."""
+    """Number of windows."""
     window_s: float
     threads: int = 0
     began_at: float = 0.0
@@ -34,8 +34,8 @@ class SustainedFindings:
 
     @property
     def steps(self) -> int:
-        """Of whole windows."""
-        return sum(one.steps for one in self.windows)
+        """Returns the number of steps of whole windows."""
+        return sum(window.steps for window in self.windows)
 
     def take(self, us: float, at_s: float) -> None:
         """A step that was heard of so many seconds after the first one began. Raises: `ProtocolError`."""

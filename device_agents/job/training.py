@@ -20,7 +20,7 @@ from device_agents.wire import (
 
 MAX_REASON = 1000
 RATE_SLACK = 1 + 1e-6
-"""Of a learning rate, written with nine digits."""
+"""Slack of a learning rate, which is written with nine digits."""
 
 
 def scored_samples(samples: int, batch: int) -> Sequence[int]:
@@ -30,7 +30,7 @@ def scored_samples(samples: int, batch: int) -> Sequence[int]:
 
 @dataclass
 class TrainingFindings:
-    """What is known of the training so far. Raises: `ProtocolError`, from all that takes an event that cannot be."""
+    """The state of the training so far. Raises: `ProtocolError`, from all that takes an event that cannot be."""
 
     settings: RunSettings
     validated: int
@@ -43,7 +43,7 @@ class TrainingFindings:
     """Until the binary has told another."""
     reason: str = ""
     saved_step: int | None = None
-    """Of what the binary left; None: nothing."""
+    """The step whose weights the binary left; None: nothing."""
 
     is_over: bool = False
     """The binary has told how it ended."""
@@ -62,7 +62,9 @@ class TrainingFindings:
     def past(
         self, key: str, identity: tuple[str, int, str], losses: Sequence[float | None], before: Evaluation | None
     ) -> Past:
-        """What a checkpoint of now tells; `identity`: run, attempt, device; `before`: the evaluation of the start."""
+        """Returns the history that a checkpoint made now records; `identity`: run, attempt, device; `before`: the
+        evaluation of the start.
+        """
         return Past(
             key, *identity, self.steps, tuple(losses), tuple(self.learning_rates), tuple(self.validations), before
         )
@@ -82,8 +84,10 @@ class TrainingFindings:
 
     def take_step(self, event: StepDone) -> None:
         self._check(not self.is_over and self.is_expected, "step", "after the end of training, or before it goes on")
-        told, rate, most = len(self.learning_rates), event.learning_rate, self.settings.learning_rate
-        self._check(told == (0 if rate is None else self.steps), "step.learning_rate", "is told of some steps only")
+        rates_seen, rate, most = len(self.learning_rates), event.learning_rate, self.settings.learning_rate
+        self._check(
+            rates_seen == (0 if rate is None else self.steps), "step.learning_rate", "is told of some steps only"
+        )
         if rate is not None:
             self._check(most is None or rate <= most * RATE_SLACK, "step.learning_rate", f"{rate:g} is not {most}")
             self.learning_rates.append(rate)
@@ -111,9 +115,11 @@ class TrainingFindings:
         )
         best = best_step(tuple(self.validations))
         self._check(event.best_step in (None, best), "best_step", f"{event.best_step}, the lowest loss is of {best}")
-        left = best if self.settings.save_best and best is not None else self.steps
-        self._check(event.saved_step in (None, left), "saved_step", f"{event.saved_step}, it should be {left:,}")
-        self.outcome, self.saved_step, self.is_over = outcome, left, True
+        saved_step = best if self.settings.save_best and best is not None else self.steps
+        self._check(
+            event.saved_step in (None, saved_step), "saved_step", f"{event.saved_step}, it should be {saved_step:,}"
+        )
+        self.outcome, self.saved_step, self.is_over = outcome, saved_step, True
 
     def take_error(self, event: Failed) -> None:
         """The binary ends with an error, which is an outcome if it says that training diverged."""

@@ -32,7 +32,7 @@ class JobUsers:
 
 
 DEFAULT = JobUsers(1_900_000_000, 1_900_000_063)
-"""Of the numbers that systemd's list of users and groups leaves free."""
+"""Numbers that systemd's list of users and groups leaves free."""
 
 
 def parse(text: str) -> JobUsers:
@@ -115,15 +115,15 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def processes(uid: int) -> list[int]:
-    """Of a user; those that are dead already and only wait to be taken note of are left out."""
-    found = []
+    """Returns the processes of a user; those that are dead already and only wait to be taken note of are left out."""
+    process_ids = []
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError, IndexError):
             if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
                 state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
                 if state not in "ZX":
-                    found.append(int(name))
-    return found
+                    process_ids.append(int(name))
+    return process_ids
 
 
 def _folder() -> Path:

@@ -1,4 +1,4 @@
-"""What the training binary is told: the words of its command line, from a job."""
+"""The command line of the training binary: its words, from a job."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def training_words(settings: RunSettings) -> list[str]:
     So binaries that are older than an option work on as long as nobody asks for it.
     """
     words: list[str] = []
-    for name, known in settings_of(type(settings)).items():
+    for name, setting in settings_of(type(settings)).items():
         value = getattr(settings, name)
-        if known.modes != ("train",) or name in WITH_CHECKPOINTS or value == default_of(type(settings), name):
+        if setting.modes != ("train",) or name in WITH_CHECKPOINTS or value == default_of(type(settings), name):
             continue
-        words += [known.option] if known.is_flag else [known.option, str(value)]
+        words += [setting.option] if setting.is_flag else [setting.option, str(value)]
     return words

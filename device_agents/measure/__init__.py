@@ -1,1 +1,1 @@
-"""What the numbers mean: sensors read while steps run, statistics, verdicts, which schedule won."""
+"""The meaning of the numbers: sensors read while steps run, statistics, verdicts, which schedule won."""

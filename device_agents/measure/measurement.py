@@ -149,7 +149,7 @@ def _noisy(measurement: Measurement) -> Verdict | None:
 
 
 def _what_was_checked(measurement: Measurement, states: Sequence[DeviceState], cores: int) -> str:
-    known = [
+    checked = [
         name
         for name, present in (
             ("throttling", any(state.throttled is not None for state in states)),
@@ -160,5 +160,5 @@ def _what_was_checked(measurement: Measurement, states: Sequence[DeviceState], c
     ]
     steps, blocks = len(measurement.step_us), len(measurement.blocks)
     return (
-        f"{steps} steps in {blocks} blocks; variation and drift{''.join(f', {name}' for name in known)} within limits"
+        f"{steps} steps in {blocks} blocks; variation and drift{''.join(f', {name}' for name in checked)} within limits"
     )

@@ -70,7 +70,7 @@ class Sampler:
     def states(self) -> tuple[DeviceState, ...]:
         """At most `MAX_STATES` samples, evenly thinned."""
         with self._lock:
-            return tuple(self._states.kept)
+            return tuple(self._states.samples)
 
     def clock(self) -> tuple[tuple[float, float], ...]:
         """(when, hertz) of every sample that told a clock, however many."""
@@ -108,30 +108,30 @@ class StateLog:
     """Samples in order, at most `MAX_STATES`: of a long run every second one stays, then every fourth."""
 
     def __init__(self) -> None:
-        self.kept: list[DeviceState] = []
+        self.samples: list[DeviceState] = []
         self.clock: list[tuple[float, float]] = []
-        """Of all of them: what is slow for two seconds is not seen in every fourth."""
+        """The clock in all samples: what is slow for two seconds is not seen in every fourth."""
         self._stride = 1
         self._count = 0
 
     def add(self, state: DeviceState) -> None:
-        """One more."""
+        """Adds a sample."""
         if state.frequency_hz and len(self.clock) < MAX_CLOCK:
             self.clock.append((state.at, state.frequency_hz))
         if self._count % self._stride == 0:
-            self.kept.append(state)
+            self.samples.append(state)
         else:
-            self.kept[-1] = _merged(self.kept[-1], state)
+            self.samples[-1] = _merged(self.samples[-1], state)
         self._count += 1
-        if len(self.kept) > MAX_STATES:
-            pairs = zip(self.kept[::2], [*self.kept[1::2], self.kept[-1]])
-            self.kept = [_merged(first, second) for first, second in pairs]
+        if len(self.samples) > MAX_STATES:
+            pairs = zip(self.samples[::2], [*self.samples[1::2], self.samples[-1]])
+            self.samples = [_merged(first, second) for first, second in pairs]
             self._stride *= 2
 
 
-def _merged(kept: DeviceState, thinned_out: DeviceState) -> DeviceState:
+def _merged(remaining: DeviceState, thinned_out: DeviceState) -> DeviceState:
     """A sample that is left out must not hide that the board throttled."""
-    return replace(kept, throttled=True) if thinned_out.throttled else kept
+    return replace(remaining, throttled=True) if thinned_out.throttled else remaining
 
 
 class LoadMeter:

@@ -20,7 +20,7 @@ MAX_DIFFERENCE = 1e-3
 
 @dataclass(frozen=True)
 class Trial:
-    """One kernel of a tuning bundle. `choices`: the schedule of each of its variants, the default (empty) first."""
+    """A kernel of a tuning bundle. `choices`: the schedule of each of its variants, the default (empty) first."""
 
     kernel: str
     name: str

@@ -20,12 +20,14 @@ from device_agents.figures.rounds import (
 from device_agents.wire import Why
 
 Process = Callable[[int], float]
-"""One fresh process of the bundle at that place in the list: the median of its settled steps, in microseconds."""
+"""Runs a fresh process of the bundle at that place in the list, and returns the median of its settled steps, in
+microseconds.
+"""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is compared, and how far. `effect`: the relative difference that matters; smaller ones need not be found."""
+    """The comparison that is wanted. `effect`: the relative difference that matters; smaller ones need not be found."""
 
     bundles: int
     effect: float
@@ -35,7 +37,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Prospect:
-    """What may be expected, told before the rounds that decide."""
+    """The expectation that is stated before the rounds that decide."""
 
     rounds: int
     effect: float | None
@@ -44,7 +46,7 @@ class Prospect:
 
 @dataclass(frozen=True)
 class Compared:
-    """What was found."""
+    """The findings of a comparison."""
 
     rounds: tuple[Round, ...]
     ratios: tuple[Ratio, ...]

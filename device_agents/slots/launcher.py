@@ -1,4 +1,5 @@
-"""What the installed one-file agent does before anything else: it finds out which file runs, and tries new ones.
+"""The launcher of the installed one-file agent, which runs before anything else: it finds out which file runs, and
+tries new ones.
 
 A new file is started as a trial first, as a child and within a time: it has to come up, reach the farm and be
 answered twice. Then this process becomes it. It has proven itself when the farm has answered it twice more; until then
@@ -226,14 +227,14 @@ def become(program: Path, arguments: Sequence[str]) -> NoReturn:
 
 def without_token(arguments: Sequence[str]) -> list[str]:
     """A one-time token was for the first start; standard input, where it may come from, has ended."""
-    kept: list[str] = []
+    remaining: list[str] = []
     words = iter(arguments)
     for word in words:
         if word == "--enrol-token":
             next(words, None)
         elif not word.startswith("--enrol-token="):
-            kept.append(word)
-    return kept
+            remaining.append(word)
+    return remaining
 
 
 def say(message: str) -> None:

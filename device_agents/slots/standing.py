@@ -22,9 +22,9 @@ from device_agents.wire.release import MOST_REASON
 FORM = 1
 FOLDER = "slots"
 MOST_STARTS = 3
-"""Of a file that has not proven itself: the next start is that of the file before it."""
+"""Starts of a file that has not proven itself, at most: the next start is that of the file before it."""
 MOST_BEGINNINGS = 3
-"""Of one update: an agent that ends each time is not tried for ever."""
+"""Beginnings of one update, at most: an agent that ends each time is not tried for ever."""
 
 
 class StandingDamaged(Exception):
@@ -50,9 +50,9 @@ class Standing:
 
     base: str
     current: str = ""
-    """What runs, proven."""
+    """The proven file that runs."""
     previous: str = ""
-    """What ran before that."""
+    """The file that ran before that."""
     settled: int = 0
     """The highest sequence that has come to an end here, whatever end: what is not above it is not taken."""
     begun: int = 0
@@ -62,14 +62,14 @@ class Standing:
     trial: Optional[Trial] = field(default=None)  # noqa: UP045
     failed: Optional[UpdateFailure] = field(default=None)  # noqa: UP045
     in_doubt: bool = False
-    """What failed did not reach the farm: if it is away from the old agent too, that says nothing."""
+    """The failed trial did not reach the farm: if it is away from the old agent too, that says nothing."""
     form: int = FORM
 
 
 def begin(standing: Standing, sequence: int) -> Standing:
     """Before anything of an update is done."""
-    again = standing.beginnings if standing.begun == sequence else 0
-    return replace(standing, begun=sequence, beginnings=again + 1)
+    earlier_beginnings = standing.beginnings if standing.begun == sequence else 0
+    return replace(standing, begun=sequence, beginnings=earlier_beginnings + 1)
 
 
 def stage(standing: Standing, trial: Trial) -> Standing:
@@ -78,7 +78,7 @@ def stage(standing: Standing, trial: Trial) -> Standing:
 
 
 def prove(standing: Standing) -> Standing:
-    """What is tried takes the place of what ran."""
+    """Puts the file on trial in the place of the one that ran."""
     if standing.trial is None:
         return standing
     tried = standing.trial
@@ -86,7 +86,7 @@ def prove(standing: Standing) -> Standing:
 
 
 def fail(standing: Standing, sequence: int, reason: str, *, in_doubt: bool = False) -> Standing:
-    """What ran runs on. `in_doubt`: perhaps it is not the update's fault."""
+    """Ends the trial: the file that ran runs on. `in_doubt`: perhaps it is not the update's fault."""
     failed = UpdateFailure(sequence, reason[:MOST_REASON])
     settled = standing.settled if in_doubt else max(standing.settled, sequence)
     return replace(standing, trial=None, failed=failed, in_doubt=in_doubt, settled=settled)
@@ -152,9 +152,9 @@ class Slots:
     def tidy(self, standing: Standing) -> None:
         """Remove files that the record does not name."""
         trial = standing.trial.digest if standing.trial else ""
-        kept = {self.path(digest) for digest in (standing.current, standing.previous, trial) if digest}
+        recorded = {self.path(digest) for digest in (standing.current, standing.previous, trial) if digest}
         for path in [*self.folder.glob("*.pyz"), self.download]:
-            if path not in kept:
+            if path not in recorded:
                 path.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""What an agent and the farm say to each other: wire types and paths. Standard library only, but for `ed25519`.
+"""The protocol between an agent and the farm: wire types and paths. Standard library only, but for `ed25519`.
 
 Conventions. JSON bodies, one dataclass each, written by `dumps` and read by `loads` / `from_json`, which refuse
 unknown, missing and ill-typed fields by name (`ProtocolError`). `_at` is seconds since 1970-01-01 UTC, `_s` seconds,

@@ -28,7 +28,7 @@ class LeaseRequest:
 
 @dataclass(frozen=True)
 class Limits:
-    """What an attempt may use. The agent may hold it to less (its own settings), never more."""
+    """Limits of an attempt. The agent may hold it to less (its own settings), never more."""
 
     transfer_s: float = 900.0
     run_s: float = 1800.0
@@ -40,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One attempt of one run, leased to one device: payload of the envelope that answers a request for a lease.
+    """An attempt of a run, leased to one device: payload of the envelope that answers a request for a lease.
 
     All of it is signed: an agent reads these bytes once the signature holds, and acts on nothing else. A field that is
     added here is signed by being here.
@@ -91,8 +91,8 @@ class Assignment:
         self.settings.check_validation("validation_dataset", is_given=self.validation_dataset is not None)
 
     def checkpoint_key(self) -> str:
-        """What this attempt's checkpoints have in common with those of the run's other attempts."""
+        """Returns the key that this attempt's checkpoints have in common with those of the run's other attempts."""
         blobs = {name: getattr(self, name) for name in ("dataset", "validation_dataset", "weights")}
         digests = {name: blob.digest if blob is not None else None for name, blob in blobs.items()}
-        own = self.own_data.digest if self.own_data is not None else None
-        return checkpoint_key(self.settings, bundle=self.bundle.digest, own_data=own, **digests)
+        own_digest = self.own_data.digest if self.own_data is not None else None
+        return checkpoint_key(self.settings, bundle=self.bundle.digest, own_data=own_digest, **digests)

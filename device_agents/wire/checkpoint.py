@@ -31,7 +31,7 @@ _SAME_NUMBERS = ("threads", "time_limit_s", "checkpoint_s")
 
 @dataclass(frozen=True)
 class Past:
-    """What the steps before a checkpoint have told."""
+    """The record of the steps before a checkpoint."""
 
     key: str
     """`checkpoint_key` of its run."""
@@ -79,19 +79,21 @@ def checkpoint_key(
     weights: Optional[str],
     own_data: Optional[str] = None,
 ) -> str:
-    """What two attempts must have in common for one to go on where the other stands: a digest of the files' digests and
-    of all settings that change a number. `own_data`: of the board's own data set, in place of `dataset`."""
-    wanted = settings.fitted()
-    told = {name: value for name, value in to_json(wanted).items() if name not in _SAME_NUMBERS}
-    said = {"bundle": bundle, "dataset": dataset, "validation_dataset": validation_dataset, "weights": weights}
+    """Returns the key that two attempts must have in common for one to go on where the other stands: a digest of the
+    files' digests and of all settings that change a number. `own_data`: the digest of the board's own data set, in
+    place of `dataset`.
+    """
+    fitted = settings.fitted()
+    setting_fields = {name: value for name, value in to_json(fitted).items() if name not in _SAME_NUMBERS}
+    digests = {"bundle": bundle, "dataset": dataset, "validation_dataset": validation_dataset, "weights": weights}
     # Without one nothing is said of it, so that the keys of all other runs stay what they were.
-    said = said if own_data is None else {**said, "own_data": own_data}
-    text = json.dumps({**said, "settings": told}, sort_keys=True, separators=(",", ":"))
+    digests = digests if own_data is None else {**digests, "own_data": own_data}
+    text = json.dumps({**digests, "settings": setting_fields}, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def most_checkpoint_bytes(weights_bytes: int) -> int:
-    """Of a whole checkpoint of a run whose bundle has so large an initial checkpoint."""
+    """Returns the most bytes of a whole checkpoint of a run whose bundle has so large an initial checkpoint."""
     return CHECKPOINT_FACTOR * weights_bytes + CHECKPOINT_SLACK_BYTES
 
 

@@ -30,7 +30,7 @@ MAX_ITEMS = 1 << 20
 MOST_FLOAT32 = 3.5e38
 """No number of a step's is larger: it computes in 32 bits."""
 MAX_DIGITS = 400
-"""Of an integer: as many as the largest float has."""
+"""Digits of an integer, at most: as many as the largest float has."""
 _FLOATS = (float, Optional[float])
 
 
@@ -48,10 +48,10 @@ def check_loss(where: str, loss: Optional[float]) -> None:
     check(is_possible, where, "a number of 32 bits, or null where it is not finite")
 
 
-def check(holds: bool, where: str, wanted: str) -> None:
+def check(holds: bool, where: str, expected: str) -> None:
     """For `__post_init__` of wire types. Raises `ProtocolError` unless the condition holds."""
     if not holds:
-        raise ProtocolError(where, f"must be {wanted}")
+        raise ProtocolError(where, f"must be {expected}")
 
 
 def to_json(value: Any) -> Any:
@@ -68,19 +68,19 @@ def to_json(value: Any) -> Any:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    written: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
         if field.metadata.get("flat"):
-            said = {
-                one.name
-                for one in dataclasses.fields(item)
-                if one.metadata.get("always_sent") or getattr(item, one.name) != one.default
+            sent_names = {
+                item_field.name
+                for item_field in dataclasses.fields(item)
+                if item_field.metadata.get("always_sent") or getattr(item, item_field.name) != item_field.default
             }
-            written.update({name: part for name, part in to_json(item).items() if name in said})
+            fields.update({name: part for name, part in to_json(item).items() if name in sent_names})
         elif not (field.metadata.get("sent_if_set") and item == field.default):
-            written[field.name] = to_json(item)
-    return written
+            fields[field.name] = to_json(item)
+    return fields
 
 
 def dumps(value: Any) -> bytes:
@@ -149,16 +149,16 @@ def _flat_fields(kind: Any) -> dict[str, Any]:
 
 
 def _take_flat(kind: Any, value: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is left of the object, and the flat fields that were among its own."""
-    taken = {}
+    """Returns the rest of the object, and the flat fields that were among its own."""
+    flat_fields = {}
     for name, hint in _flat_fields(kind).items():
         inner = _fields(hint)
         for field in dataclasses.fields(hint):
             if field.metadata.get("always_sent") and field.name not in value:
                 raise ProtocolError(_join(where, field.name), f"missing field of {kind.__name__}")
-        taken[name] = from_json(hint, {key: item for key, item in value.items() if key in inner}, where)
+        flat_fields[name] = from_json(hint, {key: item for key, item in value.items() if key in inner}, where)
         value = {key: item for key, item in value.items() if key not in inner}
-    return value, taken
+    return value, flat_fields
 
 
 def _decode(hint: Any, value: Any, where: str) -> Any:

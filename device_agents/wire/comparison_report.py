@@ -1,4 +1,4 @@
-"""What a run of mode compare reports: wire types of `device_agents.wire`. Standard library only.
+"""The report of a run of mode compare: wire types of `device_agents.wire`. Standard library only.
 
 Raw times only: which of them are warm-up, the ratios and their intervals are worked out from them by whoever reads
 (`device_agents/figures/rounds.py`), the farm too.
@@ -17,18 +17,18 @@ MOST_BUNDLES = 4
 PROTOCOLS = ("turns/1",)
 """How bundles took turns; the last is this release's: order, looks and warm-up as in `device_agents/figures/`."""
 LEAST_US, MAX_US = 1e-3, 1e12
-"""Of a step: clocks of a binary tell nanoseconds."""
+"""Bounds of a step's time: clocks of a binary tell nanoseconds."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class ComparedProcess:
-    """One fresh process."""
+    """A fresh process."""
 
     bundle: int
-    """Of which bundle, by its place in the list."""
+    """Its bundle, by the place in the list."""
     step_us: tuple[float, ...]
-    """Of each of its steps in order, those of its warm-up too."""
+    """The times of each of its steps in order, those of its warm-up too."""
 
     def __post_init__(self) -> None:
         check(0 <= self.bundle < MOST_BUNDLES, "bundle", f"0 to {MOST_BUNDLES - 1}")
@@ -44,11 +44,11 @@ class Comparison:
     bundles: tuple[str, ...]
     """Digests; the first is what the others stand beside."""
     steps: int
-    """Of each process, that count: after its warm-up."""
+    """Steps of each process that count: after its warm-up."""
     processes: tuple[ComparedProcess, ...]
     ended: Why
     threads: tuple[int, ...]
-    """Of each bundle."""
+    """Threads of each bundle."""
     foreseen_rounds: Optional[int] = None
     """That the time allowed, as told after the first few; null where it was over before."""
     protocol: str = PROTOCOLS[-1]
@@ -64,6 +64,6 @@ class Comparison:
         check(self.protocol in PROTOCOLS, "protocol", f"one of {', '.join(PROTOCOLS)}")
         check(self.ended in get_args(Why), "ended", f"one of {', '.join(get_args(Why))}")
         check(len(self.threads) == len(self.bundles), "threads", "one number for each bundle")
-        check(all(0 <= one <= 1024 for one in self.threads), "threads", "0 to 1,024")
+        check(all(0 <= count <= 1024 for count in self.threads), "threads", "0 to 1,024")
         is_number = self.foreseen_rounds is None or 1 <= self.foreseen_rounds <= LOOKS[-1]
         check(is_number, "foreseen_rounds", f"1 to {LOOKS[-1]}")

@@ -59,14 +59,16 @@ def _check_passed(where: str, samples: Sequence[float], run_s: float) -> None:
         raise ProtocolError(where, message)
 
 
-def _check_sustained(found: Sustained, report: Report) -> None:
+def _check_sustained(sustained: Sustained, report: Report) -> None:
     """That its windows lie within the time of its process, and of its attempt."""
-    took_s = found.lasted_s
+    took_s = sustained.lasted_s
     if took_s > report.run_s * CLOCK_SLACK + CLOCK_SLACK_S:
-        message = f"{len(found.windows):,} of {took_s:,.1f} s together, in a process that ran for {report.run_s:,.1f} s"
+        message = (
+            f"{len(sustained.windows):,} of {took_s:,.1f} s together, in a process that ran for {report.run_s:,.1f} s"
+        )
         raise ProtocolError("sustained.windows", message)
     slack_s = ATTEMPT_SLACK_S + took_s * (CLOCK_SLACK - 1)
-    if not report.started_at - slack_s <= found.began_at <= report.finished_at - took_s + slack_s:
+    if not report.started_at - slack_s <= sustained.began_at <= report.finished_at - took_s + slack_s:
         raise ProtocolError("sustained.began_at", "not within the time of the attempt")
 
 
@@ -95,14 +97,14 @@ def _check_interval(measurement: Measurement, medians: Sequence[float]) -> None:
     if measurement.protocol == FIRST_PROTOCOL:
         return
     interval = run_interval(medians)
-    told = measurement.interval_low_us, measurement.interval_high_us
-    if interval is None or None in told:
-        if (interval is None) != (None in told):
+    reported = measurement.interval_low_us, measurement.interval_high_us
+    if interval is None or None in reported:
+        if (interval is None) != (None in reported):
             message = f"{'an' if interval is None else 'no'} interval of {len(medians)} blocks"
             raise ProtocolError("measurement.interval_low_us", message)
         return
-    for name, said, found in zip(("interval_low_us", "interval_high_us"), told, interval):
-        _check_near(name, said or 0.0, found)
+    for name, reported_us, computed_us in zip(("interval_low_us", "interval_high_us"), reported, interval):
+        _check_near(name, reported_us or 0.0, computed_us)
 
 
 def variation(values: Sequence[float]) -> float:
@@ -113,6 +115,6 @@ def variation(values: Sequence[float]) -> float:
     return statistics.stdev(values) / mean if mean > 0 else 0.0
 
 
-def _check_near(name: str, told: float, found: float, slack: float = 0.0) -> None:
-    if not abs(told - found) <= TOLERANCE * abs(found) + slack:
-        raise ProtocolError(f"measurement.{name}", f"{told:,.6g}, and its samples come to {found:,.6g}")
+def _check_near(name: str, reported: float, computed: float, slack: float = 0.0) -> None:
+    if not abs(reported - computed) <= TOLERANCE * abs(computed) + slack:
+        raise ProtocolError(f"measurement.{name}", f"{reported:,.6g}, and its samples come to {computed:,.6g}")

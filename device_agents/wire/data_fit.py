@@ -41,7 +41,7 @@ class Wanted:
     shape: tuple[int, ...]
     batch_axis: int | None = 0
     classes: int = 0
-    """Of labels that are numbers of classes: how many there are."""
+    """Number of classes, for labels that are numbers of classes."""
     ignored: int = -100
     """A label that counts for nothing."""
     is_weighed: bool = False
@@ -78,18 +78,18 @@ class Remark:
 
 def inputs_of(manifest: Mapping[str, Any]) -> tuple[Wanted, ...]:
     """The model's inputs, in its order."""
-    return tuple(_wanted(entry) for entry in manifest.get("inputs", ()))
+    return tuple(_tensor_of(entry) for entry in manifest.get("inputs", ()))
 
 
 def labels_of(manifest: Mapping[str, Any]) -> tuple[Wanted, ...]:
-    """What each array of labels must look like, by its name in a data set: one tensor is the array `y`."""
+    """Returns the form that each array of labels must have, by its name in a data set: one tensor is the array `y`."""
     entry = manifest.get("labels")
     if isinstance(entry, dict):
-        return (replace(_wanted(entry), name=LABELS),)
-    return tuple(map(_wanted, entry)) if isinstance(entry, list) else ()
+        return (replace(_tensor_of(entry), name=LABELS),)
+    return tuple(map(_tensor_of, entry)) if isinstance(entry, list) else ()
 
 
-def _wanted(entry: Mapping[str, Any]) -> Wanted:
+def _tensor_of(entry: Mapping[str, Any]) -> Wanted:
     axis = entry.get("batch_axis", 0)
     shape = tuple(int(extent) for extent in entry["shape"])
     return Wanted(
@@ -107,91 +107,91 @@ def check_fit(
     arrays: Mapping[str, Seen], inputs: Sequence[Wanted], labels: Sequence[Wanted], *, reads_labels: bool = True
 ) -> None:
     """Raises: Misfit if an input or labels have no array, or one of another type, shape or range."""
-    samples = max(seen.shape[0] for seen in arrays.values())
-    taken = frozenset(wanted.name for wanted in labels)
-    for wanted in inputs:
-        name = array_of(arrays, wanted.name, taken, is_only=len(inputs) == 1)
-        who = f"the model's input {wanted.name!r} takes"
+    samples = max(array.shape[0] for array in arrays.values())
+    label_names = frozenset(tensor.name for tensor in labels)
+    for tensor in inputs:
+        name = array_of(arrays, tensor.name, label_names, is_only=len(inputs) == 1)
+        who = f"the model's input {tensor.name!r} takes"
         if _is_text(arrays[name]):  # its shape says nothing about what is wrong
-            _check_type(name, arrays[name], wanted, who)
-        _check_exchanged(name, arrays, wanted, labels)
-        _check_shape(name, arrays[name], wanted, samples)
-        _check_type(name, arrays[name], wanted, who)
-    for wanted in labels if reads_labels else ():
-        if wanted.name not in arrays:
+            _check_type(name, arrays[name], tensor, who)
+        _check_exchanged(name, arrays, tensor, labels)
+        _check_shape(name, arrays[name], tensor, samples)
+        _check_type(name, arrays[name], tensor, who)
+    for tensor in labels if reads_labels else ():
+        if tensor.name not in arrays:
             raise Misfit(
                 "data.arrays",
-                f"no array for the labels {wanted.name!r}; there are {sorted(arrays)}",
-                wanted.name,
-                f"numpy.savez(file, x=inputs, {wanted.name}=labels)",
+                f"no array for the labels {tensor.name!r}; there are {sorted(arrays)}",
+                tensor.name,
+                f"numpy.savez(file, x=inputs, {tensor.name}=labels)",
             )
-        _check_shape(wanted.name, arrays[wanted.name], wanted, samples)
-        _check_type(wanted.name, arrays[wanted.name], wanted, "the loss takes")
-        _check_classes(wanted.name, arrays[wanted.name], wanted)
+        _check_shape(tensor.name, arrays[tensor.name], tensor, samples)
+        _check_type(tensor.name, arrays[tensor.name], tensor, "the loss takes")
+        _check_classes(tensor.name, arrays[tensor.name], tensor)
 
 
 def array_of(arrays: Mapping[str, object], name: str, labels: frozenset[str], *, is_only: bool) -> str:
     """The array that holds an input, as the agent looks for it (`device_agents.job.dataset`). Raises: Misfit."""
-    own = f"input.{name}" if name == LABELS or name in labels else name
-    names = [own, *(["x"] if is_only and "x" not in labels else []), *({name} - labels)]
-    found = next((one for one in names if one in arrays), None)
-    if found is None:
+    array_name = f"input.{name}" if name == LABELS or name in labels else name
+    names = [array_name, *(["x"] if is_only and "x" not in labels else []), *({name} - labels)]
+    match = next((candidate for candidate in names if candidate in arrays), None)
+    if match is None:
         hint = "name arrays after the model's inputs (one called `y`: `input.y`), or `x` if it has one"
-        near = next((one for one in arrays if one.lower() in names), "")
+        near = next((array for array in arrays if array.lower() in names), "")
         hint = f"{near!r} in lower case, as {near.lower()!r}: names are compared letter by letter" if near else hint
         raise Misfit("data.arrays", f"no array for the model's input {name!r}; there are {sorted(arrays)}", name, hint)
-    return found
+    return match
 
 
-def _check_exchanged(name: str, arrays: Mapping[str, Seen], wanted: Wanted, labels: Sequence[Wanted]) -> None:
+def _check_exchanged(name: str, arrays: Mapping[str, Seen], tensor: Wanted, labels: Sequence[Wanted]) -> None:
     for label in labels:
-        seen, other = arrays[name], arrays.get(label.name)
-        if other is None or wanted.sample_shape == label.sample_shape:
+        array, other = arrays[name], arrays.get(label.name)
+        if other is None or tensor.sample_shape == label.sample_shape:
             continue
-        if other.shape[1:] == wanted.sample_shape and seen.shape[1:] == label.sample_shape:
-            told = f"array {name!r} has the shape of {label.name!r}, and {label.name!r} that of {name!r}"
+        if other.shape[1:] == tensor.sample_shape and array.shape[1:] == label.sample_shape:
+            message = f"array {name!r} has the shape of {label.name!r}, and {label.name!r} that of {name!r}"
             raise Misfit(
-                "data.shape", told, name, f"exchange them: numpy.savez(file, {name}=inputs, {label.name}=labels)"
+                "data.shape", message, name, f"exchange them: numpy.savez(file, {name}=inputs, {label.name}=labels)"
             )
 
 
-def _is_text(seen: Seen) -> bool:
-    return seen.dtype.startswith(("<U", "|S", "str", "object"))
+def _is_text(array: Seen) -> bool:
+    return array.dtype.startswith(("<U", "|S", "str", "object"))
 
 
-def _check_shape(name: str, seen: Seen, wanted: Wanted, samples: int) -> None:
-    if wanted.batch_axis is None:
-        if seen.shape not in (wanted.shape, (1, *wanted.shape)):
+def _check_shape(name: str, array: Seen, tensor: Wanted, samples: int) -> None:
+    if tensor.batch_axis is None:
+        if array.shape not in (tensor.shape, (1, *tensor.shape)):
             raise Misfit(
                 "data.shape",
-                f"array {name!r} has shape {list(seen.shape)}, the bundle's {wanted.name!r} "
-                f"takes {[1, *wanted.shape]}, the same for every sample",
+                f"array {name!r} has shape {list(array.shape)}, the bundle's {tensor.name!r} "
+                f"takes {[1, *tensor.shape]}, the same for every sample",
                 name,
                 "give one of that shape, or compile for this one",
             )
         return
-    if seen.shape[1:] != wanted.sample_shape:
+    if array.shape[1:] != tensor.sample_shape:
         raise Misfit(
             "data.shape",
-            f"array {name!r} has samples of shape {list(seen.shape[1:])}, "
-            f"the bundle's {wanted.name!r} takes {list(wanted.sample_shape)}",
+            f"array {name!r} has samples of shape {list(array.shape[1:])}, "
+            f"the bundle's {tensor.name!r} takes {list(tensor.sample_shape)}",
             name,
-            _shape_hint(name, seen, wanted),
+            _shape_hint(name, array, tensor),
         )
-    if seen.shape[0] != samples:
+    if array.shape[0] != samples:
         same = "what is the same for every sample has batch_axis: null in the spec's inputs"
         raise Misfit(
             "data.samples",
-            f"array {name!r} has {seen.shape[0]} samples, others have {samples}",
+            f"array {name!r} has {array.shape[0]} samples, others have {samples}",
             name,
-            same if seen.shape[0] == 1 else "every array needs one entry for each sample",
+            same if array.shape[0] == 1 else "every array needs one entry for each sample",
         )
 
 
-def _shape_hint(name: str, seen: Seen, wanted: Wanted) -> str:
-    """What the two shapes say was meant."""
-    have, need = seen.shape[1:], wanted.sample_shape
-    if wanted.classes and len(have) == len(need) + 1:
+def _shape_hint(name: str, array: Seen, tensor: Wanted) -> str:
+    """Returns a hint of what was meant, by the two shapes."""
+    have, need = array.shape[1:], tensor.sample_shape
+    if tensor.classes and len(have) == len(need) + 1:
         return f"a label is the number of its class: {name}.{'squeeze(-1)' if have[-1] == 1 else 'argmax(-1)'}"
     if len(have) == len(need) == 3 and (have[2], have[0], have[1]) == need:
         return f"channels come first: numpy.ascontiguousarray({name}.transpose(0, 3, 1, 2))"
@@ -207,29 +207,29 @@ def _size(shape: Sequence[int]) -> int:
     return count
 
 
-def _check_type(name: str, seen: Seen, wanted: Wanted, who: str) -> None:
-    allowed = TAKEN.get(wanted.dtype, (wanted.dtype,))
-    if seen.dtype in allowed:
+def _check_type(name: str, array: Seen, tensor: Wanted, who: str) -> None:
+    allowed = TAKEN.get(tensor.dtype, (tensor.dtype,))
+    if array.dtype in allowed:
         return
     convert = f"convert it: {name}.astype(numpy.{allowed[0]})"
-    if allowed is _REAL and seen.dtype == "uint8":
+    if allowed is _REAL and array.dtype == "uint8":
         convert = f"{convert} / 255 for pictures, or however the model's own data were scaled"
-    if wanted.classes and _is_text(seen):
+    if tensor.classes and _is_text(array):
         convert = f"number the classes: numpy.unique({name}, return_inverse=True)[1]"
-    raise Misfit("data.dtype", f"array {name!r} holds {seen.dtype}, {who} {' or '.join(allowed[:2])}", name, convert)
+    raise Misfit("data.dtype", f"array {name!r} holds {array.dtype}, {who} {' or '.join(allowed[:2])}", name, convert)
 
 
-def _check_classes(name: str, seen: Seen, wanted: Wanted) -> None:
-    low, high, classes = seen.low, seen.high, wanted.classes
+def _check_classes(name: str, array: Seen, tensor: Wanted) -> None:
+    low, high, classes = array.low, array.high, tensor.classes
     if not classes or low is None or high is None:
         return
-    is_low, is_high = low < 0 and low != wanted.ignored, high >= classes and high != wanted.ignored
+    is_low, is_high = low < 0 and low != tensor.ignored, high >= classes and high != tensor.ignored
     if is_low or is_high:
         fits = low == 1 and high == classes
         raise Misfit(
             "data.labels",
             f"labels {name!r} are {low:.0f} to {high:.0f}; the model tells {classes} classes "
-            f"apart, 0 to {classes - 1} ({wanted.ignored} counts for nothing)",
+            f"apart, 0 to {classes - 1} ({tensor.ignored} counts for nothing)",
             name,
             f"classes are numbered from 0: {name} - 1"
             if fits
@@ -240,32 +240,32 @@ def _check_classes(name: str, seen: Seen, wanted: Wanted) -> None:
 def remarks(
     arrays: Mapping[str, Seen], inputs: Sequence[Wanted], labels: Sequence[Wanted], *, batch: int = 0
 ) -> tuple[Remark, ...]:
-    """What is odd of arrays that fit: numbers far from those that networks learn on, too few samples for a step."""
-    taken = frozenset(wanted.name for wanted in labels)
-    found = []
-    for wanted in inputs:
-        name = array_of(arrays, wanted.name, taken, is_only=len(inputs) == 1)
-        remark = _scale(name, arrays[name]) if wanted.is_weighed and wanted.dtype == "f32" else None
-        found += [remark] if remark else []
+    """Returns remarks on arrays that fit: numbers far from those that networks learn on, too few samples for a step."""
+    label_names = frozenset(tensor.name for tensor in labels)
+    remark_list = []
+    for tensor in inputs:
+        name = array_of(arrays, tensor.name, label_names, is_only=len(inputs) == 1)
+        remark = _scale(name, arrays[name]) if tensor.is_weighed and tensor.dtype == "f32" else None
+        remark_list += [remark] if remark else []
         remark = _constant(
             name,
             arrays[name],
             f"every element of array {name!r} is",
             "what is the same for all samples teaches nothing: was it read, or filled, as it should be?",
         )
-        found += [remark] if remark and wanted.batch_axis is not None else []
-    for wanted in labels:
-        if wanted.classes > 1 and wanted.name in arrays:
+        remark_list += [remark] if remark and tensor.batch_axis is not None else []
+    for tensor in labels:
+        if tensor.classes > 1 and tensor.name in arrays:
             remark = _constant(
-                wanted.name,
-                arrays[wanted.name],
-                f"every label in {wanted.name!r} is",
+                tensor.name,
+                arrays[tensor.name],
+                f"every label in {tensor.name!r} is",
                 "a step learns to say that class always: are the labels those of all samples?",
             )
-            found += [remark] if remark else []
-    samples = max(seen.shape[0] for seen in arrays.values())
+            remark_list += [remark] if remark else []
+    samples = max(array.shape[0] for array in arrays.values())
     if samples < batch:
-        found.append(
+        remark_list.append(
             Remark(
                 "data.few",
                 "",
@@ -273,36 +273,36 @@ def remarks(
                 "give more samples, or compile for a smaller batch",
             )
         )
-    return tuple(found)
+    return tuple(remark_list)
 
 
-def _constant(name: str, seen: Seen, says: str, hint: str) -> Remark | None:
-    if seen.low is None or seen.low != seen.high or _size(seen.shape) < LEAST_CONSTANT:
+def _constant(name: str, array: Seen, message: str, hint: str) -> Remark | None:
+    if array.low is None or array.low != array.high or _size(array.shape) < LEAST_CONSTANT:
         return None
-    return Remark("data.constant", name, f"{says} {seen.low:.4g}", hint)
+    return Remark("data.constant", name, f"{message} {array.low:.4g}", hint)
 
 
-def _scale(name: str, seen: Seen) -> Remark | None:
+def _scale(name: str, array: Seen) -> Remark | None:
     """Pictures that nobody has scaled, and numbers that are far from 1."""
-    if seen.low is None or seen.high is None:
+    if array.low is None or array.high is None:
         return None
     least, most = BYTE_HIGH
-    if seen.is_whole and seen.low >= 0 and least <= seen.high <= most:
+    if array.is_whole and array.low >= 0 and least <= array.high <= most:
         return Remark(
             "data.bytes",
             name,
-            f"array {name!r} holds whole numbers from {seen.low:.0f} to {seen.high:.0f}, as "
+            f"array {name!r} holds whole numbers from {array.low:.0f} to {array.high:.0f}, as "
             "pictures are stored, and the model's first layer reads them unscaled",
             "a model that learned on 0 "
             f"to 1 needs {name} / 255 (and its own mean and deviation); one that learned on bytes does not",
         )
-    size = max(abs(seen.low), abs(seen.high))
+    size = max(abs(array.low), abs(array.high))
     if size <= FAR:
         return None
     return Remark(
         "data.scale",
         name,
-        f"array {name!r} reaches from {seen.low:.4g} to {seen.high:.4g}, and the model's "
+        f"array {name!r} reaches from {array.low:.4g} to {array.high:.4g}, and the model's "
         "first layer reads it unscaled: losses may explode",
         f"scale it as the data were that the model has learned on, such as ({name} - {name}.mean(0)) / {name}.std(0)",
     )

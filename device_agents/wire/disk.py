@@ -1,4 +1,4 @@
-"""What everybody here calls a full disk: an error that says so, of the disk, a quota or a limit of files."""
+"""The one definition of a full disk: an error that says so, of the disk, a quota or a limit of files."""
 
 import errno
 

@@ -20,7 +20,7 @@ DEVICE_NAME_WORDS = "1-100 letters, digits, spaces and ._:@+-"
 
 @dataclass(frozen=True)
 class DeviceDescription:
-    """What a device says about itself, at enrolment and at each renewal."""
+    """A device's description of itself, at enrolment and at each renewal."""
 
     # It is part of what an enrolment signs, so a field that is added is `SENT_IF_SET`: agent and farm then write the
     # same bytes, though one of them is older than the field.
@@ -28,9 +28,9 @@ class DeviceDescription:
     name: str
     """For people; 1-100 letters, digits, spaces and `._:@+-`."""
     device_class: str
-    """What kind of board: `x86-64`, `raspberry-pi-4`, `raspberry-pi-5`, `jetson-orin-nano`, `snapdragon-8-gen-2`..."""
+    """The kind of board: `x86-64`, `raspberry-pi-4`, `raspberry-pi-5`, `jetson-orin-nano`, `snapdragon-8-gen-2`..."""
     measurement_class: MeasurementClass
-    """What its numbers are worth: a real board, this computer, an emulator, a simulator. On every report again."""
+    """The worth of its numbers: a real board, this computer, an emulator, a simulator. On every report again."""
     targets: tuple[str, ...]
     """Compiler targets that it can run, best first, such as (`x86-64-v4`, `x86-64-v3`)."""
     architecture: str
@@ -41,11 +41,12 @@ class DeviceDescription:
     cores: int
     memory_bytes: int
     sensors: tuple[str, ...] = ()
-    """What it can measure: `temperature`, `frequency`, `throttling`, `energy`, `power`."""
+    """The quantities that it can measure: `temperature`, `frequency`, `throttling`, `energy`, `power`."""
     isolation_level: int = 0
-    """What the sandbox of a job really gives, tried at start; each level has those below it: 0 nothing, 1 own session,
-    resource limits, no privileges, 2 a list of system calls (no network, one process), 3 namespaces and an empty root
-    with only the job's folder, 4 a cgroup's limits on memory and processes."""
+    """The isolation that the sandbox of a job really gives, tried at start; each level has those below it: 0 nothing, 1
+    own session, resource limits, no privileges, 2 a list of system calls (no network, one process), 3 namespaces and an
+    empty root with only the job's folder, 4 a cgroup's limits on memory and processes.
+    """
     agent_version: str = ""
     runner: Optional[str] = None
     """The emulator in front of the binary (`qemu-aarch64-static`), or null."""
@@ -92,7 +93,7 @@ class EnrolRequest:
     """The first thing a device ever says. The private key never leaves it."""
 
     token: str
-    """One-time enrolment token."""
+    """The enrolment token, which is good once."""
     public_key: str
     """Ed25519, raw 32 bytes, base64; made on the device."""
     session: str

@@ -1,4 +1,4 @@
-"""What is signed, and how: DSSE envelopes and the payload types in them. Standard library only."""
+"""Signed messages: DSSE envelopes and the payload types in them. Standard library only."""
 
 import base64
 import binascii
@@ -11,11 +11,11 @@ ASSIGNMENT_TYPE = "application/vnd.pockfarm.assignment.v2+json"
 REPORT_TYPE = "application/vnd.pockfarm.report+json"
 """DSSE payload type of `Report`."""
 CHALLENGE_TYPE = "application/vnd.pockfarm.challenge"
-"""What a device signs to renew: `pae(CHALLENGE_TYPE, challenge_message(...))`."""
+"""Type of the message that a device signs to renew: `pae(CHALLENGE_TYPE, challenge_message(...))`."""
 ENROL_TYPE = "application/vnd.pockfarm.enrolment"
-"""What a device signs to enrol: `pae(ENROL_TYPE, enrol_message(...))`."""
+"""Type of the message that a device signs to enrol: `pae(ENROL_TYPE, enrol_message(...))`."""
 KEY_TYPE = "application/vnd.pockfarm.key"
-"""What an old server key signs to introduce a new one: `pae(KEY_TYPE, key_message(...))`."""
+"""Type of the message that an old server key signs to introduce a new one: `pae(KEY_TYPE, key_message(...))`."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def pae(payload_type: str, payload: bytes) -> bytes:
 
 
 def base64_bytes(where: str, text: str) -> bytes:
-    """What `text` encodes; each value has one text. Raises `ProtocolError` naming `where`."""
+    """Returns the bytes that `text` encodes; each value has one text. Raises `ProtocolError` naming `where`."""
     try:
         data = base64.b64decode(text.encode(), validate=True)
     except (binascii.Error, ValueError):

@@ -20,7 +20,7 @@ KILL_PROCESS, TRAP, ERRNO, TELL, ALLOW = 0x80000000, 0x00030000, 0x00050000, 0x7
 EPERM, EINVAL, ENOTTY, ENOSYS, EOPNOTSUPP = 1, 22, 25, 38, 95
 X32_BIT = 0x40000000
 NAMESPACE_FLAGS = 0x7E020000
-"""Of clone and unshare: every kind of namespace."""
+"""Flags of clone and unshare: every kind of namespace."""
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _LOAD, _AND, _JEQ, _JGE, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16

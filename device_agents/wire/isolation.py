@@ -12,7 +12,7 @@ ISOLATION_LEVELS = (
     "and namespaces, an empty root",
     "and kernel limits per job",
 )
-"""What each isolation level adds to those below it, for people."""
+"""Descriptions of what each isolation level adds to those below it, for people."""
 ISOLATION_PARTS = (
     (),
     ("no privileges", "no new privileges"),
@@ -31,11 +31,11 @@ def missing_parts(level: int, environment: Mapping[str, str]) -> "dict[str, int]
 
     Of an agent that tells no parts nothing is missing.
     """
-    told = environment.get(IN_FORCE)
-    if told is None:
+    parts_in_force = environment.get(IN_FORCE)
+    if parts_in_force is None:
         return {}
     lacking = {part.partition(": ")[0] for part in environment.get(LACKING, "").split("; ")}
-    in_force = set(told.split(", ")) - lacking
+    in_force = set(parts_in_force.split(", ")) - lacking
     needed = {part: at for at, parts in enumerate(ISOLATION_PARTS[: level + 1]) for part in parts}
     return {part: at for part, at in needed.items() if part not in in_force}
 

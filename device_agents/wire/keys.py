@@ -8,13 +8,13 @@ from device_agents.wire.envelope import base64_bytes
 KEY_LIST_TYPE = "application/vnd.pockfarm.keys+json"
 """DSSE payload type of `KeyList`; the envelope's key id is that of the root."""
 ROOT_TYPE = "application/vnd.pockfarm.root"
-"""What a signing key signs to introduce a root: `pae(ROOT_TYPE, key_message(...))`."""
+"""Type of the message that a signing key signs to introduce a root: `pae(ROOT_TYPE, key_message(...))`."""
 MAX_KEYS = 100
 
 
 @dataclass(frozen=True)
 class ListedKey:
-    """One signing key, and when it is good."""
+    """A signing key, and the time for which it is good."""
 
     key_id: str
     public_key: str

@@ -41,7 +41,7 @@ _SHAPES = (
     ),
     (re.compile(r"(?i)\b(password|secret|passphrase)((?:\"|')?\s*[=:]\s*(?:\"|')?)[^\s\"',;&}]+"), r"\1\2" + HIDDEN),
 )
-_known: set[str] = set()
+_secrets: set[str] = set()
 _bound: ContextVar[dict[str, str] | None] = ContextVar("bound", default=None)
 _process: dict[str, str] = {}
 
@@ -70,25 +70,25 @@ def bind_process(**ids: Any) -> Iterator[None]:
 
 def note(**ids: Any) -> None:
     """Add to what the block around is about, in threads that it handed work to as well; nothing outside a block."""
-    held = _bound.get()
-    if held is not None:
-        held.update({name: str(value) for name, value in ids.items() if value})
+    bound_ids = _bound.get()
+    if bound_ids is not None:
+        bound_ids.update({name: str(value) for name, value in ids.items() if value})
 
 
 def bound() -> Mapping[str, str]:
-    """What the code that asks is about."""
+    """Returns the subjects that log lines of the calling code are about."""
     return {**_process, **(_bound.get() or {})}
 
 
 def hide(secret: str | None) -> None:
     """Never write this value, whatever its shape."""
     if secret and len(secret) >= FEWEST_SECRET_CHARACTERS:
-        _known.add(secret)
+        _secrets.add(secret)
 
 
 def without_secrets(text: str) -> str:
     """The text with every secret blanked."""
-    for secret in _known:
+    for secret in _secrets:
         text = text.replace(secret, HIDDEN)
     for shape, instead in _SHAPES:
         text = shape.sub(instead, text)
@@ -99,15 +99,17 @@ def visible(text: str) -> str:
     """The text without what a terminal would act on: all but newlines and what can be seen, as `\\x1b`."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one == "\n" else _escaped(one) for one in text)
+    return "".join(
+        character if character.isprintable() or character == "\n" else _escaped(character) for character in text
+    )
 
 
-def _escaped(one: str) -> str:
-    return one.encode("unicode_escape", "surrogatepass").decode()
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode()
 
 
 class _Lines(logging.Formatter):
-    """What both forms have in common."""
+    """The common part of both forms."""
 
     def __init__(self, part: str) -> None:
         super().__init__()
@@ -146,11 +148,11 @@ def _json_visible(text: str) -> str:
     """JSON escapes what is below a space, and leaves the other characters that steer terminals."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else _json_escaped(one) for one in text)
+    return "".join(character if character.isprintable() else _json_escaped(character) for character in text)
 
 
-def _json_escaped(one: str) -> str:
-    return "\\u007f" if one == "\x7f" else json.dumps(one)[1:-1]
+def _json_escaped(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def _at(record: logging.LogRecord) -> str:
@@ -217,8 +219,13 @@ def configure(
     handler = _Handler(out)
     handler.setFormatter(TextLines(part) if is_text else JsonLines(part))
     root = logging.getLogger()
-    for logger in [root, *(one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger))]:
-        for old in [one for one in logger.handlers if type(one) in (logging.StreamHandler, _Handler)]:
+    for logger in [
+        root,
+        *(candidate for candidate in root.manager.loggerDict.values() if isinstance(candidate, logging.Logger)),
+    ]:
+        for old in [
+            log_handler for log_handler in logger.handlers if type(log_handler) in (logging.StreamHandler, _Handler)
+        ]:
             logger.removeHandler(old)  # uvicorn's own, for one
             logger.propagate = True
     root.addHandler(handler)

@@ -15,10 +15,12 @@ MOST_MACHINE_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Machine:
-    """What tells machines apart; an empty field is not known."""
+    """The numbers that tell machines apart; an empty field is not known."""
 
     serial: str = ""
-    """Of the board, its firmware or, without one, its first network card; a copied memory card does not carry it."""
+    """The serial number of the board, its firmware or, without one, its first network card; a copied memory card does
+    not carry it.
+    """
     boot_id: str = ""
     """Random, made by the kernel at each boot."""
     host: str = ""

@@ -28,7 +28,7 @@ def is_hash(text: str) -> bool:
 
 
 def root(size: int, complete: Complete) -> Hash:
-    """Of the first `size` leaves."""
+    """Returns the root of the first `size` leaves."""
     return _hash(0, size, complete) if size else EMPTY
 
 
@@ -46,18 +46,18 @@ def includes(root_hash: Hash, *, leaf: Hash, index: int, size: int, proof: Seque
     """Whether the proof shows the leaf at this index of a tree with this root. Source: RFC 9162, 2.1.3.2."""
     if not 0 <= index < size or not all(map(is_hash, (root_hash, leaf, *proof))):
         return False
-    found, here, last = leaf, index, size - 1
+    computed, here, last = leaf, index, size - 1
     for step in proof:
         if last == 0:
             return False
         if here & 1 or here == last:
-            found = node_hash(step, found)
+            computed = node_hash(step, computed)
             while not here & 1 and here:
                 here, last = here >> 1, last >> 1
         else:
-            found = node_hash(found, step)
+            computed = node_hash(computed, step)
         here, last = here >> 1, last >> 1
-    return last == 0 and found == root_hash
+    return last == 0 and computed == root_hash
 
 
 def grew(old: tuple[int, Hash], new: tuple[int, Hash], proof: Sequence[Hash]) -> bool:

@@ -10,7 +10,7 @@ MAX_OWN_DATASETS = 32
 MAX_OWN_ARRAYS = 64
 MAX_CLASSES = 1000
 MAX_COUNT = 1 << 62
-"""What a database's integer holds."""
+"""The largest integer that a database holds."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 DTYPES = (
@@ -35,7 +35,7 @@ def check_own_name(where: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class OwnArray:
-    """One array; its first extent is samples."""
+    """An array; its first extent is samples."""
 
     name: str
     dtype: str
@@ -45,7 +45,11 @@ class OwnArray:
     def __post_init__(self) -> None:
         check(0 < len(self.name) <= 200, "name", "1-200 characters")
         check(self.dtype in DTYPES, "dtype", f"one of {', '.join(DTYPES)}")
-        check(1 <= len(self.shape) <= 8 and all(0 < one <= MAX_COUNT for one in self.shape), "shape", "1 to 8 extents")
+        check(
+            1 <= len(self.shape) <= 8 and all(0 < extent <= MAX_COUNT for extent in self.shape),
+            "shape",
+            "1 to 8 extents",
+        )
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,14 @@ class OwnDataset:
 
     name: str
     digest: str
-    """Of the npz; of a folder of classes: of the npz that it makes."""
+    """Digest of the npz; for a folder of classes that of the npz that it makes."""
     size_bytes: int
     samples: int
     arrays: tuple[OwnArray, ...]
     label_counts: Optional[tuple[int, ...]] = None
     """Samples of each class, if the labels are class numbers."""
     weights_stay: bool = False
-    """What is trained on it stays on the board too: a run's report leaves, its weights do not."""
+    """Weights that are trained on it stay on the board too: a run's report leaves, its weights do not."""
 
     def __post_init__(self) -> None:
         check_own_name("name", self.name)
@@ -69,7 +73,7 @@ class OwnDataset:
         check(0 < self.size_bytes <= MAX_COUNT and 0 < self.samples <= MAX_COUNT, "samples", "more than 0")
         check(0 < len(self.arrays) <= MAX_OWN_ARRAYS, "arrays", f"1 to {MAX_OWN_ARRAYS}")
         counts = self.label_counts or ()
-        check(len(counts) <= MAX_CLASSES and all(0 <= one <= MAX_COUNT for one in counts), "label_counts", "counts")
+        check(len(counts) <= MAX_CLASSES and all(0 <= count <= MAX_COUNT for count in counts), "label_counts", "counts")
 
 
 @dataclass(frozen=True)

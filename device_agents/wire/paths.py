@@ -9,7 +9,7 @@ Every request carries `X-Pockfarm-Protocol: pockfarm.agent/2`. The flow is told 
 
 PROTOCOL = "pockfarm.agent/2"
 OLDER_PROTOCOLS = ("pockfarm.agent/1",)
-"""Of agents that may finish what they have, and are given nothing more until they are updated."""
+"""Protocols of agents that may finish what they have, and are given nothing more until they are updated."""
 PROTOCOL_HEADER = "X-Pockfarm-Protocol"
 DIGEST_HEADER = "X-Pockfarm-Digest"
 """On `PUT …/weights`: the digest of the body. The server refuses (422) a body that does not match."""
@@ -56,5 +56,5 @@ VALIDATION_DATASET_PATH = "/agent/attempts/{lease_token}/validation-dataset"
 
 
 def attempt_path(template: str, lease_token: str, place: int = 0) -> str:
-    """One of the attempt paths above, filled in."""
+    """Fills in one of the attempt paths above."""
     return template.replace("{lease_token}", lease_token).replace("{place}", str(place))

@@ -1,4 +1,5 @@
-"""What a device cannot have measured: figures beyond its physics. For agent and farm; standard library only.
+"""Figures that a device cannot have measured, as they are beyond its physics. For agent and farm; standard library
+only.
 
 A binary that lies, or is broken, may report any number; one that no such device can reach is refused, and never ranks.
 The bounds are generous: they catch the impossible, not the surprising.

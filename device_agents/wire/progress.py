@@ -1,4 +1,4 @@
-"""What an agent says while it works, and what it hears: heartbeats, events, the answer to a report."""
+"""Messages of an agent while it works, and their answers: heartbeats, events, the answer to a report."""
 
 from dataclasses import dataclass
 from typing import Literal, Optional
@@ -10,7 +10,7 @@ from device_agents.wire.settings import MAX_STEPS
 HEARTBEAT_INTERVAL_S = 10.0
 MAX_EVENTS_PER_BATCH = 1000
 MAX_REPORT_BYTES = 20 << 20
-"""Of a report before it is sealed; base64 adds a third, and the farm takes 32 MiB."""
+"""Bytes of a report before it is sealed, at most; base64 adds a third, and the farm takes 32 MiB."""
 
 
 @dataclass(frozen=True)

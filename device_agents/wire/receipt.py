@@ -1,4 +1,6 @@
-"""What a farm countersigns: the log of results, and the receipt of one, checked offline. Standard library only."""
+"""Documents that a farm countersigns: the log of results, and the receipt of one, checked offline. Standard library
+only.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal, Optional
@@ -18,7 +20,7 @@ SIGNED_SCHEMA = "pockfarm.signed/1"
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One result, as the log has it: `leaf_hash(dumps(entry))`."""
+    """A result, as the log has it: `leaf_hash(dumps(entry))`."""
 
     index: int
     """From 0, without gaps."""
@@ -26,9 +28,9 @@ class LogEntry:
     attempt: int
     device_id: str
     device_key: str
-    """What the device enrolled with: Ed25519, raw 32 bytes, base64."""
+    """The key that the device enrolled with: Ed25519, raw 32 bytes, base64."""
     report_digest: str
-    """Of the payload that the device signed."""
+    """Digest of the payload that the device signed."""
     state: str
     """`recorded`, or `superseded` (evidence only)."""
     recorded_at: float
@@ -94,7 +96,7 @@ class BundleStatement:
 
 @dataclass(frozen=True)
 class Signed:
-    """One envelope of the farm (a head of the log, or the statement of a bundle), and its keys' way to the root."""
+    """An envelope of the farm (a head of the log, or the statement of a bundle), and its keys' way to the root."""
 
     schema: Literal["pockfarm.signed/1"]
     signed: Envelope

@@ -27,7 +27,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def version_order(version: str) -> tuple[int, ...]:
-    """What versions are compared by. Raises: ValueError for what is none."""
+    """Returns the key by which versions are compared. Raises: ValueError for text that is no version."""
     if not _VERSION.fullmatch(version):
         raise ValueError(f"{version!r:.40} is no version: numbers with dots between, at most four")
     numbers = [int(number) for number in version.split(".")]
@@ -44,13 +44,13 @@ class UpdateFailure:
 
 @dataclass(frozen=True)
 class Program:
-    """What an agent runs from, and whether it renews that."""
+    """The program that an agent runs from, and whether it renews that."""
 
     updates: Updates
     """`on`; `off`: its operator does not want it; `installed`: not from one file, so another tool updates it; `trial`:
     it is being tried, takes no work, and ends when the farm has answered it."""
     digest: str = ""
-    """Of the one file that it runs from; empty: from none."""
+    """Digest of the one file that it runs from; empty: from none."""
     failed: Optional[UpdateFailure] = field(default=None, metadata=SENT_IF_SET)
     """The newest update that came to nothing here."""
 
@@ -63,7 +63,9 @@ class AgentOffer:
     """An agent that the farm wants on one device: payload of the envelope that answers a request for a lease."""
 
     sequence: int
-    """Of the release; goes up with each. A device takes none that is not above those that it is done with."""
+    """Sequence number of the release; goes up with each. A device takes none that is not above those that it is done
+    with.
+    """
     version: str
     program: Blob
     device_id: str

@@ -1,4 +1,4 @@
-"""What an attempt found: wire types of `device_agents.wire` that hold no impossible value. Standard library only.
+"""The findings of an attempt: wire types of `device_agents.wire` that hold no impossible value. Standard library only.
 
 The limits here are those of any machine; `plausibility.py` has those of one device.
 """
@@ -26,15 +26,15 @@ FIRST_PROTOCOL, BENCH_PROTOCOL = PROTOCOLS = ("bench-protocol/1", "bench-protoco
 """How a run is measured; the last is this release's."""
 
 MAX_US = 1e12
-"""Of anything that is timed: eleven days, more than any run may take."""
+"""The longest time of anything that is timed: eleven days, more than any run may take."""
 MAX_COUNT = 1 << 62
-"""Of bytes and operations: what a database's integer holds."""
+"""The largest number of bytes and operations: the largest integer that a database holds."""
 MAX_INDEX = 1 << 20
 MAX_AT = 95_000_000_000.0
 MAX_READING = 1e15
-"""Of a sensor, which may well be broken; its nonsense is shown, not judged."""
+"""The largest reading of a sensor, which may well be broken; its nonsense is shown, not judged."""
 MAX_MJ = 1e15
-"""Of energy: a megawatt for as long as `MAX_US`."""
+"""The most energy: a megawatt for as long as `MAX_US`."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -78,7 +78,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Block:
-    """One process of a profile run: raw step times after its warm-up, in order."""
+    """A process of a profile run: raw step times after its warm-up, in order."""
 
     step_us: tuple[float, ...]
     load_us: Optional[float] = None
@@ -115,7 +115,7 @@ class Measurement:
     cv_between: float
     """Standard deviation / mean of block medians; 0 with one block."""
     warmup_steps: int
-    """Of the process that had most of them."""
+    """Warm-up steps of the process that had most of them."""
     threads: int
     protocol: str = FIRST_PROTOCOL
 
@@ -139,7 +139,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class KernelTime:
-    """One row of the per-kernel table: the median time of one call."""
+    """A row of the per-kernel table: the median time of one call."""
 
     index: int
     name: str
@@ -173,7 +173,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the binary planned, and what the system saw."""
+    """Memory as the binary planned it, and as the system saw it."""
 
     arena_bytes: Optional[int] = None
     weights_bytes: Optional[int] = None
@@ -204,7 +204,7 @@ class Energy:
 
 @dataclass(frozen=True)
 class DeviceState:
-    """One sample of the board's state. Null: no such sensor."""
+    """A sample of the board's state. Null: no such sensor."""
 
     at: float
     temperature_c: Optional[float] = None
@@ -262,7 +262,7 @@ class Report:
     run_s: float
     """Wall-clock time of the binary's processes."""
     measurement: Optional[Measurement] = None
-    """Of profile, and of train (its steps, as one block), once a step was timed; null of other modes."""
+    """Measurement of profile, and of train (its steps, as one block), once a step was timed; null of other modes."""
     kernels: tuple[KernelTime, ...] = ()
     losses: tuple[Optional[float], ...] = ()
     """Loss of each step in order; null where not finite. Of a profile: its first block (each starts afresh)."""

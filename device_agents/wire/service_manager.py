@@ -1,4 +1,4 @@
-"""What a process tells the service manager that started it (sd_notify): a unit may set `WatchdogSec=15`."""
+"""Notifications of a process to the service manager that started it (sd_notify): a unit may set `WatchdogSec=15`."""
 
 import contextlib
 import os

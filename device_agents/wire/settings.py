@@ -1,4 +1,4 @@
-"""What a user sets for a run: one value from the command line to the binary. Standard library only.
+"""Settings that a user makes for a run: one value from the command line to the binary. Standard library only.
 
 A setting is one field of `RunSettings`, with what is known of it beside its type and default: its words, its bounds,
 the modes that take it. The API's bodies, the command line's options, the database's column, the pages and the agent's
@@ -14,9 +14,9 @@ from typing import Any, Literal, Optional, TypeVar, get_args
 from device_agents.wire.codec import ALWAYS_SENT, ProtocolError, check
 
 Mode = Literal["profile", "train", "eval", "tune", "compare", "sustained"]
-"""What a run of the farm does."""
+"""The modes of a run of the farm."""
 LocalMode = Literal[Mode, "infer"]
-"""What a bundle does on the machine at hand; `infer` writes the logits to a file."""
+"""The modes of a bundle on the machine at hand; `infer` writes the logits to a file."""
 Schedule = Literal["constant", "cosine", "linear"]
 """How the learning rate goes on after its warm-up."""
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -35,23 +35,23 @@ MAX_COMPARE_S = 86_400.0
 COMPARE_S = 300.0
 """Where its user says nothing."""
 MAX_COMPARED_STEPS = 200
-"""Of each process of a comparison: all of their times are in its report."""
+"""Steps of each process of a comparison, at most: all of their times are in its report."""
 LEAST_SUSTAIN_S, SUSTAIN_S, MAX_SUSTAIN_S = 10.0, 600.0, 3600.0
 """The shortest, where its user says nothing, and the longest."""
 SUSTAIN_SHARE = 0.8
-"""Of a run's time limit, at most: the process has to begin and to end in it too."""
+"""Share of a run's time limit, at most: the process has to begin and to end in it too."""
 EFFECT = 0.01
 """Relative: where its user says nothing of the difference that matters."""
 MAX_TIME_LIMIT_S = 7 * 86_400.0
 MAX_CHECKPOINT_S = 86_400.0
 MAX_SCHEDULE_STEPS = 1_000_000_000
 MAX_SHARE = 0.9
-"""Of the samples, for validation."""
+"""Share of the samples for validation, at most."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a setting. A value lies within the bounds, or is `unused`."""
+    """The definition of a setting. A value lies within the bounds, or is `unused`."""
 
     label: str
     """For a page: `Learning rate`."""
@@ -64,9 +64,9 @@ class Setting:
     above: Optional[float] = None
     most: Optional[float] = None
     absent: str = ""
-    """What null means, for people; empty where there is none."""
+    """The meaning of null, for people; empty where there is none."""
     option: str = ""
-    """Of the command line: `--learning-rate`."""
+    """The option of the command line: `--learning-rate`."""
     metavar: Optional[str] = None
     choices: tuple[str, ...] = ()
     """The values of a setting that is no number."""
@@ -102,18 +102,18 @@ class Setting:
         return is_enough and (self.most is None or value <= self.most)
 
 
-def setting(default: Any, known: Setting, *, always_sent: bool = False) -> Any:
+def setting(default: Any, definition: Setting, *, always_sent: bool = False) -> Any:
     """A field of `RunSettings`.
 
     What equals its default is left out of an assignment (but `always_sent`): an older agent hears of a new setting only
     when a user sets it. So what is `unused` must be the default where older agents are to go on running other modes.
     """
-    return field(default=default, metadata={"setting": known, **(ALWAYS_SENT if always_sent else {})})
+    return field(default=default, metadata={"setting": definition, **(ALWAYS_SENT if always_sent else {})})
 
 
-def training(label: str, words: str, unused: Any = None, **known: Any) -> Setting:
+def training(label: str, words: str, unused: Any = None, **constraints: Any) -> Setting:
     """A setting of `train` that its binary has under the same name."""
-    return Setting(label, words, ("train",), unused, is_shown_unset=False, **known)
+    return Setting(label, words, ("train",), unused, is_shown_unset=False, **constraints)
 
 
 @dataclass(frozen=True)
@@ -315,8 +315,8 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check(self.mode in LOCAL_MODES, "mode", f"one of {', '.join(LOCAL_MODES)}")
-        for name, known in settings_of(type(self)).items():
-            check(known.allows(getattr(self, name)), name, known.bounds)
+        for name, setting_ in settings_of(type(self)).items():
+            check(setting_.allows(getattr(self, name)), name, setting_.bounds)
         is_short = self.mode != "compare" or self.steps <= MAX_COMPARED_STEPS
         check(is_short, "steps", f"1 to {MAX_COMPARED_STEPS} of each process that is compared")
         least_s = self.sustained_s / SUSTAIN_SHARE
@@ -366,9 +366,9 @@ class RunSettings:
     def fitted(self: "Settings") -> "Settings":
         """The same, with `unused` for what the mode does not take, and the default where it takes one and has none."""
         changes = {}
-        for name, known in settings_of(type(self)).items():
-            if self.mode not in known.modes:
-                changes[name] = known.unused
+        for name, setting_ in settings_of(type(self)).items():
+            if self.mode not in setting_.modes:
+                changes[name] = setting_.unused
             elif getattr(self, name) is None:
                 changes[name] = default_of(type(self), name)
         return replace(self, **changes)
@@ -388,17 +388,24 @@ def settings_of(kind: type[RunSettings]) -> Mapping[str, Setting]:
 
 
 def _settings_of(kind: type[RunSettings]) -> Mapping[str, Setting]:
-    known = {one.name: one.metadata["setting"] for one in fields(kind) if "setting" in one.metadata}
-    return {name: replace(one, option=one.option or f"--{name.replace('_', '-')}") for name, one in known.items()}
+    definitions = {
+        definition.name: definition.metadata["setting"]
+        for definition in fields(kind)
+        if "setting" in definition.metadata
+    }
+    return {
+        name: replace(definition, option=definition.option or f"--{name.replace('_', '-')}")
+        for name, definition in definitions.items()
+    }
 
 
 def default_of(kind: type[RunSettings], name: str) -> Any:
-    """What a setting is when nobody sets it."""
-    return next(one.default for one in fields(kind) if one.name == name)
+    """Returns the value of a setting when nobody sets it."""
+    return next(setting_field.default for setting_field in fields(kind) if setting_field.name == name)
 
 
 def check_taken(mode: str, given: Collection[str], kind: type[RunSettings] = RunSettings) -> None:
     """Refuse settings that the mode would pass over. Raises: `ProtocolError` naming the option."""
-    for name, known in settings_of(kind).items():
-        if name in given and mode not in known.modes:
-            raise ProtocolError(known.option, f"mode {mode} takes none; it is for {' and '.join(known.modes)}")
+    for name, setting_ in settings_of(kind).items():
+        if name in given and mode not in setting_.modes:
+            raise ProtocolError(setting_.option, f"mode {mode} takes none; it is for {' and '.join(setting_.modes)}")

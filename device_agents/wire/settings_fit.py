@@ -1,4 +1,4 @@
-"""What is odd of a run's settings beside what its bundle says: it may be meant, or not."""
+"""Remarks on a run's settings that are odd beside what its bundle says: they may be meant, or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from device_agents.wire.settings import RunSettings
 
 
 def remarks(settings: RunSettings, manifest: Mapping[str, Any], *, goes_on: bool) -> tuple[Remark, ...]:
-    """Of mode train: a warm-up that the run does not come out of.
+    """Returns remarks on the settings of mode train: a warm-up that the run does not come out of.
 
     `goes_on`: it starts from weights that have steps behind them, which count; how many is known where they lie.
     """

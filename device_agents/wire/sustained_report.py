@@ -1,4 +1,4 @@
-"""What a run of mode sustained reports: wire types of `device_agents.wire`. Standard library only.
+"""The report of a run of mode sustained: wire types of `device_agents.wire`. Standard library only.
 
 A run of ten minutes has millions of steps, so their times come in windows of equal wall time. What the windows say (the
 onset of a slow-down, the ratio) is worked out from them by whoever reads (`device_agents/figures/sustained.py`), the
@@ -16,7 +16,7 @@ SustainedEnd = Literal["time", "cut"]
 """Why it ended: its time is over, or it failed or was stopped."""
 MOST_WINDOWS = 3600
 MOST_WINDOW_STEPS = 1 << 22
-"""Of one window, which the agent holds until it is over: a step of a microsecond has fewer."""
+"""Steps of one window, at most; the agent holds it until it is over: a step of a microsecond has fewer."""
 PROTOCOLS = ("sustained/1",)
 """How windows are made; the last is this release's: a step counts for the window in which its end was heard of."""
 CLOCK_SLACK, CLOCK_SLACK_S = 1.05, 0.1
@@ -43,7 +43,9 @@ class SustainedWindow:
 
     @property
     def least_us(self) -> float:
-        """What its steps took together, at least: half of them, the middle one too, the median or more."""
+        """Returns the time that its steps took together, at least: half of them, the middle one too, the median or
+        more.
+        """
         return (self.steps + 1) // 2 * (self.median_us or 0.0)
 
 
@@ -55,7 +57,7 @@ class Sustained:
     windows: tuple[SustainedWindow, ...]
     """Whole ones."""
     steps: int
-    """Of all windows."""
+    """Steps of all windows."""
     batch: int
     threads: int
     began_at: float
@@ -66,7 +68,7 @@ class Sustained:
     def __post_init__(self) -> None:
         check(0 < self.window_s <= MAX_SUSTAIN_S, "window_s", f"above 0, at most {MAX_SUSTAIN_S:,g}")
         check(1 <= len(self.windows) <= MOST_WINDOWS, "windows", f"1 to {MOST_WINDOWS:,}")
-        check(self.steps == sum(one.steps for one in self.windows), "steps", "those of all windows")
+        check(self.steps == sum(window.steps for window in self.windows), "steps", "those of all windows")
         check(self.steps >= 1, "steps", "at least 1")
         check(1 <= self.batch <= 1 << 62, "batch", "at least 1")
         check(0 <= self.threads <= MAX_THREADS, "threads", f"0 to {MAX_THREADS:,}")

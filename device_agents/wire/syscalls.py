@@ -84,15 +84,15 @@ _BOTH = """
 
 
 def _numbered(text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     number = 0
     for word in text.split():
         if word.isdigit():
             number = int(word)
             continue
-        found[word] = number
+        numbers[word] = number
         number += 1
-    return found
+    return numbers
 
 
 NUMBERS: Mapping[str, Mapping[str, int]] = {

@@ -1,4 +1,4 @@
-"""What a run of mode train reports beside its losses: wire types of `device_agents.wire`. Standard library only."""
+"""The report of a run of mode train beside its losses: wire types of `device_agents.wire`. Standard library only."""
 
 import math
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Training:
-    """What became of the training steps of a run."""
+    """The course of the training steps of a run."""
 
     outcome: TrainingOutcome
     steps: int
@@ -48,10 +48,10 @@ class Training:
     reason: str = ""
     """Why it diverged."""
     learning_rates: tuple[float, ...] = ()
-    """Of each step, in order; empty from a binary that does not tell."""
+    """The learning rate of each step, in order; empty from a binary that does not tell."""
     validations: tuple[Validation, ...] = ()
     best_step: Optional[int] = None
-    """Of the validation with the lowest loss; null without one."""
+    """The step of the validation with the lowest loss; null without one."""
     weights_step: Optional[int] = None
     """After which step of the run the weights that it left were taken; null: it left none."""
     resumed_step: Optional[int] = field(default=None, metadata=SENT_IF_SET)
@@ -79,4 +79,4 @@ def held_out(samples: int, share: float) -> int:
 
 def best_step(validations: "tuple[Validation, ...]") -> Optional[int]:
     """The first of the validations with the lowest loss; None without one."""
-    return min(validations, key=lambda one: (one.loss, one.step)).step if validations else None
+    return min(validations, key=lambda validation: (validation.loss, validation.step)).step if validations else None

@@ -1,4 +1,4 @@
-"""What a run of mode tune reports: wire types of `device_agents.wire`. Standard library only."""
+"""The report of a run of mode tune: wire types of `device_agents.wire`. Standard library only."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -34,13 +34,13 @@ class VariantTime:
 
 @dataclass(frozen=True)
 class KernelTuning:
-    """What was measured of one kernel, and which schedule it should get."""
+    """The measurements of a kernel, and the schedule that it should get."""
 
     kernel: str
     """The kernel's signature."""
     name: str
     calls: int
-    """Of the kernel, in one step."""
+    """Calls of the kernel in one step."""
     variants: tuple[VariantTime, ...]
     winner: str
     """The `choice` of the winner; empty: the default, for nothing was better by more than noise."""

@@ -15,7 +15,7 @@ from pathlib import Path
 FEWEST_LOOKS = 5
 """In a row, before a verdict."""
 LONGEST_LOOK_S = 5.0
-"""What one look counts for at most: if more time has passed since the last one, nobody was looking."""
+"""Seconds that one look counts for, at most: if more time has passed since the last one, nobody was looking."""
 WAITS_FOR_DISK = "D"
 STOPPED = ("T", "t")
 """By a signal; by a debugger."""

@@ -1,4 +1,4 @@
-"""What a farm answers, and its refusals as our errors."""
+"""A farm's answers, and its refusals as PockFarm's errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _is_for_a_terminal = False
 
 
 def silent(url: str, problem: Exception) -> str:
-    """What to do where there was no answer."""
+    """Returns the hint for a farm that did not answer."""
     if url.startswith("https://") and "WRONG_VERSION_NUMBER" in str(problem):
         return f"what is there speaks no TLS: is it http://{url[len('https://') :]}?"
     return "is it up? `pockfarm doctor` looks for what is wrong"
@@ -55,8 +55,8 @@ def checked(answer: httpx.Response) -> httpx.Response:
         body = None
     problem: Json = body if isinstance(body, dict) else {}  # what stands before a farm may say anything
     if not text(problem, "detail"):
-        asked = f"{answer.request.method} {answer.request.url}"
-        message, code, hint = f"{asked}: {answer.status_code}, and not in a farm's words", "farm.other", OTHER
+        request_line = f"{answer.request.method} {answer.request.url}"
+        message, code, hint = f"{request_line}: {answer.status_code}, and not in a farm's words", "farm.other", OTHER
         problem = {"detail": message, "code": code, "hint": hint}
     kind = {401: Unauthorized, 404: NotFound}.get(answer.status_code, Refused)
     raise kind(

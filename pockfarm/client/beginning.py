@@ -29,7 +29,7 @@ Finish = Callable[["Client", str], "FineTuned"]
 
 @dataclass(frozen=True)
 class CompileWish:
-    """What `submit_compile_job` was given."""
+    """The arguments of `submit_compile_job`."""
 
     model: Any
     example_inputs: Any
@@ -44,14 +44,14 @@ class CompileWish:
 
 @dataclass(frozen=True)
 class CompilesBegun:
-    """One job for each target."""
+    """The jobs of a compile, one for each target."""
 
     jobs: tuple[Job, ...]
     source: Source
 
     @property
     def warnings(self) -> tuple[CompileWarning, ...]:
-        """What was noticed at export."""
+        """Warnings from the export."""
         return self.source.brought.warnings
 
 
@@ -60,7 +60,7 @@ class Source:
     """The model of a compile, as this process brought it; its files are there as long as this is."""
 
     brought: Brought
-    kept: ExitStack
+    resources: ExitStack
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ def begin_compiles(farm: Client, wish: CompileWish) -> CompilesBegun:
     from pockfarm.fine_tuning.flow import Asked, recipe_of
 
     targets = _targets(farm, wish)
-    asked = Asked(plan=wish.plan, spec=wish.spec, output=wish.output)
+    request = Asked(plan=wish.plan, spec=wish.spec, output=wish.output)
     with ExitStack() as opened:
         folder = _folder("pockfarm-compile-", opened)
-        recipe = recipe_of(wish.model, wish.example_inputs, asked, folder, opened)
+        recipe = recipe_of(wish.model, wish.example_inputs, request, folder, opened)
         files = recipe.brought.files
         name = wish.name or _name(wish.model, files.name)
-        meant = dict.fromkeys(target_named(farm.devices, target) for target in targets)
+        target_names = dict.fromkeys(target_named(farm.devices, target) for target in targets)
         jobs = tuple(
-            farm.compile(files, plan=recipe.plan, spec=recipe.spec, target=target, name=name) for target in meant
+            farm.compile(files, plan=recipe.plan, spec=recipe.spec, target=target, name=name) for target in target_names
         )
-        return CompilesBegun(jobs, Source(recipe.brought, _kept(opened, folder)))
+        return CompilesBegun(jobs, Source(recipe.brought, _keep_open(opened, folder)))
 
 
 def _folder(prefix: str, opened: ExitStack) -> Path:
@@ -96,11 +96,11 @@ def _folder(prefix: str, opened: ExitStack) -> Path:
     return folder
 
 
-def _kept(opened: ExitStack, folder: Path) -> ExitStack:
-    """What stays open until it is closed, or nobody has it any more."""
-    kept = opened.pop_all()
-    weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)
-    return kept
+def _keep_open(opened: ExitStack, folder: Path) -> ExitStack:
+    """Keeps the resources open until they are closed, or nothing refers to them any more."""
+    resources = opened.pop_all()
+    weakref.finalize(resources, shutil.rmtree, folder, ignore_errors=True)
+    return resources
 
 
 def _targets(farm: Client, wish: CompileWish) -> tuple[str, ...]:
@@ -126,12 +126,12 @@ def _name(model: object, file: str) -> str:
 
 @dataclass(frozen=True)
 class TuningWish:
-    """What `submit_finetune_job` was given: as `Client.fine_tune`."""
+    """The arguments of `submit_finetune_job`: those of `Client.fine_tune`."""
 
     model: Any
     example_inputs: Any
     data: Any
-    asked: Any
+    request: Any
     target: str | None
     device: str | None
     device_class: str | None
@@ -140,13 +140,15 @@ class TuningWish:
 
 @dataclass(frozen=True)
 class BuiltWish:
-    """What `submit_finetune_job` was given in place of a model: a bundle of the farm, and the model if it is here."""
+    """The arguments of `submit_finetune_job` with a bundle of the farm in place of a model, and the model if it is
+    here.
+    """
 
     digest: str
     source: Source | None
     warnings: tuple[CompileWarning, ...]
     data: Any
-    asked: Any
+    request: Any
     device: str | None
     device_class: str | None
     name: str
@@ -167,11 +169,11 @@ def begin_tuning(farm: Client, wish: TuningWish | BuiltWish) -> TuningBegun:
         bring = ready.finish
         if bring is None:
             return TuningBegun(run, None)
-        kept = _kept(opened, folder)
+        resources = _keep_open(opened, folder)
 
     def finish(plain: Client, run_id: str) -> FineTuned:
         tuned = bring(trained(plain, run_id, folder))
-        kept.close()
+        resources.close()
         return tuned
 
     return TuningBegun(run, finish)
@@ -183,7 +185,7 @@ def _begin_model(farm: Client, wish: TuningWish, folder: Path, opened: ExitStack
 
     target = target_of(farm, wish.target, wish.device, wish.device_class)
     trainer = OnFarm(farm, target, wish.device, wish.device_class, wish.name or _name(wish.model, "model"))
-    return prepared(trainer, wish.model, wish.example_inputs, wish.data, wish.asked, folder, opened), trainer
+    return prepared(trainer, wish.model, wish.example_inputs, wish.data, wish.request, folder, opened), trainer
 
 
 def _begin_built(farm: Client, wish: BuiltWish, folder: Path, _: ExitStack) -> tuple[Prepared, OnFarm]:
@@ -195,4 +197,4 @@ def _begin_built(farm: Client, wish: BuiltWish, folder: Path, _: ExitStack) -> t
     step = Step(folder / BUNDLE, wish.digest, wish.warnings)
     brought = wish.source.brought if wish.source else None
     trainer = OnFarm(farm, "", wish.device, wish.device_class, wish.name)
-    return prepared_of(step, brought, wish.data, wish.asked), trainer
+    return prepared_of(step, brought, wish.data, wish.request), trainer

@@ -1,4 +1,6 @@
-"""What parts of a client call of each other, in both kinds: what an `AsyncClient` awaits, a `Client` gets at once."""
+"""Methods that parts of a client call of each other, for both kinds: an `AsyncClient` awaits them, a `Client` gets
+their results at once.
+"""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ def npz_of(data: Data) -> bytes | Path:
     for name, array in arrays.items():
         if array.dtype == np.float64:
             arrays[name] = array.astype(np.float32)  # what steps read: as `fine_tune` does
-    made = io.BytesIO()
-    np.savez(made, allow_pickle=False, **arrays)
-    return made.getvalue()
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
 
 
 def refuse_nothing(data: object) -> None:
@@ -52,9 +52,9 @@ def is_digest(model: object) -> bool:
 
 def refuse_recipe(**given: object) -> None:
     """Raises: UsageError for what a bundle has in it."""
-    said = [name for name, value in given.items() if value is not None and (name, value) != ("plan", "full")]
-    if said:
+    names = [name for name, value in given.items() if value is not None and (name, value) != ("plan", "full")]
+    if names:
         raise UsageError(
-            f"{' and '.join(said)}: a bundle has such things in it, as they were when it was compiled; "
+            f"{' and '.join(names)}: a bundle has such things in it, as they were when it was compiled; "
             "leave them out, or give the model"
         )

@@ -15,7 +15,7 @@ Made = TypeVar("Made")
 
 
 async def async_elsewhere(client: AsyncTransport, work: Callable[[Client], Made]) -> Made:
-    """What `work` makes with a plain client of the same farm, on a thread."""
+    """Runs `work` with a plain client of the same farm, on a thread, and returns its result."""
     from pockfarm.client.synchronous.client import Client
 
     def with_its_own() -> Made:
@@ -26,5 +26,5 @@ async def async_elsewhere(client: AsyncTransport, work: Callable[[Client], Made]
 
 
 def elsewhere(client: Transport, work: Callable[[Client], Made]) -> Made:
-    """What `work` makes with this client."""
+    """Runs `work` with this client, and returns its result."""
     return work(cast("Client", client))

@@ -15,25 +15,27 @@ from pockfarm.errors import UsageError
 from pockfarm.state import StateFolder, farm_here
 
 
-def found(
+def address_and_key(
     url: str | None, api_key: str | None, state: StateFolder | None = None, profile: str | None = None
 ) -> tuple[str, str]:
     """Address and key. Raises: UsageError when one of them is nowhere, and says where it was looked for."""
-    for name, one in (("url", url), ("api_key", api_key)):
-        if one is not None and not isinstance(one, str):
-            raise UsageError(f"{name} is {type(one).__name__}; give text, such as Client('http://farm:8000', 'pf_...')")
+    for name, argument in (("url", url), ("api_key", api_key)):
+        if argument is not None and not isinstance(argument, str):
+            raise UsageError(
+                f"{name} is {type(argument).__name__}; give text, such as Client('http://farm:8000', 'pf_...')"
+            )
     if url and api_key:
         return _address(url), _key(api_key)
     if state is not None and profile is not None:
         raise UsageError("a state folder and a profile both say which farm: give one")
     if state is None:
-        named = profile or ""
-        if not named:
+        profile_name = profile or ""
+        if not profile_name:
             url = url or os.environ.get("POCKFARM_URL", "")
             api_key = api_key or os.environ.get("POCKFARM_API_KEY", "")
-            named = os.environ.get("POCKFARM_PROFILE", "")
+            profile_name = os.environ.get("POCKFARM_PROFILE", "")
         if not (url and api_key):
-            url, api_key = _of_profile(url, api_key, named)
+            url, api_key = _of_profile(url, api_key, profile_name)
         if url and api_key:
             return _address(url), _key(api_key)
     return _of_folder(url, api_key, state or farm_here())
@@ -65,19 +67,19 @@ def _key(api_key: str) -> str:
     key = api_key.strip()
     if key.lower().startswith("bearer "):
         raise UsageError("the API key begins with the word Bearer; give the key alone, which begins with pf_")
-    if not key.isascii() or not key.isprintable() or any(one in key for one in " \"'"):
+    if not key.isascii() or not key.isprintable() or any(character in key for character in " \"'"):
         raise UsageError("the API key has quotes, spaces or letters in it that no key has; copy it again, from pf_ on")
     return key
 
 
-def _of_profile(url: str | None, api_key: str | None, named: str) -> tuple[str | None, str | None]:
-    """What is missing, from the profile; an address that was given keeps its key from going elsewhere."""
-    if not named and profiles.DEFAULT not in profiles.profiles():
+def _of_profile(url: str | None, api_key: str | None, profile_name: str) -> tuple[str | None, str | None]:
+    """Fills in what is missing from the profile; an address that was given keeps its key from going elsewhere."""
+    if not profile_name and profiles.DEFAULT not in profiles.profiles():
         return url, api_key
-    one = profiles.profile(named or profiles.DEFAULT)
-    if url and url.rstrip("/") != one.url.rstrip("/"):
+    profile = profiles.profile(profile_name or profiles.DEFAULT)
+    if url and url.rstrip("/") != profile.url.rstrip("/"):
         return url, api_key
-    return url or one.url, api_key or one.api_key
+    return url or profile.url, api_key or profile.api_key
 
 
 def _of_folder(url: str | None, api_key: str | None, folder: StateFolder) -> tuple[str, str]:
@@ -85,10 +87,14 @@ def _of_folder(url: str | None, api_key: str | None, folder: StateFolder) -> tup
     url = url or (status.url if status else "")
     key = api_key or folder.api_key() or ""
     if not url or not key:
-        known = sorted(profiles.profiles())
-        named = f"choose a profile ({', '.join(known)}) by POCKFARM_PROFILE" if known else "run `pockfarm init`"
+        profile_names = sorted(profiles.profiles())
+        suggestion = (
+            f"choose a profile ({', '.join(profile_names)}) by POCKFARM_PROFILE"
+            if profile_names
+            else "run `pockfarm init`"
+        )
         raise UsageError(
             f"no farm: set POCKFARM_URL and POCKFARM_API_KEY, or start one with `pockfarm up` "
-            f"(its state folder would be {folder.path})\n  for a farm elsewhere: {named}"
+            f"(its state folder would be {folder.path})\n  for a farm elsewhere: {suggestion}"
         )
     return url.rstrip("/"), key

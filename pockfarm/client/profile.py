@@ -1,4 +1,4 @@
-"""What a device measured, as people look at it in Python."""
+"""A device's measurements, in a form for Python users."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Profile:
     report: Json = field(repr=False)
     """All of it: the fields of `device_agents.wire.Report`."""
     provenance: Json = field(repr=False, default_factory=dict)
-    """What explains it: digests of all that took part."""
+    """Digests of everything that took part, which explain the measurements."""
     warnings: tuple[CompileWarning, ...] = ()
-    """What the farm says of the run's data."""
+    """Warnings of the farm about the run's data."""
 
     def __str__(self) -> str:
-        said = (report_text(self.report, with_kernels=True), warnings_text(self.warnings))
-        return "\n\n".join(filter(None, said))
+        sections = (report_text(self.report, with_kernels=True), warnings_text(self.warnings))
+        return "\n\n".join(filter(None, sections))
 
     @property
     def measurement_class(self) -> str:
@@ -43,7 +43,7 @@ class Profile:
 
     @property
     def median_us(self) -> float | None:
-        """Of one step; None if nothing was timed."""
+        """The median time of a step; None if nothing was timed."""
         return optional_number(part(self.report, "measurement"), "median_us")
 
     @property
@@ -53,14 +53,14 @@ class Profile:
     @property
     def peak_rss_bytes(self) -> int | None:
         """Memory that the process took at most, measured."""
-        found = optional_number(part(self.report, "memory"), "peak_rss_bytes")
-        return None if found is None else int(found)
+        size = optional_number(part(self.report, "memory"), "peak_rss_bytes")
+        return None if size is None else int(size)
 
     @property
     def arena_bytes(self) -> int | None:
         """Memory that the step was planned to work in."""
-        found = optional_number(part(self.report, "memory"), "arena_bytes")
-        return None if found is None else int(found)
+        size = optional_number(part(self.report, "memory"), "arena_bytes")
+        return None if size is None else int(size)
 
     @property
     def energy_per_step_mj(self) -> float | None:
@@ -69,7 +69,9 @@ class Profile:
 
     @property
     def kernels(self) -> tuple[Mapping[str, Any], ...]:
-        """Of each kernel call `name`, `phase`, `us`, `flops`, `bytes_read`, `bytes_written`, in the step's order."""
+        """Lists each kernel call with `name`, `phase`, `us`, `flops`, `bytes_read`, `bytes_written`, in the step's
+        order.
+        """
         return parts(self.report, "kernels")
 
     def to_frame(self) -> pandas.DataFrame:
@@ -78,7 +80,7 @@ class Profile:
             import pandas
         except ImportError:
             raise missing("profile.to_frame()", "pandas") from None
-        frame = pandas.DataFrame([dict(one) for one in self.kernels])
+        frame = pandas.DataFrame([dict(kernel) for kernel in self.kernels])
         if "us" in frame:
             frame["share"] = frame["us"] / frame["us"].sum()
         return frame
@@ -91,9 +93,9 @@ class Profile:
             raise missing("profile.plot()", "matplotlib") from None
         if axes is None:
             axes = pyplot.subplots(layout="constrained")[1]
-        slowest = sorted(self.kernels, key=lambda one: optional_number(one, "us") or 0.0)[-SHOWN:]
-        names = [f"{text(one, 'name')} ({text(one, 'phase')})" for one in slowest]
-        axes.barh(range(len(slowest)), [optional_number(one, "us") or 0.0 for one in slowest])
+        slowest = sorted(self.kernels, key=lambda kernel: optional_number(kernel, "us") or 0.0)[-SHOWN:]
+        names = [f"{text(kernel, 'name')} ({text(kernel, 'phase')})" for kernel in slowest]
+        axes.barh(range(len(slowest)), [optional_number(kernel, "us") or 0.0 for kernel in slowest])
         axes.set_yticks(range(len(slowest)), names)
         axes.set_xlabel("us of one call")
         median = "" if self.median_us is None else f", {self.median_us:.3g} us a step"

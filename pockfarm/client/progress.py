@@ -14,11 +14,11 @@ Progress = Union[bool, Callable[[str], None], None]
 hears the lines."""
 
 
-def progress_of(wanted: Progress) -> Shown:
-    """What shows the looks at a job: `with progress_of(None) as shown: ... on_look=shown.job`."""
-    if wanted is None or wanted is True:
+def progress_of(progress: Progress) -> Shown:
+    """Returns the display for the states of a job: `with progress_of(None) as shown: ... on_look=shown.job`."""
+    if progress is None or progress is True:
         return OnScreen()
-    return Said(wanted or (lambda line: None))
+    return Said(progress or (lambda line: None))
 
 
 class Shown:
@@ -42,7 +42,7 @@ class Shown:
         self.show(f"{run.id}: {run.phase or run.state}", fraction, f"step {run.steps_done:,} of {run.steps:,}")
 
     def show(self, stage: str, fraction: float | None = None, detail: str = "") -> None:
-        """What is going on, how much of it is done (0 to 1), and more."""
+        """Shows the current stage, how much of it is done (0 to 1), and details."""
 
 
 class Said(Shown):

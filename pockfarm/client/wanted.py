@@ -1,4 +1,4 @@
-"""What a caller names: keywords that there are, and devices that are meant."""
+"""Names that a caller gives: keywords, which must exist, and devices, which must be meant."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ class UnknownKeyword(UsageError, TypeError):
     """An argument that a call does not have."""
 
 
-def refuse_unknown(call: str, given: Iterable[str], known: Sequence[str]) -> None:
+def refuse_unknown(call: str, given: Iterable[str], allowed: Sequence[str]) -> None:
     """Raises: UnknownKeyword, with the name that is nearest."""
     for name in given:
-        if name not in known:
-            listed = "" if meant(name, known) else f"; it takes {', '.join(known)}"
-            raise UnknownKeyword(f"{call}() has no argument {name!r}{meant(name, known)}{listed}")
+        if name not in allowed:
+            listed = "" if meant(name, allowed) else f"; it takes {', '.join(allowed)}"
+            raise UnknownKeyword(f"{call}() has no argument {name!r}{meant(name, allowed)}{listed}")
 
 
 def with_known_keywords(function: Function) -> Function:
     """The function, which names what is nearest to a keyword that it does not have. Where it takes any (`**training`),
     those are settings of mode train."""
     parameters = inspect.signature(function).parameters.values()
-    known = [one.name for one in parameters if one.name != "self" and one.kind is not one.VAR_KEYWORD]
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        known += [name for name, one in settings_of(RunSettings).items() if "train" in one.modes]
+    keywords = [
+        parameter.name
+        for parameter in parameters
+        if parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        keywords += [name for name, setting in settings_of(RunSettings).items() if "train" in setting.modes]
 
     @functools.wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
-        refuse_unknown(function.__name__, named, known)
+        refuse_unknown(function.__name__, named, keywords)
         return function(*given, **named)
 
     return cast(Function, checked)

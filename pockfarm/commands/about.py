@@ -15,7 +15,7 @@ Adder = Callable[["argparse._SubParsersAction[Any]"], None]
 
 
 def adds_help(top: Parser) -> Adder:
-    """What adds `help`, which tells of all commands of this parser."""
+    """Returns the function that adds `help`, which explains all commands of this parser."""
 
     def add(subparsers: argparse._SubParsersAction[Any]) -> None:
         words = "print what a command does, its options, an example, and its exit codes"
@@ -34,13 +34,13 @@ def add_completion(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def _help(top: Parser, words: list[str]) -> int:
-    found: argparse.ArgumentParser = top
+    command: argparse.ArgumentParser = top
     for word in words:
-        below = commands_in(found)
+        below = commands_in(command)
         if word not in below:
-            raise UsageError(f"no command '{word}'{meant(word, below)}; see {found.prog} --help")
-        found = below[word]
-    found.print_help()
+            raise UsageError(f"no command '{word}'{meant(word, below)}; see {command.prog} --help")
+        command = below[word]
+    command.print_help()
     return 0
 
 

@@ -37,8 +37,8 @@ def _compare(options: argparse.Namespace) -> int:
     if not 2 <= len(options.bundles) <= MOST_BUNDLES:
         raise UsageError(f"compare: 2 to {MOST_BUNDLES} bundles take turns, not {len(options.bundles)}; name another")
     is_here = options.device is None and options.device_class is None
-    found, names = _here(options) if is_here else _on_farm(options)
-    return show(options, found, lambda: comparison_text(found, names))
+    compared, names = _here(options) if is_here else _on_farm(options)
+    return show(options, compared, lambda: comparison_text(compared, names))
 
 
 def _here(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
@@ -49,11 +49,11 @@ def _here(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
     chosen = local.ExecOptions(settings, others=tuple(others))
     with Waiting() as waiting:
         report = local.execute(first, chosen, on_event=RunProgress(waiting, 0).event)
-    told = from_json(Comparison, report["comparison"], "comparison")
-    verdict = verdict_of(told, settings.effect or EFFECT)
-    rows = [{"bundle_digest": digest, **row.fields} for row, digest in zip(verdict.rows, told.bundles)]
-    found = {"rounds": verdict.rounds, "ended": told.ended, "detectable": verdict.detectable, "bundles": rows}
-    return found, options.bundles
+    comparison = from_json(Comparison, report["comparison"], "comparison")
+    verdict = verdict_of(comparison, settings.effect or EFFECT)
+    rows = [{"bundle_digest": digest, **row.fields} for row, digest in zip(verdict.rows, comparison.bundles)]
+    compared = {"rounds": verdict.rounds, "ended": comparison.ended, "detectable": verdict.detectable, "bundles": rows}
+    return compared, options.bundles
 
 
 def _on_farm(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
@@ -68,5 +68,5 @@ def _on_farm(options: argparse.Namespace) -> tuple[Json, Sequence[str]]:
             **given_settings(options, "compare"),
         )
         wait_for(farm, run)
-        found = farm.comparison(run.id)
-        return found, names_of(found)
+        compared = farm.comparison(run.id)
+        return compared, names_of(compared)

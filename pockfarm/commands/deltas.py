@@ -24,9 +24,9 @@ def add_delta(subparsers: argparse._SubParsersAction[Any]) -> None:
 def _delta(options: argparse.Namespace) -> int:
     deltas = load_fine_tuning(DELTAS)
     if options.trained is not None:
-        written = deltas.write_chunks(options.out, [deltas.delta_of(options.base, options.trained)])
+        size_bytes = deltas.write_chunks(options.out, [deltas.delta_of(options.base, options.trained)])
     else:
         whole = deltas.apply_delta(options.base, options.apply)
-        written = deltas.write_chunks(options.out, deltas.tensors_file(whole))
-    files = [{"file": str(options.out), "bytes": written}]
+        size_bytes = deltas.write_chunks(options.out, deltas.tensors_file(whole))
+    files = [{"file": str(options.out), "bytes": size_bytes}]
     return show(options, files, lambda: files_text(files))

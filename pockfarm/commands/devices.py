@@ -20,7 +20,7 @@ HEADER = ("device", "name", "health", "device class", "measures as", "targets", 
 LEAST = ("device class", "last seen", "targets", "measures as", "tags")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HEALTHS = ("online", "busy", "offline", "draining", "drained")
-"""Of devices in state active."""
+"""Health of devices in state active."""
 SHOWN = (
     "id",
     "name",
@@ -47,8 +47,8 @@ def add_devices(subparsers: argparse._SubParsersAction[Any]) -> None:
     add_filter_options(command, measurement_class="CLASS")
     command.add_argument("--class", dest="device_class", metavar="NAME", help="only those of this class")
     actions = command.add_subparsers(metavar="ACTION")
-    one = shown_command(actions, "show", "all that the farm knows of a device", _show)
-    one.add_argument("device", metavar="DEVICE", help="its id or its name")
+    show_command = shown_command(actions, "show", "all that the farm knows of a device", _show)
+    show_command.add_argument("device", metavar="DEVICE", help="its id or its name")
     enrol = shown_command(actions, "enrol", "make a token for a board, and print the line to paste there", _enrol)
     enrol.add_argument("name", metavar="NAME", help="what the board will be called")
     enrol.add_argument("--class", dest="device_class", metavar="NAME", help="only a board of this class may use it")
@@ -122,22 +122,24 @@ def _enrol(options: argparse.Namespace) -> int:
     lifetime_s = None if options.hours is None else options.hours * 3600
     with connect(options) as farm:
         address = farm.enrolment_address()
-        asked = {"name": options.name, "device_class": options.device_class, "lifetime_s": lifetime_s}
-        made = farm.add_enrolment_token(**asked, **({"new_class": True} if options.new_class else {}))
-    line = enrolment_line(address, text(made, "token"), options.name)
+        fields = {"name": options.name, "device_class": options.device_class, "lifetime_s": lifetime_s}
+        token = farm.add_enrolment_token(**fields, **({"new_class": True} if options.new_class else {}))
+    line = enrolment_line(address, text(token, "token"), options.name)
     if urlsplit(address).hostname in LOOPBACK:
         print(
             f"warning: a board elsewhere does not reach {address}: set POCKFARM_PUBLIC_URL on the farm's machine, or "
             "name the farm by the address that boards use (POCKFARM_URL)",
             file=sys.stderr,
         )
-    told = f"paste on the board, as root so that the agent stays running; good once, until {text(made, 'expires_at')}"
-    print(f"{told} (token {text(made, 'id')}):", file=sys.stderr)
-    return show(options, {**made, "line": line}, lambda: line)
+    hint = f"paste on the board, as root so that the agent stays running; good once, until {text(token, 'expires_at')}"
+    print(f"{hint} (token {text(token, 'id')}):", file=sys.stderr)
+    return show(options, {**token, "line": line}, lambda: line)
 
 
 def enrolment_line(address: str, token: str, name: str) -> str:
-    """What makes a board one of the farm's; the token is no word of a command, which others there could read."""
+    """Returns the command that makes a board one of the farm's devices; the token is not on its command line, which
+    other users of the board could read.
+    """
     settings = f"POCKFARM_ENROL_TOKEN={shlex.quote(token)} POCKFARM_NAME={shlex.quote(name)}"
     return f"curl -fsS {shlex.quote(f'{address}/enrol.sh')} | {settings} sh"
 
@@ -151,8 +153,8 @@ def _show(options: argparse.Namespace) -> int:
 def device_text(device: Json) -> str:
     """A device as people read it."""
     rows = [(name.replace("_", " "), cell(device.get(name))) for name in SHOWN if cell(device.get(name)) != NONE]
-    told = text(device, "told_name")
-    rows += [("calls itself", told)] if told and told != text(device, "name") else []
+    reported_name = text(device, "told_name")
+    rows += [("calls itself", reported_name)] if reported_name and reported_name != text(device, "name") else []
     rows += [("tags", tags_text(device))] if tags_text(device) else []
     rows += condition_rows(part(device, "condition"))
     hold = part(device, "hold")
@@ -165,19 +167,19 @@ def device_text(device: Json) -> str:
     return "\n".join(lines) + ("\n\n" + text_table(("at", "what", "why"), history) if history else "")
 
 
-def condition_rows(told: Json) -> list[tuple[str, str]]:
-    """What its agent told last of its storage and temperature; none if it is older than that."""
+def condition_rows(condition: Json) -> list[tuple[str, str]]:
+    """Rows for the storage and temperature that the agent last reported; none if it is older than such reports."""
     rows = []
     free_bytes, total_bytes, heat_c = (
-        optional_number(told, name) for name in ("storage_free_bytes", "storage_total_bytes", "temperature_c")
+        optional_number(condition, name) for name in ("storage_free_bytes", "storage_total_bytes", "temperature_c")
     )
     if total_bytes is not None:
-        few = ", nearly full" if told.get("storage_is_nearly_full") else ""
+        few = ", nearly full" if condition.get("storage_is_nearly_full") else ""
         rows.append(("storage", f"{bytes_text(free_bytes)} of {bytes_text(total_bytes)} free{few}"))
     if heat_c is not None:
-        rows.append(("temperature", f"{heat_c:.0f} \N{DEGREE SIGN}C at {moment(text(told, 'at'))}"))
-    if text(told, "problem"):
-        rows.append(("not taken", f"what it tells of itself: {text(told, 'problem')}"))
+        rows.append(("temperature", f"{heat_c:.0f} \N{DEGREE SIGN}C at {moment(text(condition, 'at'))}"))
+    if text(condition, "problem"):
+        rows.append(("not taken", f"what it tells of itself: {text(condition, 'problem')}"))
     return rows
 
 
@@ -196,10 +198,10 @@ def _drain(options: argparse.Namespace) -> int:
 
 
 def _tag(options: argparse.Namespace) -> int:
-    given = dict(one.partition("=")[::2] for one in options.tags if not one.startswith("-"))
-    remove = [one[1:] for one in options.tags if one.startswith("-")]
+    tags = dict(tag.partition("=")[::2] for tag in options.tags if not tag.startswith("-"))
+    remove = [tag[1:] for tag in options.tags if tag.startswith("-")]
     with connect(options) as farm:
-        device = farm.tag(options.device, given, remove)
+        device = farm.tag(options.device, tags, remove)
     return show(options, device, lambda: tags_text(device) or "no tags")
 
 
@@ -212,20 +214,22 @@ def data_text(device: Json) -> str:
     """A table of a device's own data sets; empty if it has none."""
     rows = [
         (
-            text(one, "name"),
-            cell(one.get("samples")),
-            _arrays(one),
-            cell(one.get("label_counts")),
-            "stay" if one.get("weights_stay") else "leave",
-            text(one, "digest"),
+            text(dataset, "name"),
+            cell(dataset.get("samples")),
+            _arrays(dataset),
+            cell(dataset.get("label_counts")),
+            "stay" if dataset.get("weights_stay") else "leave",
+            text(dataset, "digest"),
         )
-        for one in parts(device, "own_datasets")
+        for dataset in parts(device, "own_datasets")
     ]
     return text_table(("own data", "samples", "arrays", "of each class", "weights", "digest"), rows) if rows else ""
 
 
 def _arrays(dataset: Json) -> str:
-    return ", ".join(f"{text(one, 'name')} {text(one, 'dtype')} {one.get('shape')}" for one in parts(dataset, "arrays"))
+    return ", ".join(
+        f"{text(array, 'name')} {text(array, 'dtype')} {array.get('shape')}" for array in parts(dataset, "arrays")
+    )
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -256,8 +260,10 @@ def _release(options: argparse.Namespace) -> int:
 def _canary(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         device = farm.set_canary(options.device, enabled=not options.off)
-    said = "no canary runs bring it back" if options.off else "a canary run comes soon, if it is quarantined by strikes"
-    return show(options, device, lambda: f"{options.device} is {text(device, 'state')}; {said}")
+    outcome = (
+        "no canary runs bring it back" if options.off else "a canary run comes soon, if it is quarantined by strikes"
+    )
+    return show(options, device, lambda: f"{options.device} is {text(device, 'state')}; {outcome}")
 
 
 def _remove(options: argparse.Namespace) -> int:

@@ -20,9 +20,9 @@ def add_doctor(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    named = StateFolder(Path(options.state)) if options.state else None
-    findings = [*installation_findings(named or farm_here(), _linker()), *_of_farm(named)]
-    show(options, [asdict(one) for one in findings], lambda: findings_text(findings))
+    folder = StateFolder(Path(options.state)) if options.state else None
+    findings = [*installation_findings(folder or farm_here(), _linker()), *_of_farm(folder)]
+    show(options, [asdict(finding) for finding in findings], lambda: findings_text(findings))
     return 0 if is_well(findings) else 1
 
 

@@ -18,7 +18,7 @@ def load_local() -> ModuleType:
 
 
 def load_fine_tuning(module: str) -> ModuleType:
-    """One of the modules above, which need NumPy and onnx. Raises: UsageError without."""
+    """Loads one of the modules above, which need NumPy and onnx. Raises: UsageError without them."""
     return _load(module, "NumPy and onnx", "fine-tune")
 
 

@@ -152,11 +152,11 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    given = given_settings(options, options.mode)
-    check_validation(RunSettings(options.mode, **given), "--validation-dataset", options.validation_dataset)
+    settings = given_settings(options, options.mode)
+    check_validation(RunSettings(options.mode, **settings), "--validation-dataset", options.validation_dataset)
     with connect(options) as farm:
         if options.each is not None:
-            return _run_on_each(farm, options, given)
+            return _run_on_each(farm, options, settings)
         run = farm.start_run(
             options.bundle,
             mode=options.mode,
@@ -167,7 +167,7 @@ def _run(options: argparse.Namespace) -> int:
             weights=_weights_digest(farm, options.weights),
             where=options.where,
             allow_waiting=options.allow_waiting,
-            **given,
+            **settings,
         )
         if options.no_wait:
             print_warnings(run.warnings, f"`pockfarm why {run.id}`")
@@ -178,18 +178,18 @@ def _run(options: argparse.Namespace) -> int:
     return Failed.exit_code if is_diverged(report) else 0
 
 
-def _run_on_each(farm: Client, options: argparse.Namespace, given: Mapping[str, object]) -> int:
-    asked = {
+def _run_on_each(farm: Client, options: argparse.Namespace, settings: Mapping[str, object]) -> int:
+    fields = {
         "mode": options.mode,
         "device_class": options.device_class,
         "where": options.where or None,
         "dataset": _dataset_digest(farm, options.dataset),
         "validation_dataset": _dataset_digest(farm, options.validation_dataset),
         "weights": _weights_digest(farm, options.weights),
-        **given,
+        **settings,
     }
-    said = {name: value for name, value in asked.items() if value is not None}
-    group = farm.start_group(options.bundle, count=options.each or None, **said)
+    chosen = {name: value for name, value in fields.items() if value is not None}
+    group = farm.start_group(options.bundle, count=options.each or None, **chosen)
     return show(options, group, lambda: f"{text(group, 'id')}  {len(parts(group, 'runs'))} runs")
 
 
@@ -213,10 +213,10 @@ def _report(options: argparse.Namespace) -> int:
     if options.md:
         print(cited(options.run_id, answer))
         return 0
-    said = [report_text(report, with_kernels=options.kernels)]
-    said += [comparison_text(compared, names_of(compared))] if compared else []
-    said += [warnings_text(warnings_of(answer))] if parts(answer, "warnings") else []
-    return show(options, {**report, "warnings": parts(answer, "warnings")}, lambda: "\n\n".join(said))
+    sections = [report_text(report, with_kernels=options.kernels)]
+    sections += [comparison_text(compared, names_of(compared))] if compared else []
+    sections += [warnings_text(warnings_of(answer))] if parts(answer, "warnings") else []
+    return show(options, {**report, "warnings": parts(answer, "warnings")}, lambda: "\n\n".join(sections))
 
 
 def _weights(options: argparse.Namespace) -> int:
@@ -236,9 +236,9 @@ def _weights(options: argparse.Namespace) -> int:
         load_fine_tuning(TRAINED).save_trained(options.model, bundle, data, options.out)
         files.append({"file": str(options.out), "bytes": options.out.stat().st_size})
     elif options.out is not None:
-        written = load_fine_tuning(DELTAS).delta_of(bundle, data) if options.delta else data
-        _write(options.out, written)
-        files.append({"file": str(options.out), "bytes": len(written)})
+        content = load_fine_tuning(DELTAS).delta_of(bundle, data) if options.delta else data
+        _write(options.out, content)
+        files.append({"file": str(options.out), "bytes": len(content)})
     if options.adapter is not None:
         load_fine_tuning(ADAPTERS).save_adapter_of(bundle, data, options.adapter)
         files.append({"file": str(options.adapter)})

@@ -52,10 +52,10 @@ def add_unpin(subparsers: argparse._SubParsersAction[Any]) -> None:
 def _bundles(options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in ("target", "plan", "model_digest", "limit")}
     with connect(options) as farm:
-        found = [one.raw for one in farm.bundles(**chosen)]
+        rows = [bundle.raw for bundle in farm.bundles(**chosen)]
     return show_list(
         options,
-        found,
+        rows,
         BUNDLE_HEADER,
         bundle_row,
         none="no such bundles",
@@ -71,21 +71,21 @@ def bundle_row(bundle: Json) -> tuple[str, ...]:
         bytes_text(optional_number(bundle, "size_bytes")),
         bytes_text(optional_number(memory, "arena_bytes")),
         moment(text(bundle, "created_at")),
-        kept(bundle),
+        retention(bundle),
     )
 
 
-def kept(one: Json) -> str:
+def retention(file: Json) -> str:
     """Whether its file is there, and stays."""
-    if one.get("removed_at"):
+    if file.get("removed_at"):
         return "removed"
-    return "pinned" if one.get("pinned_at") else NONE
+    return "pinned" if file.get("pinned_at") else NONE
 
 
 def _show_bundle(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.bundle(options.digest).raw
-    return show(options, found, lambda: bundle_text(found))
+        bundle = farm.bundle(options.digest).raw
+    return show(options, bundle, lambda: bundle_text(bundle))
 
 
 def bundle_text(bundle: Json) -> str:
@@ -109,23 +109,25 @@ def bundle_text(bundle: Json) -> str:
             ("outputs", _tensors(summary, "outputs")),
             ("needs", cell(summary.get("required_features"))),
             ("made", moment(text(bundle, "created_at"))),
-            ("kept", kept(bundle)),
+            ("kept", retention(bundle)),
         ]
     )
 
 
 def _tensors(summary: Json, name: str) -> str:
-    return ", ".join(f"{text(one, 'name')} {text(one, 'dtype')} {one.get('shape')}" for one in parts(summary, name))
+    return ", ".join(
+        f"{text(tensor, 'name')} {text(tensor, 'dtype')} {tensor.get('shape')}" for tensor in parts(summary, name)
+    )
 
 
 def _datasets(options: argparse.Namespace) -> int:
     limit = 200 if options.name else options.limit
     with connect(options) as farm:
-        found = [one.raw for one in farm.datasets(limit=limit)]
+        rows = [dataset.raw for dataset in farm.datasets(limit=limit)]
     if options.name:
-        found = [one for one in found if text(one, "name") == options.name][: options.limit]
+        rows = [dataset for dataset in rows if text(dataset, "name") == options.name][: options.limit]
     return show_list(
-        options, found, DATASET_HEADER, dataset_row, none="no such data sets", least=("name", "size", "came", "kept")
+        options, rows, DATASET_HEADER, dataset_row, none="no such data sets", least=("name", "size", "came", "kept")
     )
 
 
@@ -137,17 +139,17 @@ def dataset_row(dataset: Json) -> tuple[str, ...]:
         figure(optional_number(dataset, "samples"), 0),
         bytes_text(optional_number(dataset, "size_bytes")),
         moment(text(dataset, "created_at")),
-        kept(dataset),
+        retention(dataset),
     )
 
 
 def _show_dataset(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.dataset(options.digest).raw
-    arrays = part(found, "arrays")
-    told = [f"{name} {text(part(arrays, name), 'dtype')} {part(arrays, name).get('shape')}" for name in arrays]
-    facts = [*zip(DATASET_HEADER, dataset_row(found)), ("arrays", ", ".join(told))]
-    return show(options, found, lambda: facts_text(facts))
+        dataset = farm.dataset(options.digest).raw
+    arrays = part(dataset, "arrays")
+    array_texts = [f"{name} {text(part(arrays, name), 'dtype')} {part(arrays, name).get('shape')}" for name in arrays]
+    facts = [*zip(DATASET_HEADER, dataset_row(dataset)), ("arrays", ", ".join(array_texts))]
+    return show(options, dataset, lambda: facts_text(facts))
 
 
 def _pin(options: argparse.Namespace) -> int:
@@ -159,12 +161,12 @@ def _unpin(options: argparse.Namespace) -> int:
 
 
 def _change(options: argparse.Namespace, act: str, words: str) -> int:
-    for one in options.ids:
-        if not one.startswith(("run_", "sha256:")):
+    for target in options.ids:
+        if not target.startswith(("run_", "sha256:")):
             raise UsageError(
-                f"'{one}' is neither a run's id (run_…) nor a digest (sha256:…); `pockfarm runs`, "
+                f"'{target}' is neither a run's id (run_…) nor a digest (sha256:…); `pockfarm runs`, "
                 "`pockfarm bundles`, `pockfarm datasets` list them"
             )
     with connect(options) as farm:
-        told = [{"id": one, **getattr(farm, act)(one)} for one in options.ids]
-    return show(options, told, lambda: "\n".join(f"{one} {words}" for one in options.ids))
+        answers = [{"id": target, **getattr(farm, act)(target)} for target in options.ids]
+    return show(options, answers, lambda: "\n".join(f"{target} {words}" for target in options.ids))

@@ -52,13 +52,13 @@ def add_filter_options(command: argparse.ArgumentParser, **metavars: str) -> Non
 
 
 def chosen_filters(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """What the options of these names say, and `--state` and `--limit`."""
+    """Returns the values of the options of these names, and of `--state` and `--limit`."""
     return {"state": options.wanted_state, "limit": options.limit, **{name: getattr(options, name) for name in names}}
 
 
-def count_of(said: str) -> int:
+def count_of(argument: str) -> int:
     """The value of `--limit`. Raises: ArgumentTypeError."""
-    count = int(said)
+    count = int(argument)
     if count < 1:
-        raise argparse.ArgumentTypeError(f"{said} is no number from 1 on")
+        raise argparse.ArgumentTypeError(f"{argument} is no number from 1 on")
     return count

@@ -22,12 +22,12 @@ def add_groups(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.groups()
-    return show_list(options, found, ("group", "name", "since", "runs"), group_row, none="no groups yet")
+        groups = farm.groups()
+    return show_list(options, groups, ("group", "name", "since", "runs"), group_row, none="no groups yet")
 
 
 def group_row(group: Json) -> tuple[str, ...]:
-    """What it is called, since when it is there, and how far it is."""
+    """Returns the group's name, its start, and its progress."""
     return text(group, "id"), text(group, "name") or NONE, text(group, "created_at"), progress(group)
 
 
@@ -44,7 +44,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def group_text(group: Json) -> str:
     """How far it is, and each of its runs."""
-    rows = [_row(one, part(group, "device_names")) for one in parts(group, "runs")]
+    rows = [_row(run, part(group, "device_names")) for run in parts(group, "runs")]
     table = text_table(("device", "run", "state", "verdict", "step", "last loss", "why"), rows)
     return f"{text(group, 'id')}: {progress(group)}\n\n{table}"
 

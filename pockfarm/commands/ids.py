@@ -1,4 +1,4 @@
-"""What an id names: the farm's ids begin with the kind of thing."""
+"""Ids and the kinds of things they name: each of the farm's ids begins with its kind."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def kind_of(given: str, *kinds: str) -> str:
     kind = given.partition("_")[0]
     if kind in kinds and "_" in given:
         return kind
-    begin = " or ".join(f"{one}_…" for one in kinds)
-    lists = ", ".join(f"`{LISTED_BY[one]}`" for one in kinds)
+    begin = " or ".join(f"{prefix}_…" for prefix in kinds)
+    lists = ", ".join(f"`{LISTED_BY[prefix]}`" for prefix in kinds)
     raise UsageError(f"'{given}' is no id that this takes: those are {begin}; {lists} list them")
 
 
@@ -28,11 +28,11 @@ def device_id(farm: Client, given: str) -> str:
     """The id itself, or that of the device which is called so. Raises: UsageError for none, or more than one."""
     if given.startswith("dev_") or given == "local":
         return given
-    devices = [one for one in farm.devices() if one.state != "removed"]
-    found = [one.id for one in devices if one.name == given]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{len(found)} devices are called '{given}': say which by its id, {' or '.join(found)}")
-    names = [one.name for one in devices]
+    devices = [device for device in farm.devices() if device.state != "removed"]
+    matches = [device.id for device in devices if device.name == given]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(f"{len(matches)} devices are called '{given}': say which by its id, {' or '.join(matches)}")
+    names = [device.name for device in devices]
     raise UsageError(f"no device is called '{given}' (`pockfarm devices` lists them){meant(given, names)}")

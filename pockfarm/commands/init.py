@@ -30,22 +30,22 @@ def add_init(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def _init(options: argparse.Namespace) -> int:
-    url = _address(options.url or _asked("--url", "Address of the farm: "))
+    url = _address(options.url or _prompt("--url", "Address of the farm: "))
     if options.key == STANDARD_INPUT:
         key = standard_input("--key").decode(errors="replace").strip()
     else:
-        key = options.key or _asked("--key", f"API key for {url}: ", is_secret=True)
+        key = options.key or _prompt("--key", f"API key for {url}: ", is_secret=True)
     whose = checked(url, key)
     path = write_profile(options.profile, Profile(url, key))
     for name in ("POCKFARM_URL", "POCKFARM_API_KEY", "POCKFARM_PROFILE"):
         if os.environ.get(name):
             print(f"note: {name} is set in this shell, and comes before the file", file=sys.stderr)
-    told = {"profile": options.profile, "url": url, "organisation": whose, "file": str(path)}
-    show(options, told, lambda: _told(options.profile, url, whose, path))
+    summary = {"profile": options.profile, "url": url, "organisation": whose, "file": str(path)}
+    show(options, summary, lambda: _summary_text(options.profile, url, whose, path))
     return 0
 
 
-def _told(name: str, url: str, whose: str, path: Path) -> str:
+def _summary_text(name: str, url: str, whose: str, path: Path) -> str:
     lines = [
         f"{url} answers, and takes the key{f' (organisation {whose})' if whose else ''}",
         f"profile {name}: {path}",
@@ -55,24 +55,24 @@ def _told(name: str, url: str, whose: str, path: Path) -> str:
     return "\n".join(lines)
 
 
-def _asked(option: str, question: str, *, is_secret: bool = False) -> str:
-    """What a person types. Raises: UsageError where nobody is there to type."""
+def _prompt(option: str, question: str, *, is_secret: bool = False) -> str:
+    """Asks a person to type a value. Raises: UsageError where nobody is there to type."""
     if not sys.stdin.isatty():
         raise UsageError(f"{option} is not given, and there is no terminal to ask at")
-    said = (getpass.getpass(question) if is_secret else input(question)).strip()
-    if not said:
+    answer = (getpass.getpass(question) if is_secret else input(question)).strip()
+    if not answer:
         raise UsageError(f"nothing was typed; {option} takes it too")
-    return said
+    return answer
 
 
-def _address(said: str) -> str:
+def _address(address: str) -> str:
     """With its scheme. Raises: UsageError."""
-    if "://" not in said:
-        raise UsageError(f"{said}: an address begins with https:// (or http:// for a farm on this machine)")
-    scheme = said.partition("://")[0]
+    if "://" not in address:
+        raise UsageError(f"{address}: an address begins with https:// (or http:// for a farm on this machine)")
+    scheme = address.partition("://")[0]
     if scheme not in ("http", "https"):
-        raise UsageError(f"{said}: a farm is reached by http:// or https://, not {scheme}://")
-    return said.rstrip("/")
+        raise UsageError(f"{address}: a farm is reached by http:// or https://, not {scheme}://")
+    return address.rstrip("/")
 
 
 def checked(url: str, key: str) -> str:

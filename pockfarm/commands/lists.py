@@ -31,7 +31,7 @@ RUN_HEADER = (
 )
 JOB_LEAST = ("plan", "target", "bundle")
 RUN_LEAST = ("model", "95%", "verdict", "plan", "mode", "last loss", "target", "training", "class")
-"""What a narrow window does without, the last one first."""
+"""Columns that a narrow window leaves out, the last one first."""
 MEDIAN = ("median_us", "median_low_us", "median_high_us")
 LOOKED_AT = 200
 """For names that may have been meant."""
@@ -62,37 +62,39 @@ def add_runs(subparsers: argparse._SubParsersAction[Any]) -> None:
 def _jobs(options: argparse.Namespace) -> int:
     chosen = chosen_filters(options, *JOB_FILTERS)
     with connect(options) as farm:
-        found = [job.raw for job in farm.jobs(**chosen)]
-        none = "" if found else none_of("jobs", chosen, _names(farm.jobs(limit=LOOKED_AT)))
-    return show_list(options, found, JOB_HEADER, job_row, none=none, least=JOB_LEAST)
+        jobs = [job.raw for job in farm.jobs(**chosen)]
+        none = "" if jobs else none_of("jobs", chosen, _names(farm.jobs(limit=LOOKED_AT)))
+    return show_list(options, jobs, JOB_HEADER, job_row, none=none, least=JOB_LEAST)
 
 
 def _runs(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         chosen = chosen_filters(options, *RUN_FILTERS)
-        found = [run.raw for run in farm.runs(**chosen)]
-        none = "" if found else none_of("runs", chosen, _names(farm.runs(limit=LOOKED_AT)))
-    return show_list(options, found, RUN_HEADER, run_row, none=none, least=RUN_LEAST)
+        runs = [run.raw for run in farm.runs(**chosen)]
+        none = "" if runs else none_of("runs", chosen, _names(farm.runs(limit=LOOKED_AT)))
+    return show_list(options, runs, RUN_HEADER, run_row, none=none, least=RUN_LEAST)
 
 
-def none_of(what: str, chosen: Json, known: Mapping[str, Collection[str]]) -> str:
+def none_of(what: str, chosen: Json, names: Mapping[str, Collection[str]]) -> str:
     """`no runs of mode train, plan biasonly; did you mean 'bias-only'?`; without filters `no runs yet`.
 
-    `known`: of a filter, the names that there are among the newest.
+    `names`: of a filter, the names that there are among the newest.
     """
-    given = {name: str(value) for name, value in chosen.items() if value and name != "limit"}
-    if not given:
+    used_filters = {name: str(value) for name, value in chosen.items() if value and name != "limit"}
+    if not used_filters:
         return f"no {what} yet"
-    wrong = [meant(value, known[name]) for name, value in given.items() if name in known and value not in known[name]]
-    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
-    return f"no {what} of {said}{next(filter(None, wrong), '')}"
+    wrong = [
+        meant(value, names[name]) for name, value in used_filters.items() if name in names and value not in names[name]
+    ]
+    filters = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in used_filters.items())
+    return f"no {what} of {filters}{next(filter(None, wrong), '')}"
 
 
-def _names(found: Sequence[Job] | Sequence[Run]) -> Mapping[str, Collection[str]]:
+def _names(rows: Sequence[Job] | Sequence[Run]) -> Mapping[str, Collection[str]]:
     return {
-        "model": {one.model_name for one in found},
-        "plan": {one.plan_name for one in found},
-        "target": {one.target for one in found},
+        "model": {row.model_name for row in rows},
+        "plan": {row.plan_name for row in rows},
+        "target": {row.target for row in rows},
     }
 
 
@@ -116,7 +118,7 @@ def run_row(run: Json) -> tuple[str, ...]:
     )
 
 
-def why_of(one: Json) -> str:
-    """Of a job or run that ended without success: `device: device.lost`; else empty."""
-    ending = part(one, "ending")
+def why_of(job_or_run: Json) -> str:
+    """Returns why a job or run ended without success, as in `device: device.lost`; else empty."""
+    ending = part(job_or_run, "ending")
     return f"{text(ending, 'cause')}: {text(ending, 'code')}" if ending else ""

@@ -26,7 +26,7 @@ from pockfarm.table import seconds, text_table
 from pockfarm.values import CompileWarning, Json
 
 MODES = tuple(mode for mode in LOCAL_MODES if mode != "compare")
-"""Of one bundle; `pockfarm compare` takes several."""
+"""Modes of a run of one bundle; `pockfarm compare` takes several."""
 PRESETS = ("full", "bias-only", "last-layer")
 PRINTED_WARNINGS = 20
 
@@ -131,7 +131,7 @@ def source(option: str, name: str) -> str:
 
 
 def print_warnings(warnings: Sequence[CompileWarning], report: str) -> None:
-    """One warning after the other on the standard error; of very many the first, and where the others are."""
+    """Prints one warning after the other on standard error; of very many only the first, and where the others are."""
     for warning in warnings[:PRINTED_WARNINGS]:
         print(f"{painted('warning:', Meaning.CARE, errors())} {warning}", file=sys.stderr)
     more = len(warnings) - PRINTED_WARNINGS
@@ -163,8 +163,8 @@ def _build(options: argparse.Namespace) -> int:
             built = local.build(*recipe, waiting.show, tuning=tuning, library=options.library)
     if options.stop_after is not None:
         stopped = {"stage": options.stop_after, "text": text if options.shown else None}
-        said = text.rstrip("\n") if options.shown else f"stopped after {options.stop_after}"
-        return show(options, stopped, lambda: said)
+        output = text.rstrip("\n") if options.shown else f"stopped after {options.stop_after}"
+        return show(options, stopped, lambda: output)
     built.write(options.out)
     print_warnings(built.warnings, f"report.json in {options.out}")
     took_s = time.monotonic() - started_s
@@ -182,7 +182,7 @@ def _check_before_build(options: argparse.Namespace) -> None:
 
 
 def _built(built: Any, out: Path) -> Json:
-    warnings = [dataclasses.asdict(one) for one in built.warnings]
+    warnings = [dataclasses.asdict(warning) for warning in built.warnings]
     return {
         "file": str(out),
         "digest": built.digest,
@@ -233,7 +233,7 @@ def _exec(options: argparse.Namespace) -> int:
 
 
 def _save_other_forms(options: argparse.Namespace, bundle: bytes, trained: bytes) -> None:
-    """What a run trained, in the forms that are no checkpoint of its step."""
+    """Saves the trained weights in the forms that are no checkpoint of the run's step."""
     if options.adapter is not None:
         load_fine_tuning(ADAPTERS).save_adapter_of(bundle, trained, options.adapter)
     if options.model is not None:
@@ -252,11 +252,11 @@ def _targets(options: argparse.Namespace) -> int:
     local = load_local()
     rows = local.target_rows()
     names = ("name", "title", "engine", "architecture", "cores", "vector_bits")
-    found = [dict(zip(names, row)) for row in rows]
+    listed = [dict(zip(names, row)) for row in rows]
     header = ("target", "what it is", "engine", "architecture", "cores", "vector bits")
     return show(
         options,
-        found,
+        listed,
         lambda: (
             f"{text_table(header, rows, least=('cores', 'vector bits'))}\n\nhost is {local.resolve_target('host')} here"
         ),
@@ -268,6 +268,6 @@ def _start(weights: Path, bundle: Path, folder: Path) -> Path:
     start = load_fine_tuning(ADAPTERS).start_of(weights, bundle)
     if start is None:
         return weights
-    made = folder / "start.safetensors"
-    made.write_bytes(start)
-    return made
+    weights_file = folder / "start.safetensors"
+    weights_file.write_bytes(start)
+    return weights_file

@@ -32,12 +32,12 @@ def _check(options: argparse.Namespace) -> int:
         try:
             findings = check_log(farm, options.keep, trusted=trusted)
         except NotVerified as error:
-            said = str(error)
+            problem = str(error)
             show(
                 options,
-                {"verdict": "NOT VERIFIED", "problem": said},
-                lambda: f"{painted('NOT VERIFIED', Meaning.BAD)}: {said}",
+                {"verdict": "NOT VERIFIED", "problem": problem},
+                lambda: f"{painted('NOT VERIFIED', Meaning.BAD)}: {problem}",
             )
             raise Failed("the farm's log does not hold", state="failed", cause="policy") from None
-    told = {"verdict": "verified", "findings": [asdict(one) for one in findings]}
-    return show(options, told, lambda: facts_text([(one.what, one.how) for one in findings]))
+    verdict = {"verdict": "verified", "findings": [asdict(finding) for finding in findings]}
+    return show(options, verdict, lambda: facts_text([(finding.what, finding.how) for finding in findings]))

@@ -43,7 +43,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _chosen(farm: Client, kind: str, options: argparse.Namespace) -> Iterator[Json]:
     events = farm.follow(options.id) if options.follow else farm.events(options.id)
-    return (one for one in events if kind == "job" or text(one, "kind") == "log")
+    return (event for event in events if kind == "job" or text(event, "kind") == "log")
 
 
 def log_line(event: Json) -> str:

@@ -80,8 +80,8 @@ def _copy(act: str) -> Callable[[argparse.Namespace], int]:
         words += ["--passphrase-file", options.passphrase_file] if options.passphrase_file else []
         state = _new_state(options) if act == "restore" else state_of(options)
         environment = {**os.environ, "POCKFARM_STATE": str(state.path)}
-        said = sys.stderr if options.json else None
-        code = subprocess.run(words, env=environment, check=False, stdout=said).returncode
+        output = sys.stderr if options.json else None
+        code = subprocess.run(words, env=environment, check=False, stdout=output).returncode
         if options.json and code == 0:
             show(options, {"file": options.file}, str)
         return code
@@ -94,14 +94,14 @@ def _up(options: argparse.Namespace) -> int:
     status = up.up(state, say=say, port=options.port)
     with pockfarm.Client(state=state) as farm:
         link = farm.dashboard_link()
-    told = {"url": status.url, "dashboard": link, "api_key_file": str(state.api_key_file), "logs": str(state.logs)}
+    summary = {"url": status.url, "dashboard": link, "api_key_file": str(state.api_key_file), "logs": str(state.logs)}
     facts = [
         ("farm", status.url),
         ("dashboard", f"{link}   (opens once; for another: pockfarm link)"),
         ("API key", str(state.api_key_file)),
         ("logs", str(state.logs)),
     ]
-    return show(options, told, lambda: facts_text(facts))
+    return show(options, summary, lambda: facts_text(facts))
 
 
 def _down(options: argparse.Namespace) -> int:

@@ -33,15 +33,15 @@ def add_maintenance(subparsers: argparse._SubParsersAction[Any]) -> None:
 def _add(options: argparse.Namespace) -> int:
     about = {name: getattr(options, name) for name in ("device", "device_class", "weekly", "reason")}
     with connect(options) as farm:
-        made = farm.add_maintenance(options.starts_at, options.ends_at, **about)
-    said = f"{text(made, 'id')}  {text(made, 'next_starts_at')} to {text(made, 'next_ends_at')}"
-    return show(options, made, lambda: said)
+        window = farm.add_maintenance(options.starts_at, options.ends_at, **about)
+    line = f"{text(window, 'id')}  {text(window, 'next_starts_at')} to {text(window, 'next_ends_at')}"
+    return show(options, window, lambda: line)
 
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.maintenance()
-    return show_list(options, found, HEADER, none="no maintenance windows")
+        windows = farm.maintenance()
+    return show_list(options, windows, HEADER, none="no maintenance windows")
 
 
 def _remove(options: argparse.Namespace) -> int:

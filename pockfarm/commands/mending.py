@@ -37,30 +37,32 @@ def add_retry(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    kinds = {one: kind_of(one, "run", "job") for one in options.ids}
+    kinds = {target_id: kind_of(target_id, "run", "job") for target_id in options.ids}
     with connect(options) as farm:
-        asked = [(farm.cancel_run if kind == "run" else farm.cancel_job)(one).raw for one, kind in kinds.items()]
-    return show(options, asked, lambda: "\n".join(map(cancelled_text, asked)))
+        cancelled = [
+            (farm.cancel_run if kind == "run" else farm.cancel_job)(target_id).raw for target_id, kind in kinds.items()
+        ]
+    return show(options, cancelled, lambda: "\n".join(map(cancelled_text, cancelled)))
 
 
-def cancelled_text(one: Json) -> str:
-    """What became of the wish."""
-    said, state = text(one, "id"), text(one, "state")
-    if text(one, "says") and state not in OPEN_STATES:
-        return f"{said} {text(one, 'says')}"
+def cancelled_text(target: Json) -> str:
+    """Returns the outcome of a request to cancel."""
+    target_id, state = text(target, "id"), text(target, "state")
+    if text(target, "says") and state not in OPEN_STATES:
+        return f"{target_id} {text(target, 'says')}"
     if state == "cancelled":
-        return f"{said} is cancelled"
-    if one.get("finished_at") or not one.get("cancel_requested"):
-        return f"{said} had ended before: {state}"
-    return f"{said} is asked to stop; `pockfarm why {said}` says when it has"
+        return f"{target_id} is cancelled"
+    if target.get("finished_at") or not target.get("cancel_requested"):
+        return f"{target_id} had ended before: {state}"
+    return f"{target_id} is asked to stop; `pockfarm why {target_id}` says when it has"
 
 
 def _retry(options: argparse.Namespace) -> int:
     kind = kind_of(options.id, "run", "job")
     with connect(options) as farm:
         if kind == "job":
-            again = _compile_again(farm, options)
-            return show(options, again.raw, lambda: again.bundle_digest or again.id)
+            job = _compile_again(farm, options)
+            return show(options, job.raw, lambda: job.bundle_digest or job.id)
         run = _run_again(farm, options)
         if not options.wait:
             return show(options, run.raw, lambda: run.id)
@@ -89,10 +91,10 @@ def _compile_again(farm: Client, options: argparse.Namespace) -> Job:
             f"{before.id} is {before.state} yet: `pockfarm cancel {before.id}` stops it, `pockfarm why "
             f"{before.id}` says what it waits for"
         )
-    again = farm.job_again(before.id)
-    if again.id == before.id:
+    job = farm.job_again(before.id)
+    if job.id == before.id:
         raise UsageError(f"{before.id} has succeeded: its bundle is {before.bundle_digest}, for `pockfarm run`")
     if options.wait:
         with Waiting() as waiting:
-            again = farm.wait_for_job(again.id, on_look=job_looks(waiting))
-    return again
+            job = farm.wait_for_job(job.id, on_look=job_looks(waiting))
+    return job

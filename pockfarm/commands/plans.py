@@ -43,8 +43,8 @@ def _explain(options: argparse.Namespace) -> int:
         source(options.spec, "--spec"),
         options.target,
     )
-    told = load_local().explain(*recipe)
-    return show(options, told, lambda: explanation_text(told))
+    explanation = load_local().explain(*recipe)
+    return show(options, explanation, lambda: explanation_text(explanation))
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -33,38 +33,38 @@ def _queue(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         runs = farm.runs(state="queued", limit=MOST)[::-1]
         jobs = farm.jobs(state="queued", limit=MOST)[::-1]
-        found = {
-            kind: [_told(farm, one) for one in waiting[: options.limit]]
+        listed = {
+            kind: [_with_reason(farm, job_or_run) for job_or_run in waiting[: options.limit]]
             for kind, waiting in (("runs", runs), ("jobs", jobs))
         }
     more = sum(max(0, len(waiting) - options.limit) for waiting in (runs, jobs))
-    return show(options, found, lambda: queue_text([*found["runs"], *found["jobs"]], more))
+    return show(options, listed, lambda: queue_text([*listed["runs"], *listed["jobs"]], more))
 
 
-def _told(farm: Client, one: Run | Job) -> Json:
+def _with_reason(farm: Client, job_or_run: Run | Job) -> Json:
     """The run or job as the farm gives it, and its `why`."""
-    return {**one.raw, "why": dict(farm.why(one.id))}
+    return {**job_or_run.raw, "why": dict(farm.why(job_or_run.id))}
 
 
 def queue_text(waiting: Sequence[Json], more: int) -> str:
     """A line for each."""
     if not waiting:
         return "nothing waits"
-    table = text_table(HEADER, [queue_row(one) for one in waiting])
+    table = text_table(HEADER, [queue_row(job_or_run) for job_or_run in waiting])
     return f"{table}\nand {more} more: --limit N" if more else table
 
 
-def queue_row(one: Json) -> tuple[str, ...]:
+def queue_row(job_or_run: Json) -> tuple[str, ...]:
     """Under `HEADER`."""
-    why = part(one, "why")
+    why = part(job_or_run, "why")
     waits = part(why, "waiting")
     least = "at least " if waits.get("is_position_least") else ""
     position = waits.get("position")
     return (
-        text(one, "id"),
+        text(job_or_run, "id"),
         text(why, "state"),
-        text(one, "model_name") or text(part(one, "model"), "name"),
-        text(one, "target"),
+        text(job_or_run, "model_name") or text(part(job_or_run, "model"), "name"),
+        text(job_or_run, "target"),
         NONE if position is None else f"{least}{position}",
         moment(text(waits, "expected_start_at")),
         text(waits, "sureness") or NONE,

@@ -21,16 +21,16 @@ def add_regressions(subparsers: argparse._SubParsersAction[Any]) -> None:
     actions = command.add_subparsers(metavar="ACTION")
     history = shown_command(actions, "history", "what a device's canaries took, and where that changed", _history)
     history.add_argument("device", metavar="DEVICE")
-    known = farm_command(actions, "acknowledge", "say that a slower device is known of (operators)", _acknowledge)
-    known.add_argument("device", metavar="DEVICE")
-    known.add_argument("change", metavar="CHANGE")
-    known.add_argument("--reason", default="", help="why it is so, or what will be done")
+    acknowledge = farm_command(actions, "acknowledge", "say that a slower device is known of (operators)", _acknowledge)
+    acknowledge.add_argument("device", metavar="DEVICE")
+    acknowledge.add_argument("change", metavar="CHANGE")
+    acknowledge.add_argument("--reason", default="", help="why it is so, or what will be done")
 
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.regressions(options.device)
-    return show_list(options, found, HEADER, _row, none="no device has become slower that nobody knows of")
+        regressions = farm.regressions(options.device)
+    return show_list(options, regressions, HEADER, _row, none="no device has become slower that nobody knows of")
 
 
 def _row(change: Json) -> tuple[str, ...]:
@@ -40,16 +40,16 @@ def _row(change: Json) -> tuple[str, ...]:
 
 def _history(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.canaries(options.device)
-    return show(options, found, lambda: history_text(found))
+        canaries = farm.canaries(options.device)
+    return show(options, canaries, lambda: history_text(canaries))
 
 
-def history_text(found: Json) -> str:
-    """Of each canary its newest runs and all its changes, as people read them."""
-    series = list(parts(found, "series"))
+def history_text(canaries: Json) -> str:
+    """Returns the newest runs of each canary and all its changes, as text for people."""
+    series = list(parts(canaries, "series"))
     if not series:
         return "no timed canary has run on it yet"
-    return "\n\n".join(_series_text(one) for one in series)
+    return "\n\n".join(_series_text(canary) for canary in series)
 
 
 def _series_text(series: Json) -> str:
@@ -68,13 +68,21 @@ def _series_text(series: Json) -> str:
     ]
     older = f"\n{len(runs) - SHOWN_RUNS} older ones: --json" if len(runs) > SHOWN_RUNS else ""
     changes = [
-        (text(one, "id"), text(one, "says"), text(one, "state"), text(one, "after_run_id"), text(one, "explains"))
-        for one in parts(series, "changes")
+        (
+            text(change, "id"),
+            text(change, "says"),
+            text(change, "state"),
+            text(change, "after_run_id"),
+            text(change, "explains"),
+        )
+        for change in parts(series, "changes")
     ]
-    told = text_table(("change", "by", "standing", "from run", "what else changed there"), changes) if changes else ""
+    changes_table = (
+        text_table(("change", "by", "standing", "from run", "what else changed there"), changes) if changes else ""
+    )
     head = f"canary {text(series, 'canary')} on {text(series, 'target')}: {noise}"
     table = text_table(("at", "median", "verdict", "compiler", "commit"), rows)
-    return "\n".join(part for part in (head, told, table + older) if part)
+    return "\n".join(part for part in (head, changes_table, table + older) if part)
 
 
 def _short(run: Json, name: str) -> str:
@@ -84,5 +92,5 @@ def _short(run: Json, name: str) -> str:
 def _acknowledge(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         change = farm.acknowledge(options.device, options.change, options.reason)
-    said = f"{text(change, 'id')} is acknowledged: canary {text(change, 'canary')}, {text(change, 'says')}"
-    return show(options, change, lambda: said)
+    line = f"{text(change, 'id')} is acknowledged: canary {text(change, 'canary')}, {text(change, 'says')}"
+    return show(options, change, lambda: line)

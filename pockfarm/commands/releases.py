@@ -40,9 +40,9 @@ def _add_stage(command: argparse.ArgumentParser) -> None:
     stage.add_argument("--count", type=int, help="so many devices")
 
 
-def _share(said: str) -> float:
-    number = float(said.removesuffix("%"))
-    return number / 100 if said.endswith("%") else number
+def _share(percentage: str) -> float:
+    number = float(percentage.removesuffix("%"))
+    return number / 100 if percentage.endswith("%") else number
 
 
 def _stage(options: argparse.Namespace) -> dict[str, Any]:
@@ -51,19 +51,19 @@ def _stage(options: argparse.Namespace) -> dict[str, Any]:
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.agent_releases()
-    return show_list(options, found, HEADER, none="no releases of the agent; `pockfarm releases offer` makes one")
+        releases = farm.agent_releases()
+    return show_list(options, releases, HEADER, none="no releases of the agent; `pockfarm releases offer` makes one")
 
 
 def _show(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.agent_release(options.release)
-    rows = cells(parts(found, "updates"), DEVICE_HEADER)
+        release = farm.agent_release(options.release)
+    rows = cells(parts(release, "updates"), DEVICE_HEADER)
     devices = table_or(DEVICE_HEADER, rows, "no device has asked for it yet")
-    return show(options, found, lambda: f"{said(found)}\n{devices}")
+    return show(options, release, lambda: f"{release_line(release)}\n{devices}")
 
 
-def said(release: Json) -> str:
+def release_line(release: Json) -> str:
     """A release in one line."""
     most = release.get("most_devices")
     to = "all devices" if most is None else f"{most} device{'' if most == 1 else 's'}"
@@ -72,21 +72,21 @@ def said(release: Json) -> str:
 
 
 def _offer(options: argparse.Namespace) -> int:
-    asked: dict[str, Any] = {"where": options.to, "rollback": options.rollback, **_stage(options)}
-    asked |= {} if options.digest is None else {"digest": options.digest}
-    asked |= {} if options.failures is None else {"most_failures": options.failures}
+    fields: dict[str, Any] = {"where": options.to, "rollback": options.rollback, **_stage(options)}
+    fields |= {} if options.digest is None else {"digest": options.digest}
+    fields |= {} if options.failures is None else {"most_failures": options.failures}
     with connect(options) as farm:
-        offered = farm.offer_agent(**asked)
-    return show(options, offered, lambda: said(offered))
+        offered = farm.offer_agent(**fields)
+    return show(options, offered, lambda: release_line(offered))
 
 
 def _widen(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         widened = farm.widen_agent_release(options.release, **_stage(options))
-    return show(options, widened, lambda: said(widened))
+    return show(options, widened, lambda: release_line(widened))
 
 
 def _halt(options: argparse.Namespace) -> int:
     with connect(options) as farm:
         halted = farm.halt_agent_release(options.release, options.reason)
-    return show(options, halted, lambda: said(halted))
+    return show(options, halted, lambda: release_line(halted))

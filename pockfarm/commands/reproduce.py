@@ -33,27 +33,30 @@ def _reproduce(options: argparse.Namespace) -> int:
             run = farm.run_again(options.run_id, device=options.device, device_class=options.device_class)
             wait_for(farm, run)
             other = run.id
-        found = farm.beside(options.run_id, other)
-    show(options, found, lambda: beside_text(found))
-    return Failed.exit_code if found.get("agrees") is False else 0
+        comparison = farm.beside(options.run_id, other)
+    show(options, comparison, lambda: beside_text(comparison))
+    return Failed.exit_code if comparison.get("agrees") is False else 0
 
 
-def beside_text(found: Json) -> str:
+def beside_text(comparison: Json) -> str:
     """Whether two runs agree, why, and what explains a difference."""
-    agrees = found.get("agrees")
+    agrees = comparison.get("agrees")
     verdict = AGREES[agrees if isinstance(agrees, bool) else None]
     lines = [
-        f"{text(found, 'second')} {painted(verdict, by_word(verdict))} with {text(found, 'first')}: "
-        f"{text(found, 'says')}"
+        f"{text(comparison, 'second')} {painted(verdict, by_word(verdict))} with {text(comparison, 'first')}: "
+        f"{text(comparison, 'says')}"
     ]
-    facts = [(name, text(found, name)) for name in ("losses", "weights") if text(found, name)]
+    facts = [(name, text(comparison, name)) for name in ("losses", "weights") if text(comparison, name)]
     lines += [facts_text(facts)] if facts else []
-    differences = parts(found, "differences")
+    differences = parts(comparison, "differences")
     if differences:
-        rows = [(text(one, "what"), _short(text(one, "first")), _short(text(one, "second"))) for one in differences]
+        rows = [
+            (text(difference, "what"), _short(text(difference, "first")), _short(text(difference, "second")))
+            for difference in differences
+        ]
         lines += ["", text_table(("not the same", "first", "second"), rows)]
     return "\n".join(lines)
 
 
-def _short(said: str) -> str:
-    return said[:19] if said.startswith("sha256:") else said or "-"
+def _short(digest: str) -> str:
+    return digest[:19] if digest.startswith("sha256:") else digest or "-"

@@ -67,65 +67,67 @@ def _group(subparsers: argparse._SubParsersAction[Any], name: str, words: str) -
 
 def _show_org(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.organisation()
-    return show(options, found, lambda: organisation_text(found))
+        organisation = farm.organisation()
+    return show(options, organisation, lambda: organisation_text(organisation))
 
 
-def organisation_text(found: Json) -> str:
+def organisation_text(organisation: Json) -> str:
     """Its name, its quotas with what it uses of them, and how long things stay."""
-    name = f"{text(found, 'name')} ({text(found, 'id')})"
-    return f"{name}\n\n{_quotas(found)}\n\nDays that things stay:\n\n{_rules(found)}"
+    name = f"{text(organisation, 'name')} ({text(organisation, 'id')})"
+    return f"{name}\n\n{_quotas(organisation)}\n\nDays that things stay:\n\n{_rules(organisation)}"
 
 
-def _quotas(found: Json) -> str:
+def _quotas(organisation: Json) -> str:
     header = ("name", "limit", "use", "words")
-    return table_or(header, cells(parts(found, "quotas"), header), "no quotas")
+    return table_or(header, cells(parts(organisation, "quotas"), header), "no quotas")
 
 
-def _rules(found: Json) -> str:
+def _rules(organisation: Json) -> str:
     header = ("name", "days", "words")
-    return table_or(header, cells(parts(found, "retention"), header), "no rules")
+    return table_or(header, cells(parts(organisation, "retention"), header), "no rules")
 
 
 def _list_orgs(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.organisations()
-    return show_list(options, found, ("id", "name", "created_at", "closed_at"), none="no organisations")
+        organisations = farm.organisations()
+    return show_list(options, organisations, ("id", "name", "created_at", "closed_at"), none="no organisations")
 
 
 def _add_org(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        made = farm.add_organisation(options.name)
-        key = farm.add_key("first administrator", organisation_id=text(made, "id"), role="operator")
-    told = {"organisation": made, "key": key}
-    return show(options, told, lambda: f"organisation {text(made, 'id')}\nkey          {text(key, 'secret')}")
+        organisation = farm.add_organisation(options.name)
+        key = farm.add_key("first administrator", organisation_id=text(organisation, "id"), role="operator")
+    created = {"organisation": organisation, "key": key}
+    return show(
+        options, created, lambda: f"organisation {text(organisation, 'id')}\nkey          {text(key, 'secret')}"
+    )
 
 
 def _limit_org(options: argparse.Namespace) -> int:
     quotas: dict[str, float | str] = {}
-    for given in options.quota:
-        name, _, limit = given.partition("=")
-        quotas[name] = limit if limit in ("unlimited", "default") else _number(given, limit, "quota", "unlimited")
+    for assignment in options.quota:
+        name, _, limit = assignment.partition("=")
+        quotas[name] = limit if limit in ("unlimited", "default") else _number(assignment, limit, "quota", "unlimited")
     with connect(options) as farm:
-        found = farm.limit_organisation(options.organisation, quotas)
-    return show(options, found, lambda: _quotas(found))
+        organisation = farm.limit_organisation(options.organisation, quotas)
+    return show(options, organisation, lambda: _quotas(organisation))
 
 
 def _keep_org(options: argparse.Namespace) -> int:
     rules: dict[str, float | str] = {}
-    for given in options.rule:
-        name, _, days = given.partition("=")
-        rules[name] = days if days in ("forever", "default") else _number(given, days, "rule", "forever")
+    for assignment in options.rule:
+        name, _, days = assignment.partition("=")
+        rules[name] = days if days in ("forever", "default") else _number(assignment, days, "rule", "forever")
     with connect(options) as farm:
-        found = farm.keep_organisation(options.organisation, rules)
-    return show(options, found, lambda: _rules(found))
+        organisation = farm.keep_organisation(options.organisation, rules)
+    return show(options, organisation, lambda: _rules(organisation))
 
 
-def _number(given: str, value: str, what: str, none: str) -> float:
+def _number(assignment: str, value: str, what: str, none: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise UsageError(f"{given!r} is no {what}; give NAME=NUMBER, NAME={none} or NAME=default") from None
+        raise UsageError(f"{assignment!r} is no {what}; give NAME=NUMBER, NAME={none} or NAME=default") from None
 
 
 def _close_org(options: argparse.Namespace) -> int:
@@ -139,8 +141,8 @@ def _close_org(options: argparse.Namespace) -> int:
 def _list_keys(options: argparse.Namespace) -> int:
     header = ("id", "name", "scopes", "user_id", "created_at", "expires_at", "last_used_at", "revoked_at")
     with connect(options) as farm:
-        found = farm.keys()
-    return show_list(options, found, header, none="no keys")
+        keys = farm.keys()
+    return show_list(options, keys, header, none="no keys")
 
 
 def _add_key(options: argparse.Namespace) -> int:
@@ -148,8 +150,8 @@ def _add_key(options: argparse.Namespace) -> int:
     if options.days is not None:
         about["lifetime_s"] = options.days * DAY_S
     with connect(options) as farm:
-        made = farm.add_key(options.name, scopes=options.scope, **about)
-    return show(options, made, lambda: f"key    {text(made, 'id')}\nsecret {text(made, 'secret')}")
+        key = farm.add_key(options.name, scopes=options.scope, **about)
+    return show(options, key, lambda: f"key    {text(key, 'id')}\nsecret {text(key, 'secret')}")
 
 
 def _revoke_key(options: argparse.Namespace) -> int:
@@ -160,14 +162,14 @@ def _revoke_key(options: argparse.Namespace) -> int:
 
 def _list_users(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.users()
-    return show_list(options, found, ("id", "name", "created_at", "removed_at"), none="no users yet")
+        users = farm.users()
+    return show_list(options, users, ("id", "name", "created_at", "removed_at"), none="no users yet")
 
 
 def _add_user(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        made = farm.add_user(options.name)
-    return show(options, made, lambda: text(made, "id"))
+        user = farm.add_user(options.name)
+    return show(options, user, lambda: text(user, "id"))
 
 
 def _remove_user(options: argparse.Namespace) -> int:
@@ -180,5 +182,5 @@ def _audit(options: argparse.Namespace) -> int:
     chosen = {name: getattr(options, name) for name in ("action", "outcome", "key", "user", "subject")}
     header = ("at", "key_name", "user_name", "address", "action", "subject", "outcome", "status", "code")
     with connect(options) as farm:
-        found = farm.audit(limit=options.limit, **chosen)
-    return show_list(options, found, header, none="no entries")
+        entries = farm.audit(limit=options.limit, **chosen)
+    return show_list(options, entries, header, none="no entries")

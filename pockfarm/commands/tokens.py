@@ -42,14 +42,14 @@ def _add(options: argparse.Namespace) -> int:
         "name": options.name,
     }
     with connect(options) as farm:
-        made = farm.add_enrolment_token(**limits)
-    return show(options, made, lambda: f"id     {text(made, 'id')}\ntoken  {text(made, 'token')}")
+        token = farm.add_enrolment_token(**limits)
+    return show(options, token, lambda: f"id     {text(token, 'id')}\ntoken  {text(token, 'token')}")
 
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.enrolment_tokens()
-    return show_list(options, found, HEADER, none="no enrolment tokens yet")
+        tokens = farm.enrolment_tokens()
+    return show_list(options, tokens, HEADER, none="no enrolment tokens yet")
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -39,9 +39,9 @@ def _export(options: argparse.Namespace) -> int:
     if options.out.exists() and options.model.exists() and options.out.samefile(options.model):
         raise UsageError(f"--out {options.out} is the model itself")
     plan, spec = plan_source(options.plan), source(options.spec, "--spec")
-    written, warnings = load_local().export_training_graph(
+    paths, warnings = load_local().export_training_graph(
         file_or_input(options.model, "MODEL"), plan, spec, options.out, frozen=options.frozen
     )
     print_warnings(warnings, f"`pockfarm build --stop-after training` of {options.model}")
-    files = [{"file": str(path), "bytes": path.stat().st_size} for path in written]
+    files = [{"file": str(path), "bytes": path.stat().st_size} for path in paths]
     return show(options, files, lambda: files_text(files))

@@ -33,8 +33,8 @@ def add_tune(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _tune(options: argparse.Namespace) -> int:
     is_local = options.device == LOCAL and options.device_class is None
-    report, kept = _tune_here(options) if is_local else _tune_on_farm(options)
-    return show(options, report, lambda: f"{tuning_text(report)}\n\n{kept}")
+    report, destination = _tune_here(options) if is_local else _tune_on_farm(options)
+    return show(options, report, lambda: f"{tuning_text(report)}\n\n{destination}")
 
 
 def _tune_here(options: argparse.Namespace) -> tuple[Any, str]:
@@ -42,9 +42,9 @@ def _tune_here(options: argparse.Namespace) -> tuple[Any, str]:
     table = options.table or local.tuning_file()
     with Waiting() as waiting:
         tuned = local.tune(Path(options.bundle), chosen_settings(options, "tune"), table=table, progress=waiting.show)
-    if not tuned.kept:
+    if not tuned.decisions:
         return tuned.report, "nothing kept: not measured with the build's threads on a real machine"
-    return tuned.report, f"{tuned.kept} decisions kept in {table}; `pockfarm build` uses them"
+    return tuned.report, f"{tuned.decisions} decisions kept in {table}; `pockfarm build` uses them"
 
 
 def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
@@ -64,7 +64,7 @@ def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
 
 
 def digest_of(bundle: str) -> str:
-    """Of a bundle that is named by its digest or its file. Raises: UsageError."""
+    """Returns the digest of a bundle that is named by its digest or its file. Raises: UsageError."""
     if bundle.startswith("sha256:"):
         return bundle
     try:

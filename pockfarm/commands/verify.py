@@ -34,29 +34,29 @@ def add_verify(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _receipt(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        written = f"{json.dumps(farm.receipt(options.of), sort_keys=True, indent=1)}\n".encode()
+        receipt = f"{json.dumps(farm.receipt(options.of), sort_keys=True, indent=1)}\n".encode()
     try:
-        write_whole(options.output, written)
+        write_whole(options.output, receipt)
     except OSError as problem:
         if is_full(problem):
             raise
         raise UsageError(f"--output {options.output}: {problem.strerror}") from None
-    files = [{"file": str(options.output), "bytes": len(written)}]
+    files = [{"file": str(options.output), "bytes": len(receipt)}]
     return show(options, files, lambda: str(options.output))
 
 
 def _verify(options: argparse.Namespace) -> int:
     verdicts = verify_files(options.files, trusted=public_key(options.trust))
-    found = [
+    documents = [
         {
-            "file": str(one.path),
-            "verdict": _word(one),
-            "problem": one.problem or None,
-            "findings": [asdict(finding) for finding in one.findings],
+            "file": str(file_verdict.path),
+            "verdict": _word(file_verdict),
+            "problem": file_verdict.problem or None,
+            "findings": [asdict(finding) for finding in file_verdict.findings],
         }
-        for one in verdicts
+        for file_verdict in verdicts
     ]
-    show(options, found, lambda: "\n".join(map(verdict_text, verdicts)))
+    show(options, documents, lambda: "\n".join(map(verdict_text, verdicts)))
     bad = sum(bool(verdict.problem) for verdict in verdicts)
     if bad:
         raise Failed(f"{bad} of {len(verdicts)} files could not be verified", state="failed", cause="policy")
@@ -68,8 +68,8 @@ def verdict_text(verdict: Verdict) -> str:
     word = painted(_word(verdict), by_word(_word(verdict)))
     if verdict.problem:
         return f"{verdict.path}: {word}: {verdict.problem}"
-    width = max((len(one.what) for one in verdict.findings), default=0)
-    lines = [f"  {painted(f'{one.what:{width}}', Meaning.HEAD)}  {one.how}" for one in verdict.findings]
+    width = max((len(finding.what) for finding in verdict.findings), default=0)
+    lines = [f"  {painted(f'{finding.what:{width}}', Meaning.HEAD)}  {finding.how}" for finding in verdict.findings]
     return "\n".join([f"{verdict.path}: {word}", *lines])
 
 
@@ -80,17 +80,17 @@ def _word(verdict: Verdict) -> str:
 
 
 def _is_anchored(verdict: Verdict) -> bool:
-    return not verdict.is_bundle or not any(one.how.startswith("UNANCHORED") for one in verdict.findings)
+    return not verdict.is_bundle or not any(finding.how.startswith("UNANCHORED") for finding in verdict.findings)
 
 
-def public_key(given: str | None) -> str | None:
+def public_key(option: str | None) -> str | None:
     """A public key: itself, or the last word of a file (as `service.root show` prints it)."""
-    if given is None:
+    if option is None:
         return None
     try:
-        words = Path(given).read_text().split() if Path(given).is_file() else [given]
+        words = Path(option).read_text().split() if Path(option).is_file() else [option]
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--trust {given}: {error}") from None
+        raise UsageError(f"--trust {option}: {error}") from None
     if not words:
-        raise UsageError(f"--trust {given}: an empty file")
+        raise UsageError(f"--trust {option}: an empty file")
     return words[-1]

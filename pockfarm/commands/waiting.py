@@ -1,4 +1,4 @@
-"""What one sees of a compile or a run while one waits for it: stages, steps, latency, loss, and what may be left."""
+"""The display while a compile or a run is waited for: stages, steps, latency, loss, and the time that may be left."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class RunProgress:
 
     def detail(self) -> str:
         """`step 40 of 100, 97.1 us, loss 2.31`."""
-        told = [f"step {self._step:,} of {self._steps:,}" if self._step else ""]
-        told += [step_time(statistics.median(self._times_us))] if self._times_us else []
-        told += [f"loss {loss_text(self._loss)}"] if self._loss is not None else []
-        return ", ".join(one for one in told if one)
+        fragments = [f"step {self._step:,} of {self._steps:,}" if self._step else ""]
+        fragments += [step_time(statistics.median(self._times_us))] if self._times_us else []
+        fragments += [f"loss {loss_text(self._loss)}"] if self._loss is not None else []
+        return ", ".join(fragment for fragment in fragments if fragment)
 
 
 def evaluated(body: Mapping[str, object]) -> str:
@@ -66,13 +66,13 @@ def evaluated(body: Mapping[str, object]) -> str:
     step, accuracy = body.get("step"), optional_number(body, "accuracy")
     where = f" after step {step:,}" if isinstance(step, int) else ""
     loss = optional_number(body, "loss")
-    said = [f"loss {loss_text(loss)}" if loss is not None else "no finite loss"]
-    said += [] if accuracy is None else [f"accuracy {accuracy:.1%}"]
-    return f"{text(body, 'message')}{where}: {', '.join(said)}"
+    scores = [f"loss {loss_text(loss)}" if loss is not None else "no finite loss"]
+    scores += [] if accuracy is None else [f"accuracy {accuracy:.1%}"]
+    return f"{text(body, 'message')}{where}: {', '.join(scores)}"
 
 
 def run_looks(farm: Client, run_id: str, waiting: Waiting, steps: int) -> Callable[[Run], None]:
-    """What to do at each look at a run of a farm. A terminal is told of its events too."""
+    """Returns the callback for each look at a run of a farm. In a terminal it shows the run's events too."""
     progress, last, is_live = RunProgress(waiting, steps), 0, errors().is_live
 
     def look(run: Run) -> None:
@@ -93,7 +93,7 @@ def run_looks(farm: Client, run_id: str, waiting: Waiting, steps: int) -> Callab
 
 
 def job_looks(waiting: Waiting) -> Callable[[Job], None]:
-    """What to do at each look at a compile of a farm."""
+    """Returns the callback for each look at a compile of a farm."""
     return lambda job: waiting.show(f"{job.state} {job.stage}".strip(), job.fraction)
 
 

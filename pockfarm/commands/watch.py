@@ -24,8 +24,8 @@ def _watch(options: argparse.Namespace) -> int:
         for line in map(json.dumps, events) if options.json else lines(events, every=options.steps):
             print(line, flush=True)
         is_job = options.run_id.startswith("job_")
-        ended: Job | Run = farm.job(options.run_id) if is_job else farm.run(options.run_id)
-    return 0 if ended.state == "succeeded" else Failed.exit_code
+        job_or_run: Job | Run = farm.job(options.run_id) if is_job else farm.run(options.run_id)
+    return 0 if job_or_run.state == "succeeded" else Failed.exit_code
 
 
 def lines(events: Iterable[Json], *, every: int = 0) -> Iterable[str]:
@@ -47,8 +47,8 @@ def _line(kind: str, body: Json, every: int) -> str:
     if kind == "eval":
         where = f" after step {body['step']:,}" if isinstance(body.get("step"), int) else ""
         accuracy = body.get("accuracy")
-        told = f", accuracy {accuracy:.4f}" if isinstance(accuracy, (int, float)) else ""
-        return f"{body.get('message')}{where}: loss {body.get('loss')}{told}"
+        accuracy_text = f", accuracy {accuracy:.4f}" if isinstance(accuracy, (int, float)) else ""
+        return f"{body.get('message')}{where}: loss {body.get('loss')}{accuracy_text}"
     if kind == "step":
         step = body.get("step")
         is_due = every > 0 and isinstance(step, int) and step % every == 0

@@ -39,29 +39,29 @@ def _add(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.webhooks()
+        webhooks = farm.webhooks()
     header = ("webhook", "url", "events", "failed in a row", "removed")
-    return show_list(options, found, header, webhook_row, none="no webhooks yet")
+    return show_list(options, webhooks, header, webhook_row, none="no webhooks yet")
 
 
 def webhook_row(webhook: Json) -> tuple[str, ...]:
-    """What it is told of, and whether that arrives."""
+    """Returns the webhook's events, and whether they arrive."""
     return tuple(cell(webhook.get(name)) for name in ("id", "url", "events", "failures", "removed_because"))
 
 
 def _test(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        sent = farm.test_webhook(options.webhook)
-    is_there = text(sent, "state") == "delivered"
-    show(options, sent, lambda: "delivered" if is_there else f"failed: {text(sent, 'error')}")
+        delivery = farm.test_webhook(options.webhook)
+    is_there = text(delivery, "state") == "delivered"
+    show(options, delivery, lambda: "delivered" if is_there else f"failed: {text(delivery, 'error')}")
     return 0 if is_there else Failed.exit_code
 
 
 def _deliveries(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        found = farm.webhook_deliveries(options.webhook)
+        deliveries = farm.webhook_deliveries(options.webhook)
     header = ("id", "created_at", "event", "subject", "state", "attempts", "error")
-    return show_list(options, found, header, none="nothing was told yet")
+    return show_list(options, deliveries, header, none="nothing was told yet")
 
 
 def _remove(options: argparse.Namespace) -> int:

@@ -19,21 +19,22 @@ def add_why(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def _why(options: argparse.Namespace) -> int:
     with connect(options) as farm:
-        said = farm.why(options.id)
-    return show(options, said, lambda: why_text(said))
+        explanation = farm.why(options.id)
+    return show(options, explanation, lambda: why_text(explanation))
 
 
-def why_text(said: Json) -> str:
+def why_text(explanation: Json) -> str:
     """The explanation as people read it: the sum of it, each try, then each device while it waits."""
-    state = text(said, "state")
-    lines = [f"{painted(text(said, 'id'), Meaning.HEAD)} is {painted(state, by_word(state))}. {text(said, 'says')}"]
-    lines += [line for one in parts(said, "tries") for line in _try(one)]
-    waiting = part(said, "waiting")
+    state = text(explanation, "state")
+    head = f"{painted(text(explanation, 'id'), Meaning.HEAD)} is {painted(state, by_word(state))}"
+    lines = [f"{head}. {text(explanation, 'says')}"]
+    lines += [line for attempt in parts(explanation, "tries") for line in _try(attempt)]
+    waiting = part(explanation, "waiting")
     if waiting:
         lines += ["", *_queue(waiting)]
     rows = [
-        (text(one, "name"), text(one, "device_class"), text(one, "says"), moment(text(one, "until")))
-        for one in parts(waiting, "devices")
+        (text(device, "name"), text(device, "device_class"), text(device, "says"), moment(text(device, "until")))
+        for device in parts(waiting, "devices")
     ]
     if rows:
         lines += ["", text_table(("device", "class", "now", "until"), rows)]
@@ -41,15 +42,15 @@ def why_text(said: Json) -> str:
     return "\n".join([*lines, f"and {more} more devices"] if more else lines)
 
 
-def _try(one: Json) -> list[str]:
-    where = f" on {text(one, 'device_name')}" if text(one, "device_name") else ""
-    code = optional_text(one, "code")
-    state = text(one, "state")
-    ended = f": {painted(state, by_word(state))}" + (f", {code}" if code else "") if state else ""
-    message = optional_text(one, "message")
-    name = f"attempt {int(number(one, 'n'))}"
-    lines = ["", f"{painted(name, Meaning.HEAD)}{where}{ended}"]
-    return lines + ([f"  {message}"] if message else []) + [f"  -> {text(one, 'decision')}"]
+def _try(attempt: Json) -> list[str]:
+    where = f" on {text(attempt, 'device_name')}" if text(attempt, "device_name") else ""
+    code = optional_text(attempt, "code")
+    state = text(attempt, "state")
+    ending = f": {painted(state, by_word(state))}" + (f", {code}" if code else "") if state else ""
+    message = optional_text(attempt, "message")
+    name = f"attempt {int(number(attempt, 'n'))}"
+    lines = ["", f"{painted(name, Meaning.HEAD)}{where}{ending}"]
+    return lines + ([f"  {message}"] if message else []) + [f"  -> {text(attempt, 'decision')}"]
 
 
 def _queue(waiting: Json) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is wrong with an installation or a farm, and how to mend it: `pockfarm doctor`.
+"""Problems of an installation or a farm, and how to mend them: `pockfarm doctor`.
 
 Each check is a function from what it looks at to findings, and changes nothing.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a farm: its parts, this key, the clock, its devices."""
+"""Checks of a farm: its parts, this key, the clock, its devices."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def ready_findings(ready: Json) -> list[Finding]:
 
 def now(farm: Client) -> datetime:
     """By the farm's clock; by this machine's, if something before the farm keeps that to itself."""
-    said = farm.look("/healthz").headers.get("Date")
-    return parsedate_to_datetime(said) if said else datetime.now(timezone.utc)
+    date_header = farm.look("/healthz").headers.get("Date")
+    return parsedate_to_datetime(date_header) if date_header else datetime.now(timezone.utc)
 
 
 def clock_finding(farm: Client) -> Finding:
@@ -123,18 +123,18 @@ def key_finding(status: Mapping[str, int]) -> Finding:
 
 def device_findings(devices: Sequence[Device], at: datetime) -> list[Finding]:
     """Whether there are any, which are quarantined, which are silent."""
-    present = [one for one in devices if one.state != "removed"]
+    present = [device for device in devices if device.state != "removed"]
     if not present:
         return [Finding("devices", WARNING, "the farm has none: runs wait", "pockfarm devices enrol NAME")]
     ill = [
-        f"{one.name} ({text(one.raw, 'state_reason') or 'no reason given'})"
-        for one in present
-        if one.state == "quarantined"
+        f"{device.name} ({text(device.raw, 'state_reason') or 'no reason given'})"
+        for device in present
+        if device.state == "quarantined"
     ]
-    silent = [f"{one.name} (since {one.last_seen_at})" for one in present if _silence_s(one, at) > SILENT_S]
-    found = []
+    silent = [f"{device.name} (since {device.last_seen_at})" for device in present if _silence_s(device, at) > SILENT_S]
+    findings = []
     if ill:
-        found.append(
+        findings.append(
             Finding(
                 "quarantined",
                 WARNING,
@@ -143,7 +143,7 @@ def device_findings(devices: Sequence[Device], at: datetime) -> list[Finding]:
             )
         )
     if silent:
-        found.append(
+        findings.append(
             Finding(
                 "offline",
                 WARNING,
@@ -152,35 +152,38 @@ def device_findings(devices: Sequence[Device], at: datetime) -> list[Finding]:
             )
         )
     if len(silent) == len(present):
-        found.append(Finding("devices", WRONG, f"none of {len(present)} answers: runs wait", "see above"))
+        findings.append(Finding("devices", WRONG, f"none of {len(present)} answers: runs wait", "see above"))
     else:
-        found.append(Finding("devices", OK, f"{len(present) - len(silent)} of {len(present)} answer"))
-    return found
+        findings.append(Finding("devices", OK, f"{len(present) - len(silent)} of {len(present)} answer"))
+    return findings
 
 
 def _silence_s(device: Device, at: datetime) -> float:
     try:
-        seen = datetime.fromisoformat(device.last_seen_at.replace("Z", "+00:00"))
+        last_seen = datetime.fromisoformat(device.last_seen_at.replace("Z", "+00:00"))
     except ValueError:
         return 0.0
-    return (at - seen).total_seconds()
+    return (at - last_seen).total_seconds()
 
 
-def regression_finding(found: Sequence[Json]) -> Finding:
+def regression_finding(regressions: Sequence[Json]) -> Finding:
     """Devices that have become slower, and nobody has said that it is known."""
-    if not found:
+    if not regressions:
         return Finding("regressions", OK, "no device has become slower that nobody knows of")
-    said = [f"{text(one, 'device_id')} by {text(one, 'canary')} ({text(one, 'says')})" for one in found]
+    descriptions = [
+        f"{text(regression, 'device_id')} by {text(regression, 'canary')} ({text(regression, 'says')})"
+        for regression in regressions
+    ]
     return Finding(
         "regressions",
         WARNING,
-        named(said),
+        named(descriptions),
         "pockfarm regressions says what else changed; "
         "`pockfarm regressions acknowledge DEVICE CHANGE` once it is known",
     )
 
 
-def named(said: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
     """The first of them, and how many more."""
-    more = len(said) - NAMED
-    return ", ".join(said[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The finding of a check."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ class Finding:
 
 def is_well(findings: Iterable[Finding]) -> bool:
     """Whether nothing is wrong; warnings may be."""
-    return all(one.state != WRONG for one in findings)
+    return all(finding.state != WRONG for finding in findings)
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
     """A line for each, and one for how to mend it; the sum of them at the end."""
-    width = max(len(one.check) for one in findings)
+    width = max(len(finding.check) for finding in findings)
     lines = []
-    for one in findings:
-        lines.append(f"{painted(f'{one.state:7}', by_word(one.state))}  {one.check:{width}}  {one.says}")
-        lines += [f"{'':7}  {'':{width}}  -> {one.mend}"] if one.mend else []
-    counts = {state: sum(one.state == state for one in findings) for state in (WRONG, WARNING)}
+    for finding in findings:
+        lines.append(
+            f"{painted(f'{finding.state:7}', by_word(finding.state))}  {finding.check:{width}}  {finding.says}"
+        )
+        lines += [f"{'':7}  {'':{width}}  -> {finding.mend}"] if finding.mend else []
+    counts = {state: sum(finding.state == state for finding in findings) for state in (WRONG, WARNING)}
     warnings = f"{counts[WARNING]} warning{'' if counts[WARNING] == 1 else 's'}"
     return "\n".join([*lines, "", f"{counts[WRONG]} wrong, {warnings}, {len(findings)} checks"])

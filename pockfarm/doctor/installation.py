@@ -1,4 +1,4 @@
-"""What is wrong with this installation: Python, packages, the linker's library, broker, emulator, the state folder."""
+"""Checks of this installation: Python, packages, the linker's library, broker, emulator, the state folder."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OptionalDevice:
     name: str
     title: str
     options: Sequence[str]
-    """Of the agent that serves it."""
+    """Options of the agent that serves it."""
     mending: str
 
 
@@ -88,15 +88,15 @@ def installation_findings(state: StateFolder, linker: Path | None) -> list[Findi
     ]
 
 
-def python_finding(found: Sequence[int]) -> Finding:
-    """Of the Python that runs this."""
-    said = ".".join(map(str, found))
-    if tuple(found[:2]) >= OLDEST_PYTHON:
-        return Finding("python", OK, f"{said} ({sys.executable})")
+def python_finding(version: Sequence[int]) -> Finding:
+    """Checks the Python that runs this."""
+    version_text = ".".join(map(str, version))
+    if tuple(version[:2]) >= OLDEST_PYTHON:
+        return Finding("python", OK, f"{version_text} ({sys.executable})")
     return Finding(
         "python",
         WRONG,
-        f"{said} ({sys.executable}): only an agent works with less than 3.11",
+        f"{version_text} ({sys.executable}): only an agent works with less than 3.11",
         "install Python 3.11 or newer, and PockFarm into an environment of its own",
     )
 
@@ -108,33 +108,33 @@ def constraints_in(path: Path) -> Mapping[str, str]:
     except OSError:
         return {}
     pinned = (line.partition("#")[0].strip().partition("==") for line in lines)
-    return {name.lower(): wanted for name, _, wanted in pinned if wanted}
+    return {name.lower(): version for name, _, version in pinned if version}
 
 
 def package_findings(packages: Sequence[Package], constraints: Mapping[str, str]) -> list[Finding]:
     """Whether each is installed, loads, and is the version that is tested. They are loaded by a process of its own."""
-    return [_package_finding(one, constraints.get(one.name.lower(), "")) for one in packages]
+    return [_package_finding(package, constraints.get(package.name.lower(), "")) for package in packages]
 
 
-def _package_finding(package: Package, wanted: str) -> Finding:
+def _package_finding(package: Package, tested_version: str) -> Finding:
     install = f"python -m pip install -c constraints.txt '.[{package.extra}]' in a checkout of the repository"
     try:
-        found = metadata.version(package.name)
+        installed = metadata.version(package.name)
     except metadata.PackageNotFoundError:
         return Finding(package.name, WARNING, f"not installed; needed for {package.needed_for}", install)
     problem = why_not_imported(package.module)
     if problem:
-        says = f"{found} does not load ({problem}); needed for {package.needed_for}"
-        return Finding(package.name, WRONG, says, f"install it again: {install}")
-    if wanted and found != wanted:
-        return Finding(package.name, WARNING, f"{found}; PockFarm is tested with {wanted}", install)
-    return Finding(package.name, OK, found)
+        message = f"{installed} does not load ({problem}); needed for {package.needed_for}"
+        return Finding(package.name, WRONG, message, f"install it again: {install}")
+    if tested_version and installed != tested_version:
+        return Finding(package.name, WARNING, f"{installed}; PockFarm is tested with {tested_version}", install)
+    return Finding(package.name, OK, installed)
 
 
 def why_not_imported(module: str) -> str:
     """The last line that Python says when it imports it; empty if it does. A crash takes this process not along."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", f"import {module}"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -144,9 +144,9 @@ def why_not_imported(module: str) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"not within {IMPORT_TIMEOUT_S:.0f} s"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return ""
-    return (done.stderr.strip().splitlines() or [f"Python ended with {done.returncode}"])[-1]
+    return (process.stderr.strip().splitlines() or [f"Python ended with {process.returncode}"])[-1]
 
 
 def linker_finding(folder: Path) -> Finding:
@@ -173,10 +173,13 @@ def device_finding(device: OptionalDevice, why_missing: str) -> Finding:
 
 
 def state_findings(state: StateFolder) -> list[Finding]:
-    """Of the state folder of a farm on this machine: whose it is, who may read it, its disk, and its processes."""
+    """Checks the state folder of a farm on this machine: its owner, who may read it, its disk, and its processes."""
     if not state.path.exists():
-        beside = next(one for one in state.path.parents if one.exists())
-        return [Finding("state folder", OK, f"none yet at {state.path}; `pockfarm up` makes it"), disk_finding(beside)]
+        existing_parent = next(parent for parent in state.path.parents if parent.exists())
+        return [
+            Finding("state folder", OK, f"none yet at {state.path}; `pockfarm up` makes it"),
+            disk_finding(existing_parent),
+        ]
     return [folder_finding(state), disk_finding(state.path), processes_finding(state)]
 
 
@@ -190,14 +193,14 @@ def folder_finding(state: StateFolder) -> Finding:
             f"{path} cannot be read and written by this user",
             "be the user that started the farm, or name another folder (--state-folder)",
         )
-    for one in (path, state.api_key_file):
-        mode = stat.S_IMODE(one.stat().st_mode) if one.exists() else 0
+    for secret in (path, state.api_key_file):
+        mode = stat.S_IMODE(secret.stat().st_mode) if secret.exists() else 0
         if mode & 0o077:
             return Finding(
                 "state folder",
                 WRONG,
-                f"{one} may be read by others (mode {mode:o}): it holds keys",
-                f"chmod go-rwx {one}",
+                f"{secret} may be read by others (mode {mode:o}): it holds keys",
+                f"chmod go-rwx {secret}",
             )
     return Finding("state folder", OK, f"{path}, for its owner only")
 
@@ -205,16 +208,16 @@ def folder_finding(state: StateFolder) -> Finding:
 def disk_finding(path: Path) -> Finding:
     """The room where the folder is."""
     free_bytes = shutil.disk_usage(path).free
-    says = f"{free_bytes / GIB:,.1f} GiB are free where {path} is"
+    message = f"{free_bytes / GIB:,.1f} GiB are free where {path} is"
     if free_bytes < LEAST_FREE_BYTES:
-        return Finding("disk", WRONG, says, f"make room: a farm needs {LEAST_FREE_BYTES / GIB:.0f} GiB to work with")
+        return Finding("disk", WRONG, message, f"make room: a farm needs {LEAST_FREE_BYTES / GIB:.0f} GiB to work with")
     if free_bytes < LITTLE_FREE_BYTES:
-        return Finding("disk", WARNING, says, "make room, or let the farm keep less (docs/operations.md)")
-    return Finding("disk", OK, says)
+        return Finding("disk", WARNING, message, "make room, or let the farm keep less (docs/operations.md)")
+    return Finding("disk", OK, message)
 
 
 def processes_finding(state: StateFolder) -> Finding:
-    """Of the farm that `pockfarm up` started from the folder, if it did."""
+    """Checks the farm that `pockfarm up` started from the folder, if it did."""
     status = state.status()
     if status is None:
         return Finding("local farm", OK, "none was started from this folder")

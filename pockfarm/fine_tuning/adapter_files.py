@@ -37,12 +37,12 @@ def save_adapter_of(bundle: bytes, checkpoint: bytes, folder: Path) -> None:
 def check_has_adapters(bundle: Path) -> None:
     """Before a run whose adapter is wanted. Raises: UsageError for a bundle whose plan has none."""
     try:
-        found = adapters_of(bundle.read_bytes())
+        adapters = adapters_of(bundle.read_bytes())
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
     except OSError as problem:
         raise UsageError(f"{bundle}: {problem.strerror}") from None
-    if not found:
+    if not adapters:
         raise UsageError(f"--adapter: the plan of {bundle} has no adapters (build with `lora` in the plan)")
 
 
@@ -51,14 +51,14 @@ def start_of(weights: Path, bundle: Path) -> bytes | None:
 
     None for any other file. Raises: UsageError for one that the bundle does not compute with.
     """
-    path, told = weights, weights.parent / CONFIG
+    path, config_path = weights, weights.parent / CONFIG
     if weights.is_dir():
-        path, told = weights / TENSORS, weights / CONFIG
+        path, config_path = weights / TENSORS, weights / CONFIG
     try:
         tensors = tensors_of(path.read_bytes(), str(path)) if weights.is_dir() or _is_theirs(path) else None
         if tensors is None:
             return None
-        return b"".join(as_start(tensors, adapters_of(bundle.read_bytes()), _config(told)).chunks())
+        return b"".join(as_start(tensors, adapters_of(bundle.read_bytes()), _config(config_path)).chunks())
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
     except OSError as problem:
@@ -66,14 +66,16 @@ def start_of(weights: Path, bundle: Path) -> bytes | None:
 
 
 def _config(path: Path) -> Mapping[str, Any]:
-    """What an adapter computes with. Raises: UsageError; OSError, also without the file: a scale would be a guess."""
+    """Reads the numbers that an adapter computes with. Raises: UsageError; OSError, also without the file: a scale
+    would be a guess.
+    """
     try:
-        told: Any = json.loads(path.read_bytes())
+        config: Any = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as problem:
         raise UsageError(f"{path}: not readable as JSON: {problem}") from None
-    if not isinstance(told, dict):
+    if not isinstance(config, dict):
         raise UsageError(f"{path}: no configuration of peft's: it holds no mapping")
-    return told
+    return config
 
 
 def _is_theirs(path: Path) -> bool:

@@ -30,11 +30,11 @@ Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 NOT_COMPARED = "fine_tune.not_compared"
 ROUNDING = 2e-5
-"""Of the largest output: sums of float32 in another order."""
+"""Tolerance as a share of the largest output: sums of float32 in another order."""
 ORDERS = 32
 """How much further apart two orders of sums may be than float32 and float64 in one order."""
 UNMEASURED = 1e-3
-"""Of the largest output, where the module does not run in float64."""
+"""Tolerance as a share of the largest output, where the module does not run in float64."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Draw:
 
     name: str
     feeds: Feeds
-    meant: tuple[Array, ...]
+    expected: tuple[Array, ...]
     """By output, as the file has them."""
 
 
@@ -75,7 +75,7 @@ def compared(
         message = "gives other outputs at each call in evaluation mode, so its file was not compared with it"
         hint = "draw only where self.training is true; or compare tuned.onnx with the module yourself"
         return (CompileWarning(NOT_COMPARED, "model", message, hint),)
-    outputs = list(range(len(draws[0].meant)))
+    outputs = list(range(len(draws[0].expected)))
     is_rounded = spec.precision != type(spec.precision)()
     if not is_rounded and {entry["name"] for entry in manifest["inputs"]} == original.example.keys():
         output = manifest["outputs"][0]
@@ -109,7 +109,7 @@ def _compared_by_file(brought: Brought, draws: list[Draw], outputs: list[int]) -
 def draws_of(original: Original, inputs: Mapping[str, Input]) -> list[Draw]:
     """The batches that the module takes: its code may refuse those that are drawn."""
     answers = ((name, feeds, original.answer(feeds)) for name, feeds in feeds_of(original.example, inputs))
-    return [Draw(name, feeds, meant) for name, feeds, meant in answers if meant is not None]
+    return [Draw(name, feeds, expected) for name, feeds, expected in answers if expected is not None]
 
 
 def _each(example: Feeds, inputs: Mapping[str, Input], draw: Any) -> Feeds:
@@ -139,29 +139,29 @@ def answers_of(
     output: Mapping[str, Any],
     index: int,
 ) -> list[tuple[Draw, Array]]:
-    """What the step gives for each draw, of its first output; nothing where it cannot be run beforehand.
+    """Returns the first output of the step for each draw; nothing where the step cannot be run beforehand.
 
     `output` is what the manifest tells of it, `index` its place in the file.
     """
     is_loss = not output["shape"]
-    draws = [draw for draw in draws if not is_loss or np.isfinite(draw.meant[index]).all()]
+    draws = [draw for draw in draws if not is_loss or np.isfinite(draw.expected[index]).all()]
     axis = output.get("batch_axis") or 0
     answers: list[tuple[Draw, Array]] = []
     for run in [[draw] for draw in draws] if is_loss else [draws]:
-        answer = trainer.answers(step, _written(run, inputs, folder / "compared.npz"), folder, is_loss=is_loss)
+        answer = trainer.answers(step, _write_draws(run, inputs, folder / "compared.npz"), folder, is_loss=is_loss)
         if answer is not None:
             parts = [answer[0]] if is_loss else [np.moveaxis(part, 0, axis) for part in np.split(answer, len(run))]
-            answers += [(draw, _as_whole(part, draw.meant[index])) for draw, part in zip(run, parts)]
+            answers += [(draw, _as_whole(part, draw.expected[index])) for draw, part in zip(run, parts)]
     return answers
 
 
-def _as_whole(answer: Array, meant: Array) -> Array:
+def _as_whole(answer: Array, expected: Array) -> Array:
     """Samples and positions that share the module's first axis come apart from the step."""
-    is_apart = answer.ndim == meant.ndim + 1 and answer.size == meant.size
-    return answer.reshape(meant.shape) if is_apart else answer
+    is_apart = answer.ndim == expected.ndim + 1 and answer.size == expected.size
+    return answer.reshape(expected.shape) if is_apart else answer
 
 
-def _written(draws: list[Draw], inputs: Mapping[str, Input], path: Path) -> Path:
+def _write_draws(draws: list[Draw], inputs: Mapping[str, Input], path: Path) -> Path:
     """The batches one behind another, as a data set: samples first."""
     arrays: dict[str, Array] = {}
     for name, first in draws[0].feeds.items():
@@ -177,19 +177,19 @@ def _written(draws: list[Draw], inputs: Mapping[str, Input], path: Path) -> Path
 def _draws_itself(original: Original, draw: Draw) -> bool:
     """True for a module that cannot be compared: two calls with the same inputs differ."""
     second = original.answer(draw.feeds)
-    return second is None or not all(np.array_equal(*pair, equal_nan=True) for pair in zip(draw.meant, second))
+    return second is None or not all(np.array_equal(*pair, equal_nan=True) for pair in zip(draw.expected, second))
 
 
 def _require_alike(brought: Brought, draw: Draw, index: int, name: str, answer: Array) -> None:
     """An output beside the module's. Raises: as `compared`."""
-    original, meant = brought.original, draw.meant[index]
+    original, expected = brought.original, draw.expected[index]
     assert original is not None
-    if meant.shape != answer.shape:
+    if expected.shape != answer.shape:
         raise UsageError(
             f"the exported file does not compute what the module does: of {draw.name}, output {name!r} "
-            f"has shape {list(answer.shape)}, and the module gives {list(meant.shape)}"
+            f"has shape {list(answer.shape)}, and the module gives {list(expected.shape)}"
         )
-    apart, allowed = _distance(answer, meant)
+    apart, allowed = _distance(answer, expected)
     if apart > allowed:
         allowed += _rounding(original, draw, index)
     if apart > allowed:
@@ -204,12 +204,12 @@ def require_alike_in_training(brought: Brought) -> None:
     original = brought.original
     for name, feeds in feeds_of(original.example, brought.inputs) if original is not None else ():
         assert original is not None
-        given = original.training(feeds)
-        if given is None:
+        trained = original.training(feeds)
+        if trained is None:
             continue
-        apart, allowed = _worst(given.step, given.whole)
+        apart, allowed = _worst(trained.step, trained.whole)
         if apart > allowed:
-            far = [path for path, arrays in given.alone().items() if np.greater(*_worst(given.step, arrays))]
+            far = [path for path, arrays in trained.alone().items() if np.greater(*_worst(trained.step, arrays))]
             places = few_of([path or "the module itself" for path in far]) or "several parts together"
             raise UsageError(
                 f"in training mode the module computes what no file of it tells: of {name}, its output is up to "
@@ -224,11 +224,11 @@ def _worst(arrays: Sequence[Array], others: Sequence[Array]) -> tuple[float, flo
     return max(map(_distance, arrays, others), key=lambda distance: distance[0] - distance[1])
 
 
-def _distance(array: Array, meant: Array) -> tuple[float, float]:
+def _distance(array: Array, expected: Array) -> tuple[float, float]:
     """The largest difference, and what rounding explains of it."""
-    if array.shape != meant.shape:
+    if array.shape != expected.shape:
         return np.inf, 0.0
-    return float(_apart(array, meant).max(initial=0.0)), ROUNDING * _scale(meant)
+    return float(_apart(array, expected).max(initial=0.0)), ROUNDING * _scale(expected)
 
 
 def _scale(array: Array) -> float:
@@ -236,36 +236,36 @@ def _scale(array: Array) -> float:
     return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
 
 
-def _apart(answer: Array, meant: Array) -> Array:
+def _apart(answer: Array, expected: Array) -> Array:
     """Differences where the module gives a number; an answer that is none there is infinitely far away."""
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.atleast_1d(np.abs(answer.astype(np.float64) - meant.astype(np.float64)))
+        apart = np.atleast_1d(np.abs(answer.astype(np.float64) - expected.astype(np.float64)))
     apart[~np.isfinite(apart)] = np.inf
-    apart[~np.isfinite(np.atleast_1d(meant))] = 0.0
+    apart[~np.isfinite(np.atleast_1d(expected))] = 0.0
     return apart
 
 
 def _rounding(original: Original, draw: Draw, index: int) -> float:
     """How far the module's own answer is from that in float64, and so two orders of sums from one another."""
-    answers, meant = original.exact(draw.feeds), draw.meant[index]
+    answers, expected = original.exact(draw.feeds), draw.expected[index]
     if answers is None:
-        return UNMEASURED * _scale(meant)
-    exact = np.where(np.isfinite(meant), answers[index], np.nan)
-    return ORDERS * float(_apart(meant, exact).max(initial=0.0))
+        return UNMEASURED * _scale(expected)
+    exact = np.where(np.isfinite(expected), answers[index], np.nan)
+    return ORDERS * float(_apart(expected, exact).max(initial=0.0))
 
 
 def _words(brought: Brought, draw: Draw, index: int, name: str, answer: Array, allowed: float) -> str:
-    meant = draw.meant[index]
-    apart = _apart(answer, meant)
+    expected = draw.expected[index]
+    apart = _apart(answer, expected)
     place = np.unravel_index(int(apart.argmax()), apart.shape)
-    at = f" at {[int(number) for number in place]}" if meant.ndim else ""
-    answer, meant = np.atleast_1d(answer), np.atleast_1d(meant)
+    at = f" at {[int(number) for number in place]}" if expected.ndim else ""
+    answer, expected = np.atleast_1d(answer), np.atleast_1d(expected)
     original = brought.original
     assert original is not None
     likely = likely_nodes(brought.files.model, brought.files.mapped(), draw.feeds, original.parts(draw.feeds))
     return (
         f"the exported file does not compute what the module does: of {draw.name}, output {name!r} is "
-        f"{answer[place]:.6g}{at}, and the module gives {meant[place]:.6g}; they are "
+        f"{answer[place]:.6g}{at}, and the module gives {expected[place]:.6g}; they are "
         f"{apart[place]:.3g} apart, and rounding explains {allowed:.2g}\n"
         f"  {likely or 'where they begin to differ could not be seen'}\n"
         "  a Python `if` on data, or a number that is computed from the example, becomes a constant of the file: "

@@ -32,7 +32,7 @@ _FORMS = "a mapping of arrays, (inputs, labels), an npz, a Dataset or DataLoader
 
 @dataclass(frozen=True)
 class Names:
-    """What a step reads: its inputs, in the order of the model's arguments, and its arrays of labels."""
+    """Names of a step's inputs, in the order of the model's arguments, and of its arrays of labels."""
 
     inputs: tuple[str, ...]
     labels: tuple[str, ...] = (LABELS,)
@@ -45,12 +45,12 @@ class Names:
         return tuple(name for name in self.inputs if name not in self.examples)
 
     def key(self, name: str) -> str:
-        """What a data set calls an input: `input.y` if labels have its name, else its name."""
+        """Returns the name of an input in a data set: `input.y` if labels have its name, else its name."""
         return f"input.{name}" if name in self.labels else name
 
     def keyed(self, inputs: Mapping[str, Input]) -> dict[str, Input]:
-        """What is said of inputs, as a data set calls them."""
-        return {self.key(name): told for name, told in inputs.items()}
+        """Returns the inputs under their names in a data set."""
+        return {self.key(name): described for name, described in inputs.items()}
 
 
 def read_data(
@@ -61,15 +61,15 @@ def read_data(
     `example` and `labels` say what a batch looks like, as far as that is known. Raises: UsageError.
     """
     example = names.keyed(example)
-    axes = {name: told.batch_axis for name, told in {**example, **(labels or {})}.items()}
+    axes = {name: input_.batch_axis for name, input_ in {**example, **(labels or {})}.items()}
     if data is None:
         raise UsageError(f"there is no data to train on: give data=(x, y), or {_FORMS}")
-    if isinstance(data, list) and len(data) == 2 and all(hasattr(one, "shape") and one.ndim for one in data):
+    if isinstance(data, list) and len(data) == 2 and all(hasattr(part, "shape") and part.ndim for part in data):
         data = tuple(data)
     if isinstance(data, (str, os.PathLike)):
-        return _checked(_given_once(_named(_npz(Path(data)), names), example), example)
+        return _checked(_given_once(_by_names(_npz(Path(data)), names), example), example)
     if isinstance(data, Mapping):
-        arrays = _samples_first(_named(data, names), axes)
+        arrays = _samples_first(_by_names(data, names), axes)
     elif not names.labels and (hasattr(data, "shape") or isinstance(data, tuple)):
         arrays = _samples_first(_inputs(data, names), axes)
     elif names.labels and isinstance(data, tuple) and len(data) == 2 and not _is_pair_of_samples(data, names):
@@ -81,31 +81,31 @@ def read_data(
     return _checked(arrays, example)
 
 
-def fitted(arrays: Arrays, wanted: Mapping[str, Input]) -> Arrays:
+def fitted(arrays: Arrays, inputs: Mapping[str, Input]) -> Arrays:
     """The arrays in the element types that the step reads. Raises: UsageError for what does not fit it."""
-    return {name: _as_read(name, array, wanted[name]) if name in wanted else array for name, array in arrays.items()}
+    return {name: _as_read(name, array, inputs[name]) if name in inputs else array for name, array in arrays.items()}
 
 
-def _as_read(name: str, array: Array, wanted: Input) -> Array:
-    if array.shape[1:] != wanted.sample_shape:
+def _as_read(name: str, array: Array, input_: Input) -> Array:
+    if array.shape[1:] != input_.sample_shape:
         raise UsageError(
-            f"{_what(name)} have shape {list(array.shape[1:])} per sample, the step reads {list(wanted.sample_shape)}"
-            + _label_hint(array, wanted)
+            f"{_what(name)} have shape {list(array.shape[1:])} per sample, the step reads {list(input_.sample_shape)}"
+            + _label_hint(array, input_)
         )
-    is_real = wanted.dtype.startswith("float")
-    if is_real and array.dtype.kind != "f" and not wanted.is_label:
-        raise UsageError(f"{_what(name)} are {array.dtype}, the step reads {wanted.dtype}: convert (and scale) them")
+    is_real = input_.dtype.startswith("float")
+    if is_real and array.dtype.kind != "f" and not input_.is_label:
+        raise UsageError(f"{_what(name)} are {array.dtype}, the step reads {input_.dtype}: convert (and scale) them")
     if not is_real and array.dtype.kind == "f":
         hint = "\n  classes are whole numbers: y.long(); a loss on real numbers is named in the spec (mse, ...)"
         raise UsageError(
-            f"{_what(name)} are {array.dtype}, the step reads {wanted.dtype}{hint if wanted.is_label else ''}"
+            f"{_what(name)} are {array.dtype}, the step reads {input_.dtype}{hint if input_.is_label else ''}"
         )
-    return np.ascontiguousarray(array.astype(wanted.dtype))
+    return np.ascontiguousarray(array.astype(input_.dtype))
 
 
-def _label_hint(array: Array, wanted: Input) -> str:
-    """What to do about labels of another rank: a column of classes, or one number for each class."""
-    if not wanted.is_label or wanted.dtype.startswith("float") or array.ndim != len(wanted.shape) + 1:
+def _label_hint(array: Array, input_: Input) -> str:
+    """Returns a hint for labels of another rank: a column of classes, or one number for each class."""
+    if not input_.is_label or input_.dtype.startswith("float") or array.ndim != len(input_.shape) + 1:
         return ""
     use = "y.squeeze(-1)" if array.shape[-1] == 1 else "y.argmax(-1)"
     return f"\n  a label is the number of its class: {use}"
@@ -122,42 +122,42 @@ def _npz(path: Path) -> Arrays:
     return dict(arrays_in(path))
 
 
-def _named(data: Mapping[str, Any], names: Names) -> Arrays:
+def _by_names(data: Mapping[str, Any], names: Names) -> Arrays:
     return {**_inputs(data, names), **_labels(data, names)}
 
 
 def _inputs(x: Any, names: Names) -> Arrays:
     """Inputs by name (or `x` for the only one), in order, or the only one."""
     if not isinstance(x, Mapping):
-        given = tuple(x) if isinstance(x, (tuple, list)) else (x,)
+        ordered = tuple(x) if isinstance(x, (tuple, list)) else (x,)
         if len(names.inputs) == 1 and isinstance(x, list) and not (len(x) == 1 and hasattr(x[0], "shape")):
-            given = (_stacked(x, names.key(names.inputs[0])),)
-        if len(given) not in (len(names.inputs), len(names.varying)):
+            ordered = (_stacked(x, names.key(names.inputs[0])),)
+        if len(ordered) not in (len(names.inputs), len(names.varying)):
             raise UsageError(
-                f"data has {len(given)} inputs, the model reads {len(names.inputs)}: {', '.join(names.inputs)}"
+                f"data has {len(ordered)} inputs, the model reads {len(names.inputs)}: {', '.join(names.inputs)}"
             )
-        order = names.inputs if len(given) == len(names.inputs) else names.varying
-        x = {names.key(name): one for name, one in zip(order, given)}
+        order = names.inputs if len(ordered) == len(names.inputs) else names.varying
+        x = {names.key(name): array for name, array in zip(order, ordered)}
     arrays: Arrays = {}
     for input_name in names.inputs:
         name = names.key(input_name)
-        own = name if name in x else "x" if names.varying == (input_name,) and "x" in x else ""
-        if not own and input_name in names.examples:
+        key = name if name in x else "x" if names.varying == (input_name,) and "x" in x else ""
+        if not key and input_name in names.examples:
             arrays[name] = _array(names.examples[input_name], name)
             continue
-        if not own:
+        if not key:
             raise UsageError(
                 f"data has no array for input {name!r}; the model reads: {', '.join(names.inputs)}; data holds: "
                 f"{', '.join(map(str, x))}"
             )
-        arrays[name] = _array(x[own], name)
+        arrays[name] = _array(x[key], name)
     return arrays
 
 
 def _stacked(samples: list[Any], name: str) -> Array:
     """A list of samples, or of numbers, as one array."""
     try:
-        return np.stack([_array(one, name) for one in samples]) if samples else np.zeros(0)
+        return np.stack([_array(sample, name) for sample in samples]) if samples else np.zeros(0)
     except ValueError as problem:
         raise UsageError(f"{_what(name)} have different shapes: {problem}") from None
 
@@ -174,26 +174,26 @@ def _labels(y: Any, names: Names) -> Arrays:
     """Labels by name, in order, or the only ones."""
     only = names.labels[0] if len(names.labels) == 1 else ""
     if isinstance(y, Mapping):
-        known = {name: name for name in names.labels}
+        keys = {name: name for name in names.labels}
         if only == LABELS:
-            known[only] = next((one for one in _LABEL_NAMES if one in y and one not in names.inputs), only)
-        missing = [name for name, own in known.items() if own not in y]
+            keys[only] = next((key for key in _LABEL_NAMES if key in y and key not in names.inputs), only)
+        missing = [name for name, key in keys.items() if key not in y]
         if missing:
             raise UsageError(f"data has no labels {missing[0]!r}; it holds: {', '.join(map(str, y))}")
-        return {name: _array(y[own], name) for name, own in known.items()}
+        return {name: _array(y[key], name) for name, key in keys.items()}
     if only:
         return {only: _array(y, only)}
-    given = tuple(y) if isinstance(y, (tuple, list)) else (y,)
-    if len(given) != len(names.labels):
+    ordered = tuple(y) if isinstance(y, (tuple, list)) else (y,)
+    if len(ordered) != len(names.labels):
         raise UsageError(
-            f"data has {len(given)} arrays of labels, the loss reads {len(names.labels)}: {', '.join(names.labels)}"
+            f"data has {len(ordered)} arrays of labels, the loss reads {len(names.labels)}: {', '.join(names.labels)}"
         )
-    return {name: _array(one, name) for name, one in zip(names.labels, given)}
+    return {name: _array(array, name) for name, array in zip(names.labels, ordered)}
 
 
 def _is_pair_of_samples(data: tuple[Any, Any], names: Names) -> bool:
     """True for two `(x, y)` rather than inputs and labels: both are pairs, and what stands second is no array."""
-    pairs = all(isinstance(one, (tuple, list)) and len(one) == 2 for one in data)
+    pairs = all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in data)
     return pairs and len(names.labels) == 1 and not isinstance(data[1][0], (int, float))
 
 
@@ -238,8 +238,8 @@ def _moved(name: str, array: Array, axis: int | None) -> Array:
 
 
 def _given_once(arrays: Arrays, example: Mapping[str, Input]) -> Arrays:
-    """What is the same for every sample may stand in a data set as it is, or with a first axis of 1."""
-    once = [name for name, told in example.items() if told.batch_axis is None and name in arrays]
+    """Accepts arrays that are the same for every sample either as they are, or with a first axis of 1."""
+    once = [name for name, input_ in example.items() if input_.batch_axis is None and name in arrays]
     return {**arrays, **{name: arrays[name][None] for name in once if arrays[name].shape == example[name].shape}}
 
 
@@ -252,7 +252,7 @@ def _items(data: Any) -> Iterator[Any]:
 
 def _item(item: Any, names: Names, position: int) -> Arrays:
     if isinstance(item, Mapping):
-        return _named(item, names)
+        return _by_names(item, names)
     if not names.labels:
         return _inputs(item, names)
     if isinstance(item, (tuple, list)) and len(item) == 2:
@@ -304,23 +304,25 @@ def _array(value: Any, name: str) -> Array:
 
 
 def _checked(arrays: Arrays, example: Mapping[str, Input]) -> Arrays:
-    once = {name for name, told in example.items() if told.batch_axis is None}
+    once = {name for name, input_ in example.items() if input_.batch_axis is None}
     samples = {name: len(array) if array.ndim else 0 for name, array in arrays.items() if name not in once}
     if 0 in samples.values() or not samples:
         raise UsageError(f"data holds no samples: {samples}")
     if len(set(samples.values())) > 1:
         raise UsageError(f"arrays have different numbers of samples (first axis): {samples}")
-    for name, wanted in example.items():
-        if name in arrays and arrays[name].shape[1:] != wanted.sample_shape:
+    for name, example_input in example.items():
+        if name in arrays and arrays[name].shape[1:] != example_input.sample_shape:
             raise UsageError(
                 f"{_what(name)} have shape {list(arrays[name].shape[1:])}, those of example_inputs "
-                f"{list(wanted.sample_shape)}"
+                f"{list(example_input.sample_shape)}"
             )
     return arrays
 
 
 def any_arrays(data: Any) -> Arrays:
-    """Of data whose model is unknown: a mapping as it is, else one input `x` and labels `y`. Raises: UsageError."""
+    """Returns the arrays of data whose model is unknown: a mapping as it is, else one input `x` and labels `y`. Raises:
+    UsageError.
+    """
     if isinstance(data, Mapping):
-        return _checked({str(name): _array(one, str(name)) for name, one in data.items()}, {})
+        return _checked({str(name): _array(array, str(name)) for name, array in data.items()}, {})
     return read_data(data, Names(("x",)), {})

@@ -1,4 +1,4 @@
-"""What a training changed, as a small file, and that file applied to what the training began with."""
+"""Deltas: the changes of a training as a small file, and that file applied to what the training began with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compiler.trained.delta import (
 from pockfarm.errors import UsageError
 
 Array = Any
-"""One of NumPy's."""
+"""A NumPy array."""
 Source = Union[str, "os.PathLike[str]", bytes]
 """A file, or its bytes."""
 
@@ -36,23 +36,26 @@ def apply_delta(base: Mapping[str, Any] | Source, delta: Source) -> dict[str, An
     Raises: UsageError for a base that the delta was not made of, and for what is no delta.
     """
     try:
-        given = dict(base) if isinstance(base, Mapping) else dict(tensors_in(_read(base)))
-        known = read_delta(_read(delta))
-        concerned = {name: as_array(given[name]) for name in known.changes if name in given}
-        changed = changed_tensors(concerned, known)
+        base_tensors = dict(base) if isinstance(base, Mapping) else dict(tensors_in(_read(base)))
+        changes = read_delta(_read(delta))
+        concerned = {name: as_array(base_tensors[name]) for name in changes.changes if name in base_tensors}
+        changed = changed_tensors(concerned, changes)
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
-    whole = {name: _like(given[name], changed[name]) if name in changed else value for name, value in given.items()}
-    beside = next((value for value in given.values() if hasattr(value, "detach")), None)
-    return {**whole, **{name: _like(beside, one) for name, one in changed.items() if name not in given}}
+    whole = {
+        name: _like(base_tensors[name], changed[name]) if name in changed else value
+        for name, value in base_tensors.items()
+    }
+    reference = next((value for value in base_tensors.values() if hasattr(value, "detach")), None)
+    return {**whole, **{name: _like(reference, tensor) for name, tensor in changed.items() if name not in base_tensors}}
 
 
 def changes_of(base: Mapping[str, Array], state: Mapping[str, Any], created: Collection[str]) -> dict[str, Change]:
     """Where the entries of a state differ from those of the same names before, and all that were created."""
-    found = {
+    changes = {
         name: change_between(array, as_array(state[name]), created=name in created) for name, array in base.items()
     }
-    return {name: one for name, one in found.items() if one is not None}
+    return {name: change for name, change in changes.items() if change is not None}
 
 
 def write_delta(path: Path, changes: Mapping[str, Change], state: Mapping[str, Any], model: str) -> None:
@@ -71,19 +74,23 @@ def write_chunks(path: Path, chunks: Iterable[Any]) -> int:
 
 
 def delta_of(base: Source, trained: Source) -> bytes:
-    """What a checkpoint has that its base (safetensors, or a bundle) has not. Raises: UsageError."""
+    """Returns the delta of a checkpoint from its base (safetensors, or a bundle). Raises: UsageError."""
     try:
-        held = _read(base)
-        model = str(manifest_of(held).get("digests", {}).get("model", "")) if _is_bundle(held) else ""
-        created = created_in(held) if _is_bundle(held) else ()
-        return b"".join(delta_between(_known(tensors_in(held)), _known(tensors_of(_read(trained))), model, created))
+        content = _read(base)
+        model = str(manifest_of(content).get("digests", {}).get("model", "")) if _is_bundle(content) else ""
+        created = created_in(content) if _is_bundle(content) else ()
+        return b"".join(
+            delta_between(
+                _model_tensors(tensors_in(content)), _model_tensors(tensors_of(_read(trained))), model, created
+            )
+        )
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
 
 
-def tensors_in(held: bytes) -> Mapping[str, Array]:
+def tensors_in(content: bytes) -> Mapping[str, Array]:
     """The tensors of a safetensors file, or those that a bundle's training begins with. Raises: CompileError."""
-    return weights_of(held) if _is_bundle(held) else tensors_of(held, "base")
+    return weights_of(content) if _is_bundle(content) else tensors_of(content, "base")
 
 
 def as_array(value: Any) -> Array:
@@ -91,21 +98,21 @@ def as_array(value: Any) -> Array:
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
 
 
-def _known(tensors: Mapping[str, Array]) -> dict[str, Array]:
+def _model_tensors(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Without what a step keeps for itself: constants and the optimizer's state."""
     return {name: array for name, array in tensors.items() if not name.startswith(("constant.", "optimizer."))}
 
 
-def _like(own: Any, array: Array) -> Any:
-    if not hasattr(own, "detach"):
+def _like(tensor: Any, array: Array) -> Any:
+    if not hasattr(tensor, "detach"):
         return array
     from pockfarm.fine_tuning.torch_tensors import like
 
-    return like(own, array)
+    return like(tensor, array)
 
 
-def _is_bundle(held: bytes) -> bool:
-    return held[257:262] == b"ustar"
+def _is_bundle(content: bytes) -> bool:
+    return content[257:262] == b"ustar"
 
 
 def _read(source: Source) -> bytes:

@@ -48,19 +48,21 @@ class Asked:
     learning_rate: float | None = None
     output: str | int | None = None
     validation_data: Any = None
-    """What training is validated on, in any form of data; None: a share of the data, or nothing."""
+    """Data that training is validated on, in any form of data; None: a share of the training data, or nothing."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Other settings of the run, by name."""
 
 
-def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked, say: Say | None) -> FineTuned:
+def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, request: Asked, say: Say | None) -> FineTuned:
     """Export, compile, train and bring back. Raises: `PockfarmError`."""
     say = say or (lambda line: None)
-    check_settings(asked.steps, asked.epochs, asked.training, has_validation_data=asked.validation_data is not None)
+    check_settings(
+        request.steps, request.epochs, request.training, has_validation_data=request.validation_data is not None
+    )
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pockfarm-tune-")))
         try:
-            return _tuned(trainer, _Task(model, example, data, asked, say), folder, opened)
+            return _tuned(trainer, _Task(model, example, data, request, say), folder, opened)
         except OSError as problem:
             if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -69,18 +71,18 @@ def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked
 
 @dataclass(frozen=True)
 class _Task:
-    """What a caller brought."""
+    """The arguments that a caller gave."""
 
     model: Any
     example: Any
     data: Any
-    asked: Asked
+    request: Asked
     say: Say
 
     @property
     def data_sets(self) -> dict[str, Any]:
         """As the caller gave them, by the argument's name."""
-        validation = self.asked.validation_data
+        validation = self.request.validation_data
         return {"data": self.data, **({} if validation is None else {"validation_data": validation})}
 
     @property
@@ -109,19 +111,23 @@ class Prepared:
 
 
 def prepared(
-    trainer: Trainer, model: Any, example: Any, data: Any, asked: Asked, folder: Path, opened: ExitStack
+    trainer: Trainer, model: Any, example: Any, data: Any, request: Asked, folder: Path, opened: ExitStack
 ) -> Prepared:
     """All of it but the run. Files are in `folder`, and open as long as `opened`. Raises: `PockfarmError`."""
-    check_settings(asked.steps, asked.epochs, asked.training, has_validation_data=asked.validation_data is not None)
-    return _prepared(trainer, _Task(model, example, data, asked, lambda line: None), folder, opened)
+    check_settings(
+        request.steps, request.epochs, request.training, has_validation_data=request.validation_data is not None
+    )
+    return _prepared(trainer, _Task(model, example, data, request, lambda line: None), folder, opened)
 
 
-def prepared_of(step: Step, brought: Brought | None, data: Any, asked: Asked) -> Prepared:
+def prepared_of(step: Step, brought: Brought | None, data: Any, request: Asked) -> Prepared:
     """As `prepared`, of a step that was built before; without its model nobody brings home what it learns."""
-    check_settings(asked.steps, asked.epochs, asked.training, has_validation_data=asked.validation_data is not None)
+    check_settings(
+        request.steps, request.epochs, request.training, has_validation_data=request.validation_data is not None
+    )
     manifest = manifest_of(held(step.bundle))
     inputs, labels = _read_by(manifest)
-    task = _Task(None, None, data, asked, lambda line: None)
+    task = _Task(None, None, data, request, lambda line: None)
     names = Names(tuple(inputs), tuple(labels), _examples(brought.inputs) if brought else {})
     sets = _each(task.arrays, lambda data: read_data(data, names, inputs, labels))
     return _ready(task, brought, step, names, sets)
@@ -129,21 +135,21 @@ def prepared_of(step: Step, brought: Brought | None, data: Any, asked: Asked) ->
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a farm is asked to compile: a model, plan and spec as JSON."""
+    """The input of a farm's compile: a model, and plan and spec as JSON."""
 
     brought: Brought
     plan: str
     spec: str
 
 
-def recipe_of(model: Any, example: Any, asked: Asked, folder: Path, opened: ExitStack) -> Recipe:
+def recipe_of(model: Any, example: Any, request: Asked, folder: Path, opened: ExitStack) -> Recipe:
     """Export, and read plan and spec. Files are in `folder`, and open as long as `opened`. Raises: UsageError."""
-    brought, spec = _brought(_Task(model, example, None, asked, lambda line: None), folder, opened)
-    return Recipe(brought, _plan(asked, brought).canonical_json(), spec.canonical_json())
+    brought, spec = _brought(_Task(model, example, None, request, lambda line: None), folder, opened)
+    return Recipe(brought, _plan(request, brought).canonical_json(), spec.canonical_json())
 
 
-def _plan(asked: Asked, brought: Brought) -> SparsePlan:
-    plan = plan_of(asked.plan, brought.frozen, brought.frozen_names)
+def _plan(request: Asked, brought: Brought) -> SparsePlan:
+    plan = plan_of(request.plan, brought.frozen, brought.frozen_names)
     if brought.is_frozen and plan.lora is None and not plan.create_biases:
         raise UsageError(
             "no parameter of the module requires a gradient, so nothing would learn: call requires_grad_()"
@@ -153,15 +159,15 @@ def _plan(asked: Asked, brought: Brought) -> SparsePlan:
 
 
 def _prepared(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) -> Prepared:
-    say, asked = task.say, task.asked
+    say, request = task.say, task.request
     brought, spec = _brought(task, folder, opened)
     names = Names(tuple(brought.inputs), _label_names(spec, brought.inputs), _examples(brought.inputs))
     # Where labels have their samples is known when the step is built.
-    is_plain = bool(brought.inputs) and all(one.batch_axis == 0 for one in brought.inputs.values())
+    is_plain = bool(brought.inputs) and all(input_.batch_axis == 0 for input_ in brought.inputs.values())
     if is_plain:
         keyed = names.keyed(brought.inputs)
         sets = _each(task.arrays, lambda data: fitted(read_data(data, names, brought.inputs), keyed))
-    plan = _plan(asked, brought)
+    plan = _plan(request, brought)
     say("compiling")
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
     brought = replace(brought, warnings=(*brought.warnings, *comparison.compared(trainer, brought, spec, step, folder)))
@@ -174,7 +180,7 @@ def _prepared(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) ->
 
 def _read_by(manifest: Mapping[str, Any]) -> tuple[dict[str, Input], dict[str, Input]]:
     """Inputs and labels of a step, by name."""
-    return {one["name"]: _input(one) for one in manifest["inputs"]}, _labels(manifest["labels"])
+    return {tensor["name"]: _input(tensor) for tensor in manifest["inputs"]}, _labels(manifest["labels"])
 
 
 def _ready(task: _Task, brought: Brought | None, step: Step, names: Names, sets: Mapping[str, Arrays]) -> Prepared:
@@ -182,28 +188,30 @@ def _ready(task: _Task, brought: Brought | None, step: Step, names: Names, sets:
     inputs, labels = _read_by(manifest)
     sets = _each(sets, lambda arrays: fitted(arrays, {**names.keyed(inputs), **labels}))
     samples = task.data.samples if isinstance(task.data, Dataset) else max(map(len, sets["data"].values()))
-    files = {which: _written(arrays, step.bundle.parent / f"{which}.npz") for which, arrays in sets.items()}
-    given = {**task.data_sets, **files}
-    settings = _settings(task.asked, samples, int(manifest["batch"]))
+    files = {which: _write_npz(arrays, step.bundle.parent / f"{which}.npz") for which, arrays in sets.items()}
+    run_data = {**task.data_sets, **files}
+    settings = _settings(task.request, samples, int(manifest["batch"]))
     odd = (*remarks.of_arrays(sets, manifest), *settings_remarks(settings, manifest))
 
     def finish(model: Brought, run: Run) -> FineTuned:
         check_left(run)
-        told = (*_unread(task.arrays, names), *odd, *remarks.of_farm(run.warnings, task.data_sets))
-        return _finished(model, step, run, steps_kept(run, settings.steps), told)
+        warnings = (*_unread(task.arrays, names), *odd, *remarks.of_farm(run.warnings, task.data_sets))
+        return _finished(model, step, run, steps_kept(run, settings.steps), warnings)
 
-    data = RunData(given["data"], given.get("validation_data"))
+    data = RunData(run_data["data"], run_data.get("validation_data"))
     return Prepared(step, data, settings, partial(finish, brought) if brought else None)
 
 
-def _finished(brought: Brought, step: Step, run: Run, steps: int, said: tuple[CompileWarning, ...]) -> FineTuned:
-    """What was trained, in the model's own state."""
+def _finished(
+    brought: Brought, step: Step, run: Run, steps: int, run_warnings: tuple[CompileWarning, ...]
+) -> FineTuned:
+    """Returns the trained parameters in the model's own state."""
     bundle, checkpoint = held(step.bundle), held(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
-    created = tuple(one for name in trained.created for one in brought.places(name) or (name,))
+    created = tuple(place for name in trained.created for place in brought.places(name) or (name,))
     state = brought.state(trained, steps)
-    told = (*brought.warnings, *said, *step.warnings, *_remarks(trained, brought), *told_of(run))
-    told = tuple(dict.fromkeys(told))
+    warnings = (*brought.warnings, *run_warnings, *step.warnings, *_remarks(trained, brought), *told_of(run))
+    warnings = tuple(dict.fromkeys(warnings))
     return FineTuned(
         state,
         changes=changes_of(brought.base(trained), state, created),
@@ -212,7 +220,7 @@ def _finished(brought: Brought, step: Step, run: Run, steps: int, said: tuple[Co
         changed=tuple(sorted(trained.changed)),
         created=created,
         report=run.report,
-        warnings=told,
+        warnings=warnings,
         checkpoint=checkpoint,
         bundle=bundle,
         apart=trained.apart,
@@ -220,38 +228,38 @@ def _finished(brought: Brought, step: Step, run: Run, steps: int, said: tuple[Co
 
 
 def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[Brought, TrainingSpec]:
-    model, example, asked = task.model, task.example, task.asked
+    model, example, request = task.model, task.example, task.request
     if model is None:
         raise UsageError("there is no model: give a torch.nn.Module with example_inputs, ONNX bytes or a path")
     if is_file(model):
-        return brought_file(model, opened), spec_of(asked.spec, None)
+        return brought_file(model, opened), spec_of(request.spec, None)
     from pockfarm.fine_tuning.torch_module import Wanted, axes_of, brought_module, same_for_all
 
-    said = spec_of(asked.spec, None).batch_axes()
-    axes, samples = axes_of(model, example, said)
-    spec = _with_axes(spec_of(asked.spec, samples), axes)
+    declared_axes = spec_of(request.spec, None).batch_axes()
+    axes, samples = axes_of(model, example, declared_axes)
+    spec = _with_axes(spec_of(request.spec, samples), axes)
     task.say("exporting")
-    if asked.output is not None and spec.loss.output not in ("", asked.output):
-        raise UsageError(f"output={asked.output!r}, and the spec's loss reads {spec.loss.output!r}: leave one out")
-    output: Any = asked.output if asked.output is not None else spec.loss.output or None
+    if request.output is not None and spec.loss.output not in ("", request.output):
+        raise UsageError(f"output={request.output!r}, and the spec's loss reads {spec.loss.output!r}: leave one out")
+    output: Any = request.output if request.output is not None else spec.loss.output or None
     if spec.loss.terms:
-        output = tuple(dict.fromkeys(one.output for one in spec.loss.terms))
+        output = tuple(dict.fromkeys(term.output for term in spec.loss.terms))
     else:
         # The export has one output: the one that the loss reads.
         spec = replace(spec, loss=replace(spec.loss, output=""))
-    wanted = Wanted(spec.batch, output, spec.dropout == "train", axes, spec.batch_norm == "train")
-    brought = brought_module(model, example, wanted, folder, opened)
+    export = Wanted(spec.batch, output, spec.dropout == "train", axes, spec.batch_norm == "train")
+    brought = brought_module(model, example, export, folder, opened)
     comparison.require_alike_in_training(brought)
-    return replace(brought, warnings=(*brought.warnings, *same_for_all(axes, said))), spec
+    return replace(brought, warnings=(*brought.warnings, *same_for_all(axes, declared_axes))), spec
 
 
 def _with_axes(spec: TrainingSpec, axes: Mapping[str, int | None]) -> TrainingSpec:
     """The spec, told of inputs that are the same for every sample."""
-    told = dict(spec.inputs)
+    specs = dict(spec.inputs)
     for name, axis in axes.items():
         if axis is None:
-            told[name] = replace(told.get(name, InputSpec()), batch_axis="none")
-    return replace(spec, inputs=tuple(sorted(told.items())))
+            specs[name] = replace(specs.get(name, InputSpec()), batch_axis="none")
+    return replace(spec, inputs=tuple(sorted(specs.items())))
 
 
 def _label_names(spec: TrainingSpec, inputs: Mapping[str, Input]) -> tuple[str, ...]:
@@ -261,37 +269,37 @@ def _label_names(spec: TrainingSpec, inputs: Mapping[str, Input]) -> tuple[str, 
 
 
 def _examples(inputs: Mapping[str, Input]) -> dict[str, Any]:
-    return {name: told.example for name, told in inputs.items() if told.batch_axis is None}
+    return {name: input_.example for name, input_ in inputs.items() if input_.batch_axis is None}
 
 
-def _input(told: Mapping[str, Any]) -> Input:
-    dtype = _NUMPY.get(told["dtype"], told["dtype"])
-    return Input(tuple(told["shape"]), dtype, batch_axis=told.get("batch_axis", 0))
+def _input(tensor: Mapping[str, Any]) -> Input:
+    dtype = _NUMPY.get(tensor["dtype"], tensor["dtype"])
+    return Input(tuple(tensor["shape"]), dtype, batch_axis=tensor.get("batch_axis", 0))
 
 
-def _labels(told: Any) -> dict[str, Input]:
+def _labels(declared: Any) -> dict[str, Input]:
     """The arrays of labels that a manifest tells of: one tensor called `y`, or a list."""
-    listed = [{**told, "name": LABELS}] if isinstance(told, Mapping) else told
-    return {one["name"]: replace(_input(one), is_label=True) for one in listed}
+    listed = [{**declared, "name": LABELS}] if isinstance(declared, Mapping) else declared
+    return {label["name"]: replace(_input(label), is_label=True) for label in listed}
 
 
-def _settings(asked: Asked, samples: int, batch: int) -> RunSettings:
-    given = {"seed": asked.seed, "learning_rate": asked.learning_rate, **asked.training}
-    return settings_of_run(asked.steps, asked.epochs, given, samples, batch)
+def _settings(request: Asked, samples: int, batch: int) -> RunSettings:
+    settings = {"seed": request.seed, "learning_rate": request.learning_rate, **request.training}
+    return settings_of_run(request.steps, request.epochs, settings, samples, batch)
 
 
 def _each(sets: Mapping[str, Any], act: Callable[[Any], Arrays]) -> dict[str, Arrays]:
-    """Of every data set what `act` makes of it. Raises: UsageError, which names one that is not `data`."""
-    made = {}
+    """Applies `act` to every data set. Raises: UsageError, which names a data set that is not `data`."""
+    arrays = {}
     for which, data in sets.items():
         try:
-            made[which] = act(data)
+            arrays[which] = act(data)
         except UsageError as problem:
             raise problem if which == "data" else UsageError(f"{which}: {problem}") from None
-    return made
+    return arrays
 
 
-def _written(arrays: Arrays, path: Path) -> Path:
+def _write_npz(arrays: Arrays, path: Path) -> Path:
     """The npz of a data set; an input that is called as the labels are has a name of its own there."""
     np.savez(path, allow_pickle=False, **arrays)
     return path
@@ -309,17 +317,17 @@ def _unread(sets: Mapping[str, Any], names: Names) -> tuple[CompileWarning, ...]
     unread = {which: unread_names(data, names) for which, data in sets.items()}
     words = "holds what neither model nor loss reads"
     return tuple(
-        CompileWarning("fine_tune.data_ignored", which, f"{words}: {few_of(found)}")
-        for which, found in unread.items()
-        if found
+        CompileWarning("fine_tune.data_ignored", which, f"{words}: {few_of(names_unread)}")
+        for which, names_unread in unread.items()
+        if names_unread
     )
 
 
 def _remarks(trained: Trained, brought: Brought) -> tuple[CompileWarning, ...]:
-    told = []
+    warnings = []
     unfit = [name for name in trained.created if not brought.places(name)]
     if unfit:
-        told.append(
+        warnings.append(
             CompileWarning(
                 "fine_tune.no_place_for_bias",
                 few_of(unfit),
@@ -328,7 +336,7 @@ def _remarks(trained: Trained, brought: Brought) -> tuple[CompileWarning, ...]:
             )
         )
     if trained.revived:
-        told.append(
+        warnings.append(
             CompileWarning(
                 "fine_tune.revived",
                 ", ".join(trained.revived),
@@ -339,7 +347,7 @@ def _remarks(trained: Trained, brought: Brought) -> tuple[CompileWarning, ...]:
         )
     added = [name for name in trained.added if name not in trained.created]
     if added:
-        told.append(
+        warnings.append(
             CompileWarning(
                 "fine_tune.added_initializers",
                 ", ".join(added),
@@ -347,4 +355,4 @@ def _remarks(trained: Trained, brought: Brought) -> tuple[CompileWarning, ...]:
                 "their own",
             )
         )
-    return tuple(told)
+    return tuple(warnings)

@@ -53,8 +53,8 @@ def fine_tune(
     Raises: UsageError for what the caller can change; Failed when compiling or training ends without success, Diverged
     when training diverged and left no weights.
     """
-    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
-    return tuned_by(Here(target), model, example_inputs, data, asked, progress)
+    request = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
+    return tuned_by(Here(target), model, example_inputs, data, request, progress)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ File = Any
 
 @dataclass(frozen=True)
 class Input:
-    """What a batch of an input (or of labels) looks like: shape and NumPy's name of the element type."""
+    """The shape of a batch of an input (or of labels), and NumPy's name of the element type."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -88,7 +88,7 @@ class Brought:
     is_frozen: bool = False
     places: Callable[[str], tuple[str, ...]] = lambda name: (name,)
     original: Original | None = None
-    """What the file is to compute; None: the file is what was brought."""
+    """The model that the file is to compute; None: the file is what the caller brought."""
 
 
 def brought_file(model: File, opened: ExitStack) -> Brought:
@@ -102,7 +102,7 @@ def _zeros(trained: Trained) -> dict[str, Any]:
 
 
 def _parameters(trained: Trained, steps: int) -> Mapping[str, Any]:
-    return {name: one.copy() for name, one in trained.parameters.items()}
+    return {name: parameter.copy() for name, parameter in trained.parameters.items()}
 
 
 def is_file(model: object) -> bool:
@@ -122,5 +122,5 @@ def _as_path(model: File) -> bytes | str | os.PathLike[str]:
 
 
 def _message(model: Any) -> Any:
-    """What `torch.onnx.export` gives holds the message that `onnx.load` gives."""
+    """Returns the message that `onnx.load` gives; the object that `torch.onnx.export` gives holds it."""
     return getattr(model, "model_proto", model)

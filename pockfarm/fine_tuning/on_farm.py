@@ -49,26 +49,28 @@ def fine_tune(
     Raises: `PockfarmError`.
     """
     trainer = OnFarm(farm, target_of(farm, target, device, device_class), device, device_class, name)
-    asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
-    return tuned_by(trainer, model, example_inputs, data, asked, progress)
+    request = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
+    return tuned_by(trainer, model, example_inputs, data, request, progress)
 
 
 def target_of(farm: Client, target: str | None, device: str | None, device_class: str | None) -> str:
-    """What the wanted device runs best. Raises: UsageError when no device tells."""
+    """Returns the target that the wanted device runs best. Raises: UsageError when no device names one."""
     if target is not None:
         return target_named(farm.devices, target)
     devices = farm.devices()
-    fitting = [one for one in devices if _fits(one, device, device_class) and one.targets]
+    fitting = [candidate for candidate in devices if _fits(candidate, device, device_class) and candidate.targets]
     if not fitting:
-        classes = ", ".join(sorted({one.device_class for one in devices})) or "none"
+        classes = ", ".join(sorted({candidate.device_class for candidate in devices})) or "none"
         raise UsageError(f"no device of the farm is meant; say device=, device_class= ({classes}) or target=")
     return fitting[0].targets[0]
 
 
-def _fits(one: Device, device: str | None, device_class: str | None) -> bool:
+def _fits(candidate: Device, device: str | None, device_class: str | None) -> bool:
     if device is not None:
-        return device in (one.id, one.name)
-    return one.measurement_class in REAL_CLASSES if device_class is None else one.device_class == device_class
+        return device in (candidate.id, candidate.name)
+    return (
+        candidate.measurement_class in REAL_CLASSES if device_class is None else candidate.device_class == device_class
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class OnFarm:
     def build(self, model: ModelFiles, plan: str, spec: str, folder: Path, say: Say) -> Step:
         """As `Trainer.build`."""
         job = self.farm.compile(model, plan=plan, spec=spec, target=self.target, name=self.name)
-        job = self.farm.wait_for_job(job.id, on_look=_heard(say, lambda one: f"{one.stage} {one.fraction:.0%}"))
+        job = self.farm.wait_for_job(job.id, on_look=_heard(say, lambda state: f"{state.stage} {state.fraction:.0%}"))
         digest = job.bundle_digest
         assert digest is not None
         self.farm.save_bundle(digest, folder / BUNDLE)
@@ -96,27 +98,27 @@ class OnFarm:
     def train(self, step: Step, data: RunData, settings: RunSettings, folder: Path, say: Say) -> Run:
         """As `Trainer.train`."""
         run = self.start(step, data, settings)
-        self.farm.wait_for_run(run.id, on_look=_heard(say, lambda one: f"step {one.steps_done} of {one.steps}"))
+        self.farm.wait_for_run(run.id, on_look=_heard(say, lambda state: f"step {state.steps_done} of {state.steps}"))
         return trained(self.farm, run.id, folder)
 
     def start(self, step: Step, data: RunData, settings: RunSettings) -> values.Run:
         """Send the data, and queue the run."""
-        validation = data.validation and self._sent(data.validation, f"{self.name}-validation.npz")
+        validation = data.validation and self._send(data.validation, f"{self.name}-validation.npz")
         return self.farm.start_run(
             step.digest,
             settings.fitted(),
             device=self.device,
             device_class=self.device_class,
-            dataset=self._sent(data.training, f"{self.name}.npz").digest,
+            dataset=self._send(data.training, f"{self.name}.npz").digest,
             validation_dataset=validation.digest if validation else None,
         )
 
-    def _sent(self, data: Path | Dataset, name: str) -> Dataset:
+    def _send(self, data: Path | Dataset, name: str) -> Dataset:
         return data if isinstance(data, Dataset) else self.farm.upload_dataset(data, name=name)
 
 
 def trained(farm: Client, run_id: str, folder: Path) -> Run:
-    """What a run has left, with the file in `folder`."""
+    """Returns a finished run, with its file of weights in `folder`."""
     if farm.run(run_id).trained_weights_digest is not None:
         farm.save_weights(run_id, folder / TRAINED)
     explained = farm.explained(run_id)
@@ -127,8 +129,8 @@ def _heard(say: Say, words: Callable[[Any], str]) -> Callable[[values.Job | valu
     """Says what is seen of a job or run, once for each change."""
     last = [""]
 
-    def look(one: values.Job | values.Run) -> None:
-        line = f"{one.state}: {words(one)}"
+    def look(state: values.Job | values.Run) -> None:
+        line = f"{state.state}: {words(state)}"
         if line != last[0]:
             last[0] = line
             say(line)

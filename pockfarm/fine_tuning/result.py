@@ -1,4 +1,4 @@
-"""What fine-tuning gives back."""
+"""The result of fine-tuning."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FineTuned(dict[str, Any]):
     @property
     def losses(self) -> list[float]:
         """The loss of each step; NaN where it was no finite number."""
-        return [math.nan if one is None else float(one) for one in self.report.get("losses") or []]
+        return [math.nan if loss is None else float(loss) for loss in self.report.get("losses") or []]
 
     @property
     def outcome(self) -> str:
@@ -71,14 +71,14 @@ class FineTuned(dict[str, Any]):
 
     @property
     def validations(self) -> tuple[Mapping[str, Any], ...]:
-        """Of each validation `step`, `samples`, `loss` and `accuracy` (None without one), in order."""
+        """Lists each validation with `step`, `samples`, `loss` and `accuracy` (None without one), in order."""
         return parts(part(self.report, "training"), "validations")
 
     @property
     def learning_rates(self) -> list[float]:
-        """Of each step."""
+        """The learning rate of each step."""
         rates: Any = part(self.report, "training").get("learning_rates")
-        return [float(one) for one in rates or ()]
+        return [float(rate) for rate in rates or ()]
 
     @property
     def weights_step(self) -> int | None:
@@ -119,7 +119,7 @@ class FineTuned(dict[str, Any]):
 
     @property
     def bundle(self) -> bytes:
-        """What was built."""
+        """Returns the bundle that was built."""
         return bytes(self._bundle)
 
     def __reduce__(self) -> tuple[Any, ...]:

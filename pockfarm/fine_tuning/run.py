@@ -21,11 +21,11 @@ ELSEWHERE = {
     "device": "; this machine trains on its processor, client.fine_tune on a device of a farm",
     "weights": "; training begins from the model's own: load them into it first",
 }
-"""What other programs call things, and where they are said here."""
+"""Other programs' names of settings, and where they are set here."""
 
 
 def check_settings(
-    steps: int | None, epochs: float | None, given: Mapping[str, Any], *, has_validation_data: bool
+    steps: int | None, epochs: float | None, settings_given: Mapping[str, Any], *, has_validation_data: bool
 ) -> None:
     """Refuse what no model or data could make right. Raises: UsageError."""
     if steps is not None and epochs is not None:
@@ -36,35 +36,35 @@ def check_settings(
         raise UsageError(f"steps must be a whole number, got {steps!r}")
     if steps is not None and not 1 <= steps <= MAX_STEPS:
         raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {steps}")
-    known = [name for name, one in settings_of(RunSettings).items() if "train" in one.modes]
-    for name in given.keys() - set(known):
-        raise UsageError(f"{name}: no such setting{ELSEWHERE.get(name) or meant(name, known)}")
+    names = [name for name, setting in settings_of(RunSettings).items() if "train" in setting.modes]
+    for name in settings_given.keys() - set(names):
+        raise UsageError(f"{name}: no such setting{ELSEWHERE.get(name) or meant(name, names)}")
     try:
-        settings = RunSettings(mode="train", **{"steps": steps or 1, **given})
+        settings = RunSettings(mode="train", **{"steps": steps or 1, **settings_given})
         settings.check_validation("validation_data", is_given=has_validation_data)
     except ProtocolError as problem:
         raise UsageError(str(problem)) from None
 
 
 def settings_of_run(
-    steps: int | None, epochs: float | None, given: Mapping[str, Any], samples: int, batch: int
+    steps: int | None, epochs: float | None, settings_given: Mapping[str, Any], samples: int, batch: int
 ) -> RunSettings:
     """An epoch is as many steps as take what learns once: what is held out does not. Raises: UsageError."""
     if steps is None:
-        learning = samples - held_out(samples, given.get("validation") or 0.0)
+        learning = samples - held_out(samples, settings_given.get("validation") or 0.0)
         steps = max(1, math.ceil((epochs or 1) * learning / batch))
         if steps > MAX_STEPS:
             raise UsageError(f"{epochs or 1:g} epochs are {steps:,} steps, a run has {MAX_STEPS:,} at most")
     try:
-        return RunSettings(mode="train", **{**given, "steps": steps})
+        return RunSettings(mode="train", **{**settings_given, "steps": steps})
     except ProtocolError as problem:
         raise UsageError(str(problem)) from None
 
 
-def steps_kept(run: Run, asked: int) -> int:
+def steps_kept(run: Run, requested: int) -> int:
     """Steps that what is left has learned from; a farm of earlier versions does not tell."""
-    left = optional_number(part(run.report, "training"), "weights_step")
-    return asked if left is None else int(left)
+    weights_step = optional_number(part(run.report, "training"), "weights_step")
+    return requested if weights_step is None else int(weights_step)
 
 
 def diverged(report: Mapping[str, Any]) -> Diverged | None:
@@ -90,5 +90,5 @@ def told_of(run: Run) -> tuple[CompileWarning, ...]:
     if problem is None:
         return ()
     step = optional_number(part(run.report, "training"), "weights_step") or 0
-    kept = f"the state is that of step {step:.0f}, the best that was validated before"
-    return (CompileWarning("fine_tune.diverged", "training", str(problem), kept),)
+    hint = f"the state is that of step {step:.0f}, the best that was validated before"
+    return (CompileWarning("fine_tune.diverged", "training", str(problem), hint),)

@@ -17,8 +17,8 @@ def give_biases(module: Any, state: Mapping[str, Any]) -> tuple[str, ...]:
     Then `module.load_state_dict(state)` takes all of it. Returns the names of the biases.
     Raises: UsageError, before anything changes, for a layer that has no place for a bias.
     """
-    own = module.state_dict()
-    names = [name for name in state if name not in own and _leaf(name).endswith("bias")]
+    module_state = module.state_dict()
+    names = [name for name in state if name not in module_state and _leaf(name).endswith("bias")]
     unfit = [name for name in names if not places(module, name)]
     if unfit:
         raise UsageError(
@@ -29,8 +29,8 @@ def give_biases(module: Any, state: Mapping[str, Any]) -> tuple[str, ...]:
         layer = module.get_submodule(_path(name))
         if layer._parameters[_leaf(name)] is not None:
             continue  # the same layer in another place
-        beside = next(layer.parameters(), state[name])
-        zeros = torch.zeros(state[name].shape, dtype=beside.dtype, device=beside.device)
+        reference = next(layer.parameters(), state[name])
+        zeros = torch.zeros(state[name].shape, dtype=reference.dtype, device=reference.device)
         setattr(layer, _leaf(name), torch.nn.Parameter(zeros))
     return tuple(names)
 
@@ -44,17 +44,19 @@ def places(module: Any, name: str) -> tuple[str, ...]:
     layer = layers.get(_path(name))
     if layer is None or layer._parameters.get(_leaf(name), _NO_PLACE) is not None:
         return ()
-    return tuple(f"{path}.{_leaf(name)}" if path else _leaf(name) for path, one in layers.items() if one is layer)
+    return tuple(
+        f"{path}.{_leaf(name)}" if path else _leaf(name) for path, candidate in layers.items() if candidate is layer
+    )
 
 
 def with_created(module: Any, created: Mapping[str, Any]) -> dict[str, Any]:
     """Created biases as entries of the module's state, on the device of their layer."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, array in created.items():
         like = next(module.get_submodule(_path(name)).parameters(), None) if places(module, name) else None
         tensor = torch.from_numpy(array.copy())
-        found |= dict.fromkeys(places(module, name) or (name,), tensor if like is None else tensor.to(like))
-    return found
+        entries |= dict.fromkeys(places(module, name) or (name,), tensor if like is None else tensor.to(like))
+    return entries
 
 
 _NO_PLACE = object()

@@ -17,7 +17,7 @@ _BOUNDED: Mapping[str, Callable[[Any], Any]] = {
     "aten.clamp_max": lambda x: torch.clamp_max(x, 0.0),
     "aten.clamp_min": lambda x: torch.clamp_min(x, 0.0),
 }
-"""What each gives of 0, on its bounds."""
+"""Functions whose slope at 0 shows the slope that each operator has on its bounds."""
 
 
 def slopes_inside() -> tuple[str, ...]:

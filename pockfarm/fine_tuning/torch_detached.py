@@ -34,15 +34,15 @@ def told_by_detach(module: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def forward_replaced(module: Any, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """Inside, the module's `forward` is another one made of it: its parameters keep their names, unlike a wrapper's."""
-    own, whole = module.__dict__.get("forward"), module.forward
+    override, whole = module.__dict__.get("forward"), module.forward
     module.forward = functools.wraps(whole)(wrapped(whole))
     try:
         yield
     finally:
-        if own is None:
+        if override is None:
             del module.forward
         else:
-            module.forward = own
+            module.forward = override
 
 
 class _Detaching(TorchFunctionMode):  # type: ignore[misc]
@@ -59,13 +59,13 @@ class _Detaching(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        named = kwargs or {}
+        keywords = kwargs or {}
         if func is torch._C._set_grad_enabled:
             self._turned(torch.is_grad_enabled(), bool(args[0]))
         is_off = bool(self._before) and self._before[-1]
         if not is_off or func is torch._C._set_grad_enabled or _changes(func):
-            return func(*args, **named)
-        return func(*_cut(args), **_cut(named))
+            return func(*args, **keywords)
+        return func(*_cut(args), **_cut(keywords))
 
     def _turned(self, was_on: bool, is_on: bool) -> None:
         if was_on == is_on:

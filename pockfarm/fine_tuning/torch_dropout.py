@@ -65,10 +65,10 @@ class Dropping:
 
     @property
     def warnings(self) -> tuple[CompileWarning, ...]:
-        """What a training step does not do as the module does."""
-        told = []
+        """Warnings of differences between a training step and the module."""
+        noticed = []
         if self.lost:
-            told.append(
+            noticed.append(
                 CompileWarning(
                     "fine_tune.dropout_lost",
                     few_of(list(self.lost)),
@@ -77,7 +77,7 @@ class Dropping:
                 )
             )
         if self.problem:
-            told.append(
+            noticed.append(
                 CompileWarning(
                     "fine_tune.dropout_unknown",
                     "model",
@@ -85,7 +85,7 @@ class Dropping:
                     "use nn.Dropout in place of functions that ask self.training",
                 )
             )
-        return (*told, *told_of(self.staying, "dropout"))
+        return (*noticed, *told_of(self.staying, "dropout"))
 
 
 def dropping(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], modes: Modes) -> Dropping:
@@ -120,13 +120,13 @@ def in_training(module: nn.Module, parts: Sequence[str]) -> Iterator[None]:
     """These parts train, in a way that an exporter can write: whole channels are dropped by a dropout of their mask."""
     for path in parts:
         module.get_submodule(path).training = True
-    own = {name: getattr(functional, name) for name in _CHANNELS}
+    originals = {name: getattr(functional, name) for name in _CHANNELS}
     try:
         for name, rank in zip(_CHANNELS, (3, 4, 5)):
             setattr(functional, name, _by_mask(rank))
         yield
     finally:
-        for name, function in own.items():
+        for name, function in originals.items():
             setattr(functional, name, function)
 
 
@@ -191,7 +191,7 @@ def _has_effect(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
 
 @contextlib.contextmanager
 def buffers_restored(module: nn.Module) -> Iterator[None]:
-    """What a run moves (statistics, the vectors of a spectral norm, a counter in forward()) is put back."""
+    """Puts back what a run changes (statistics, the vectors of a spectral norm, a counter in forward())."""
     before = [(part, dict(part._buffers)) for part in module.modules()]
     values = {id(buffer): buffer.detach().clone() for buffer in module.buffers()}
     try:

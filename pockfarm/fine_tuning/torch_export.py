@@ -31,7 +31,7 @@ _NOISY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 
 @dataclass(frozen=True)
 class Call:
-    """What a module is called with: positional arguments and arguments by name."""
+    """The arguments of a module's call: positional arguments and arguments by name."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -39,7 +39,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Form:
-    """What file an export makes: of which outputs, with dropouts or without, its tensors inside or beside it.
+    """The form of the file that an export makes: of which outputs, with dropouts or without, its tensors inside or
+    beside it.
 
     `choose` picks what the module gives, `outputs` are the names of that; `drops`: parts that drop values stay in;
     `averages`: norms are to train, and those in evaluation mode are marked.
@@ -69,21 +70,21 @@ def exported(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWa
 def _with_dropouts(module: Any, call: Call, form: Form, path: Path, dropouts: Dropping) -> tuple[CompileWarning, ...]:
     """Write the file with the dropouts that are there, or without any if no exporter takes them."""
     if not dropouts.parts:
-        return (*dropouts.warnings, *_written(module, call, form, path))
+        return (*dropouts.warnings, *_write(module, call, form, path))
     try:
         with in_training(module, dropouts.parts):
-            warnings = _written(module, call, form, path)
+            warnings = _write(module, call, form, path)
     except UsageError as problem:
         module.eval()
         lost = Dropping(
             lost=tuple(sorted({*dropouts.parts, *dropouts.lost})), problem=str(problem).splitlines()[-1].strip()
         )
-        return (*lost.warnings[:1], *_written(module, call, form, path))
+        return (*lost.warnings[:1], *_write(module, call, form, path))
     path.write_bytes(without_training_mode(path.read_bytes()))
     return (*dropouts.warnings, *warnings)
 
 
-def _written(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWarning, ...]:
+def _write(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWarning, ...]:
     """By the exporter that can. Raises: UsageError."""
     try:
         _by_dynamo(module, call, form, path)
@@ -105,17 +106,17 @@ def _written(module: Any, call: Call, form: Form, path: Path) -> tuple[CompileWa
             f"  torch.onnx.export(dynamo=True): {_reason(first)}\n"
             f"  torch.onnx.export(dynamo=False): {_reason(problem)}"
         ) from None
-    told = CompileWarning(
+    warning = CompileWarning(
         "fine_tune.old_exporter",
         "model",
         f"exported by TorchScript, since torch.onnx.export(dynamo=True) failed: {_reason(first)}",
         _remedy(first),
     )
-    return (told,)
+    return (warning,)
 
 
 def _remedy(problem: Exception) -> str:
-    """What to do where the current exporter failed; it needs a package that PyTorch does not bring."""
+    """Returns the remedy where the current exporter failed; it needs a package that PyTorch does not bring."""
     guesses = "shared and equal tensors are told apart by guesses"
     if isinstance(problem, ModuleNotFoundError) and problem.name:
         return f"{guesses}; python -m pip install {problem.name.partition('.')[0]}"
@@ -156,22 +157,22 @@ def _choosing(module: Any, choose: Callable[[Any], Any] | None) -> Iterator[None
 
 
 def outputs_of(module: Any, call: Call) -> tuple[Any, tuple[CompileWarning, ...]]:
-    """What the module gives for the example, in evaluation mode, and a warning of buffers that it changes there.
+    """Returns the module's output for the example, in evaluation mode, and a warning of buffers that it changes there.
 
     Raises: UsageError.
     """
     with as_it_was(module):
         before = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         try:
-            given = module(*call.args, **call.kwargs)
+            outputs = module(*call.args, **call.kwargs)
         except Exception as problem:
             raise UsageError(f"the module does not take example_inputs: {_reason(problem)}") from None
         moved = [name for name, buffer in module.named_buffers() if not _is_same(buffer, before.get(name))]
     if not moved:
-        return given, ()
+        return outputs, ()
     message = f"forward() changes {few_of(moved)} in evaluation mode; a step does not, and gives what was there before"
     hint = "change buffers only where self.training is true, or outside forward()"
-    return given, (CompileWarning("fine_tune.moving_buffers", "model", message, hint),)
+    return outputs, (CompileWarning("fine_tune.moving_buffers", "model", message, hint),)
 
 
 def _is_same(tensor: Any, other: Any) -> bool:
@@ -181,17 +182,17 @@ def _is_same(tensor: Any, other: Any) -> bool:
 @contextlib.contextmanager
 def own_gradients() -> Iterator[list[str]]:
     """The names of the functions with a gradient of their own that are called inside; not those of PyTorch itself."""
-    seen: list[str] = []
+    function_names: list[str] = []
     whole = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if not cls.__module__.startswith("torch.") and cls.__name__ not in seen:
-            seen.append(cls.__name__)
+        if not cls.__module__.startswith("torch.") and cls.__name__ not in function_names:
+            function_names.append(cls.__name__)
         return whole.__get__(None, cls)(*args, **kwargs)
 
     torch.autograd.Function.apply = classmethod(apply)
     try:
-        yield seen
+        yield function_names
     finally:
         torch.autograd.Function.apply = whole
 
@@ -237,16 +238,18 @@ def inputs_of(module: Any, call: Call) -> dict[str, Any]:
         bound = inspect.signature(module.forward).bind(*call.args, **call.kwargs).arguments
     except TypeError as problem:
         raise UsageError(f"the module does not take example_inputs: {problem}") from None
-    found: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for name, value in bound.items():
         kind = inspect.signature(module.forward).parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            found |= {f"{name}_{index}": one for index, one in enumerate(value) if isinstance(one, torch.Tensor)}
+            tensors |= {
+                f"{name}_{index}": element for index, element in enumerate(value) if isinstance(element, torch.Tensor)
+            }
         elif kind is inspect.Parameter.VAR_KEYWORD:
-            found |= {one: tensor for one, tensor in value.items() if isinstance(tensor, torch.Tensor)}
+            tensors |= {key: tensor for key, tensor in value.items() if isinstance(tensor, torch.Tensor)}
         elif isinstance(value, torch.Tensor):
-            found[name] = value
-    return found
+            tensors[name] = value
+    return tensors
 
 
 def _reason(problem: BaseException) -> str:

@@ -41,7 +41,7 @@ ROOM_FACTOR = 6
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be exported: samples of a step, what the loss reads, and whether dropouts drop.
+    """An export that is wanted: samples of a step, the output that the loss reads, and whether dropouts drop.
 
     `axes` is where the samples of inputs lie, as `axes_of` tells; `averages`: norms update their running statistics.
     """
@@ -53,20 +53,20 @@ class Wanted:
     averages: bool = False
 
 
-def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, opened: ExitStack) -> Brought:
+def brought_module(module: Any, example: Example, export: Wanted, folder: Path, opened: ExitStack) -> Brought:
     """The module's export, in `folder`; its files stay open as long as `opened`. Raises: UsageError."""
     _require_float32(module)
-    if wanted.averages:
+    if export.averages:
         require_running_averages(module)
     held_bytes = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     _require_room(held_bytes, folder)
-    call = _call(module, example, wanted, _device(module))
-    output = wanted.output
+    call = _call(module, example, export, _device(module))
+    output = export.output
     with own_gradients() as functions:
-        given, moving = outputs_of(module, call)
-    choose, warnings = _chooser(given, output)
+        outputs, moving = outputs_of(module, call)
+    choose, warnings = _chooser(outputs, output)
     names, is_large = output if isinstance(output, tuple) else (), held_bytes > LARGE_BYTES
-    form = Form(choose, names, wanted.drops, is_large, wanted.averages)
+    form = Form(choose, names, export.drops, is_large, export.averages)
     path = folder / "model.onnx"
     warnings += moving + exported(module, call, form, path)
     frozen = [name for name, tensor in module.named_parameters() if not tensor.requires_grad]
@@ -77,7 +77,7 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
         warnings += (_own_gradients(functions),)
     return Brought(
         files=opened.enter_context(files_of(path)),
-        inputs={name: _input(tensor, wanted.axes.get(name, 0)) for name, tensor in inputs_of(module, call).items()},
+        inputs={name: _input(tensor, export.axes.get(name, 0)) for name, tensor in inputs_of(module, call).items()},
         frozen=patterns(frozen, learning),
         frozen_names=tuple(map(literal, frozen)),
         is_frozen=bool(frozen) and not learning,
@@ -85,14 +85,14 @@ def brought_module(module: Any, example: Example, wanted: Wanted, folder: Path, 
         base=lambda trained: changing(module, trained),
         warnings=warnings,
         places=lambda name: places(module, name),
-        original=original(module, call, choose, names, Training(wanted.drops, wanted.averages)),
+        original=original(module, call, choose, names, Training(export.drops, export.averages)),
     )
 
 
-def axes_of(module: Any, example: Example, said: Mapping[str, int | str]) -> tuple[Axes, int]:
+def axes_of(module: Any, example: Example, declared: Mapping[str, int | str]) -> tuple[Axes, int]:
     """Where the samples of each input lie, and how many the example has.
 
-    Without a word in the spec (`said`), it is the first axis, or none if the first axis has another extent than the
+    Without a word in the spec (`declared`), it is the first axis, or none if the first axis has another extent than the
     first input's. Raises: UsageError.
     """
     if example is None:
@@ -100,19 +100,21 @@ def axes_of(module: Any, example: Example, said: Mapping[str, int | str]) -> tup
     if not isinstance(module, torch.nn.Module):
         return {}, 1  # it is refused when it is brought
     tensors = inputs_of(module, _as_call(example))
-    told: dict[str, int | None] = {name: axis if isinstance(axis, int) else None for name, axis in said.items()}
-    first = next((name for name in tensors if told.get(name, 0) is not None), "")
-    axis = told.get(first, 0)
+    declared_axes: dict[str, int | None] = {
+        name: axis if isinstance(axis, int) else None for name, axis in declared.items()
+    }
+    first = next((name for name in tensors if declared_axes.get(name, 0) is not None), "")
+    axis = declared_axes.get(first, 0)
     if not first or axis is None or tensors[first].ndim <= axis or not tensors[first].shape[axis]:
         raise UsageError("example_inputs holds no tensor with samples in its first axis, or where the spec says")
     samples = int(tensors[first].shape[axis])
-    unsaid = {name: 0 if one.ndim and one.shape[0] == samples else None for name, one in tensors.items()}
-    return {**unsaid, **told}, samples
+    unsaid = {name: 0 if tensor.ndim and tensor.shape[0] == samples else None for name, tensor in tensors.items()}
+    return {**unsaid, **declared_axes}, samples
 
 
-def same_for_all(axes: Axes, said: Mapping[str, int | str]) -> tuple[CompileWarning, ...]:
-    """What is to be said of inputs that were taken as the same for every sample."""
-    names = [name for name, axis in axes.items() if axis is None and name not in said]
+def same_for_all(axes: Axes, declared: Mapping[str, int | str]) -> tuple[CompileWarning, ...]:
+    """Returns warnings about inputs that were taken as the same for every sample."""
+    names = [name for name, axis in axes.items() if axis is None and name not in declared]
     message = f"{few_of(names)}: the first axis is not the batch of the example: taken as the same for every sample"
     hint = f"say it, as in inputs: {{{names[0]}: {{batch_axis: null}}}}" if names else ""
     return (CompileWarning("fine_tune.same_for_all_assumed", "example_inputs", message, hint),) if names else ()
@@ -123,7 +125,7 @@ def same_for_all(axes: Axes, said: Mapping[str, int | str]) -> tuple[CompileWarn
 
 def _as_call(example: Example) -> Call:
     if isinstance(example, Mapping):
-        return Call((), {name: _as_tensor(one) for name, one in example.items()})
+        return Call((), {name: _as_tensor(array) for name, array in example.items()})
     if isinstance(example, (tuple, list)):
         return Call(tuple(map(_as_tensor, example)), {})
     return Call((_as_tensor(example),), {})
@@ -134,13 +136,20 @@ def _as_tensor(value: Any) -> Any:
     return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
 
 
-def _call(module: Any, example: Example, wanted: Wanted, device: Any) -> Call:
+def _call(module: Any, example: Example, export: Wanted, device: Any) -> Call:
     """The example with `wanted.batch` samples, on the module's device."""
-    given = _as_call(example)
-    tensors = inputs_of(module, given)
-    axes = {id(tensor): wanted.axes.get(name, 0) for name, tensor in tensors.items()}
-    samples = max((one.shape[axes[id(one)]] for one in tensors.values() if axes[id(one)] is not None), default=1)
-    rows = torch.arange(wanted.batch, device=device) % samples
+    call = _as_call(example)
+    tensors = inputs_of(module, call)
+    axes = {id(tensor): export.axes.get(name, 0) for name, tensor in tensors.items()}
+    samples = max(
+        (
+            sample_tensor.shape[axes[id(sample_tensor)]]
+            for sample_tensor in tensors.values()
+            if axes[id(sample_tensor)] is not None
+        ),
+        default=1,
+    )
+    rows = torch.arange(export.batch, device=device) % samples
 
     def fitted(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -148,11 +157,11 @@ def _call(module: Any, example: Example, wanted: Wanted, device: Any) -> Call:
         axis, value = axes.get(id(value)), value.detach().to(device)
         return value if axis is None else value.index_select(axis, rows)
 
-    return Call(tuple(map(fitted, given.args)), {name: fitted(value) for name, value in given.kwargs.items()})
+    return Call(tuple(map(fitted, call.args)), {name: fitted(value) for name, value in call.kwargs.items()})
 
 
 def _input(tensor: Any, axis: int | None) -> Input:
-    """What a batch of an input looks like; one that is the same for every sample is kept."""
+    """Describes a batch of an input; an input that is the same for every sample is kept as an example."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Input(tuple(tensor.shape), dtype, batch_axis=axis, example=tensor if axis is None else None)
 
@@ -195,19 +204,21 @@ def _require_room(held_bytes: int, folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- outputs
 
 
-def _chooser(given: Any, output: Output) -> tuple[Callable[[Any], Any] | None, tuple[CompileWarning, ...]]:
-    """What picks the output that the loss reads, if the module gives more than one tensor; and what was assumed."""
-    if isinstance(given, torch.Tensor):
+def _chooser(outputs: Any, output: Output) -> tuple[Callable[[Any], Any] | None, tuple[CompileWarning, ...]]:
+    """Returns the function that picks the output that the loss reads, if the module gives more than one tensor; and
+    warnings of assumptions made for it.
+    """
+    if isinstance(outputs, torch.Tensor):
         return None, () if output in (None, 0, -1) else (_only(output),)
-    named = _named(given)
-    tensors = [name for name, value in named.items() if isinstance(value, torch.Tensor)]
+    outputs_by_name = _outputs_by_name(outputs)
+    tensors = [name for name, value in outputs_by_name.items() if isinstance(value, torch.Tensor)]
     if not tensors:
-        raise UsageError(f"the module gives {type(given).__name__}, and no tensor in it that a loss could read")
+        raise UsageError(f"the module gives {type(outputs).__name__}, and no tensor in it that a loss could read")
     if isinstance(output, tuple):
         missing = [name for name in output if name not in tensors]
         if missing:
             raise UsageError(f"the module has no output {missing[0]!r}; it gives: {', '.join(tensors)}")
-        return lambda value: tuple(_named(value)[name] for name in output), ()
+        return lambda value: tuple(_outputs_by_name(value)[name] for name in output), ()
     if output is None:
         chosen = "logits" if "logits" in tensors else tensors[0]
     elif isinstance(output, int) and -len(tensors) <= output < len(tensors):
@@ -216,11 +227,11 @@ def _chooser(given: Any, output: Output) -> tuple[Callable[[Any], Any] | None, t
         chosen = str(output)
     else:
         raise UsageError(f"the module has no output {output!r}; it gives: {', '.join(tensors)}")
-    told: tuple[CompileWarning, ...] = ()
+    warnings: tuple[CompileWarning, ...] = ()
     if output is None and len(tensors) > 1 and chosen != "logits":
         message = f"the module gives {len(tensors)} tensors ({few_of(tensors)}); the loss reads {chosen!r}"
-        told = (CompileWarning("fine_tune.output_assumed", "model", message, "say output=NAME or its position"),)
-    return lambda value: _named(value)[chosen], told
+        warnings = (CompileWarning("fine_tune.output_assumed", "model", message, "say output=NAME or its position"),)
+    return lambda value: _outputs_by_name(value)[chosen], warnings
 
 
 def _only(output: Output) -> CompileWarning:
@@ -232,15 +243,15 @@ def _only(output: Output) -> CompileWarning:
     )
 
 
-def _named(given: Any) -> dict[str, Any]:
+def _outputs_by_name(outputs: Any) -> dict[str, Any]:
     """The parts of what a module gives, by name or position."""
-    if isinstance(given, Mapping):
-        return {str(name): value for name, value in given.items()}
-    if isinstance(given, tuple) and hasattr(given, "_fields"):
-        return dict(zip(given._fields, given))
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return {str(index): value for index, value in enumerate(given)}
-    return dict(vars(given)) if hasattr(given, "__dict__") else {}
+    if isinstance(outputs, Mapping):
+        return {str(name): value for name, value in outputs.items()}
+    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
+        return dict(zip(outputs._fields, outputs))
+    if isinstance(outputs, Sequence) and not isinstance(outputs, str):
+        return {str(index): value for index, value in enumerate(outputs)}
+    return dict(vars(outputs)) if hasattr(outputs, "__dict__") else {}
 
 
 def _own_gradients(names: Sequence[str]) -> CompileWarning:
@@ -270,21 +281,23 @@ def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
     Raises: UsageError for something learned that the module has no tensor for.
     """
     state: dict[str, Any] = module.state_dict()
-    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    module_tensors = dict(module.named_parameters(remove_duplicate=False)) | dict(
+        module.named_buffers(remove_duplicate=False)
+    )
     fresh: dict[int, Any] = {}
     for name, array in trained.changed.items():
         if name in trained.created:
             continue
-        if name not in own or tuple(own[name].shape) != array.shape:
+        if name not in module_tensors or tuple(module_tensors[name].shape) != array.shape:
             raise UsageError(
                 f"the step trained {name!r} {list(array.shape)}, for which the module has no tensor\n"
                 "  freeze it by a last rule of the plan with ratio 0, or report this model"
             )
-        fresh[id(own[name])] = torch.from_numpy(array.copy()).to(own[name])
+        fresh[id(module_tensors[name])] = torch.from_numpy(array.copy()).to(module_tensors[name])
     for name, tensor in state.items():
         if isinstance(tensor, torch.Tensor):
-            mine = id(own[name]) if name in own else 0
-            state[name] = fresh[mine] if mine in fresh else tensor.detach().clone()
+            identity = id(module_tensors[name]) if name in module_tensors else 0
+            state[name] = fresh[identity] if identity in fresh else tensor.detach().clone()
     for name, calls in trained.calls.items():
         count = f"{name.rpartition('running_mean')[0]}num_batches_tracked"
         if name.endswith("running_mean") and count in state:
@@ -294,12 +307,16 @@ def completed(module: Any, trained: Trained, steps: int) -> Mapping[str, Any]:
 
 
 def changing(module: Any, trained: Trained) -> dict[str, Any]:
-    """What those of the module's tensors hold that a training changed (arrays), under all of their names."""
-    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
-    changed = {id(own[name]) for name in trained.changed if name in own}
+    """Returns the arrays of those of the module's tensors that a training changed, under all of their names."""
+    module_tensors = dict(module.named_parameters(remove_duplicate=False)) | dict(
+        module.named_buffers(remove_duplicate=False)
+    )
+    changed = {id(module_tensors[name]) for name in trained.changed if name in module_tensors}
     counts = {f"{name.rpartition('running_mean')[0]}num_batches_tracked" for name in trained.calls}
     state = module.state_dict()
-    concerned = (name for name in state if name in own and (id(own[name]) in changed or name in counts))
+    concerned = (
+        name for name in state if name in module_tensors and (id(module_tensors[name]) in changed or name in counts)
+    )
     created = with_created(module, {name: np.zeros_like(array) for name, array in trained.created.items()})
     return {
         name: tensor.detach().cpu().numpy() for name, tensor in {**{n: state[n] for n in concerned}, **created}.items()

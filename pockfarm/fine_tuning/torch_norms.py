@@ -12,7 +12,7 @@ from pockfarm.fine_tuning.torch_modes import modes_of
 
 
 def require_running_averages(module: Any) -> None:
-    """What `batch_norm: train` asks of a module's norms, but of those that stay in evaluation mode.
+    """Checks the requirement of `batch_norm: train` on a module's norms, except those that stay in evaluation mode.
 
     Raises: UsageError naming a norm that averages cumulatively, which its file does not tell, or by instance.
     """

@@ -22,7 +22,7 @@ Arrays = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Training:
-    """What the spec lets train: dropouts, and norms by the statistics of their batch."""
+    """The parts that the spec lets train: dropouts, and norms by the statistics of their batch."""
 
     drops: bool
     averages: bool
@@ -35,9 +35,9 @@ def original(
     tensors, numbers = inputs_of(module, call), itertools.count()
 
     def run(module: Any, feeds: Feeds, real: torch.dtype, seed: int, training: Collection[str] = ()) -> Arrays:
-        given = {id(tensor): _like(tensor, feeds[name], real) for name, tensor in tensors.items()}
-        args = tuple(given.get(id(value), value) for value in call.args)
-        kwargs = {name: given.get(id(value), value) for name, value in call.kwargs.items()}
+        replacements = {id(tensor): _like(tensor, feeds[name], real) for name, tensor in tensors.items()}
+        args = tuple(replacements.get(id(value), value) for value in call.args)
+        kwargs = {name: replacements.get(id(value), value) for name, value in call.kwargs.items()}
         with as_it_was(module):
             torch.default_generator.manual_seed(seed)
             for path in training:
@@ -133,8 +133,12 @@ def _parts(module: Any, run: Callable[[], Any]) -> list[Part]:
 
 
 def _like(tensor: Any, array: Any, real: torch.dtype) -> Any:
-    given = torch.from_numpy(array.copy()).to(tensor.device)
-    return given.to(real) if given.is_floating_point() and tensor.dtype == torch.float32 else given.to(tensor.dtype)
+    converted = torch.from_numpy(array.copy()).to(tensor.device)
+    return (
+        converted.to(real)
+        if converted.is_floating_point() and tensor.dtype == torch.float32
+        else converted.to(tensor.dtype)
+    )
 
 
 def _array(tensor: Any) -> Any:

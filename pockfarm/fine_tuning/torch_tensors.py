@@ -7,6 +7,6 @@ from typing import Any
 import torch
 
 
-def like(own: Any, array: Any) -> Any:
+def like(tensor: Any, array: Any) -> Any:
     """A tensor with an array's elements, where another one is and of its type."""
-    return torch.from_numpy(array).to(own)
+    return torch.from_numpy(array).to(tensor)

@@ -1,4 +1,4 @@
-"""What a run trained, as files of the model that it was built of: its own parameters, or the model with them."""
+"""Trained weights, as files for the model that the step was built from: its own parameters, or the model with them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def check_model_of(bundle: Held, model: Path) -> None:
     try:
         with files_of(model) as files:
             digest = model_digest(files.model, files.mapped())
-        wanted = manifest_of(bundle).get("digests", {}).get("model")
+        expected = manifest_of(bundle).get("digests", {}).get("model")
     except CompileError as problem:
         raise UsageError(f"{problem} [{problem.code}]") from None
-    if digest != wanted:
-        raise UsageError(f"--model {model}: the bundle is of another model ({wanted}), this one is {digest}")
+    if digest != expected:
+        raise UsageError(f"--model {model}: the bundle is of another model ({expected}), this one is {digest}")
 
 
 def save_trained(model: Path, bundle: Held, checkpoint: Held, out: Path) -> None:
@@ -47,7 +47,7 @@ def save_trained(model: Path, bundle: Held, checkpoint: Held, out: Path) -> None
 
 
 def remark_on(bundle: Path) -> str:
-    """What to know of weights as the step of a bundle has them; empty if they are the model's own.
+    """Returns a remark on weights in the form that a bundle's step has them in; empty if they are the model's own.
 
     What is no bundle is left to what runs it.
     """

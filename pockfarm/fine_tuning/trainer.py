@@ -28,19 +28,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of mode train left: a file of trained parameters (safetensors), and its report."""
+    """The results of a run of mode train: a file of trained parameters (safetensors), and its report."""
 
     checkpoint: Path
     """Not there if training diverged and nothing was kept."""
     report: Mapping[str, Any]
     warnings: tuple[CompileWarning, ...] = ()
-    """What a farm says of the run's data."""
+    """Warnings of a farm about the run's data."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run learns from, and what it is validated on if that is not a share of it: npz files, or what lies on a
-    farm already."""
+    """The data that a run learns from, and that it is validated on if these are not a share of it: npz files, or names
+    of data that a farm already has.
+    """
 
     training: Path | Dataset
     validation: Path | Dataset | None = None
@@ -53,7 +54,8 @@ class Trainer(Protocol):
         """Compile; `plan` and `spec` are JSON."""
 
     def answers(self, step: Step, data: Path, folder: Path, *, is_loss: bool) -> Any:
-        """What the forward pass gives for a data set (an array, samples first); None where it cannot run beforehand.
+        """Returns the forward pass's output for a data set (an array, samples first); None where it cannot run
+        beforehand.
 
         `is_loss`: the output is the loss itself, which is asked for a batch at a time.
         """

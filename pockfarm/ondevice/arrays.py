@@ -1,4 +1,4 @@
-"""What an app hands in, in the types that the step takes. The library checks what elements hold."""
+"""An app's arrays, converted to the types that the step takes. The library checks the elements' values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pockfarm.ondevice.errors import StepError
 Array = Any
 """A NumPy array, or what `numpy.asarray` takes."""
 Arrays = Any
-"""One array where there is one, else arrays by name."""
+"""An array where there is only one, else arrays by name."""
 
 
 class Tensor(NamedTuple):
@@ -29,60 +29,60 @@ class Tensor(NamedTuple):
     is_trained: bool
 
 
-def by_name(what: str, tensors: Sequence[Tensor], given: Arrays) -> list[tuple[Tensor, Array]]:
+def by_name(what: str, tensors: Sequence[Tensor], arrays: Arrays) -> list[tuple[Tensor, Array]]:
     """Each tensor with its array. Raises: StepError for names that do not fit."""
     names = [tensor.name for tensor in tensors]
-    if not isinstance(given, Mapping):
+    if not isinstance(arrays, Mapping):
         if len(names) != 1:
             listed = f"there are {len(names)} arrays of {what} ({', '.join(names)})"
             raise StepError(f"{listed}: give them by name, as a dict", code=f"user.{what}")
-        given = {names[0]: given}
-    unknown, missing = sorted(set(given) - set(names)), [name for name in names if name not in given]
+        arrays = {names[0]: arrays}
+    unknown, missing = sorted(set(arrays) - set(names)), [name for name in names if name not in arrays]
     if unknown or missing:
-        told = [f"no {what} is called {', '.join(map(repr, unknown))}"] if unknown else []
-        told += [f"{what} {', '.join(map(repr, missing))} must be given"] if missing else []
-        raise StepError(f"{'; '.join(told)} (there are: {', '.join(names) or 'none'})", code=f"user.{what}")
-    return [(tensor, given[tensor.name]) for tensor in tensors]
+        problems = [f"no {what} is called {', '.join(map(repr, unknown))}"] if unknown else []
+        problems += [f"{what} {', '.join(map(repr, missing))} must be given"] if missing else []
+        raise StepError(f"{'; '.join(problems)} (there are: {', '.join(names) or 'none'})", code=f"user.{what}")
+    return [(tensor, arrays[tensor.name]) for tensor in tensors]
 
 
 def fitted(tensor: Tensor, array: Array) -> Array:
     """The array in the tensor's type, its elements one after the other. Raises: StepError."""
-    given = np.asarray(array)
-    wanted = tensor.shape if tensor.is_shared else (*given.shape[:1], *tensor.shape)
-    if given.shape != wanted or not given.size or (not tensor.is_shared and not given.ndim):
+    samples = np.asarray(array)
+    expected = tensor.shape if tensor.is_shared else (*samples.shape[:1], *tensor.shape)
+    if samples.shape != expected or not samples.size or (not tensor.is_shared and not samples.ndim):
         needs = list(tensor.shape) if tensor.is_shared else ["samples", *tensor.shape]
-        shown = ", ".join(map(str, needs))
+        shape_text = ", ".join(map(str, needs))
         raise StepError(
-            f"'{tensor.name}' has shape {list(given.shape)}; it needs [{shown}]", code="data.shape", cause="data"
+            f"'{tensor.name}' has shape {list(samples.shape)}; it needs [{shape_text}]", code="data.shape", cause="data"
         )
-    return _converted(tensor, given)
+    return _converted(tensor, samples)
 
 
-def fitted_parameter(known: Mapping[str, Tensor], name: str, array: Array) -> Array:
-    if name not in known:
-        some = ", ".join(list(known)[:3])
-        raise StepError(f"there is no parameter {name!r}; there are {len(known)}: {some} …", code="user.parameter")
-    given = np.asarray(array)
-    if given.shape != known[name].shape:
+def fitted_parameter(parameters: Mapping[str, Tensor], name: str, array: Array) -> Array:
+    if name not in parameters:
+        some = ", ".join(list(parameters)[:3])
+        raise StepError(f"there is no parameter {name!r}; there are {len(parameters)}: {some} …", code="user.parameter")
+    elements = np.asarray(array)
+    if elements.shape != parameters[name].shape:
         raise StepError(
-            f"parameter '{name}' has shape {list(known[name].shape)}, not {list(given.shape)}",
+            f"parameter '{name}' has shape {list(parameters[name].shape)}, not {list(elements.shape)}",
             code="weights.shape",
             cause="weights",
         )
-    made = _converted(known[name], given)
-    if not np.isfinite(made).all():
+    converted = _converted(parameters[name], elements)
+    if not np.isfinite(converted).all():
         raise StepError(f"parameter '{name}' would hold NaN or Inf", code="weights.not_finite", cause="weights")
-    return made
+    return converted
 
 
-def _converted(tensor: Tensor, given: Array) -> Array:
+def _converted(tensor: Tensor, elements: Array) -> Array:
     """Numbers become float32; integers stay integers, and must fit. Raises: StepError."""
     takes = {"f": "fiub", "i": "iub", "b": "b"}[tensor.dtype.kind]
-    if given.dtype.kind not in takes:
-        told = f"'{tensor.name}' has elements of type {given.dtype}; it needs {tensor.dtype}"
-        raise StepError(told, code="data.dtype", cause="data")
+    if elements.dtype.kind not in takes:
+        message = f"'{tensor.name}' has elements of type {elements.dtype}; it needs {tensor.dtype}"
+        raise StepError(message, code="data.dtype", cause="data")
     with np.errstate(over="ignore"):
-        made = np.ascontiguousarray(given, tensor.dtype).reshape(given.shape)
-    if tensor.dtype.kind == "i" and not np.array_equal(made, given):
+        converted = np.ascontiguousarray(elements, tensor.dtype).reshape(elements.shape)
+    if tensor.dtype.kind == "i" and not np.array_equal(converted, elements):
         raise StepError(f"'{tensor.name}' holds integers beyond {tensor.dtype}", code="data.range", cause="data")
-    return made
+    return converted

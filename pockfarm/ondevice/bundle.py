@@ -17,21 +17,21 @@ MAX_MANIFEST_BYTES = 32 << 20
 CHUNK_BYTES = 1 << 20
 
 
-def check_digest(path: Path, wanted: str | None) -> None:
+def check_digest(path: Path, expected: str | None) -> None:
     """Raises: StepError for a file that is not there, or not the one that is meant."""
     try:
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         with path.open("rb") as file:
-            while wanted is not None:
+            while expected is not None:
                 chunk = file.read(CHUNK_BYTES)
                 if not chunk:
                     break
-                found.update(chunk)
+                digest.update(chunk)
     except OSError as problem:
         raise StepError(f"{path}: {problem.strerror}", code="bundle.file") from None
-    if wanted is not None and wanted.removeprefix("sha256:") != found.hexdigest():
+    if expected is not None and expected.removeprefix("sha256:") != digest.hexdigest():
         raise StepError(
-            f"{path} is sha256:{found.hexdigest()}, not the {wanted} that was asked for", code="bundle.digest"
+            f"{path} is sha256:{digest.hexdigest()}, not the {expected} that was asked for", code="bundle.digest"
         )
 
 
@@ -77,8 +77,8 @@ def _check_machine(bundle: Path, manifest: Mapping[str, Any]) -> None:
     have = _cpu_features()
     lacks = ", ".join(str(name) for name in manifest.get("required_features") or () if name not in have)
     if have and lacks:
-        told = f"{bundle} is for {manifest.get('target')}; this {platform.machine()} has no {lacks}"
-        raise StepError(f"{told}: build it for this machine", code="bundle.features")
+        problem = f"{bundle} is for {manifest.get('target')}; this {platform.machine()} has no {lacks}"
+        raise StepError(f"{problem}: build it for this machine", code="bundle.features")
 
 
 def _cpu_features() -> set[str]:
@@ -87,5 +87,5 @@ def _cpu_features() -> set[str]:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         return set()
-    found = (line.partition(":") for line in text.splitlines())
-    return next((set(words.split()) for name, _, words in found if name.strip() in ("flags", "Features")), set())
+    fields = (line.partition(":") for line in text.splitlines())
+    return next((set(words.split()) for name, _, words in fields if name.strip() in ("flags", "Features")), set())

@@ -1,10 +1,10 @@
-"""What a step on the device raises."""
+"""Errors of a step on the device."""
 
 from __future__ import annotations
 
 
 class StepError(RuntimeError):
-    """What went wrong, where, and what to do.
+    """An error of a step: what went wrong, where, and what to do.
 
     `code` is stable and dotted, `cause` says who must act: user, data, weights, limits or internal.
     """

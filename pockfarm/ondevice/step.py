@@ -1,4 +1,4 @@
-"""One compiled training step with its weights, in this process."""
+"""A compiled training step with its weights, in this process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PathText = Any
 
 
 class Score(NamedTuple):
-    """Of an evaluation: the mean loss, and the accuracy of the first cross-entropy (NaN without one)."""
+    """The score of an evaluation: the mean loss, and the accuracy of the first cross-entropy (NaN without one)."""
 
     samples: int
     loss: float
@@ -45,7 +45,7 @@ class Score(NamedTuple):
 
 
 class Step:
-    """One compiled training step with its weights.
+    """A compiled training step with its weights.
 
     `source` is a bundle (`.pfb`) or its library (`.so`); `weights` are checkpoints, later ones over earlier ones, on
     top of the bundle's own. `digest` (`sha256:...`, of the file `source`) refuses any other. `threads`, `pin` (`off`,
@@ -67,15 +67,15 @@ class Step:
         self._turn = threading.Lock()
         self._process = os.getpid()
         self.loss: float | None = None
-        """Of the last step, before its update."""
-        own = [weights] if isinstance(weights, (str, os.PathLike)) else list(weights)
+        """The loss of the last step, before its update."""
+        weight_files = [weights] if isinstance(weights, (str, os.PathLike)) else list(weights)
         path = Path(source)
         check_digest(path, digest)
         with tempfile.TemporaryDirectory(prefix="pockfarm-step-") as folder:
             if tarfile.is_tarfile(path):
                 path, initial = unpack(path, Path(folder))
-                own = [initial, *own]
-            if not own:
+                weight_files = [initial, *weight_files]
+            if not weight_files:
                 raise StepError(
                     f"{path}: a library has no weights: give weights=…, such as the bundle's {WEIGHTS}",
                     code="weights.missing",
@@ -86,11 +86,11 @@ class Step:
             self._library.pockfarm_about(ctypes.byref(self._build))
             self.inputs, self.labels = self._tensors(INPUT), self._tensors(LABEL)
             self.outputs = self._tensors(OUTPUT)
-            settings, made = NativeSettings(threads, spare_core, pin.encode()), ctypes.c_void_p()
-            self._try(self._library.pockfarm_create(ctypes.byref(settings), ctypes.byref(made)))
-            self._step = made
+            settings, handle = NativeSettings(threads, spare_core, pin.encode()), ctypes.c_void_p()
+            self._try(self._library.pockfarm_create(ctypes.byref(settings), ctypes.byref(handle)))
+            self._step = handle
             try:
-                self.load(*own)
+                self.load(*weight_files)
             except StepError:
                 self.close()
                 raise
@@ -100,7 +100,7 @@ class Step:
 
     @property
     def samples(self) -> int:
-        """Of a training step."""
+        """Samples of a training step."""
         return int(self._build.batch * self._build.micro_batches)
 
     @property
@@ -116,61 +116,63 @@ class Step:
 
     def identity(self, key: str) -> str | None:
         """`model`, `plan`, `spec`, `compiler`, `tuning` (digests) or `target`; None for what there is not."""
-        told = self._library.pockfarm_identity(key.encode())
-        return None if told is None else told.decode()
+        identity_text = self._library.pockfarm_identity(key.encode())
+        return None if identity_text is None else identity_text.decode()
 
     # ------------------------------------------------------------------------------------------------- what it does
 
     def train(self, x: Arrays, y: Arrays | None = None) -> float:
-        """One step: forward, backward and update. Returns the loss before the update, which is also `self.loss`.
+        """Trains one step: forward, backward and update. Returns the loss before the update, which is also `self.loss`.
 
         `x` is [samples, ...] in samples of a step, or inputs by name; `y` labels, or arrays of labels by name.
         Raises: StepError (`train.diverged` for a loss that is not finite: load weights and begin again).
         """
-        arrays, samples, kept = self._arrays(x, y, with_labels=True)
+        arrays, samples, buffers = self._arrays(x, y, with_labels=True)
         if samples != self.samples:
             raise StepError(
                 f"a training step takes {self.samples} samples, {samples} were given", code="data.count", cause="data"
             )
         loss = ctypes.c_double()
         with self._used() as step:
-            self._try(self._library.pockfarm_train(step, arrays, len(kept), ctypes.byref(loss)))
+            self._try(self._library.pockfarm_train(step, arrays, len(buffers), ctypes.byref(loss)))
         self.loss = loss.value
         return loss.value
 
     def evaluate(self, x: Arrays, y: Arrays | None = None) -> Score:
         """The loss on any number of samples. Raises: StepError."""
-        arrays, samples, kept = self._arrays(x, y, with_labels=True)
+        arrays, samples, buffers = self._arrays(x, y, with_labels=True)
         score = NativeScore()
         with self._used() as step:
-            self._try(self._library.pockfarm_evaluate(step, arrays, len(kept), samples, ctypes.byref(score)))
+            self._try(self._library.pockfarm_evaluate(step, arrays, len(buffers), samples, ctypes.byref(score)))
         return Score(score.samples, score.loss, score.accuracy)
 
     def infer(self, x: Arrays) -> Array:
         """The outputs (logits) of any number of samples: [samples, ...], float32. Raises: StepError."""
-        arrays, samples, kept = self._arrays(x, None, with_labels=False)
+        arrays, samples, buffers = self._arrays(x, None, with_labels=False)
         shape = self.outputs[0].shape if self.outputs else ()
         output = np.empty((samples, *shape), np.float32)
         with self._used() as step:
-            self._try(self._library.pockfarm_infer(step, arrays, len(kept), samples, output.ctypes.data, output.nbytes))
+            self._try(
+                self._library.pockfarm_infer(step, arrays, len(buffers), samples, output.ctypes.data, output.nbytes)
+            )
         return output
 
     def parameters(self) -> dict[str, Array]:
         """Every parameter, by the name and in the shape that it has in a checkpoint."""
-        found = {}
+        arrays = {}
         with self._used() as step:
             for tensor in self._tensors(PARAMETER):
                 array = np.empty(tensor.shape, tensor.dtype)
                 self._try(self._library.pockfarm_read(step, tensor.name.encode(), array.ctypes.data, array.nbytes))
-                found[tensor.name] = array
-        return found
+                arrays[tensor.name] = array
+        return arrays
 
     def set_parameters(self, parameters: Mapping[str, Array]) -> None:
         """Write some of them, all of which are checked before; the optimizer's state stays. Raises: StepError."""
-        known = {tensor.name: tensor for tensor in self._tensors(PARAMETER)}
-        written = {name: fitted_parameter(known, name, array) for name, array in parameters.items()}
+        tensors = {tensor.name: tensor for tensor in self._tensors(PARAMETER)}
+        fitted = {name: fitted_parameter(tensors, name, array) for name, array in parameters.items()}
         with self._used() as step:
-            for name, array in written.items():
+            for name, array in fitted.items():
                 self._try(self._library.pockfarm_write(step, name.encode(), array.ctypes.data, array.nbytes))
 
     def load(self, *paths: PathText) -> None:
@@ -190,7 +192,7 @@ class Step:
 
     @property
     def learning_rate(self) -> float:
-        """Of the steps to come."""
+        """The learning rate of the steps to come."""
         return self._learning_rate
 
     @learning_rate.setter
@@ -200,7 +202,7 @@ class Step:
         self._learning_rate = float(value)
 
     def seed(self, value: int) -> None:
-        """Of dropout and other random generators of the model; 0 until set."""
+        """Sets the seed of dropout and other random generators of the model; 0 until set."""
         with self._used() as step:
             self._library.pockfarm_set_seed(step, ctypes.c_uint64(value))
 
@@ -245,30 +247,36 @@ class Step:
             raise StepError(message.decode(errors="replace"), code=code.decode(), cause=CAUSES[status])
 
     def _tensors(self, kind: int) -> tuple[Tensor, ...]:
-        found = []
+        tensors = []
         for index in range(self._library.pockfarm_count(kind)):
-            told = NativeTensor()
-            self._try(self._library.pockfarm_describe(kind, index, ctypes.byref(told)))
-            shape = tuple(told.shape[: told.rank])
-            found.append(
-                Tensor(told.name.decode(), DTYPES[told.dtype], shape, bool(told.is_shared), bool(told.is_trained))
+            description = NativeTensor()
+            self._try(self._library.pockfarm_describe(kind, index, ctypes.byref(description)))
+            shape = tuple(description.shape[: description.rank])
+            tensors.append(
+                Tensor(
+                    description.name.decode(),
+                    DTYPES[description.dtype],
+                    shape,
+                    bool(description.is_shared),
+                    bool(description.is_trained),
+                )
             )
-        return tuple(found)
+        return tuple(tensors)
 
     def _arrays(self, x: Arrays, y: Arrays | None, *, with_labels: bool) -> tuple[Any, int, list[Array]]:
         """As the library takes them; how many samples; and the arrays, which must live as long."""
-        given = [(INPUT, tensor, array) for tensor, array in by_name("input", self.inputs, x)]
+        bindings = [(INPUT, tensor, array) for tensor, array in by_name("input", self.inputs, x)]
         if with_labels:
-            given += [
+            bindings += [
                 (LABEL, tensor, array) for tensor, array in by_name("labels", self.labels, {} if y is None else y)
             ]
-        kept = [fitted(tensor, array) for _, tensor, array in given]
-        counts = {len(kept[i]): tensor.name for i, (_, tensor, _) in enumerate(given) if not tensor.is_shared}
+        buffers = [fitted(tensor, array) for _, tensor, array in bindings]
+        counts = {len(buffers[i]): tensor.name for i, (_, tensor, _) in enumerate(bindings) if not tensor.is_shared}
         if len(counts) > 1:
             listed = ", ".join(f"{name} has {count}" for count, name in counts.items())
             raise StepError(f"every array needs the same number of samples: {listed}", code="data.count", cause="data")
         rows = [
-            NativeArray(kind, tensor.name.encode(), kept[i].ctypes.data, kept[i].nbytes)
-            for i, (kind, tensor, _) in enumerate(given)
+            NativeArray(kind, tensor.name.encode(), buffers[i].ctypes.data, buffers[i].nbytes)
+            for i, (kind, tensor, _) in enumerate(bindings)
         ]
-        return (NativeArray * len(rows))(*rows), next(iter(counts), 1), kept
+        return (NativeArray * len(rows))(*rows), next(iter(counts), 1), buffers

@@ -1,5 +1,6 @@
-"""What a person's terminal gets, and a pipe does not: colours, tables as wide as the window, bars. Libraries behind it
-(`rich`) are loaded only where there is a terminal, so that scripts wait for none of them."""
+"""Output for a person's terminal, not for a pipe: colours, tables as wide as the window, bars. Libraries behind it
+(`rich`) are loaded only where there is a terminal, so that scripts wait for none of them.
+"""
 
 from __future__ import annotations
 

@@ -73,14 +73,14 @@ _MEANS = {word: meaning for meaning, words in WORDS.items() for word in words}
 
 
 def by_word(word: str) -> Meaning | None:
-    """What a state or verdict means; None of any other word."""
+    """Returns the meaning of a state or verdict; None for any other word."""
     return _MEANS.get(word.strip())
 
 
 def painted(text: str, meaning: Meaning | None, screen: Screen | None = None) -> str:
     """The text in the colour of its meaning, where standard output (or that `screen`) has colours."""
-    seen = screen or terms.output()
-    if meaning is None or not seen.has_colours or not text:
+    target_screen = screen or terms.output()
+    if meaning is None or not target_screen.has_colours or not text:
         return text
     from rich.color import ColorSystem
     from rich.style import Style
@@ -92,5 +92,7 @@ def painted_words(text: str, screen: Screen | None = None) -> str:
     """The text with the states and verdicts in it that are named as the whole of a word."""
     if not (screen or terms.output()).has_colours:
         return text
-    found = "|".join(re.escape(word) for word in sorted(_MEANS, key=len, reverse=True) if word != "-")
-    return re.sub(rf"(?<![\w-])(?:{found})(?![\w-])", lambda one: painted(one[0], _MEANS[one[0]], screen), text)
+    alternatives = "|".join(re.escape(word) for word in sorted(_MEANS, key=len, reverse=True) if word != "-")
+    return re.sub(
+        rf"(?<![\w-])(?:{alternatives})(?![\w-])", lambda match: painted(match[0], _MEANS[match[0]], screen), text
+    )

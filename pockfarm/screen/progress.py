@@ -23,7 +23,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._started_s = time.monotonic()
-        self._told: tuple[str, int] = ("", -1)
+        self._last_mark: tuple[str, int] = ("", -1)
         self._bar: Any = None
         self._task: Any = None
 
@@ -41,16 +41,17 @@ class Waiting:
             self._bar.stop()
 
     def show(self, stage: str, fraction: float | None = None, detail: str = "") -> None:
-        """What is going on, how much of it is done (0 to 1; None: nobody knows), and more that may be worth a look.
+        """Shows the current stage, how much of it is done (0 to 1; None: nobody knows), and details that may be worth a
+        look.
 
         In a pipe the `detail` is told only with a new stage or another tenth.
         """
         if self._bar is not None:
             self._show_bar(stage, fraction, detail)
             return
-        told = (stage, -1 if fraction is None else int(100 * fraction) // LINE_EVERY)
-        if told != self._told:
-            self._told = told
+        mark = (stage, -1 if fraction is None else int(100 * fraction) // LINE_EVERY)
+        if mark != self._last_mark:
+            self._last_mark = mark
             share = "    " if fraction is None else f"{fraction:4.0%}"
             line = f"  {time.monotonic() - self._started_s:6.1f} s  {share}  {stage}"
             self.say(f"{line}  {detail}" if detail else line)
@@ -70,7 +71,7 @@ class Waiting:
 
 
 def waiting_on(waiting: Waiting) -> Callable[[str, float], None]:
-    """What tells a compile's stages and shares."""
+    """Returns the callback that shows a compile's stages and shares."""
     return lambda stage, fraction: waiting.show(stage, fraction)
 
 
@@ -91,9 +92,9 @@ def _bar(screen: terms.Screen) -> Any:
         def render(self, task: Task) -> Any:
             from rich.text import Text
 
-            left = task.time_remaining if task.total is not None and 0 < task.completed < task.total else None
+            remaining_s = task.time_remaining if task.total is not None and 0 < task.completed < task.total else None
             passed = f"{task.elapsed or 0:.0f} s"
-            return Text(passed if left is None else f"{passed}, about {spoken(left)} left")
+            return Text(passed if remaining_s is None else f"{passed}, about {spoken(remaining_s)} left")
 
     class Share(ProgressColumn):
         """`39%`, of what has a share."""

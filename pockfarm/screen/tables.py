@@ -30,34 +30,34 @@ def drawn(header: Sequence[str], rows: Rows, figures: Sequence[bool], screen: Sc
     """The table within the screen's width: whole; else with words in several lines; else without empty columns and
     those that are `least` needed, from the last one on, which is said; else a block of lines for each row."""
     width = screen.width or ANY_WIDTH
-    kept: list[int] = list(range(len(header)))
-    gone: list[int] = []
-    empty = [column for column in kept[1:] if all(row[column] in ("", "-") for row in rows)]
+    columns: list[int] = list(range(len(header)))
+    hidden: list[int] = []
+    empty = [column for column in columns[1:] if all(row[column] in ("", "-") for row in rows)]
     droppable = [*empty, *(header.index(name) for name in reversed(least) if name in header)]
-    while _least_width(header, rows, figures, kept) > width:
+    while _least_width(header, rows, figures, columns) > width:
         if not droppable:
             return _records(header, rows, screen)
         column = droppable.pop(0)
-        if column in kept:
-            kept.remove(column)
-            gone += [] if column in empty else [column]
-    picked = [[row[column] for column in kept] for row in rows]
-    text = _table([header[column] for column in kept], picked, [figures[column] for column in kept], screen)
-    if not gone:
+        if column in columns:
+            columns.remove(column)
+            hidden += [] if column in empty else [column]
+    picked = [[row[column] for column in columns] for row in rows]
+    text = _table([header[column] for column in columns], picked, [figures[column] for column in columns], screen)
+    if not hidden:
         return text
-    names = ", ".join(header[column] for column in sorted(gone))
+    names = ", ".join(header[column] for column in sorted(hidden))
     return f"{text}\n{painted(f'({names}: in a wider window, or with --json)', Meaning.QUIET, screen)}"
 
 
-def _least_width(header: Sequence[str], rows: Rows, figures: Sequence[bool], kept: Sequence[int]) -> int:
-    return sum(_least(header, rows, figures, column) for column in kept) + GAP * (len(kept) - 1)
+def _least_width(header: Sequence[str], rows: Rows, figures: Sequence[bool], columns: Sequence[int]) -> int:
+    return sum(_least(header, rows, figures, column) for column in columns) + GAP * (len(columns) - 1)
 
 
 def _least(header: Sequence[str], rows: Rows, figures: Sequence[bool], column: int) -> int:
     cells = [header[column], *(row[column] for row in rows)]
-    if figures[column] or all(" " not in one for one in cells):
+    if figures[column] or all(" " not in cell_text for cell_text in cells):
         return max(map(cell_len, cells))
-    widest_word = max(cell_len(word) for one in cells for word in (one.split() or [""]))
+    widest_word = max(cell_len(word) for cell_text in cells for word in (cell_text.split() or [""]))
     return max(widest_word, min(LEAST_FOLDED, max(map(cell_len, cells))))
 
 
@@ -68,7 +68,7 @@ def _table(header: Sequence[str], rows: Rows, figures: Sequence[bool], screen: S
         table.add_column(name, justify="right" if figures[column] else "left", overflow="fold", min_width=least)
     table.add_row(*(_Rule() for _ in header))
     for row in rows:
-        table.add_row(*(_cell(one) for one in row))
+        table.add_row(*(_cell(cell_text) for cell_text in row))
     return _text(table, screen)
 
 
@@ -82,9 +82,9 @@ class _Rule:
         return Measurement(1, 1)
 
 
-def _cell(said: str) -> Text:
-    meaning = by_word(said)
-    return Text(said, meaning.value if meaning else "")
+def _cell(cell_text: str) -> Text:
+    meaning = by_word(cell_text)
+    return Text(cell_text, meaning.value if meaning else "")
 
 
 def _records(header: Sequence[str], rows: Rows, screen: Screen) -> str:
@@ -93,10 +93,10 @@ def _records(header: Sequence[str], rows: Rows, screen: Screen) -> str:
     for row in rows:
         lines = [painted(row[0], Meaning.HEAD, screen)]
         for column in range(1, len(header)):
-            name, said = header[column], row[column]
-            if said not in ("", "-"):
-                first, *more = textwrap.wrap(said, (screen.width or ANY_WIDTH) - width - 4, break_long_words=False)
-                lines.append(f"  {name:{width}}  {painted(first, by_word(said), screen)}")
+            name, cell_text = header[column], row[column]
+            if cell_text not in ("", "-"):
+                first, *more = textwrap.wrap(cell_text, (screen.width or ANY_WIDTH) - width - 4, break_long_words=False)
+                lines.append(f"  {name:{width}}  {painted(first, by_word(cell_text), screen)}")
                 lines += [f"  {'':{width}}  {line}" for line in more]
         blocks.append("\n".join(lines))
     return "\n".join(blocks)

@@ -1,4 +1,4 @@
-"""What stands at the ends of standard output and standard error: a terminal or a pipe, how wide, and with colours?"""
+"""Properties of standard output and standard error: a terminal or a pipe, its width, and whether it has colours."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TextIO
 
 CHOICES = ("auto", "always", "never")
-"""Of `--color`."""
+"""Choices of `--color`."""
 LEAST_WIDTH = 40
 """Characters; a narrower window is taken to be so wide, and its own lines are broken by the terminal."""
 
-_asked: ContextVar[str] = ContextVar("asked for colours", default="auto")
+_colour_choice: ContextVar[str] = ContextVar("asked for colours", default="auto")
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Screen:
     width: int | None = None
 
 
-def choose(asked: str) -> None:
-    """What `--color` says, for all that is written from now on: one of `CHOICES`."""
-    _asked.set(asked)
+def choose(choice: str) -> None:
+    """Sets the value of `--color` for all output from now on: one of `CHOICES`."""
+    _colour_choice.set(choice)
 
 
 def output() -> Screen:
-    """Of standard output."""
+    """Returns the properties of standard output."""
     return _screen(sys.stdout)
 
 
 def errors() -> Screen:
-    """Of standard error, where progress and messages go."""
+    """Returns the properties of standard error, where progress and messages go."""
     return _screen(sys.stderr)
 
 
@@ -57,9 +57,9 @@ def _is_terminal(stream: TextIO) -> bool:
 
 def _has_colours(is_live: bool) -> bool:
     """`--color` first; then NO_COLOR (no-color.org) and FORCE_COLOR, which count if they are not empty."""
-    asked = _asked.get()
-    if asked != "auto":
-        return asked == "always"
+    choice = _colour_choice.get()
+    if choice != "auto":
+        return choice == "always"
     if os.environ.get("NO_COLOR"):
         return False
     return is_live or bool(os.environ.get("FORCE_COLOR"))

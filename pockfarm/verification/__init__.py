@@ -1,4 +1,4 @@
-"""What can be said of files without any farm: bundles, receipts of results, statements of bundles, heads of the log.
+"""Checks of files without any farm: bundles, receipts of results, statements of bundles, heads of the log.
 
 A `Finding` says what was checked and by which key. A bundle proves nothing of where it is from: a receipt or statement
 that names its digest does.
@@ -24,12 +24,13 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     problem: str = ""
     bundle_digest: str = ""
-    """Of the bundle that it is, or that it names."""
+    """Digest of the bundle that the file is, or that it names."""
     is_bundle: bool = False
 
 
 def verify_file(path: Path, *, trusted: str | None) -> list[Finding]:
-    """What holds of a bundle or a signed file. `trusted`: a root's or signing key's public key (raw, base64).
+    """Returns the findings that hold for a bundle or a signed file. `trusted`: a root's or signing key's public key
+    (raw, base64).
 
     Raises: NotVerified, UsageError (no such file).
     """
@@ -42,16 +43,20 @@ def verify_file(path: Path, *, trusted: str | None) -> list[Finding]:
 def verify_files(paths: Sequence[Path], *, trusted: str | None) -> list[Verdict]:
     """A verdict on each; a bundle's origin is shown by what else is among them. Raises: UsageError (no such file)."""
     verdicts = [_verdict(path, trusted) for path in paths]
-    named = {one.bundle_digest: one.path for one in verdicts if not one.is_bundle and not one.problem}
+    naming_files = {
+        verdict.bundle_digest: verdict.path for verdict in verdicts if not verdict.is_bundle and not verdict.problem
+    }
     for verdict in verdicts:
         if verdict.is_bundle and not verdict.problem:
-            _trace(verdict, named, has_papers=any(not one.is_bundle for one in verdicts), trusted=trusted)
+            _trace(
+                verdict, naming_files, has_papers=any(not verdict.is_bundle for verdict in verdicts), trusted=trusted
+            )
     return verdicts
 
 
-def _trace(verdict: Verdict, named: dict[str, Path], *, has_papers: bool, trusted: str | None) -> None:
-    if verdict.bundle_digest in named:
-        verdict.findings.append(Finding("origin", f"{named[verdict.bundle_digest]} names it"))
+def _trace(verdict: Verdict, naming_files: dict[str, Path], *, has_papers: bool, trusted: str | None) -> None:
+    if verdict.bundle_digest in naming_files:
+        verdict.findings.append(Finding("origin", f"{naming_files[verdict.bundle_digest]} names it"))
     elif has_papers:
         verdict.problem = f"it is {verdict.bundle_digest}, which no receipt or statement that holds here names"
     elif trusted is not None:

@@ -1,4 +1,4 @@
-"""What a bundle says of itself."""
+"""Findings about a bundle, from its own manifest."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def bundle_findings(path: Path) -> tuple[str, list[Finding]]:
                     digests[entry.name] = (_sha256(stream.read), entry.size)
     except (tarfile.TarError, EOFError) as error:
         raise NotVerified(f"no bundle, or damaged: {error}") from None
-    files, said = manifest.get("files"), manifest.get("digests", {})
-    if manifest.get("schema") != "pockfarm.bundle/1" or not (isinstance(files, dict) and isinstance(said, dict)):
+    files, declared = manifest.get("files"), manifest.get("digests", {})
+    if manifest.get("schema") != "pockfarm.bundle/1" or not (isinstance(files, dict) and isinstance(declared, dict)):
         raise NotVerified(f"its {MANIFEST} is missing, or not of pockfarm.bundle/1")
-    _check_files(files, {name: found for name, found in digests.items() if name != MANIFEST})
+    _check_files(files, {name: file_digest for name, file_digest in digests.items() if name != MANIFEST})
     with path.open("rb") as file:
         digest = f"sha256:{_sha256(file.read)}"
     return digest, [
         Finding("bundle", digest),
         Finding("target", f"{manifest.get('target')}, as its manifest says"),
-        *(Finding(name, f"{value}, as its manifest says") for name, value in sorted(said.items())),
+        *(Finding(name, f"{value}, as its manifest says") for name, value in sorted(declared.items())),
         Finding("files", f"all {len(files)} are those of its manifest, by size and SHA-256"),
     ]
 
@@ -61,12 +61,12 @@ def _manifest(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _check_files(said: dict[str, Any], found: dict[str, tuple[str, int]]) -> None:
-    if said.keys() != found.keys():
-        odd = sorted(said.keys() ^ found.keys())[0]
+def _check_files(declared: dict[str, Any], present: dict[str, tuple[str, int]]) -> None:
+    if declared.keys() != present.keys():
+        odd = sorted(declared.keys() ^ present.keys())[0]
         raise NotVerified(f"{odd!r:.100} is in the manifest or in the archive, and not in both")
-    for name, (digest, size_bytes) in found.items():
-        if said[name] != {"sha256": digest, "bytes": size_bytes}:
+    for name, (digest, size_bytes) in present.items():
+        if declared[name] != {"sha256": digest, "bytes": size_bytes}:
             raise NotVerified(f"{name} is not the file of the manifest: sha256 {digest}, {size_bytes:,} bytes")
 
 

@@ -1,4 +1,4 @@
-"""What was found of a file, or that it does not hold."""
+"""Findings about a file, and the error for a file that does not hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class NotVerified(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that holds."""
+    """A fact that holds."""
 
     what: str
     how: str

@@ -19,19 +19,19 @@ def check_log(farm: Record, keep: Path, *, trusted: str | None) -> list[Finding]
     Without `trusted` the root (or key) of the kept head is the one to follow. Raises: NotVerified, and the file stays
     as it is; UsageError (it cannot be read or written).
     """
-    kept = _read(keep)
-    anchor = trusted or (_anchor(kept) if kept is not None else None)
-    old = _head(kept, anchor) if kept is not None else None
+    kept_head = _read(keep)
+    anchor = trusted or (_anchor(kept_head) if kept_head is not None else None)
+    old = _head(kept_head, anchor) if kept_head is not None else None
     newest = farm.log_head()
     head = _head(newest, anchor)
     if old is not None:
         _hold(farm, old, head, f"the head in {keep}")
     count = 0
     for paper in farm.log_heads(old.size if old else 0):
-        own = _head(paper, None)  # by whichever of its keys: the farm itself says that this is its log
-        if own.size > head.size and own.at > head.at:
+        farm_head = _head(paper, None)  # by whichever of its keys: the farm itself says that this is its log
+        if farm_head.size > head.size and farm_head.at > head.at:
             break  # it has grown while we looked
-        _hold(farm, own, head, f"the head that the farm signed and kept at {own.size} results")
+        _hold(farm, farm_head, head, f"the head that the farm signed and kept at {farm_head.size} results")
         count += 1
     _write(keep, newest)
     since = f"begins with the {old.size} of {keep}" if old else f"{keep} is new: there was nothing to hold it to"
@@ -66,10 +66,10 @@ def _head(paper: bytes, anchor: str | None) -> Checkpoint:
 
 def _anchor(paper: bytes) -> str:
     try:
-        said = loads(Signed, paper)
+        signed = loads(Signed, paper)
     except ProtocolError as error:
         raise NotVerified(f"the kept head cannot be read: {error}") from None
-    return said.root or said.signing_key.public_key
+    return signed.root or signed.signing_key.public_key
 
 
 def _read(path: Path) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What the farm has signed: the receipt of a result, the statement of a bundle, a head of the log.
+"""Documents that the farm has signed: the receipt of a result, the statement of a bundle, a head of the log.
 
 Nothing is believed for being in the file: keys lead to a root (or to a signing key) that the caller trusts, and where
 none is given the findings say so.
@@ -47,7 +47,7 @@ class Paper:
     findings: list[Finding]
     bundle_digest: str = ""
     head: Checkpoint | None = None
-    """Of the log, if it is one."""
+    """The head of the log, if the file is one."""
 
 
 def read_paper(data: bytes, trusted: str | None) -> Paper:
@@ -55,10 +55,10 @@ def read_paper(data: bytes, trusted: str | None) -> Paper:
     if len(data) > MAX_TEXT_BYTES:
         raise NotVerified(f"more than {MAX_TEXT_BYTES:,} bytes of JSON: no receipt, statement or head")
     kind: type[Receipt | Signed] = Signed if f'"{SIGNED_SCHEMA}"'.encode() in data else Receipt
-    found = _read(kind, data, "it is no bundle, and as a receipt or statement")
-    if dumps(json.loads(data)) != dumps(found):
+    signed = _read(kind, data, "it is no bundle, and as a receipt or statement")
+    if dumps(json.loads(data)) != dumps(signed):
         raise NotVerified("the file leaves out what belongs into it, or spells it in another way")
-    return _receipt(found, trusted) if isinstance(found, Receipt) else _signed_paper(found, trusted)
+    return _receipt(signed, trusted) if isinstance(signed, Receipt) else _signed_paper(signed, trusted)
 
 
 def _signed_paper(paper: Signed, trusted: str | None) -> Paper:
@@ -69,20 +69,20 @@ def _signed_paper(paper: Signed, trusted: str | None) -> Paper:
         return Paper(
             [Finding("log", f"{head.size} results, root {head.root_hash}"), *_signers(key, anchor, "head")], head=head
         )
-    said = _read(BundleStatement, _payload(paper.signed, "the statement"), "the statement")
-    key, anchor = _signing_key(paper, trusted, at=said.at)
+    statement = _read(BundleStatement, _payload(paper.signed, "the statement"), "the statement")
+    key, anchor = _signing_key(paper, trusted, at=statement.at)
     _signed(paper.signed, BUNDLE_STATEMENT_TYPE, key, "the statement")
-    shown = {
-        "bundle": said.bundle_digest,
-        "target": said.target,
-        "model": said.model_digest,
-        "plan": said.plan_digest,
-        "spec": said.spec_digest,
-        "compiler": said.compiler,
+    facts = {
+        "bundle": statement.bundle_digest,
+        "target": statement.target,
+        "model": statement.model_digest,
+        "plan": statement.plan_digest,
+        "spec": statement.spec_digest,
+        "compiler": statement.compiler,
     }
     return Paper(
-        [*(Finding(name, value) for name, value in shown.items()), *_signers(key, anchor, "statement")],
-        said.bundle_digest,
+        [*(Finding(name, value) for name, value in facts.items()), *_signers(key, anchor, "statement")],
+        statement.bundle_digest,
     )
 
 
@@ -119,23 +119,25 @@ def _receipt(receipt: Receipt, trusted: str | None) -> Paper:
 
 def _signing_key(paper: Receipt | Signed, trusted: str | None, *, at: float) -> tuple[ServerKey, str]:
     """The key that must have signed at that time, and why it is believed. Raises: NotVerified."""
-    said = paper.signing_key
-    if said != _key(said.public_key):
+    signing_key = paper.signing_key
+    if signing_key != _key(signing_key.public_key):
         raise NotVerified("the farm's key is not the one of its id")
     if (paper.root is None) != (paper.key_list is None):
         raise NotVerified("a root comes with its list of keys, and a list with its root")
     if paper.root is not None and paper.key_list is not None:
         listed = _list(paper.root, paper.key_list)
-        if listed.good_at(at).get(said.key_id) != said.public_key:
-            raise NotVerified(f"list {listed.number} of the root does not hold key {said.key_id} for that time")
+        if listed.good_at(at).get(signing_key.key_id) != signing_key.public_key:
+            raise NotVerified(f"list {listed.number} of the root does not hold key {signing_key.key_id} for that time")
         if trusted in (None, paper.root):
             words = "that you named" if trusted else f"{paper.root} (UNANCHORED: is it yours? name it with --trust)"
-            return said, f"key {said.key_id} is in list {listed.number} of the root {words}"
+            return signing_key, f"key {signing_key.key_id} is in list {listed.number} of the root {words}"
     if trusted is None:
-        return said, f"UNANCHORED: is {said.public_key} the farm's key? name it with --trust"
-    if trusted != said.public_key:
-        raise NotVerified(f"signed with key {said.public_key}, and nothing leads from there to the key that you named")
-    return said, f"key {said.key_id} is the one that you named"
+        return signing_key, f"UNANCHORED: is {signing_key.public_key} the farm's key? name it with --trust"
+    if trusted != signing_key.public_key:
+        raise NotVerified(
+            f"signed with key {signing_key.public_key}, and nothing leads from there to the key that you named"
+        )
+    return signing_key, f"key {signing_key.key_id} is the one that you named"
 
 
 def _list(root: str, envelope: Envelope) -> KeyList:
@@ -158,9 +160,9 @@ def _read(kind: type[T], payload: bytes, what: str) -> T:
 
 
 def _signed(envelope: Envelope, payload_type: str, key: ServerKey, what: str) -> bytes:
-    """What the key has signed as this type. Raises: NotVerified."""
+    """Returns the payload that the key has signed as this type. Raises: NotVerified."""
     payload = _payload(envelope, what)
-    if envelope.payloadType != payload_type or [one.keyid for one in envelope.signatures] != [key.key_id]:
+    if envelope.payloadType != payload_type or [signature.keyid for signature in envelope.signatures] != [key.key_id]:
         raise NotVerified(f"{what} is not in an envelope of {payload_type} with one signature, by {key.key_id}")
     if not _fits(key.public_key, envelope.signatures[0].sig, pae(payload_type, payload)):
         raise NotVerified(f"{what} is not what {key.key_id} signed")

@@ -176,7 +176,7 @@ def test_without_the_engine_a_bundle_for_it_is_refused(tmp_path: Path, monkeypat
     settings = BuildSettings(SparsePlan.parse("full"), spec, targets.load("x86-64-v3/opencl"))
     bundle = tmp_path / "mlp.pfb"
     bundle.write_bytes(compile_training(MODELS["mlp"](), settings).data)
-    monkeypatch.setattr("device_agents.devices.accelerator._asked", lambda name: "")
+    monkeypatch.setattr("device_agents.devices.accelerator._ask_drivers", lambda name: "")
     outcome = run_bundle(bundle, RunSettings("profile", steps=2, warmup=0)).report.outcome
     assert (outcome.state, outcome.cause, outcome.code) == ("failed", "user", "bundle.engine")
     assert outcome.message.startswith("OpenCL knows no device here")

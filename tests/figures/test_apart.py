@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from device_agents.figures.apart import LEAST_FREEDOM, Run, Variation, ratio_interval, said, silence, variation_of
+from device_agents.figures.apart import LEAST_FREEDOM, Run, Variation, ratio_interval, ratio_text, silence, variation_of
 from device_agents.figures.intervals import Interval
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
 
@@ -83,10 +83,10 @@ def test_two_devices_bring_each_its_own_variation() -> None:
 
 
 def test_what_is_said_names_the_faster_one_and_the_interval_of_the_ratio() -> None:
-    assert said(0.5, Interval(0.4, 0.625)) == "likely 2.00× faster (1.60 to 2.50×)"
-    assert said(1.5, Interval(1.2, 1.9)) == "likely 1.50× slower (1.20 to 1.90×)"
-    assert said(1.02, Interval(0.97, 1.08)) == "cannot tell (0.97 to 1.08×)"
-    assert said(1.02, None) == "cannot tell"
+    assert ratio_text(0.5, Interval(0.4, 0.625)) == "likely 2.00× faster (1.60 to 2.50×)"
+    assert ratio_text(1.5, Interval(1.2, 1.9)) == "likely 1.50× slower (1.20 to 1.90×)"
+    assert ratio_text(1.02, Interval(0.97, 1.08)) == "cannot tell (0.97 to 1.08×)"
+    assert ratio_text(1.02, None) == "cannot tell"
 
 
 def test_a_run_has_an_interval_from_five_blocks_on() -> None:

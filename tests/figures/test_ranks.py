@@ -103,7 +103,7 @@ def test_a_difference_well_beyond_the_noise_is_ranked() -> None:
     found = 0
     for _ in range(100):
         equal = simulated(noise, count=6, between=0.01, within=0.003)
-        quick = Run([0.8 * us for us in equal[0].block_us], equal[0].known)
+        quick = Run([0.8 * us for us in equal[0].block_us], equal[0].variation)
         found += ranks([quick, *equal[1:]])[0] == Rank(1, 1)
     assert found >= 95
 

@@ -11,7 +11,7 @@ import pytest
 
 from device_agents.figures import sustained
 from device_agents.figures.intervals import Interval
-from device_agents.figures.sustained import curve_of, memory, onset_of, said, spoken
+from device_agents.figures.sustained import curve_of, memory, onset_of, slow_down_text, spoken
 from device_agents.wire import DeviceState, Sustained, SustainedWindow
 from tests.sample import sample
 
@@ -155,11 +155,19 @@ def test_what_the_board_said_stands_beside() -> None:
 
 
 def test_words() -> None:
-    assert said(1.18, Interval(1.16, 1.2), 250.0, 600.0) == "slows down after 4 min 10 s, by 1.18× (1.16 to 1.20×)"
-    assert said(1.0, Interval(0.99, 1.01), None, 600.0) == "no slow-down of 2% or more in 10 min (0.990 to 1.010×)"
-    assert said(1.1, Interval(1.05, 1.15), None, 600.0).startswith("slower at the end, by 1.10× (1.05 to 1.15×)")
-    assert said(1.01, Interval(0.97, 1.05), None, 600.0) == "cannot tell (0.97 to 1.05×)"
-    assert said(1.0, Interval(0.1, 9.0), None, 600.0) == "cannot tell: its times vary too much"
+    assert (
+        slow_down_text(1.18, Interval(1.16, 1.2), 250.0, 600.0)
+        == "slows down after 4 min 10 s, by 1.18× (1.16 to 1.20×)"
+    )
+    assert (
+        slow_down_text(1.0, Interval(0.99, 1.01), None, 600.0)
+        == "no slow-down of 2% or more in 10 min (0.990 to 1.010×)"
+    )
+    assert slow_down_text(1.1, Interval(1.05, 1.15), None, 600.0).startswith(
+        "slower at the end, by 1.10× (1.05 to 1.15×)"
+    )
+    assert slow_down_text(1.01, Interval(0.97, 1.05), None, 600.0) == "cannot tell (0.97 to 1.05×)"
+    assert slow_down_text(1.0, Interval(0.1, 9.0), None, 600.0) == "cannot tell: its times vary too much"
     assert [spoken(seconds) for seconds in (0.2, 45, 60, 250, 3600)] == ["0 s", "45 s", "1 min", "4 min 10 s", "60 min"]
 
 

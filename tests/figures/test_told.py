@@ -9,7 +9,7 @@ import pytest
 
 from device_agents.figures.intervals import Interval
 from device_agents.figures.rounds import LOOKS, PILOT, Ratio, detectable, deviation_of, order_of, rounds_of
-from device_agents.figures.told import said, verdict_of
+from device_agents.figures.told import ratio_text, verdict_of
 
 STEPS, WARM = 9, 4
 
@@ -57,11 +57,11 @@ def ran(rounds: int, *factors: float, noise: float = 0.003, seed: int = 0) -> li
     ],
 )
 def test_a_ratio_in_words(low: float, ratio: float, high: float, words: str) -> None:
-    assert said(Ratio(1, ratio, Interval(low, high)), 0.01) == words
+    assert ratio_text(Ratio(1, ratio, Interval(low, high)), 0.01) == words
 
 
 def test_too_few_rounds_say_nothing() -> None:
-    assert said(Ratio(1, 3.0, None), 0.01) == "cannot tell: too few rounds"
+    assert ratio_text(Ratio(1, 3.0, None), 0.01) == "cannot tell: too few rounds"
     found = verdict_of(Told(("a",) * 2, ran(3, 1.0, 1.5), None), 0.01)
     assert [row.says for row in found.rows] == ["", "cannot tell: too few rounds"]
     assert (found.rounds, found.detectable) == (3, None)

@@ -6,14 +6,14 @@ import httpx
 import pytest
 
 from pockfarm.client.answers import checked, silent
-from pockfarm.client.found import found
+from pockfarm.client.found import address_and_key
 from pockfarm.errors import NotFound, Refused, UsageError
 from pockfarm.near import nearest
 
 
 @pytest.mark.parametrize("url", ["http://farm/", " https://farm:8443/behind/ ", "http://[::1]:8000"])
 def test_addresses_lose_what_is_at_their_ends(url: str) -> None:
-    assert found(url, " pf_1\n") == (url.strip().rstrip("/"), "pf_1")
+    assert address_and_key(url, " pf_1\n") == (url.strip().rstrip("/"), "pf_1")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_addresses_lose_what_is_at_their_ends(url: str) -> None:
 )
 def test_what_is_no_address_is_refused(url: str, next_step: str) -> None:
     with pytest.raises(UsageError) as caught:
-        found(url, "pf_1")
+        address_and_key(url, "pf_1")
     assert url in str(caught.value)
     assert next_step in str(caught.value)
 
@@ -40,7 +40,7 @@ def test_what_is_no_address_is_refused(url: str, next_step: str) -> None:
 @pytest.mark.parametrize("key", ["Bearer pf_secret", '"pf_secret"', "pf_sec ret", "pf_sécret", "pf_sec\x00ret"])
 def test_keys_that_are_none_are_refused_and_not_shown(key: str) -> None:
     with pytest.raises(UsageError, match="the API key") as caught:
-        found("http://farm", key)
+        address_and_key("http://farm", key)
     assert "ret" not in str(caught.value)
 
 

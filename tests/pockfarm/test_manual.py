@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pockfarm import cli
-from pockfarm.manual import CODES, MANUAL, told
+from pockfarm.manual import CODES, MANUAL, epilogue
 from pockfarm.words import runs, walk
 
 GUIDE = Path(__file__).parents[2] / "docs/guide/farm.md"
@@ -32,7 +32,7 @@ def test_an_example_is_taken_by_the_parser_and_is_of_its_command(path: str) -> N
 def test_help_has_an_example_and_exit_codes(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", *path.split()]) == 0
     out = capsys.readouterr().out
-    for part in ("prints:\n", f"example:\n  pockfarm {path}", "exit codes:\n  0    done", told(path)):
+    for part in ("prints:\n", f"example:\n  pockfarm {path}", "exit codes:\n  0    done", epilogue(path)):
         assert part in out
     with pytest.raises(SystemExit):
         cli.main([*path.split(), "--help"])

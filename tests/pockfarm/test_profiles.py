@@ -11,7 +11,7 @@ import pytest
 
 from pockfarm import cli, profiles
 from pockfarm.client import Client
-from pockfarm.client.found import found
+from pockfarm.client.found import address_and_key
 from pockfarm.errors import UsageError
 from pockfarm.profiles import Profile, remember_here, write_profile
 from pockfarm.state import FarmStatus, StateFolder
@@ -43,15 +43,15 @@ def test_what_comes_first(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_profile("work", Profile("https://work.example", "key-work"))
     state = a_farm_here(alone / "elsewhere")
     remember_here(state.path)
-    assert found(None, None) == ("https://default.example", "key-default")
+    assert address_and_key(None, None) == ("https://default.example", "key-default")
     monkeypatch.setenv("POCKFARM_PROFILE", "work")
-    assert found(None, None) == ("https://work.example", "key-work")
+    assert address_and_key(None, None) == ("https://work.example", "key-work")
     monkeypatch.setenv("POCKFARM_URL", "https://shell.example/")
     monkeypatch.setenv("POCKFARM_API_KEY", "key-shell")
-    assert found(None, None) == ("https://shell.example", "key-shell")
-    assert found(None, None, profile="default") == ("https://default.example", "key-default")
-    assert found(None, None, state) == ("http://127.0.0.1:7001", "key-of-here")
-    assert found("https://given.example", "key-given", state, None) == ("https://given.example", "key-given")
+    assert address_and_key(None, None) == ("https://shell.example", "key-shell")
+    assert address_and_key(None, None, profile="default") == ("https://default.example", "key-default")
+    assert address_and_key(None, None, state) == ("http://127.0.0.1:7001", "key-of-here")
+    assert address_and_key("https://given.example", "key-given", state, None) == ("https://given.example", "key-given")
     with Client(profile="work") as client:
         assert client.url == "https://work.example"
 
@@ -60,22 +60,22 @@ def test_a_key_does_not_go_to_another_address(alone: Path, monkeypatch: pytest.M
     write_profile("default", Profile("https://default.example", "key-default"))
     monkeypatch.setenv("POCKFARM_URL", "https://other.example")
     with pytest.raises(UsageError, match=r"^no farm: .*\n.* POCKFARM_PROFILE$"):
-        found(None, None)
+        address_and_key(None, None)
     monkeypatch.setenv("POCKFARM_URL", "https://default.example")
-    assert found(None, None) == ("https://default.example", "key-default")
+    assert address_and_key(None, None) == ("https://default.example", "key-default")
 
 
 def test_the_farm_of_this_machine_is_found_from_any_folder(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"(?s)no farm:.*pockfarm up.*pockfarm init"):
-        found(None, None)
+        address_and_key(None, None)
     remember_here(a_farm_here(alone / "elsewhere").path)
-    assert found(None, None) == ("http://127.0.0.1:7001", "key-of-here")
+    assert address_and_key(None, None) == ("http://127.0.0.1:7001", "key-of-here")
     a_farm_here(alone / "empty" / ".state", "http://127.0.0.1:7002", "key-of-folder")
-    assert found(None, None) == ("http://127.0.0.1:7002", "key-of-folder")
+    assert address_and_key(None, None) == ("http://127.0.0.1:7002", "key-of-folder")
     (alone / "elsewhere" / "farm.json").unlink()
     monkeypatch.chdir(alone)
     with pytest.raises(UsageError, match="no farm"):
-        found(None, None)
+        address_and_key(None, None)
 
 
 def test_the_file_is_its_owners_only_and_holds_the_others(alone: Path) -> None:

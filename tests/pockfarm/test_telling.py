@@ -129,7 +129,7 @@ def test_endings_that_no_error_of_ours_tells(
     ],
 )
 def test_words_are_told_apart(problem: PockfarmError, code: str, where: str, message: str, hint: str) -> None:
-    assert telling.told(problem) == {
+    assert telling.error_object(problem) == {
         "exit_code": problem.exit_code,
         "code": code,
         "message": message,

@@ -1,1 +1,1 @@
-"""What is asked of a farm, from an event loop."""
+"""Requests to a farm from an event loop."""

@@ -12,4 +12,4 @@ from pockfarm.client.asynchronous.tenants import AsyncTenants
 
 
 class AsyncApi(AsyncRunning, AsyncFleet, AsyncKeeping, AsyncLists, AsyncTenants, AsyncRecord, AsyncReports):
-    """What a farm answers, as frozen values and mappings."""
+    """The farm's answers, as frozen values and mappings."""

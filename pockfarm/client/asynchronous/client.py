@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class AsyncClient(AsyncSubmitting):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
-    async def fine_tune(self, model: Any, example_inputs: Any = None, data: Any = None, **asked: Any) -> FineTuned:
+    async def fine_tune(self, model: Any, example_inputs: Any = None, data: Any = None, **options: Any) -> FineTuned:
         """Train a model on a device of the farm, and give back its complete state: `pockfarm.fine_tune`, elsewhere.
 
         Beside what that takes: `device` or `device_class` says where (any real device by default), `target` what to
@@ -25,7 +25,7 @@ class AsyncClient(AsyncSubmitting):
         """
         from pockfarm.fine_tuning.on_farm import fine_tune
 
-        return await async_elsewhere(self, lambda farm: fine_tune(farm, model, example_inputs, data, **asked))
+        return await async_elsewhere(self, lambda farm: fine_tune(farm, model, example_inputs, data, **options))
 
     async def dashboard_link(self, page: str = "") -> str:
         """A fresh link that opens the dashboard once, at a page such as `/dashboard/runs/run_1`."""

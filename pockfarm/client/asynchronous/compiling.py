@@ -20,7 +20,7 @@ from pockfarm.values import Bundle, Job, bundle_of, job_of
 
 
 class AsyncCompiling(AsyncTransport):
-    """What is compiled, and what comes of it."""
+    """Compiles, and the bundles that they make."""
 
     async def compile(
         self,
@@ -41,12 +41,12 @@ class AsyncCompiling(AsyncTransport):
             return job_of(json_of(await self._compile(files, name or files.name, fields)))
 
     async def _compile(self, files: ModelFiles, name: str, fields: dict[str, str]) -> httpx.Response:
-        sent: list[FilePart] = [("model", (name, files.model))]
+        parts: list[FilePart] = [("model", (name, files.model))]
         if len(files.model) >= uploads.LARGE_BYTES:
             digest = await self._upload("model", name, io.BytesIO(files.model))
-            sent = [("model", (None, digest)), ("name", (None, name.removesuffix(".onnx")))]
+            parts = [("model", (None, digest)), ("name", (None, name.removesuffix(".onnx")))]
         if not files.external:
-            return await self._send("POST", "/compile", data=fields, files=sent)
+            return await self._send("POST", "/compile", data=fields, files=parts)
         digests = files.digests()
         fields["external"] = json.dumps(digests)
         small = {}
@@ -56,14 +56,14 @@ class AsyncCompiling(AsyncTransport):
             else:
                 await self._upload("data", location, stream, digests[location])
         try:
-            return await self._send("POST", "/compile", data=fields, files=sent)
+            return await self._send("POST", "/compile", data=fields, files=parts)
         except NotFound as problem:
             if problem.code != "model.external-missing":
                 raise
         for stream in small.values():
             stream.seek(0)
-        sent += [("data", (location, stream)) for location, stream in small.items()]
-        return await self._send("POST", "/compile", data=fields, files=sent, timeout=UPLOAD_TIMEOUT)
+        parts += [("data", (location, stream)) for location, stream in small.items()]
+        return await self._send("POST", "/compile", data=fields, files=parts, timeout=UPLOAD_TIMEOUT)
 
     async def _upload(self, kind: str, name: str, stream: BinaryIO, digest: str = "") -> str:
         return await uploads.AsyncSending(self._http, stream, kind, name, digest).send()
@@ -89,7 +89,7 @@ class AsyncCompiling(AsyncTransport):
         return job_of(json_of(await self._send("POST", f"/jobs/{job_id}/cancel")))
 
     async def bundle(self, digest: str) -> Bundle:
-        """What the farm knows of a bundle."""
+        """Returns the farm's record of a bundle."""
         return bundle_of(await self._get(f"/bundles/{digest}/info"))
 
     async def bundle_bytes(self, digest: str) -> bytes:

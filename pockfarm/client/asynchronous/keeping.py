@@ -1,4 +1,4 @@
-"""What the rules of retention leave alone. A part of `Client`."""
+"""Exceptions from the retention rules. A part of `Client`."""
 
 from __future__ import annotations
 

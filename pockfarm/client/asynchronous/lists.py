@@ -65,9 +65,9 @@ class AsyncLists(ABC):
         `filters`: state, device_class, measurement_class, limit.
         """
         refuse_unknown("devices", filters, ("state", "device_class", "measurement_class", "limit"))
-        asked = {**filters, "limit": filters.get("limit") or ALL}
-        found = [device_of(item) for item in await newest(self._get, "/devices", asked)]
-        return [one for one in found if filter is None or is_meant(one, filter)]
+        query = {**filters, "limit": filters.get("limit") or ALL}
+        listed = [device_of(item) for item in await newest(self._get, "/devices", query)]
+        return [device for device in listed if filter is None or is_meant(device, filter)]
 
     async def bundles(self, **filters: str | int | None) -> list[Bundle]:
         """The newest bundles. `filters`: target, model_digest, plan, limit."""
@@ -89,12 +89,12 @@ async def newest(get: AsyncGet, path: str, filters: Filters) -> list[Json]:
     limit = filters.get("limit")
     if limit is None:
         return list(parts(await get(path, filters), "items"))
-    found: list[Json] = []
+    items: list[Json] = []
     cursor: str | None = None
-    while (left := int(limit) - len(found)) > 0:
-        page = await get(path, {**filters, "limit": min(left, PAGE), "cursor": cursor})
-        found += parts(page, "items")
+    while (remaining := int(limit) - len(items)) > 0:
+        page = await get(path, {**filters, "limit": min(remaining, PAGE), "cursor": cursor})
+        items += parts(page, "items")
         cursor = optional_text(page, "next")
         if cursor is None:
             break
-    return found
+    return items

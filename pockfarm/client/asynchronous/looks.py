@@ -22,16 +22,16 @@ PATIENCE_S = 300.0
 
 
 async def looks(ask: AsyncLook, read: Callable[[Json], Seen]) -> AsyncIterator[Seen]:
-    """What is there now, and again when it has changed, or every few seconds, for ever.
+    """Yields the current state, and again whenever it has changed, or every few seconds, without end.
 
     Raises: Unreachable, Refused: at once for the first look, after `PATIENCE_S` for another.
     """
-    known: str | None = None
+    etag: str | None = None
     now: Seen | None = None
     heard_at = time.monotonic()
     while True:
         try:
-            answer = await ask({"wait": LONG_POLL_S} if known else None, known)
+            answer = await ask({"wait": LONG_POLL_S} if etag else None, etag)
         except (Unreachable, Refused) as problem:
             is_away = isinstance(problem, Unreachable) or problem.status in BUSY
             if now is None or not is_away or time.monotonic() - heard_at > PATIENCE_S:
@@ -40,6 +40,6 @@ async def looks(ask: AsyncLook, read: Callable[[Json], Seen]) -> AsyncIterator[S
         heard_at = time.monotonic()
         if answer.status_code != httpx.codes.NOT_MODIFIED or now is None:
             now = read(json_of(answer))
-            known = answer.headers.get("ETag")
+            etag = answer.headers.get("ETag")
         yield now
         await asyncio.sleep(POLL_INTERVAL_S)

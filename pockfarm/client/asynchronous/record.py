@@ -1,4 +1,4 @@
-"""What proves the farm's record: receipts, statements and the log of results. A part of `Client`."""
+"""Proofs of the farm's record: receipts, statements and the log of results. A part of `Client`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ class AsyncRecord(ABC):
         """A JSON object of the farm's."""
 
     async def receipt(self, of: str) -> Json:
-        """What proves a run's result, or a bundle's origin (by its digest), without the farm (`pockfarm verify`)."""
+        """Returns the proof of a run's result, or of a bundle's origin (by its digest), that holds without the farm
+        (`pockfarm verify`).
+        """
         return await self._get(f"/bundles/{of}/statement" if of.startswith("sha256:") else f"/runs/{of}/receipt")
 
     async def log_head(self) -> bytes:
@@ -33,5 +35,5 @@ class AsyncRecord(ABC):
 
     async def log_proof(self, first: int, second: int) -> tuple[str, ...]:
         """The hashes that show the log of `first` results to be the beginning of that of `second`."""
-        said = (await self._get("/log/consistency", {"first": first, "second": second}))["proof"]
-        return tuple(map(str, said)) if isinstance(said, list) else ()
+        hashes = (await self._get("/log/consistency", {"first": first, "second": second}))["proof"]
+        return tuple(map(str, hashes)) if isinstance(hashes, list) else ()

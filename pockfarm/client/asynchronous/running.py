@@ -22,7 +22,7 @@ from pockfarm.values import OPEN_STATES, Dataset, Json, Run, dataset_of, number,
 
 
 class AsyncRunning(AsyncCompiling):
-    """What is run, on which data, and what comes of it."""
+    """Runs, their data, and their results."""
 
     async def upload_dataset(self, data: Data, *, name: str | None = None) -> Dataset:
         """Upload a data set: the model's inputs by name (or `x`) and labels `y`.
@@ -34,12 +34,12 @@ class AsyncRunning(AsyncCompiling):
         with opened(npz_of(data)) as stream:
             if uploads.size_of(stream) < uploads.LARGE_BYTES:
                 stream.seek(0)
-                sent = await self._send("POST", "/datasets", files=[("file", (file_name, stream.read()))])
+                answer = await self._send("POST", "/datasets", files=[("file", (file_name, stream.read()))])
             else:
                 digest = await self._upload("dataset", file_name, stream)
                 form = {"file": (None, digest), "name": (None, file_name.removesuffix(".npz"))}
-                sent = await self._send("POST", "/datasets", files=list(form.items()), timeout=UPLOAD_TIMEOUT)
-        return dataset_of(json_of(sent))
+                answer = await self._send("POST", "/datasets", files=list(form.items()), timeout=UPLOAD_TIMEOUT)
+        return dataset_of(json_of(answer))
 
     async def start_run(
         self,
@@ -66,18 +66,18 @@ class AsyncRunning(AsyncCompiling):
         farm's default. A class that no device of the farm has is refused unless `allow_waiting`; the run's `warnings`
         say if it has to wait. Raises: UsageError, beside what the farm refuses.
         """
-        known = ("mode", *settings_of(RunSettings))
-        for name in given.keys() - set(known):
-            raise UsageError(f"{name}: no such setting{meant(name, known)}")
+        setting_names = ("mode", *settings_of(RunSettings))
+        for name in given.keys() - set(setting_names):
+            raise UsageError(f"{name}: no such setting{meant(name, setting_names)}")
         try:
             chosen = replace(settings, **given) if settings else RunSettings(**given)
             chosen.check_validation("validation_dataset", is_given=validation_dataset is not None)
         except ProtocolError as problem:
             raise UsageError(str(problem)) from None
-        asked = to_json(chosen) if settings else {"mode": chosen.mode, **given}
+        fields = to_json(chosen) if settings else {"mode": chosen.mode, **given}
         body = {
             "bundle": bundle_digest,
-            **asked,
+            **fields,
             "device": device,
             "device_class": device_class,
             "dataset": dataset,

@@ -73,7 +73,7 @@ class AsyncSubmitting(AsyncApi):
         """
         digest = await digest_of(bundle, target)
         settings: dict[str, Any] = {
-            name: one for name, one in (("steps", steps), ("threads", threads)) if one is not None
+            name: count for name, count in (("steps", steps), ("threads", threads)) if count is not None
         }
         run = await self.start_run(
             digest,
@@ -121,15 +121,15 @@ class AsyncSubmitting(AsyncApi):
         from pockfarm.fine_tuning.flow import Asked
 
         refuse_nothing(data)
-        asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
+        request = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
         wish: TuningWish | BuiltWish
         if isinstance(model, (AsyncCompileJob, Bundle)) or is_digest(model):
             refuse_recipe(plan=plan, spec=spec, example_inputs=example_inputs, output=output)
             digest = await digest_of(model, target)
-            source, told = (model.source, model.warnings) if isinstance(model, AsyncCompileJob) else (None, ())
-            wish = BuiltWish(digest, source, told, data, asked, device, device_class, name or "data")
+            source, warnings = (model.source, model.warnings) if isinstance(model, AsyncCompileJob) else (None, ())
+            wish = BuiltWish(digest, source, warnings, data, request, device, device_class, name or "data")
         else:
-            wish = TuningWish(model, example_inputs, data, asked, target, device, device_class, name)
+            wish = TuningWish(model, example_inputs, data, request, target, device, device_class, name)
         begun = await async_elsewhere(self, lambda plain: begin_tuning(plain, wish))
         return AsyncFinetuneJob(self, begun.run, begun.finish)
 

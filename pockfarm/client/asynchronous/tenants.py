@@ -1,4 +1,4 @@
-"""What administrators ask of a farm: keys, people, organisations, the audit log; a part of `Client`."""
+"""Requests of administrators: keys, people, organisations, the audit log; a part of `Client`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pockfarm.values import Json, parts
 
 
 class AsyncTenants(ABC):
-    """One's own organisation, and, for the farm's administrators, all of them."""
+    """The caller's own organisation, and, for the farm's administrators, all of them."""
 
     @abstractmethod
     async def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
@@ -27,7 +27,7 @@ class AsyncTenants(ABC):
         return list(parts({"items": decoded(await self._send("GET", path))}, "items"))
 
     async def organisation(self) -> Json:
-        """One's own organisation, with its quotas and what it uses of them."""
+        """Returns the caller's own organisation, with its quotas and how much of them it uses."""
         return await self._get("/organisation")
 
     async def organisations(self) -> list[Json]:

@@ -14,7 +14,7 @@ import httpx
 from pockfarm.client.answers import json_of
 from pockfarm.client.asynchronous.asking import answered
 from pockfarm.client.asynchronous.looks import Seen, looks
-from pockfarm.client.found import found
+from pockfarm.client.found import address_and_key
 from pockfarm.errors import Failed, Unreachable, UsageError
 from pockfarm.state import StateFolder
 from pockfarm.values import Ending, Job, Json, Run
@@ -22,7 +22,7 @@ from pockfarm.values import Ending, Job, Json, Run
 Watched = TypeVar("Watched", Job, Run)
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
-"""Of a model's data files: the farm answers when it has all of them on disk."""
+"""Timeout of an upload of a model's data files: the farm answers when it has all of them on disk."""
 FilePart = tuple[str, tuple[Optional[str], Union[str, bytes, BinaryIO]]]
 CHUNK_BYTES = 1 << 20
 Self = TypeVar("Self", bound="AsyncTransport")
@@ -40,9 +40,10 @@ class AsyncTransport:
         state: StateFolder | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Of the farm at `url`; of a `profile` (`pockfarm init`); of a `state` folder of this machine; or of the one
-        that is found: see `pockfarm.client.found`. Raises: UsageError when there is none."""
-        self.url, self._key = found(url, api_key, state, profile)
+        """Connects to the farm at `url`; of a `profile` (`pockfarm init`); of a `state` folder of this machine; or to
+        the one that is found: see `pockfarm.client.found`. Raises: UsageError when there is none.
+        """
+        self.url, self._key = address_and_key(url, api_key, state, profile)
         headers = {
             "Authorization": f"Bearer {self._key}",
             "User-Agent": "pockfarm-client",
@@ -67,15 +68,15 @@ class AsyncTransport:
         await self._http.aclose()
 
     async def look(self, path: str) -> httpx.Response:
-        """What the farm answers to one request, whatever its status. Raises: Unreachable."""
+        """Returns the farm's answer to one request, whatever its status. Raises: Unreachable."""
         try:
             return await self._http.get(path)
         except httpx.HTTPError as problem:
             raise Unreachable(f"no answer from the farm at {self.url}: {problem}") from None
 
     async def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        return json_of(await self._send("GET", path, query=given))
+        parameters = {name: value for name, value in (query or {}).items() if value is not None}
+        return json_of(await self._send("GET", path, query=parameters))
 
     async def _send(
         self,
@@ -87,13 +88,13 @@ class AsyncTransport:
         data: Mapping[str, str] | None = None,
         files: Sequence[FilePart] | None = None,
         timeout: httpx.Timeout = TIMEOUT,
-        known: str | None = None,
+        etag: str | None = None,
     ) -> httpx.Response:
         if path.endswith("/"):
             raise UsageError(f"{path}: the id or digest after it is empty; the farm's lists have those that there are")
         headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
-        if known is not None:
-            headers["If-None-Match"] = known
+        if etag is not None:
+            headers["If-None-Match"] = etag
         return await answered(
             self.url,
             lambda: self._http.request(
@@ -138,7 +139,7 @@ class AsyncTransport:
         raise AssertionError("looks have no end")
 
     def _looks(self, path: str, read: Callable[[Json], Seen]) -> AsyncIterator[Seen]:
-        return looks(lambda query, known: self._send("GET", path, query=query, known=known), read)
+        return looks(lambda query, etag: self._send("GET", path, query=query, etag=etag), read)
 
 
 def failure(what: str, state: str, ending: Ending | None) -> Failed:

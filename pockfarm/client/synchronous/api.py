@@ -13,4 +13,4 @@ from pockfarm.client.synchronous.tenants import Tenants
 
 
 class Api(Running, Fleet, Keeping, Lists, Tenants, Record, Reports):
-    """What a farm answers, as frozen values and mappings."""
+    """The farm's answers, as frozen values and mappings."""

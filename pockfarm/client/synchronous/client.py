@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Client(Submitting):
     """A farm and one user's key to it. Methods raise `PockfarmError` (see `pockfarm.errors`) and nothing else."""
 
-    def fine_tune(self, model: Any, example_inputs: Any = None, data: Any = None, **asked: Any) -> FineTuned:
+    def fine_tune(self, model: Any, example_inputs: Any = None, data: Any = None, **options: Any) -> FineTuned:
         """Train a model on a device of the farm, and give back its complete state: `pockfarm.fine_tune`, elsewhere.
 
         Beside what that takes: `device` or `device_class` says where (any real device by default), `target` what to
@@ -26,7 +26,7 @@ class Client(Submitting):
         """
         from pockfarm.fine_tuning.on_farm import fine_tune
 
-        return elsewhere(self, lambda farm: fine_tune(farm, model, example_inputs, data, **asked))
+        return elsewhere(self, lambda farm: fine_tune(farm, model, example_inputs, data, **options))
 
     def dashboard_link(self, page: str = "") -> str:
         """A fresh link that opens the dashboard once, at a page such as `/dashboard/runs/run_1`."""

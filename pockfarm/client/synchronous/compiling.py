@@ -21,7 +21,7 @@ from pockfarm.values import Bundle, Job, bundle_of, job_of
 
 
 class Compiling(Transport):
-    """What is compiled, and what comes of it."""
+    """Compiles, and the bundles that they make."""
 
     def compile(
         self,
@@ -42,12 +42,12 @@ class Compiling(Transport):
             return job_of(json_of(self._compile(files, name or files.name, fields)))
 
     def _compile(self, files: ModelFiles, name: str, fields: dict[str, str]) -> httpx.Response:
-        sent: list[FilePart] = [("model", (name, files.model))]
+        parts: list[FilePart] = [("model", (name, files.model))]
         if len(files.model) >= uploads.LARGE_BYTES:
             digest = self._upload("model", name, io.BytesIO(files.model))
-            sent = [("model", (None, digest)), ("name", (None, name.removesuffix(".onnx")))]
+            parts = [("model", (None, digest)), ("name", (None, name.removesuffix(".onnx")))]
         if not files.external:
-            return self._send("POST", "/compile", data=fields, files=sent)
+            return self._send("POST", "/compile", data=fields, files=parts)
         digests = files.digests()
         fields["external"] = json.dumps(digests)
         small = {}
@@ -57,14 +57,14 @@ class Compiling(Transport):
             else:
                 self._upload("data", location, stream, digests[location])
         try:
-            return self._send("POST", "/compile", data=fields, files=sent)
+            return self._send("POST", "/compile", data=fields, files=parts)
         except NotFound as problem:
             if problem.code != "model.external-missing":
                 raise
         for stream in small.values():
             stream.seek(0)
-        sent += [("data", (location, stream)) for location, stream in small.items()]
-        return self._send("POST", "/compile", data=fields, files=sent, timeout=UPLOAD_TIMEOUT)
+        parts += [("data", (location, stream)) for location, stream in small.items()]
+        return self._send("POST", "/compile", data=fields, files=parts, timeout=UPLOAD_TIMEOUT)
 
     def _upload(self, kind: str, name: str, stream: BinaryIO, digest: str = "") -> str:
         return uploads.Sending(self._http, stream, kind, name, digest).send()
@@ -90,7 +90,7 @@ class Compiling(Transport):
         return job_of(json_of(self._send("POST", f"/jobs/{job_id}/cancel")))
 
     def bundle(self, digest: str) -> Bundle:
-        """What the farm knows of a bundle."""
+        """Returns the farm's record of a bundle."""
         return bundle_of(self._get(f"/bundles/{digest}/info"))
 
     def bundle_bytes(self, digest: str) -> bytes:

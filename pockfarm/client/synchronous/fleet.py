@@ -1,5 +1,5 @@
 # Made from pockfarm/client/asynchronous/fleet.py by scripts/synchronous.py: change that one, then `make golden`.
-"""What operators of many boards ask of a farm, and webhooks: a part of `Client`."""
+"""Requests of operators of many boards, and webhooks: a part of `Client`."""
 
 from __future__ import annotations
 
@@ -58,13 +58,15 @@ class Fleet(ABC):
         """Revoke a device for ever: its credential stops working at once."""
         return json_of(self._send("DELETE", f"/devices/{device_id}"))
 
-    def tag(self, device_id: str, given: Mapping[str, str], remove: Sequence[str] = ()) -> Json:
+    def tag(self, device_id: str, tags: Mapping[str, str], remove: Sequence[str] = ()) -> Json:
         """Set tags of a device (a value may be empty), and take others away."""
-        body = {"set": dict(given), "remove": list(remove)}
+        body = {"set": dict(tags), "remove": list(remove)}
         return json_of(self._send("POST", f"/devices/{device_id}/tags", json_body=body))
 
     def canaries(self, device_id: str) -> Json:
-        """What the farm's own models took on a device, again and again, and where that changed."""
+        """Returns the times that the farm's own models took on a device, again and again, and where these times
+        changed.
+        """
         return self._get(f"/devices/{device_id}/canaries")
 
     def regressions(self, device_id: str | None = None) -> list[Json]:
@@ -76,10 +78,10 @@ class Fleet(ABC):
         path = f"/devices/{device_id}/canaries/{change_id}/acknowledge"
         return json_of(self._send("POST", path, json_body={"reason": reason}))
 
-    def start_group(self, bundle_digest: str, *, count: int | None = None, **asked: Any) -> Json:
-        """A run on every device that may take it, or on `count` of them, each once. `asked`: fields of
+    def start_group(self, bundle_digest: str, *, count: int | None = None, **fields: Any) -> Json:
+        """A run on every device that may take it, or on `count` of them, each once. `fields`: fields of
         `POST /run-groups`: mode, steps, device_class, where, dataset, name..."""
-        body = {"bundle": bundle_digest, **({} if count is None else {"count": count}), **asked}
+        body = {"bundle": bundle_digest, **({} if count is None else {"count": count}), **fields}
         return json_of(self._send("POST", "/run-groups", json_body=body))
 
     def group(self, group_id: str) -> Json:
@@ -108,17 +110,17 @@ class Fleet(ABC):
 
     # Releases of the agent
 
-    def offer_agent(self, **asked: Any) -> Json:
-        """Offer the farm's own agent to devices that update themselves. `asked`: digest (of an earlier release), share
+    def offer_agent(self, **fields: Any) -> Json:
+        """Offer the farm's own agent to devices that update themselves. `fields`: digest (of an earlier release), share
         or count, where (tags), rollback, most_failures."""
-        return json_of(self._send("POST", "/agent-releases", json_body=asked))
+        return json_of(self._send("POST", "/agent-releases", json_body=fields))
 
     def agent_releases(self) -> list[Json]:
         """Releases of the agent, the newest first, and how far each is."""
         return list(parts(self._get("/agent-releases"), "items"))
 
     def agent_release(self, release_id: str) -> Json:
-        """One release, and what came of it on each device."""
+        """Returns a release, and its outcome on each device."""
         return self._get(f"/agent-releases/{release_id}")
 
     def widen_agent_release(self, release_id: str, **stage: Any) -> Json:
@@ -139,16 +141,16 @@ class Fleet(ABC):
         return list(parts(self._get("/devices/enrolment-tokens"), "items"))
 
     def enrolment_token(self, token_id: str) -> Json:
-        """One token, and which devices used it."""
+        """Returns a token, and the devices that used it."""
         return self._get(f"/devices/enrolment-tokens/{token_id}")
 
     def enrolment_address(self) -> str:
         """Where a board reaches this farm, by the script that enrols it."""
         script = (self._send("GET", "/enrol.sh")).text
-        found = re.search(r"^farm='([^']+)'$", script, re.MULTILINE)
-        if found is None:
+        match = re.search(r"^farm='([^']+)'$", script, re.MULTILINE)
+        if match is None:
             raise Unreachable("/enrol.sh says no address of the farm; is this the address of a farm?")
-        return found.group(1)
+        return match.group(1)
 
     def revoke_enrolment_token(self, token_id: str) -> Json:
         """Let no more devices in by it."""
@@ -162,7 +164,7 @@ class Fleet(ABC):
         return json_of(self._send("POST", "/webhooks", json_body=body))
 
     def webhooks(self) -> list[Json]:
-        """One's webhooks, the newest first."""
+        """Lists the caller's webhooks, the newest first."""
         return list(parts(self._get("/webhooks"), "items"))
 
     def test_webhook(self, webhook_id: str) -> Json:
@@ -170,7 +172,7 @@ class Fleet(ABC):
         return json_of(self._send("POST", f"/webhooks/{webhook_id}/test"))
 
     def webhook_deliveries(self, webhook_id: str) -> list[Json]:
-        """What a webhook was told lately, the newest first."""
+        """Lists the latest deliveries of a webhook, the newest first."""
         return list(parts(self._get(f"/webhooks/{webhook_id}/deliveries"), "items"))
 
     def remove_webhook(self, webhook_id: str) -> Json:

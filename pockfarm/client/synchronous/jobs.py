@@ -1,5 +1,6 @@
 # Made from pockfarm/client/asynchronous/jobs.py by scripts/synchronous.py: change that one, then `make golden`.
-"""What a farm works on for somebody: a compile, a profile, a fine-tuning. Jobs are waited for, looked at, cancelled.
+"""Work that a farm does for a user: a compile, a profile, a fine-tuning. Jobs can be waited for, inspected and
+cancelled.
 
 A job is the farm's: it goes on when this process ends, and `client.get_job(id)` has it again.
 """
@@ -74,7 +75,7 @@ class CompileJob(Work):
 
     @property
     def id(self) -> str:
-        """Of the first target's; `ids` has all."""
+        """The id of the first target's job; `ids` has all."""
         return next(iter(self._jobs.values())).id
 
     @property
@@ -88,16 +89,16 @@ class CompileJob(Work):
 
     @property
     def warnings(self) -> tuple[CompileWarning, ...]:
-        """What was noticed at export, and by the compiler (once it is done)."""
-        told = (warning for job in self._jobs.values() for warning in job.warnings)
-        return tuple(dict.fromkeys((*(self.source.brought.warnings if self.source else ()), *told)))
+        """Warnings from the export, and from the compiler (once it is done)."""
+        compile_warnings = (warning for job in self._jobs.values() for warning in job.warnings)
+        return tuple(dict.fromkeys((*(self.source.brought.warnings if self.source else ()), *compile_warnings)))
 
     @property
     def statuses(self) -> dict[str, str]:
         """queued, compiling, succeeded, failed, cancelled or expired, of each target."""
-        return self._seen()
+        return self._states()
 
-    def _seen(self) -> dict[str, str]:
+    def _states(self) -> dict[str, str]:
         for target, job in self._jobs.items():
             if job.is_open:
                 self._jobs[target] = self._client.job(job.id)
@@ -105,23 +106,25 @@ class CompileJob(Work):
 
     @property
     def status(self) -> str:
-        """Of all targets together: what is not done yet comes first, then what went wrong."""
-        found = set((self._seen()).values())
+        """Returns one state for all targets together: jobs that are not done yet come first, then those that went
+        wrong.
+        """
+        states = set((self._states()).values())
         order = ("compiling", "queued", "failed", "expired", "cancelled", "succeeded")
-        return next((state for state in order if state in found), *found)
+        return next((state for state in order if state in states), *states)
 
     def wait(self: CompileJob, *, timeout_s: float | None = None, progress: Progress = None) -> CompileJob:
         """Wait for all targets. Raises: Failed with cause, place and next step of the first that has not succeeded."""
         for target, job in self._jobs.items():
-            with progress_of(progress) as shown:
+            with progress_of(progress) as display:
                 self._jobs[target] = self._client.wait_for_job(
-                    job.id, on_look=shown.job, timeout_s=1800.0 if timeout_s is None else timeout_s
+                    job.id, on_look=display.job, timeout_s=1800.0 if timeout_s is None else timeout_s
                 )
         return self
 
     def cancel(self) -> None:
         """Ask the farm to stop what has not ended."""
-        self._seen()
+        self._states()
         for target, job in self._jobs.items():
             if job.is_open:
                 self._jobs[target] = self._client.cancel_job(job.id)
@@ -133,7 +136,7 @@ class CompileJob(Work):
 
     def bundle(self, target: str | None = None) -> Bundle:
         """Wait, and give the bundle of this target, or of the only one. Raises: UsageError; as `wait`."""
-        name = self._one(target)
+        name = self._target_id(target)
         return (self.result())[name]
 
     def save(self, path: str | Path, target: str | None = None) -> Path:
@@ -142,7 +145,7 @@ class CompileJob(Work):
         self._client.save_bundle(bundle.digest, Path(path))
         return Path(path)
 
-    def _one(self, target: str | None) -> str:
+    def _target_id(self, target: str | None) -> str:
         if target is None and len(self._jobs) > 1:
             raise UsageError(f"the job has several targets, say which: target= {', '.join(self._jobs)}")
         if target is not None and target not in self._jobs:
@@ -167,29 +170,29 @@ class RunJob(Work):
 
     @property
     def warnings(self) -> tuple[CompileWarning, ...]:
-        """What the farm had to say when it took the run."""
+        """Warnings that the farm gave when it accepted the run."""
         return self._run.warnings
 
     @property
     def status(self) -> str:
         """queued, leased, running, succeeded, failed, cancelled, expired or inconclusive."""
-        return self._seen()
+        return self._states()
 
-    def _seen(self) -> str:
+    def _states(self) -> str:
         if self._run.is_open:
             self._run = self._client.run(self.id)
         return self._run.state
 
     def wait(self: RunJobSelf, *, timeout_s: float | None = None, progress: Progress = None) -> RunJobSelf:
         """Wait for its end. Raises: Failed with cause, place and next step, unless it succeeded."""
-        with progress_of(progress) as shown:
+        with progress_of(progress) as display:
             limit = {} if timeout_s is None else {"timeout_s": timeout_s}
-            self._run = self._client.wait_for_run(self.id, on_look=shown.run, **limit)
+            self._run = self._client.wait_for_run(self.id, on_look=display.run, **limit)
         return self
 
     def cancel(self) -> None:
         """Ask the farm to stop it, unless it has ended."""
-        self._seen()
+        self._states()
         if self._run.is_open:
             self._run = self._client.cancel_run(self.id)
 

@@ -1,5 +1,5 @@
 # Made from pockfarm/client/asynchronous/keeping.py by scripts/synchronous.py: change that one, then `make golden`.
-"""What the rules of retention leave alone. A part of `Client`."""
+"""Exceptions from the retention rules. A part of `Client`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Made from pockfarm/client/asynchronous/record.py by scripts/synchronous.py: change that one, then `make golden`.
-"""What proves the farm's record: receipts, statements and the log of results. A part of `Client`."""
+"""Proofs of the farm's record: receipts, statements and the log of results. A part of `Client`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ class Record(ABC):
         """A JSON object of the farm's."""
 
     def receipt(self, of: str) -> Json:
-        """What proves a run's result, or a bundle's origin (by its digest), without the farm (`pockfarm verify`)."""
+        """Returns the proof of a run's result, or of a bundle's origin (by its digest), that holds without the farm
+        (`pockfarm verify`).
+        """
         return self._get(f"/bundles/{of}/statement" if of.startswith("sha256:") else f"/runs/{of}/receipt")
 
     def log_head(self) -> bytes:
@@ -34,5 +36,5 @@ class Record(ABC):
 
     def log_proof(self, first: int, second: int) -> tuple[str, ...]:
         """The hashes that show the log of `first` results to be the beginning of that of `second`."""
-        said = (self._get("/log/consistency", {"first": first, "second": second}))["proof"]
-        return tuple(map(str, said)) if isinstance(said, list) else ()
+        hashes = (self._get("/log/consistency", {"first": first, "second": second}))["proof"]
+        return tuple(map(str, hashes)) if isinstance(hashes, list) else ()

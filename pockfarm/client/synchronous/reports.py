@@ -1,5 +1,5 @@
 # Made from pockfarm/client/asynchronous/reports.py by scripts/synchronous.py: change that one, then `make golden`.
-"""What runs have measured, and whether it holds. A part of `Client`."""
+"""Measurements of runs, and whether they can be reproduced. A part of `Client`."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Reports(ABC):
         return self._get(f"/runs/{run_id}/report")
 
     def report(self, run_id: str) -> Json:
-        """What the device measured: the fields of `device_agents.wire.Report`."""
+        """Returns the device's measurements: the fields of `device_agents.wire.Report`."""
         return part(self.explained(run_id), "report")
 
     def comparison(self, run_id: str) -> Json:
-        """What the farm says of bundles that took turns in a run of mode compare; empty of another run."""
+        """Returns the farm's comparison of bundles that took turns in a run of mode compare; empty for others."""
         return part(self.explained(run_id), "comparison")
 
     def run_again(self, run_id: str, *, device: str | None = None, device_class: str | None = None) -> Run:
         """Ask for the same run once more: on the device that made it, on another one, or on one of a class."""
-        asked = {"device": device, "device_class": device_class}
-        given = {name: value for name, value in asked.items() if value is not None}
-        return run_of(json_of(self._send("POST", f"/runs/{run_id}/again", json_body=given)))
+        target = {"device": device, "device_class": device_class}
+        fields = {name: value for name, value in target.items() if value is not None}
+        return run_of(json_of(self._send("POST", f"/runs/{run_id}/again", json_body=fields)))
 
     def job_again(self, job_id: str) -> Job:
         """Ask once more for a compile that ended without a bundle: the same model, plan, spec and target."""

@@ -74,7 +74,7 @@ class Submitting(Api):
         """
         digest = digest_of(bundle, target)
         settings: dict[str, Any] = {
-            name: one for name, one in (("steps", steps), ("threads", threads)) if one is not None
+            name: count for name, count in (("steps", steps), ("threads", threads)) if count is not None
         }
         run = self.start_run(
             digest,
@@ -122,15 +122,15 @@ class Submitting(Api):
         from pockfarm.fine_tuning.flow import Asked
 
         refuse_nothing(data)
-        asked = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
+        request = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
         wish: TuningWish | BuiltWish
         if isinstance(model, (CompileJob, Bundle)) or is_digest(model):
             refuse_recipe(plan=plan, spec=spec, example_inputs=example_inputs, output=output)
             digest = digest_of(model, target)
-            source, told = (model.source, model.warnings) if isinstance(model, CompileJob) else (None, ())
-            wish = BuiltWish(digest, source, told, data, asked, device, device_class, name or "data")
+            source, warnings = (model.source, model.warnings) if isinstance(model, CompileJob) else (None, ())
+            wish = BuiltWish(digest, source, warnings, data, request, device, device_class, name or "data")
         else:
-            wish = TuningWish(model, example_inputs, data, asked, target, device, device_class, name)
+            wish = TuningWish(model, example_inputs, data, request, target, device, device_class, name)
         begun = elsewhere(self, lambda plain: begin_tuning(plain, wish))
         return FinetuneJob(self, begun.run, begun.finish)
 

@@ -1,5 +1,5 @@
 # Made from pockfarm/client/asynchronous/tenants.py by scripts/synchronous.py: change that one, then `make golden`.
-"""What administrators ask of a farm: keys, people, organisations, the audit log; a part of `Client`."""
+"""Requests of administrators: keys, people, organisations, the audit log; a part of `Client`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pockfarm.values import Json, parts
 
 
 class Tenants(ABC):
-    """One's own organisation, and, for the farm's administrators, all of them."""
+    """The caller's own organisation, and, for the farm's administrators, all of them."""
 
     @abstractmethod
     def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
@@ -28,7 +28,7 @@ class Tenants(ABC):
         return list(parts({"items": decoded(self._send("GET", path))}, "items"))
 
     def organisation(self) -> Json:
-        """One's own organisation, with its quotas and what it uses of them."""
+        """Returns the caller's own organisation, with its quotas and how much of them it uses."""
         return self._get("/organisation")
 
     def organisations(self) -> list[Json]:

@@ -13,7 +13,7 @@ from typing import BinaryIO, Optional, TypeVar, Union
 import httpx
 
 from pockfarm.client.answers import json_of
-from pockfarm.client.found import found
+from pockfarm.client.found import address_and_key
 from pockfarm.client.synchronous.asking import answered
 from pockfarm.client.synchronous.looks import Seen, looks
 from pockfarm.errors import Failed, Unreachable, UsageError
@@ -23,7 +23,7 @@ from pockfarm.values import Ending, Job, Json, Run
 Watched = TypeVar("Watched", Job, Run)
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
-"""Of a model's data files: the farm answers when it has all of them on disk."""
+"""Timeout of an upload of a model's data files: the farm answers when it has all of them on disk."""
 FilePart = tuple[str, tuple[Optional[str], Union[str, bytes, BinaryIO]]]
 CHUNK_BYTES = 1 << 20
 Self = TypeVar("Self", bound="Transport")
@@ -41,9 +41,10 @@ class Transport:
         state: StateFolder | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Of the farm at `url`; of a `profile` (`pockfarm init`); of a `state` folder of this machine; or of the one
-        that is found: see `pockfarm.client.found`. Raises: UsageError when there is none."""
-        self.url, self._key = found(url, api_key, state, profile)
+        """Connects to the farm at `url`; of a `profile` (`pockfarm init`); of a `state` folder of this machine; or to
+        the one that is found: see `pockfarm.client.found`. Raises: UsageError when there is none.
+        """
+        self.url, self._key = address_and_key(url, api_key, state, profile)
         headers = {
             "Authorization": f"Bearer {self._key}",
             "User-Agent": "pockfarm-client",
@@ -68,15 +69,15 @@ class Transport:
         self._http.close()
 
     def look(self, path: str) -> httpx.Response:
-        """What the farm answers to one request, whatever its status. Raises: Unreachable."""
+        """Returns the farm's answer to one request, whatever its status. Raises: Unreachable."""
         try:
             return self._http.get(path)
         except httpx.HTTPError as problem:
             raise Unreachable(f"no answer from the farm at {self.url}: {problem}") from None
 
     def _get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Json:
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        return json_of(self._send("GET", path, query=given))
+        parameters = {name: value for name, value in (query or {}).items() if value is not None}
+        return json_of(self._send("GET", path, query=parameters))
 
     def _send(
         self,
@@ -88,13 +89,13 @@ class Transport:
         data: Mapping[str, str] | None = None,
         files: Sequence[FilePart] | None = None,
         timeout: httpx.Timeout = TIMEOUT,
-        known: str | None = None,
+        etag: str | None = None,
     ) -> httpx.Response:
         if path.endswith("/"):
             raise UsageError(f"{path}: the id or digest after it is empty; the farm's lists have those that there are")
         headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
-        if known is not None:
-            headers["If-None-Match"] = known
+        if etag is not None:
+            headers["If-None-Match"] = etag
         return answered(
             self.url,
             lambda: self._http.request(
@@ -139,7 +140,7 @@ class Transport:
         raise AssertionError("looks have no end")
 
     def _looks(self, path: str, read: Callable[[Json], Seen]) -> Iterator[Seen]:
-        return looks(lambda query, known: self._send("GET", path, query=query, known=known), read)
+        return looks(lambda query, etag: self._send("GET", path, query=query, etag=etag), read)
 
 
 def failure(what: str, state: str, ending: Ending | None) -> Failed:

@@ -28,7 +28,7 @@ LOG = logging.getLogger("pockfarm.uploads")
 LARGE_BYTES = 8 << 20
 """A file from this size on goes in pieces of its own; a smaller one goes along in the request that needs it."""
 PIECE_BYTES = 32 << 20
-"""One request's; a refusal comes between two of them."""
+"""Bytes of one request; the farm can refuse the upload between two of them."""
 CHUNK_BYTES = 1 << 20
 FRUITLESS = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
@@ -53,20 +53,20 @@ def size_of(stream: BinaryIO) -> int:
 
 def _chunks(stream: BinaryIO, start: int, end: int | None) -> Generator[bytes, None, None]:
     stream.seek(start)
-    left = None if end is None else end - start
-    while chunk := stream.read(CHUNK_BYTES if left is None else min(left, CHUNK_BYTES)):
-        left = None if left is None else left - len(chunk)
+    remaining = None if end is None else end - start
+    while chunk := stream.read(CHUNK_BYTES if remaining is None else min(remaining, CHUNK_BYTES)):
+        remaining = None if remaining is None else remaining - len(chunk)
         yield chunk
 
 
-def _sent(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+def _async_chunks(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
     for chunk in _chunks(stream, start, end):
         yield chunk
 
 
 @dataclass
 class Sending:
-    """One file on its way. `http` is the farm's client, with its key; `name` is what people call the file."""
+    """A file that is being sent. `http` is the farm's client, with its key; `name` is what people call the file."""
 
     http: httpx.Client
     stream: BinaryIO
@@ -113,7 +113,7 @@ class Sending:
         """How far the file has come with one more piece, or with what came of it."""
         end = min(at + PIECE_BYTES, self.size_bytes)
         headers = {"Content-Range": f"bytes {at}-{end - 1}/{self.size_bytes}", "Content-Length": str(end - at)}
-        answer = self._try("PATCH", path, content=_sent(self.stream, at, end), headers=headers, at=at)
+        answer = self._try("PATCH", path, content=_async_chunks(self.stream, at, end), headers=headers, at=at)
         if answer is not None:
             return end
         reached = self._offset(path)
@@ -139,7 +139,7 @@ class Sending:
             self._pause(problem, at)
             return None
         if answer.status_code in BUSY or _is_elsewhere(answer):
-            self._pause(PockfarmError(_said(answer)), at)
+            self._pause(PockfarmError(_refusal(answer)), at)
             return None
         self.fruitless = 0
         return checked(answer)
@@ -179,7 +179,7 @@ def _code(answer: httpx.Response) -> str:
         return ""
 
 
-def _said(answer: httpx.Response) -> str:
+def _refusal(answer: httpx.Response) -> str:
     try:
         checked(answer)
     except Refused as problem:

@@ -194,7 +194,7 @@ def _is_throttled(trace: Trace, source: random.Random, number: int) -> tuple[boo
         reading = trace.kind.read(board)
         log.add(DeviceState(1e9 + now_s, reading.temperature_c, reading.frequency_hz, reading.throttled))
         now_s += INTERVAL_S * source.uniform(0.9, 1.3)
-    return is_hurt, judge(CALM, log.kept, cores=4, clock=log.clock).kind == "throttled"
+    return is_hurt, judge(CALM, log.samples, cores=4, clock=log.clock).kind == "throttled"
 
 
 Rail = tuple[DeviceKind, Mapping[str, str], Callable[[float, float, Text], None]]
