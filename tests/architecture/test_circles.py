@@ -1,4 +1,4 @@
-"""No import circle in the compiler: its modules can be read one after another, each after what it stands on."""
+"""No import circle in the product: its modules can be read one after another, each after what it stands on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.architecture.sources import imports, python_files
 
 pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once for all of them
 
+PRODUCT = ("compiler", "service", "workers", "device_agents", "pockfarm")
 Edges = Mapping[str, frozenset[str]]
 
 
@@ -66,8 +67,9 @@ def circles(edges: Edges) -> Iterator[frozenset[str]]:
                 path.append((following, iter(sorted(edges[following]))))
 
 
-def test_no_import_circle_in_the_compiler() -> None:
-    files = {module_of(path): imports(path) for path in python_files("compiler")}
+@pytest.mark.parametrize("package", PRODUCT)
+def test_no_import_circle_in_the_product(package: str) -> None:
+    files = {module_of(path): imports(path) for path in python_files(package)}
     found = [sorted(circle) for circle in circles(edges_of(files))]
     assert found == []
 
