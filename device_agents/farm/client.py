@@ -2,6 +2,10 @@
 
 Time-outs: 10 s to connect and between bytes, 15 s more than the poll for a lease. Attempts and back-off: the caller's
 (`retry.py`); only a 401 is handled here, by one renewal. Redirects are not followed: they would carry the credential.
+
+Whether this board's clock agrees with the farm's, by the `Date` of its answers; the log says when that changes.
+
+Reads the farm's answers: a status that is no success is an error, with the farm's own sentence.
 """
 
 from __future__ import annotations
@@ -9,12 +13,16 @@ from __future__ import annotations
 import hashlib
 import http.client
 import io
+import json
+import logging
 import os
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -24,6 +32,7 @@ from device_agents.devices import Board
 from device_agents.devices.machine import machine_of
 from device_agents.errors import (
     AttemptError,
+    Busy,
     EnrolmentError,
     EnrolmentRefused,
     FarmError,
@@ -36,11 +45,9 @@ from device_agents.errors import (
     Untrusted,
 )
 from device_agents.farm import certificate
-from device_agents.farm.answers import raise_for, without_lease
-from device_agents.farm.clock import ClockWatch, seconds_of
 from device_agents.farm.state import Identity, StateFolder, public_key_text, sign
 from device_agents.farm.trouble import Trouble
-from device_agents.farm.trust import believed
+from device_agents.farm.trust import CLOCK_TOLERANCE_S, believed
 from device_agents.wire import (
     Blob,
     Challenge,
@@ -68,6 +75,85 @@ from device_agents.wire import (
     enrol_message,
     loads,
 )
+
+MOST_REASON_CHARACTERS = 4000
+"""Length of a refusal's reason in messages and the log, at most."""
+_LEASE = re.compile(r"(/agent/attempts/)[^/\s\"]+")
+
+
+def raise_for(method: str, path: str, answer: http.client.HTTPResponse, body: bytes) -> None:
+    """Do nothing if the answer is a success. Raises: `FarmError`, with what the farm says."""
+    status = answer.status
+    if 200 <= status < 300:
+        return
+    code, reason = _reason(body)
+    message = without_lease(f"{method} {path}: {status} {answer.reason}: {reason}")
+    if status == 401:
+        raise Unauthorized(message, status=status, code=code, reason=reason)
+    if status == 409:
+        raise Stale(message, status=status, code=code, reason=reason)
+    if status == 429 or status >= 500:
+        retry_after_s = _seconds(answer.headers.get("Retry-After"))
+        raise Busy(message, status=status, retry_after_s=retry_after_s, code=code, reason=reason)
+    raise Refused(message, status=status, code=code, reason=reason)
+
+
+def _reason(body: bytes) -> tuple[str, str]:
+    """The code of a farm's problem document, and its sentence with the next step; of another answer the first
+    characters."""
+    text = body[:MOST_REASON_CHARACTERS].decode("utf-8", "replace")
+    try:
+        problem = json.loads(text)
+        hint = f"; {problem['hint']}" if problem.get("hint") else ""
+        return str(problem.get("code", "")), f"{problem['detail']}{hint}"
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return "", text
+
+
+def without_lease(text: str) -> str:
+    """A message without the lease token of its path: a token is the right to write, and messages go into logs."""
+    return _LEASE.sub(r"\1...", text)
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text and text.isascii() and text.isdigit() else None
+
+
+log = logging.getLogger("device_agents")
+
+
+class ClockWatch:
+    """Compares with each answer of the farm."""
+
+    def __init__(self) -> None:
+        self.off_s = 0.0
+        """How far our clock is ahead, at the last answer; zero while it is within the tolerance."""
+
+    def compare(self, date: str | None) -> None:
+        """Take the `Date` header of an answer that has just come."""
+        farm_s = seconds_of(date)
+        if farm_s is None:
+            return
+        off_s, was_s = time.time() - farm_s, self.off_s
+        self.off_s = off_s if abs(off_s) > CLOCK_TOLERANCE_S else 0.0
+        if self.off_s and abs(self.off_s - was_s) > CLOCK_TOLERANCE_S:
+            side = "ahead of" if off_s > 0 else "behind"
+            log.warning(
+                "this board's clock is %.0f s %s the farm's: no assignment is valid here until it is set (NTP)",
+                abs(off_s),
+                side,
+            )
+        elif was_s and not self.off_s:
+            log.info("this board's clock agrees with the farm's again")
+
+
+def seconds_of(date: str | None) -> float | None:
+    """Seconds since 1970 of an HTTP date; None if it is none."""
+    try:
+        return parsedate_to_datetime(date or "").timestamp()
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return None
+
 
 T = TypeVar("T")
 

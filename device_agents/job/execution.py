@@ -1,15 +1,24 @@
-"""A job on this device, by its mode (`wire.LocalMode`). Knows nothing of a farm."""
+"""A job on this device, by its mode (`wire.LocalMode`). Knows nothing of a farm.
+
+Mode compare: the bundles of one job take turns in fresh processes, on made-up samples.
+
+Mode sustained: one process makes one step after the other until its time is over, and the agent ends it.
+"""
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Sequence
 
 from device_agents.devices.describe import Device
 from device_agents.errors import AttemptError, BadData, StepFailed
-from device_agents.figures.warm_up import allowance, settled_from
+from device_agents.figures.rounds import LOOKS
+from device_agents.figures.sustained import window_count
+from device_agents.figures.warm_up import allowance, settled, settled_from
 from device_agents.job.asked import Job, check_fits
 from device_agents.job.checkpoints import CANNOT_KEEP, CheckpointKeeper, Earlier
-from device_agents.job.comparing import Comparing
+from device_agents.job.comparison import ComparisonFindings
 from device_agents.job.confinement import OUT
 from device_agents.job.dataset import DataFiles
 from device_agents.job.findings import Findings
@@ -19,31 +28,182 @@ from device_agents.job.quota import QuotaWatch, cpu_quota
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.step import Ending
 from device_agents.job.step_events import (
+    MAX_PROCESS_STEPS,
     CheckpointLeft,
     Done,
     Evaluated,
     Failed,
     Kernel,
     Resumed,
+    Start,
     StepDone,
     StepEvent,
     Validated,
     Variant,
 )
-from device_agents.job.stopwatch import StepTimes, load_us
-from device_agents.job.sustaining import Sustaining
+from device_agents.job.stopwatch import StepTimes, check_passed, load_us
+from device_agents.job.sustained import SustainedFindings
 from device_agents.job.training import TrainingFindings, scored_samples
-from device_agents.job.words import data_words, profile_words, train_words, weights_words
+from device_agents.job.words import data_words, profile_words, relative, train_words, weights_words
 from device_agents.measure.sampler import Sampler
+from device_agents.measure.turns import Prospect, Wanted, take_turns
 from device_agents.wire import (
+    COMPARE_S,
+    EFFECT,
+    SUSTAIN_SHARE,
     Block,
+    ComparedProcess,
     Evaluation,
     KernelTime,
     ProtocolError,
+    RunSettings,
     VariantTime,
     most_checkpoint_bytes,
 )
 from device_agents.wire.plausibility import check_kernel
+
+TELL_S = 2.0
+"""Between two words of how far it is."""
+OUTPUT_BYTES_PER_S = 1 << 24
+"""That a process may write: ten times what the quickest step has written."""
+
+
+class Sustaining:
+    """A sustained process, from its first step to the end of its time."""
+
+    def __init__(self, job: Job, processes: Processes, sampler: Sampler, notify: Notify) -> None:
+        self._job = job
+        self._processes = processes
+        self._sampler = sampler
+        self._notify = notify
+        lasts = lasts_s(job.settings, processes.limit_s)
+        count = window_count(lasts)
+        self.findings = SustainedFindings(job.bundle.batch, count, lasts / count)
+        self._started_s = time.monotonic()
+        self._began_s: float | None = None
+        self._sum_us = 0.0
+        self._told_s = 0.0
+
+    def run(self) -> None:
+        """Raises: `AttemptError`; `findings` holds what was found until then."""
+        self._notify("phase", message="sustain")
+        job_words = [*weights_words(self._job), *data_words(self._job, self._job.data)]
+        words = [*job_words, *profile_words(self._job, MAX_PROCESS_STEPS)]
+        self._started_s = time.monotonic()
+        most_bytes = int((self.findings.lasts_s + 60.0) * OUTPUT_BYTES_PER_S)
+        try:
+            self._processes.run("profile", words, self._on_event, is_enough=self._is_over, most_bytes=most_bytes)
+        finally:
+            self._sampler.end()
+        if not self.findings.steps:
+            message = f"no step came to its end in {self.findings.lasts_s:,.0f} s"
+            raise AttemptError("step.incomplete", message, cause="limits", hint="sustain it for longer")
+        if len(self.findings.windows) < self.findings.count:
+            message = f"the binary said that it is done before its {self.findings.lasts_s:,.0f} s were over"
+            raise AttemptError("step.incomplete", message, cause="compiler")
+        self.findings.ended = "time"
+
+    def _on_event(self, event: StepEvent) -> None:
+        if isinstance(event, StepDone):
+            self._take(event.us)
+        elif isinstance(event, Start):
+            self.findings.threads = event.threads
+
+    def _take(self, us: float) -> None:
+        now_s = time.monotonic()
+        self._sum_us += us
+        check_passed(self._sum_us, self._started_s)
+        if self._began_s is None:
+            self._sampler.begin()
+            self._began_s = now_s - us * 1e-6
+            self.findings.began_at = time.time() - us * 1e-6
+        self.findings.take(us, now_s - self._began_s)
+
+    def _is_over(self) -> bool:
+        """Asked several times a second: steps may well be too slow to notice that a window is over."""
+        now_s = time.monotonic()
+        if self._began_s is None:
+            return now_s - self._started_s >= self.findings.lasts_s
+        self.findings.pass_to(now_s - self._began_s)
+        if now_s - self._told_s >= TELL_S:
+            self._told_s = now_s
+            self._notify("progress", fraction=min(1.0, (now_s - self._began_s) / self.findings.lasts_s))
+        if len(self.findings.windows) < self.findings.count:
+            return False
+        self._sampler.end()
+        return True
+
+
+def lasts_s(settings: RunSettings, limit_s: float) -> float:
+    """How long steps follow each other: as long as is asked for, as far as the time of all processes allows."""
+    return min(settings.sustained_s, SUSTAIN_SHARE * limit_s)
+
+
+TIME_SHARE = 0.9
+"""Share of the run's time limit, at most."""
+
+
+class Comparing:
+    """A comparison, from its first process to its last."""
+
+    def __init__(self, job: Job, processes: Processes, sampler: Sampler, notify: Notify) -> None:
+        self._job = job
+        self._bundles = (job.bundle, *job.others)
+        self._processes = processes
+        self._sampler = sampler
+        self._notify = notify
+        self._began_s = time.monotonic()
+        self.findings = ComparisonFindings(len(self._bundles), job.settings.steps)
+
+    def run(self) -> None:
+        """Raises: `AttemptError`; `findings` holds what was found until then."""
+        settings = self._job.settings
+        self._notify("phase", message="compare")
+        self._began_s = time.monotonic()
+        wanted = Wanted(len(self._bundles), settings.effect or EFFECT, self._budget_s, settings.seed)
+        self.findings.ended = take_turns(wanted, self._process, tell=self._tell).why
+
+    @property
+    def _budget_s(self) -> float:
+        return min(self._job.settings.compare_s or COMPARE_S, TIME_SHARE * self._processes.limit_s)
+
+    def _process(self, which: int) -> float:
+        """A fresh process of the bundle at that place: the median of its settled steps, in microseconds."""
+        bundle, steps = self._bundles[which], self.findings.steps
+        step_count = steps + allowance(steps)
+        times = StepTimes(step_count)
+
+        def on_event(event: StepEvent) -> None:
+            if isinstance(event, Start):
+                self.findings.threads[which] = event.threads
+            elif isinstance(event, StepDone):
+                self._sampler.begin()
+                times.take(event.us)
+
+        words = ["--weights", relative(self._job, bundle.weights), *profile_words(self._job, step_count)]
+        try:
+            self._processes.run("profile", words, on_event, bundle=bundle)
+        finally:
+            self._sampler.end()
+        times.check_whole()
+        self.findings.processes.append(ComparedProcess(which, tuple(times.us)))
+        self._progress()
+        return statistics.median(settled(times.us, steps))
+
+    def _progress(self) -> None:
+        by_time = (time.monotonic() - self._began_s) / self._budget_s
+        by_rounds = len(self.findings.processes) / (2 * self.findings.bundles * LOOKS[-1])
+        self._notify("progress", fraction=min(1.0, max(by_time, by_rounds)))
+
+    def _tell(self, prospect: Prospect) -> None:
+        self.findings.foreseen_rounds = prospect.rounds
+        finds = (
+            "too few for any difference"
+            if prospect.effect is None
+            else (f"a difference of {prospect.effect:.2%} is found nineteen times of twenty")
+        )
+        self._notify("log", message=f"up to {prospect.rounds} rounds in the time that is left: {finds}")
+
 
 WANTED_BLOCKS = 5
 MIN_BLOCK_STEPS = 4

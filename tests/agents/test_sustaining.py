@@ -14,9 +14,9 @@ import pytest
 from device_agents.errors import Stopped
 from device_agents.execute import run_bundle
 from device_agents.figures.sustained import window_count
+from device_agents.job.execution import Sustaining
 from device_agents.job.step_events import MAX_PROCESS_STEPS, StepDone, read_event
 from device_agents.job.sustained import SustainedFindings
-from device_agents.job.sustaining import Sustaining
 from device_agents.wire import (
     ProtocolError,
     Report,
@@ -73,8 +73,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StepClock:
         take(self, us)
 
     monkeypatch.setattr(Sustaining, "_take", take_later)
-    monkeypatch.setattr("device_agents.job.sustaining.time", clock)
-    monkeypatch.setattr("device_agents.job.sustaining.lasts_s", lambda *_: LASTS_S)
+    monkeypatch.setattr("device_agents.job.execution.time", clock)
+    monkeypatch.setattr("device_agents.job.execution.lasts_s", lambda *_: LASTS_S)
     monkeypatch.setattr("device_agents.figures.sustained.LEAST_WINDOW_S", WINDOW_S)
     return clock
 
@@ -147,7 +147,7 @@ def test_steps_longer_than_a_window_leave_windows_without_one(tmp_path: Path, cl
 
 @pytest.mark.usefixtures("scripts_for_binaries")
 def test_no_step_in_all_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("device_agents.job.sustaining.lasts_s", lambda *_: 0.2)
+    monkeypatch.setattr("device_agents.job.execution.lasts_s", lambda *_: 0.2)
     report = run_bundle(stepping(tmp_path, then="time.sleep(600)"), SETTINGS).report
     assert (report.outcome.code, report.sustained) == ("step.incomplete", None)
 
@@ -171,7 +171,7 @@ def test_a_binary_that_ends_early_or_lies_fails(tmp_path: Path, made: dict[str, 
 
 @pytest.mark.usefixtures("clock", "scripts_for_binaries")
 def test_a_binary_that_talks_too_much_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("device_agents.job.sustaining.OUTPUT_BYTES_PER_S", 1)
+    monkeypatch.setattr("device_agents.job.execution.OUTPUT_BYTES_PER_S", 1)
     outcome = run_bundle(stepping(tmp_path), SETTINGS).report.outcome
     assert (outcome.code, "bytes of output" in outcome.message) == ("step.output", True)
 
