@@ -124,7 +124,7 @@ def contractions(
     optimizer = {"kind": "sgd", "learning_rate": 0.01, "momentum": 0.9}
     spec = TrainingSpec.parse({"batch": batch, "optimizer": optimizer, "precision": dict(precision or {})})
     stages = walk(model, BuildSettings(SparsePlan.parse(plan), spec, target))
-    programs: Any = next(stage for stage in stages if stage.name == "schedule").made
+    programs: Any = next(stage for stage in stages if stage.name == "schedule").product
     train: Program = programs[0]
     counts: dict[KernelSpec, int] = {}
     for call in train.calls:

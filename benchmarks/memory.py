@@ -101,11 +101,11 @@ def planned(workload: Workload, limit_bytes: int | None) -> Planned:
     """The step up to its memory plan. Raises: DoesNotFit."""
     programs: tuple[Program, ...] = ()
     for stage in walk(workload.model(), settings_of(workload, limit_bytes)):
-        if stage.name == "place" and isinstance(stage.made, tuple):
-            programs = stage.made
-        if stage.name == "memory" and isinstance(stage.made, MemoryPlan):
+        if stage.name == "place" and isinstance(stage.product, tuple):
+            programs = stage.product
+        if stage.name == "memory" and isinstance(stage.product, MemoryPlan):
             flops = sum(call.flops for program in programs if program.name == "train" for call in program.calls)
-            return Planned(stage.made, flops)
+            return Planned(stage.product, flops)
     raise AssertionError("a walk has a memory plan")
 
 

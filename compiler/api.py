@@ -77,7 +77,7 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
     files: dict[str, Content] = {
         STEP: binary,
         WEIGHTS: initial_checkpoint(step),
-        TRAINING: training_model(step.training, said=_recipe(model, settings, external))[0],
+        TRAINING: training_model(step.training, notes=_recipe(model, settings, external))[0],
         ORIGINS: to_json(step.forward.origins.to_json()),
         REPORT: report,
         KERNELS: catalogue_of(
@@ -85,7 +85,7 @@ def compile_training(model: bytes, settings: BuildSettings, external: External =
         ).to_json(),
     }
     if step.training.accumulation is not None:
-        files[ACCUMULATE] = training_model(step.training.accumulation, said=_recipe(model, settings, external))[0]
+        files[ACCUMULATE] = training_model(step.training.accumulation, notes=_recipe(model, settings, external))[0]
     if library is not None:
         files |= {LIBRARY: library, HEADER: HEADER_SOURCE.read_bytes(), EXAMPLE: EXAMPLE_SOURCE.read_bytes()}
     bundle = make_bundle(manifest_of(step, settings, digests), files)
@@ -107,20 +107,20 @@ def export_training_graph(
     Frozen weights are in the model (large ones in a data file called `location`), or inputs like those that learn.
     Raises: as `compile_training`.
     """
-    step = next(stage.made for stage in walk(model, settings, external=external) if stage.name == "training")
+    step = next(stage.product for stage in walk(model, settings, external=external) if stage.name == "training")
     assert isinstance(step, TrainingGraph)
-    said = _recipe(model, settings, external)
-    return training_files(step, location, frozen, said), presentable(step.graph.warnings)
+    metadata = _recipe(model, settings, external)
+    return training_files(step, location, frozen, metadata), presentable(step.graph.warnings)
 
 
 def _recipe(model: bytes, settings: BuildSettings, external: External) -> dict[str, str]:
-    """What a training graph was made of, for its metadata."""
+    """Describes, for the metadata of a training graph, what it was made of."""
     digest = model_digest(model, external)
     return {"model": digest, "plan": settings.plan.canonical_json(), "spec": settings.spec.canonical_json()}
 
 
 def make_image(step: CompiledStep, digests: Mapping[str, str], target: str) -> BinaryImage:
-    """What the linker needs of a compiled step."""
+    """Collects what the linker needs of a compiled step."""
     return BinaryImage(
         programs=step.programs,
         plan=step.memory,

@@ -13,11 +13,11 @@ ROOMS = (KERNELS, RUNTIMES, LINKER)
 
 def cache_folder() -> Path:
     """The folder that the environment names, or `~/.cache/pockfarm`."""
-    named = os.environ.get(VARIABLE)
-    return Path(named) if named else Path.home() / ".cache" / "pockfarm"
+    variable = os.environ.get(VARIABLE)
+    return Path(variable) if variable else Path.home() / ".cache" / "pockfarm"
 
 
 def linker_cache() -> Path:
     """Where zig keeps the C libraries that it has built: a folder of its own if the environment names one."""
-    named = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
-    return Path(named) if named else cache_folder() / LINKER
+    folder = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
+    return Path(folder) if folder else cache_folder() / LINKER

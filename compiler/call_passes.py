@@ -32,13 +32,13 @@ from compiler.values import Value
 
 
 def fusion_passes(target: Target) -> Passes[Program]:
-    """What merges calls, in graph order."""
-    held, updated = partial(can_hold, target=target), partial(can_update, target=target)
+    """Returns the passes that merge calls, in graph order."""
+    holds, updated = partial(can_hold, target=target), partial(can_update, target=target)
     return (
         until_stable((fuse_readers,)),  # first: a map that its reader computes is never written
-        until_stable((partial(fuse_epilogues, can_hold=held),)),  # what no reader took, at the end of what makes it
+        until_stable((partial(fuse_epilogues, can_hold=holds),)),  # what no reader took, at the end of what makes it
         until_stable((fuse_readers,)),  # an epilogue that took one of several readers leaves the others alone with it
-        until_stable((partial(fuse_epilogues, can_hold=held),)),
+        until_stable((partial(fuse_epilogues, can_hold=holds),)),
         merge_sums,  # once no epilogue can sit between a sum and what it sums
         partial(fuse_updates, can_update=updated),  # last: a product that holds an update takes nothing else
     )
@@ -53,9 +53,10 @@ def order_passes(
     in_bytes: bool = False,
     in_tf32: bool = False,
 ) -> Passes[Program]:
-    """What runs on the calls that are left; `direct`: no convolution by Winograd's algorithm; `activations`: the type
-    in which they lie between calls; `held`: frozen weights in whole numbers; `in_bytes`: multiplied as such; `in_tf32`:
-    all other products on tensor cores, where there are any."""
+    """Returns the passes that run on the calls that are left; `direct`: no convolution by Winograd's algorithm;
+    `activations`: the type in which they lie between calls; `held`: frozen weights in whole numbers; `in_bytes`:
+    multiplied as such; `in_tf32`: all other products on tensor cores, where there are any.
+    """
     return (
         *_integers(held),  # before products are made in sixteen bits
         *_halves(target, activations),  # first: an order is chosen by bytes
@@ -69,20 +70,20 @@ def order_passes(
 
 
 def _integers(held: Collection[Value]) -> Passes[Program]:
-    """What widens weights that are whole numbers, and then holds them as bytes."""
+    """Returns the passes that widen weights stored as whole numbers and then hold them as bytes."""
     return (partial(widen_again, held=held), partial(hold_integers, held=held)) if held else ()
 
 
 def _halves(target: Target, activations: Compute) -> Passes[Program]:
-    """What holds activations in sixteen bits, and then multiplies them so."""
+    """Returns the passes that hold activations in sixteen bits and then multiply them so."""
     if activations == "f32":
         return ()
-    held = partial(hold_halves, dtype=activations)
+    hold_pass = partial(hold_halves, dtype=activations)
     if not target.multiplies(activations):
-        return (held,)
+        return (hold_pass,)
     if isinstance(target, GridTarget):
-        return (held, partial(multiply_on_tensor_cores, factors=activations))
-    return (held, partial(multiply_halves, dtype=activations))
+        return (hold_pass, partial(multiply_on_tensor_cores, factors=activations))
+    return (hold_pass, partial(multiply_halves, dtype=activations))
 
 
 def call_passes(target: Target, *, direct: bool = False) -> Passes[Program]:

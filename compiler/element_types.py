@@ -23,7 +23,7 @@ DType = Literal["f32", "i64", "i32", "bool", "f16", "bf16", "i8"]
 
 @dataclass(frozen=True)
 class ElementType:
-    """What each stage needs to know of an element type."""
+    """The properties of an element type that the stages need."""
 
     name: DType
     item_bytes: int
@@ -53,12 +53,12 @@ class ElementType:
 
     @property
     def tir_value(self) -> str:
-        """What TIR computes with: a bool, where a byte is stored; f32, where half of one is."""
+        """Returns the type that TIR computes with: a bool, where a byte is stored; f32, where a half is."""
         return "bool" if self.name == "bool" else self.sum.tir if self.is_half else self.tir
 
     @property
     def lowest(self) -> float:
-        """What no element is below: where a maximum starts."""
+        """Returns the number that no element is below: where a maximum starts."""
         return -math.inf if self.is_real else -(2 ** (8 * self.item_bytes - 1))
 
     @property
@@ -87,7 +87,7 @@ REAL = tuple(row.name for row in EMITTED if row.is_real)
 NUMERIC = tuple(row.name for row in EMITTED if row.name != "bool")
 """Emitted types that can be added and compared."""
 SCRATCH = ELEMENT_TYPES["f32"]
-"""What kernels' workspaces hold: partial sums, in the type that everything real is accumulated in."""
+"""The element type of kernels' workspaces: partial sums, in the type that everything real is accumulated in."""
 
 
 def higher(x: DType, y: DType) -> DType:
@@ -120,9 +120,10 @@ def holds_reals(array: NDArray[Any]) -> bool:
 def require_emitted(dtype: str, where: str = "") -> None:
     """Raises: BuildError if kernels and files cannot hold elements of this type."""
     if not ELEMENT_TYPES[dtype].is_emitted:
-        held = ", ".join(row.name for row in EMITTED)
+        supported = ", ".join(row.name for row in EMITTED)
         raise BuildError(
-            f"no kernel is emitted for elements of type {dtype} ({ELEMENT_TYPES[dtype].label}); kernels hold {held}",
+            f"no kernel is emitted for elements of type {dtype} ({ELEMENT_TYPES[dtype].label}); "
+            f"kernels hold {supported}",
             where=where,
             hint="build the step in f32",
         )

@@ -1,4 +1,4 @@
-"""What a plan means for a model, before any kernel is built: `pockfarm plan explain`."""
+"""Explains what a plan means for a model, before any kernel is built: `pockfarm plan explain`."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def explain_plan(model: bytes, settings: BuildSettings, external: External = NO_
 
     Raises: as `compiler.pipeline.compile_step`; the kernels' stage does not run.
     """
-    made: dict[str, Any] = {}
+    stage_results: dict[str, Any] = {}
     for stage in walk(model, settings, external=external):
-        made[stage.name] = stage.made
+        stage_results[stage.name] = stage.product
         if stage.name == "memory":
             break
-    training: TrainingGraph = made["training"]
-    memory: MemoryPlan = made["memory"]
-    plan = {value: part for value, part in made["plan"].items() if value in training.gradients}
-    programs = {program.name: program for program in made["place"]}
+    training: TrainingGraph = stage_results["training"]
+    memory: MemoryPlan = stage_results["memory"]
+    plan = {value: part for value, part in stage_results["plan"].items() if value in training.gradients}
+    programs = {program.name: program for program in stage_results["place"]}
     train, other, others = programs["train"], programs.get("accumulate"), settings.spec.accumulate.steps - 1
     return {
         "schema": SCHEMA,
-        **plan_table(Planned(made["loss"].graph, training, plan, train, other, others)),
+        **plan_table(Planned(stage_results["loss"].graph, training, plan, train, other, others)),
         "memory": _memory(memory, settings),
-        "blocks": _blocks(made["forward"], settings.plan),
+        "blocks": _blocks(stage_results["forward"], settings.plan),
         "notes": list(itertools.islice(_notes(settings.plan), MAX_ROWS)),
         "warnings": [warning.to_json() for warning in presentable(training.graph.warnings)],
-        "plan": [_of_plan(one, settings.plan) for one in _fields(settings.plan)],
+        "plan": [_of_plan(field, settings.plan) for field in _fields(settings.plan)],
         "spec": _fields(settings.spec),
     }
 
@@ -63,7 +63,7 @@ def _memory(memory: MemoryPlan, settings: BuildSettings) -> dict[str, int]:
 
 
 def _notes(plan: SparsePlan) -> Iterator[str]:
-    """What the table cannot show."""
+    """Yields notes on what the table cannot show."""
     for position, rule in enumerate(plan.rules):
         if rule.channels is not None and rule.channels.select == "magnitude":
             of = "each weight" if rule.channels.along == "input" else f"each {_TOGETHER[rule.channels.along]} together"
@@ -76,19 +76,19 @@ def _notes(plan: SparsePlan) -> Iterator[str]:
 _TOGETHER = {"output": "weight and its bias", "heads": "attention", "ffn": "block"}
 
 
-def _of_plan(told: dict[str, Any], plan: SparsePlan) -> dict[str, Any]:
+def _of_plan(description: dict[str, Any], plan: SparsePlan) -> dict[str, Any]:
     """A plan without a name is called by what it has."""
-    implied = told["field"] == "name" and plan.name in (plan.preset, "" if plan.lora is None else "lora")
-    return {**told, "default": told["default"] or implied}
+    implied = description["field"] == "name" and plan.name in (plan.preset, "" if plan.lora is None else "lora")
+    return {**description, "default": description["default"] or implied}
 
 
 def _blocks(graph: Graph, plan: SparsePlan) -> dict[str, Any]:
-    what, found = blocks_of_plan(graph, plan)
-    shown = [
+    what, blocks = blocks_of_plan(graph, plan)
+    rows = [
         {"path": printable(path_of(graph, block), MAX_NAME), "layers": [layer.number for layer in block.layers]}
-        for block in found[:MAX_ROWS]
+        for block in blocks[:MAX_ROWS]
     ]
-    return {"kind": what, "found": shown}
+    return {"kind": what, "found": rows}
 
 
 def _fields(record: Any) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ class Listing:
     external: Mapping[str, str]
 
     def to_bytes(self) -> bytes:
-        """One text for one meaning; no ONNX file begins like it."""
+        """Returns the canonical text: the same bytes for the same meaning. No ONNX file begins like it."""
         body = {"external": dict(self.external), "model": self.model, "schema": SCHEMA}
         return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
@@ -104,9 +104,9 @@ def _no_listing() -> ModelError:
 
 
 def model_digest(model: bytes, external: External = NO_EXTERNAL) -> str:
-    """What identifies a model: the digest of its bytes, or of its listing if it has data files."""
-    own = digest_of([model])
-    return Listing(own, {name: digest_of([data]) for name, data in external.items()}).digest if external else own
+    """Identifies a model: returns the digest of its bytes, or of its listing if it has data files."""
+    digest = digest_of([model])
+    return Listing(digest, {name: digest_of([data]) for name, data in external.items()}).digest if external else digest
 
 
 def digest_of(chunks: Iterable[bytes | memoryview | mmap.mmap]) -> str:
@@ -120,9 +120,9 @@ def digest_of(chunks: Iterable[bytes | memoryview | mmap.mmap]) -> str:
 def file_digest(stream: BinaryIO) -> str:
     """`sha256:<hex>` of a file from its beginning, where it is left again."""
     stream.seek(0)
-    found = digest_of(iter(lambda: stream.read(CHUNK_BYTES), b""))
+    digest = digest_of(iter(lambda: stream.read(CHUNK_BYTES), b""))
     stream.seek(0)
-    return found
+    return digest
 
 
 def open_beside(folder: Path, location: str) -> BinaryIO:
@@ -140,19 +140,19 @@ def open_beside(folder: Path, location: str) -> BinaryIO:
             for part in folders:
                 at = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
                 stack.callback(os.close, at)
-            found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
         except OSError as problem:
             raise ModelError(
                 f"its data file {location!r} cannot be opened: {problem.strerror}",
                 where="model",
                 hint=f"it must lie beside the model, in {folder}, and be no link",
             ) from None
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise ModelError(
             f"its data file {location!r} is no plain file", where="model", hint="put the data itself there"
         )
-    return os.fdopen(found, "rb")
+    return os.fdopen(descriptor, "rb")
 
 
 def _open_by_path(folder: Path, location: str) -> BinaryIO:

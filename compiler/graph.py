@@ -27,7 +27,7 @@ Attrs = Mapping[str, AttrValue]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One application of an operator record (see `compiler.ops`) to values."""
+    """An application of an operator record (see `compiler.ops`) to values."""
 
     op: str
     inputs: tuple[Value, ...]
@@ -131,17 +131,17 @@ class Graph:
     arrays: Mapping[Value, Array] = field(default_factory=dict)
     parameters: Mapping[Value, Parameter] = field(default_factory=dict)
     names: Names = field(default_factory=dict)
-    """What the model calls its values: no two alike. Values that we made have no name."""
+    """The model's names for its values, no two alike. Values that we made have no name."""
     next_number: int = 0
     """No value ever had this number or a higher one: fresh values begin here."""
     unlearnable: Mapping[str, Unlearnable] = field(default_factory=dict)
     """Parameter of the author's module -> why this file does not let it learn. It may not be in `parameters`."""
     warnings: tuple[CompileWarning, ...] = ()
-    """What the import and later stages had to say; every pass keeps them."""
+    """Warnings of the import and later stages; every pass keeps them."""
     origins: Origins = field(default_factory=Origins)
     """How parameters relate to the tensors of the file; every pass keeps it."""
     batch_axes: Mapping[Value, int | None] = field(default_factory=dict)
-    """Of inputs whose samples do not lie along the first axis: the axis, or None for the same in every sample."""
+    """The batch axes of inputs whose samples do not lie along the first axis; None for the same in every sample."""
 
     def with_nodes(self, nodes: Iterable[Node], types: Mapping[Value, TensorType] | None = None) -> Graph:
         """The same graph with other nodes (and, if given, other types)."""
@@ -173,7 +173,7 @@ class Graph:
         return readers
 
     def name_of(self, value: Value) -> str:
-        """What people read where the value is meant."""
+        """Returns the text that people read where the value is meant."""
         return name_of(value, self.names)
 
     def named_parameters(self) -> dict[str, Parameter]:
@@ -186,7 +186,7 @@ class Graph:
 
     def value_called(self, name: str) -> Value:
         """The value that the model calls so. Raises: KeyError."""
-        return {own: value for value, own in self.names.items()}[name]
+        return {label: value for value, label in self.names.items()}[name]
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

@@ -49,8 +49,8 @@ def identity_of(root: Path, tools: Iterable[str], rooms: Iterable[str] = (".",),
 
 def sources(root: Path, rooms: Iterable[str] = (".",), but: str = "") -> list[Path]:
     """The source files in some rooms (folders, or files) of `root`, in one order, those in `but` left out."""
-    found = {path for room in rooms for path in _files(root / room) if path.suffix in SOURCES}
-    return sorted(path for path in found if not (but and path.is_relative_to(root / but)))
+    paths = {path for room in rooms for path in _files(root / room) if path.suffix in SOURCES}
+    return sorted(path for path in paths if not (but and path.is_relative_to(root / but)))
 
 
 def _files(room: Path) -> Iterator[Path]:
@@ -67,8 +67,8 @@ def version_of(tool: str) -> str:
 
 def _pinned(tool: str) -> str:
     try:
-        wanted = importlib.metadata.requires("pockfarm") or []
+        requirements = importlib.metadata.requires("pockfarm") or []
     except importlib.metadata.PackageNotFoundError:
-        wanted = []
-    pins = (re.match(rf"{re.escape(tool)}==([^;\s]+)", one) for one in wanted)
+        requirements = []
+    pins = (re.match(rf"{re.escape(tool)}==([^;\s]+)", line) for line in requirements)
     return next((pin.group(1) for pin in pins if pin), "none")

@@ -1,4 +1,6 @@
-"""What people call parts of a model: paths of modules, globs over them, and the names nearest to a misspelt one."""
+"""Names by which people refer to parts of a model: paths of modules, globs over them, and the names nearest to a
+misspelt one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from fnmatch import fnmatchcase, translate
 from compiler.errors import CompileError
 
 MAX_COMPARISONS = 10_000_000
-"""Of patterns with names, for all patterns of one document together: about a second."""
+"""The most comparisons of patterns with names, for all patterns of one document together: about a second."""
 LONG = 4096
 """Characters of a name times those of a pattern that count as one comparison more."""
 WILD = frozenset("*?[")
@@ -26,13 +28,14 @@ def module_of(name: str) -> str:
 def matches(name: str, target: str) -> bool:
     """Whether a target means a parameter: its name, its module's path, or the end of either after a dot."""
     return any(
-        one == target or fnmatchcase(one, target) or fnmatchcase(one, f"*.{target}") for one in (name, module_of(name))
+        candidate == target or fnmatchcase(candidate, target) or fnmatchcase(candidate, f"*.{target}")
+        for candidate in (name, module_of(name))
     )
 
 
-def near_names(given: str, known: Iterable[str]) -> str:
+def near_names(name: str, names: Iterable[str]) -> str:
     """`did you mean a, b?` of the nearest names, each once; empty if none is near."""
-    near = difflib.get_close_matches(given[:_MOST], list(dict.fromkeys(known)), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name[:_MOST], list(dict.fromkeys(names)), n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else ""
 
 
@@ -57,7 +60,9 @@ class Comparisons:
 
     def any_of(self, patterns: Sequence[str], names: Mapping[str, object], where: str) -> dict[str, None]:
         """The names that any of the patterns means, each once."""
-        return dict.fromkeys(name for one in dict.fromkeys(patterns) for name in self.matching(one, names, where))
+        return dict.fromkeys(
+            name for pattern in dict.fromkeys(patterns) for name in self.matching(pattern, names, where)
+        )
 
     def add(self, count: int, where: str) -> None:
         """Count so many more. Raises: the document's error."""

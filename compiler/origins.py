@@ -21,7 +21,7 @@ SCHEMA = "pockfarm.origins/1"
 
 @dataclass(frozen=True)
 class Step:
-    """One ONNX node of what makes a stored tensor of the author's; an attribute is one number or several."""
+    """An ONNX node of what makes a stored tensor of the author's; an attribute is one number or several."""
 
     op_type: str
     inputs: tuple[str, ...]
@@ -60,21 +60,21 @@ class Reading:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Reading:
-        """What `asdict` made of one; bundles from before there were steps have none."""
+        """Reads a reading from what `asdict` made of it; bundles from before there were steps have none."""
         steps = tuple(
             Step(
-                one["op_type"],
-                tuple(one["inputs"]),
-                one["output"],
+                step["op_type"],
+                tuple(step["inputs"]),
+                step["output"],
                 tuple(
-                    (key, tuple(number) if isinstance(number, list) else number) for key, number in one["attributes"]
+                    (key, tuple(number) if isinstance(number, list) else number) for key, number in step["attributes"]
                 ),
             )
-            for one in value.get("steps", ())
+            for step in value.get("steps", ())
         )
         constants = tuple(
-            Constant(one["name"], one["dtype"], tuple(one["shape"]), tuple(one["elements"]))
-            for one in value.get("constants", ())
+            Constant(constant["name"], constant["dtype"], tuple(constant["shape"]), tuple(constant["elements"]))
+            for constant in value.get("constants", ())
         )
         read = {**value, "perm": tuple(value["perm"]), "others": tuple(value.get("others", ()))}
         return cls(**{**read, "steps": steps, "constants": constants})
@@ -129,7 +129,7 @@ class Adapter:
 
     @property
     def scaling(self) -> float:
-        """What the product of B and A counts."""
+        """Returns the factor by which the product of B and A counts."""
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
     @property
@@ -153,15 +153,15 @@ class Origins:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        told = {"schema": SCHEMA, **asdict(self)}
-        return {name: entry for name, entry in told.items() if entry or name not in ("adapters", "created")}
+        plain = {"schema": SCHEMA, **asdict(self)}
+        return {name: entry for name, entry in plain.items() if entry or name not in ("adapters", "created")}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Origins:
-        """What `to_json` made."""
-        readings = (Reading.from_json(one) for one in value["readings"])
-        norms = (FoldedNorm(**one) for one in value["norms"])
-        adapters = (Adapter(**one) for one in value.get("adapters", ()))
+        """Reads origins from what `to_json` made of them."""
+        readings = (Reading.from_json(reading) for reading in value["readings"])
+        norms = (FoldedNorm(**norm) for norm in value["norms"])
+        adapters = (Adapter(**adapter) for adapter in value.get("adapters", ()))
         created = tuple(value.get("created", ()))
         return cls(tuple(value["parameters"]), tuple(readings), tuple(norms), tuple(adapters), created)
 

@@ -27,7 +27,7 @@ from compiler.rewriting.passes import Passes, Trace
 from compiler.settings import BuildSettings, engine_warnings
 from compiler.spec.documents import TrainingSpec
 from compiler.stages import Clock, CompiledStep, Stage
-from compiler.step.accumulation import accumulate, beside
+from compiler.step.accumulation import accumulate, with_fresh_values
 from compiler.step.adapters import attach_adapters
 from compiler.step.arranged import with_ranges
 from compiler.step.autodiff import differentiate
@@ -54,10 +54,10 @@ def compile_step(
 
     Raises: CompileError; every kind says who must act (see `compiler.errors`).
     """
-    with begun_workers(settings.jobs) as begun:
-        *_, last = walk(model, settings, external=external, begun=begun, reported=reported)
-    assert isinstance(last.made, CompiledStep)
-    return last.made
+    with begun_workers(settings.jobs) as workers:
+        *_, last = walk(model, settings, external=external, workers=workers, reported=reported)
+    assert isinstance(last.product, CompiledStep)
+    return last.product
 
 
 def walk(
@@ -66,12 +66,12 @@ def walk(
     trace: Trace | None = None,
     *,
     external: External = NO_EXTERNAL,
-    begun: Sequence[Worker] = (),
+    workers: Sequence[Worker] = (),
     reported: bool = False,
 ) -> Iterator[Stage]:
     """The stages of a compile in the order of `STAGES`, each done when it is taken; `trace` hears of every pass.
 
-    Kernels are built by those that are `begun`, too. `reported`: as for `compile_step`.
+    Kernels are built by `workers` that run already, too. `reported`: as for `compile_step`.
 
     Raises: as `compile_step`.
     """
@@ -96,7 +96,7 @@ def walk(
     yield Stage("plan", plan, forward.names)
     for stage in _training_stages(forward, plan, spec, trace):
         yield stage
-        training = stage.made
+        training = stage.product
     assert isinstance(training, TrainingGraph)
     plan = {value: part for value, part in plan.items() if value in training.gradients}
     clock.enter("schedule", 0.12)
@@ -125,7 +125,7 @@ def walk(
     yield Stage("place", placed.programs)
     yield Stage("memory", placed.memory, training.graph.names)
     clock.enter("kernels", 0.2)
-    kernels = _built(placed, settings, clock, begun, placed.ways if reported else tuple)
+    kernels = _built(placed, settings, clock, workers, placed.ways if reported else tuple)
     clock.enter("link", 0.9)
     yield Stage(
         "kernels",
@@ -151,12 +151,12 @@ def walk(
 
 
 def _of_target(settings: BuildSettings, programs: Iterable[Program]) -> Iterator[CompileWarning]:
-    own, target = settings.spec.precision, settings.target
+    precision, target = settings.spec.precision, settings.target
     yield from engine_warnings(settings.spec, target)
-    yield from precision_warnings(target, own.compute)
-    if own.frozen_products != "f32":
+    yield from precision_warnings(target, precision.compute)
+    if precision.frozen_products != "f32":
         yield from byte_warnings(target, programs)
-    if own.products == "tf32":
+    if precision.products == "tf32":
         yield from tf32_warnings(target)
 
 
@@ -165,8 +165,8 @@ def derive_training_step(
 ) -> TrainingGraph:
     """Loss, gradients, updates, then the passes over the whole training graph."""
     *_, last = _training_stages(forward, plan, spec, trace)
-    assert isinstance(last.made, TrainingGraph)
-    return last.made
+    assert isinstance(last.product, TrainingGraph)
+    return last.product
 
 
 def make_programs(
@@ -227,7 +227,7 @@ def _training_stages(forward: Graph, plan: UpdatePlan, spec: TrainingSpec, trace
     yield Stage("optimizer", step)
     step = step.with_graph(run_passes(step.graph, TRAINING_PASSES, trace, "training graph"))
     if step.accumulation is not None:
-        before = beside(step.accumulation, step.graph)
+        before = with_fresh_values(step.accumulation, step.graph)
         after = before.with_graph(run_passes(before.graph, TRAINING_PASSES, trace, "micro-batch graph"))
         step = replace(step, accumulation=after)
     yield Stage("training", step)
@@ -240,7 +240,7 @@ def _run_on_each(
 
 
 def _built(
-    placed: Placed, settings: BuildSettings, clock: Clock, begun: Sequence[Worker], meanwhile: Callable[[], object]
+    placed: Placed, settings: BuildSettings, clock: Clock, workers: Sequence[Worker], meanwhile: Callable[[], object]
 ) -> dict[str, CompiledKernel]:
     built = build_kernels(
         [call.spec for program in placed.programs for call in program.calls],
@@ -250,22 +250,22 @@ def _built(
         jobs=settings.jobs,
         progress=lambda done, total: clock.within(0.2 + 0.7 * done / max(total, 1)),
         choices=placed.choices,
-        begun=begun,
+        started_workers=workers,
         meanwhile=meanwhile,
     )
     return dict(built)
 
 
 def _optimizer(spec: TrainingSpec, training: TrainingGraph) -> Optimizer:
-    own, told = spec.optimizer, spec.schedule
-    schedule = Schedule(told.kind, told.warmup_steps, told.final_ratio)
+    optimizer_spec, schedule_spec = spec.optimizer, spec.schedule
+    schedule = Schedule(schedule_spec.kind, schedule_spec.warmup_steps, schedule_spec.final_ratio)
     return Optimizer(
-        own.kind,
-        own.learning_rate,
-        own.momentum,
-        own.beta1,
-        own.beta2,
-        own.beta2_decay,
+        optimizer_spec.kind,
+        optimizer_spec.learning_rate,
+        optimizer_spec.momentum,
+        optimizer_spec.beta1,
+        optimizer_spec.beta2,
+        optimizer_spec.beta2_decay,
         spec.accumulate.steps,
         schedule,
         training.is_mean_of_labels,

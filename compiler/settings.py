@@ -1,4 +1,4 @@
-"""What a build is told beside the model."""
+"""The settings of a build beside the model."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ def silent(stage: str, fraction: float) -> None:
 
 
 def engine_warnings(spec: TrainingSpec, target: Target) -> tuple[CompileWarning, ...]:
-    """What a target's engine has no use for."""
+    """Warns about settings that a target's engine has no use for."""
     if isinstance(target, CpuTarget) or not spec.threads:
         return ()
-    said = f"{target.name} runs its kernels on an accelerator, which one thread of the host starts: threads is ignored"
-    return (CompileWarning("engine.threads", "spec.threads", said),)
+    message = (
+        f"{target.name} runs its kernels on an accelerator, which one thread of the host starts: threads is ignored"
+    )
+    return (CompileWarning("engine.threads", "spec.threads", message),)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """What is to be built (plan, spec, target, tuning: they decide the bytes) and how (the rest: it does not)."""
+    """The settings of what is to be built (plan, spec, target, tuning: they decide the bytes) and how (the rest: it
+    does not).
+    """
 
     plan: SparsePlan
     spec: TrainingSpec

@@ -1,4 +1,4 @@
-"""What a stage of a compile made, as text: `pockfarm build --stop-after STAGE --print`."""
+"""Writes the output of a stage of a compile as text: `pockfarm build --stop-after STAGE --print`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def text_after(model: bytes, settings: BuildSettings, stage: str, external: Exte
     """
     if stage not in STAGES:
         raise SpecError(f"no stage {stage!r}", where="stop after", hint=f"stages: {', '.join(STAGES)}")
-    return next(text_of(done) for done in walk(model, settings, external=external) if done.name == stage)
+    return next(text_of(finished) for finished in walk(model, settings, external=external) if finished.name == stage)
 
 
 def text_of(stage: Stage) -> str:
     """The text of what a stage made."""
-    match stage.made:
+    match stage.product:
         case Source() as source:
             return source_text(source)
         case Graph() as graph:

@@ -63,9 +63,9 @@ class CompiledStep:
     trace: Trace = field(default_factory=Trace)
     """Every pass that ran, and what it declined."""
     frozen: FrozenWeights = field(default_factory=FrozenWeights)
-    """What became of the weights that the plan leaves alone."""
+    """The outcome for the weights that the plan leaves alone."""
     warnings: tuple[CompileWarning, ...] = ()
-    """What the import, the plan and the loss had to say, in this order."""
+    """Warnings of the import, the plan and the loss, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class Stage:
     """A stage that is done."""
 
     name: StageName
-    made: Source | Graph | UpdatePlan | TrainingGraph | tuple[Program, ...] | MemoryPlan | CompiledStep
+    product: Source | Graph | UpdatePlan | TrainingGraph | tuple[Program, ...] | MemoryPlan | CompiledStep
     names: Names = field(default_factory=dict)
-    """What the model calls the values in what was made, if that does not tell."""
+    """The model's names for the values in the product, if that does not tell."""
 
 
 class Clock:

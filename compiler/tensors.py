@@ -22,7 +22,7 @@ class TensorType:
 
     @property
     def element(self) -> ElementType:
-        """What its element type is."""
+        """Returns its element type."""
         return ELEMENT_TYPES[self.dtype]
 
     @property

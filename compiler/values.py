@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 from compiler.errors import InternalError
 
 Role = Literal["plain", "loss", "labels", "hyper", "state", "next", "packed", "part", "term", "again", "strip"]
-"""What a value is. `plain` to `hyper` are made afresh; the others are derived from another value.
+"""The role of a value. `plain` to `hyper` are made afresh; the others are derived from another value.
 
 loss: the mean loss. labels: what the loss is measured against. hyper: a number fed to every step, `kind` says which.
 state: kept by the optimizer for the value `of`, `kind` says what. next: a parameter or state after its update.
@@ -26,7 +26,7 @@ its input 1).
 """
 
 StateKind = Literal["momentum", "exp_avg", "exp_avg_sq", "row_var", "col_var", "variance", "accumulated"]
-"""What optimizers keep for a parameter; accumulated: gradients of the micro-batches of one step."""
+"""The kinds of state that optimizers keep for a parameter; accumulated: gradients of the micro-batches of one step."""
 FRESH: frozenset[Role] = frozenset({"plain", "loss", "labels", "hyper"})
 _ROLES: Mapping[str, Role] = {role: role for role in get_args(Role)}
 _ROOT = re.compile(r"%([0-9]+)")
@@ -34,14 +34,14 @@ _ROLE = re.compile(r":([a-z]+)(?:\.([a-z0-9_]+))?(?:\[([0-9]+)/([0-9]+)\])?")
 
 
 class Value(NamedTuple):
-    """One tensor. A tuple, so that it is hashed and compared as fast as the names that it took the place of."""
+    """A tensor. A tuple, so that it is hashed and compared as fast as the names that it took the place of."""
 
     number: int
-    """Of a fresh value: its own; of a derived one: that of the value it comes from in the end."""
+    """The number of a fresh value, or for a derived one that of the value it comes from in the end."""
     role: Role = "plain"
     kind: str = ""
     of: Value | None = None
-    """What it is derived from."""
+    """The value that it is derived from."""
     share: tuple[int, int] | None = None
     """Which part, counted from 0, of how many."""
 
@@ -54,11 +54,11 @@ class Value(NamedTuple):
         return value
 
     def state(self, kind: StateKind) -> Value:
-        """What the optimizer keeps for it."""
+        """Returns the state that the optimizer keeps for it."""
         return Value(self.number, "state", kind, self)
 
     def updated(self) -> Value:
-        """What it is after the step."""
+        """Returns the value after the step."""
         return Value(self.number, "next", "", self)
 
     def packed(self, *, transposed: bool) -> Value:
@@ -70,7 +70,7 @@ class Value(NamedTuple):
         return Value(self.number, "part", "", self, (number, count))
 
     def term(self, number: int, count: int) -> Value:
-        """What part `number` (from 0) of `count` of the batch adds to it."""
+        """Returns the term that part `number` (from 0) of `count` of the batch adds to it."""
         return Value(self.number, "term", "", self, (number, count))
 
     def again(self) -> Value:
@@ -95,18 +95,18 @@ class Value(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Value:
         """The value whose text this is. Raises: InternalError."""
-        found = _ROOT.match(text)
-        if found is None:
+        match = _ROOT.match(text)
+        if match is None:
             raise InternalError(f"{text!r:.80} is not a value; expected %NUMBER", where="values")
-        value, position = cls(int(found[1])), found.end()
+        value, position = cls(int(match[1])), match.end()
         while position < len(text):
-            found = _ROLE.match(text, position)
-            role = _ROLES.get(found[1]) if found is not None else None
-            if found is None or role is None or role == "plain" or (role in FRESH and value != cls(value.number)):
+            match = _ROLE.match(text, position)
+            role = _ROLES.get(match[1]) if match is not None else None
+            if match is None or role is None or role == "plain" or (role in FRESH and value != cls(value.number)):
                 raise InternalError(f"{text!r:.80} is not a value from character {position} on", where="values")
-            share = (int(found[3]), int(found[4])) if found[3] else None
-            value = cls(value.number, role, found[2] or "", None if role in FRESH else value, share)
-            position = found.end()
+            share = (int(match[3]), int(match[4])) if match[3] else None
+            value = cls(value.number, role, match[2] or "", None if role in FRESH else value, share)
+            position = match.end()
         return value
 
 
@@ -115,10 +115,12 @@ Names = Mapping[Value, str]
 
 
 def name_of(value: Value, names: Names) -> str:
-    """What people read where a value is meant; two values may read alike, and nothing may depend on it."""
-    own = names.get(value)
-    if own is not None:
-        return own
+    """Returns the text that people read where a value is meant; two values may read alike, and nothing may depend on
+    it.
+    """
+    name = names.get(value)
+    if name is not None:
+        return name
     if value.of is None:
         text = {"plain": f"%{value.number}", "hyper": f"hyper.{value.kind}"}
         return text.get(value.role, value.role)

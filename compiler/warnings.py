@@ -1,4 +1,4 @@
-"""What a compile says beside its result: the step does what was asked, but perhaps not what was meant.
+"""Warnings of a compile beside its result: the step does what was asked, but perhaps not what was meant.
 
 A warning is said once for all that it concerns, which it names by its first few members and their number.
 """
@@ -15,7 +15,7 @@ MAX_CHARACTERS = {"code": 80, "where": 200, "message": 1000, "hint": 500}
 
 @dataclass(frozen=True)
 class CompileWarning:
-    """One thing to say: `code` a stable dotted identifier, `where` the node, parameter or field concerned."""
+    """A warning: `code` a stable dotted identifier, `where` the node, parameter or field concerned."""
 
     code: str
     where: str
@@ -33,28 +33,31 @@ class CompileWarning:
 
 
 def presentable(warnings: Sequence[CompileWarning]) -> tuple[CompileWarning, ...]:
-    """What leaves the compiler: no duplicates, printable text of bounded length, and at most `MAX_WARNINGS`.
+    """Returns the warnings that leave the compiler: no duplicates, printable text of bounded length, and at most
+    `MAX_WARNINGS`.
 
     Beyond that the last one counts the others.
     """
     distinct = list(dict.fromkeys(warnings))
     if len(distinct) > MAX_WARNINGS:
-        kept = distinct[: MAX_WARNINGS - 1]
-        rest = CompileWarning("compile.more_warnings", "", f"{len(distinct) - len(kept)} more warnings are not listed")
-        distinct = [*kept, rest]
+        listed = distinct[: MAX_WARNINGS - 1]
+        rest = CompileWarning(
+            "compile.more_warnings", "", f"{len(distinct) - len(listed)} more warnings are not listed"
+        )
+        distinct = [*listed, rest]
     return tuple(
-        CompileWarning(**{name: printable(text, MAX_CHARACTERS[name]) for name, text in one.to_json().items()})
-        for one in distinct
+        CompileWarning(**{name: printable(text, MAX_CHARACTERS[name]) for name, text in warning.to_json().items()})
+        for warning in distinct
     )
 
 
-def few_of(names: Sequence[str], shown: int = 3) -> str:
+def few_of(names: Sequence[str], limit: int = 3) -> str:
     """The first names of a list, and how many more there are."""
-    first = ", ".join(names[:shown])
-    return first if len(names) <= shown else f"{first} and {len(names) - shown} more"
+    first = ", ".join(names[:limit])
+    return first if len(names) <= limit else f"{first} and {len(names) - limit} more"
 
 
 def printable(text: str, limit: int) -> str:
     """The text on one line and no longer than a limit."""
-    kept = "".join(character if character.isprintable() else " " for character in text)
-    return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+    line = "".join(character if character.isprintable() else " " for character in text)
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""What a rule says of a node's axes. Who follows an axis reads nothing else."""
+"""Facts that a rule states about a node's axes. Code that follows an axis reads nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Alike:
 
 @dataclass(frozen=True, slots=True)
 class Stems:
-    """What stands along `to` a result is from along `of` an operand, and each keeps its order: a cut, a joint."""
+    """Positions along `to` of a result come from positions along `of` of an operand, and both keep their order, as in a
+    cut or a concatenation.
+    """
 
     of: Axis
     to: Axis

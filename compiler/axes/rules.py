@@ -1,4 +1,4 @@
-"""What each operator does with its axes: one rule of each, in both directions.
+"""Rules of what each operator does with its axes: one rule for each operator, valid in both directions.
 
 An operator without a rule is `Unknown`: nothing that it touches may be put in another order, and nobody says where its
 results' axes come from. The tests put the axes of every operator's examples in another order, as its rule allows.
@@ -16,7 +16,7 @@ from compiler.values import Value
 
 
 def facts_of(node: Node, shapes: Shapes) -> Iterator[Fact]:
-    """What is known of a node's axes."""
+    """Yields what is known about a node's axes."""
     return RULES.get(node.op, _unknown)(node, shapes)
 
 
@@ -54,7 +54,7 @@ def _transpose(node: Node, shapes: Shapes) -> Iterator[Fact]:
 
 
 def _slice(node: Node, shapes: Shapes) -> Iterator[Fact]:
-    """One of several equal runs takes part in the order within each of them; any other cut leaves nothing free."""
+    """Lets one of several equal runs take part in the order within each of them; any other cut leaves nothing free."""
     x, y = node.inputs[0], node.output
     starts, stops, steps = (ints(node.attrs, name) for name in ("starts", "stops", "steps"))
     for axis, (start, stop, step) in enumerate(zip(starts, stops, steps, strict=True)):
@@ -89,13 +89,13 @@ def _pad(node: Node, shapes: Shapes) -> Iterator[Fact]:
 
 
 def _reduce(node: Node, shapes: Shapes) -> Iterator[Fact]:
-    """What is summed may come in any order."""
+    """Lets the elements that are summed come in any order."""
     x, y = node.inputs[0], node.output
     rank = len(shapes(x))
-    gone = {axis % rank for axis in ints(node.attrs, "axes")} if rank else set()
-    kept = [axis for axis in range(rank) if axis not in gone]
-    places = kept if len(shapes(y)) == rank else range(len(kept))
-    for axis, place in zip(kept, places, strict=True):
+    reduced = {axis % rank for axis in ints(node.attrs, "axes")} if rank else set()
+    remaining = [axis for axis in range(rank) if axis not in reduced]
+    places = remaining if len(shapes(y)) == rank else range(len(remaining))
+    for axis, place in zip(remaining, places, strict=True):
         yield Alike(Axis(x, axis), Axis(y, place))
 
 
@@ -193,12 +193,12 @@ def _attention(node: Node, shapes: Shapes) -> Iterator[Fact]:
     """q [B, T, H, D], k [B, S, G, D], v [B, S, G, E], mask [B, H, T, S] or 1 there -> y [B, T, H, E], [B, H, 2, T]."""
     (q, k, v, *masks), (y, stats) = node.inputs, node.outputs
     yield Stems(Axis(q, 1), Axis(y, 1))
-    places = [Axis(k, 1), Axis(v, 1), *(Axis(one, axis) for one in (stats, *masks) for axis in (2, 3))]
+    places = [Axis(k, 1), Axis(v, 1), *(Axis(tensor, axis) for tensor in (stats, *masks) for axis in (2, 3))]
     yield from (Fixed(place) for place in places)
-    for one in (k, v, *masks):
-        if shapes(one)[0] == shapes(q)[0]:
-            yield Alike(Axis(one, 0), Axis(q, 0))
-    yield from (Alike(Axis(q, 0), Axis(one, 0)) for one in (y, stats))
+    for operand in (k, v, *masks):
+        if shapes(operand)[0] == shapes(q)[0]:
+            yield Alike(Axis(operand, 0), Axis(q, 0))
+    yield from (Alike(Axis(q, 0), Axis(output, 0)) for output in (y, stats))
     yield Alike(Axis(q, 3), Axis(k, 3))
     yield Alike(Axis(v, 3), Axis(y, 3))
     yield Alike(Axis(k, 2), Axis(v, 2))

@@ -13,7 +13,7 @@ from compiler.graph import Graph
 from compiler.values import Value
 
 Source = Literal["layer", "data", "unknown"]
-"""What an axis is: outputs of a layer, something of the data (batch, positions), or not to be told."""
+"""The kind of an axis: outputs of a layer, something of the data (batch, positions), or unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Walk:
         self.graph = graph
         self.makers = graph.producers()
         self.data = _reached(graph, graph.inputs)
-        self.learned = _reached(graph, graph.parameters)
+        self.learning_values = _reached(graph, graph.parameters)
 
     def shape(self, value: Value) -> tuple[int, ...]:
         return self.graph.types[value].shape
@@ -57,12 +57,13 @@ class Walk:
         return piece == self.whole(piece.value, piece.axis)
 
     def behind(self, piece: Piece) -> Iterator[Step]:
-        """What a piece comes from, one step back: of operands, those that have it whole and data flows into.
+        """Yields what a piece comes from, one step back: of the operands, those that have it whole and that data flows
+        into.
 
         Where there is none of these, it is a layer's, or not.
         """
         node, name, axis = self.makers[piece.value], piece.value, piece.axis
-        found: list[Alike | Stems] = []
+        facts: list[Alike | Stems] = []
         for fact in facts_of(node, self.shape):
             if isinstance(fact, Unknown):
                 yield "unknown"
@@ -71,17 +72,19 @@ class Walk:
                 yield _before_reshape(self.shape(fact.of), self.shape(name), piece, fact.of) or "unknown"
                 return
             if isinstance(fact, Alike | Stems) and (fact.to.value, fact.to.axis) == (name, axis):
-                found.append(fact)
-        if not found and name != node.outputs[0]:
+                facts.append(fact)
+        if not facts and name != node.outputs[0]:
             yield "unknown"
             return
-        sources = [fact for fact in found if fact.to.is_whole] or found
+        sources = [fact for fact in facts if fact.to.is_whole] or facts
         of_data = [fact.of for fact in sources if fact.of.value in self.data]
         if not of_data:
-            yield "layer" if any(fact.of.value in self.learned for fact in sources) else "data"
-        for one in of_data:
-            same = self.shape(one.value)[one.axis] == self.shape(name)[axis]
-            yield Piece(one.value, one.axis, piece.stride, piece.extent) if same else Cut(one.value, one.axis)
+            yield "layer" if any(fact.of.value in self.learning_values for fact in sources) else "data"
+        for source in of_data:
+            same = self.shape(source.value)[source.axis] == self.shape(name)[axis]
+            yield (
+                Piece(source.value, source.axis, piece.stride, piece.extent) if same else Cut(source.value, source.axis)
+            )
 
 
 def _reached(graph: Graph, start: Iterable[Value]) -> set[Value]:

@@ -1,1 +1,1 @@
-"""What leaves the compiler: the archive and what it holds."""
+"""The compiler's output: the archive and its content."""

@@ -27,10 +27,10 @@ STEP, WEIGHTS, TRAINING, ACCUMULATE, ORIGINS, REPORT, KERNELS, MANIFEST = (
     "manifest.json",
 )
 LIBRARY, HEADER, EXAMPLE = "lib/libpockfarm_step.so", "include/pockfarm.h", "example/train.c"
-"""Of a bundle whose spec asks for a library."""
+"""Members of a bundle whose spec asks for a library."""
 BLOCK_BYTES = tarfile.BLOCKSIZE
 MAX_MEMBER_BYTES = (8 << 30) - 1
-"""What the archive's headers can say."""
+"""The largest size that the archive's headers can state."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Bundle:
 
     @property
     def size_bytes(self) -> int:
-        """Of the archive."""
+        """Returns the size of the archive."""
         return _tar_bytes(self.members.values())
 
     @property
@@ -105,7 +105,7 @@ def _sha256(chunks: Iterable[Chunk]) -> str:
 
 def _tar(members: Mapping[str, Content]) -> Iterator[Chunk]:
     """The archive. Source: POSIX ustar, in records of twenty blocks."""
-    written = 0
+    written_bytes = 0
     for name in sorted(members):
         entry = tarfile.TarInfo(name)
         entry.size = size_of(members[name])
@@ -113,8 +113,8 @@ def _tar(members: Mapping[str, Content]) -> Iterator[Chunk]:
         yield entry.tobuf(tarfile.USTAR_FORMAT)
         yield from chunks_of(members[name])
         yield b"\0" * (-entry.size % BLOCK_BYTES)
-        written += BLOCK_BYTES + entry.size + -entry.size % BLOCK_BYTES
-    yield b"\0" * (_tar_bytes(members.values()) - written)
+        written_bytes += BLOCK_BYTES + entry.size + -entry.size % BLOCK_BYTES
+    yield b"\0" * (_tar_bytes(members.values()) - written_bytes)
 
 
 def _tar_bytes(contents: Iterable[Content]) -> int:

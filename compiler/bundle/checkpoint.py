@@ -14,7 +14,7 @@ from compiler.tensors import Array, TensorType
 
 
 def empty_checkpoint() -> bytes:
-    """Of a binary without parameters."""
+    """Returns the checkpoint of a binary without parameters."""
     return b"".join(Checkpoint({}, {"step": "0"}).chunks())
 
 
@@ -25,14 +25,14 @@ def initial_checkpoint(step: CompiledStep) -> Checkpoint:
     for tensor in step.state:
         if tensor.copy_of is not None or tensor.role in ("optimizer", "accumulator"):
             continue
-        held = TensorType(tensor.type.dtype, tensor.file_shape)
+        tensor_type = TensorType(tensor.type.dtype, tensor.file_shape)
         if tensor.lies_in_file:
             tensors[tensor.name] = Stored(tensor.type, partial(_as_it_lies, tensor, arrays[tensor.value]))
         elif tensor.role == "parameter":
             parameter = step.forward.parameters[tensor.value]
-            tensors[tensor.name] = Stored(held, partial(parameter.to_file, arrays[tensor.value]))
+            tensors[tensor.name] = Stored(tensor_type, partial(parameter.to_file, arrays[tensor.value]))
         else:
-            tensors[tensor.name] = Stored(held, partial(np.asarray, arrays[tensor.value]))
+            tensors[tensor.name] = Stored(tensor_type, partial(np.asarray, arrays[tensor.value]))
     channels = chosen_channels(step.state)
     return Checkpoint(tensors, {"step": "0", **({"channels": channels} if channels else {})})
 

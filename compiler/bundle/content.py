@@ -1,4 +1,4 @@
-"""What a bundle's files hold: bytes, or something large that is written chunk by chunk."""
+"""Content of a bundle's files: bytes, or something large that is written chunk by chunk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Streamed(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Of all chunks."""
+        """Returns the size of all chunks."""
 
     def chunks(self) -> Iterator[Chunk]:
         """The bytes in order."""

@@ -26,9 +26,9 @@ def graph_table(forward: Graph, training: Graph) -> dict[str, Any]:
     rows: dict[str, list[Node]] = {}
     for node in forward.nodes:
         rows.setdefault(node.layer, []).append(node)
-    kept = {layer: number for number, layer in enumerate(list(rows)[:MAX_ROWS])}
-    sources = _sources(forward, kept)
-    phases = _phases(training.nodes, kept)
+    row_numbers = {layer: number for number, layer in enumerate(list(rows)[:MAX_ROWS])}
+    sources = _sources(forward, row_numbers)
+    phases = _phases(training.nodes, row_numbers)
     return {
         "rows": [
             {
@@ -38,18 +38,18 @@ def graph_table(forward: Graph, training: Graph) -> dict[str, Any]:
                 "from": sorted(sources[number]),
                 **phases.get(number, Counter()),
             }
-            for layer, number in kept.items()
+            for layer, number in row_numbers.items()
         ],
-        "rows_left_out": len(rows) - len(kept),
+        "rows_left_out": len(rows) - len(row_numbers),
         "others": dict(phases.get(None, Counter())),
     }
 
 
-def _sources(forward: Graph, kept: dict[str, int]) -> dict[int, set[int]]:
+def _sources(forward: Graph, row_numbers: dict[str, int]) -> dict[int, set[int]]:
     made_by: dict[Value, int] = {}
-    sources: dict[int, set[int]] = {number: set() for number in kept.values()}
+    sources: dict[int, set[int]] = {number: set() for number in row_numbers.values()}
     for node in forward.nodes:
-        number = kept.get(node.layer)
+        number = row_numbers.get(node.layer)
         if number is None:
             continue
         sources[number] |= {made_by[value] for value in node.inputs if made_by.get(value, number) != number}
@@ -57,8 +57,8 @@ def _sources(forward: Graph, kept: dict[str, int]) -> dict[int, set[int]]:
     return sources
 
 
-def _phases(nodes: Iterable[Node], kept: dict[str, int]) -> dict[int | None, Counter[str]]:
-    found: dict[int | None, Counter[str]] = {}
+def _phases(nodes: Iterable[Node], row_numbers: dict[str, int]) -> dict[int | None, Counter[str]]:
+    counts: dict[int | None, Counter[str]] = {}
     for node in nodes:
-        found.setdefault(kept.get(node.layer), Counter())[node.phase] += 1
-    return found
+        counts.setdefault(row_numbers.get(node.layer), Counter())[node.phase] += 1
+    return counts

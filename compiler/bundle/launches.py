@@ -1,4 +1,6 @@
-"""What each kernel call of a step starts on an accelerator, and what that takes of it: a table of the report."""
+"""A table of the report: the launches that each kernel call of a step starts on an accelerator, and the resources that
+they take.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def _launches(step: CompiledStep, program: Program) -> list[tuple[str, Launch]]:
 
 
 def _row(name: str, launch: Launch, target: GridTarget) -> dict[str, object]:
-    """What only a driver knows of a launch is left out."""
+    """Returns a launch as a row, without what only a driver knows of it."""
     took = launch.resources
     row: dict[str, object] = {
         "kernel": name,

@@ -27,7 +27,7 @@ CHECKPOINTS = 1
 
 
 def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[str, str]) -> dict[str, Any]:
-    """What the farm and an agent need to know before they unpack a bundle (docs/contracts.md)."""
+    """Returns what the farm and an agent need to know before they unpack a bundle (docs/contracts.md)."""
     plan, spec, target = settings.plan, settings.spec, settings.target
     train = step.programs["train"]
     memory = step.memory
@@ -67,22 +67,22 @@ def manifest_of(step: CompiledStep, settings: BuildSettings, digests: Mapping[st
 
 def _precision(step: CompiledStep, spec: TrainingSpec) -> dict[str, object]:
     """Nothing where all is f32."""
-    own = spec.precision
-    scaled = {"loss_scale": loss_scale(step.training, own)} if own.compute == "f16" else {}
-    return {} if own.compute == "f32" else {"precision": own.compute, **scaled}
+    precision = spec.precision
+    scaled = {"loss_scale": loss_scale(step.training, precision)} if precision.compute == "f16" else {}
+    return {} if precision.compute == "f32" else {"precision": precision.compute, **scaled}
 
 
 def _frozen(step: CompiledStep) -> dict[str, object]:
     """Which frozen weights are held in whole numbers, each with its largest relative error, and which are not."""
-    told = step.frozen
-    if told.kind == "f32":
+    frozen = step.frozen
+    if frozen.kind == "f32":
         return {}
-    errors = {name: float(f"{error:.3g}") for name, error in told.errors.items()}
-    eight = {"in_eight_bits": dict(told.eight)} if told.kind == "int4" else {}
+    errors = {name: float(f"{error:.3g}") for name, error in frozen.errors.items()}
+    eight = {"in_eight_bits": dict(frozen.eight)} if frozen.kind == "int4" else {}
     specs = (call.spec for program in step.programs.values() for call in program.calls)
     rounds = any(getattr(spec, "products", "") == "i8" for spec in specs)
     products = {"products": "int8"} if rounds else {}
-    return {"frozen": {"kind": told.kind, "errors": errors, **products, **eight, "kept": dict(told.kept)}}
+    return {"frozen": {"kind": frozen.kind, "errors": errors, **products, **eight, "kept": dict(frozen.unrounded)}}
 
 
 def _schedule(schedule: Schedule) -> dict[str, object]:
@@ -104,7 +104,9 @@ def calls_of_step(step: CompiledStep) -> Iterator[KernelCall]:
 
 
 def _labels(step: CompiledStep, train: Program) -> object:
-    """One tensor if there is one array and it is called as labels are, else a list by the arrays' names."""
+    """Describes the labels: one tensor if there is one array and it has the labels' usual name, else a list by the
+    arrays' names.
+    """
     if step.training.plain_labels:
         return {**_tensor(step, train, step.training.labels), **_classes(step, step.training.labels)}
     return [
@@ -128,7 +130,7 @@ def _weighed(step: CompiledStep, value: Value) -> dict[str, object]:
     """Whether a layer with weights reads an input as it is: nothing in the model scales it before."""
     reads = [node for node in step.forward.nodes if value in node.inputs]
     moved = [node.output for node in reads if node.op in MOVING]
-    is_weighed = any(node.op in WEIGHING for node in reads) or any(_weighed(step, one) for one in moved)
+    is_weighed = any(node.op in WEIGHING for node in reads) or any(_weighed(step, moved_value) for moved_value in moved)
     return {"weighed": True} if is_weighed else {}
 
 
@@ -152,8 +154,12 @@ def _losses(step: CompiledStep) -> dict[str, object]:
 def _tensor(step: CompiledStep, program: Program, value: Value) -> dict[str, object]:
     """Its samples lie along the first axis where no `batch_axis` says otherwise."""
     tensor, axes = program.types[value], step.training.batch_axes
-    told: dict[str, object] = {"name": program.name_of(value), "dtype": tensor.dtype, "shape": list(tensor.shape)}
-    return {**told, "batch_axis": axes[value]} if value in axes else told
+    description: dict[str, object] = {
+        "name": program.name_of(value),
+        "dtype": tensor.dtype,
+        "shape": list(tensor.shape),
+    }
+    return {**description, "batch_axis": axes[value]} if value in axes else description
 
 
 def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object]:
@@ -173,7 +179,7 @@ def _kernel(call: KernelCall, choices: Mapping[str, Choice]) -> dict[str, object
 def _total(step: CompiledStep, *, trained: bool) -> int:
     """Number of elements of all parameters, or of those (slices) that learn."""
     if not trained:
-        return sum(own.size for own in step.forward.parameters.values() if own.may_learn)
+        return sum(parameter.size for parameter in step.forward.parameters.values() if parameter.may_learn)
     types, total = step.forward.types, 0
     for value, part in step.plan.items():
         size = types[value].size

@@ -1,4 +1,4 @@
-"""What learns, layer by layer, and what it costs: bytes and floating-point operations of a step.
+"""A table of what learns, layer by layer, and of its cost: bytes and floating-point operations of a step.
 
 A row is a layer as plans count them (`compiler.step.planning.layers`), or an operator with parameters that is no layer.
 Bytes: `weight_bytes` of what learns; `gradient_bytes` of gradients that are stored (an update that is applied as its
@@ -31,13 +31,13 @@ REST = "everything else"
 
 @dataclass(slots=True)
 class Row:
-    """One layer. `number` is None for what plans do not count."""
+    """A layer. `number` is None for what plans do not count."""
 
     name: str
     number: int | None = None
     operator: str = ""
     learns: list[str] = field(default_factory=list)
-    """What of it learns, in words."""
+    """The parts of the layer that learn, in words."""
     elements: int = 0
     """That learn."""
     all_elements: int = 0
@@ -59,7 +59,7 @@ class Planned:
     plan: UpdatePlan
     train: Program
     other: Program | None = None
-    """What every micro-batch but the last runs."""
+    """The program that every micro-batch but the last runs."""
     others: int = 0
     """How many they are."""
 
@@ -119,28 +119,28 @@ class _Rows:
         self._called: dict[str, Row] = {}
         self._of_parameter: dict[str, Row] = {}
         layers = {value: layer for layer in layers_of(graph) for value in reversed(layer.parameters)}
-        made: dict[object, Row] = {}
-        named: dict[str, Row] = {}
+        rows_by_key: dict[object, Row] = {}
+        rows_by_name: dict[str, Row] = {}
         """Rows of layers by the module that they are."""
-        beside = adapter_names(graph)
+        adapters = adapter_names(graph)
         for value, parameter in graph.parameters.items():
             if not parameter.may_learn:
                 continue
             layer = layers.get(value)
-            known = self._called.get(parameter.layer) if parameter.name in beside else None
-            known = known or (named.get(_module(parameter)) if layer is None else None)
-            if known is not None:
-                self._of[value] = self._of_parameter[parameter.name] = known
+            existing_row = self._called.get(parameter.layer) if parameter.name in adapters else None
+            existing_row = existing_row or (rows_by_name.get(_module(parameter)) if layer is None else None)
+            if existing_row is not None:
+                self._of[value] = self._of_parameter[parameter.name] = existing_row
                 continue
             key = ("layer", layer.number) if layer is not None else ("operator", parameter.layer)
-            row = made.get(key)
+            row = rows_by_key.get(key)
             if row is None:
-                row = made[key] = _row(graph, layer, parameter)
+                row = rows_by_key[key] = _row(graph, layer, parameter)
                 self.every.append(row)
             self._of[value] = self._of_parameter[parameter.name] = row
             self._called.setdefault(parameter.layer, row)
             if layer is not None:
-                named.setdefault(row.name, row)
+                rows_by_name.setdefault(row.name, row)
                 self._called.setdefault(layer.node.layer, row)
 
     def of(self, value: Value) -> Row:
@@ -177,11 +177,11 @@ def _count_parameter(row: Row, step: Planned, value: Value) -> None:
 
 
 def learnt_words(parameter: Parameter, part: UpdateSlice) -> str:
-    """What of a parameter learns: `weight 20 of 40 channels`, `bias (created)`."""
-    own = next((one for one in parameter.name.split(".") if one.startswith("lora_")), "")
-    own = own or parameter.name.rpartition(".")[2].rpartition("/")[2] or parameter.kind
+    """Says in words which part of a parameter learns: `weight 20 of 40 channels`, `bias (created)`."""
+    label = next((component for component in parameter.name.split(".") if component.startswith("lora_")), "")
+    label = label or parameter.name.rpartition(".")[2].rpartition("/")[2] or parameter.kind
     created = " (created)" if parameter.created else ""
-    return f"{own}{created}" if part.is_whole else f"{own} {_channels(parameter, part)}{created}"
+    return f"{label}{created}" if part.is_whole else f"{label} {_channels(parameter, part)}{created}"
 
 
 def _channels(parameter: Parameter, part: UpdateSlice) -> str:
@@ -207,24 +207,26 @@ def _count_flops(row: Row, call: KernelCall, *, times: int = 1) -> None:
 def _stored_gradients(program: Program) -> Iterator[tuple[KernelCall, int]]:
     """(update, bytes) of the gradients that other calls made for it."""
     state = {program.root(value) for value in program.state}
-    made = {program.root(value) for call in program.calls if call.phase == "backward" for value in call.outputs} - state
+    gradients = {
+        program.root(value) for call in program.calls if call.phase == "backward" for value in call.outputs
+    } - state
     for call in program.calls:
         if call.phase == "update":
-            read = {program.root(value) for value in call.inputs} & made
+            read = {program.root(value) for value in call.inputs} & gradients
             yield call, sum(program.types[value].size_bytes for value in read)
 
 
 def _kept(program: Program) -> Iterator[tuple[KernelCall, int]]:
     """(the call that reads it last, bytes) of everything that forward calls make and others read."""
-    made: dict[Value, int] = {}
+    sizes: dict[Value, int] = {}
     for call in program.calls:
         if call.phase == "forward" and not call.again:
-            made.update((program.root(value), program.types[program.root(value)].size_bytes) for value in call.outputs)
+            sizes.update((program.root(value), program.types[program.root(value)].size_bytes) for value in call.outputs)
     last: dict[Value, KernelCall] = {}
     for call in program.calls:
         if call.phase != "forward":
-            last.update((program.root(value), call) for value in call.inputs if program.root(value) in made)
-    return ((call, made[value]) for value, call in last.items())
+            last.update((program.root(value), call) for value in call.inputs if program.root(value) in sizes)
+    return ((call, sizes[value]) for value, call in last.items())
 
 
 def _frozen(step: Planned) -> Iterator[Mapping[str, object]]:

@@ -30,7 +30,7 @@ def compile_report(step: CompiledStep, step_bytes: int, target: Target) -> dict[
             "bound_bytes": step.memory.bound_bytes,
             "values": _arena_values(step, "train"),
         },
-        "memory_curve": [_point(way, taken=way.memory is step.memory) for way in step.ways()],
+        "memory_curve": [_point(way, chosen=way.memory is step.memory) for way in step.ways()],
         "graph": {
             "forward nodes": len(step.forward.nodes),
             "training nodes": len(step.training.graph.nodes),
@@ -59,22 +59,22 @@ def compile_report(step: CompiledStep, step_bytes: int, target: Target) -> dict[
     }
 
 
-def _point(way: Way, *, taken: bool) -> dict[str, object]:
+def _point(way: Way, *, chosen: bool) -> dict[str, object]:
     """A way to run the step: the bytes that it needs in all, and its arithmetic by that without repeated kernels."""
     return {
         "name": way.name,
         "needed_bytes": way.memory.needed_bytes,
         "flops": way.flops,
         "flops_ratio": round(way.flops_ratio, 4),
-        "taken": taken,
+        "taken": chosen,
     }
 
 
 def _declined(trace: Trace) -> list[dict[str, object]]:
     """Where rewrites did not fire: by pass and reason how often, and the first place as an example."""
-    found: dict[tuple[str, str], list[Declined]] = {}
-    for name, one in trace.declined():
-        found.setdefault((name, one.code), []).append(one)
+    by_reason: dict[tuple[str, str], list[Declined]] = {}
+    for name, declined in trace.declined():
+        by_reason.setdefault((name, declined.code), []).append(declined)
     return [
         {
             "pass": name,
@@ -83,18 +83,18 @@ def _declined(trace: Trace) -> list[dict[str, object]]:
             "where": printable(same[0].where, MAX_CHARACTERS["where"]),
             "needs": same[0].needs,
         }
-        for (name, code), same in sorted(found.items())
+        for (name, code), same in sorted(by_reason.items())
     ]
 
 
 def _passes(trace: Trace) -> list[dict[str, object]]:
     """Every pass in the order in which it first ran: on what, how often, and how often it changed something."""
-    found: dict[tuple[str, str], list[bool]] = {}
-    for one in trace.steps:
-        found.setdefault((one.subject, one.name), []).append(one.modified)
+    outcomes: dict[tuple[str, str], list[bool]] = {}
+    for step in trace.steps:
+        outcomes.setdefault((step.subject, step.name), []).append(step.modified)
     return [
         {"on": subject, "pass": name, "ran": len(changed), "changed": sum(changed)}
-        for (subject, name), changed in found.items()
+        for (subject, name), changed in outcomes.items()
     ]
 
 
@@ -109,16 +109,16 @@ def _groups(program: Program) -> list[dict[str, int]]:
 
 
 def _arena_values(step: CompiledStep, name: ProgramName) -> list[dict[str, object]]:
-    own, last_call = step.programs[name], len(step.programs[name].calls) - 1
+    current_program, last_call = step.programs[name], len(step.programs[name].calls) - 1
     values = []
     for (program, value), (first, last) in sorted(step.memory.live.items()):
         place = step.memory.placements[program, value]
-        if program == name and own.root(value) == value:
+        if program == name and current_program.root(value) == value:
             lives = (max(first, 0), min(last, last_call))
-            values.append(_arena_value(own.name_of(value), place.offset_bytes, place.size_bytes, *lives))
+            values.append(_arena_value(current_program.name_of(value), place.offset_bytes, place.size_bytes, *lives))
     for (program, index), place in sorted(step.memory.workspaces.items()):
         if program == name:
-            label = f"workspace of {label_of(own.calls[index])}"
+            label = f"workspace of {label_of(current_program.calls[index])}"
             values.append(_arena_value(label, place.offset_bytes, place.size_bytes, index, index))
     return values
 
@@ -141,8 +141,10 @@ def _notes(step: CompiledStep, step_bytes: int) -> list[str]:
     if repeated:
         notes.append(f"{repeated} forward kernels run again in the backward pass: what they make is not kept")
     learning = [step.forward.parameters[value] for value in step.plan]
-    asked = step.forward.origins.created
-    created = [parameter.name for parameter in learning if parameter.created and parameter.name not in asked]
+    created_on_request = step.forward.origins.created
+    created = [
+        parameter.name for parameter in learning if parameter.created and parameter.name not in created_on_request
+    ]
     if created:
         notes.append(
             f"{len(created)} parameters that the exporter had dropped or merged were created, such as {created[0]}"

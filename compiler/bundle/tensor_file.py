@@ -14,9 +14,9 @@ from compiler.tensors import Array, TensorType
 
 _LENGTH_BYTES = 8
 _ALIGNMENT = 8
-"""Of what stands behind the header."""
+"""The alignment of the data behind the header."""
 _PAGE = 16 << 10
-"""Of what is mapped into memory: the largest pages that boards commonly have."""
+"""The alignment of tensors that are mapped into memory: the largest pages that boards commonly have."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Checkpoint:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """Returns the size of the file."""
         return len(self._header) + sum(tensor.type.size_bytes for tensor in self.tensors.values())
 
     def chunks(self) -> Iterator[Chunk]:
@@ -60,10 +60,10 @@ class Checkpoint:
     def _before_mapped(self) -> tuple[int, int]:
         """How many bytes of tensors stand before those that a step maps into memory, and where these may begin."""
         sizes = [(tensor.type.dtype, tensor.type.size_bytes) for tensor in self.tensors.values()]
-        held = any(dtype == "i8" for dtype, _ in sizes)
+        has_bytes = any(dtype == "i8" for dtype, _ in sizes)
         return (
             (sum(size for dtype, size in sizes if ELEMENT_TYPES[dtype].item_bytes > 1), _PAGE)
-            if held
+            if has_bytes
             else (0, _ALIGNMENT)
         )
 

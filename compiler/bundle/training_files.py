@@ -23,42 +23,44 @@ STATE, ACCUMULATE = ".state.safetensors", ".accumulate.onnx"
 
 @dataclass(frozen=True, slots=True)
 class TrainingFiles:
-    """What `save` writes; nothing is copied before."""
+    """The files that `save` writes; nothing is copied before."""
 
     model: bytes
     data: DataBeside | None
     state: Checkpoint
     accumulate: bytes | None = None
-    """Of a step of several micro-batches: what those before the last one run."""
+    """In a step of several micro-batches, the model that all micro-batches before the last one run."""
 
     def save(self, path: Path) -> tuple[Path, ...]:
         """Write the files; each is in place whole or not at all, the model last. Returns them. Raises: OSError."""
         state = path.with_name(f"{path.stem}{STATE}")
         write_file(state, self.state.chunks())
-        written = [path, state]
+        paths = [path, state]
         if self.data is not None:
-            written.insert(1, path.with_name(self.data.location))
-            write_file(written[1], _chunks(self.data))
+            paths.insert(1, path.with_name(self.data.location))
+            write_file(paths[1], _chunks(self.data))
         if self.accumulate is not None:
-            written.append(path.with_name(f"{path.stem}{ACCUMULATE}"))
-            write_file(written[-1], [self.accumulate])
+            paths.append(path.with_name(f"{path.stem}{ACCUMULATE}"))
+            write_file(paths[-1], [self.accumulate])
         write_file(path, [self.model])
-        return tuple(written)
+        return tuple(paths)
 
 
-def training_files(step: TrainingGraph, location: str, weights: Weights, said: Mapping[str, str]) -> TrainingFiles:
+def training_files(step: TrainingGraph, location: str, weights: Weights, metadata: Mapping[str, str]) -> TrainingFiles:
     """The files of a step; those of its frozen weights that are large are in a data file called `location`.
 
-    The metadata of the model is that of `compiler.export.training` and what is `said`.
+    The metadata of the model is that of `compiler.export.training` and what `metadata` holds.
     """
-    held = sum(array.nbytes for array in step.graph.arrays.values())
-    beside = DataBeside(location) if weights == "embedded" and held > EMBEDDED_BYTES else None
-    model, state = training_model(step, weights=weights, said=said, beside=beside)
+    array_bytes = sum(array.nbytes for array in step.graph.arrays.values())
+    data_file = DataBeside(location) if weights == "embedded" and array_bytes > EMBEDDED_BYTES else None
+    model, state = training_model(step, weights=weights, notes=metadata, beside=data_file)
     before = None
     if step.accumulation is not None:
-        before, _ = training_model(step.accumulation, weights=weights, said=said, beside=beside)
+        before, _ = training_model(step.accumulation, weights=weights, notes=metadata, beside=data_file)
     stored = {name: Stored(TensorType("f32", array.shape), partial(np.asarray, array)) for name, array in state.items()}
-    return TrainingFiles(model, beside if beside and beside.arrays else None, Checkpoint(stored, {"step": "0"}), before)
+    return TrainingFiles(
+        model, data_file if data_file and data_file.arrays else None, Checkpoint(stored, {"step": "0"}), before
+    )
 
 
 def _chunks(data: DataBeside) -> Iterator[Chunk]:

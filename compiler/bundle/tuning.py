@@ -42,7 +42,7 @@ MAX_TRIALS = 48
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What tuning needs of a training bundle."""
+    """The parts of a training bundle that tuning needs."""
 
     digest: str
     manifest: Mapping[str, Any]
@@ -103,9 +103,9 @@ def build_tuning(
         "warnings": [],
     }
     files = {STEP: binary, WEIGHTS: empty_checkpoint(), REPORT: to_json(report)}
-    made = make_bundle(_manifest(source, trials, target), files)
+    tuning_bundle = make_bundle(_manifest(source, trials, target), files)
     tell("done", 1.0)
-    return made
+    return tuning_bundle
 
 
 def choose_trials(catalogue: Catalogue, target: Target) -> tuple[Trial, ...]:
@@ -124,12 +124,12 @@ def choose_trials(catalogue: Catalogue, target: Target) -> tuple[Trial, ...]:
 
 
 def _manifest(source: Source, trials: tuple[Trial, ...], target: Target) -> dict[str, Any]:
-    named = {signature(kernel.spec): kernel for kernel in source.catalogue.kernels}
+    kernels = {signature(kernel.spec): kernel for kernel in source.catalogue.kernels}
     rows = [
         {
             "kernel": signature(trial.spec),
-            "name": named[signature(trial.spec)].name,
-            "calls": named[signature(trial.spec)].calls,
+            "name": kernels[signature(trial.spec)].name,
+            "calls": kernels[signature(trial.spec)].calls,
             "choices": [choice.text for choice in trial.choices],
         }
         for trial in trials

@@ -25,7 +25,7 @@ from compiler.rewriting.builder import GraphBuilder
 from compiler.values import Value
 
 MAX_AXES = 8
-"""Of a tensor, in the runtime's tables."""
+"""The most axes of a tensor in the runtime's tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,23 @@ class Arrangement:
     alone: tuple[Alone, ...]
 
 
-def arrange(graph: Graph, wanted: Sequence[Wanted]) -> Arrangement:
+def arrange(graph: Graph, requests: Sequence[Wanted]) -> Arrangement:
     """Put the wanted channels of each parameter side by side."""
     coupling = Coupling(graph)
-    places = {one.value: place for one in wanted if (place := _place(coupling, one)) is not None}
-    orders = _orders(graph, wanted, places)
+    places = {request.value: place for request in requests if (place := _place(coupling, request)) is not None}
+    orders = _orders(graph, requests, places)
     writer = _Writer(coupling, orders)
     windows: dict[Value, UpdateSlice] = {}
     alone: list[Alone] = []
-    for one in wanted:
-        window = _window(coupling, one, places.get(one.value), orders)
+    for request in requests:
+        window = _window(coupling, request, places.get(request.value), orders)
         if window is None:
-            alone.append(Alone(one.value, _reason(places.get(one.value))))
-            window = writer.keep_alone(one)
+            alone.append(Alone(request.value, _reason(places.get(request.value))))
+            window = writer.keep_alone(request)
         elif isinstance(window, _Split):
-            window = writer.split(one, window)
-        windows[one.value] = window
-    return Arrangement(writer.written(), windows, tuple(alone))
+            window = writer.split(request, window)
+        windows[request.value] = window
+    return Arrangement(writer.changed_graph(), windows, tuple(alone))
 
 
 Orders = Mapping[Atom, tuple[int, ...]]
@@ -94,51 +94,51 @@ class _Split:
     size: int
 
 
-def _place(coupling: Coupling, one: Wanted) -> _Place | None:
-    own = coupling.factors(one.value, one.axis)
-    grid = np.zeros(prod(atom.extent for atom in own), bool)
-    grid[list(one.channels)] = True
-    grid = grid.reshape([atom.extent for atom in own])
-    for position, atom in enumerate(own):
-        others = tuple(axis for axis in range(len(own)) if axis != position)
+def _place(coupling: Coupling, request: Wanted) -> _Place | None:
+    atoms = coupling.factors(request.value, request.axis)
+    grid = np.zeros(prod(atom.extent for atom in atoms), bool)
+    grid[list(request.channels)] = True
+    grid = grid.reshape([atom.extent for atom in atoms])
+    for position, atom in enumerate(atoms):
+        others = tuple(axis for axis in range(len(atoms)) if axis != position)
         some = grid.any(axis=others)
         if np.array_equal(some, grid.all(axis=others)):
             return _Place(atom, frozenset(int(member) for member in np.flatnonzero(some)), position)
     return None
 
 
-def _orders(graph: Graph, wanted: Sequence[Wanted], places: Mapping[Value, _Place]) -> Orders:
+def _orders(graph: Graph, requests: Sequence[Wanted], places: Mapping[Value, _Place]) -> Orders:
     """The order of each atom that has to move: what costs most when it is kept alone comes first."""
     sets: dict[Atom, list[frozenset[int]]] = {}
-    for one in sorted(wanted, key=lambda one: -graph.types[one.value].size_bytes):
-        place = places.get(one.value)
+    for request in sorted(requests, key=lambda request: -graph.types[request.value].size_bytes):
+        place = places.get(request.value)
         if place is not None:
             sets.setdefault(place.atom, []).append(place.members)
     orders = {}
-    for atom, own in sets.items():
-        if atom.pinned or all(is_run(sorted(members)) for members in own):
+    for atom, member_sets in sets.items():
+        if atom.pinned or all(is_run(sorted(members)) for members in member_sets):
             continue
-        order = order_of(atom.extent, accepted(own))
+        order = order_of(atom.extent, accepted(member_sets))
         if order != tuple(range(atom.extent)):
             orders[atom] = order
     return orders
 
 
-def _window(coupling: Coupling, one: Wanted, place: _Place | None, orders: Orders) -> UpdateSlice | _Split | None:
+def _window(coupling: Coupling, request: Wanted, place: _Place | None, orders: Orders) -> UpdateSlice | _Split | None:
     """Where the channels lie in the new order; None if they are not one range."""
-    own = coupling.factors(one.value, one.axis)
+    atoms = coupling.factors(request.value, request.axis)
     if place is not None:
         order = orders.get(place.atom, tuple(range(place.atom.extent)))
-        found = [number for number, member in enumerate(order) if member in place.members]
+        positions = [number for number, member in enumerate(order) if member in place.members]
         outer, inner = (
-            prod(atom.extent for atom in part) for part in (own[: place.position], own[place.position + 1 :])
+            prod(atom.extent for atom in part) for part in (atoms[: place.position], atoms[place.position + 1 :])
         )
-        rank = len(coupling.axes(one.value)) + (outer > 1)
-        if is_run(found) and rank <= MAX_AXES:
-            start, size = found[0] * inner, len(found) * inner
-            return UpdateSlice(one.axis, start, size) if outer == 1 else _Split(outer, start, size)
-    if is_run(one.channels) and not any(atom in orders for atom in own):
-        return UpdateSlice(one.axis, one.channels[0], len(one.channels))
+        rank = len(coupling.axes(request.value)) + (outer > 1)
+        if is_run(positions) and rank <= MAX_AXES:
+            start, size = positions[0] * inner, len(positions) * inner
+            return UpdateSlice(request.axis, start, size) if outer == 1 else _Split(outer, start, size)
+    if is_run(request.channels) and not any(atom in orders for atom in atoms):
+        return UpdateSlice(request.axis, request.channels[0], len(request.channels))
     return None
 
 
@@ -150,12 +150,12 @@ def _reason(place: _Place | None) -> str:
     return "other layers on the same channels learn others"
 
 
-def _table(own: Sequence[Atom], orders: Orders) -> tuple[int, ...]:
+def _table(atoms: Sequence[Atom], orders: Orders) -> tuple[int, ...]:
     """Which channel of the file stands at each place of an axis; empty if each stands in its own."""
-    if not any(atom in orders for atom in own):
+    if not any(atom in orders for atom in atoms):
         return ()
-    grid = np.arange(prod(atom.extent for atom in own)).reshape([atom.extent for atom in own])
-    for axis, atom in enumerate(own):
+    grid = np.arange(prod(atom.extent for atom in atoms)).reshape([atom.extent for atom in atoms])
+    for axis, atom in enumerate(atoms):
         if atom in orders:
             grid = grid.take(orders[atom], axis=axis)
     return tuple(int(channel) for channel in grid.reshape(-1))
@@ -185,31 +185,31 @@ class _Writer:
         if value in self.parameters:
             self.parameters[value] = replace(self.parameters[value], orders=tables if any(tables) else ())
 
-    def keep_alone(self, one: Wanted) -> UpdateSlice:
+    def keep_alone(self, request: Wanted) -> UpdateSlice:
         """The channels in front of the parameter's own order, which its readers do not see. Raises: PlanError."""
-        own = self.parameters[one.value]
-        if one.value in self.graph.outputs:
-            raise PlanError("an output of the model cannot be kept in another order", where=own.name)
-        extent = own.shape[one.axis]
-        tables = list(own.orders or [()] * len(own.shape))
-        network = tables[one.axis] or tuple(range(extent))
-        kept = (*one.channels, *sorted(set(range(extent)) - set(one.channels)))
-        tables[one.axis] = kept if kept != tuple(range(extent)) else ()
-        self._reorder(one.value, tuple(tables))
-        place = {channel: number for number, channel in enumerate(kept)}
+        parameter = self.parameters[request.value]
+        if request.value in self.graph.outputs:
+            raise PlanError("an output of the model cannot be kept in another order", where=parameter.name)
+        extent = parameter.shape[request.axis]
+        tables = list(parameter.orders or [()] * len(parameter.shape))
+        network = tables[request.axis] or tuple(range(extent))
+        order = (*request.channels, *sorted(set(range(extent)) - set(request.channels)))
+        tables[request.axis] = order if order != tuple(range(extent)) else ()
+        self._reorder(request.value, tuple(tables))
+        place = {channel: number for number, channel in enumerate(order)}
         numbers = self.b.constant(np.array([place[channel] for channel in network], np.int64))
-        self._read(one.value, self.b.emit("gather", one.value, numbers, axis=one.axis))
-        return UpdateSlice(one.axis, 0, len(one.channels))
+        self._read(request.value, self.b.emit("gather", request.value, numbers, axis=request.axis))
+        return UpdateSlice(request.axis, 0, len(request.channels))
 
-    def split(self, one: Wanted, window: _Split) -> UpdateSlice:
+    def split(self, request: Wanted, window: _Split) -> UpdateSlice:
         """The parameter with the axis as two, so that the window is a range of the second; readers get it as one."""
-        value, axis = one.value, one.axis
+        value, axis = request.value, request.axis
         shape = self.b.shape(value)
         cut = (window.outer, shape[axis] // window.outer)
-        own = self._factors(value, axis)
-        before = next(n for n in range(len(own) + 1) if prod(atom.extent for atom in own[:n]) == window.outer)
+        atoms = self._factors(value, axis)
+        before = next(n for n in range(len(atoms) + 1) if prod(atom.extent for atom in atoms[:n]) == window.outer)
         tables = list(self.parameters[value].orders or [()] * len(shape))
-        tables[axis : axis + 1] = [_table(own[:before], self.orders), _table(own[before:], self.orders)]
+        tables[axis : axis + 1] = [_table(atoms[:before], self.orders), _table(atoms[before:], self.orders)]
         whole = replace(self.parameters[value], orders=())
         self.parameters[value] = replace(split_axis(whole, axis, cut), orders=tuple(tables) if any(tables) else ())
         parted = (*shape[:axis], *cut, *shape[axis + 1 :])
@@ -222,8 +222,8 @@ class _Writer:
         self.b.nodes[-1] = replace(self.b.nodes[-1], layer=self.parameters[value].layer)
         self.read_as[value] = instead
 
-    def written(self) -> Graph:
-        """What has become of the graph."""
+    def changed_graph(self) -> Graph:
+        """Returns the graph with all changes."""
         nodes = [
             replace(node, inputs=tuple(self.read_as.get(value, value) for value in node.inputs))
             if any(value in self.read_as for value in node.inputs)
@@ -242,14 +242,14 @@ def reordered(array: Array, tables: Sequence[Sequence[int]]) -> Array:
     return array
 
 
-def split_axis(own: Parameter, axis: int, cut: tuple[int, int]) -> Parameter:
+def split_axis(parameter: Parameter, axis: int, cut: tuple[int, int]) -> Parameter:
     """The parameter with an inside axis as two."""
-    there = own.perm[axis]
-    view = (*own.view_shape[:there], *cut, *own.view_shape[there + 1 :])
-    moved = [[place + (place > there)] for place in own.perm]
+    there = parameter.perm[axis]
+    view = (*parameter.view_shape[:there], *cut, *parameter.view_shape[there + 1 :])
+    moved = [[place + (place > there)] for place in parameter.perm]
     moved[axis] = [there, there + 1]
-    channel_axis = own.channel_axis
+    channel_axis = parameter.channel_axis
     if channel_axis is not None:
         channel_axis += channel_axis >= axis
     perm = tuple(place for places in moved for place in places)
-    return replace(own, view_shape=view, perm=perm, channel_axis=channel_axis, parted=axis)
+    return replace(parameter, view_shape=view, perm=perm, channel_axis=channel_axis, parted=axis)

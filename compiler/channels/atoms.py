@@ -11,7 +11,7 @@ from math import prod
 
 
 class Atom:
-    """One factor of an axis, or several equal ones that were united."""
+    """A factor of an axis, or several equal ones that were united."""
 
     __slots__ = ("extent", "into", "parts", "pinned")
 
@@ -19,7 +19,7 @@ class Atom:
         self.extent = extent
         self.pinned = pinned
         self.into: Atom | None = None
-        """What it was united with."""
+        """The atom that it was united with."""
         self.parts: tuple[Atom, ...] = ()
         """Outer and inner, once it was split."""
 
@@ -35,19 +35,19 @@ def root_of(atom: Atom) -> Atom:
 
 def factors(atoms: Iterable[Atom]) -> list[Atom]:
     """Outermost first, as far as they are split by now; without those of extent 1."""
-    found: list[Atom] = []
+    leaves: list[Atom] = []
     todo = list(atoms)[::-1]
     while todo:
         atom = root_of(todo.pop())
         if atom.parts:
             todo += atom.parts[::-1]
         elif atom.extent > 1:
-            found.append(atom)
-    return found
+            leaves.append(atom)
+    return leaves
 
 
 def extent_of(atoms: Iterable[Atom]) -> int:
-    """Of the axes together."""
+    """Returns the extent of all the axes together."""
     return prod(atom.extent for atom in factors(atoms))
 
 
@@ -57,9 +57,9 @@ def pin(atoms: Iterable[Atom]) -> None:
         atom.pinned = True
 
 
-def unite(one: Sequence[Atom], other: Sequence[Atom]) -> None:
+def unite(first: Sequence[Atom], second: Sequence[Atom]) -> None:
     """Two products of the same extent are the same elements; where they do not divide into each other, both stay."""
-    left, right = list(one), list(other)
+    left, right = list(first), list(second)
     while left and right:
         a, b = _last(left), _last(right)
         if a is None or b is None:
@@ -85,16 +85,16 @@ def split_off(atoms: Sequence[Atom], outer: int) -> tuple[list[Atom], list[Atom]
     """The factors with the given product in front, and the others; None if they do not divide so."""
     before: list[Atom] = []
     rest = factors(atoms)
-    left = outer
-    while left > 1:
+    remaining = outer
+    while remaining > 1:
         if not rest:
             return None
         first = rest.pop(0)
-        if left % first.extent == 0:
+        if remaining % first.extent == 0:
             before.append(first)
-            left //= first.extent
-        elif first.extent % left == 0:
-            front, back = _split(first, left)
+            remaining //= first.extent
+        elif first.extent % remaining == 0:
+            front, back = _split(first, remaining)
             return [*before, front], factors([*([] if back is None else [back]), *rest])
         else:
             return None
@@ -118,9 +118,9 @@ def _split(atom: Atom, outer: int) -> tuple[Atom, Atom]:
     return parts
 
 
-def _merge(one: Atom, other: Atom) -> None:
-    one, other = root_of(one), root_of(other)
-    if one is other:
+def _merge(first: Atom, second: Atom) -> None:
+    first, second = root_of(first), root_of(second)
+    if first is second:
         return
-    other.into = one
-    one.pinned |= other.pinned
+    second.into = first
+    first.pinned |= second.pinned

@@ -25,7 +25,7 @@ class Units:
 
     @cached_property
     def attentions(self) -> set[Product]:
-        """What runs over the key and value heads of each attention."""
+        """Returns the products of axes that run over the key and value heads of each attention."""
         return _attentions(self.coupling)
 
     @cached_property
@@ -36,35 +36,39 @@ class Units:
     @cached_property
     def blocks_of(self) -> Mapping[Value, Sequence[Product]]:
         """Layer -> the blocks that it is in."""
-        found: dict[Value, list[Product]] = {}
+        blocks: dict[Value, list[Product]] = {}
         for product, ends in self.blocks.items():
             for value in ends:
-                found.setdefault(value, []).append(product)
-        return found
+                blocks.setdefault(value, []).append(product)
+        return blocks
 
 
-def heads_of(units: Units, values: Sequence[Value], told: int | None, where: str) -> list[Row]:
+def heads_of(units: Units, values: Sequence[Value], stated_heads: int | None, where: str) -> list[Row]:
     """The axes that run over heads. Key and value heads count where several query heads share them.
 
     Where no attention is known, whatever has the number of parts that was told is taken for heads.
     Raises: PlanError where there is none, or another number of heads than was told.
     """
-    coupling, known = units.coupling, units.attentions
-    found: list[Row] = []
+    coupling, attentions = units.coupling, units.attentions
+    head_rows: list[Row] = []
     odd: set[int] = set()
     for value in values:
-        rows = [row for row in _rows_of(coupling, value) if row[2] in known or (not known and row[2][0].extent == told)]
+        rows = [
+            row
+            for row in _rows_of(coupling, value)
+            if row[2] in attentions or (not attentions and row[2][0].extent == stated_heads)
+        ]
         for _, axis, product, inner in rows[:1]:
             count = _extent(product)
-            odd |= {count} if told not in (None, count) else set()
-            found.append((value, axis, count, inner, product))
+            odd |= {count} if stated_heads not in (None, count) else set()
+            head_rows.append((value, axis, count, inner, product))
     if odd:
         raise PlanError(
-            f"the model shows {min(odd)} heads here, not {told}",
+            f"the model shows {min(odd)} heads here, not {stated_heads}",
             where=f"{where}.channels.heads",
             hint="heads that share a key and value count as one; leave `heads` out",
         )
-    if not found:
+    if not head_rows:
         raise _none(
             coupling,
             values,
@@ -72,7 +76,7 @@ def heads_of(units: Units, values: Sequence[Value], told: int | None, where: str
             where,
             "tell `heads` if there is an attention, or choose along: output and along: input",
         )
-    return found
+    return head_rows
 
 
 def feed_forward_of(units: Units, values: Sequence[Value], where: str) -> list[Row]:
@@ -83,18 +87,18 @@ def feed_forward_of(units: Units, values: Sequence[Value], where: str) -> list[R
     coupling, blocks, among = units.coupling, units.blocks, set(values)
     here = {product for value in values for product in units.blocks_of.get(value, ())}
     whole = {product for product in here if blocks[product] <= among}
-    found: list[Row] = []
+    unit_rows: list[Row] = []
     for value in values:
-        own = [(axis, product) for axis, product in _whole_axes(coupling, value) if product in here]
-        kept = [entry for entry in own if entry[1] in whole] or own
-        if len(kept) > 1:
+        candidates = [(axis, product) for axis, product in _whole_axes(coupling, value) if product in here]
+        preferred = [entry for entry in candidates if entry[1] in whole] or candidates
+        if len(preferred) > 1:
             raise PlanError(
                 f"{coupling.graph.name_of(value)!r} is in two feed-forward blocks",
                 where=where,
                 hint="give each block a rule of its own, with its first and second layer",
             )
-        found += [(value, axis, _extent(product), 1, product) for axis, product in kept]
-    if not found:
+        unit_rows += [(value, axis, _extent(product), 1, product) for axis, product in preferred]
+    if not unit_rows:
         raise _none(
             coupling,
             values,
@@ -102,7 +106,7 @@ def feed_forward_of(units: Units, values: Sequence[Value], where: str) -> list[R
             where,
             "name its first and second layer; or choose along: output and along: input",
         )
-    return found
+    return unit_rows
 
 
 def _none(coupling: Coupling, values: Sequence[Value], what: str, where: str, hint: str) -> PlanError:
@@ -111,7 +115,7 @@ def _none(coupling: Coupling, values: Sequence[Value], what: str, where: str, hi
 
 
 def _attentions(coupling: Coupling) -> set[Product]:
-    """What runs over the key and value heads of each attention."""
+    """Returns the products of axes that run over the key and value heads of each attention."""
     nodes = [node for node in coupling.graph.nodes if node.op == "attention"]
     return {product for node in nodes if (product := tuple(coupling.factors(node.inputs[1], 2)))}
 
@@ -120,10 +124,10 @@ def _rows_of(coupling: Coupling, value: Value) -> Iterator[tuple[Value, int, Pro
     """(parameter, axis, factors, product of those inside) for every run of factors of every axis; outputs first."""
     axes = range(len(coupling.axes(value)))
     for axis in reversed(axes):
-        own = coupling.factors(value, axis)
-        for begin in range(len(own)):
-            for end in range(begin + 1, len(own) + 1):
-                yield value, axis, tuple(own[begin:end]), _extent(own[end:])
+        factors = coupling.factors(value, axis)
+        for begin in range(len(factors)):
+            for end in range(begin + 1, len(factors) + 1):
+                yield value, axis, tuple(factors[begin:end]), _extent(factors[end:])
 
 
 def _blocks(coupling: Coupling) -> dict[Product, set[Value]]:
@@ -133,20 +137,20 @@ def _blocks(coupling: Coupling) -> dict[Product, set[Value]]:
     for position, node in enumerate(graph.nodes):
         for value in node.inputs:
             first_use.setdefault(value, position)
-    made: dict[Product, set[Value]] = {}
+    makers: dict[Product, set[Value]] = {}
     read: dict[Product, set[Value]] = {}
-    for value, own in graph.parameters.items():
-        output = output_axis(wires, value) if own.channel_axis is not None else None
-        if own.channel_axis is None or output is None or output == own.channel_axis:
+    for value, parameter in graph.parameters.items():
+        output = output_axis(wires, value) if parameter.channel_axis is not None else None
+        if parameter.channel_axis is None or output is None or output == parameter.channel_axis:
             continue
-        made.setdefault(tuple(coupling.factors(value, output)), set()).add(value)
-        read.setdefault(tuple(coupling.factors(value, own.channel_axis)), set()).add(value)
-    found = {}
-    for product in made.keys() & read.keys():
-        (second, *others), firsts = sorted(read[product]), made[product]
-        if not others and all(first_use[one] < first_use.get(second, -1) for one in firsts):
-            found[product] = {second, *firsts}
-    return found
+        makers.setdefault(tuple(coupling.factors(value, output)), set()).add(value)
+        read.setdefault(tuple(coupling.factors(value, parameter.channel_axis)), set()).add(value)
+    blocks = {}
+    for product in makers.keys() & read.keys():
+        (second, *others), firsts = sorted(read[product]), makers[product]
+        if not others and all(first_use[first] < first_use.get(second, -1) for first in firsts):
+            blocks[product] = {second, *firsts}
+    return blocks
 
 
 def _whole_axes(coupling: Coupling, value: Value) -> list[tuple[int, Product]]:

@@ -32,64 +32,64 @@ class Lane:
     units: int
     inner: int
     of: object
-    """What shares one choice is equal here."""
+    """The group of parameters that share one choice; equal for all of them."""
 
 
 Chosen = Mapping[Value, tuple[int, tuple[int, ...]]]
 """Parameter -> the inside axis, and the channels along it that learn, ascending."""
 
 
-def choose(known: Units, asked: Channels, values: Sequence[Value], where: str) -> Chosen:
+def choose(model_units: Units, channels: Channels, values: Sequence[Value], where: str) -> Chosen:
     """The channels of a rule's parameters; those without such an axis are left out.
 
     Raises: PlanError for numbers that there are not, and where no parameter has such an axis.
     """
-    graph, lanes = known.coupling.graph, _lanes(known, asked, values, where)
+    graph, lanes = model_units.coupling.graph, _lanes(model_units, channels, values, where)
     together: dict[object, list[Lane]] = {}
     for lane in lanes:
         together.setdefault(lane.of, []).append(lane)
-    found: dict[Value, tuple[int, tuple[int, ...]]] = {}
-    for own in together.values():
-        units = _units(graph, asked, own, where)
-        for lane in own:
-            found[lane.value] = (lane.axis, _channels(graph, lane, units))
-    return found
+    chosen: dict[Value, tuple[int, tuple[int, ...]]] = {}
+    for group in together.values():
+        units = _units(graph, channels, group, where)
+        for lane in group:
+            chosen[lane.value] = (lane.axis, _channels(graph, lane, units))
+    return chosen
 
 
-def _lanes(known: Units, asked: Channels, values: Sequence[Value], where: str) -> list[Lane]:
-    if asked.along == "heads":
-        return [Lane(*one) for one in heads_of(known, values, asked.heads, where)]
-    if asked.along == "ffn":
-        return [Lane(*one) for one in feed_forward_of(known, values, where)]
-    graph, lanes = known.coupling.graph, []
-    wires, among = known.coupling.wires, frozenset(values)
+def _lanes(model_units: Units, channels: Channels, values: Sequence[Value], where: str) -> list[Lane]:
+    if channels.along == "heads":
+        return [Lane(*row) for row in heads_of(model_units, values, channels.heads, where)]
+    if channels.along == "ffn":
+        return [Lane(*row) for row in feed_forward_of(model_units, values, where)]
+    graph, lanes = model_units.coupling.graph, []
+    wires, among = model_units.coupling.wires, frozenset(values)
     for value in values:
-        own = graph.parameters[value]
-        axis = own.channel_axis if asked.along == "input" else output_axis(wires, value)
+        parameter = graph.parameters[value]
+        axis = parameter.channel_axis if channels.along == "input" else output_axis(wires, value)
         if axis is not None:
-            of = value if asked.along == "input" else outputs_of(wires, value, among)
-            lanes.append(Lane(value, axis, own.shape[axis], 1, (of, own.shape[axis])))
+            of = value if channels.along == "input" else outputs_of(wires, value, among)
+            lanes.append(Lane(value, axis, parameter.shape[axis], 1, (of, parameter.shape[axis])))
     if not lanes:
         raise PlanError(
-            f"nothing that this rule matches has {asked.along} channels", where=where, hint="leave `channels` out"
+            f"nothing that this rule matches has {channels.along} channels", where=where, hint="leave `channels` out"
         )
     return lanes
 
 
-def _units(graph: Graph, asked: Channels, lanes: Sequence[Lane], where: str) -> tuple[int, ...]:
+def _units(graph: Graph, channels: Channels, lanes: Sequence[Lane], where: str) -> tuple[int, ...]:
     """The units that learn, ascending."""
     first = lanes[0]
-    if asked.ratio is None:
-        beyond = [number for number in asked.indices if number >= first.units]
+    if channels.ratio is None:
+        beyond = [number for number in channels.indices if number >= first.units]
         if beyond:
-            name, what = graph.parameters[first.value].name, _WORDS[asked.along]
+            name, what = graph.parameters[first.value].name, _WORDS[channels.along]
             raise PlanError(
                 f"{name!r} has {first.units} {what}, numbers 0 to {first.units - 1}; there is no {beyond[0]}",
                 where=f"{where}.channels.indices",
             )
-        return asked.indices
-    count = max(1, math.ceil(asked.ratio * first.units - 1e-9))
-    if asked.select == "first":
+        return channels.indices
+    count = max(1, math.ceil(channels.ratio * first.units - 1e-9))
+    if channels.select == "first":
         return tuple(range(count))
     norms = sum((_squares(graph, lane) for lane in lanes), start=np.zeros(first.units))
     return tuple(sorted(int(unit) for unit in np.argsort(-norms, kind="stable")[:count]))

@@ -36,13 +36,13 @@ class Coupling:
         return self.graph.types[value].shape
 
     def axes(self, value: Value) -> tuple[Atom, ...]:
-        """One atom for each axis."""
+        """Returns one atom for each axis."""
         if value not in self._axes:
             self._axes[value] = tuple(Atom(extent) for extent in self.shape(value))
         return self._axes[value]
 
     def factors(self, value: Value, axis: int) -> list[Atom]:
-        """What an axis is the product of, outermost first."""
+        """Returns the factors whose product an axis is, outermost first."""
         return factors((self.axes(value)[axis],))
 
     def _take(self, node: Node, fact: Fact) -> None:
@@ -58,22 +58,22 @@ class Coupling:
             for value in (*node.inputs, *node.outputs):
                 pin(self.axes(value))
 
-    def _unite(self, one: Axis, other: Axis) -> None:
-        left, right = self._atoms(one), self._atoms(other)
+    def _unite(self, first: Axis, second: Axis) -> None:
+        left, right = self._atoms(first), self._atoms(second)
         if left is None or right is None:
-            pin((self.axes(one.value)[one.axis], self.axes(other.value)[other.axis]))
+            pin((self.axes(first.value)[first.axis], self.axes(second.value)[second.axis]))
         else:
             unite(left, right)
 
     def _pin(self, *axes: Axis) -> None:
-        for one in axes:
-            atoms = self._atoms(one)
-            pin(self.axes(one.value)[one.axis : one.axis + 1] if atoms is None else atoms)
+        for axis in axes:
+            atoms = self._atoms(axis)
+            pin(self.axes(axis.value)[axis.axis : axis.axis + 1] if atoms is None else atoms)
 
-    def _atoms(self, one: Axis) -> Sequence[Atom] | None:
+    def _atoms(self, axis: Axis) -> Sequence[Atom] | None:
         """The atoms of an axis, or of its outer or inner factor; None if it does not divide so."""
-        whole = self.axes(one.value)[one.axis : one.axis + 1]
-        if one.is_whole:
+        whole = self.axes(axis.value)[axis.axis : axis.axis + 1]
+        if axis.is_whole:
             return whole
-        apart = split_off(whole, one.count)
-        return None if apart is None else apart[one.factor == "inner"]
+        apart = split_off(whole, axis.count)
+        return None if apart is None else apart[axis.factor == "inner"]

@@ -12,13 +12,15 @@ def is_run(channels: Sequence[int]) -> bool:
     return channels[-1] - channels[0] + 1 == len(channels)
 
 
-def accepted(wanted: Sequence[Set]) -> list[Set]:
-    """Of several sets, the earlier before the later, those that any two of are equal, nested or apart."""
-    kept: list[Set] = []
-    for one in wanted:
-        if all(one <= other or one >= other or one.isdisjoint(other) for other in kept):
-            kept.append(one)
-    return kept
+def accepted(candidates: Sequence[Set]) -> list[Set]:
+    """Filters several sets, the earlier before the later: any two of those that remain are equal, nested or
+    disjoint.
+    """
+    accepted_sets: list[Set] = []
+    for candidate in candidates:
+        if all(candidate <= other or candidate >= other or candidate.isdisjoint(other) for other in accepted_sets):
+            accepted_sets.append(candidate)
+    return accepted_sets
 
 
 def order_of(extent: int, nested: Sequence[Set]) -> tuple[int, ...]:
@@ -31,14 +33,14 @@ def order_of(extent: int, nested: Sequence[Set]) -> tuple[int, ...]:
 
 def _run(whole: Set, nested: Sequence[Set]) -> list[int]:
     inside: list[tuple[Set, list[Set]]] = []
-    for one in nested:
-        if one == whole:
+    for subset in nested:
+        if subset == whole:
             continue
-        home = next((within for largest, within in inside if one <= largest), None)
+        home = next((within for largest, within in inside if subset <= largest), None)
         if home is None:
-            inside.append((one, []))
+            inside.append((subset, []))
         else:
-            home.append(one)
+            home.append(subset)
     inside.sort(key=lambda entry: min(entry[0]))
     rest = whole.difference(*(largest for largest, _ in inside))
     return [*(channel for largest, within in inside for channel in _run(largest, within)), *sorted(rest)]

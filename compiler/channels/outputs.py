@@ -29,25 +29,27 @@ class Wires:
 
 def output_axis(wires: Wires, value: Value) -> int | None:
     """The inside axis of the output channels; None for what has none of its own (tied weights, scalars)."""
-    own = wires.graph.parameters[value]
-    if len(own.shape) == 1:
+    parameter = wires.graph.parameters[value]
+    if len(parameter.shape) == 1:
         return 0
-    if own.channel_axis is None:
+    if parameter.channel_axis is None:
         readers = wires.readers.get(value, ())
         looked_up = readers and all(node.op in ("gather", "embedding") for node in readers)
-        return len(own.shape) - 1 if looked_up and len(own.shape) == 2 else None
-    last = len(own.shape) - 1
-    if own.channel_axis == last and any(node.op in _TRANSPOSED for node in wires.readers.get(value, ())):
+        return len(parameter.shape) - 1 if looked_up and len(parameter.shape) == 2 else None
+    last = len(parameter.shape) - 1
+    if parameter.channel_axis == last and any(node.op in _TRANSPOSED for node in wires.readers.get(value, ())):
         return last - 1
     return last
 
 
 def outputs_of(wires: Wires, value: Value, among: AbstractSet[Value]) -> object:
-    """What a parameter shares its output channels with: the weight whose bias it is, if that is `among` others."""
+    """Identifies the parameter that a parameter shares its output channels with: the weight whose bias it is, if that
+    is `among` others.
+    """
     if len(wires.graph.parameters[value].shape) != 1:
         return value
     for reader in wires.readers.get(value, ()):
-        for source in (one for one in reader.inputs if one != value):
+        for source in (operand for operand in reader.inputs if operand != value):
             weight = _weight_behind(wires.makers.get(source), wires.makers, among)
             if weight is not None:
                 return weight
@@ -61,4 +63,4 @@ def _weight_behind(node: Node | None, makers: Mapping[Value, Node], among: Abstr
         node = makers.get(node.inputs[0])
     if node is None:
         return None
-    return next((one for one in node.inputs if one in among), None)
+    return next((operand for operand in node.inputs if operand in among), None)

@@ -1,4 +1,4 @@
-"""What learns of a parameter: everything, or channels along one of its axes."""
+"""The part of a parameter that learns: everything, or channels along one of its axes."""
 
 from __future__ import annotations
 

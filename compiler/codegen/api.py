@@ -31,7 +31,7 @@ def workspace_bytes(spec: KernelSpec, target: Target, threads: int, choice: Choi
 
 
 def cache_key(spec: KernelSpec, target: Target, threads: int, choice: Choice = DEFAULT) -> str:
-    """What a kernel's object depends on, as one digest."""
+    """Returns a digest of everything that a kernel's object depends on."""
     parts = (kernel_identity(), signature(spec), canonical(target.code_key), str(threads), choice.text)
     text = "\0".join(parts)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -46,7 +46,7 @@ def build_kernels(
     jobs: int = 2,
     progress: Progress | None = None,
     choices: Mapping[str, Choice] | None = None,
-    begun: Sequence[Worker] = (),
+    started_workers: Sequence[Worker] = (),
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Mapping[str, CompiledKernel]:
     """Compile each distinct spec for `target`, keyed by `signature(spec)`, scheduled by `choices[signature(spec)]`.
@@ -57,8 +57,8 @@ def build_kernels(
 
     Raises: BuildError, naming the kernel, if one cannot be built.
     """
-    wanted = {signature(spec): spec for spec in specs}
-    variants = {name: Variant(spec, (choices or {}).get(name, DEFAULT)) for name, spec in wanted.items()}
+    specs_by_name = {signature(spec): spec for spec in specs}
+    variants = {name: Variant(spec, (choices or {}).get(name, DEFAULT)) for name, spec in specs_by_name.items()}
     built = build_variants(
         tuple(variants.values()),
         target,
@@ -66,7 +66,7 @@ def build_kernels(
         cache_dir=cache_dir,
         jobs=jobs,
         progress=progress,
-        begun=begun,
+        started_workers=started_workers,
         meanwhile=meanwhile,
     )
     return {name: built[variant] for name, variant in variants.items()}
@@ -80,14 +80,14 @@ def build_variants(
     cache_dir: Path | None,
     jobs: int = 2,
     progress: Progress | None = None,
-    begun: Sequence[Worker] = (),
+    started_workers: Sequence[Worker] = (),
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Mapping[Variant, CompiledKernel]:
     """As `build_kernels`, for specs that may each be wanted in several schedules. Raises: BuildError."""
-    wanted = {symbol_of(variant.spec, variant.choice): variant for variant in variants}
+    variants_by_symbol = {symbol_of(variant.spec, variant.choice): variant for variant in variants}
     keys = {
         symbol: cache_key(variant.spec, target, threads, variant.choice)
-        for symbol, variant in wanted.items()
+        for symbol, variant in variants_by_symbol.items()
         if cache_dir is not None
     }
     built: dict[str, CompiledKernel] = {}
@@ -97,24 +97,26 @@ def build_variants(
             if entry is not None:
                 built[symbol] = entry
     report = progress or (lambda done, total: None)
-    report(len(built), len(wanted))
-    missing = [Request(v.spec, target, threads, v.choice) for symbol, v in wanted.items() if symbol not in built]
+    report(len(built), len(variants_by_symbol))
+    missing = [
+        Request(v.spec, target, threads, v.choice) for symbol, v in variants_by_symbol.items() if symbol not in built
+    ]
 
     def keep(kernel: CompiledKernel) -> None:
         if cache_dir is not None:
             write_entry(cache_dir, keys[kernel.symbol], kernel)
         built[kernel.symbol] = kernel
-        report(len(built), len(wanted))
+        report(len(built), len(variants_by_symbol))
 
-    _build_all(missing, min(jobs, len(missing)), keep, begun, meanwhile)
-    return {variant: built[symbol] for symbol, variant in wanted.items()}
+    _build_all(missing, min(jobs, len(missing)), keep, started_workers, meanwhile)
+    return {variant: built[symbol] for symbol, variant in variants_by_symbol.items()}
 
 
 def _build_all(
     missing: Sequence[Request],
     jobs: int,
     keep: Callable[[CompiledKernel], None],
-    begun: Sequence[Worker],
+    started_workers: Sequence[Worker],
     meanwhile: Callable[[], object],
 ) -> None:
     todo: SimpleQueue[Request] = SimpleQueue()
@@ -136,7 +138,9 @@ def _build_all(
             failures.append(error)
 
     drivers = [
-        threading.Thread(target=drive, name=f"kernel-build-{i}", args=(begun[i] if i < len(begun) else None,))
+        threading.Thread(
+            target=drive, name=f"kernel-build-{i}", args=(started_workers[i] if i < len(started_workers) else None,)
+        )
         for i in range(jobs)
     ]
     for driver in drivers:

@@ -1,4 +1,6 @@
-"""What building a kernel gives: the files that hold it, how it is started, and what that takes of the device."""
+"""Products of building a kernel: the files that hold it, how it is started, and the resources that this takes of the
+device.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ code for one generation of NVIDIA's GPUs. `ptx`: the same for this and later one
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """One file that a kernel is made of."""
+    """A file that a kernel is made of."""
 
     form: Form
     content: bytes
@@ -20,19 +22,21 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one start of a function takes of a device with groups of items; None: its driver alone knows."""
+    """Resources that one start of a function takes of a device with groups of items; None where only the device's
+    driver knows.
+    """
 
     shared_bytes: int = 0
-    """Of memory that a group's items share."""
+    """Bytes of memory that a group's items share."""
     registers: int | None = None
-    """Of each item."""
+    """Registers of each item."""
     spill_bytes: int | None = None
-    """Of each item: what its registers did not hold."""
+    """Bytes of each item that its registers did not hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One start of a function of a kernel.
+    """A start of a function of a kernel.
 
     `call`: the runtime calls the packed function `__tvm_ffi_<entry>` with all operands; it shares its work among the
     threads itself (see `compiler.codegen`). `grid`: `groups` groups of `items` items each run the function `entry`,
@@ -49,7 +53,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """One kernel: its name among all of a binary, its artefacts, and its launches in order.
+    """A kernel: its name among all of a binary, its artefacts, and its launches in order.
 
     Its last operand is `workspace_bytes` of scratch, if that is not 0.
     """
@@ -67,7 +71,9 @@ class CompiledKernel:
     @property
     def is_called(self) -> bool:
         """Whether it is one object with one packed function, as a CPU's."""
-        return [one.by for one in self.launches] == ["call"] and [one.form for one in self.artefacts] == ["object"]
+        return [launch.by for launch in self.launches] == ["call"] and [
+            artefact.form for artefact in self.artefacts
+        ] == ["object"]
 
     @property
     def object_bytes(self) -> bytes:

@@ -57,9 +57,9 @@ def write_entry(folder: Path, key: str, kernel: CompiledKernel) -> None:
 
 def _packed(kernel: CompiledKernel) -> bytes:
     parts = [[artefact.form, len(artefact.content)] for artefact in kernel.artefacts]
-    known = {"symbol": kernel.symbol, "workspace_bytes": kernel.workspace_bytes}
+    fields = {"symbol": kernel.symbol, "workspace_bytes": kernel.workspace_bytes}
     launches = [asdict(launch) for launch in kernel.launches]
-    head = json.dumps({**known, "launches": launches, "artefacts": parts}).encode()
+    head = json.dumps({**fields, "launches": launches, "artefacts": parts}).encode()
     body = head + b"".join(artefact.content for artefact in kernel.artefacts)
     return _PREFIX.pack(_MAGIC, hashlib.sha256(body).digest(), len(head)) + body
 
@@ -74,8 +74,8 @@ def _unpacked(head: dict[str, Any], content: bytes) -> CompiledKernel:
 
 
 def _launch(row: dict[str, Any]) -> Launch:
-    own = {"operands": tuple(row["operands"]), "resources": Resources(**row["resources"])}
-    return Launch(**{**row, **own})
+    parsed = {"operands": tuple(row["operands"]), "resources": Resources(**row["resources"])}
+    return Launch(**{**row, **parsed})
 
 
 def _path(folder: Path, key: str) -> Path:

@@ -56,7 +56,7 @@ class Choice:
 
 
 DEFAULT = Choice()
-"""What a family does from the target's figures alone."""
+"""The choice of a family that decides from the target's figures alone."""
 
 
 @dataclass(frozen=True, slots=True)

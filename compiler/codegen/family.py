@@ -62,7 +62,7 @@ from compiler.targets import CpuTarget, Target
 
 
 class Plan(Protocol):
-    """What every plan module offers (`spec`: of its own family)."""
+    """The interface of every plan module (`spec` is of its own family)."""
 
     def workspace_bytes(self, spec: Any, target: Any, threads: int) -> int:
         """Bytes of scratch that the kernel takes as its last operand; 0 if it takes none."""
@@ -70,7 +70,7 @@ class Plan(Protocol):
 
 @runtime_checkable
 class TunablePlan(Protocol):
-    """What a plan module offers whose kernels can be scheduled in several ways."""
+    """The interface of a plan module whose kernels can be scheduled in several ways."""
 
     def choices(self, spec: Any, target: Any, threads: int) -> tuple[Choice, ...]:
         """The ways worth measuring; the first is the default."""
@@ -81,7 +81,7 @@ class TunablePlan(Protocol):
 
 @runtime_checkable
 class FrugalPlan(Protocol):
-    """What a plan module offers whose kernels can do with less scratch, and be slower."""
+    """The interface of a plan module whose kernels can run with less scratch, and slower."""
 
     def frugal(self, spec: Any, target: Any, threads: int) -> Choice:
         """The schedule of least scratch; the default if no other takes less."""
@@ -89,7 +89,9 @@ class FrugalPlan(Protocol):
 
 @runtime_checkable
 class TiledPlan(Protocol):
-    """What a plan module offers whose epilogues are unrolled, so that not every expression is worth having there."""
+    """The interface of a plan module whose epilogues are unrolled, so that not every expression is worth having
+    there.
+    """
 
     def can_hold(self, spec: Any, expr: Expr, target: Any) -> bool:
         """Whether `expr`, applied to what the kernel writes today, may be done in it."""
@@ -97,14 +99,14 @@ class TiledPlan(Protocol):
 
 @runtime_checkable
 class UpdatingPlan(Protocol):
-    """What a plan module offers whose kernels, if they make a gradient, can apply an optimizer's update to it."""
+    """The interface of a plan module whose kernels, if they make a gradient, can apply an optimizer's update to it."""
 
     def can_update(self, spec: Any, target: Any) -> bool:
         """Whether the kernel of a gradient may read and write the weight and its state instead."""
 
 
 class Emitter(Protocol):
-    """What every emitting module offers. `choice` is given where the family's plan offers several."""
+    """The interface of every emitting module. `choice` is given where the family's plan offers several."""
 
     def emit(self, spec: Any, target: Any, threads: int, choice: Choice | None = None) -> object:
         """The kernel as what the target's compiler takes: a TIR `PrimFunc`, or a `Grid` of them."""
@@ -112,7 +114,7 @@ class Emitter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One row: a plan module, and the name of the module that emits."""
+    """A kernel family: a plan module, and the name of the module that emits."""
 
     plan: Plan
     emitter: str

@@ -28,7 +28,7 @@ from compiler.targets import Target
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One kernel to build."""
+    """A request to build one kernel."""
 
     spec: KernelSpec
     target: Target
@@ -45,7 +45,7 @@ class Reply:
 
 
 class Compiler(Protocol):
-    """What every module offers that makes artefacts of what a family emits."""
+    """The interface of every module that makes artefacts of what a family emits."""
 
     def compile_kernel(self, emitted: Any, target: Any, *, symbol: str, workspace_bytes: int) -> CompiledKernel:
         """The kernel under its own symbol; the same arguments give the same bytes."""
@@ -79,11 +79,11 @@ def build(request: Request) -> Reply:
     """Build one kernel in this process (imports TVM)."""
     from compiler.codegen.family import emit_kernel, workspace_bytes_of
 
-    asked = (request.spec, request.target, request.threads, request.choice)
+    arguments = (request.spec, request.target, request.threads, request.choice)
     try:
         compiler = cast(Compiler, importlib.import_module(COMPILERS[request.target.kind]))
-        emitted = emit_kernel(*asked)  # first: it refuses what no plan knows
-        symbol, size_bytes = symbol_of(request.spec, request.choice), workspace_bytes_of(*asked)
+        emitted = emit_kernel(*arguments)  # first: it refuses what no plan knows
+        symbol, size_bytes = symbol_of(request.spec, request.choice), workspace_bytes_of(*arguments)
         return Reply(compiler.compile_kernel(emitted, request.target, symbol=symbol, workspace_bytes=size_bytes))
     except Exception:
         # Any failure is the parent's to report, with the kernel's name; the worker lives on for the next one.
@@ -105,7 +105,9 @@ def main() -> None:
 
 
 def _import_all() -> None:
-    """What builds kernels, before the first is asked for: whoever starts a worker early has other things to do."""
+    """Imports what builds kernels before the first is asked for: whoever starts a worker early has other things
+    to do.
+    """
     from compiler.codegen import family  # noqa: F401
     from compiler.codegen.tir import compile  # noqa: F401
 

@@ -20,7 +20,9 @@ from compiler.kernels.canonical import canonical
 MOST_KERNELS = 500
 """That one process builds: TVM keeps something of each."""
 MOST_BEGUN = 2
-"""Of a build: those stages run on one processor, so that about two starts fit beside them."""
+"""The most workers that are started ahead of a build: the stages before it run on one processor, so that about two
+starts fit beside them.
+"""
 _PACKAGE = Path(__file__).parent
 _idle: list[Worker] = []
 _most_idle = 0
@@ -126,7 +128,7 @@ class Worker:
         return self.is_alive and self._asked == self._answered < MOST_KERNELS
 
     def build(self, request: Request) -> CompiledKernel:
-        """One kernel. Raises: BuildError if it fails or the worker dies."""
+        """Builds one kernel. Raises: BuildError if it fails or the worker dies."""
         symbol = symbol_of(request.spec, request.choice)
         where = f"kernel {symbol} ({type(request.spec).__name__}) for {request.target.name}"
         self._asked += 1

@@ -21,8 +21,8 @@ class OnnxNames:
 
     def of(self, value: Value) -> str:
         """The name of a value."""
-        own = self._names.get(value)
-        return own if own is not None else self._free(value, name_of(value, self._names))
+        name = self._names.get(value)
+        return name if name is not None else self._free(value, name_of(value, self._names))
 
     def all_of(self, values: Iterable[Value]) -> tuple[str, ...]:
         """The names of values."""

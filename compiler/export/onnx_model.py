@@ -54,7 +54,7 @@ def to_model_proto_bytes(
     `beside`, if there is one.
     Raises: InternalError if the checker refuses the model, naming what it refuses.
     """
-    elsewhere = {
+    external_arrays = {
         label: array for label, array in initializers.items() if beside is not None and array.nbytes >= BESIDE_BYTES
     }
     graph = helper.make_graph(
@@ -62,7 +62,7 @@ def to_model_proto_bytes(
         name,
         list(_values(inputs)),
         list(_values(outputs)),
-        [_tensor(array, label) for label, array in initializers.items() if label not in elsewhere],
+        [_tensor(array, label) for label, array in initializers.items() if label not in external_arrays],
     )
     model = helper.make_model(
         graph,
@@ -71,19 +71,19 @@ def to_model_proto_bytes(
         ir_version=IR_VERSION,
     )
     helper.set_model_props(model, dict(sorted((metadata or {}).items())))
-    _check(model, name, elsewhere)
+    _check(model, name, external_arrays)
     if beside is not None:
-        model.graph.initializer.extend(_reference(array, label, beside) for label, array in elsewhere.items())
+        model.graph.initializer.extend(_reference(array, label, beside) for label, array in external_arrays.items())
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _check(model: Any, name: str, elsewhere: Mapping[str, Array]) -> None:
+def _check(model: Any, name: str, external_arrays: Mapping[str, Array]) -> None:
     """Tensors of a data file that is not written yet are inputs to the checker, which would look for the file."""
     checked = onnx.ModelProto()
     checked.CopyFrom(model)
     checked.graph.input.extend(
         helper.make_tensor_value_info(label, helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape))
-        for label, array in elsewhere.items()
+        for label, array in external_arrays.items()
     )
     try:
         onnx.checker.check_model(checked)

@@ -29,7 +29,7 @@ def export_graph(graph: Graph, *, name: str, weights: Weights = "embedded") -> b
 
 
 def export_training(step: TrainingGraph, *, name: str = "training", weights: Weights = "inputs") -> bytes:
-    """One training step as ONNX, as `training_model` writes it."""
+    """Writes one training step as ONNX, as `training_model` does."""
     return training_model(step, name=name, weights=weights)[0]
 
 
@@ -38,18 +38,19 @@ def training_model(
     *,
     name: str = "training",
     weights: Weights = "inputs",
-    said: Mapping[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
     beside: DataBeside | None = None,
 ) -> tuple[bytes, dict[str, Array]]:
-    """One training step as ONNX, and its state before the first step, by the inputs that read it.
+    """Writes one training step as ONNX, and returns with it the state before the first step, by the inputs that read
+    it.
 
     Data, labels, state and hyper-parameters in; loss, logits and new state out. Parameters that learn and optimizer
     state are inputs, and their updated values outputs, so a loop that feeds the outputs back trains. Frozen parameters
     are inputs too, or initializers if `weights` is "embedded": the large ones lie in `beside`, if there is one. All are
     in inside layout. The metadata says which name is which, since ours give way to the model's: `loss`, `logits`,
     `labels` (of several, or of another array than `y`: array -> input); `hyper` (kind -> input), `state` (input ->
-    [kind, parameter]), `updates` (input -> output); for each parameter how the file's layout maps to it; and what is
-    `said`. A step of several micro-batches is its last one: `accumulators` (input -> parameter) take the sums of the
+    [kind, parameter]), `updates` (input -> output); for each parameter how the file's layout maps to it; and the
+    `notes`. A step of several micro-batches is its last one: `accumulators` (input -> parameter) take the sums of the
     others' gradients, which are the updates of `step.accumulation`; with a `mean` over labels, its loss is the
     step's, and two more take the sums of the labels that counted and of what they lost.
     """
@@ -59,7 +60,7 @@ def training_model(
     state = [*learning, *(frozen if weights == "inputs" else ())]
     inputs = [value for value in graph.inputs if value not in graph.parameters]
     metadata = {
-        **(said or {}),
+        **(notes or {}),
         **_layouts(graph.parameters.values()),
         "loss": names.of(step.loss),
         "logits": names.of(step.logits),
@@ -75,9 +76,12 @@ def training_model(
         metadata["accumulators"] = json.dumps(of_parameters, sort_keys=True)
         metadata["mean"] = "labels" if step.is_mean_of_labels else "micro_batches"
     model = _export(graph, names, (*inputs, *state), state, name, metadata, beside)
-    held = {names.of(value): np.asarray(graph.arrays[value]) for value in state}
+    state_arrays = {names.of(value): np.asarray(graph.arrays[value]) for value in state}
     zeros = {names.of(value): _type(graph, value) for value in step.optimizer_state}
-    return model, {**held, **{own: np.zeros(tensor.shape, tensor.element.numpy) for own, tensor in zeros.items()}}
+    return model, {
+        **state_arrays,
+        **{input_name: np.zeros(tensor.shape, tensor.element.numpy) for input_name, tensor in zeros.items()},
+    }
 
 
 def _label_inputs(step: TrainingGraph, names: OnnxNames) -> str:
@@ -116,8 +120,8 @@ def _onnx_nodes(graph: Graph, names: OnnxNames) -> Iterator[OnnxNode]:
         return tuple(names.of(values[text]) if text in values else text and names.between(text) for text in texts)
 
     for node in graph.nodes:
-        for made in OPERATORS[node.op].to_onnx(_in_texts(node), types):
-            yield replace(made, inputs=named(made.inputs), outputs=named(made.outputs))
+        for onnx_node in OPERATORS[node.op].to_onnx(_in_texts(node), types):
+            yield replace(onnx_node, inputs=named(onnx_node.inputs), outputs=named(onnx_node.outputs))
 
 
 def _in_texts(node: Node) -> NamedNode:
@@ -135,6 +139,10 @@ def _layouts(parameters: Collection[Parameter]) -> dict[str, str]:
     return {f"layout.{parameter.name}": json.dumps(_layout(parameter)) for parameter in parameters}
 
 
-def _layout(own: Parameter) -> dict[str, object]:
-    told: dict[str, object] = {"file_shape": own.file_shape, "view_shape": own.view_shape, "perm": own.perm}
-    return {**told, "orders": own.orders} if own.orders else told
+def _layout(parameter: Parameter) -> dict[str, object]:
+    layout: dict[str, object] = {
+        "file_shape": parameter.file_shape,
+        "view_shape": parameter.view_shape,
+        "perm": parameter.perm,
+    }
+    return {**layout, "orders": parameter.orders} if parameter.orders else layout

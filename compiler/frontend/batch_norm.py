@@ -39,10 +39,10 @@ def foldable(scope: Scope, output: str) -> SourceNode | None:
     node = readers[0]
     if _running_is_read(scope, node):
         return None
-    known = len(node.inputs) == 5 and all(_is_stored(scope.operands.get(name)) for name in node.inputs[1:])
+    is_stored = len(node.inputs) == 5 and all(_is_stored(scope.operands.get(name)) for name in node.inputs[1:])
     # In a file with a record, norms that share their scale are one module: it learns as one.
     is_own = not scope.recorded or not any(_is_shared(scope, node, index) for index in (1, 2))
-    return node if known and is_own and node.inputs[0] == output else None
+    return node if is_stored and is_own and node.inputs[0] == output else None
 
 
 def _is_shared(scope: Scope, node: SourceNode, index: int) -> bool:
@@ -131,12 +131,12 @@ def _folded(call: Call, x: Value) -> Value:
     affine = affine_of(call.scope, call.node)
     values: list[Value] = []
     for index, array in ((1, affine.factor), (2, affine.shift)):
-        known = call.known(index)
-        assert known is not None
-        merged = replace(known, array=array.astype(np.float32))
+        constant = call.known_operand(index)
+        assert constant is not None
+        merged = replace(constant, array=array.astype(np.float32))
         kind = "weight" if index == 1 else "bias"
         values.append(call.scope.parameter(merged, (0,), kind=kind))  # type: ignore[arg-type]
-    scale, shift = (call.known(index) for index in (1, 2))
+    scale, shift = (call.known_operand(index) for index in (1, 2))
     if scale is not None and shift is not None and (scale.source or shift.source):
         folded_into(call.scope, call.node, weight=scale.source, bias=shift.source, alone=True)
     return call.emit("add", call.emit("mul", x, values[0]), values[1])
@@ -148,13 +148,13 @@ def folded_into(
     *,
     weight: str,
     bias: str,
-    own: Known | None = None,
+    layer_bias: Known | None = None,
     transposed_groups: int = 0,
     alone: bool = False,
 ) -> None:
-    """Note which parameters hold what a norm computes; `own` is the bias of the layer before it."""
+    """Note which parameters hold what a norm computes; `layer_bias` is the bias of the layer before it."""
     vectors = [scope.operands[name] for name in node.inputs[1:]]
-    scale, shift, mean, variance = (one.source or one.name for one in vectors if isinstance(one, Known))
+    scale, shift, mean, variance = (vector.source or vector.name for vector in vectors if isinstance(vector, Known))
     epsilon = node.attributes.get("epsilon", 1e-5)
     if not alone and shift and any(shift == norm.shift or scale == norm.scale for norm in scope.norms):
         scale, shift = (_told_apart(scope, node, index) for index in (1, 2))
@@ -162,13 +162,15 @@ def folded_into(
         FoldedNorm(
             weight=weight,
             bias=bias,
-            own_bias="" if own is None or (not own.array.any() and not own.source) else own.source or own.name,
+            own_bias=""
+            if layer_bias is None or (not layer_bias.array.any() and not layer_bias.source)
+            else layer_bias.source or layer_bias.name,
             scale=scale,
             shift=shift,
             mean=mean,
             variance=variance,
             epsilon=epsilon if isinstance(epsilon, float) else 1e-5,
-            takes_bias=shift if learning_shift(scope, node) else own.source if own is not None else "",
+            takes_bias=shift if learning_shift(scope, node) else layer_bias.source if layer_bias is not None else "",
             transposed_groups=transposed_groups,
             alone=alone,
         )
@@ -193,7 +195,7 @@ def _frozen(call: Call, x: Value, epsilon: float) -> Value:
 
     The mean is subtracted first: multiplying out would lose digits in the gradient of the scale.
     """
-    scale, bias = call.learned(1, "weight"), call.learned(2, "bias")
+    scale, bias = call.parameter_input(1, "weight"), call.parameter_input(2, "bias")
     mean = call.constant(call.array(3, "the running mean"))
     spread = _checked(call, call.array(4, "the running variance"), epsilon)
     rsqrt = call.constant((1 / np.sqrt(spread)).astype(np.float32))
@@ -216,24 +218,24 @@ def _of_batch(call: Call, x: Value, epsilon: float, momentum: float) -> Value:
             "say batch_norm: frozen; or give the InstanceNorm track_running_stats=False, for each sample's own",
         )
     # First what learns: a tensor that is both, because its exporter stored equal ones once, learns.
-    learned = _learned(call)
+    affine = _learned(call)
     mean, variance = (
         call.emit("statistic", _buffer(call, index), x, kind=kind, momentum=momentum)
         for index, kind in ((3, "mean"), (4, "variance"))
     )
-    return _normed(call, x, (mean, variance), learned, epsilon)
+    return _normed(call, x, (mean, variance), affine, epsilon)
 
 
 def _normed(
-    call: Call, x: Value, statistics: tuple[Value, Value], learned: tuple[Value, Value], epsilon: float
+    call: Call, x: Value, statistics: tuple[Value, Value], affine: tuple[Value, Value], epsilon: float
 ) -> Value:
     mean, variance = statistics
     rsqrt = call.emit("rsqrt", call.emit("add", variance, call.scalar(epsilon, variance)))
-    return call.emit("batch_norm", x, mean, call.emit("mul", learned[0], rsqrt), learned[1])
+    return call.emit("batch_norm", x, mean, call.emit("mul", affine[0], rsqrt), affine[1])
 
 
 def _checked(call: Call, variance: Array, epsilon: float) -> NDArray[np.float64]:
-    """What is divided by, squared. Raises: ModelError if that is no positive number everywhere."""
+    """Returns the divisor, squared. Raises: ModelError if that is no positive number everywhere."""
     spread = variance.astype(np.float64) + epsilon
     if not (spread > 0).all():
         call.fail("its variance is not positive everywhere", "export the model again")
@@ -242,7 +244,7 @@ def _checked(call: Call, variance: Array, epsilon: float) -> NDArray[np.float64]
 
 def _learned(call: Call) -> tuple[Value, Value]:
     """Scale and shift."""
-    return call.learned(1, "weight"), call.learned(2, "bias")
+    return call.parameter_input(1, "weight"), call.parameter_input(2, "bias")
 
 
 def _buffer(call: Call, index: int) -> Value:
@@ -251,42 +253,42 @@ def _buffer(call: Call, index: int) -> Value:
     Exporters store equal tensors once, and fresh statistics are equal; norms that share scale and shift are one norm,
     which PyTorch's exporter, in training mode, gives copies of its statistics from the second call on.
     """
-    known, scope = call.known(index), call.scope
-    assert known is not None
-    given, owner = call.node.inputs[index], _owner(call, index)
+    constant, scope = call.known_operand(index), call.scope
+    assert constant is not None
+    name_in_file, owner = call.node.inputs[index], _owner(call, index)
     earlier = scope.buffer_of.get(owner)
-    if earlier is not None and np.array_equal(scope.builder.arrays[earlier], known.array):
+    if earlier is not None and np.array_equal(scope.builder.arrays[earlier], constant.array):
         return earlier
     if index == 4:
-        _checked(call, known.array, call.attributes.number("epsilon", 1e-5))
-    stands = any(reader.outputs[0] in scope.evaluated for reader in scope.readers[given])
-    for name in (*((given,) if given in scope.stored and not stands else ()), _own_name(call, index)):
-        if name in scope.held:
+        _checked(call, constant.array, call.attributes.number("epsilon", 1e-5))
+    stands = any(reader.outputs[0] in scope.evaluated for reader in scope.readers[name_in_file])
+    for name in (*((name_in_file,) if name_in_file in scope.stored and not stands else ()), _own_name(call, index)):
+        if name in scope.parameter_values:
             continue
-        if name != given:
+        if name != name_in_file:
             scope.warn(
                 "model.untied",
                 "stored once because their elements are equal; they are kept apart",
-                where=f"running statistics {given!r}",
+                where=f"running statistics {name_in_file!r}",
                 hint="export each norm with its own",
             )
-        made = scope.buffer_of[owner] = scope.buffer(name, known.array)
-        return made
+        buffer = scope.buffer_of[owner] = scope.buffer(name, constant.array)
+        return buffer
     return call.unsupported(
-        f"its running statistics {given!r} are something else too",
+        f"its running statistics {name_in_file!r} are something else too",
         "export the model in evaluation mode, each norm with its own",
     )
 
 
 def _owner(call: Call, index: int) -> tuple[str, ...]:
-    """What tells a norm from another: its scale and shift; without them, the name of its statistics."""
-    scale, given = call.known(1), call.node.inputs[index]
-    names = call.node.inputs[1:3] if scale is not None and scale.source else (given,)
+    """Returns what distinguishes a norm from another: its scale and shift; without them, the name of its statistics."""
+    scale, name_in_file = call.known_operand(1), call.node.inputs[index]
+    names = call.node.inputs[1:3] if scale is not None and scale.source else (name_in_file,)
     return (*names, str(index))
 
 
 def _own_name(call: Call, index: int) -> str:
-    scale = call.known(1)
+    scale = call.known_operand(1)
     stem = scale.source.rpartition(".")[0] if scale is not None else ""
     return f"{stem or call.node.module or call.node.name}.{'running_mean' if index == 3 else 'running_var'}"
 
@@ -312,7 +314,7 @@ def _as_written(call: Call, x: Value, epsilon: float, momentum: float, *, traini
 
 
 def _blend(call: Call, index: int, batch: Value, momentum: float) -> Value:
-    known = call.known(index)
-    running = call.value(index) if known is None else call.constant(known.array)
-    kept = call.emit("mul", running, call.scalar(momentum, batch))
-    return call.emit("add", kept, call.emit("mul", batch, call.scalar(1 - momentum, batch)))
+    constant = call.known_operand(index)
+    running = call.value(index) if constant is None else call.constant(constant.array)
+    decayed = call.emit("mul", running, call.scalar(momentum, batch))
+    return call.emit("add", decayed, call.emit("mul", batch, call.scalar(1 - momentum, batch)))

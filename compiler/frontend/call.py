@@ -1,4 +1,4 @@
-"""One ONNX node as an import row sees it: operands, attributes, and the means to append graph nodes."""
+"""An ONNX node as an import row sees it: operands, attributes, and the means to append graph nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compiler.values import Value
 
 Result = Operand | tuple[Operand | None, ...]
 Rule = Callable[["Call"], Result]
-"""What an import row does: append nodes to the call's scope and return the ONNX node's output(s)."""
+"""An import row's function: it appends nodes to the call's scope and returns the ONNX node's output(s)."""
 
 
 class Attributes:
@@ -62,8 +62,8 @@ class Attributes:
             return None
         if not isinstance(value, tuple):
             self._wrong(name, "a list of integers")
-        found = tuple(item for item in value if isinstance(item, int))
-        return found if len(found) == len(value) else self._wrong(name, "a list of integers")
+        numbers = tuple(item for item in value if isinstance(item, int))
+        return numbers if len(numbers) == len(value) else self._wrong(name, "a list of integers")
 
     def tensor(self, name: str) -> Array | None:
         """A tensor attribute, or None."""
@@ -83,7 +83,7 @@ class Attributes:
 
 
 class Call:
-    """One ONNX node being imported. Methods that read operands raise a ModelError naming the node."""
+    """An ONNX node that is being imported. Methods that read operands raise a ModelError naming the node."""
 
     def __init__(self, scope: Scope, node: SourceNode, opset: int) -> None:
         self.scope = scope
@@ -102,13 +102,13 @@ class Call:
 
     def operand(self, index: int) -> Operand:
         """Input `index`, known or not."""
-        found = self.operands[index] if index < len(self.operands) else None
-        return self.fail(f"input {index} is missing") if found is None else found
+        operand = self.operands[index] if index < len(self.operands) else None
+        return self.fail(f"input {index} is missing") if operand is None else operand
 
-    def known(self, index: int) -> Known | None:
+    def known_operand(self, index: int) -> Known | None:
         """Input `index` if its elements are known at compile time, else None (also if it is left out)."""
-        found = self.operands[index] if index < len(self.operands) else None
-        return found if isinstance(found, Known) else None
+        operand = self.operands[index] if index < len(self.operands) else None
+        return operand if isinstance(operand, Known) else None
 
     def array(self, index: int, meaning: str) -> Array:
         """The elements of input `index`, which must be known. Raises: UnsupportedOperator if they are not."""
@@ -152,22 +152,22 @@ class Call:
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
         """Distinct axes counted from the front, sorted."""
-        found = sorted({self.axis(axis, rank) for axis in axes})
-        if len(found) != len(axes):
+        normalized = sorted({self.axis(axis, rank) for axis in axes})
+        if len(normalized) != len(axes):
             raise ModelShapeError(f"axes {list(axes)} repeat", where=self.node.where)
-        return tuple(found)
+        return tuple(normalized)
 
     def axes_in_order(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
         """Distinct axes counted from the front, in the given order."""
         self.axes(axes, rank)
         return tuple(axis % rank for axis in axes)
 
-    def learned(self, index: int, kind: Literal["weight", "bias"]) -> Value:
+    def parameter_input(self, index: int, kind: Literal["weight", "bias"]) -> Value:
         """Input `index` as a graph value; a float initializer becomes a parameter of that kind whatever its size."""
-        known = self.known(index)
-        if known is None or not known.source:
+        constant = self.known_operand(index)
+        if constant is None or not constant.source:
             return self.value(index)
-        return self.scope.parameter(known, range(known.array.ndim), kind=kind)
+        return self.scope.parameter(constant, range(constant.array.ndim), kind=kind)
 
     # ---------------------------------------------------------------------------------------------------- appending
 
@@ -234,11 +234,11 @@ class Call:
 
     def require_dtype(self, index: int, allowed: Collection[str]) -> None:
         """Refuse an operand of another element type."""
-        found = self.dtype(index)
-        if found not in allowed:
+        dtype = self.dtype(index)
+        if dtype not in allowed:
             self.unsupported(
-                f"input {self.node.inputs[index]!r} has type {found}, supported: {', '.join(sorted(allowed))}",
-                "export the model in float32" if found.startswith(("float", "bfloat", "uint", "int")) else "",
+                f"input {self.node.inputs[index]!r} has type {dtype}, supported: {', '.join(sorted(allowed))}",
+                "export the model in float32" if dtype.startswith(("float", "bfloat", "uint", "int")) else "",
             )
 
 

@@ -29,7 +29,7 @@ from compiler.values import Value
 
 SMALL = 1e-2
 MOST_CHANNELS = 4
-"""Of an image: as many numbers as a normalisation has."""
+"""The most channels of an image: a normalisation has as many numbers."""
 _SCALING = frozenset({"add", "div", "mul", "sub"})
 _GUARDED = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
 _VIEWS = frozenset({"identity", "reshape", "transpose", "broadcast_to"})
@@ -47,7 +47,9 @@ _PATTERNS: tuple[tuple[Callable[[Array], bool], str, Collection[str]], ...] = (
     (hides, "zeros and one low number, as a mask in front of a softmax has them", _WEIGHING),
     (are_places, "whole and half numbers in equal steps, such as the places of a grid and its strides", _WEIGHING),
 )
-"""What tells them, the words for it, and operators that do not read such numbers: a bias may hold zeros and ones."""
+"""Patterns of such numbers: the test, the words for it, and operators that do not read such numbers, since a bias may
+hold zeros and ones.
+"""
 
 
 def with_fixed_numbers(graph: Graph, *, stores_literals: bool) -> Graph:
@@ -102,11 +104,11 @@ def _reason(around: _Surroundings, value: Value, array: Array) -> str:
 def _readers(around: _Surroundings, value: Value) -> list[Node]:
     """The nodes that read a value, or a view or a part of it."""
     readers: list[Node] = []
-    pending, seen = [value], {value}
+    pending, visited = [value], {value}
     while pending:
         for node in around.readers.get(pending.pop(), []):
-            if node.op in _VIEWS | {"slice"} and node.output not in seen:
-                seen.add(node.output)
+            if node.op in _VIEWS | {"slice"} and node.output not in visited:
+                visited.add(node.output)
                 pending.append(node.output)
             else:
                 readers.append(node)

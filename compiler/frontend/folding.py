@@ -15,7 +15,9 @@ from compiler.frontend.scope import Known, Operand, Scope
 from compiler.graph import Array
 
 MAX_RECIPES = 64
-"""What is computed from parameters in more steps than this is put into the graph at once: replaying it recurses."""
+"""The most steps of a recipe: what is computed from parameters in more steps is put into the graph at once, since
+replaying it recurses.
+"""
 
 
 def refuse_unread(call: Call) -> None:
@@ -47,7 +49,7 @@ def fold(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
 def _cast(scope: Scope, node: SourceNode, opset: int) -> tuple[Operand, ...]:
     """A known tensor in another element type; one that has it already is still the same parameter."""
     call = Call(scope, node, opset)
-    operand = call.known(0)
+    operand = call.known_operand(0)
     if operand is None:
         return ()
     dtype = cast_target(call)

@@ -106,27 +106,27 @@ def import_source(
 
     Raises: ModelError and its kinds, LimitExceeded.
     """
-    meant = source.meant
-    scope = _open_scope(meant, limits, batch_norm)
-    scope.dropout, scope.stored, scope.evaluated = dropout, meant.initializers, in_evaluation(meant)
+    model = source.intended
+    scope = _open_scope(model, limits, batch_norm)
+    scope.dropout, scope.stored, scope.evaluated = dropout, model.initializers, in_evaluation(model)
     inputs = scope.inputs
-    bound = bind_inputs(meant.inputs, input_shapes, batch, limits, batch_axes or {})
+    bound = bind_inputs(model.inputs, input_shapes, batch, limits, batch_axes or {})
     scope.warnings |= dict.fromkeys(bound.warnings)
     for name, tensor in bound.types.items():
         value = scope.builder.fresh()
         scope.builder.types[value] = tensor
         scope.operands[name] = inputs[name] = value
-    spare = SpareOutputs(meant, outputs)
-    for node in meant.nodes:
-        spare.attempt(node.outputs, node.inputs, partial(_guarded, scope, node, meant.opset))
+    spare = SpareOutputs(model, outputs)
+    for node in model.nodes:
+        spare.attempt(node.outputs, node.inputs, partial(_guarded, scope, node, model.opset))
     ends: dict[str, Value] = {}
-    for name in meant.outputs:
+    for name in model.outputs:
         spare.attempt_output(name, partial(_add_output, scope, name, ends))
-    spare.warn(scope, meant.outputs)
-    remark(scope, meant)
-    graph = _finish(scope, meant, ends, readings_of(source.stored, meant, scope.own_names))
-    if meant.record is None:
-        graph = with_fixed_numbers(graph, stores_literals=meant.producer != PYTORCH)
+    spare.warn(scope, model.outputs)
+    remark(scope, model)
+    graph = _finish(scope, model, ends, readings_of(source.stored, model, scope.own_names))
+    if model.record is None:
+        graph = with_fixed_numbers(graph, stores_literals=model.producer != PYTORCH)
     return replace(graph, batch_axes={inputs[name]: axis for name, axis in bound.axes.items() if axis != 0})
 
 
@@ -139,7 +139,7 @@ def _open_scope(source: SourceModel, limits: ModelLimits, batch_norm: BatchNormM
         replay,
         readers=source.readers(with_outputs=True),
         batch_norm=batch_norm,
-        taken=source.value_names(),
+        used_names=source.value_names(),
         bias_suffix=_bias_suffix(source),
         record=source.record,
         created=source.created,
@@ -256,7 +256,7 @@ def _finish(scope: Scope, source: SourceModel, outputs: Mapping[str, Value], rea
         outputs=tuple(outputs.values()),
         types=dict(scope.builder.types),
         arrays=dict(scope.builder.arrays),
-        parameters={scope.held[name]: parameter for name, parameter in scope.parameters.items()},
+        parameters={scope.parameter_values[name]: parameter for name, parameter in scope.parameters.items()},
         names=_names(scope, source, {**inputs, **outputs}),
         next_number=scope.builder.next_number,
         unlearnable=unlearnable,
@@ -271,19 +271,19 @@ def _baked(scope: Scope) -> dict[str, Unlearnable]:
     Any other float initializer that only gives bounds, exponents or scales is no parameter.
     """
     remedy = "rewrite the model so that no node needs their elements"
-    found = {
+    baked = {
         name: Unlearnable(f"{where} needs its elements at compile time", remedy)
         for name, where in scope.baked.items()
         if name in scope.recorded or name in scope.parameters
     }
-    if found:
+    if baked:
         scope.warn(
             "model.fixed_parameters",
             "cannot learn: a node needs their elements at compile time",
-            where=few_of(sorted(found)),
+            where=few_of(sorted(baked)),
             hint=f"{remedy}, or leave them frozen",
         )
-    return found
+    return baked
 
 
 def _add_output(scope: Scope, name: str, outputs: dict[str, Value]) -> None:
@@ -297,7 +297,7 @@ def _add_output(scope: Scope, name: str, outputs: dict[str, Value]) -> None:
         raise ModelError(
             "no node computes it from the inputs", where=f"output {name!r}", hint="remove this output from the model"
         )
-    other = next((other for other, held in outputs.items() if held == value), None)
+    other = next((other for other, output in outputs.items() if output == value), None)
     if other is not None:
         raise ModelError(
             f"is the same value as output {other!r}",
@@ -309,11 +309,13 @@ def _add_output(scope: Scope, name: str, outputs: dict[str, Value]) -> None:
 
 
 def _names(scope: Scope, source: SourceModel, ends: Mapping[str, Value]) -> dict[Value, str]:
-    """What the model calls its values: of several names of one value, an input's or output's, else the first."""
+    """Returns the model's names for its values: of several names of one value, an input's or output's, else the
+    first.
+    """
     names = {value: name for name, value in ends.items()}
-    names.update((value, name) for name, value in scope.held.items())
+    names.update((value, name) for name, value in scope.parameter_values.items())
     for name in (output for node in source.nodes for output in node.outputs if output):
-        made = scope.operands.get(name)
-        if isinstance(made, Value) and name not in ends:
-            names.setdefault(made, name)
+        operand = scope.operands.get(name)
+        if isinstance(operand, Value) and name not in ends:
+            names.setdefault(operand, name)
     return names

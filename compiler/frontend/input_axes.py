@@ -10,14 +10,14 @@ from compiler.frontend.file.source import SourceInput
 from compiler.warnings import CompileWarning
 
 BatchAxis = int | Literal["none"]
-"""What a spec says; none: the input is the same for every sample."""
+"""The batch axis as a spec gives it; none: the input is the same for every sample."""
 Axes = Mapping[str, int | None]
 """By input; None: the same for every sample."""
 _WORD = "batch"
 
 
 def batch_axes(
-    inputs: Sequence[SourceInput], bound: Mapping[str, tuple[int, ...]], batch: int, said: Mapping[str, BatchAxis]
+    inputs: Sequence[SourceInput], bound: Mapping[str, tuple[int, ...]], batch: int, declared: Mapping[str, BatchAxis]
 ) -> tuple[Axes, tuple[CompileWarning, ...]]:
     """The axes, and what is to be said of those that were guessed.
 
@@ -27,8 +27,8 @@ def batch_axes(
     axes: dict[str, int | None] = {}
     warnings: list[CompileWarning] = []
     for value in inputs:
-        if value.name in said:
-            axes[value.name] = _said(value, bound, said[value.name])
+        if value.name in declared:
+            axes[value.name] = _said(value, bound, declared[value.name])
     symbols = {value.shape[axis] for value in inputs for axis in [axes.get(value.name)] if value.shape and axis}
     for value in inputs:
         if value.name not in axes:
@@ -38,7 +38,7 @@ def batch_axes(
                 warnings.append(_assumed(value, f"axis {axis} is taken as the batch, by its name", axis))
     for value in inputs:
         others = {name: axis for name, axis in axes.items() if name != value.name}
-        if value.name not in said and _is_one(value, bound, batch) and _some_hold(inputs, others, batch):
+        if value.name not in declared and _is_one(value, bound, batch) and _some_hold(inputs, others, batch):
             axes[value.name] = None
             warnings.append(_assumed(value, "its first axis is 1: it is taken as the same for every sample", None))
     return axes, tuple(warnings)
@@ -63,9 +63,9 @@ def _told(value: SourceInput, symbols: set[int | str | None]) -> tuple[int | Non
     same = [axis for axis, extent in enumerate(shape) if isinstance(extent, str) and extent in symbols]
     if len(same) == 1:
         return same[0], False
-    named = [axis for axis, extent in enumerate(shape) if isinstance(extent, str) and _WORD in extent.lower()]
-    if len(named) == 1 and named[0] != 0:
-        return named[0], True
+    batch_named = [axis for axis, extent in enumerate(shape) if isinstance(extent, str) and _WORD in extent.lower()]
+    if len(batch_named) == 1 and batch_named[0] != 0:
+        return batch_named[0], True
     return 0, False
 
 

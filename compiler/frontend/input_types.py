@@ -19,7 +19,7 @@ from compiler.warnings import CompileWarning
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Of all inputs, in the model's order: static types, and where their samples lie (None: nowhere)."""
+    """The static types of all inputs, in the model's order, and where their samples lie (None: nowhere)."""
 
     types: Mapping[str, TensorType]
     axes: Axes
@@ -31,18 +31,18 @@ def bind_inputs(
     bound: Mapping[str, tuple[int, ...]],
     batch: int,
     limits: ModelLimits,
-    said: Mapping[str, BatchAxis],
+    declared: Mapping[str, BatchAxis],
 ) -> Bound:
-    """What becomes of the inputs; `said` is where the spec says that samples lie.
+    """Binds the inputs to static types; `declared` is where the spec says that samples lie.
 
     An open axis of samples is `batch`. Another open axis takes its extent from `bound`, or from another input that
     uses the same symbol. Raises: ModelShapeError naming the input and the axis.
     """
-    unknown = sorted({*bound, *said} - {value.name for value in inputs})
+    unknown = sorted({*bound, *declared} - {value.name for value in inputs})
     if unknown:
-        known = ", ".join(value.name for value in inputs)
-        raise ModelShapeError("the model has no such input", where=f"input {unknown[0]!r}", hint=f"it has: {known}")
-    axes, warnings = batch_axes(inputs, bound, batch, said)
+        names = ", ".join(value.name for value in inputs)
+        raise ModelShapeError("the model has no such input", where=f"input {unknown[0]!r}", hint=f"it has: {names}")
+    axes, warnings = batch_axes(inputs, bound, batch, declared)
     symbols = _symbols(inputs, bound, batch, axes)
     types = {
         value.name: _bind(value, bound.get(value.name), symbols, _Samples(batch, axes[value.name])) for value in inputs
@@ -70,23 +70,23 @@ def _symbols(
     """Symbol -> (extent, the input and axis that says so)."""
     symbols: dict[str, tuple[int, str]] = {}
     for value in inputs:
-        given = bound.get(value.name)
+        shape = bound.get(value.name)
         for axis, extent in enumerate(value.shape or ()):
             if not isinstance(extent, str):
                 continue
-            fixed = given[axis] if given is not None and axis < len(given) else None
+            fixed = shape[axis] if shape is not None and axis < len(shape) else None
             fixed = batch if fixed is None and axis == axes[value.name] else fixed
             place = f"input {value.name!r} axis {axis}"
             if fixed is None:
                 continue
-            have, said = symbols.setdefault(extent, (fixed, place))
+            have, source = symbols.setdefault(extent, (fixed, place))
             if have != fixed:
-                raise ModelShapeError(f"{extent!r} is {fixed} here and {have} at {said}", where=place)
+                raise ModelShapeError(f"{extent!r} is {fixed} here and {have} at {source}", where=place)
     return symbols
 
 
 def _bind(
-    value: SourceInput, given: tuple[int, ...] | None, symbols: Mapping[str, tuple[int, str]], samples: _Samples
+    value: SourceInput, bound_shape: tuple[int, ...] | None, symbols: Mapping[str, tuple[int, str]], samples: _Samples
 ) -> TensorType:
     where = f"input {value.name!r}"
     element = emitted_of_onnx(value.element_type)
@@ -96,16 +96,18 @@ def _bind(
             where=where,
             hint="export the model in float32",
         )
-    declared = value.shape if value.shape is not None else given
+    declared = value.shape if value.shape is not None else bound_shape
     if declared is None:
         raise ModelShapeError(
             "has no shape in the model", where=where, hint=f"bind it: inputs: {{{quoted(value.name)}: [...]}}"
         )
-    if given is not None and len(given) != len(declared):
-        raise ModelShapeError(f"has rank {len(declared)}, the bound shape {list(given)} has {len(given)}", where=where)
+    if bound_shape is not None and len(bound_shape) != len(declared):
+        raise ModelShapeError(
+            f"has rank {len(declared)}, the bound shape {list(bound_shape)} has {len(bound_shape)}", where=where
+        )
     line = _likely(value, declared, symbols, samples)
     shape = tuple(
-        _extent(extent, None if given is None else given[axis], axis, symbols, samples, where, line)
+        _extent(extent, None if bound_shape is None else bound_shape[axis], axis, symbols, samples, where, line)
         for axis, extent in enumerate(declared)
     )
     return TensorType(element.name, shape)
@@ -113,7 +115,7 @@ def _bind(
 
 def _extent(
     declared: int | str | None,
-    given: int | None,
+    bound_extent: int | None,
     axis: int,
     symbols: Mapping[str, tuple[int, str]],
     samples: _Samples,
@@ -124,13 +126,13 @@ def _extent(
     if isinstance(declared, str) and declared in symbols:
         declared = symbols[declared][0]
     elif not isinstance(declared, int):
-        declared = given if given is not None else samples.batch if axis == samples.axis else None
+        declared = bound_extent if bound_extent is not None else samples.batch if axis == samples.axis else None
     if declared is None:
         raise ModelShapeError("is open and nothing binds it", where=place, hint=f"bind it in the spec, as in {line}")
     if declared < 1:
         raise ModelShapeError(f"is {declared}, must be at least 1", where=place)
-    if given is not None and given != declared:
-        raise ModelShapeError(f"is {declared} in the model and {given} in the spec", where=place)
+    if bound_extent is not None and bound_extent != declared:
+        raise ModelShapeError(f"is {declared} in the model and {bound_extent} in the spec", where=place)
     if axis == samples.axis and declared != samples.batch:
         raise ModelShapeError(
             f"is {declared} in the model, the spec's batch is {samples.batch}",

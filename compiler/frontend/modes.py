@@ -15,7 +15,7 @@ from compiler.frontend.file.source import SourceModel, SourceNode
 _BATCH_STATISTICS = ("aten._native_batch_norm_legit_functional", "aten._native_batch_norm_legit.default")
 """PyTorch's operators of a BatchNorm in training mode; the exporter writes them as if they were in evaluation mode."""
 _CONTRACTIONS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""What an exporter folds norms into."""
+"""Operators into which an exporter folds norms."""
 
 
 def in_evaluation(source: SourceModel) -> frozenset[str]:

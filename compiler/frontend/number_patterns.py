@@ -13,25 +13,25 @@ import numpy as np
 from compiler.graph import Array
 
 LEAST_WAVES, LEAST_PERIOD = 4, 16
-"""Of fewer rows, or shorter ones, nothing is said."""
+"""The fewest rows, and the shortest, from which waves are recognised."""
 IN_PEAK, PEAK = 0.8, 3
 """A wave has this share of its energy within so many frequencies of its strongest one, whatever window it has."""
 FIRST, FEW = 64, 8
 """Elements, or columns of a table, that are looked at first."""
 LEAST_STEPS = 16
-"""Of an even row of numbers that are not whole."""
+"""The fewest steps of an even row of numbers that are not whole."""
 LEAST_PLACES, MOST_STEPS = 6, 0.6
-"""Of a grid of whole and half numbers: as many along it, and this share of equal steps."""
+"""The fewest places along a grid of whole and half numbers, and the largest share of equal steps."""
 LEAST_SAMPLES = 4
-"""Of a sine or cosine that is told by its values alone."""
+"""The fewest samples of a sine or cosine that is recognised by its values alone."""
 LEAST_HIDING = -50.0
 """A number that hides what it is added to in front of a softmax, or one below it."""
 EVEN, SMOOTH = 1e-5, 1e-4
 """Relative: how far steps may be from each other, and a sine from the one that its first values tell."""
 MOST_DIGITS, NEAR = 4, 4e-7
-"""Of a round number, and how far, relatively, float32 may have moved it."""
+"""The most digits of a round number, and how far, relatively, float32 may have moved it."""
 _NOTHING = 1e-12
-"""Of the largest row's energy: less is rounding."""
+"""The share of the largest row's energy below which a row is rounding."""
 
 
 def _first(array: Array) -> Array:
@@ -44,7 +44,9 @@ def _spread(array: Array) -> Array:
 
 
 def is_round_number(array: Array) -> bool:
-    """One without axes, which biases and slopes have, as an author writes it and as no training leaves it."""
+    """Tells whether a number without axes, such as biases and slopes have, is as an author writes it and as no training
+    leaves it.
+    """
     return array.ndim == 0 and _is_round(float(array))
 
 

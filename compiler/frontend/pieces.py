@@ -1,4 +1,6 @@
-"""What rows are written with: repetition, positions counted from the front, one axis or all from there on."""
+"""Parts that import rows are written with: repetition, positions counted from the front, one axis or all from
+there on.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ def repeated(call: Call, value: Value, times: Sequence[tuple[int, int]]) -> Valu
 def _repeated(call: Call, value: Value, times: dict[int, int]) -> Value:
     shape = call.shape_of(value)
     spread = [extent for axis, whole in enumerate(shape) for extent in ((whole, 1) if axis in times else (whole,))]
-    wide = [extent for axis, own in enumerate(shape) for extent in ((own, times[axis]) if axis in times else (own,))]
-    seen = call.emit("broadcast_to", call.reshape(value, spread), shape=tuple(wide))
-    return call.reshape(seen, [extent * times.get(axis, 1) for axis, extent in enumerate(shape)])
+    wide = [extent for axis, size in enumerate(shape) for extent in ((size, times[axis]) if axis in times else (size,))]
+    broadcast = call.emit("broadcast_to", call.reshape(value, spread), shape=tuple(wide))
+    return call.reshape(broadcast, [extent * times.get(axis, 1) for axis, extent in enumerate(shape)])
 
 
 def checked_index(call: Call, position: int, extent: int) -> Operand:

@@ -1,4 +1,4 @@
-"""What is said of a model that was imported: where a step will do something else than training its module would.
+"""Warnings about a model that was imported: where a step will do something else than training its module would.
 
 One warning per kind; it names a few of the nodes or tensors concerned and their number.
 """
@@ -98,11 +98,11 @@ def _dropouts(scope: Scope, source: SourceModel) -> None:
 
 def _in_evaluation(scope: Scope, source: SourceModel) -> None:
     """Norms and dropouts that the file itself keeps from what the spec asks for; `fine_tune` tells of marked ones."""
-    asked = {"BatchNormalization": scope.batch_norm, "Dropout": scope.dropout}
+    requested_modes = {"BatchNormalization": scope.batch_norm, "Dropout": scope.dropout}
     for kind, words, field in (("BatchNormalization", "BatchNorms", "batch_norm"), ("Dropout", "Dropouts", "dropout")):
         nodes = [node for node in source.nodes if node.op_type == kind and node.outputs[0] in scope.evaluated]
         names = [_layer(node) for node in nodes if not node.evaluates]
-        if names and asked[kind] == "train":
+        if names and requested_modes[kind] == "train":
             scope.warn(
                 "model.in_evaluation",
                 f"{len(names)} {words} are in evaluation mode in a file where others train, and stay so: "

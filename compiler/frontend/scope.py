@@ -1,4 +1,4 @@
-"""What an import knows while it runs: the graph under construction, its parameters, and every ONNX value so far.
+"""The state of an import while it runs: the graph under construction, its parameters, and every ONNX value so far.
 
 An operand is either `Known` (its elements are fixed at compile time) or a `Value` of the graph, which only exists at
 run time. Both are found by what ONNX calls them, and so are parameters until the graph is finished. Known operands
@@ -52,9 +52,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """A tensor whose `axis` runs over rows of which only those of `meant` [rows] are there; None: their number."""
+    """A tensor whose `axis` runs over rows of which only those of `mask` [rows] are there; None: their number."""
 
-    meant: Value
+    mask: Value
     axis: int | None
 
 
@@ -75,19 +75,19 @@ class Scope:
         *,
         readers: dict[str, list[SourceNode]],
         batch_norm: BatchNormMode,
-        taken: Collection[str],
+        used_names: Collection[str],
         bias_suffix: str,
         record: TorchRecord | None,
         created: Collection[str],
         producer: str,
     ) -> None:
         self.builder = GraphBuilder()
-        self.taken = set(taken)
-        """What the file calls its values; names that we make up join them."""
+        self.used_names = set(used_names)
+        """The file's names for its values; names that we make up join them."""
         self.limits = limits
         self.readers = readers
         self.producer = producer
-        """What the file says made it."""
+        """The producer that the file names."""
         self.created = created
         """Tensors that the file does not hold: dropped by an exporter, or asked for by a plan."""
         self.recorded: Collection[str] = record.parameters if record is not None else ()
@@ -105,22 +105,22 @@ class Scope:
         self.sequences: dict[str, tuple[str, ...]] = {}
         """ONNX sequence -> the names of its tensors."""
         self.selected: dict[str, Selected] = {}
-        """What the file calls a tensor -> how a condition selects its rows."""
-        self.meant: dict[Value, Value] = {}
+        """Tensor name in the file -> how a condition selects its rows."""
+        self.masks: dict[Value, Value] = {}
         """A condition -> its elements, flat and bool."""
         self.spread: dict[tuple[Value, int], Value] = {}
         """(such elements, how often) -> each that often in a row."""
         self.parameters: dict[str, Parameter] = {}
-        self.held: dict[str, Value] = {}
+        self.parameter_values: dict[str, Value] = {}
         """Parameter -> the value that holds it."""
         self.buffer_of: dict[tuple[str, ...], Value] = {}
-        """What a norm is known by -> a running statistic of its own."""
+        """The key of a norm -> a running statistic of its own."""
         self.stored: Collection[str] = ()
         """The tensors that the file holds."""
         self.bias_of: dict[Value, str] = {}
         """Output of a contraction that has no bias yet -> name of its ONNX node: an Add onto it is its bias."""
         self.random_inputs: dict[RandomInput, Value] = {}
-        """What a model with random generators is fed beside its data."""
+        """Inputs that a model with random generators is fed beside its data."""
         self.random_nodes = 0
         self.folded_bytes = 0
         self._imported = 0
@@ -185,8 +185,8 @@ class Scope:
     def random_input(self, kind: RandomInput) -> Value:
         """The run's seed or the number of its step, whole numbers that are fed to every run of the graph."""
         if kind not in self.random_inputs:
-            made = self.random_inputs[kind] = self.builder.fresh("hyper", kind)
-            self.builder.types[made] = TensorType("i64", ())
+            random_value = self.random_inputs[kind] = self.builder.fresh("hyper", kind)
+            self.builder.types[random_value] = TensorType("i64", ())
         return self.random_inputs[kind]
 
     def bake(self, operand: Known, where: str) -> None:
@@ -216,44 +216,44 @@ class Scope:
             self._replay(self, node)
             self.builder.layer = outer
             self._replayed.update(node.outputs)
-        made = self.operands[operand.name]
-        if made is operand:
+        replayed = self.operands[operand.name]
+        if replayed is operand:
             raise UnsupportedOperator(
                 f"its output {operand.name!r} cannot be computed from parameters", where=node.where
             )
-        return self.value(made)
+        return self.value(replayed)
 
     # --------------------------------------------------------------------------------------------------- parameters
 
     def parameter(
         self,
-        known: Known,
+        operand: Known,
         order: Sequence[int],
         *,
         kind: Literal["weight", "bias"],
         channel_axis: int | None = None,
     ) -> Value:
-        """The parameter behind `known`, as a graph value whose axes are `known`'s axes in `order` (unit axes may drop).
+        """The parameter behind `operand`, as a graph value whose axes are its axes in `order` (unit axes may drop).
 
         A second reading in another order gets a transpose of the first: it stays one parameter (tied weights). What
         no parameter stands behind is a constant.
         """
-        name = known.source
-        if known.recipe is not None:
-            return self._reordered(self._replayed_value(known), known.array.shape, order)
-        if not known.source:
-            dropped = [axis for axis in range(known.array.ndim) if axis not in order]
-            turned = known.array.transpose([*order, *dropped])
+        name = operand.source
+        if operand.recipe is not None:
+            return self._reordered(self._replayed_value(operand), operand.array.shape, order)
+        if not operand.source:
+            dropped = [axis for axis in range(operand.array.ndim) if axis not in order]
+            turned = operand.array.transpose([*order, *dropped])
             return self.constant(turned.reshape(turned.shape[: len(order)]))
-        if not _is_finite(known.array):
+        if not _is_finite(operand.array):
             raise ModelError(
                 "holds NaN or Inf", where=f"parameter {name!r}", hint="the weights of the file are damaged"
             )
-        source_perm = known.perm or tuple(range(known.array.ndim))
+        source_perm = operand.perm or tuple(range(operand.array.ndim))
         file_order = tuple(source_perm[axis] for axis in order)
         if name in self.parameters:
             return self._shared(name, file_order)
-        file_shape = _unpermuted(known.array.shape, source_perm)
+        file_shape = _unpermuted(operand.array.shape, source_perm)
         view_axes = sorted(file_order)
         parameter = Parameter(
             name=name,
@@ -265,7 +265,7 @@ class Scope:
             channel_axis=channel_axis,
             created=name in self.created,
         )
-        file_array = known.array.transpose(np.argsort(source_perm)) if known.perm else known.array
+        file_array = operand.array.transpose(np.argsort(source_perm)) if operand.perm else operand.array
         return self._add(parameter, file_array, file_order)
 
     def created_bias(self, name: str, array: Array) -> Value:
@@ -276,8 +276,8 @@ class Scope:
 
     def buffer(self, name: str, array: Array) -> Value:
         """A tensor that the step updates and that does not learn. Raises: ModelError for NaN or infinity."""
-        if name in self.held:
-            return self.held[name]
+        if name in self.parameter_values:
+            return self.parameter_values[name]
         if not _is_finite(array):
             raise ModelError(
                 "holds NaN or Inf", where=f"buffer {name!r}", hint="the statistics of the file are damaged"
@@ -289,32 +289,32 @@ class Scope:
     def bias_name(self, weight: str) -> str:
         """A free name for the bias that belongs to a weight, in the style of the model's exporter."""
         stem = weight.removesuffix(".weight") if self._bias_suffix == ".bias" else weight
-        wanted = stem + self._bias_suffix
-        numbered = (f"{wanted}.{number}" for number in itertools.count(1))
-        free = (name for name in itertools.chain([wanted], numbered) if name not in self.taken)
+        base_name = stem + self._bias_suffix
+        numbered = (f"{base_name}.{number}" for number in itertools.count(1))
+        free = (name for name in itertools.chain([base_name], numbered) if name not in self.used_names)
         return next(name for name in free if name not in self.parameters)
 
-    def matrix(self, known: Known, order: tuple[int, int]) -> tuple[Value, bool]:
-        """A weight matrix [inputs, outputs] from `known`'s two axes in `order`, and whether it is stored transposed.
+    def matrix(self, operand: Known, order: tuple[int, int]) -> tuple[Value, bool]:
+        """A weight matrix [inputs, outputs] from `operand`'s two axes in `order`, and whether it is stored transposed.
 
         Only a matrix that an earlier node already reads the other way round (a tied embedding) is.
         """
-        name = known.source
-        if known.recipe is None and name in self.parameters:
-            source_perm = known.perm or (0, 1)
+        name = operand.source
+        if operand.recipe is None and name in self.parameters:
+            source_perm = operand.perm or (0, 1)
             if self._orders[name] == (source_perm[order[1]], source_perm[order[0]]):
                 return self._shared(name, self._orders[name]), True
-        return self.parameter(known, order, kind="weight", channel_axis=0), False
+        return self.parameter(operand, order, kind="weight", channel_axis=0), False
 
     def _add(self, parameter: Parameter, file_array: Array, file_order: tuple[int, ...]) -> Value:
         self._orders[parameter.name] = file_order
         self.parameters[parameter.name] = parameter
-        value = self.builder.held(parameter.to_inside(file_array))
-        self.held[parameter.name] = value
+        value = self.builder.array_value(parameter.to_inside(file_array))
+        self.parameter_values[parameter.name] = value
         return value
 
     def _shared(self, name: str, file_order: tuple[int, ...]) -> Value:
-        existing, value = self.parameters[name], self.held[name]
+        existing, value = self.parameters[name], self.parameter_values[name]
         # Two readers may see different channels through it, so a ratio cannot slice it any more.
         self.parameters[name] = replace(existing, channel_axis=None)
         if self._orders[name] == file_order:
@@ -325,10 +325,10 @@ class Scope:
 
     def _reordered(self, value: Value, shape: tuple[int, ...], order: Sequence[int]) -> Value:
         """Transpose to `order`, dropping the unit axes that `order` leaves out."""
-        kept = sorted(order)
-        if len(kept) < len(shape):
-            value = self.emit("reshape", value, shape=tuple(shape[axis] for axis in kept))
-        perm = tuple(kept.index(axis) for axis in order)
+        remaining = sorted(order)
+        if len(remaining) < len(shape):
+            value = self.emit("reshape", value, shape=tuple(shape[axis] for axis in remaining))
+        perm = tuple(remaining.index(axis) for axis in order)
         return value if perm == tuple(range(len(perm))) else self.emit("transpose", value, perm=perm)
 
     def count_nodes(self, nodes: Sequence[SourceNode], where: str) -> None:

@@ -1,4 +1,4 @@
-"""What happens to a model's file before any of its nodes is imported: passes over `SourceModel`, in order.
+"""Passes over a model's file (`SourceModel`) before any of its nodes is imported, in order.
 
 A pass is a pure function from a model to a model. Adding one: a file in `exporters` or `expansion`, and a line in a
 list below that says why it stands where it stands. `pockfarm build --stop-after source --print` shows what they leave.
@@ -38,7 +38,9 @@ FOREIGN = (ValueError, TypeError, IndexError, KeyError, ArithmeticError, MemoryE
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What spec and plan say of a file: values and new axes of inputs, tensors that are one, layers with new biases."""
+    """The wishes of spec and plan about a file: values and new axes of inputs, tensors that are one, layers with new
+    biases.
+    """
 
     values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     sample_axes: Sequence[str] = ()
@@ -56,7 +58,7 @@ class Source:
     """A model as the file has it, with functions and sub-graphs' tensors in place, and as its author meant it."""
 
     stored: SourceModel
-    meant: SourceModel
+    intended: SourceModel
     changed_by: tuple[str, ...] = ()
     """The passes that changed something, in order."""
 
@@ -66,7 +68,7 @@ def prepared(parsed: SourceModel, wishes: Wishes, limits: ModelLimits, trace: Tr
     steps = Trace()
     stored = check_form(run(check_form(parsed), file_passes(limits, wishes.quantized), form_problem, steps, "file"))
     try:
-        meant = run(stored, author_passes(stored, wishes), form_problem, steps, "source")
+        intended = run(stored, author_passes(stored, wishes), form_problem, steps, "source")
     except FOREIGN as problem:
         raise ModelError(
             f"what its exporter says of its parameters does not fit it: {problem}",
@@ -75,11 +77,11 @@ def prepared(parsed: SourceModel, wishes: Wishes, limits: ModelLimits, trace: Tr
         ) from None
     if trace is not None:
         trace.steps += steps.steps
-    return Source(stored, meant, tuple(step.name for step in steps.steps if step.modified))
+    return Source(stored, intended, tuple(step.name for step in steps.steps if step.modified))
 
 
 def file_passes(limits: ModelLimits, quantized: Quantized) -> Passes[SourceModel]:
-    """What the format's own ways to write it stand for."""
+    """Returns the passes that replace the format's own notations by what they stand for."""
     return (
         as_pass(partial(inline_functions, limits=limits)),  # first: all others see nodes of the standard only
         as_pass(upgrade),  # one version of the standard from here on
@@ -91,7 +93,9 @@ def file_passes(limits: ModelLimits, quantized: Quantized) -> Passes[SourceModel
 
 
 def author_passes(stored: SourceModel, wishes: Wishes) -> Passes[SourceModel]:
-    """What the user decides of inputs, then what exporters did undone, then the user's other wishes."""
+    """Returns the passes that apply the user's decisions on inputs, then undo what exporters did, then apply the user's
+    other wishes.
+    """
     return (
         as_pass(partial(bind_values, values=wishes.values)),  # what they decide is known to all others
         as_pass(partial(add_sample_axes, names=wishes.sample_axes)),  # likewise
@@ -120,7 +124,7 @@ def as_pass(rewrite: Callable[[SourceModel], SourceModel]) -> Pass[SourceModel]:
 
 
 def _shape(source: SourceModel) -> tuple[object, ...]:
-    """What passes change, without elements."""
+    """Returns what passes change, without elements."""
     nodes = [(node.op_type, node.inputs, node.outputs, node.module, *node.attributes) for node in source.nodes]
     tensors = (list(source.initializers), source.constants, source.created, source.unlearnable)
     return nodes, tensors, source.outputs, source.warnings

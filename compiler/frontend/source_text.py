@@ -30,7 +30,7 @@ from compiler.kernels.text import show, show_fields
 
 def source_text(source: Source) -> str:
     """The text of a model as its author meant it, after the names of the passes that changed it."""
-    model = source.meant
+    model = source.intended
     origin = f" of {show(model.producer)}" if model.producer else ""
     passes = f", changed by {', '.join(source.changed_by)}" if source.changed_by else ""
     return "\n".join([f"source opset {model.opset}{origin}{passes}", *(f"  {line}" for line in _lines(model))]) + "\n"

@@ -18,9 +18,9 @@ class SpareOutputs:
 
     def __init__(self, source: SourceModel, read: Collection[str]) -> None:
         """`read` are the outputs that losses read; none of them named: the first."""
-        named = {*read} & {*source.outputs}
-        self.read = named or {*source.outputs[:1]}
-        self._source, self._is_assumed = source, not named
+        requested = {*read} & {*source.outputs}
+        self.read = requested or {*source.outputs[:1]}
+        self._source, self._is_assumed = source, not requested
         self._needed = _needed(source, self.read)
         self._missing: set[str] = set()
         self._problem: CompileError | None = None

@@ -128,8 +128,8 @@ def _append(
     first = 1 + len(source.epilogue_inputs)
     whole = _substituted(expr, reads, others, source.epilogue, first)
     if isinstance(source, ReduceSpec):
-        kept = [axis for axis in range(len(source.extents)) if axis not in source.reduced]
-        extra = tuple(_renumbered(access, kept) for access in extra)
+        remaining = [axis for axis in range(len(source.extents)) if axis not in source.reduced]
+        extra = tuple(_renumbered(access, remaining) for access in extra)
     return replace(source, epilogue=whole, epilogue_inputs=(*source.epilogue_inputs, *extra))
 
 
@@ -137,10 +137,10 @@ def _substituted(expr: Expr, reads: frozenset[int], others: list[int], inner: Ex
     return substitute_refs(expr, lambda operand: inner if operand in reads else Ref(first + others.index(operand)))
 
 
-def _renumbered(access: Access, kept: list[int]) -> Access:
+def _renumbered(access: Access, axes: list[int]) -> Access:
     """An access over kept axes only, written over all axes of a reduction."""
     index = tuple(
-        Affine(tuple((kept[axis], coefficient) for axis, coefficient in affine.terms), affine.offset)
+        Affine(tuple((axes[axis], coefficient) for axis, coefficient in affine.terms), affine.offset)
         for affine in access.index
     )
     return Access(access.type, index, access.fill)

@@ -40,7 +40,7 @@ class CallGraph:
     """Calls with who makes and who reads each root value; rebuilt after a sweep of fusions."""
 
     program: Program
-    kept: frozenset[Value]
+    retained: frozenset[Value]
     """Root values that must stay in memory."""
     calls: list[KernelCall | None]
     makers: dict[Value, int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class CallGraph:
     @classmethod
     def of(cls, program: Program) -> CallGraph:
         """Index the calls."""
-        graph = cls(program, program.kept, list(program.calls))
+        graph = cls(program, program.retained, list(program.calls))
         for position, call in enumerate(program.calls):
             for name in call.outputs:
                 if program.root(name) == name:
@@ -80,24 +80,24 @@ class CallGraph:
     def effort(self, root: Value, producer: KernelCall) -> int:
         """Operations of each point of the map that makes a value."""
         position = self.makers[root]
-        known = self.efforts.get(position)
-        if known is None or known[0] is not producer:
+        cached = self.efforts.get(position)
+        if cached is None or cached[0] is not producer:
             assert isinstance(producer.spec, MapSpec)
-            known = self.efforts[position] = (producer, work(producer.spec.exprs[0]))
-        return known[1]
+            cached = self.efforts[position] = (producer, work(producer.spec.exprs[0]))
+        return cached[1]
 
     def is_private(self, root: Value) -> bool:
         """True if nothing outside the calls needs the value."""
-        return root not in self.kept
+        return root not in self.retained
 
     def result(self) -> PassResult[Program]:
         """The program of the calls as they are now, less those whose results nothing needs any more."""
-        left = _without_dead(replace(self.program, calls=tuple(call for call in self.calls if call is not None)))
-        return PassResult(left, left.calls != self.program.calls, tuple(self.declined))
+        program = _without_dead(replace(self.program, calls=tuple(call for call in self.calls if call is not None)))
+        return PassResult(program, program.calls != self.program.calls, tuple(self.declined))
 
 
 def _without_dead(program: Program) -> Program:
-    needed = set(program.kept)
+    needed = set(program.retained)
     alive = []
     for call in reversed(program.calls):
         if any(program.root(name) in needed for name in call.outputs):
@@ -110,7 +110,7 @@ def _without_dead(program: Program) -> Program:
 
 
 def fuse_readers(program: Program) -> PassResult[Program]:
-    """One sweep: each map merged into the maps, reductions and row kernels that read it."""
+    """Runs one sweep that merges each map into the maps, reductions and row kernels that read it."""
     graph = CallGraph.of(program)
     for position, call in enumerate(graph.calls):
         if call is None or not isinstance(call.spec, MapSpec | ReduceSpec | RowSpec):
@@ -130,10 +130,10 @@ def fuse_readers(program: Program) -> PassResult[Program]:
 
 def _merged(graph: CallGraph, producer: KernelCall, call: KernelCall, root: Value) -> KernelCall | Reason:
     """The call with the map that makes `root` inside."""
-    known = graph.apart.get(root)
-    if known is None or known[0] is not producer:
-        known = graph.apart[root] = (producer, _kept_apart(graph, producer, root))
-    reason = known[1]
+    cached = graph.apart.get(root)
+    if cached is None or cached[0] is not producer:
+        cached = graph.apart[root] = (producer, _kept_apart(graph, producer, root))
+    reason = cached[1]
     if reason is None and not _worthwhile(graph.effort(root, producer), producer, call):
         reason = TOO_MUCH_WORK
     if reason is None and (_reads_own_update(graph, producer, call) or _closes_circle(graph, producer, call)):
@@ -185,26 +185,30 @@ def _size(extents: tuple[int, ...]) -> int:
 
 def _reads_own_update(graph: CallGraph, producer: KernelCall, reader: KernelCall) -> bool:
     """An in-place update may read what it overwrites only at the very point it writes."""
-    written = {graph.program.root(name) for name in reader.outputs if graph.program.root(name) != name}
-    return any(graph.program.root(name) in written for name in producer.inputs)
+    overwritten = {graph.program.root(name) for name in reader.outputs if graph.program.root(name) != name}
+    return any(graph.program.root(name) in overwritten for name in producer.inputs)
 
 
 def _closes_circle(graph: CallGraph, producer: KernelCall, reader: KernelCall) -> bool:
     """Two updates that each read what the other overwrites have no order: of w = a b, d_a reads b and d_b reads a."""
     root = graph.program.root
-    written = {root(name) for name in reader.outputs if root(name) != name}
-    left = [graph.overwriters[own] for own in map(root, producer.inputs) if own in graph.overwriters] if written else []
-    seen: set[int] = set()
-    while left:
-        position = left.pop()
+    overwritten = {root(name) for name in reader.outputs if root(name) != name}
+    pending = (
+        [graph.overwriters[operand] for operand in map(root, producer.inputs) if operand in graph.overwriters]
+        if overwritten
+        else []
+    )
+    visited: set[int] = set()
+    while pending:
+        position = pending.pop()
         later = graph.calls[position]
-        if later is None or later is reader or position in seen:
+        if later is None or later is reader or position in visited:
             continue
-        seen.add(position)
+        visited.add(position)
         read = {root(name) for name in later.inputs}
-        if read & written:
+        if read & overwritten:
             return True
-        left += [graph.overwriters[own] for own in read if own in graph.overwriters]
+        pending += [graph.overwriters[operand] for operand in read if operand in graph.overwriters]
     return False
 
 
@@ -212,11 +216,11 @@ def _closes_circle(graph: CallGraph, producer: KernelCall, reader: KernelCall) -
 
 
 def fuse_epilogues(program: Program, *, can_hold: CanHold) -> PassResult[Program]:
-    """One sweep: what is left of element-wise work becomes the epilogue of the kernel that makes its operand."""
+    """Runs one sweep that makes what is left of element-wise work the epilogue of the kernel that makes its operand."""
     graph = CallGraph.of(program)
-    taken: set[int] = set()
+    used_positions: set[int] = set()
     for position, call in enumerate(graph.calls):
-        if call is None or not isinstance(call.spec, MapSpec) or position in taken:
+        if call is None or not isinstance(call.spec, MapSpec) or position in used_positions:
             continue
         if any(graph.program.root(name) != name for name in call.outputs):
             continue
@@ -224,13 +228,13 @@ def fuse_epilogues(program: Program, *, can_hold: CanHold) -> PassResult[Program
         makers = sorted((graph.makers[root], root) for root in roots if root in graph.makers)
         for maker, root in reversed(makers):
             producer = graph.calls[maker]
-            if producer is None or maker in taken:
+            if producer is None or maker in used_positions:
                 continue
             alone = _feeds_only(graph, root, position, producer)
             fused = fuse_epilogue(producer, call, graph.reads_of(call, root), can_hold) if alone else SHARED
             if isinstance(fused, KernelCall):
                 graph.calls[position], graph.calls[maker] = fused, None
-                taken |= {position, maker}
+                used_positions |= {position, maker}
                 break
             if fused != NO_EPILOGUE and output_extents(producer.spec) is not None:
                 graph.declined.append(fused.at(call.layer))

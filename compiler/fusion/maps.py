@@ -33,8 +33,8 @@ class Operands:
 
     def add(self, name: Value, access: Access) -> int:
         """Position of the operand, new or found."""
-        for position, known in enumerate(zip(self.names, self.accesses, strict=True)):
-            if known == (name, access):
+        for position, existing in enumerate(zip(self.names, self.accesses, strict=True)):
+            if existing == (name, access):
                 return position
         self.names.append(name)
         self.accesses.append(access)
@@ -57,10 +57,10 @@ def fuse_into_reader(producer: KernelCall, consumer: KernelCall, reads: frozense
     extents = extents_of(spec)
     operands = Operands()
     table: dict[int, Expr] = {}
-    own, behind = consumer.inputs[: len(spec.inputs)], consumer.inputs[len(spec.inputs) :]
-    if max(reads) >= len(own):
+    main_inputs, behind = consumer.inputs[: len(spec.inputs)], consumer.inputs[len(spec.inputs) :]
+    if max(reads) >= len(main_inputs):
         return NOT_COMPOSED  # an operand of the reduction's epilogue, which is read over other axes
-    for position, (name, access) in enumerate(zip(own, spec.inputs, strict=True)):
+    for position, (name, access) in enumerate(zip(main_inputs, spec.inputs, strict=True)):
         if position not in reads:
             table[position] = Ref(operands.add(name, access))
             continue
@@ -100,10 +100,10 @@ def _moved_expression(
     if index is None:
         return NOT_COMPOSED
     moved = [Access(a.type, tuple(_compose(affine, index) for affine in a.index), a.fill) for a in source.inputs]
-    for own in moved:
-        if own.type.size > SMALL_ELEMENTS and not is_streaming(own, extents):
+    for moved_access in moved:
+        if moved_access.type.size > SMALL_ELEMENTS and not is_streaming(moved_access, extents):
             return OUT_OF_ORDER
-    numbers = [operands.add(name, own) for name, own in zip(producer.inputs, moved, strict=True)]
+    numbers = [operands.add(name, moved_access) for name, moved_access in zip(producer.inputs, moved, strict=True)]
 
     def leaf(part: Expr) -> Expr:
         if isinstance(part, Ref):
@@ -119,8 +119,8 @@ def _compose(outer: Affine, inner: tuple[Affine, ...]) -> Affine:
     offset = outer.offset
     for axis, scale in outer.terms:
         offset += scale * inner[axis].offset
-        for own, coefficient in inner[axis].terms:
-            coefficients[own] = coefficients.get(own, 0) + scale * coefficient
+        for inner_axis, coefficient in inner[axis].terms:
+            coefficients[inner_axis] = coefficients.get(inner_axis, 0) + scale * coefficient
     return Affine(tuple(sorted((axis, c) for axis, c in coefficients.items() if c)), offset)
 
 

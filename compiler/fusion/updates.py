@@ -39,7 +39,7 @@ _GRADIENT = 1
 
 def fuse_updates(program: Program, *, can_update: CanUpdate) -> PassResult[Program]:
     """The calls with updates inside the products that make their gradients."""
-    reads = Counter(program.kept)
+    reads = Counter(program.retained)
     makers: dict[Value, int] = {}
     for position, call in enumerate(program.calls):
         reads.update(program.root(name) for name in call.inputs)
@@ -68,8 +68,8 @@ def fuse_updates(program: Program, *, can_update: CanUpdate) -> PassResult[Progr
             calls[position], calls[makers[gradient]] = None, fused
     if None not in calls:
         return PassResult(program, False, tuple(declined))
-    left = tuple(call for call in calls if call is not None)
-    return PassResult(replace(program, calls=left, ordered=False).trimmed(), True, tuple(declined))
+    remaining = tuple(call for call in calls if call is not None)
+    return PassResult(replace(program, calls=remaining, ordered=False).trimmed(), True, tuple(declined))
 
 
 def _unfit(spec: MatmulSpec | GatherSpec, can_update: CanUpdate) -> Reason | None:

@@ -1,1 +1,1 @@
-"""What kernels compute, as our own data: specs, scalar expressions and affine accesses."""
+"""Descriptions of what kernels compute, as our own data: specs, scalar expressions and affine accesses."""

@@ -42,7 +42,9 @@ _fields: dict[type, tuple[tuple[str, object], ...]] = {}
 
 
 def _fields_of(kind: type) -> tuple[tuple[str, object], ...] | None:
-    """Of a dataclass: each field and the value of which nothing is said, its default if the field came later."""
+    """Returns the fields of a dataclass, each with the value that is left out of the text: its default if the field
+    came later.
+    """
     if kind not in _fields and is_dataclass(kind):
         _fields[kind] = tuple((f.name, f.default if "later" in f.metadata else _Never()) for f in fields(kind))
     return _fields.get(kind)

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Number = Any
-"""What an arithmetic computes with: arrays, vectors of a kernel, names of ONNX values."""
+"""A number that an arithmetic computes with: arrays, vectors of a kernel, names of ONNX values."""
 CellName = Literal["lstm", "gru", "tanh", "relu"]
 
 
 class Arithmetic(Protocol):
-    """What a cell is written with."""
+    """The operations that a cell is written with."""
 
     def add(self, x: Number, y: Number) -> Number: ...
 
@@ -44,7 +44,7 @@ class Arithmetic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What a step makes: the new states, hidden state first, and what the gradient will need."""
+    """The outputs of a step: the new states, hidden state first, and what the gradient will need."""
 
     states: tuple[Number, ...]
     saved: tuple[Number, ...] = ()
@@ -65,7 +65,7 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of cell: numbers of gates, states and saved tensors, each of the layer's width.
+    """A kind of cell: numbers of gates, states and saved tensors, each of the layer's width.
 
     forward(arithmetic, x, products, states, bias), backward(arithmetic, saved, before, after, d_after).
     """
@@ -84,7 +84,7 @@ class Cell:
 def _lstm(
     a: Arithmetic, x: Sequence[Number], products: Sequence[Number], states: Sequence[Number], bias: Number
 ) -> Forward:
-    i, o, f, g = (a.add(own, product) for own, product in zip(x, products, strict=True))
+    i, o, f, g = (a.add(gate_input, product) for gate_input, product in zip(x, products, strict=True))
     i, o, f, g = a.sigmoid(i), a.sigmoid(o), a.sigmoid(f), a.tanh(g)
     c = a.add(a.mul(f, states[1]), a.mul(i, g))
     return Forward((a.mul(o, a.tanh(c)), c), (i, o, f, g))

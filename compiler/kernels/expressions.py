@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 MOST_NODES = 256
-"""Of one expression as a tree. Fusion makes none that is larger: each reader of a value that is computed anew has its
-own copy, so a chain in which each value is read twice would double with each link. Nor is one deeper than that, so
-what follows may recurse."""
+"""The most nodes of one expression as a tree. Fusion makes none that is larger: each reader of a value that is computed
+anew has its own copy, so a chain in which each value is read twice would double with each link. Nor is one deeper than
+that, so what follows may recurse.
+"""
 
 UNARY = (
     "neg",
@@ -163,7 +164,7 @@ WORK = {
 
 
 def parts_of(expr: Expr) -> tuple[Expr, ...]:
-    """What the expression is computed from; empty for a leaf."""
+    """Returns the parts that the expression is computed from; empty for a leaf."""
     if isinstance(expr, Unary):
         return (expr.x,)
     if isinstance(expr, Binary):

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-"""What the key's two words grow by from round to round: the golden ratio, and the square root of 3 less 1."""
+"""The numbers by which the key's two words grow from round to round: the golden ratio, and the square root of 3
+less 1.
+"""
 ROUNDS = 10
 BITS = 24
-"""Of a word that a real number is made of: what an f32 holds exactly."""
+"""The bits of a word that a real number is made of: what an f32 holds exactly."""
 
 Words = NDArray[np.uint64]
 _LOW = np.uint64(0xFFFFFFFF)

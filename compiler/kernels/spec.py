@@ -1,4 +1,5 @@
-"""What a kernel computes, as our own data: the contract between operators (`lower`), fusion and code generation.
+"""Descriptions of what a kernel computes, as our own data: the contract between operators (`lower`), fusion and code
+generation.
 
 A `KernelSpec` says nothing of schedules, vectors or threads. `compiler.codegen` turns it into TIR. Two equal specs are
 the same kernel, so a spec's digest is the cache key.
@@ -118,7 +119,9 @@ class MatmulSpec:
 
     @property
     def steps_at_once(self) -> int:
-        """Of k, which is a multiple of it: those that an instruction multiplies and adds together, in a word."""
+        """Returns the number of steps of k, which is a multiple of it, that an instruction multiplies and adds
+        together, in a word.
+        """
         return {"bf16": 2, "i8": 4}.get(self.products, 1)
 
 
@@ -343,8 +346,8 @@ def compared_with_stats(spec: RowSpec) -> frozenset[int]:
     """Operands of a row kernel in a comparison for equality with a statistic: what hits must be found exactly."""
     parts = [part for expr in (*(term for _, term in spec.stages), *spec.exprs) for part in walk(expr)]
     equalities = [part for part in parts if isinstance(part, Binary) and part.op == "eq"]
-    found = [refs(part) for part in equalities if isinstance(part.x, Stat) or isinstance(part.y, Stat)]
-    return frozenset(operand for operands in found for operand in operands)
+    compared = [refs(part) for part in equalities if isinstance(part.x, Stat) or isinstance(part.y, Stat)]
+    return frozenset(operand for operands in compared for operand in operands)
 
 
 _MOST_NAMED = 8192
@@ -355,9 +358,9 @@ are 0.0 and -0.0, whose texts differ."""
 
 def signature(spec: KernelSpec) -> str:
     """SHA-256 of the canonical text: the name of the kernel in caches and objects."""
-    known = _named.get(id(spec))
-    if known is not None:
-        return known[1]
+    cached = _named.get(id(spec))
+    if cached is not None:
+        return cached[1]
     if len(_named) >= _MOST_NAMED:
         _named.clear()
     name = hashlib.sha256(canonical(spec).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What specs of all families say in one way: fields that came later, and the types in which operands lie."""
+"""Conventions that specs of all families share: fields that came later, and the types in which operands lie."""
 
 from __future__ import annotations
 

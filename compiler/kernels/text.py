@@ -54,12 +54,12 @@ def show(value: object) -> str:
 
 def show_fields(record: Any, leave_out: tuple[str, ...] = ()) -> str:
     """The fields of a dataclass that do not hold their default, as `name=value, …`."""
-    held = [(own, getattr(record, own.name)) for own in fields(record) if own.name not in leave_out]
-    return ", ".join(f"{own.name}={show(value)}" for own, value in held if not _is_default(own, value))
+    shown_fields = [(field, getattr(record, field.name)) for field in fields(record) if field.name not in leave_out]
+    return ", ".join(f"{field.name}={show(value)}" for field, value in shown_fields if not _is_default(field, value))
 
 
-def _is_default(own: Field[Any], value: object) -> bool:
-    default = own.default_factory() if own.default_factory is not MISSING else own.default
+def _is_default(field: Field[Any], value: object) -> bool:
+    default = field.default_factory() if field.default_factory is not MISSING else field.default
     return default is not MISSING and type(default) is type(value) and default == value
 
 
@@ -88,11 +88,11 @@ def _show_expression(value: object) -> str:
 
 
 def read(text: str, value_of: Callable[[str], object] = str) -> object:
-    """What `show` made a text of; `value_of` reads `%…`. Raises: ValueError if it made none such."""
+    """Reads what `show` wrote as a text; `value_of` reads `%…`. Raises: ValueError for a text that it did not write."""
     reader = Reader(text, value_of)
-    found = reader.value()
+    parsed = reader.value()
     reader.end()
-    return found
+    return parsed
 
 
 class Reader:
@@ -105,9 +105,9 @@ class Reader:
 
     def take(self) -> tuple[str, str]:
         """The next token and its kind; the reader moves on."""
-        taken = self.kind, self.token
+        token = self.kind, self.token
         self.kind, self.token = next(self._tokens, ("end", ""))
-        return taken
+        return token
 
     def expect(self, token: str) -> None:
         """Move past a mark or word. Raises: ValueError if there is another."""
@@ -117,10 +117,10 @@ class Reader:
 
     def took(self, token: str) -> bool:
         """Move past a mark or word if it is next."""
-        found = self.kind in ("mark", "word") and self.token == token
-        if found:
+        matched = self.kind in ("mark", "word") and self.token == token
+        if matched:
             self.take()
-        return found
+        return matched
 
     def end(self) -> None:
         """Raises: ValueError if anything is left."""
@@ -167,13 +167,13 @@ class Reader:
 
     def rest(self) -> dict[str, object]:
         """`name=value, …` up to the end of the text."""
-        found: dict[str, object] = {}
+        named_values: dict[str, object] = {}
         while self.kind != "end":
-            if found:
+            if named_values:
                 self.expect(",")
             name, value = self._field()
-            found[name] = value
-        return found
+            named_values[name] = value
+        return named_values
 
     def _field(self) -> tuple[str, object]:
         name = self.take()[1]
@@ -220,13 +220,15 @@ class Reader:
                 return Affine(tuple(terms))
 
 
-def record(kind: type, found: Mapping[str, object]) -> object:
+def record(kind: type, values: Mapping[str, object]) -> object:
     """A dataclass of fields as they were read. Raises: ValueError for fields that it does not have, or lacks."""
-    known = {own.name: own for own in fields(kind)}
-    needed = {name for name, own in known.items() if own.default is MISSING and own.default_factory is MISSING}
-    if not needed <= found.keys() <= known.keys():
+    fields_by_name = {field.name: field for field in fields(kind)}
+    needed = {
+        name for name, field in fields_by_name.items() if field.default is MISSING and field.default_factory is MISSING
+    }
+    if not needed <= values.keys() <= fields_by_name.keys():
         raise ValueError(f"{kind.__name__} has other fields")
-    return kind(**found)
+    return kind(**values)
 
 
 def _expression(word: str, arguments: tuple[Any, ...]) -> object:
@@ -253,9 +255,9 @@ def _number(token: str) -> int | float:
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     position, end = 0, len(text.rstrip())
     while position < end:
-        found = _TOKEN.match(text, position)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(text, position)
+        if match is None or match.lastgroup is None:
             raise ValueError(f"unreadable at {text[position : position + 20]!r}")
-        yield found.lastgroup, found.group(found.lastgroup)
-        position = found.end()
+        yield match.lastgroup, match.group(match.lastgroup)
+        position = match.end()
     yield "end", ""

@@ -45,16 +45,16 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
 def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
     reads, writes = accesses(inputs, attrs, 0)
     decay = number(attrs, "weight_decay")
-    kept = mul(Ref(0), sub(Const(1.0), mul(Ref(3), Const(decay)))) if decay else Ref(0)
-    return MapSpec(inputs[1].shape, reads, writes, (sub(kept, mul(Ref(2), Ref(1))),))
+    decayed = mul(Ref(0), sub(Const(1.0), mul(Ref(3), Const(decay)))) if decay else Ref(0)
+    return MapSpec(inputs[1].shape, reads, writes, (sub(decayed, mul(Ref(2), Ref(1))),))
 
 
 def _to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.outputs[0])
     _, direction, step, rate = node.inputs
     weight, decay = sliced(out, node, types), number(node.attrs, "weight_decay")
-    kept = shrunk(out, weight, rate, decay) if decay else weight
-    put_back(out, node, types, out.add("Sub", kept, out.add("Mul", step, direction)))
+    decayed = shrunk(out, weight, rate, decay) if decay else weight
+    put_back(out, node, types, out.add("Sub", decayed, out.add("Mul", step, direction)))
     return out.nodes
 
 
@@ -69,8 +69,8 @@ def _state(
         return inputs[:1]
 
     def lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
-        kept, fresh = map(identity, inputs)
-        return MapSpec(inputs[0].shape, (kept, fresh), (kept,), (expr,))
+        state, fresh = map(identity, inputs)
+        return MapSpec(inputs[0].shape, (state, fresh), (state,), (expr,))
 
     def to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
         out = OnnxWriter(node.output)
@@ -109,13 +109,13 @@ ADAFACTOR = (
     ),
     _state(
         "keep",
-        lambda kept, fresh: fresh.copy(),
+        lambda state, fresh: fresh.copy(),
         Ref(1),
         lambda out, node: out.add("Identity", node.inputs[1], output=node.output),
     ),
     _state(
         "accumulate",
-        lambda kept, fresh: kept + fresh,
+        lambda state, fresh: state + fresh,
         add(Ref(0), Ref(1)),
         lambda out, node: out.add("Add", *node.inputs, output=node.output),
     ),

@@ -41,8 +41,8 @@ _LION = {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.01}
 _DRAWN = ("normal", "normal", "unit", "positive", "unit", "unit", "unit")
 
 
-def _mean(old: Expr, new: Expr, kept: float) -> Expr:
-    return add(mul(Const(kept), old), mul(Const(1 - kept), new))
+def _mean(old: Expr, new: Expr, beta: float) -> Expr:
+    return add(mul(Const(beta), old), mul(Const(1 - beta), new))
 
 
 def _shrunk(rate: Expr, attrs: Attrs) -> Expr:
@@ -53,7 +53,7 @@ def _shrunk(rate: Expr, attrs: Attrs) -> Expr:
 
 
 def _stepped(inputs: Sequence[Array], fresh: Array, attrs: Attrs) -> tuple[Array, Array, Array]:
-    """What Adam takes from the weight, and its new state."""
+    """Returns what Adam subtracts from the weight, and its new state."""
     _, _, m, v, rate, c1, c2 = inputs
     beta1, beta2 = number(attrs, "beta1"), number(attrs, "beta2")
     m = beta1 * m + (1 - beta1) * fresh
@@ -147,8 +147,8 @@ def _lion_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[Onn
     weight = sliced(out, node, types)
     direction = out.add("Sign", blend(out, m, gradient, number(node.attrs, "beta1")))
     blend(out, m, gradient, number(node.attrs, "beta2"), node.outputs[1])
-    kept = shrunk(out, weight, rate, number(node.attrs, "weight_decay"))
-    put_back(out, node, types, out.add("Sub", kept, out.add("Mul", rate, direction)))
+    decayed = shrunk(out, weight, rate, number(node.attrs, "weight_decay"))
+    put_back(out, node, types, out.add("Sub", decayed, out.add("Mul", rate, direction)))
     return out.nodes
 
 

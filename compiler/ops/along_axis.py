@@ -94,7 +94,7 @@ def _resample_cost(inputs: Types, outputs: Types, attrs: Attrs) -> Cost:
 
 
 def _resample_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
-    """One lookup per tap."""
+    """Writes one lookup per tap."""
     out = OnnxWriter(node.output)
     x, index, weight = node.inputs
     axis, taps = integer(node.attrs, "axis"), types[index].shape[0]
@@ -111,7 +111,7 @@ def _resample_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence
 
 
 def _resample_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
-    """One scatter per tap."""
+    """Writes one scatter per tap."""
     out = OnnxWriter(node.output)
     d_y, index, weight = node.inputs
     shape, axis = types[d_y].shape, integer(node.attrs, "axis")
@@ -245,10 +245,10 @@ def _shifted(b: Emitter, value: Value, axis: int, towards_end: bool) -> Value:
         return b.emit("mul", value, b.constant(0.0))
     starts = tuple(start if i == axis else 0 for i in range(len(shape)))
     stops = tuple(stop if i == axis else extent for i, extent in enumerate(shape))
-    kept = b.emit("slice", value, starts=starts, stops=stops, steps=(1,) * len(shape))
+    sliced = b.emit("slice", value, starts=starts, stops=stops, steps=(1,) * len(shape))
     before = tuple(int(i == axis and towards_end) for i in range(len(shape)))
     after = tuple(int(i == axis and not towards_end) for i in range(len(shape)))
-    return b.emit("pad", kept, before=before, after=after, value=0.0)
+    return b.emit("pad", sliced, before=before, after=after, value=0.0)
 
 
 def _linear_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:

@@ -107,8 +107,8 @@ def _scores(q: Array, k: Array, mask: Sequence[Array], sizes: Sizes, attrs: Attr
     if mask:
         heads = (sizes.groups, sizes.shared) if mask[0].shape[1] > 1 else (1, 1)
         scores = scores + mask[0].reshape(mask[0].shape[0], *heads, *mask[0].shape[2:])
-    seen = _visible(sizes, flag(attrs, "causal"))
-    return np.where(seen, scores, -np.inf).astype(scores.dtype)
+    visible = _visible(sizes, flag(attrs, "causal"))
+    return np.where(visible, scores, -np.inf).astype(scores.dtype)
 
 
 def _sizes_of_arrays(q: Array, k: Array, v: Array) -> Sizes:
@@ -145,18 +145,18 @@ def _grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
 
 def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     """The mask carries no gradient: it says what may be seen."""
-    made: list[Value | None] = [b.fresh() if want else None for want in wanted[:3]]
-    if any(made):
+    gradients: list[Value | None] = [b.fresh() if want else None for want in wanted[:3]]
+    if any(gradients):
         operands = (*node.inputs[:3], *node.outputs, d_output, *node.inputs[3:])
         b.emit_many(
             "attention_grad",
             operands,
-            outputs=tuple(value for value in made if value),
+            outputs=tuple(value for value in gradients if value),
             scale=number(node.attrs, "scale"),
             causal=flag(node.attrs, "causal"),
             wanted=tuple(int(want) for want in wanted[:3]),
         )
-    return (*made, *(None for _ in node.inputs[3:]))
+    return (*gradients, *(None for _ in node.inputs[3:]))
 
 
 def _grad_infer(inputs: Types, attrs: Attrs) -> Types:
@@ -248,7 +248,7 @@ class _Writer:
         return self.out.add("Transpose", name, perm=(0, 1, 2, 4, 3))
 
     def statistic(self, stats: str, row: int) -> str:
-        """One of the two numbers per query: [B, G, R, T, 1]."""
+        """Returns one of the two numbers per query: [B, G, R, T, 1]."""
         sizes = self.sizes
         shape = self.out.ints(sizes.batch, sizes.groups, sizes.shared, sizes.queries, 1)
         return self.out.add("Reshape", self.out.add("Gather", stats, self.out.ints(row), axis=2), shape)

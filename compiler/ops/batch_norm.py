@@ -138,35 +138,35 @@ def _update_infer(inputs: Types, attrs: Attrs) -> Types:
 
 def _shares(attrs: Attrs) -> tuple[float, tuple[float, ...]]:
     """The share of what was, and that of each batch."""
-    kept, corrections = number(attrs, "momentum"), attrs["corrections"]
+    momentum, corrections = number(attrs, "momentum"), attrs["corrections"]
     if not isinstance(corrections, tuple):
         raise InternalError(f"corrections should be a tuple, is {corrections!r}")
-    return kept, tuple((1 - kept) * correction for correction in corrections)
+    return momentum, tuple((1 - momentum) * correction for correction in corrections)
 
 
 def _update_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-    kept, shares = _shares(attrs)
+    momentum, shares = _shares(attrs)
     running = inputs[0]
     for batch, share in zip(inputs[1:], shares, strict=True):
-        running = kept * running + share * batch
+        running = momentum * running + share * batch
     return (running,)
 
 
 def _update_lower(inputs: Types, outputs: Types, attrs: Attrs) -> MapSpec:
-    kept, shares = _shares(attrs)
+    momentum, shares = _shares(attrs)
     running: Expr = Ref(0)
     for number_of, share in enumerate(shares, 1):
-        running = add(mul(Const(kept), running), mul(Const(share), Ref(number_of)))
+        running = add(mul(Const(momentum), running), mul(Const(share), Ref(number_of)))
     accesses = tuple(map(identity, inputs))
     return MapSpec(inputs[0].shape, accesses, accesses[:1], (running,))
 
 
 def _update_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxNode]:
     out = OnnxWriter(node.output)
-    kept, shares = _shares(node.attrs)
+    momentum, shares = _shares(node.attrs)
     running = node.inputs[0]
     for batch, share in zip(node.inputs[1:], shares, strict=True):
-        old = out.add("Mul", running, out.scalar(kept))
+        old = out.add("Mul", running, out.scalar(momentum))
         running = out.add("Add", old, out.add("Mul", batch, out.scalar(share)))
     out.add("Identity", running, output=node.output)
     return out.nodes

@@ -35,7 +35,7 @@ PLAIN: Attrs = {"ignored": NOTHING_IGNORED, "smoothing": 0.0}
 
 
 def _check_weights(logits: TensorType, weights: Types) -> None:
-    if any(given.shape != logits.shape[-1:] for given in weights):
+    if any(weight.shape != logits.shape[-1:] for weight in weights):
         raise ModelShapeError(
             f"cross-entropy of logits {logits} needs {logits.shape[-1]} class weights, got {weights[0]}"
         )
@@ -56,7 +56,7 @@ def _ignored(labels: Array, attrs: Attrs) -> Array:
 
 
 def _targets(logits: Array, labels: Array, weights: Sequence[Array], attrs: Attrs) -> Array:
-    """What the distribution of a row should be, times what the row counts; 0 where it is ignored."""
+    """Returns the distribution that a row should have, times the weight of the row; 0 where it is ignored."""
     classes, smoothing = logits.shape[-1], number(attrs, "smoothing")
     hot = np.asarray(labels[..., None] == np.arange(classes), logits.dtype)
     w = weights[0] if weights else np.ones(classes, logits.dtype)
@@ -87,20 +87,20 @@ class _Row:
         self.stages: list[Stage] = [("max", Ref(0)), ("sum", Unary("exp", self.shifted))]
 
     def sum(self, each: Expr) -> Expr:
-        """What `each` sums to over the row."""
+        """Returns the sum of `each` over the row."""
         self.stages.append(("sum", each))
         return Stat(len(self.stages) - 1)
 
     def weight(self) -> Expr | None:
         """The weight of the row's own class, less what smoothing takes of it; None for 1."""
-        kept = Const(1.0 - self.smoothing)
+        label_share = Const(1.0 - self.smoothing)
         if not self.weighted:
-            return kept if self.smoothing else None
-        own = self.sum(Select(self.is_label, Ref(2), Const(0.0)))
-        return mul(kept, own) if self.smoothing else own
+            return label_share if self.smoothing else None
+        label_weight = self.sum(Select(self.is_label, Ref(2), Const(0.0)))
+        return mul(label_share, label_weight) if self.smoothing else label_weight
 
     def spread(self) -> Expr:
-        """What smoothing adds to every class of the row, times its weight."""
+        """Returns what smoothing adds to every class of the row, times its weight."""
         return Const(self.smoothing / self.width)
 
     def unless_ignored(self, result: Expr) -> Expr:
@@ -117,9 +117,9 @@ class _Row:
 
 def _cross_entropy_lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
     row = _Row(inputs, attrs)
-    own = sub(Unary("log", Stat(1)), row.sum(Select(row.is_label, row.shifted, Const(0.0))))
+    label_loss = sub(Unary("log", Stat(1)), row.sum(Select(row.is_label, row.shifted, Const(0.0))))
     weight = row.weight()
-    loss = own if weight is None else mul(weight, own)
+    loss = label_loss if weight is None else mul(weight, label_loss)
     if row.smoothing:
         below = row.sum(mul(Ref(2), row.shifted) if row.weighted else row.shifted)
         all_weights = row.sum(Ref(2)) if row.weighted else Const(float(row.width))
@@ -145,7 +145,7 @@ def _cross_entropy_grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> Ro
     row = _Row(inputs[:-1], attrs)
     row.reads.append(per_row(inputs[-1]))
     d_loss = Ref(len(inputs) - 1)
-    found: Expr = Binary("div", Unary("exp", row.shifted), Stat(1))
+    probability: Expr = Binary("div", Unary("exp", row.shifted), Stat(1))
     weight = row.weight()
     target: Expr = Select(row.is_label, Const(1.0) if weight is None else weight, Const(0.0))
     total = weight
@@ -154,8 +154,8 @@ def _cross_entropy_grad_lower(inputs: Types, outputs: Types, attrs: Attrs) -> Ro
         target = add(target, spread)
         total = add(total, mul(row.spread(), row.sum(Ref(2)))) if row.weighted and total is not None else None
     if total is not None:
-        found = mul(total, found)
-    return row.spec(row_matrix(outputs[0], row.rows, row.width), mul(sub(found, target), d_loss))
+        probability = mul(total, probability)
+    return row.spec(row_matrix(outputs[0], row.rows, row.width), mul(sub(probability, target), d_loss))
 
 
 def _onnx_one_hot(out: OnnxWriter, labels: str, width: int) -> str:
@@ -168,8 +168,8 @@ def _onnx_targets(out: OnnxWriter, node: NamedNode, weights: Sequence[str], widt
     smoothing = number(node.attrs, "smoothing")
     targets = _onnx_one_hot(out, node.inputs[1], width)
     if smoothing:
-        kept = out.add("Mul", targets, out.scalar(1.0 - smoothing))
-        targets = out.add("Add", kept, out.scalar(smoothing / width))
+        scaled = out.add("Mul", targets, out.scalar(1.0 - smoothing))
+        targets = out.add("Add", scaled, out.scalar(smoothing / width))
     return out.add("Mul", targets, weights[0]) if weights else targets
 
 
@@ -202,10 +202,10 @@ def _cross_entropy_grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -
     out = OnnxWriter(node.output)
     logits, _, *weights, d_loss = node.inputs
     targets = _onnx_targets(out, node, weights, types[logits].shape[-1])
-    found = out.add("Softmax", logits, axis=-1)
+    probabilities = out.add("Softmax", logits, axis=-1)
     if weights:
-        found = out.add("Mul", found, out.add("ReduceSum", targets, out.ints(-1), keepdims=1))
-    rest = out.add("Sub", found, targets)
+        probabilities = out.add("Mul", probabilities, out.add("ReduceSum", targets, out.ints(-1), keepdims=1))
+    rest = out.add("Sub", probabilities, targets)
     d_x = out.add("Mul", rest, out.add("Unsqueeze", d_loss, out.ints(-1)))
     ignored = out.add("Unsqueeze", _onnx_ignored(out, node), out.ints(-1))
     out.add("Where", ignored, out.scalar(0.0), d_x, output=node.output)

@@ -240,14 +240,16 @@ def _combine_onnx(reduction: str) -> Any:
 
 
 class _Places:
-    """What gradients of combining scatters are written with: values moved to where they came from, and back."""
+    """The moves that gradients of combining scatters are written with: values moved to where they came from,
+    and back.
+    """
 
     def __init__(self, b: Emitter, node: Node) -> None:
         self.b, self.axis, self.index = b, integer(node.attrs, "axis"), node.inputs[1]
         self.rows = b.shape(node.inputs[0])[self.axis]
 
     def picked(self, value: Value) -> Value:
-        """What lies where each update goes."""
+        """Returns what lies where each update goes."""
         return self.b.emit("gather_elements", value, self.index, axis=self.axis)
 
     def added(self, value: Value) -> Value:
@@ -269,7 +271,9 @@ def _max_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...])
 
 
 def _mul_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
-    """Of a factor f: the product of the others, which is y / f, or what is left without f if only f is zero."""
+    """Returns the gradients of a product: for a factor f, the product of the others, which is y / f, or what is left
+    without f if only f is zero.
+    """
     x, index, updates = node.inputs
     places, zero, one = _Places(b, node), b.constant(0.0), b.constant(1.0)
     zeros = [b.emit("equal", factor, zero) for factor in (x, updates)]

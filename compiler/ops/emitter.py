@@ -1,4 +1,6 @@
-"""What a gradient rule writes with: a protocol, so that operators do not know the builder that implements it."""
+"""The interface that a gradient rule writes with: a protocol, so that operators do not know the builder that implements
+it.
+"""
 
 from __future__ import annotations
 

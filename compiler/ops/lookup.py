@@ -94,8 +94,8 @@ def _embedding_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool,
     kind = b.types[index].element.numpy
     padding = b.constant(np.asarray(integer(node.attrs, "padding"), kind))
     hidden = b.emit("reshape", b.emit("equal", index, padding), shape=(*b.shape(index), 1))
-    kept = b.emit("where", hidden, b.constant(0.0), d_output)
-    return (b.emit("scatter_add", index, kept, axis=0, shape=b.shape(table)), None)
+    visible = b.emit("where", hidden, b.constant(0.0), d_output)
+    return (b.emit("scatter_add", index, visible, axis=0, shape=b.shape(table)), None)
 
 
 EMBEDDING = replace(

@@ -1,4 +1,4 @@
-"""What the backward pass keeps of a tensor that it only compares: one bit for each element.
+"""Masks that the backward pass keeps of a tensor that it only compares: one bit for each element.
 
     inside_bits  bit = low < x < high, a bound that is infinite left out; 32 bits to a word
     unpack_bits  the bits as booleans, of any shape with as many elements

@@ -55,7 +55,9 @@ def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> 
 
 
 def _product(b: Emitter, x: Value, y: Value, tx: bool, ty: bool, shape: tuple[int, ...]) -> Value:
-    """One operand's gradient; where the operand was shared by a batch, one long reduction instead of many and a sum."""
+    """Returns one operand's gradient; where the operand was shared by a batch, one long reduction instead of many and a
+    sum.
+    """
     shared = len(shape) == 2 and tx and not ty
     if shared and b.shape(x)[:-2] == b.shape(y)[:-2]:
         x = b.emit("reshape", x, shape=(prod(b.shape(x)[:-1]), b.shape(x)[-1]))

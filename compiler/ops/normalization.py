@@ -61,16 +61,16 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
 
 def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
     wanted = (*wanted, False)[:3]
-    made = [b.fresh() if want else None for want in wanted]
+    gradients = [b.fresh() if want else None for want in wanted]
     b.emit_many(
         "layer_norm_grad",
         (*node.inputs[:2], d_output),
-        outputs=tuple(value for value in made if value),
+        outputs=tuple(value for value in gradients if value),
         epsilon=number(node.attrs, "epsilon"),
         centred=flag(node.attrs, "centred"),
         wanted=tuple(int(want) for want in wanted),
     )
-    return made[: len(node.inputs)]
+    return gradients[: len(node.inputs)]
 
 
 def _lower(inputs: Types, outputs: Types, attrs: Attrs) -> RowSpec:
@@ -102,7 +102,7 @@ def _grad_infer(inputs: Types, attrs: Attrs) -> Types:
 
 
 def _chosen(candidates: tuple[_T, _T, _T], attrs: Attrs) -> tuple[_T, ...]:
-    return tuple(one for one, wanted in zip(candidates, ints(attrs, "wanted"), strict=True) if wanted)
+    return tuple(candidate for candidate, wanted in zip(candidates, ints(attrs, "wanted"), strict=True) if wanted)
 
 
 def _grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:

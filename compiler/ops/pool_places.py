@@ -71,15 +71,15 @@ def _places_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]
     (x,) = inputs
     size = output_size(x.shape[1], x.shape[2], ints(attrs, "kernel"), attrs)
     y, places = _first_maxima(x, (x.shape[0], *size, x.shape[3]), attrs)
-    held = np.zeros((x.shape[0], words_of_sample(size, x.shape[3]) * WORD_BYTES), np.uint8)
-    held[:, : prod(y.shape[1:])] = places.reshape(x.shape[0], -1)
-    return y, held.view("<i4").astype(np.int32)
+    place_bytes = np.zeros((x.shape[0], words_of_sample(size, x.shape[3]) * WORD_BYTES), np.uint8)
+    place_bytes[:, : prod(y.shape[1:])] = places.reshape(x.shape[0], -1)
+    return y, place_bytes.view("<i4").astype(np.int32)
 
 
 def _places_of(words: Array, shape: tuple[int, ...]) -> Array:
     """The place of every element of y."""
-    held = np.ascontiguousarray(words.astype("<i4")).view(np.uint8)
-    return held[:, : prod(shape[1:])].reshape(shape)
+    place_bytes = np.ascontiguousarray(words.astype("<i4")).view(np.uint8)
+    return place_bytes[:, : prod(shape[1:])].reshape(shape)
 
 
 def _grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
@@ -137,7 +137,7 @@ def _places_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[O
 
 
 def _factors(out: OnnxWriter) -> str:
-    """What the bytes of a word count."""
+    """Returns the factors by which the bytes of a word count."""
     return out.add("Constant", value=256 ** np.arange(WORD_BYTES, dtype=np.int64))
 
 
@@ -149,10 +149,10 @@ def _grad_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[Onn
     oh, ow = types[node.inputs[1]].shape[1:3]
     words = out.add("Cast", out.add("Unsqueeze", node.inputs[0], out.ints(2)), to=TensorType("i64", ()).element.onnx)
     unsigned = out.add("Mod", words, _whole(out, 2**32))
-    held = out.add("Mod", out.add("Div", unsigned, _factors(out)), _whole(out, 256))
-    every = out.add("Reshape", held, out.ints(n, -1))
-    own = out.add("Slice", every, out.ints(0), out.ints(oh * ow * c), out.ints(1))
-    places = out.add("Reshape", own, out.ints(n, oh, ow, c))
+    place_bytes = out.add("Mod", out.add("Div", unsigned, _factors(out)), _whole(out, 256))
+    every = out.add("Reshape", place_bytes, out.ints(n, -1))
+    positions = out.add("Slice", every, out.ints(0), out.ints(oh * ow * c), out.ints(1))
+    places = out.add("Reshape", positions, out.ints(n, oh, ow, c))
     row, column = out.add("Div", places, _whole(out, kernel[1])), out.add("Mod", places, _whole(out, kernel[1]))
     flat = out.add("Add", out.add("Mul", row, _whole(out, w * c)), out.add("Mul", column, _whole(out, c)))
     starts = (

@@ -96,8 +96,8 @@ def _place(shape: tuple[int, ...]) -> Expr:
     total: Expr = Const(0)
     for axis, stride in enumerate(row_major(shape)):
         if shape[axis] > 1:
-            own: Expr = Index(axis) if stride == 1 else mul(Index(axis), Const(stride))
-            total = own if total == Const(0) else add(total, own)
+            term: Expr = Index(axis) if stride == 1 else mul(Index(axis), Const(stride))
+            total = term if total == Const(0) else add(total, term)
     return total
 
 

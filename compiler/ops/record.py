@@ -1,4 +1,4 @@
-"""What an operator is: one complete record, every field required.
+"""The description of an operator: one complete record, every field required.
 
 A rule that is missing fails when the record is written, not in a user's run. Records are listed in
 `compiler.ops`; generic tests check each field of each record against `evaluate` and finite differences.
@@ -33,7 +33,7 @@ class OnnxNode:
 
 @dataclass(frozen=True, slots=True)
 class NamedNode:
-    """One of our nodes as a file refers to it: its values go by the names that they have there."""
+    """A node of ours as a file refers to it: its values go by the names that they have there."""
 
     op: str
     inputs: tuple[str, ...]
@@ -113,7 +113,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator: everything that any stage needs to know of it."""
+    """An operator: everything that any stage needs to know of it."""
 
     name: str
     attributes: tuple[str, ...]

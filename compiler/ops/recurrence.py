@@ -33,7 +33,7 @@ from compiler.ops.record import (
 from compiler.values import Value
 
 _FLOPS = {"lstm": 90, "gru": 70, "tanh": 25, "relu": 3}
-"""Of a cell, per element of the layer's width."""
+"""Floating-point operations of a cell, per element of the layer's width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,10 @@ def _evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     saved: list[Array] = [start] * steps
     for t in _order(steps, attrs):
         products = _split(states[0] @ r.T, cell.gates)
-        made = cell.forward(_Arrays(), _split(x[t], cell.gates), products, states, bias[0] if bias else None)
-        states = list(made.states)
+        outputs = cell.forward(_Arrays(), _split(x[t], cell.gates), products, states, bias[0] if bias else None)
+        states = list(outputs.states)
         y[t] = np.concatenate(states, axis=-1)
-        saved[t] = np.concatenate(made.saved, axis=-1) if cell.saved else start
+        saved[t] = np.concatenate(outputs.saved, axis=-1) if cell.saved else start
     return (np.stack(y), *((np.stack(saved),) if cell.saved else ()))
 
 
@@ -136,20 +136,22 @@ def _grad_evaluate(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     cell, steps = CELLS[text(attrs, "cell")], y.shape[0]
     d_x: list[Array] = [start] * steps
     d_products: list[Array] = [start] * steps
-    carried = [np.zeros_like(part) for part in _split(start, cell.states)]
+    d_carried = [np.zeros_like(part) for part in _split(start, cell.states)]
     order = list(_order(steps, attrs))
     for position in reversed(range(steps)):
         t = order[position]
         before = _split(y[order[position - 1]] if position else start, cell.states)
-        d_after = [own + later for own, later in zip(_split(d_y[t], cell.states), carried, strict=True)]
-        kept = _split(saved[0][t], cell.saved) if saved else []
-        made = cell.backward(_Arrays(), kept, before, _split(y[t], cell.states), d_after)
-        d_x[t] = np.concatenate(made.d_x, axis=-1)
-        d_products[t] = np.concatenate(made.d_products, axis=-1)
-        carried = [np.zeros_like(part) if d is None else d for d, part in zip(made.d_states, carried, strict=True)]
-        carried[0] = carried[0] + d_products[t] @ r
-    found = (np.stack(d_x), np.concatenate(carried, axis=-1))
-    return (*found, np.stack(d_products)) if cell.has_bias else found
+        d_after = [direct + later for direct, later in zip(_split(d_y[t], cell.states), d_carried, strict=True)]
+        saved_parts = _split(saved[0][t], cell.saved) if saved else []
+        gradients = cell.backward(_Arrays(), saved_parts, before, _split(y[t], cell.states), d_after)
+        d_x[t] = np.concatenate(gradients.d_x, axis=-1)
+        d_products[t] = np.concatenate(gradients.d_products, axis=-1)
+        d_carried = [
+            np.zeros_like(part) if d is None else d for d, part in zip(gradients.d_states, d_carried, strict=True)
+        ]
+        d_carried[0] = d_carried[0] + d_products[t] @ r
+    outputs = (np.stack(d_x), np.concatenate(d_carried, axis=-1))
+    return (*outputs, np.stack(d_products)) if cell.has_bias else outputs
 
 
 def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
@@ -161,14 +163,14 @@ def _grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> 
     d_x, d_start, d_products = (*outputs, outputs[0])[:3]
     steps, batch, _ = b.shape(x)
     flat = b.emit("reshape", d_products, shape=(steps * batch, gates)) if wanted[1] or any(wanted[3:]) else d_x
-    found: list[Value | None] = [d_x, None, d_start]
+    gradients: list[Value | None] = [d_x, None, d_start]
     if wanted[1]:
         before = b.emit("reshape", _hidden_before(b, node, y, width), shape=(steps * batch, width))
-        found[1] = b.emit("matmul", flat, before, transpose_a=True, transpose_b=False)
+        gradients[1] = b.emit("matmul", flat, before, transpose_a=True, transpose_b=False)
     if bias:
         last = b.emit("slice", flat, starts=(0, gates - width), stops=(steps * batch, gates), steps=(1, 1))
-        found.append(b.emit("reduce_sum", last, axes=(0,), keepdims=False) if wanted[3] else None)
-    return found
+        gradients.append(b.emit("reduce_sum", last, axes=(0,), keepdims=False) if wanted[3] else None)
+    return gradients
 
 
 def _hidden_before(b: Emitter, node: Node, y: Value, width: int) -> Value:
@@ -249,7 +251,7 @@ class _Nodes:
         return [self.out.add("Slice", x, first, end, self.out.ints(-1)) for first, end in ends]
 
     def at(self, x: str, t: int) -> str:
-        """One step."""
+        """Returns one step."""
         return self.out.add("Gather", x, self.out.add("Constant", value=np.asarray(t, np.int64)), axis=0)
 
     def stacked(self, steps: Sequence[Sequence[str]], output: str) -> None:
@@ -271,9 +273,9 @@ def _to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxN
     for t in _order(steps, node.attrs):
         products = w.split(w.out.add("MatMul", states[0], across), cell.gates, width)
         gates = w.split(w.at(x, t), cell.gates, width)
-        made = cell.forward(arithmetic, gates, products, states, bias[0] if bias else "")
-        states = y[t] = made.states
-        saved[t] = made.saved
+        outputs = cell.forward(arithmetic, gates, products, states, bias[0] if bias else "")
+        states = y[t] = outputs.states
+        saved[t] = outputs.saved
     w.stacked(y, node.outputs[0])
     if cell.saved:
         w.stacked(saved, node.outputs[1])
@@ -288,23 +290,24 @@ def _grad_to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[
     d_x: list[Sequence[str]] = [()] * steps
     d_products: list[Sequence[str]] = [()] * steps
     zero = w.out.add("Constant", value=np.zeros((types[y].shape[1], width), np.float32))
-    carried: list[str] = [zero] * cell.states
+    d_carried: list[str] = [zero] * cell.states
     order = list(_order(steps, node.attrs))
     for position in reversed(range(steps)):
         t = order[position]
         before = w.split(w.at(y, order[position - 1]) if position else start, cell.states, width)
         d_after = [
-            w.add(own, later) for own, later in zip(w.split(w.at(d_y, t), cell.states, width), carried, strict=True)
+            w.add(direct, later)
+            for direct, later in zip(w.split(w.at(d_y, t), cell.states, width), d_carried, strict=True)
         ]
-        kept = w.split(w.at(saved[0], t), cell.saved, width) if saved else []
+        saved_parts = w.split(w.at(saved[0], t), cell.saved, width) if saved else []
         after = w.split(w.at(y, t), cell.states, width)
-        made = cell.backward(arithmetic, kept, before, after, d_after)
-        d_x[t], d_products[t] = made.d_x, made.d_products
-        carried = [zero if d is None else d for d in made.d_states]
-        joined = w.out.add("Concat", *made.d_products, axis=-1)
-        carried[0] = w.add(carried[0], w.out.add("MatMul", joined, r))
+        gradients = cell.backward(arithmetic, saved_parts, before, after, d_after)
+        d_x[t], d_products[t] = gradients.d_x, gradients.d_products
+        d_carried = [zero if d is None else d for d in gradients.d_states]
+        joined = w.out.add("Concat", *gradients.d_products, axis=-1)
+        d_carried[0] = w.add(d_carried[0], w.out.add("MatMul", joined, r))
     w.stacked(d_x, node.outputs[0])
-    w.out.add("Concat", *carried, axis=-1, output=node.outputs[1])
+    w.out.add("Concat", *d_carried, axis=-1, output=node.outputs[1])
     if cell.has_bias:
         w.stacked(d_products, node.outputs[2])
     return w.out.nodes

@@ -45,10 +45,10 @@ _EXAMPLES = (
 
 def _infer(inputs: Types, attrs: Attrs) -> Types:
     axes, shape = ints(attrs, "axes"), inputs[0].shape
-    kept = _kept_shape(shape, axes)
+    output_shape = _kept_shape(shape, axes)
     if not flag(attrs, "keepdims"):
-        kept = tuple(extent for i, extent in enumerate(shape) if i not in axes)
-    return (TensorType(inputs[0].dtype, kept),)
+        output_shape = tuple(extent for i, extent in enumerate(shape) if i not in axes)
+    return (TensorType(inputs[0].dtype, output_shape),)
 
 
 def _kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -61,8 +61,8 @@ def _mean_scale(shape: tuple[int, ...], attrs: Attrs) -> float:
 
 def _spread(b: Emitter, node: Node, value: Value) -> Value:
     shape = b.shape(node.inputs[0])
-    kept = b.emit("reshape", value, shape=_kept_shape(shape, ints(node.attrs, "axes")))
-    return b.emit("broadcast_to", kept, shape=shape)
+    expanded = b.emit("reshape", value, shape=_kept_shape(shape, ints(node.attrs, "axes")))
+    return b.emit("broadcast_to", expanded, shape=shape)
 
 
 def _sum_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...]) -> Grads:
@@ -85,10 +85,10 @@ def _reduction(
 ) -> Operator:
     def lower(inputs: Types, outputs: Types, attrs: Attrs) -> ReduceSpec:
         shape, axes = inputs[0].shape, ints(attrs, "axes")
-        kept = tuple(i for i in range(len(shape)) if i not in axes)
+        remaining = tuple(i for i in range(len(shape)) if i not in axes)
         epilogue: Expr = Binary("mul", Ref(0), Const(scale(shape, attrs))) if scale else Ref(0)
-        result = TensorType(outputs[0].dtype, tuple(shape[i] for i in kept))
-        target = Access(result, tuple(axis(i) for i in kept))
+        result = TensorType(outputs[0].dtype, tuple(shape[i] for i in remaining))
+        target = Access(result, tuple(axis(i) for i in remaining))
         if not axes:  # of a scalar, or of nothing: one axis of one turn
             shape, axes = (*shape, 1), (len(shape),)
         return ReduceSpec(shape, axes, combine, (identity(inputs[0]),), Ref(0), target, epilogue)
@@ -123,9 +123,9 @@ def _max_grad(b: Emitter, node: Node, d_output: Value, wanted: tuple[bool, ...])
     """The reduced axes are moved to the end, where they are one."""
     x, axes = node.inputs[0], ints(node.attrs, "axes")
     shape = b.shape(x)
-    kept = tuple(i for i in range(len(shape)) if i not in axes)
-    perm = (*kept, *sorted(axes))
-    rows = tuple(shape[i] for i in kept)
+    remaining = tuple(i for i in range(len(shape)) if i not in axes)
+    perm = (*remaining, *sorted(axes))
+    rows = tuple(shape[i] for i in remaining)
     moved = b.emit("transpose", x, perm=perm)
     flat = b.emit("reshape", moved, shape=(*rows, prod(shape[i] for i in axes)))
     d_flat = b.emit("reduce_max_grad", flat, b.emit("reshape", d_output, shape=rows))

@@ -1,4 +1,4 @@
-"""What row-wise operators share: kernels over the last axis of tensors of one shape."""
+"""Parts that row-wise operators share: kernels over the last axis of tensors of one shape."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def _to_onnx(node: NamedNode, types: Mapping[str, TensorType]) -> Sequence[OnnxN
     weight, rate = sliced(out, node, types), node.inputs[-1]
     step = decayed(out, weight, node.inputs[1], number(node.attrs, "weight_decay"))
     if len(node.inputs) == 4:
-        kept = out.add("Mul", node.inputs[2], out.scalar(number(node.attrs, "momentum")))
-        step = out.add("Add", kept, step, output=node.outputs[1])
+        momentum_term = out.add("Mul", node.inputs[2], out.scalar(number(node.attrs, "momentum")))
+        step = out.add("Add", momentum_term, step, output=node.outputs[1])
     put_back(out, node, types, out.add("Sub", weight, out.add("Mul", rate, step)))
     return out.nodes
 

@@ -1,4 +1,4 @@
-"""What every optimizer's update is made of: a parameter, or a range of its channels, takes its new values in place.
+"""Parts of every optimizer's update: a parameter, or a range of its channels, takes its new values in place.
 
 `w` is the whole parameter; the gradient and all state cover the channels from `start` along `axis` (everything when
 axis is -1). Operands are w, its gradient, state, then scalars that are fed at run time.
@@ -15,7 +15,7 @@ from compiler.ops.record import Cost, NamedNode, NotDifferentiable, OnnxWriter, 
 
 UPDATE = NotDifferentiable("an optimizer step is the end of the graph")
 W, G, SCALAR = TensorType("f32", (4, 3)), TensorType("f32", (2, 3)), TensorType("f32", ())
-"""Of examples: a parameter, a range of its channels, a number."""
+"""Types of examples: a parameter, a range of its channels, a number."""
 WHOLE, PART = {"axis": -1, "start": 0}, {"axis": 0, "start": 1}
 
 
@@ -75,16 +75,16 @@ def put_back(out: OnnxWriter, node: NamedNode, types: Mapping[str, TensorType], 
     out.add("Concat", *parts, output=node.outputs[0], axis=along)
 
 
-def blend(out: OnnxWriter, old: str, new: str, kept: float, output: str | None = None) -> str:
+def blend(out: OnnxWriter, old: str, new: str, beta: float, output: str | None = None) -> str:
     """kept old + (1 - kept) new."""
-    before, fresh = out.add("Mul", old, out.scalar(kept)), out.add("Mul", new, out.scalar(1 - kept))
+    before, fresh = out.add("Mul", old, out.scalar(beta)), out.add("Mul", new, out.scalar(1 - beta))
     return out.add("Add", before, fresh, output=output)
 
 
 def shrunk(out: OnnxWriter, weight: str, rate: str, decay: float) -> str:
     """weight (1 - rate decay): weight decay beside the gradient."""
-    taken = out.add("Mul", rate, out.scalar(decay))
-    return out.add("Mul", weight, out.add("Sub", out.scalar(1.0), taken))
+    shrinkage = out.add("Mul", rate, out.scalar(decay))
+    return out.add("Mul", weight, out.add("Sub", out.scalar(1.0), shrinkage))
 
 
 def decayed(out: OnnxWriter, weight: str, gradient: str, decay: float) -> str:
@@ -93,7 +93,7 @@ def decayed(out: OnnxWriter, weight: str, gradient: str, decay: float) -> str:
 
 
 def update_cost(flops_per_element: int) -> Callable[[Types, Types, Attrs], Cost]:
-    """Of an update that reads and writes each element once."""
+    """Returns the cost of an update that reads and writes each element once."""
 
     def cost(inputs: Types, outputs: Types, attrs: Attrs) -> Cost:
         moved = inputs[1].size_bytes

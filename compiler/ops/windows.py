@@ -1,4 +1,5 @@
-"""What windows over images have in common (NHWC): geometry, the patches they read, gradients of what is linear.
+"""Parts that operators with windows over images (NHWC) share: geometry, the patches they read, gradients of what is
+linear.
 
 Source: ONNX Conv (opset 11) with NHWC operands.
 """

@@ -94,7 +94,7 @@ class _Reader:
         return x if flag(over.attrs, "keepdims") else z
 
     def _added_to_unit(self, total: Value) -> Iterator[Value]:
-        """What 1 is added to."""
+        """Yields the operands that 1 is added to."""
         add = self._makers.get(total)
         if add is not None and add.op == "add":
             for value, other in (add.inputs, add.inputs[::-1]):

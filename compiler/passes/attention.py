@@ -51,9 +51,9 @@ def _write(b: GraphBuilder, finder: Finder, match: Match, output: Value) -> None
     k, v = (_by_position(b, _unrepeated(finder, source), None) for source in (match.k, match.v))
     if b.shape(k)[:3] != b.shape(v)[:3]:  # only one of them shows that its heads are repeated
         k, v = (_by_position(b, source, None) for source in (match.k, match.v))
-    made = (b.fresh(), b.fresh())
+    outputs = (b.fresh(), b.fresh())
     operands = (q, k, v, mask) if mask else (q, k, v)
-    y, _ = b.emit_many("attention", operands, outputs=made, scale=match.scale, causal=causal)
+    y, _ = b.emit_many("attention", operands, outputs=outputs, scale=match.scale, causal=causal)
     batch, *heads, queries, _ = q_shape
     split = y if len(heads) == 1 else b.emit("reshape", y, shape=(batch, queries, *heads, v_shape[-1]))
     perm = (0, *range(2, 2 + len(heads)), 1, 2 + len(heads))
@@ -70,8 +70,8 @@ def _unrepeated(finder: Finder, source: Source) -> Source:
     # The repeated axis is merged with the one before it; every other axis is left alone.
     for axis in range(1, 4):
         merged = (*outer[:axis], outer[axis] * outer[axis + 1], *outer[axis + 2 :]) if len(outer) == 5 else ()
-        kept = (*outer[: axis + 1], 1, *outer[axis + 2 :])
-        if merged == finder.shape(source.name) and inner == kept and source.perm[1] == axis:
+        ungrouped_shape = (*outer[: axis + 1], 1, *outer[axis + 2 :])
+        if merged == finder.shape(source.name) and inner == ungrouped_shape and source.perm[1] == axis:
             places = tuple(place + (place > axis) for place in source.perm)
             return Source(spread.inputs[0], (*places[:2], axis + 1, *places[2:]))
     return source
@@ -92,20 +92,20 @@ def _mask(b: GraphBuilder, match: Match, whole: tuple[int, ...]) -> tuple[Value 
     """(additive mask over [batch, heads, queries, keys] or None, whether it hides every later key)."""
     later = later_keys(*whole[-2:])
     causal = bool(later.any() and match.weightless[..., later].all())
-    known, masks = np.zeros((1, 1, 1, 1), np.float32), list[Value]()
-    for own in match.mask:
-        if own.array is not None:
-            known = known + own.array
+    constant_mask, masks = np.zeros((1, 1, 1, 1), np.float32), list[Value]()
+    for mask_part in match.mask:
+        if mask_part.array is not None:
+            constant_mask = constant_mask + mask_part.array
             continue
-        part = own.part
+        part = mask_part.part
         added = part.value
         if part.hidden_by is not None:
             added = b.emit("where", part.value, b.constant(0.0), b.constant(part.hidden_by))
         shape = mask_shape(b.shape(added), whole)
         assert shape is not None
         masks.append(added if b.shape(added) == shape else b.emit("reshape", added, shape=shape))
-    if causal and known.any():
-        known = np.where(later, np.float32(0), known)
-    if known.any():
-        masks.append(b.constant(np.ascontiguousarray(known, np.float32)))
+    if causal and constant_mask.any():
+        constant_mask = np.where(later, np.float32(0), constant_mask)
+    if constant_mask.any():
+        masks.append(b.constant(np.ascontiguousarray(constant_mask, np.float32)))
     return functools.reduce(lambda left, right: b.emit("add", left, right), masks) if masks else None, causal

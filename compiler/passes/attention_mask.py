@@ -44,15 +44,15 @@ def weightless(parts: Sequence[Known], queries: int, keys: int) -> Array:
     """[..., queries, keys]: True where a score surely weighs nothing."""
     constants = np.zeros((1, 1, queries, keys), np.float32)
     with np.errstate(all="ignore"):
-        for own in parts:
-            constants = constants if own.array is None else constants + own.array
+        for mask_part in parts:
+            constants = constants if mask_part.array is None else constants + mask_part.array
         infinite = constants == -np.inf
         lower = np.isfinite(constants) & (constants.max(axis=-1, keepdims=True) - constants >= -HIDDEN)
-    for own in parts:
-        if own.array is None:
-            hidden = np.asarray(False if own.hidden is None else own.hidden)
+    for mask_part in parts:
+        if mask_part.array is None:
+            hidden = np.asarray(False if mask_part.hidden is None else mask_part.hidden)
             # Where a part is surely at its least, it is nowhere else in the row lower.
-            lower, infinite = lower & hidden, infinite | (hidden & (own.low == -np.inf))
+            lower, infinite = lower & hidden, infinite | (hidden & (mask_part.low == -np.inf))
     return np.asarray(infinite | lower)
 
 
@@ -63,10 +63,10 @@ def is_exact(parts: Sequence[Known], hidden: Array) -> bool:
     where the score weighs nothing.
     """
     return all(
-        own.part.hidden_by is None
-        or own.part.hidden_by == -np.inf
-        or (own.array is not None and bool((hidden | (own.array == 0)).all()))
-        for own in parts
+        mask_part.part.hidden_by is None
+        or mask_part.part.hidden_by == -np.inf
+        or (mask_part.array is not None and bool((hidden | (mask_part.array == 0)).all()))
+        for mask_part in parts
     )
 
 

@@ -24,7 +24,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One attention: operands are [batch, heads, positions, width], or have an axis of groups before the heads.
+    """An attention: operands are [batch, heads, positions, width], or have an axis of groups before the heads.
 
     `weightless` [..., queries, keys]: scores that surely weigh nothing.
     """
@@ -44,7 +44,7 @@ class Finder:
         self.graph = graph
         self.makers = graph.producers()
         self.readers = graph.consumers()
-        self.learned = _learned(graph)
+        self.learning_values = _learned(graph)
 
     def maker(self, name: Value, *ops: str) -> Node | None:
         """The node that makes a value, if it is one of `ops`."""
@@ -76,12 +76,12 @@ class Finder:
             return Declined("attention.axes", where, "weights [batch, heads, queries, keys], or with an axis of groups")
         if not self._private(softmax.output):
             return Declined("attention.weights_are_read", where, "weights that nothing but the product with v reads")
-        found = self._scores(softmax.inputs[0])
-        if found is None:
+        scores = self._scores(softmax.inputs[0])
+        if scores is None:
             return Declined(
                 "attention.scores", where, "scores of one product, scaled and masked, that nothing else reads"
             )
-        product, scale, mask = found
+        product, scale, mask = scores
         q = self._source(product.inputs[0], flag(product.attrs, "transpose_a"))
         k = self._source(product.inputs[1], not flag(product.attrs, "transpose_b"))
         v = self._source(node.inputs[1], flag(node.attrs, "transpose_b"))
@@ -140,14 +140,14 @@ class Finder:
         """(scores, mask) of an addition, or of a `where` that hides scores."""
         if node.op == "where":
             number = self.number(node.inputs[2])
-            learned = node.inputs[0] in self.learned
-            if number is None or number > HIDDEN or learned:
+            is_learned = node.inputs[0] in self.learning_values
+            if number is None or number > HIDDEN or is_learned:
                 return None
             return node.inputs[1], MaskPart(node.inputs[0], number)
         if node.op != "add":
             return None
         for scores, mask in (node.inputs, node.inputs[::-1]):
-            if mask not in self.learned and self._holds_product(scores):
+            if mask not in self.learning_values and self._holds_product(scores):
                 return scores, MaskPart(mask)
         return None
 
@@ -188,8 +188,8 @@ class Finder:
         return (*q[:-1], k[-2]) if k[: len(heads)] == v[: len(heads)] == heads else None
 
     def _known(self, parts: tuple[MaskPart, ...], whole: tuple[int, ...]) -> tuple[Known, ...] | None:
-        """What constants tell of every part; None if one does not broadcast as a mask may."""
-        found = []
+        """Returns what constants tell of every part; None if one does not broadcast as a mask may."""
+        known_parts = []
         for part in parts:
             shape = mask_shape(self.shape(part.value), whole)
             if shape is None:
@@ -197,12 +197,19 @@ class Finder:
             array = self.constant(part.value)
             if array is None:
                 hidden, low = self._surely_hidden(part)
-                own = None if hidden is None else mask_shape(hidden.shape, whole)
-                found.append(Known(part, None, None if hidden is None or own is None else hidden.reshape(own), low))
+                broadcast_shape = None if hidden is None else mask_shape(hidden.shape, whole)
+                known_parts.append(
+                    Known(
+                        part,
+                        None,
+                        None if hidden is None or broadcast_shape is None else hidden.reshape(broadcast_shape),
+                        low,
+                    )
+                )
                 continue
             added = array if part.hidden_by is None else np.where(array, np.float32(0), np.float32(part.hidden_by))
-            found.append(Known(part, added.reshape(shape)))
-        return tuple(found)
+            known_parts.append(Known(part, added.reshape(shape)))
+        return tuple(known_parts)
 
     def matrices(self, source: Source) -> tuple[int, ...]:
         """The shape of an operand."""
@@ -220,22 +227,22 @@ class Finder:
         return self._surely_false(node.inputs[0]), numbers[1]
 
     def _surely_false(self, condition: Value) -> Array | None:
-        known = self.constant(condition)
-        if known is not None:
-            return np.logical_not(known)
+        array = self.constant(condition)
+        if array is not None:
+            return np.logical_not(array)
         both = self.maker(condition, "and")
-        found = [self._surely_false(name) for name in both.inputs] if both is not None else []
-        parts = [part for part in found if part is not None]
+        conditions = [self._surely_false(name) for name in both.inputs] if both is not None else []
+        parts = [part for part in conditions if part is not None]
         return np.asarray(np.logical_or.reduce(np.broadcast_arrays(*parts))) if parts else None
 
 
 def _learned(graph: Graph) -> set[Value]:
     """Every value that depends on a parameter."""
-    learned = set(graph.parameters)
+    dependent = set(graph.parameters)
     for node in graph.nodes:
-        if any(name in learned for name in node.inputs):
-            learned.update(node.outputs)
-    return learned
+        if any(name in dependent for name in node.inputs):
+            dependent.update(node.outputs)
+    return dependent
 
 
 def mask_shape(shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -20,17 +20,17 @@ MAX_CONSTANT_BYTES = 1 << 16
 def eliminate_common(graph: Graph) -> PassResult[Graph]:
     """The graph with common subexpressions merged; graph outputs stay."""
     merged = _equal_constants(graph)
-    seen: dict[object, tuple[Value, ...]] = {}
+    outputs_by_key: dict[object, tuple[Value, ...]] = {}
     nodes, outputs = [], frozenset(graph.outputs)
     for node in graph.nodes:
         inputs = tuple(merged.get(value, value) for value in node.inputs)
         node = replace(node, inputs=inputs)
         key = (node.op, inputs, tuple(sorted(node.attrs.items())))
         mergeable = not OPERATORS[node.op].in_place and outputs.isdisjoint(node.outputs)
-        if mergeable and key in seen:
-            merged.update(zip(node.outputs, seen[key], strict=True))
+        if mergeable and key in outputs_by_key:
+            merged.update(zip(node.outputs, outputs_by_key[key], strict=True))
             continue
-        seen.setdefault(key, node.outputs)
+        outputs_by_key.setdefault(key, node.outputs)
         nodes.append(node)
     return rewritten(graph, graph.with_nodes(nodes))
 
@@ -41,9 +41,9 @@ def _equal_constants(graph: Graph) -> dict[Value, Value]:
     for name, array in graph.arrays.items():
         if name in graph.parameters or array.nbytes > MAX_CONSTANT_BYTES:
             continue
-        kept = first.setdefault(_identity(array), name)
-        if kept != name:
-            merged[name] = kept
+        original = first.setdefault(_identity(array), name)
+        if original != name:
+            merged[name] = original
     return merged
 
 

@@ -20,17 +20,17 @@ def eliminate_dead(graph: Graph) -> PassResult[Graph]:
 def without_dead(graph: Graph) -> Graph:
     """The graph without what none of its outputs needs."""
     needed = set(graph.outputs)
-    kept = []
+    live_nodes = []
     for node in reversed(graph.nodes):
         if any(name in needed for name in node.outputs):
-            kept.append(node)
+            live_nodes.append(node)
             needed.update(node.inputs)
-    kept.reverse()
-    produced = {name for node in kept for name in node.outputs}
+    live_nodes.reverse()
+    produced = {name for node in live_nodes for name in node.outputs}
     alive = needed | produced | set(graph.inputs) | set(graph.parameters)
     return replace(
         graph,
-        nodes=tuple(kept),
+        nodes=tuple(live_nodes),
         types={name: tensor for name, tensor in graph.types.items() if name in alive},
         arrays={name: array for name, array in graph.arrays.items() if name in alive},
     )

@@ -16,7 +16,9 @@ from compiler.rewriting.passes import Declined, PassResult, rewritten
 
 MAX_GROWTH_ELEMENTS = 4096
 _DRAWS = "dropout"
-"""Of ones, it is a mask: stands for its operand only until a training step drops some (`compiler.step.dropout`)."""
+"""The operator that draws at random. Of ones, it is a mask: it stands for its operand only until a training step drops
+some (`compiler.step.dropout`).
+"""
 
 
 def fold_constants(graph: Graph) -> PassResult[Graph]:

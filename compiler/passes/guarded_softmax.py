@@ -40,11 +40,11 @@ def _guarded(graph: Graph, makers: Mapping[Value, Node], node: Node) -> Node | D
     """The softmax behind a guard, or why what is guarded is none; None for what is no guard."""
     if node.op != "where":
         return None
-    condition, replacement, kept = node.inputs
-    test, softmax, zero = makers.get(condition), makers.get(kept), _constant(graph, replacement)
-    if test is None or test.op != "is_nan" or test.inputs != (kept,) or zero is None or zero.any():
+    condition, replacement, guarded = node.inputs
+    test, softmax, zero = makers.get(condition), makers.get(guarded), _constant(graph, replacement)
+    if test is None or test.op != "is_nan" or test.inputs != (guarded,) or zero is None or zero.any():
         return None
-    same = graph.types[kept] == graph.types[node.output]
+    same = graph.types[guarded] == graph.types[node.output]
     if softmax is None or softmax.op != "softmax" or not same:
         return Declined("softmax.guards_another", node.layer or node.op, "a softmax of the same shape behind the guard")
     return softmax
@@ -61,17 +61,17 @@ def _masked_by_infinity(b: GraphBuilder, graph: Graph, makers: Mapping[Value, No
 
 def _mask(b: GraphBuilder, graph: Graph, makers: Mapping[Value, Node], name: Value) -> Value | None:
     """A mask of 0 and the lowest number with -inf in its place; None if the value is none."""
-    known = _constant(graph, name)
-    if known is not None:
-        return b.constant(_infinite(known)) if _hides(known) else None
+    constant_array = _constant(graph, name)
+    if constant_array is not None:
+        return b.constant(_infinite(constant_array)) if _hides(constant_array) else None
     node = makers.get(name)
     if node is None or node.op != "where":
         return None
-    seen, *numbers = node.inputs
+    condition, *numbers = node.inputs
     arrays = [_constant(graph, number) for number in numbers]
     if any(array is None or not np.isin(array, (0, LOWEST)).all() for array in arrays):
         return None
-    return b.emit("where", seen, *(b.constant(_infinite(array)) for array in arrays if array is not None))
+    return b.emit("where", condition, *(b.constant(_infinite(array)) for array in arrays if array is not None))
 
 
 def _constant(graph: Graph, name: Value) -> Array | None:

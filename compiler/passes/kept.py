@@ -1,4 +1,4 @@
-"""What the backward pass reads of the forward pass: which values are kept for it, by whom they are read, and why."""
+"""Values of the forward pass that the backward pass reads: which are kept for it, by whom they are read, and why."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from compiler.graph import Graph, Node
 from compiler.values import Value
 
 LEAST_BYTES = 1 << 14
-"""What takes less is kept as it is: a kernel call more would cost more than it saves."""
+"""The least bytes that are worth packing: a kernel call more would cost more than it saves."""
 LEAST_MADE = 1
-"""Of its size, what the forward pass makes while it is kept: at the turn of the step, bits only are more to hold."""
+"""The least that the forward pass makes while a value is kept, as a multiple of its size: at the turn of the step, bits
+only add to what is held.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,11 @@ class Kept:
         self.made_bytes = [0, *accumulate(sizes)]
 
     def late_readers(self, value: Value) -> Sequence[Node]:
-        """What reads it after the forward pass."""
+        """Returns the nodes that read it after the forward pass."""
         return [node for node in self.readers.get(value, []) if node.phase != "forward"]
 
     def early_readers(self, value: Value) -> Sequence[Node]:
-        """What reads it in the forward pass."""
+        """Returns the nodes that read it in the forward pass."""
         return [node for node in self.readers.get(value, []) if node.phase == "forward"]
 
     def is_large(self, value: Value) -> bool:

@@ -39,7 +39,7 @@ class Sinker(GraphBuilder):
         super().__init__(graph, keep_nodes=False)
         self.lazy: dict[Value, Lazy] = {}
         self.plain: dict[Value, Value] = {}
-        self.written: list[Declined] = []
+        self.declined: list[Declined] = []
         """Transposes that came to no end, and before what they had to be written."""
         self.reader = self.before = ""
         """The node that is being replayed, and its operator."""
@@ -53,7 +53,7 @@ class Sinker(GraphBuilder):
             return value
         self.plain[value] = self.emit("transpose", pending.base, perm=pending.perm)
         needs = "an operator that works on any order of axes, or the other operands in the same order"
-        self.written.append(Declined("layout.axes_are_fixed", self.reader, f"{needs}, not {self.before}"))
+        self.declined.append(Declined("layout.axes_are_fixed", self.reader, f"{needs}, not {self.before}"))
         return self.plain[value]
 
     def defer(self, output: Value, base: Value, perm: tuple[int, ...]) -> None:
@@ -87,7 +87,7 @@ def sink_transposes(graph: Graph) -> PassResult[Graph]:
     for output in graph.outputs:
         if b.name(output) != output:
             b.emit("identity", b.name(output), output=output)
-    return rewritten(graph, b.graph_of(graph), b.written)
+    return rewritten(graph, b.graph_of(graph), b.declined)
 
 
 def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
@@ -104,14 +104,14 @@ def _transpose(b: Sinker, node: Node) -> bool:
 
 
 def _elementwise(b: Sinker, node: Node) -> bool:
-    found = [b.pending(name) for name in node.inputs]
-    perms = [lazy.perm for lazy in found if lazy is not None]
+    pending = [b.pending(name) for name in node.inputs]
+    perms = [lazy.perm for lazy in pending if lazy is not None]
     rank = len(b.types[node.output].shape)
     if not perms or len(perms[0]) != rank:
         return False
     perm = perms[0]
     full = [name for name in node.inputs if b.types[name].shape == b.types[node.output].shape]
-    agreeing = sum(lazy is not None and lazy.perm == perm for lazy in found)
+    agreeing = sum(lazy is not None and lazy.perm == perm for lazy in pending)
     if 2 * agreeing < len(full):
         return False
     operands = tuple(_in_base(b, name, perm) for name in node.inputs)
@@ -152,16 +152,16 @@ def _reduce(b: Sinker, node: Node) -> bool:
     if keep:
         b.defer(node.output, result, lazy.perm)
         return True
-    left = [axis for axis in lazy.perm if axis not in axes]
-    ranks = {axis: position for position, axis in enumerate(sorted(left))}
-    b.defer(node.output, result, tuple(ranks[axis] for axis in left))
+    remaining = [axis for axis in lazy.perm if axis not in axes]
+    ranks = {axis: position for position, axis in enumerate(sorted(remaining))}
+    b.defer(node.output, result, tuple(ranks[axis] for axis in remaining))
     return True
 
 
 def _concat(b: Sinker, node: Node) -> bool:
-    found = [b.pending(name) for name in node.inputs]
-    first = next((lazy for lazy in found if lazy is not None), None)
-    if first is None or sum(lazy is not None and lazy.perm == first.perm for lazy in found) * 2 < len(found):
+    pending = [b.pending(name) for name in node.inputs]
+    first = next((lazy for lazy in pending if lazy is not None), None)
+    if first is None or sum(lazy is not None and lazy.perm == first.perm for lazy in pending) * 2 < len(pending):
         return False
     operands = tuple(_in_base(b, name, first.perm) for name in node.inputs)
     result = b.emit("concat", *operands, axis=first.perm[integer(node.attrs, "axis")])
@@ -220,8 +220,8 @@ def _per_channel(place: int) -> Rule:
         if lazy is None or lazy.perm[-1] != len(lazy.perm) - 1:
             return False
         operands = [lazy.base if i == place else b.name(name) for i, name in enumerate(node.inputs)]
-        made = b.emit(node.op, *operands, **_attrs(node))
-        b.defer(node.output, made, lazy.perm if b.shape(made) == b.shape(lazy.base) else (0,))
+        output = b.emit(node.op, *operands, **_attrs(node))
+        b.defer(node.output, output, lazy.perm if b.shape(output) == b.shape(lazy.base) else (0,))
         return True
 
     return rule
@@ -301,23 +301,23 @@ def _groups(
     places = _places(base)
     axes = [axis for axis in perm if axis in places]
     groups: list[tuple[list[int], tuple[int, ...]]] = []
-    left = list(shape)
+    pending = list(shape)
     while axes:
-        members, extents = [axes.pop(0)], [left.pop(0)] if left else []
+        members, extents = [axes.pop(0)], [pending.pop(0)] if pending else []
         have, want = base[members[0]], extents[0] if extents else 1
         while have != want:
             if have < want and axes:
                 members.append(axes.pop(0))
                 have *= base[members[-1]]
-            elif have > want and left:
-                extents.append(left.pop(0))
+            elif have > want and pending:
+                extents.append(pending.pop(0))
                 want *= extents[-1]
             else:
                 return None
-        while left and left[0] == 1:
-            extents.append(left.pop(0))
+        while pending and pending[0] == 1:
+            extents.append(pending.pop(0))
         groups.append((members, tuple(extents)))
-    return groups if groups and not left else None
+    return groups if groups and not pending else None
 
 
 RULES: Mapping[str, Rule] = {

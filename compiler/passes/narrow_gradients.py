@@ -30,7 +30,9 @@ from compiler.values import Value
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is kept along an axis: a range, in each of several equal parts of the axis; or, by number, `rows`."""
+    """The part that is kept along an axis: a range, in each of several equal parts of the axis; or, by number,
+    `rows`.
+    """
 
     start: int
     stop: int
@@ -58,15 +60,15 @@ def narrow_gradients(graph: Graph) -> PassResult[Graph]:
 
 
 def _narrow(b: Rewriter, node: Node) -> Value | None:
-    source = b.made.get(node.inputs[0])
-    found = _one_axis(b, node)
-    if source is None or found is None or source.op not in NARROWING:
+    source = b.makers.get(node.inputs[0])
+    axis_cut = _one_axis(b, node)
+    if source is None or axis_cut is None or source.op not in NARROWING:
         return None
-    return NARROWING[source.op](b, source, *found)
+    return NARROWING[source.op](b, source, *axis_cut)
 
 
 def _one_axis(b: Rewriter, node: Node) -> tuple[int, Cut] | None:
-    """What a slice keeps that cuts one axis with step 1."""
+    """Returns the part that a slice keeps if it cuts one axis with step 1."""
     starts, stops, steps = (ints(node.attrs, name) for name in ("starts", "stops", "steps"))
     shape = b.shape(node.inputs[0])
     cut = [i for i, extent in enumerate(shape) if (starts[i], stops[i]) != (0, extent)]
@@ -76,15 +78,15 @@ def _one_axis(b: Rewriter, node: Node) -> tuple[int, Cut] | None:
 
 
 def _take(b: Rewriter, value: Value, axis: int, cut: Cut) -> Value:
-    """What is kept of a value, made where the value is."""
-    phase, b.phase = b.phase, b.made[value].phase if value in b.made else "forward"
+    """Returns the part that is kept of a value, made where the value is."""
+    phase, b.phase = b.phase, b.makers[value].phase if value in b.makers else "forward"
     shape = b.shape(value)
     if cut.groups == 1:
         result = _kept(b, value, axis, cut)
     else:
         apart = (*shape[:axis], cut.groups, shape[axis] // cut.groups, *shape[axis + 1 :])
-        kept = _kept(b, b.emit("reshape", value, shape=apart), axis + 1, cut)
-        result = b.emit("reshape", kept, shape=_with(shape, axis, cut.size))
+        part = _kept(b, b.emit("reshape", value, shape=apart), axis + 1, cut)
+        result = b.emit("reshape", part, shape=_with(shape, axis, cut.size))
     b.phase = phase
     return result
 
@@ -145,19 +147,19 @@ def _same_of_each_group(b: Rewriter, source: Node, cut: Cut, groups: int) -> Val
 
 
 def _reshape(b: Rewriter, source: Node, axis: int, cut: Cut) -> Value | None:
-    """One that only adds or drops axes of extent 1, or splits the axis that is cut."""
+    """Narrows a reshape that only adds or drops axes of extent 1, or splits the axis that is cut."""
     shape, inner = b.shape(source.output), b.shape(source.inputs[0])
-    kept = _with(shape, axis, cut.size)
+    narrowed_shape = _with(shape, axis, cut.size)
     places = [place for place, extent in enumerate(inner) if extent != 1]
     if [inner[place] for place in places] == [extent for extent in shape if extent != 1]:
         along = places[sum(extent != 1 for extent in shape[:axis])]
-        return b.emit("reshape", _narrowed(b, source.inputs[0], along, cut), shape=kept)
+        return b.emit("reshape", _narrowed(b, source.inputs[0], along, cut), shape=narrowed_shape)
     split = _split_axis(inner, shape, axis)
     if split is None or cut.groups > 1 or cut.rows is not None:
         return None
-    along, outer, beside = split
-    part = Cut(cut.start * beside, cut.stop * beside, outer)
-    return b.emit("reshape", _narrowed(b, source.inputs[0], along, part), shape=kept)
+    along, outer, inside = split
+    part = Cut(cut.start * inside, cut.stop * inside, outer)
+    return b.emit("reshape", _narrowed(b, source.inputs[0], along, part), shape=narrowed_shape)
 
 
 def _split_axis(inner: tuple[int, ...], shape: tuple[int, ...], axis: int) -> tuple[int, int, int] | None:
@@ -167,9 +169,9 @@ def _split_axis(inner: tuple[int, ...], shape: tuple[int, ...], axis: int) -> tu
         front = prod(inner[:along])
         if before % front or (front * inner[along]) % (before * shape[axis]):
             continue
-        outer, beside = before // front, front * inner[along] // (before * shape[axis])
-        if outer * shape[axis] * beside == inner[along] and shape[axis] > 1:
-            return along, outer, beside
+        outer, inside = before // front, front * inner[along] // (before * shape[axis])
+        if outer * shape[axis] * inside == inner[along] and shape[axis] > 1:
+            return along, outer, inside
     return None
 
 
@@ -180,12 +182,12 @@ def _add(b: Rewriter, source: Node, axis: int, cut: Cut) -> Value | None:
 
 
 def _sum(b: Rewriter, source: Node, axis: int, cut: Cut) -> Value | None:
-    """Of a bias, whose gradient is a sum over rows."""
+    """Narrows the gradient of a bias, which is a sum over rows."""
     x = source.inputs[0]
     rank = len(b.shape(x))
-    gone = {one % rank for one in ints(source.attrs, "axes")}
-    kept = [one for one in range(rank) if one not in gone]
-    along = axis if flag(source.attrs, "keepdims") else kept[axis]
+    reduced = {reduced_axis % rank for reduced_axis in ints(source.attrs, "axes")}
+    remaining = [place for place in range(rank) if place not in reduced]
+    along = axis if flag(source.attrs, "keepdims") else remaining[axis]
     attrs: dict[str, Any] = dict(source.attrs)
     return b.emit("reduce_sum", _take(b, x, along, cut), **attrs)
 
@@ -195,9 +197,9 @@ def _scatter_add(b: Rewriter, source: Node, axis: int, cut: Cut) -> Value | None
     index, updates = source.inputs
     along, shape = integer(source.attrs, "axis"), ints(source.attrs, "shape")
     if axis != along:
-        beside = axis if axis < along else axis + len(b.shape(index)) - 1
-        kept = _take(b, updates, beside, cut)
-        return b.emit("scatter_add", index, kept, axis=along, shape=_with(shape, axis, cut.size))
+        update_axis = axis if axis < along else axis + len(b.shape(index)) - 1
+        narrowed = _take(b, updates, update_axis, cut)
+        return b.emit("scatter_add", index, narrowed, axis=along, shape=_with(shape, axis, cut.size))
     numbers = b.arrays.get(index)
     if numbers is None or numbers.ndim != 1 or cut.groups > 1 or cut.rows is not None:
         return None
@@ -208,7 +210,7 @@ def _scatter_add(b: Rewriter, source: Node, axis: int, cut: Cut) -> Value | None
 
 
 def _narrowed(b: Rewriter, value: Value, axis: int, cut: Cut) -> Value:
-    inner = b.made.get(value)
+    inner = b.makers.get(value)
     narrower = NARROWING[inner.op](b, inner, axis, cut) if inner and inner.op in NARROWING else None
     return narrower or _take(b, value, axis, cut)
 

@@ -26,9 +26,9 @@ def join_norms(graph: Graph) -> PassResult[Graph]:
         b.replay(node, joiner.rule if node.op in ("mul", "add") else None)
     joined = b.replayed()
     read = {name for node in joined.nodes for name in node.inputs}.union(joined.outputs)
-    left = [node for node in joined.nodes if node.op in ("normalize", "rms_normalize") and node.output in read]
+    unscaled = [node for node in joined.nodes if node.op in ("normalize", "rms_normalize") and node.output in read]
     needs = "a weight as wide as a row to scale it, and no other reader"
-    return rewritten(graph, joined, [Declined("norm.not_scaled", node.layer or node.op, needs) for node in left])
+    return rewritten(graph, joined, [Declined("norm.not_scaled", node.layer or node.op, needs) for node in unscaled])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Joiner:
         return self.b.emit("layer_norm", *norm.inputs, bias, epsilon=epsilon, centred=centred)
 
     def _norm(self, n: Value) -> _Norm | None:
-        node = self.b.made.get(n)
+        node = self.b.makers.get(n)
         if node is None:
             return None
         if node.op in ("normalize", "rms_normalize"):

@@ -25,21 +25,23 @@ NOT_WHOLE = Reason("masks.size", "a tensor with a whole number of groups of 128 
 
 def save_masks(graph: Graph) -> PassResult[Graph]:
     """The graph with bits in place of values that only selections of the backward pass read."""
-    found = _Found(graph)
-    only = found.packable()
+    analysis = _Found(graph)
+    only = analysis.packable()
     packed = {value for value in only if lanes_of(graph.types[value].size)}
-    declined = tuple(NOT_WHOLE.at(found.makers[value].layer) for value in only if value not in packed)
+    declined = tuple(NOT_WHOLE.at(analysis.makers[value].layer) for value in only if value not in packed)
     if not packed:
         return PassResult(graph, False, declined)
-    chains, alone = found.chains(packed), found.comparisons(packed)
-    return rewritten(graph, _written(graph, found, chains, alone), declined)
+    chains, alone = analysis.chains(packed), analysis.comparisons(packed)
+    return rewritten(graph, _written(graph, analysis, chains, alone), declined)
 
 
 class _Found(Kept):
-    """What is compared, and how."""
+    """The values that are compared, and how."""
 
     def packable(self) -> list[Value]:
-        """What the backward pass compares with numbers and reads for nothing else, views of it included."""
+        """Returns the values that the backward pass compares with numbers and reads for nothing else, views of it
+        included.
+        """
         return [value for value in self.readers if self._is_packable(value)]
 
     def _is_packable(self, value: Value) -> bool:
@@ -53,13 +55,13 @@ class _Found(Kept):
     def comparisons(self, packed: set[Value]) -> Mapping[Value, Compared]:
         """All comparisons of those values after the forward pass, by what they make."""
         late = (node for value in packed for node in self.readers[value] if node.phase != "forward")
-        return {node.output: one for node in late if (one := self.comparison(node)) is not None}
+        return {node.output: compared for node in late if (compared := self.comparison(node)) is not None}
 
     def chains(self, packed: set[Value]) -> Mapping[Value, Compared]:
         """where(y < high, where(low < y, d, 0), 0), or the other way round, by what the outer one makes."""
         wheres = (node for node in self.graph.nodes if node.op == "where" and node.phase != "forward")
-        found = ((node.output, self._chain(node)) for node in wheres)
-        return {output: both for output, both in found if both is not None and both.value in packed}
+        chains = ((node.output, self._chain(node)) for node in wheres)
+        return {output: both for output, both in chains if both is not None and both.value in packed}
 
     def _chain(self, node: Node) -> Compared | None:
         inner = self.makers.get(node.inputs[1])
@@ -67,51 +69,63 @@ class _Found(Kept):
             return None
         if node.inputs[2] != inner.inputs[2] or self._number(node.inputs[2]) is None:
             return None
-        bounds = [self.comparison(self.makers[one.inputs[0]]) for one in (node, inner) if one.inputs[0] in self.makers]
-        known = [one for one in bounds if one is not None]
-        if len(known) != 2 or known[0].value != known[1].value:
+        bounds = [
+            self.comparison(self.makers[selection.inputs[0]])
+            for selection in (node, inner)
+            if selection.inputs[0] in self.makers
+        ]
+        comparisons = [bound for bound in bounds if bound is not None]
+        if len(comparisons) != 2 or comparisons[0].value != comparisons[1].value:
             return None
-        both = Compared(known[0].value, max(one.low for one in known), min(one.high for one in known))
+        both = Compared(
+            comparisons[0].value,
+            max(comparison.low for comparison in comparisons),
+            min(comparison.high for comparison in comparisons),
+        )
         same_shape = self.graph.types[both.value].shape == self.graph.types[node.output].shape
         return both if same_shape and -inf < both.low and both.high < inf else None
 
 
-def _written(graph: Graph, found: _Found, chains: Mapping[Value, Compared], alone: Mapping[Value, Compared]) -> Graph:
+def _written(
+    graph: Graph, analysis: _Found, chains: Mapping[Value, Compared], alone: Mapping[Value, Compared]
+) -> Graph:
     """The graph with bits packed where values are made, and read where they are compared."""
     b = Rewriter(graph)
-    in_chains = {own for output in chains for own in _conditions(found, output)}
-    kept = {output: one for output, one in alone.items() if not _serve_chains(found, output, in_chains, chains)}
-    wanted: dict[Value, dict[Compared, Value | None]] = {}
-    for one in (*chains.values(), *kept.values()):
-        wanted.setdefault(one.value, {})[one] = None
+    in_chains = {condition for output in chains for condition in _conditions(analysis, output)}
+    independent = {
+        output: compared for output, compared in alone.items() if not _serve_chains(analysis, output, in_chains, chains)
+    }
+    masks: dict[Value, dict[Compared, Value | None]] = {}
+    for compared in (*chains.values(), *independent.values()):
+        masks.setdefault(compared.value, {})[compared] = None
     words: dict[Compared, Value] = {}
     for node in graph.nodes:
-        own = node.outputs[0]
+        node_output = node.outputs[0]
         b.stand_for(node)
-        if own in kept:
-            b.emit("unpack_bits", words[kept[own]], output=own, shape=b.shape(own))
-        elif own in chains:
-            inside = b.emit("unpack_bits", words[chains[own]], shape=b.shape(own))
-            chosen = found.makers[node.inputs[1]].inputs[1]
+        if node_output in independent:
+            b.emit("unpack_bits", words[independent[node_output]], output=node_output, shape=b.shape(node_output))
+        elif node_output in chains:
+            inside = b.emit("unpack_bits", words[chains[node_output]], shape=b.shape(node_output))
+            chosen = analysis.makers[node.inputs[1]].inputs[1]
             b.replay(replace(node, inputs=(inside, chosen, node.inputs[2])), None)
         else:
             b.replay(node, None)
         for value in node.outputs:
-            for one in wanted.get(value, ()):
-                words[one] = b.emit("inside_bits", value, low=one.low, high=one.high)
+            for compared in masks.get(value, ()):
+                words[compared] = b.emit("inside_bits", value, low=compared.low, high=compared.high)
     return b.replayed()
 
 
-def _conditions(found: _Found, outer: Value) -> tuple[Value, Value]:
-    """What the two selections of a chain go by."""
-    node = found.makers[outer]
-    return node.inputs[0], found.makers[node.inputs[1]].inputs[0]
+def _conditions(analysis: _Found, outer: Value) -> tuple[Value, Value]:
+    """Returns the conditions of the two selections of a chain."""
+    node = analysis.makers[outer]
+    return node.inputs[0], analysis.makers[node.inputs[1]].inputs[0]
 
 
-def _serve_chains(found: _Found, comparison: Value, in_chains: set[Value], chains: Mapping[Value, Compared]) -> bool:
+def _serve_chains(analysis: _Found, comparison: Value, in_chains: set[Value], chains: Mapping[Value, Compared]) -> bool:
     """Whether chains alone read a comparison: it is dead once they read bits."""
     outers = (
-        node if node.output in chains else next(iter(found.readers.get(node.output, [])), node)
-        for node in found.readers[comparison]
+        node if node.output in chains else next(iter(analysis.readers.get(node.output, [])), node)
+        for node in analysis.readers[comparison]
     )
     return comparison in in_chains and all(outer.output in chains for outer in outers)

@@ -24,15 +24,17 @@ from compiler.values import Value
 WIDE = Reason("places.window", "a window of at most 256 places")
 OTHERWISE = Reason("places.kept", "an input that the backward pass keeps for nothing else")
 _Pool = tuple[Value, tuple[tuple[int, ...], ...]]
-"""What is pooled, and the windows."""
+"""The value that is pooled, and the windows."""
 
 
 def save_places(graph: Graph) -> PassResult[Graph]:
     """The graph with places in place of inputs of pools that only the pools' gradients read."""
-    found = _Pools(graph)
-    declined = {pool: reason for pool in found.gradients if (reason := found.declines(pool)) is not None}
-    notes = tuple(reason.at(found.pools[pool].layer) for pool, reason in declined.items())
-    chosen = {pool: node for pool, node in found.pools.items() if pool in found.gradients and pool not in declined}
+    analysis = _Pools(graph)
+    declined = {pool: reason for pool in analysis.gradients if (reason := analysis.declines(pool)) is not None}
+    notes = tuple(reason.at(analysis.pools[pool].layer) for pool, reason in declined.items())
+    chosen = {
+        pool: node for pool, node in analysis.pools.items() if pool in analysis.gradients and pool not in declined
+    }
     if not chosen:
         return PassResult(graph, False, notes)
     return rewritten(graph, _written(graph, chosen), notes)
@@ -76,7 +78,7 @@ class _Pools(Kept):
         return _pool_of(node) in self.pools and holds_places(ints(node.attrs, "kernel"))
 
     def _root(self, value: Value) -> Value:
-        """What a view is of."""
+        """Returns the value that a view shows."""
         maker = self.makers.get(value)
         while maker is not None and maker.op == "reshape":
             value = maker.inputs[0]

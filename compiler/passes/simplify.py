@@ -26,7 +26,7 @@ class Rewriter(GraphBuilder):
         super().__init__(graph, keep_nodes=False)
         self.graph = graph
         self.results = frozenset(graph.outputs)
-        self.made: dict[Value, Node] = {}
+        self.makers: dict[Value, Node] = {}
         self.renamed: dict[Value, Value] = {}
 
     def constant_scalar(self, name: Value) -> float | None:
@@ -38,11 +38,11 @@ class Rewriter(GraphBuilder):
 
     def producer(self, name: Value, op: str) -> Node | None:
         """The node that makes `name`, if it is an `op`."""
-        node = self.made.get(name)
+        node = self.makers.get(name)
         return node if node is not None and node.op == op else None
 
     def replayed(self) -> Graph:
-        """What has become of the graph, once all its nodes were replayed."""
+        """Returns the rewritten graph, once all its nodes were replayed."""
         return self.graph_of(self.graph)
 
     def replay(self, node: Node, rule: Rule | None) -> bool:
@@ -51,13 +51,13 @@ class Rewriter(GraphBuilder):
         self.stand_for(node)
         before = len(self.nodes)
         result = rule(self, node) if rule is not None else None
-        for made in self.nodes[before:]:
-            self.made[made.outputs[0]] = made
+        for replacement in self.nodes[before:]:
+            self.makers[replacement.outputs[0]] = replacement
         if result is None or node.output in self.results:  # a graph output keeps its name
             del self.nodes[before:]
             self.nodes.append(node)
             for name in node.outputs:
-                self.made[name] = node
+                self.makers[name] = node
             return False
         if result != node.output:
             self.renamed[node.output] = result
@@ -135,9 +135,9 @@ def _neutral(value: float, *, right_only: bool = False) -> Rule:
 
     def rule(b: Rewriter, node: Node) -> Value | None:
         x, y = node.inputs
-        for kept, other in ((x, y),) if right_only else ((x, y), (y, x)):
-            if b.constant_scalar(other) == value and b.types[kept] == b.types[node.output]:
-                return kept
+        for operand, other in ((x, y),) if right_only else ((x, y), (y, x)):
+            if b.constant_scalar(other) == value and b.types[operand] == b.types[node.output]:
+                return operand
         return None
 
     return rule

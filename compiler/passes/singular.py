@@ -112,7 +112,7 @@ class _Rewriter:
         return True
 
     def _not_taken(self, node: Node) -> bool:
-        """What a `where` alone reads is put off until its condition is there."""
+        """Puts off what a `where` alone reads until its condition is there."""
         choice = self._readers.get(node.output, [])
         if len(choice) != 1 or choice[0].op != "where" or not self._is_private(node.output):
             return False

@@ -47,7 +47,9 @@ def _root(graph: Graph, node: Node) -> float | None:
 
 
 def exponent_of(graph: Graph, node: Node) -> float | None:
-    """Of a power with one exponent; None for another node, or where the exponent has further axes."""
+    """Returns the exponent of a power with one exponent; None for another node, or where the exponent has
+    further axes.
+    """
     if node.op != "pow":
         return _POWERS.get(node.op)
     same = graph.types[node.inputs[0]].shape == graph.types[node.output].shape
@@ -61,7 +63,7 @@ def number_of(graph: Graph, value: Value) -> float | None:
 
 
 def _total(graph: Graph, node: Node, totals: Mapping[Value, _Total]) -> _Total | None:
-    """What a node makes of what its operands are."""
+    """Returns what a node makes of what its operands are."""
     first = totals.get(node.inputs[0])
     if node.op == "abs":
         return _Total(False, {})

@@ -53,7 +53,7 @@ def attempts(programs: Sequence[Program], batch: int, target: Target, threads: i
     Each comes once more with chains of calls split by their hidden channels and frugal kernels, if that takes less.
     """
     machine = Machine.of(target)
-    least = partial(_least_scratch, target=target, threads=threads, known={})
+    least = partial(_least_scratch, target=target, threads=threads, least_sizes={})
     ranked = [rank_repeats(program, machine) for program in programs]
     tried: list[Positions] = []
     for share in (0.0, *SHARES):
@@ -80,15 +80,15 @@ def _split(programs: Sequence[Program], way: Attempt, least: Workspace) -> Itera
         if splits is not None:
             reached = splits.peak_bytes
             name = f"{way.name}, {splits.count} chains split into strips of {channels} hidden channels or more"
-            yield Attempt(name, (*way.passes, partial(split_hidden, splits=splits.own)), frugal=True)
+            yield Attempt(name, (*way.passes, partial(split_hidden, splits=splits.by_program)), frugal=True)
 
 
-def _least_scratch(call: KernelCall, target: Target, threads: int, known: dict[KernelSpec, int]) -> int:
+def _least_scratch(call: KernelCall, target: Target, threads: int, least_sizes: dict[KernelSpec, int]) -> int:
     spec = call.spec
-    if spec not in known:
+    if spec not in least_sizes:
         size = workspace_bytes(spec, target, threads)
-        known[spec] = size and workspace_bytes(spec, target, threads, frugal_choice(spec, target, threads))
-    return known[spec]
+        least_sizes[spec] = size and workspace_bytes(spec, target, threads, frugal_choice(spec, target, threads))
+    return least_sizes[spec]
 
 
 def _sliced(programs: Sequence[Program], positions: Positions, batch: int, machine: Machine) -> Iterator[Attempt]:
@@ -96,12 +96,14 @@ def _sliced(programs: Sequence[Program], positions: Positions, batch: int, machi
     repeated = [repeat_calls(program, positions[program.name]) for program in programs]
     count = sum(map(len, positions.values()))
 
-    def made() -> Iterator[Attempt]:
-        seen: list[Groups] = []
+    def attempts() -> Iterator[Attempt]:
+        tried: list[Groups] = []
         for finer in FINER:
-            groups = {own.name: choose_groups(own, batch, machine.with_cache_over(finer)) for own in repeated}
-            if groups not in seen:
-                seen.append(groups)
+            groups = {
+                program.name: choose_groups(program, batch, machine.with_cache_over(finer)) for program in repeated
+            }
+            if groups not in tried:
+                tried.append(groups)
                 runs = sum(map(len, groups.values()))
                 yield Attempt(
                     f"{count} forward kernels repeated in the backward pass, {runs} runs cut by the batch",
@@ -111,7 +113,7 @@ def _sliced(programs: Sequence[Program], positions: Positions, batch: int, machi
                     ),
                 )
 
-    ways = made()
+    ways = attempts()
     yield replace(next(ways), finer=lambda: ways)
 
 

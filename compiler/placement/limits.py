@@ -22,7 +22,7 @@ def fits(plan: MemoryPlan, settings: BuildSettings) -> bool:
 
 
 def refusal_of(programs: Sequence[Program], plan: MemoryPlan, settings: BuildSettings, how: str) -> DoesNotFit:
-    """What there is to say of programs that do not fit; `how` is what was tried, if there was a choice."""
+    """Returns the error for programs that do not fit; `how` is what was tried, if there was a choice."""
     spec, target, limit_bytes = settings.spec, settings.target, _limit(settings)
     parts = f"arena {plan.arena_bytes:,}, weights {plan.weights_bytes:,}, optimizer {plan.optimizer_bytes:,}"
     parts = f"{parts}; {_peak(programs, plan, spec)}"
@@ -45,7 +45,7 @@ def _limit(settings: BuildSettings) -> int:
 
 
 def _ways(spec: TrainingSpec) -> Sequence[str]:
-    """What a user may ask for instead."""
+    """Returns the settings that a user may ask for instead."""
     lower = () if spec.batch == 1 else ("lower the batch",)
     return (*lower, "train fewer or later layers")
 

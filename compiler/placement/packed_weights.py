@@ -60,15 +60,15 @@ def plan_packing(
 ) -> Packing:
     """The packed weights that pay, and the state that holds them; copies only if `may_copy`."""
     frozen = {tensor.value: tensor for tensor in state if _never_changes(tensor)}
-    wanted = {
+    packed_by_order = {
         order: packed
         for order, spec in _costliest(programs, frozen).items()
         if (width := panel_width(spec))
         and (packed := packed_state(frozen[order.weight], spec, order.transposed, width)) is not None
     }
-    stored, replaced = _stored(programs, frozen, wanted, may_copy=may_copy)
-    kept = [tensor for tensor in state if tensor.value not in replaced]
-    return Packing(frozen, stored, (*kept, *stored.values()))
+    stored, replaced = _stored(programs, frozen, packed_by_order, may_copy=may_copy)
+    unpacked = [tensor for tensor in state if tensor.value not in replaced]
+    return Packing(frozen, stored, (*unpacked, *stored.values()))
 
 
 def pack_weights(program: Program, *, packing: Packing) -> PassResult[Program]:
@@ -87,8 +87,8 @@ def pack_weights(program: Program, *, packing: Packing) -> PassResult[Program]:
         calls.append(call)
     types = {tensor.value: tensor.type for tensor in packing.stored.values()}
     state = tuple(dict.fromkeys((*program.state, *types)))
-    made = replace(program, calls=tuple(calls), types={**program.types, **types}, state=state)
-    return PassResult(made, made.calls != program.calls, tuple(declined))
+    rewritten = replace(program, calls=tuple(calls), types={**program.types, **types}, state=state)
+    return PassResult(rewritten, rewritten.calls != program.calls, tuple(declined))
 
 
 def _never_changes(tensor: StateTensor) -> bool:
@@ -109,15 +109,17 @@ def _order(program: Program, call: KernelCall, frozen: Mapping[Value, StateTenso
 
 def _costliest(programs: Sequence[Program], frozen: Mapping[Value, StateTensor]) -> dict[Order, MatmulSpec]:
     """The product that decides each order's panels: of the first program that has one, the largest."""
-    found: dict[Order, MatmulSpec] = {}
+    products: dict[Order, MatmulSpec] = {}
     for program in programs:
-        own: dict[Order, KernelCall] = {}
+        costliest_calls: dict[Order, KernelCall] = {}
         for call in program.calls:
             order = _order(program, call, frozen)
-            if order is not None and (order not in own or call.flops > own[order].flops):
-                own[order] = call
-        found = {order: call.spec for order, call in own.items() if isinstance(call.spec, MatmulSpec)} | found
-    return found
+            if order is not None and (order not in costliest_calls or call.flops > costliest_calls[order].flops):
+                costliest_calls[order] = call
+        products = {
+            order: call.spec for order, call in costliest_calls.items() if isinstance(call.spec, MatmulSpec)
+        } | products
+    return products
 
 
 def packed_state(tensor: StateTensor, spec: MatmulSpec, transposed: bool, width: int) -> StateTensor | None:
@@ -149,14 +151,14 @@ def _order_inside(order: ViewOrder, view_shape: tuple[int, ...], cut: int) -> Vi
 
 
 def _stored(
-    programs: Sequence[Program], frozen: Mapping[Value, StateTensor], wanted: Stored, *, may_copy: bool
+    programs: Sequence[Program], frozen: Mapping[Value, StateTensor], packed_by_order: Stored, *, may_copy: bool
 ) -> tuple[Stored, set[Value]]:
     """The packed tensors to keep, by order, and the weights whose place they take."""
-    plain = set(_read_plainly(programs, frozen, wanted))
-    orders = Counter(order.weight for order in wanted)
+    plain = set(_read_plainly(programs, frozen, packed_by_order))
+    orders = Counter(order.weight for order in packed_by_order)
     stored: dict[Order, StateTensor] = {}
     replaced: set[Value] = set()
-    for order, packed in wanted.items():
+    for order, packed in packed_by_order.items():
         room = may_copy and not packed.lies_in_file
         if order.weight not in plain | replaced and (room or orders[order.weight] == 1):
             stored[order] = packed
@@ -167,12 +169,14 @@ def _stored(
     return stored, replaced
 
 
-def _read_plainly(programs: Sequence[Program], frozen: Mapping[Value, StateTensor], wanted: Stored) -> Iterator[Value]:
+def _read_plainly(
+    programs: Sequence[Program], frozen: Mapping[Value, StateTensor], packed_by_order: Stored
+) -> Iterator[Value]:
     """Frozen weights that something reads as they are: another kernel, or an operand other than B."""
     for program in programs:
         yield from (program.root(name) for name in program.outputs if program.root(name) in frozen)
         for call in program.calls:
             order = _order(program, call, frozen)
             for position, name in enumerate(call.inputs):
-                if program.root(name) in frozen and not (position == 1 and order in wanted):
+                if program.root(name) in frozen and not (position == 1 and order in packed_by_order):
                     yield program.root(name)

@@ -30,14 +30,14 @@ from compiler.tuning.table import TuningTable
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One point of the curve of bytes against arithmetic: a way to run the programs, and what it takes."""
+    """A point of the curve of bytes against arithmetic: a way to run the programs, and what it takes."""
 
     name: str
     memory: MemoryPlan
     flops: int
-    """Of the training program, repeated calls counted."""
+    """Floating-point operations of the training program, repeated calls counted."""
     again_flops: int
-    """Of repeated calls alone."""
+    """Floating-point operations of repeated calls alone."""
 
     @property
     def flops_ratio(self) -> float:
@@ -62,13 +62,13 @@ class Placed:
 
     @property
     def choices(self) -> Mapping[str, Choice]:
-        """Of all kernels that are not scheduled by default."""
+        """Returns the choices of all kernels that are not scheduled by default."""
         return {**self.measured, **self.frugal}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """What families say of kernels on a target; all ways to run a step have most of them in common."""
+    """The answers of families about kernels on a target; all ways to run a step have most of them in common."""
 
     scratch_bytes: Callable[[KernelSpec, Choice], int]
     panel_width: Callable[[MatmulSpec], int]
@@ -100,14 +100,14 @@ def place_programs(
     kernels = _Kernels.of(settings.target, settings.threads)
     ways: list[Way] = []
     smallest: Placed | None = None
-    left = iter(attempts)
-    for first in left:
+    remaining = iter(attempts)
+    for first in remaining:
         for attempt in chain((first,), first.finer()):
             placed = _placed(programs, state, attempt, settings, kernels, trace)
             ways.append(_way(placed))
             if fits(placed.memory, settings):
                 _check(placed.programs)
-                return replace(placed, ways=cache(partial(_curve, ways, programs, state, left, settings, kernels)))
+                return replace(placed, ways=cache(partial(_curve, ways, programs, state, remaining, settings, kernels)))
             if settings.spec.memory_limit_bytes is None:
                 raise refusal_of(placed.programs, placed.memory, settings, "")
             if smallest is None or placed.memory.needed_bytes < smallest.memory.needed_bytes:
@@ -122,12 +122,12 @@ def _curve(
     tried: Sequence[Way],
     programs: Sequence[Program],
     state: Sequence[StateTensor],
-    left: Iterable[Attempt],
+    untried: Iterable[Attempt],
     settings: BuildSettings,
     kernels: _Kernels,
 ) -> tuple[Way, ...]:
     """The ways that were tried, then those that were not needed, without finer slices."""
-    others = (_way(_placed(programs, state, attempt, settings, kernels, None)) for attempt in left)
+    others = (_way(_placed(programs, state, attempt, settings, kernels, None)) for attempt in untried)
     return (*tried, *others)
 
 
@@ -176,15 +176,15 @@ def frugal_choices(
     programs: Sequence[Program], measured: Mapping[str, Choice], target: Target, threads: int
 ) -> Mapping[str, Choice]:
     """Schedules with less scratch, by signature, for kernels that else would set the peak of live bytes."""
-    found: list[tuple[int, int, str, Choice]] = []
+    candidates: list[tuple[int, int, str, Choice]] = []
     for program in programs:
         for live, call in zip(live_bytes(program), program.calls, strict=True):
             name = signature(call.spec)
-            own, other = measured.get(name, DEFAULT), frugal_choice(call.spec, target, threads)
-            sizes = [workspace_bytes(call.spec, target, threads, choice) for choice in (own, other)]
-            found.append((live + aligned(sizes[0]), live + aligned(min(sizes)), name, other))
-    aim = max((least for _, least, _, _ in found), default=0)
-    return {name: choice for size, least, name, choice in found if size > aim and least < size}
+            current, other = measured.get(name, DEFAULT), frugal_choice(call.spec, target, threads)
+            sizes = [workspace_bytes(call.spec, target, threads, choice) for choice in (current, other)]
+            candidates.append((live + aligned(sizes[0]), live + aligned(min(sizes)), name, other))
+    aim = max((least for _, least, _, _ in candidates), default=0)
+    return {name: choice for size, least, name, choice in candidates if size > aim and least < size}
 
 
 def measured_choices(

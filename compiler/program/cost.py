@@ -1,4 +1,4 @@
-"""What a call costs, whole or part by part: the bytes it moves to and from memory against its arithmetic.
+"""Costs of a call, whole or part by part: the bytes it moves to and from memory against its arithmetic.
 
 The unit is a byte of memory traffic. A call takes as long as the slowest of its memory traffic, its cache traffic and
 its arithmetic, and a little for being called; how fast each is, the target says (`compiler.targets.costs`). Traffic is
@@ -20,7 +20,9 @@ from compiler.values import Value
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the model knows of a target: the bytes of its last cache that hold a group's values, and its figures."""
+    """The figures of a target that the model knows: the bytes of its last cache that hold a group's values, and its
+    costs.
+    """
 
     cache_bytes: int
     costs: MachineCosts
@@ -45,7 +47,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class CostedCall:
-    """What the model needs to know of a call; `dying` are values that it reads last."""
+    """The figures of a call that the model needs; `dying` are values that it reads last."""
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
@@ -100,47 +102,47 @@ class Cache:
     """Values by when they were last used, to the byte; they leave front first."""
 
     capacity_bytes: int
-    held: dict[Value, _Held] = field(default_factory=dict)
+    cached_values: dict[Value, _Held] = field(default_factory=dict)
     used_bytes: int = 0
     changed_bytes: int = 0
-    """What is still to be written."""
+    """Bytes that are still to be written."""
 
     def read(self, operand: Operand, size_bytes: int) -> int:
         """Memory traffic of reading `size_bytes` of a value."""
-        found = self.held.pop(operand.root, None) or _Held()
-        more_bytes = size_bytes - found.size_bytes
-        if found.changed:
+        cached = self.cached_values.pop(operand.root, None) or _Held()
+        more_bytes = size_bytes - cached.size_bytes
+        if cached.changed:
             self.changed_bytes += more_bytes
-        return max(more_bytes, 0) + self._hold(operand.root, found, size_bytes)
+        return max(more_bytes, 0) + self._hold(operand.root, cached, size_bytes)
 
     def write(self, operand: Operand, size_bytes: int) -> int:
         """Memory traffic of making `size_bytes` of a value: others that leave."""
-        found = self.held.pop(operand.root, None) or _Held()
-        self.changed_bytes += size_bytes - (found.size_bytes if found.changed else 0)
-        found.changed = True
-        return self._hold(operand.root, found, size_bytes)
+        cached = self.cached_values.pop(operand.root, None) or _Held()
+        self.changed_bytes += size_bytes - (cached.size_bytes if cached.changed else 0)
+        cached.changed = True
+        return self._hold(operand.root, cached, size_bytes)
 
     def drop(self, root: Value) -> None:
         """The value is dead."""
-        found = self.held.pop(root, None)
-        if found is not None:
-            self._leave(found, found.size_bytes)
+        cached = self.cached_values.pop(root, None)
+        if cached is not None:
+            self._leave(cached, cached.size_bytes)
 
     def _hold(self, root: Value, value: _Held, size_bytes: int) -> int:
         """Put a value last, which is so big now; bytes that are written of what leaves for it."""
         self.used_bytes += size_bytes - value.size_bytes
         value.size_bytes = size_bytes
-        self.held[root] = value
-        written = 0
+        self.cached_values[root] = value
+        written_bytes = 0
         while self.used_bytes > self.capacity_bytes:
-            oldest = next(iter(self.held))
-            value = self.held[oldest]
-            gone = min(value.size_bytes, self.used_bytes - self.capacity_bytes)
-            written += gone if value.changed else 0
-            self._leave(value, gone)
+            oldest = next(iter(self.cached_values))
+            value = self.cached_values[oldest]
+            leaving_bytes = min(value.size_bytes, self.used_bytes - self.capacity_bytes)
+            written_bytes += leaving_bytes if value.changed else 0
+            self._leave(value, leaving_bytes)
             if value.size_bytes == 0:
-                del self.held[oldest]
-        return written
+                del self.cached_values[oldest]
+        return written_bytes
 
     def _leave(self, value: _Held, size_bytes: int) -> None:
         value.size_bytes -= size_bytes

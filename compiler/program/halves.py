@@ -41,7 +41,7 @@ def may_be_half(spec: KernelSpec) -> tuple[bool, ...]:
         case MapSpec():
             pass
         case RowSpec():
-            outputs = [any(axis == 1 for at in one.index for axis, _ in at.terms) for one in spec.outputs]
+            outputs = [any(axis == 1 for at in access.index for axis, _ in at.terms) for access in spec.outputs]
         case MatmulSpec():
             outputs = [_whole(spec, number) for number in range(count)]
         case ConvSpec() | DepthwiseSpec():
@@ -64,7 +64,7 @@ def may_be_half(spec: KernelSpec) -> tuple[bool, ...]:
         case _:
             return (False,) * (len(inputs) + count)
     allowed, tensors = (*inputs, *outputs), types.inputs + types.outputs
-    return tuple(one and tensor.dtype == "f32" for one, tensor in zip(allowed, tensors, strict=True))
+    return tuple(can_be_half and tensor.dtype == "f32" for can_be_half, tensor in zip(allowed, tensors, strict=True))
 
 
 def _whole(spec: MatmulSpec, number: int) -> bool:
@@ -72,35 +72,40 @@ def _whole(spec: MatmulSpec, number: int) -> bool:
     return number == 0 and not spec.extra_outputs and not spec.sums
 
 
-def holding(spec: KernelSpec, held: Held) -> KernelSpec:
-    """The kernel with operands held as `held` says."""
-    if not any(held):
+def holding(spec: KernelSpec, types_held: Held) -> KernelSpec:
+    """The kernel with operands held in `types_held`."""
+    if not any(types_held):
         return spec
     types = operand_types(spec)
     count = len(types.inputs)
     if isinstance(spec, MapSpec | RowSpec):
-        return replace(spec, inputs=_accesses(spec.inputs, held[:count]), outputs=_accesses(spec.outputs, held[count:]))
+        return replace(
+            spec, inputs=_accesses(spec.inputs, types_held[:count]), outputs=_accesses(spec.outputs, types_held[count:])
+        )
     if isinstance(spec, ReduceSpec):
-        own = len(spec.inputs)
-        beside = _accesses(spec.epilogue_inputs, held[own:count])
-        return replace(spec, inputs=_accesses(spec.inputs, held[:own]), epilogue_inputs=beside)
-    return _of_a_family(spec, held, types)
+        main_count = len(spec.inputs)
+        epilogue_inputs = _accesses(spec.epilogue_inputs, types_held[main_count:count])
+        return replace(spec, inputs=_accesses(spec.inputs, types_held[:main_count]), epilogue_inputs=epilogue_inputs)
+    return _of_a_family(spec, types_held, types)
 
 
-def _of_a_family(spec: Any, held: Held, types: OperandTypes) -> KernelSpec:
-    """Of a family whose operands have an order of their own, and epilogue inputs behind them."""
-    beside: tuple[Access, ...] = getattr(spec, "epilogue_inputs", ())
+def _of_a_family(spec: Any, types_held: Held, types: OperandTypes) -> KernelSpec:
+    """Holds a kernel of a family whose operands have an order of their own, with epilogue inputs behind them."""
+    epilogue_inputs: tuple[Access, ...] = getattr(spec, "epilogue_inputs", ())
     count = len(types.inputs)
-    own = count - len(beside)
-    tensors = (*types.inputs[:own], *types.outputs)
-    stored = tuple(one or tensor.dtype for one, tensor in zip((*held[:own], *held[count:]), tensors, strict=True))
-    more = {"epilogue_inputs": _accesses(beside, held[own:count])} if beside else {}
+    main_count = count - len(epilogue_inputs)
+    tensors = (*types.inputs[:main_count], *types.outputs)
+    stored = tuple(
+        held_type or tensor.dtype
+        for held_type, tensor in zip((*types_held[:main_count], *types_held[count:]), tensors, strict=True)
+    )
+    more = {"epilogue_inputs": _accesses(epilogue_inputs, types_held[main_count:count])} if epilogue_inputs else {}
     changed: KernelSpec = replace(spec, stored=stored, **more)
     return changed
 
 
-def _accesses(accesses: tuple[Access, ...], held: Held) -> tuple[Access, ...]:
+def _accesses(accesses: tuple[Access, ...], types_held: Held) -> tuple[Access, ...]:
     return tuple(
         access if dtype is None else replace(access, type=TensorType(dtype, access.type.shape))
-        for access, dtype in zip(accesses, held, strict=True)
+        for access, dtype in zip(accesses, types_held, strict=True)
     )

@@ -24,50 +24,51 @@ from compiler.values import Value
 
 def hold_halves(program: Program, *, dtype: DType) -> PassResult[Program]:
     """The program with activations held in `dtype`, one of sixteen bits."""
-    held = _held(program)
-    if not held:
+    owners = _held(program)
+    if not owners:
         return PassResult(program, modified=False)
     scale = ELEMENT_TYPES["f32"].item_bytes // ELEMENT_TYPES[dtype].item_bytes
     types = dict(program.types)
     for value, tensor in program.types.items():
-        if program.root(value) in held:
+        if program.root(value) in owners:
             types[value] = TensorType(dtype, tensor.shape)
     aliases = {
-        value: Alias(alias.value, alias.offset_bytes // scale) if program.root(value) in held else alias
+        value: Alias(alias.value, alias.offset_bytes // scale) if program.root(value) in owners else alias
         for value, alias in program.aliases.items()
     }
-    calls = tuple(_held_call(program, call, held, dtype) for call in program.calls)
+    calls = tuple(_held_call(program, call, owners, dtype) for call in program.calls)
     return PassResult(replace(program, calls=calls, types=types, aliases=aliases), modified=True)
 
 
 def _held(program: Program) -> frozenset[Value]:
     """The owners of storage that is held in half."""
-    held = frozenset(_able(program))
+    owners = frozenset(_able(program))
     while True:
-        made = _made_of_activations(program, held)
-        if made == held:
-            return held
-        held = made
+        remaining = _made_of_activations(program, owners)
+        if remaining == owners:
+            return owners
+        owners = remaining
 
 
 def _able(program: Program) -> set[Value]:
     """The owners of storage in which every kernel could do with half, and that nobody else looks at."""
     able = {program.root(value) for call in program.calls for value in call.outputs}
-    kept = (*program.inputs, *program.outputs, *program.updates, *program.state)
-    able -= {program.root(value) for value in kept}
+    fixed = (*program.inputs, *program.outputs, *program.updates, *program.state)
+    able -= {program.root(value) for value in fixed}
     scale = 2 * ALIGNMENT_BYTES
     able -= {program.root(value) for value, alias in program.aliases.items() if alias.offset_bytes % scale}
     able -= {program.root(value) for value, tensor in program.types.items() if tensor.dtype != "f32"}
     for call in program.calls:
         operands = (*call.inputs, *call.outputs)
         may = may_be_half(call.spec) if call.phase != "update" else (False,) * len(operands)
-        able -= {program.root(value) for value, one in zip(operands, may, strict=True) if not one}
+        able -= {program.root(value) for value, may_hold in zip(operands, may, strict=True) if not may_hold}
     return able
 
 
 def _made_of_activations(program: Program, able: frozenset[Value]) -> frozenset[Value]:
-    """Of these, those that only kernels make which read an activation, or multiply: an element-wise function of
-    parameters or statistics is none."""
+    """Returns those that only kernels make which read an activation, or multiply: an element-wise function of
+    parameters or statistics is none.
+    """
     activations = set(able) | {program.root(value) for value in program.inputs}
     makers: dict[Value, list[KernelCall]] = defaultdict(list)
     for call in program.calls:
@@ -83,14 +84,14 @@ def _made_of_activations(program: Program, able: frozenset[Value]) -> frozenset[
     )
 
 
-def _held_call(program: Program, call: KernelCall, held: frozenset[Value], dtype: DType) -> KernelCall:
+def _held_call(program: Program, call: KernelCall, owners: frozenset[Value], dtype: DType) -> KernelCall:
     operands = (*call.inputs, *call.outputs)
-    chosen = tuple(dtype if program.root(value) in held else None for value in operands)
+    chosen = tuple(dtype if program.root(value) in owners else None for value in operands)
     if not any(chosen):
         return call
 
     def saved(values: tuple[Value, ...]) -> int:
-        return sum(program.types[value].size_bytes // 2 for value in values if program.root(value) in held)
+        return sum(program.types[value].size_bytes // 2 for value in values if program.root(value) in owners)
 
     return replace(
         call,

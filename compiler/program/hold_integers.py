@@ -21,25 +21,28 @@ from compiler.values import Value
 
 def hold_integers(program: Program, *, held: Collection[Value]) -> PassResult[Program]:
     """The program with the state tensors `held` as bytes."""
-    own = {value for value in program.types if program.root(value) in held}
-    if not own:
+    held_values = {value for value in program.types if program.root(value) in held}
+    if not held_values:
         return PassResult(program, modified=False)
     scale = ELEMENT_TYPES["f32"].item_bytes
-    types = {value: TensorType("i8", one.shape) if value in own else one for value, one in program.types.items()}
+    types = {
+        value: TensorType("i8", tensor.shape) if value in held_values else tensor
+        for value, tensor in program.types.items()
+    }
     aliases = {
-        value: Alias(alias.value, alias.offset_bytes // scale) if value in own else alias
+        value: Alias(alias.value, alias.offset_bytes // scale) if value in held_values else alias
         for value, alias in program.aliases.items()
     }
-    calls = tuple(_held_call(program, call, own) for call in program.calls)
+    calls = tuple(_held_call(program, call, held_values) for call in program.calls)
     return PassResult(replace(program, calls=calls, types=types, aliases=aliases), modified=True)
 
 
-def _held_call(program: Program, call: KernelCall, own: Collection[Value]) -> KernelCall:
+def _held_call(program: Program, call: KernelCall, held_values: Collection[Value]) -> KernelCall:
     operands = (*call.inputs, *call.outputs)
-    chosen: Held = tuple("i8" if value in own else None for value in operands)
+    chosen: Held = tuple("i8" if value in held_values else None for value in operands)
     if not any(chosen):
         return call
-    if any(one and not may for one, may in zip(chosen, may_be_half(call.spec), strict=True)):
+    if any(element_type and not may for element_type, may in zip(chosen, may_be_half(call.spec), strict=True)):
         raise InternalError(f"{type(call.spec).__name__} cannot read a frozen weight in bytes", where=call.layer)
-    saved = sum(program.types[value].size * 3 for value in call.inputs if value in own)
+    saved = sum(program.types[value].size * 3 for value in call.inputs if value in held_values)
     return replace(call, spec=holding(call.spec, chosen), bytes_read=max(call.bytes_read - saved, 0))

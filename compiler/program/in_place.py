@@ -110,9 +110,9 @@ class _Work:
         place = storage_of(self.aliases, home)
         if place.value in self.stays or place.value == value:
             return False
-        written = [use.moved(place.offset_bytes) for use in uses[value] if use.writes]
+        writes_over = [use.moved(place.offset_bytes) for use in uses[value] if use.writes]
         return not any(
             use.meets(over) and (use.position > over.position or (use.position == over.position and use.writes))
             for use in uses[place.value]
-            for over in written
+            for over in writes_over
         )

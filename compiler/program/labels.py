@@ -1,4 +1,4 @@
-"""What people read where a kernel call is meant: per-kernel tables, reports, error messages.
+"""Texts that people read where a kernel call is meant: per-kernel tables, reports, error messages.
 
 A label is made from the fields of a call where somebody reads it, and never read back: nothing may depend on its text.
 """

@@ -35,10 +35,10 @@ def lower_peak(program: Program, needs: Sequence[set[int]], order: list[int]) ->
         first = max(0, min(at - WINDOW // 2, len(order) - WINDOW))
         window = _Window.of(lives, needs, order, first)
         below = int(peak * (1 - GAIN))
-        found = window.ordered(below, deep=False) or window.ordered(below, deep=True)
-        if found is None:
+        better = window.ordered(below, deep=False) or window.ordered(below, deep=True)
+        if better is None:
             return order
-        order = [*order[:first], *found, *order[first + len(found) :]]
+        order = [*order[:first], *better, *order[first + len(better) :]]
     return order
 
 
@@ -49,10 +49,10 @@ def live_bytes(program: Program) -> list[int]:
 
 @dataclass(slots=True)
 class _Lives:
-    """What each call takes and reads, in bytes that the planner will place."""
+    """The bytes that each call takes and reads, as the planner will place them."""
 
     sizes: dict[Value, int]
-    """Of root values that are no state."""
+    """Sizes of root values that are no state."""
     takes: list[int]
     reads: list[tuple[Value, ...]]
     """Root values that are no state, each once."""
@@ -69,46 +69,50 @@ class _Lives:
     def of(cls, program: Program) -> _Lives:
         root, state = program.root, frozenset(program.state)
         names = {name for call in program.calls for name in (*call.inputs, *call.outputs)} | set(program.inputs)
-        sizes = {own: aligned(max(program.types[own].size_bytes, 1)) for own in map(root, names) if own not in state}
+        sizes = {
+            owner: aligned(max(program.types[owner].size_bytes, 1)) for owner in map(root, names) if owner not in state
+        }
         lives = cls(sizes, [], [], [], [])
-        kept = program.kept
+        retained = program.retained
         for call in program.calls:
-            read = tuple(own for own in dict.fromkeys(map(root, call.inputs)) if own in sizes)
-            made = tuple(name for name in call.outputs if root(name) == name and name in sizes)
-            lives.takes.append(sum(sizes[name] for name in made))
+            read = tuple(owner for owner in dict.fromkeys(map(root, call.inputs)) if owner in sizes)
+            outputs = tuple(name for name in call.outputs if root(name) == name and name in sizes)
+            lives.takes.append(sum(sizes[name] for name in outputs))
             lives.reads.append(read)
             lives.touches.append(
-                tuple(dict.fromkeys((*read, *(own for own in map(root, call.outputs) if own in sizes))))
+                tuple(dict.fromkeys((*read, *(owner for owner in map(root, call.outputs) if owner in sizes))))
             )
-            lives.over.append(tuple(_may_write_over(program, call, kept, sizes)))
+            lives.over.append(tuple(_may_write_over(program, call, retained, sizes)))
         for touched in lives.touches:
-            for own in touched:
-                lives.uses[own] = lives.uses.get(own, 0) + 1
-        for own in kept & sizes.keys():
-            lives.uses[own] = lives.uses.get(own, 0) + 1
-        lives.start = sum(sizes[own] for own in set(map(root, program.inputs)) & sizes.keys())
+            for owner in touched:
+                lives.uses[owner] = lives.uses.get(owner, 0) + 1
+        for owner in retained & sizes.keys():
+            lives.uses[owner] = lives.uses.get(owner, 0) + 1
+        lives.start = sum(sizes[owner] for owner in set(map(root, program.inputs)) & sizes.keys())
         return lives
 
     def during(self, order: Sequence[int]) -> list[int]:
         """Bytes alive while each call runs."""
-        left, live, during = dict(self.uses), self.start, []
+        remaining_uses, live, during = dict(self.uses), self.start, []
         for position in order:
-            for own in self.touches[position]:
-                left[own] -= 1
-            spared = self.takes[position] if any(not left[own] for own in self.over[position]) else 0
+            for owner in self.touches[position]:
+                remaining_uses[owner] -= 1
+            spared = self.takes[position] if any(not remaining_uses[owner] for owner in self.over[position]) else 0
             during.append(live + self.takes[position] - spared)
-            live += self.takes[position] - sum(self.sizes[own] for own in self.touches[position] if not left[own])
+            live += self.takes[position] - sum(
+                self.sizes[owner] for owner in self.touches[position] if not remaining_uses[owner]
+            )
         return during
 
 
 def _may_write_over(
-    program: Program, call: KernelCall, kept: frozenset[Value], sizes: dict[Value, int]
+    program: Program, call: KernelCall, retained: frozenset[Value], sizes: dict[Value, int]
 ) -> Iterator[Value]:
     """As the memory plan decides it, apart from the order, of results that are made as a whole."""
-    if len(call.outputs) != 1 or call.outputs[0] in program.aliases or call.outputs[0] in kept:
+    if len(call.outputs) != 1 or call.outputs[0] in program.aliases or call.outputs[0] in retained:
         return
     for operand in map(program.root, overwritable(program, call)):
-        if operand in sizes and operand not in kept and operand not in program.inputs:
+        if operand in sizes and operand not in retained and operand not in program.inputs:
             yield operand
 
 
@@ -129,43 +133,46 @@ class _Window:
     def of(cls, lives: _Lives, needs: Sequence[set[int]], order: Sequence[int], first: int) -> _Window:
         calls = order[first : first + WINDOW]
         bits = {call: 1 << number for number, call in enumerate(calls)}
-        left, live = dict(lives.uses), lives.start
+        remaining_uses, live = dict(lives.uses), lives.start
         for position in order[:first]:
             live += lives.takes[position]
-            for own in lives.touches[position]:
-                left[own] -= 1
-                live -= 0 if left[own] else lives.sizes[own]
+            for owner in lives.touches[position]:
+                remaining_uses[owner] -= 1
+                live -= 0 if remaining_uses[owner] else lives.sizes[owner]
         touching: dict[Value, int] = {}
         for call in calls:
-            for own in lives.touches[call]:
-                touching[own] = touching.get(own, 0) | bits[call]
-        dying = {own: touched for own, touched in touching.items() if left[own] == touched.bit_count()}
+            for owner in lives.touches[call]:
+                touching[owner] = touching.get(owner, 0) | bits[call]
+        dying = {owner: touched for owner, touched in touching.items() if remaining_uses[owner] == touched.bit_count()}
         return cls(
             calls,
             [sum(bits.get(need, 0) for need in needs[call]) for call in calls],
             [lives.takes[call] for call in calls],
-            [tuple((dying[own], lives.sizes[own]) for own in lives.touches[call] if own in dying) for call in calls],
-            [tuple(dying[own] for own in lives.over[call] if own in dying) for call in calls],
+            [
+                tuple((dying[owner], lives.sizes[owner]) for owner in lives.touches[call] if owner in dying)
+                for call in calls
+            ],
+            [tuple(dying[owner] for owner in lives.over[call] if owner in dying) for call in calls],
             live,
         )
 
     def ordered(self, below: int, *, deep: bool) -> list[int] | None:
         """The calls in an order with a peak below a number: the least one, or (deep) the first that is come across."""
         heap: list[tuple[tuple[int, int], int, int, int, tuple[int, ...]]] = [((0, 0), 0, 0, self.start, ())]
-        seen: set[int] = set()
-        while heap and len(seen) < BUDGET:
+        visited: set[int] = set()
+        while heap and len(visited) < BUDGET:
             _, peak, done, live, path = heappop(heap)
-            if done in seen:
+            if done in visited:
                 continue
-            seen.add(done)
+            visited.add(done)
             done, live, path = self._at_once(peak, done, live, path)
             if len(path) == len(self.calls):
                 return [self.calls[number] for number in path]
             for number in self._ready(done):
                 during, after = self._run(number, done, live)
                 if during < below:
-                    most, left = max(peak, during), len(self.calls) - len(path)
-                    first = (left, most) if deep else (most, left)
+                    most, remaining = max(peak, during), len(self.calls) - len(path)
+                    first = (remaining, most) if deep else (most, remaining)
                     heappush(heap, (first, most, done | 1 << number, after, (*path, number)))
         return None
 
@@ -187,8 +194,8 @@ class _Window:
 
     def _run(self, number: int, done: int, live: int) -> tuple[int, int]:
         """Bytes alive while a call runs, and after it."""
-        left = ~(done | 1 << number)
-        freed = sum(size for touched, size in self.frees[number] if not touched & left)
+        pending = ~(done | 1 << number)
+        freed = sum(size for touched, size in self.frees[number] if not touched & pending)
         takes = self.takes[number]
-        spared = takes if any(not touched & left for touched in self.over[number]) else 0
+        spared = takes if any(not touched & pending for touched in self.over[number]) else 0
         return live + takes - spared, live + takes - freed

@@ -26,10 +26,10 @@ def lower(graph: Graph, name: ProgramName, *, inputs: tuple[Value, ...], outputs
     aliases: dict[Value, Alias] = {}
     for node in graph.nodes:
         record = OPERATORS[node.op]
-        taken = tuple(graph.types[value] for value in node.inputs)
-        made = tuple(graph.types[value] for value in node.outputs)
+        input_types = tuple(graph.types[value] for value in node.inputs)
+        output_types = tuple(graph.types[value] for value in node.outputs)
         try:
-            spec = record.lower(taken, made, node.attrs)
+            spec = record.lower(input_types, output_types, node.attrs)
         except CompileError as problem:
             problem.where = problem.where or node.layer or node.op
             raise
@@ -38,7 +38,7 @@ def lower(graph: Graph, name: ProgramName, *, inputs: tuple[Value, ...], outputs
             continue
         in_place = {o: i for o, i in record.in_place.items() if o < len(node.outputs)}
         aliases.update({node.outputs[o]: Alias(node.inputs[i]) for o, i in in_place.items()})
-        calls.append(_call(node, spec, taken, made, scalars))
+        calls.append(_call(node, spec, input_types, output_types, scalars))
     updates = tuple(value for value in graph.outputs if value not in outputs)
     program = Program(name, tuple(calls), graph.types, inputs, outputs, aliases, updates, names=graph.names)
     return replace(program, state=_state(graph, program)).trimmed()
@@ -82,17 +82,17 @@ def inline_scalars(
     spec: Inlinable, names: tuple[Value, ...], scalars: Mapping[Value, Array]
 ) -> tuple[Inlinable, tuple[Value, ...]]:
     """Turn operands that are one-element constants into literals."""
-    kept = [position for position, name in enumerate(names) if name not in scalars]
-    if len(kept) == len(names):
+    remaining = [position for position, name in enumerate(names) if name not in scalars]
+    if len(remaining) == len(names):
         return spec, names
 
     def table(operand: int) -> Expr:
         if names[operand] in scalars:
             return Const(scalars[names[operand]].reshape(-1)[0].item())
-        return Ref(kept.index(operand))
+        return Ref(remaining.index(operand))
 
-    inputs = tuple(spec.inputs[position] for position in kept)
-    rest = tuple(names[position] for position in kept)
+    inputs = tuple(spec.inputs[position] for position in remaining)
+    rest = tuple(names[position] for position in remaining)
     if isinstance(spec, ReduceSpec):
         return replace(spec, inputs=inputs, expr=substitute_refs(spec.expr, table)), rest
     exprs = tuple(substitute_refs(expr, table) for expr in spec.exprs)

@@ -51,7 +51,7 @@ def plan_memory(
 
 
 def _stored_bytes(size_bytes: int) -> int:
-    """Of a value, an empty one too: each has a place of its own."""
+    """Returns the bytes that a value is stored in, an empty one too: each has a place of its own."""
     return aligned(max(size_bytes, 1))
 
 
@@ -59,7 +59,7 @@ def _stack(state: Sequence[StateTensor], roles: tuple[str, ...]) -> tuple[dict[V
     """State tensors one after the other, what is mapped from a file first: value -> (offset, size)."""
     places: dict[Value, tuple[int, int]] = {}
     offset = 0
-    for tensor in sorted(state, key=lambda own: own.mapped_order):
+    for tensor in sorted(state, key=lambda state_tensor: state_tensor.mapped_order):
         if tensor.role in roles:
             places[tensor.value] = (offset, tensor.type.size_bytes)
             offset += _stored_bytes(tensor.type.size_bytes)

@@ -18,7 +18,7 @@ from compiler.targets import Target
 from compiler.warnings import CompileWarning
 
 MOST_STEPS = 1 << 16
-"""Of sums that stay in 32 bits: 255 x 127 times as much."""
+"""The most steps of sums that stay in 32 bits: 255 x 127 times as much."""
 PARTED = Reason("bytes.parted", "a multiple of 4 steps, since so many are multiplied at once")
 LONG = Reason("bytes.long", f"at most {MOST_STEPS:,} steps, whose sum stays in 32 bits")
 TURNED = Reason("bytes.turned", "rows of activations, each with a scale of its own, as the left side")
@@ -35,30 +35,32 @@ def _in_bytes(call: KernelCall, declined: list[Declined]) -> KernelCall:
     spec = call.spec
     if not isinstance(spec, MatmulSpec) or "i8" not in spec.stored[:2]:
         return call
-    made, reason = replace(spec, products="i8"), None
+    byte_spec, reason = replace(spec, products="i8"), None
     if spec.a_transposed or spec.stored[1] != "i8" or (spec.b_batched and spec.batch > 1):
         reason = TURNED
-    elif spec.k % made.steps_at_once:
+    elif spec.k % byte_spec.steps_at_once:
         reason = PARTED
     elif spec.k > MOST_STEPS:
         reason = LONG
     if reason is not None:
         declined.append(reason.at(call.layer))
         return call
-    return replace(call, spec=made)
+    return replace(call, spec=byte_spec)
 
 
 def byte_warnings(target: Target, programs: Iterable[Program]) -> tuple[CompileWarning, ...]:
-    """What became of the wish that frozen weights be multiplied in bytes."""
+    """Warns about what became of the wish that frozen weights be multiplied in bytes."""
     where = "spec.precision.frozen_products"
     if not target.multiplies("i8"):
-        said = f"{target.name} has no instructions for products of bytes: those with frozen weights are made in f32"
-        return (CompileWarning("precision.widened", where, said, targets_like(target, "i8")),)
+        message = f"{target.name} has no instructions for products of bytes: those with frozen weights are made in f32"
+        return (CompileWarning("precision.widened", where, message, targets_like(target, "i8")),)
     specs = [call.spec for program in programs if program.name == "train" for call in program.calls]
-    held = [spec for spec in specs if isinstance(spec, MatmulSpec | ConvSpec | DepthwiseSpec) and "i8" in spec.stored]
-    rounded = sum(isinstance(spec, MatmulSpec) and spec.products == "i8" for spec in held)
-    said = (
-        f"{rounded} of {len(held)} products with frozen weights, forward and backward, round each row that they "
+    byte_specs = [
+        spec for spec in specs if isinstance(spec, MatmulSpec | ConvSpec | DepthwiseSpec) and "i8" in spec.stored
+    ]
+    rounded = sum(isinstance(spec, MatmulSpec) and spec.products == "i8" for spec in byte_specs)
+    message = (
+        f"{rounded} of {len(byte_specs)} products with frozen weights, forward and backward, round each row that they "
         "multiply to whole numbers of a 127th of its largest; the others are made in f32"
     )
-    return (CompileWarning("precision.rows_rounded", where, said, "say f32 if what learns suffers from it"),)
+    return (CompileWarning("precision.rows_rounded", where, message, "say f32 if what learns suffers from it"),)

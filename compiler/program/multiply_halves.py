@@ -18,24 +18,26 @@ from compiler.targets import Target, load, names
 from compiler.warnings import CompileWarning
 
 LEAST_STEPS = 32
-"""Of float16: sums of fewer products are widened more often than it saves."""
+"""The fewest steps of products in float16: sums of fewer products are widened more often than it saves."""
 SHORT = Reason("halves.short", f"at least {LEAST_STEPS} steps, since sums in float16 are widened at the end")
 ODD = Reason("halves.odd", "an even number of steps, since two are multiplied at once")
 
 
 def precision_warnings(target: Target, compute: DType) -> tuple[CompileWarning, ...]:
-    """What a target does with halves, where that is less than it looks."""
+    """Warns where a target does less with halves than it looks."""
     if compute == "f32" or target.multiplies(compute):
         return ()
-    named = ELEMENT_TYPES[compute].label
-    said = f"{target.name} has no instructions for {named}: activations take half the memory, products are made in f32"
-    return (CompileWarning("precision.widened", "spec.precision.compute", said, targets_like(target, compute)),)
+    label = ELEMENT_TYPES[compute].label
+    message = (
+        f"{target.name} has no instructions for {label}: activations take half the memory, products are made in f32"
+    )
+    return (CompileWarning("precision.widened", "spec.precision.compute", message, targets_like(target, compute)),)
 
 
 def targets_like(target: Target, dtype: str) -> str:
     """A hint: which targets of the same architecture multiply in a type."""
-    able = [one for one in map(load, names()) if one.multiplies(dtype)]
-    like = [one.name for one in able if one.architecture == target.architecture]
+    able = [candidate for candidate in map(load, names()) if candidate.multiplies(dtype)]
+    like = [candidate.name for candidate in able if candidate.architecture == target.architecture]
     return f"targets of its kind that have them: {', '.join(like)}" if like else ""
 
 
@@ -76,5 +78,5 @@ def _in_short_sums(call: KernelCall, declined: list[Declined]) -> KernelCall:
 def _has_scores_in_half(spec: AttentionSpec) -> bool:
     """Whether q and k, and of a gradient also v and d_y, lie in half, in rows of whole pairs."""
     operands = (0, 1) if spec.kind == "forward" else (0, 1, 2, 5)
-    held = bool(spec.stored) and all(spec.stored[number] == "bf16" for number in operands)
-    return held and spec.width % 2 == 0 and spec.value_width % 2 == 0
+    in_half = bool(spec.stored) and all(spec.stored[number] == "bf16" for number in operands)
+    return in_half and spec.width % 2 == 0 and spec.value_width % 2 == 0

@@ -20,17 +20,17 @@ from compiler.warnings import CompileWarning
 
 Factors = Literal["tf32", "f16", "bf16"]
 LEAST_ROWS, LEAST_COLUMNS, LEAST_STEPS = 16, 8, 8
-"""Of what one instruction multiplies: less leaves it idle, and rounds for nothing."""
+"""The size that one instruction multiplies: less leaves it idle, and rounds for nothing."""
 NARROW = Reason("tensor_cores.narrow", f"{LEAST_ROWS} rows and {LEAST_COLUMNS} columns or more, as tensor cores take")
 SHORT = Reason("tensor_cores.short", f"at least {LEAST_STEPS} steps, which tensor cores add up at once")
 
 
 def tf32_warnings(target: Target) -> tuple[CompileWarning, ...]:
-    """What becomes of the wish for TF32 on a target, where that is nothing."""
+    """Warns where the wish for TF32 has no effect on a target."""
     if target.multiplies("tf32"):
         return ()
-    said = f"{target.name} has no tensor cores for TF32: products are made as without it"
-    return (CompileWarning("precision.widened", "spec.precision.products", said, targets_like(target, "tf32")),)
+    message = f"{target.name} has no tensor cores for TF32: products are made as without it"
+    return (CompileWarning("precision.widened", "spec.precision.products", message, targets_like(target, "tf32")),)
 
 
 def multiply_on_tensor_cores(program: Program, *, factors: Factors = "tf32") -> PassResult[Program]:
@@ -54,8 +54,8 @@ def _multiplied(call: KernelCall, factors: Factors, declined: list[Declined]) ->
 
 def _lie_in(spec: MatmulSpec | ConvSpec, factors: Factors) -> bool:
     """Whether one of both lies in this type of sixteen bits; of TF32, whether neither lies in such a type."""
-    held = set(spec.stored[:2])
-    return held <= {"f32"} if factors == "tf32" else factors in held
+    factor_types = set(spec.stored[:2])
+    return factor_types <= {"f32"} if factors == "tf32" else factors in factor_types
 
 
 def _extents(spec: MatmulSpec | ConvSpec) -> tuple[int, int, int]:

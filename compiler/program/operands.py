@@ -44,10 +44,10 @@ def operand_types(spec: KernelSpec) -> OperandTypes:
     stored = getattr(spec, "stored", ())
     if not stored:
         return types
-    own = len(stored) - len(types.outputs)
-    inputs, outputs = types.inputs[:own], types.outputs
-    held = [TensorType(dtype, type.shape) for dtype, type in zip(stored, inputs + outputs, strict=True)]
-    return OperandTypes((*held[:own], *types.inputs[own:]), tuple(held[own:]))
+    input_count = len(stored) - len(types.outputs)
+    inputs, outputs = types.inputs[:input_count], types.outputs
+    stored_types = [TensorType(dtype, type.shape) for dtype, type in zip(stored, inputs + outputs, strict=True)]
+    return OperandTypes((*stored_types[:input_count], *types.inputs[input_count:]), tuple(stored_types[input_count:]))
 
 
 def _computed_types(spec: KernelSpec) -> OperandTypes:
@@ -83,12 +83,12 @@ def find_mismatch(program: Program) -> str:
     for call in program.calls:
         types = operand_types(call.spec)
         if (len(call.inputs), len(call.outputs)) != (len(types.inputs), len(types.outputs)):
-            taken = f"the kernel takes {len(types.inputs)} inputs and {len(types.outputs)} outputs"
-            return f"{label_of(call)}: {taken}, the call has {len(call.inputs)} and {len(call.outputs)}"
+            operand_counts = f"the kernel takes {len(types.inputs)} inputs and {len(types.outputs)} outputs"
+            return f"{label_of(call)}: {operand_counts}, the call has {len(call.inputs)} and {len(call.outputs)}"
         for value, expected in zip((*call.inputs, *call.outputs), types.inputs + types.outputs, strict=True):
-            given = program.types[value]
-            if (given.dtype, given.size) != (expected.dtype, expected.size):
-                return f"{label_of(call)}: the kernel takes {program.name_of(value)!r}, {given}, as {expected}"
+            actual = program.types[value]
+            if (actual.dtype, actual.size) != (expected.dtype, expected.size):
+                return f"{label_of(call)}: the kernel takes {program.name_of(value)!r}, {actual}, as {expected}"
     return ""
 
 
@@ -168,14 +168,14 @@ def _attention(spec: AttentionSpec) -> OperandTypes:
     mask = () if spec.mask is None else (of(*spec.mask),)
     if spec.kind == "forward":
         return OperandTypes((q, k, v, *mask), (y, stats))
-    outputs = tuple(operand for operand, wanted in zip((q, k, v), spec.wanted, strict=True) if wanted)
+    outputs = tuple(operand for operand, is_wanted in zip((q, k, v), spec.wanted, strict=True) if is_wanted)
     return OperandTypes((q, k, v, y, stats, y, *mask), outputs)
 
 
 def _norm_grad(spec: NormGradSpec) -> OperandTypes:
     of = _types_of(spec.dtype)
     x, weight = of(spec.rows, spec.width), of(spec.width)
-    outputs = tuple(operand for operand, wanted in zip((x, weight, weight), spec.wanted, strict=True) if wanted)
+    outputs = tuple(operand for operand, is_wanted in zip((x, weight, weight), spec.wanted, strict=True) if is_wanted)
     return OperandTypes((x, weight, x, *_types(spec.epilogue_inputs)), outputs)
 
 

@@ -57,8 +57,8 @@ def pack(blocks: Sequence[Block]) -> Packing:
     best, order = Packing([], 0, bound), list(range(len(blocks)))
     for number, key in enumerate(orders):
         order = sorted(range(len(blocks)), key=key)
-        found = Packing(*_first_fit(blocks, order), bound)
-        best = found if not number or found.used_bytes < best.used_bytes else best
+        packing = Packing(*_first_fit(blocks, order), bound)
+        best = packing if not number or packing.used_bytes < best.used_bytes else best
         if best.used_bytes == bound:
             return best
     best = _searched(blocks, best, order)
@@ -89,12 +89,12 @@ def _alive(blocks: Sequence[Block]) -> NDArray[np.int64]:
 def _searched(blocks: Sequence[Block], best: Packing, order: list[int]) -> Packing:
     """The best of some rounds of first-fit, each with what stood highest in the one before placed first."""
     for _ in range(ROUNDS):
-        found = Packing(*_first_fit(blocks, order), best.bound_bytes)
-        best = found if found.used_bytes < best.used_bytes else best
+        packing = Packing(*_first_fit(blocks, order), best.bound_bytes)
+        best = packing if packing.used_bytes < best.used_bytes else best
         if best.used_bytes == best.bound_bytes:
             break
-        ends = [offset + block.size_bytes for offset, block in zip(found.offsets, blocks, strict=True)]
-        order.sort(key=lambda i: ends[i] != found.used_bytes)  # the others stay as they are among themselves
+        ends = [offset + block.size_bytes for offset, block in zip(packing.offsets, blocks, strict=True)]
+        order.sort(key=lambda i: ends[i] != packing.used_bytes)  # the others stay as they are among themselves
     return best
 
 
@@ -102,9 +102,9 @@ def _from_below(blocks: Sequence[Block], best: Packing) -> Packing:
     """The best of some fillings from below, in which every round weighs the blocks a little otherwise."""
     drawn, size = Random(0), [block.size_bytes * (block.last - block.first + 1) for block in blocks]
     for number in range(min(FILLINGS, LOOKS // len(blocks) ** 2)):
-        weights = [own * exp(drawn.uniform(-1, 1)) if number else own for own in size]
-        found = Packing(*_filled(blocks, weights), best.bound_bytes)
-        best = found if found.used_bytes < best.used_bytes else best
+        weights = [block_size * exp(drawn.uniform(-1, 1)) if number else block_size for block_size in size]
+        packing = Packing(*_filled(blocks, weights), best.bound_bytes)
+        best = packing if packing.used_bytes < best.used_bytes else best
         if best.used_bytes == best.bound_bytes:
             break
     return best
@@ -113,12 +113,12 @@ def _from_below(blocks: Sequence[Block], best: Packing) -> Packing:
 def _filled(blocks: Sequence[Block], weights: Sequence[float]) -> tuple[list[int], int]:
     """Next comes what would lie lowest on those before it, and of equal ones the heaviest; nothing is put below."""
     moved = _from_zero(blocks)
-    offsets, left = [0] * len(blocks), list(range(len(blocks)))
+    offsets, unplaced = [0] * len(blocks), list(range(len(blocks)))
     height = np.zeros(max(block.last for block in moved) + 1, np.int64)
-    while left:
-        lowest = {i: int(height[moved[i].first : moved[i].last + 1].max()) for i in left}
-        i = min(left, key=lambda i: (lowest[i], -weights[i]))
-        left.remove(i)
+    while unplaced:
+        lowest = {i: int(height[moved[i].first : moved[i].last + 1].max()) for i in unplaced}
+        i = min(unplaced, key=lambda i: (lowest[i], -weights[i]))
+        unplaced.remove(i)
         offsets[i] = lowest[i]
         height[moved[i].first : moved[i].last + 1] = lowest[i] + blocks[i].size_bytes
     return offsets, int(height.max())

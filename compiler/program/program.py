@@ -24,7 +24,7 @@ ProgramName = Literal["train", "forward", "accumulate"]
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One kernel applied to values, in the operand order of its spec (inputs, outputs)."""
+    """A kernel applied to values, in the operand order of its spec (inputs, outputs)."""
 
     spec: KernelSpec
     inputs: tuple[Value, ...]
@@ -43,7 +43,7 @@ class KernelCall:
     """Into how many parts of the batch the call is cut; this one runs number `part` of them, counted from 0."""
     part: int = 0
     sum_of: int = 0
-    """Of how many parts it adds what they summed over the batch; 0: it is no such sum."""
+    """The number of parts whose sums over the batch it adds; 0: it is no such sum."""
     again: bool = False
     """Whether it makes anew in the backward pass what the forward pass has made: arithmetic that saves memory."""
     strips: int = 1
@@ -87,7 +87,7 @@ class StateTensor:
     """True if the inside layout is the one in which matrix products read panels."""
     orders: tuple[ViewOrder, ...] = ()
     channels: tuple[tuple[int, ...], ...] = ()
-    """Of optimizer state: which of the author's channels it is of, by axis, where these are not the first."""
+    """For optimizer state, the author's channels that it is of, by axis, where these are not the first."""
     copy_of: Value | None = None
     """The tensor that this one repeats in another layout: loaded from the same tensor of a file, never written."""
 
@@ -123,17 +123,17 @@ class Program:
     """train, accumulate: the loss, then the logits; forward: the logits."""
     aliases: Aliases = field(default_factory=dict)
     updates: tuple[Value, ...] = ()
-    """What parameters and optimizer state become, in the storage of what they replace."""
+    """The new values of parameters and optimizer state, in the storage of what they replace."""
     state: tuple[Value, ...] = ()
-    """What calls read or write that was there before: parameters, constants, optimizer state."""
+    """Values that calls read or write that were there before: parameters, constants, optimizer state."""
 
     ordered: bool = True
     """Whether calls stand in an order in which they can run; if not, it is for `schedule` to find one."""
     names: Names = field(default_factory=dict)
-    """What the model calls its values."""
+    """The model's names for its values."""
 
     @property
-    def kept(self) -> frozenset[Value]:
+    def retained(self) -> frozenset[Value]:
         """Root values that must be in memory at the end."""
         return frozenset(map(self.root, (*self.outputs, *self.updates)))
 
@@ -142,25 +142,25 @@ class Program:
         return root_of(self.aliases, value)
 
     def name_of(self, value: Value) -> str:
-        """What people read where the value is meant."""
+        """Returns the text that people read where the value is meant."""
         return name_of(value, self.names)
 
     def trimmed(self) -> Program:
         """The same without types, aliases and names of values that nothing touches."""
-        left = [value for call in self.calls for value in (*call.inputs, *call.outputs)]
-        left += (*self.inputs, *self.outputs, *self.updates, *self.state)
+        pending = [value for call in self.calls for value in (*call.inputs, *call.outputs)]
+        pending += (*self.inputs, *self.outputs, *self.updates, *self.state)
         touched: set[Value] = set()
-        while left:
-            value = left.pop()
+        while pending:
+            value = pending.pop()
             if value not in touched:
                 touched.add(value)
-                left += [self.aliases[value].value] if value in self.aliases else []
-        named = touched | {value.root for value in touched}
+                pending += [self.aliases[value].value] if value in self.aliases else []
+        reachable = touched | {value.root for value in touched}
         return replace(
             self,
             types={value: tensor for value, tensor in self.types.items() if value in touched},
             aliases={value: alias for value, alias in self.aliases.items() if value in touched},
-            names={value: name for value, name in self.names.items() if value in named},
+            names={value: name for value, name in self.names.items() if value in reachable},
         )
 
 
@@ -239,7 +239,7 @@ class Optimizer:
     beta2: float = 0.999
     beta2_decay: float = -0.8
     micro_batches: int = 1
-    """Of a step: all but the last are runs of the program `accumulate`."""
+    """The micro-batches of a step: all but the last are runs of the program `accumulate`."""
     schedule: Schedule = Schedule()
     is_mean_of_labels: bool = False
     """Whether the loss of a step's last micro-batch is that of all, by their labels; else theirs are averaged."""
@@ -263,7 +263,7 @@ class BinaryImage:
     identity: Mapping[str, str]
     """Digests and names that `info` prints: model, plan, spec, compiler, target."""
     batch_axes: Mapping[Value, int | None] = field(default_factory=dict)
-    """Of inputs, labels and outputs whose samples do not lie along the first axis: where they do; None: nowhere."""
+    """The batch axes of inputs, labels and outputs whose samples do not lie along the first axis; None: nowhere."""
 
 
 __all__ = [

@@ -100,7 +100,7 @@ class _Live:
     """How much memory running a call would add: what it writes less what nobody reads after it."""
 
     def __init__(self, program: Program) -> None:
-        kept, root = program.kept, program.root
+        retained, root = program.retained, program.root
         self._inputs = [frozenset(map(root, call.inputs)) for call in program.calls]
         self._taken = [
             sum(program.types[name].size_bytes for name in call.outputs if root(name) == name) for call in program.calls
@@ -109,10 +109,10 @@ class _Live:
         for position, inputs in enumerate(self._inputs):
             for value in inputs:
                 self._left.setdefault(value, set()).add(position)
-        self._sizes = {value: 0 if value in kept else program.types[value].size_bytes for value in self._left}
+        self._sizes = {value: 0 if value in retained else program.types[value].size_bytes for value in self._left}
 
     def growth_bytes(self, position: int) -> int:
-        """Of a call that has not run."""
+        """Returns the growth of a call that has not run."""
         freed = sum(self._sizes[value] for value in self._inputs[position] if len(self._left[value]) == 1)
         return self._taken[position] - freed
 
@@ -120,7 +120,7 @@ class _Live:
         """The call runs; those that now alone read something."""
         alone: list[int] = []
         for value in self._inputs[position]:
-            left = self._left[value]
-            left.remove(position)
-            alone += left if len(left) == 1 else ()
+            readers = self._left[value]
+            readers.remove(position)
+            alone += readers if len(readers) == 1 else ()
         return alone

@@ -24,16 +24,16 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
         if _in_bytes(forward, value)
         else StateTensor(
             value,
-            own.name,
+            model_parameter.name,
             forward.types[value],
             "parameter",
-            own.file_shape,
-            own.view_shape,
-            own.perm,
+            model_parameter.file_shape,
+            model_parameter.view_shape,
+            model_parameter.perm,
             value in training.updates,
-            orders=_orders_of(own),
+            orders=_orders_of(model_parameter),
         )
-        for value, own in forward.parameters.items()
+        for value, model_parameter in forward.parameters.items()
     ]
     arrays = {value: array for graph in (forward, *training.graphs) for value, array in graph.arrays.items()}
     types = {value: tensor for graph in (forward, *training.graphs) for value, tensor in graph.types.items()}
@@ -42,16 +42,19 @@ def state_tensors(forward: Graph, training: TrainingGraph, programs: Sequence[Pr
         if value in read and value not in forward.parameters:
             tensors.append(_plain_state(value, names.constant(arrays[value]), types[value], "constant"))
     for value, parameter in training.optimizer_state.items():
-        own = forward.parameters[parameter]
-        state = _plain_state(value, names.state(value.kind, own.name), types[value], "optimizer")
-        kept = _kept(own, types[value], windows.get(parameter, {}))
-        chosen = tuple(tuple(sorted(one)) for one in kept)
+        model_parameter = forward.parameters[parameter]
+        state = _plain_state(value, names.state(value.kind, model_parameter.name), types[value], "optimizer")
+        channel_orders = _kept(model_parameter, types[value], windows.get(parameter, {}))
+        chosen = tuple(tuple(sorted(axis_channels)) for axis_channels in channel_orders)
         tensors.append(
             replace(
                 state,
-                file_shape=_joined(own, types[value].shape),
-                orders=_orders_of_slice(kept),
-                channels=tuple(() if one == tuple(range(len(one))) else one for one in chosen),
+                file_shape=_joined(model_parameter, types[value].shape),
+                orders=_orders_of_slice(channel_orders),
+                channels=tuple(
+                    () if axis_channels == tuple(range(len(axis_channels))) else axis_channels
+                    for axis_channels in chosen
+                ),
             )
         )
     for value, parameter in training.accumulators.items():  # last: the runtime clears them together
@@ -75,43 +78,43 @@ def _in_whole_numbers(forward: Graph, names: CheckpointNames, value: Value) -> S
     )
 
 
-def _orders_of(own: Parameter) -> tuple[ViewOrder, ...]:
-    return tuple(ViewOrder(own.perm[axis], 1, order) for axis, order in enumerate(own.orders) if order)
+def _orders_of(parameter: Parameter) -> tuple[ViewOrder, ...]:
+    return tuple(ViewOrder(parameter.perm[axis], 1, order) for axis, order in enumerate(parameter.orders) if order)
 
 
-def _kept(own: Parameter, tensor: TensorType, starts: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
+def _kept(parameter: Parameter, tensor: TensorType, starts: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
     """The author's channels along each axis of a slice, as they stand; nothing where an axis has the author's order."""
-    if len(tensor.shape) != len(own.shape):
+    if len(tensor.shape) != len(parameter.shape):
         return ()
-    begins = [starts.get(axis, 0) for axis in range(len(own.orders))]
+    begins = [starts.get(axis, 0) for axis in range(len(parameter.orders))]
     return tuple(
         order[begin : begin + tensor.shape[axis]] if order else ()
-        for axis, (order, begin) in enumerate(zip(own.orders, begins, strict=True))
+        for axis, (order, begin) in enumerate(zip(parameter.orders, begins, strict=True))
     )
 
 
-def _orders_of_slice(kept: Sequence[tuple[int, ...]]) -> tuple[ViewOrder, ...]:
+def _orders_of_slice(channel_orders: Sequence[tuple[int, ...]]) -> tuple[ViewOrder, ...]:
     """Where the channels of a slice stand, if those of the file are counted without the others."""
-    found: list[ViewOrder] = []
-    for axis, channels in enumerate(kept):
+    orders: list[ViewOrder] = []
+    for axis, channels in enumerate(channel_orders):
         rank = {channel: number for number, channel in enumerate(sorted(channels))}
         if len(channels) > 1 and list(channels) != sorted(channels):
-            found.append(ViewOrder(axis, 1, tuple(rank[channel] for channel in channels)))
-    return tuple(found)
+            orders.append(ViewOrder(axis, 1, tuple(rank[channel] for channel in channels)))
+    return tuple(orders)
 
 
 def chosen_channels(state: Sequence[StateTensor]) -> str:
     """16 hex digits of the channels that optimizer state is of; empty where all are the first of their axes."""
-    told = {tensor.name: tensor.channels for tensor in state if any(tensor.channels)}
-    return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:16] if told else ""
+    channels = {tensor.name: tensor.channels for tensor in state if any(tensor.channels)}
+    return hashlib.sha256(repr(sorted(channels.items())).encode()).hexdigest()[:16] if channels else ""
 
 
-def _joined(own: Parameter, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _joined(parameter: Parameter, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape with the axes as one that were parted for a slice."""
-    if own.parted is None or len(shape) != len(own.shape):
+    if parameter.parted is None or len(shape) != len(parameter.shape):
         return shape
-    first, second = shape[own.parted : own.parted + 2]
-    return (*shape[: own.parted], first * second, *shape[own.parted + 2 :])
+    first, second = shape[parameter.parted : parameter.parted + 2]
+    return (*shape[: parameter.parted], first * second, *shape[parameter.parted + 2 :])
 
 
 def _windows(training: TrainingGraph) -> dict[Value, dict[int, int]]:

@@ -33,8 +33,8 @@ def program_text(program: Program) -> str:
 
 
 def _lines(program: Program) -> Iterator[str]:
-    made = {value for call in program.calls for value in call.outputs}
-    shown = {*program.inputs, *program.state, *program.aliases, *made}
+    produced = {value for call in program.calls for value in call.outputs}
+    used = {*program.inputs, *program.state, *program.aliases, *produced}
     yield from (f"input {typed(value, program.types)}" for value in program.inputs)
     yield from (f"state {typed(value, program.types)}" for value in program.state)
     yield from ([] if program.ordered else ["unordered"])
@@ -47,7 +47,7 @@ def _lines(program: Program) -> Iterator[str]:
         yield f"alias {typed(value, program.types)} of {alias.value}{start}"
     yield from (f"output {value}" for value in program.outputs)
     yield from (f"update {value}" for value in program.updates)
-    yield from (f"unused {typed(value, program.types)}" for value in program.types if value not in shown)
+    yield from (f"unused {typed(value, program.types)}" for value in program.types if value not in used)
     yield from (f"name {value} = {show(name)}" for value, name in program.names.items())
 
 
@@ -55,25 +55,25 @@ def parse_program(text: str) -> Program:
     """The program whose text this is. Raises: InternalError naming the line that cannot be read."""
     head = text.partition("\n")[0]
     name: Any = _HEADS.get(head, "train")
-    found = _Found()
-    parse_lines(text, f"program {name}", found.line)
+    parsed = _Found()
+    parse_lines(text, f"program {name}", parsed.line)
     return Program(
         name,
-        tuple(found.calls),
-        found.types,
-        tuple(found.inputs),
-        tuple(found.outputs),
-        found.aliases,
-        tuple(found.updates),
-        tuple(found.state),
-        found.ordered,
-        found.names,
+        tuple(parsed.calls),
+        parsed.types,
+        tuple(parsed.inputs),
+        tuple(parsed.outputs),
+        parsed.aliases,
+        tuple(parsed.updates),
+        tuple(parsed.state),
+        parsed.ordered,
+        parsed.names,
     )
 
 
 @dataclass(slots=True)
 class _Found:
-    """What the lines so far say."""
+    """The content of the lines so far."""
 
     calls: list[KernelCall] = field(default_factory=list)
     types: dict[Value, TensorType] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What must hold for a program between any two call passes.
+"""Conditions that must hold for a program between any two call passes.
 
 Every value has a type and is made at most once; an alias lies within what it is an alias of, and no chain of them
 closes; a kernel's operands have the types that its spec states. And in the order of the calls (in some order, as long
@@ -21,7 +21,7 @@ from compiler.values import Value
 
 
 def find_problem(program: Program) -> str:
-    """What is wrong with a program; empty if nothing is."""
+    """Returns what is wrong with a program; empty if nothing is."""
     for check in (_values, _aliases, find_mismatch, _order):
         problem = check(program)
         if problem:
@@ -46,19 +46,19 @@ def _values(program: Program) -> str:
 
 def _aliases(program: Program) -> str:
     for value, alias in program.aliases.items():
-        seen, at = {value}, alias.value
+        visited, at = {value}, alias.value
         while at in program.aliases:
-            if at in seen:
+            if at in visited:
                 return f"the storage of {program.name_of(value)} is its own"
-            seen.add(at)
+            visited.add(at)
             at = program.aliases[at].value
     for value, alias in program.aliases.items():
-        own, home = program.name_of(value), program.name_of(alias.value)
+        name, home = program.name_of(value), program.name_of(alias.value)
         if value not in program.types or alias.value not in program.types:
-            return f"{own} or {home}, whose storage it shares, has no type"
+            return f"{name} or {home}, whose storage it shares, has no type"
         end, whole = alias.offset_bytes + program.types[value].size_bytes, program.types[alias.value].size_bytes
         if alias.offset_bytes < 0 or end > whole:
-            return f"{own} ends at byte {end} of {home}, which has {whole}"
+            return f"{name} ends at byte {end} of {home}, which has {whole}"
     return ""
 
 
@@ -105,21 +105,21 @@ class _Range:
 
 @dataclass(slots=True)
 class _Memory:
-    """What the storage of every root value holds, as calls run; nothing stands for what was there before."""
+    """The content of the storage of every root value, as calls run; nothing stands for what was there before."""
 
     program: Program
-    made: frozenset[Value] = frozenset()
+    produced: frozenset[Value] = frozenset()
     in_parts: frozenset[Value] = frozenset()
     """Values of which calls make parts, each of them an alias of it."""
     before: frozenset[Value] = frozenset()
-    held: dict[Value, list[_Range]] = field(default_factory=dict)
+    ranges: dict[Value, list[_Range]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.made = frozenset(value for call in self.program.calls for value in call.outputs)
+        self.produced = frozenset(value for call in self.program.calls for value in call.outputs)
         types, aliases = self.program.types, self.program.aliases
-        homes = {value: aliases[value].value for value in self.made if value in aliases}
+        homes = {value: aliases[value].value for value in self.produced if value in aliases}
         parts = {home for value, home in homes.items() if types[value].size_bytes < types[home].size_bytes}
-        self.in_parts = frozenset(parts - self.made)
+        self.in_parts = frozenset(parts - self.produced)
         self.before = frozenset((*self.program.inputs, *self.program.state))
 
     def run(self, call: KernelCall) -> str:
@@ -129,45 +129,56 @@ class _Memory:
             if problem:
                 return problem
         name_of = self.program.name_of
-        written = [self._range(value) for value in call.outputs]
-        for one, other in ((a, b) for i, a in enumerate(written) for b in written[:i]):
-            if one.meets(other):
-                return f"writes {name_of(one.value)} and {name_of(other.value)} to the same bytes"
-        for own in map(self._range, call.inputs):
-            for target in written:
-                if own.meets(target) and (own.first, own.end) != (target.first, target.end):
-                    return f"reads {name_of(own.value)} while it overwrites part of it with {name_of(target.value)}"
-        for target in written:
+        targets = [self._range(value) for value in call.outputs]
+        for first, second in ((a, b) for i, a in enumerate(targets) for b in targets[:i]):
+            if first.meets(second):
+                return f"writes {name_of(first.value)} and {name_of(second.value)} to the same bytes"
+        for source in map(self._range, call.inputs):
+            for target in targets:
+                if source.meets(target) and (source.first, source.end) != (target.first, target.end):
+                    return f"reads {name_of(source.value)} while it overwrites part of it with {name_of(target.value)}"
+        for target in targets:
             self._write(target)
         return ""
 
     def read(self, value: Value) -> str:
-        """What is wrong with reading a value now; empty if it is there."""
-        wanted, name_of = self._range(value), self.program.name_of
-        found = sorted((own for own in self.held.get(wanted.root, ()) if own.meets(wanted)), key=lambda own: own.first)
+        """Returns what is wrong with reading a value now; empty if it is there."""
+        requested, name_of = self._range(value), self.program.name_of
+        overlapping = sorted(
+            (span for span in self.ranges.get(requested.root, ()) if span.meets(requested)), key=lambda span: span.first
+        )
         chain = list(self._chain(value))
-        maker = next((name for name in chain if name in self.made or name in self.in_parts), None)
-        if maker is None and wanted.root in self.before:
-            return f"reads {name_of(value)} after {name_of(found[0].value)} has overwritten it" if found else ""
-        for own in found:
-            alias = self.program.aliases.get(own.value)
+        maker = next((name for name in chain if name in self.produced or name in self.in_parts), None)
+        if maker is None and requested.root in self.before:
+            return (
+                f"reads {name_of(value)} after {name_of(overlapping[0].value)} has overwritten it"
+                if overlapping
+                else ""
+            )
+        for span in overlapping:
+            alias = self.program.aliases.get(span.value)
             is_part = maker in self.in_parts and alias is not None and alias.value == maker
-            if own.value != maker and not is_part:
-                return f"reads {name_of(value)} after {name_of(own.value)} has overwritten it"
-        gapless = all(one.end == other.first for one, other in pairwise(found))
-        if not found or not gapless or found[0].first > wanted.first or found[-1].end < wanted.end:
+            if span.value != maker and not is_part:
+                return f"reads {name_of(value)} after {name_of(span.value)} has overwritten it"
+        gapless = all(earlier.end == later.first for earlier, later in pairwise(overlapping))
+        if (
+            not overlapping
+            or not gapless
+            or overlapping[0].first > requested.first
+            or overlapping[-1].end < requested.end
+        ):
             return f"reads {name_of(value)} before it is made"
         return ""
 
     def _write(self, target: _Range) -> None:
-        left: list[_Range] = []
-        for own in self.held.get(target.root, ()):
-            if not own.meets(target):
-                left.append(own)
+        remaining: list[_Range] = []
+        for span in self.ranges.get(target.root, ()):
+            if not span.meets(target):
+                remaining.append(span)
                 continue
-            left += [replace(own, end=target.first)] if own.first < target.first else []
-            left += [replace(own, first=target.end)] if own.end > target.end else []
-        self.held[target.root] = [*left, target]
+            remaining += [replace(span, end=target.first)] if span.first < target.first else []
+            remaining += [replace(span, first=target.end)] if span.end > target.end else []
+        self.ranges[target.root] = [*remaining, target]
 
     def _range(self, value: Value) -> _Range:
         home = storage_of(self.program.aliases, value)

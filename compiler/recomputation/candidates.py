@@ -17,7 +17,7 @@ def repeatable(program: Program) -> tuple[int, ...]:
     """
     outputs = frozenset(map(program.root, program.outputs))
     needs, writes = first_reads_after_forward(program), _first_overwrites(program)
-    found: list[int] = []
+    positions: list[int] = []
     for position in reversed(range(len(program.calls))):
         call = program.calls[position]
         needed = [needs[name] for name in call.outputs if name in needs]
@@ -26,20 +26,20 @@ def repeatable(program: Program) -> tuple[int, ...]:
             continue
         roots = [program.root(name) for name in call.inputs]
         if all(writes.get(root, len(program.calls)) >= min(needed) for root in roots):
-            found.append(position)
+            positions.append(position)
             for root in roots:
                 needs.setdefault(root, min(needed))
-    return tuple(reversed(found))
+    return tuple(reversed(positions))
 
 
 def not_repeatable(program: Program) -> tuple[Declined, ...]:
     """Forward calls whose results the backward pass reads, and that cannot be repeated there."""
-    needs, found = first_reads_after_forward(program), set(repeatable(program))
+    needs, repeatable_positions = first_reads_after_forward(program), set(repeatable(program))
     return tuple(
         NOT_REPEATABLE.at(call.layer)
         for position, call in enumerate(program.calls)
         if call.phase == "forward"
-        and position not in found
+        and position not in repeatable_positions
         and any(program.root(name) in needs for name in call.outputs)
     )
 

@@ -39,11 +39,11 @@ def rank_repeats(program: Program, machine: Machine) -> tuple[Repeat, ...]:
     """
     ranking = _Ranking.of(program, machine)
     ranking.rank()
-    found: list[Repeat] = []
+    repeats: list[Repeat] = []
     while (best := ranking.cheapest()) is not None:
         ranking.accept(best)
-        found.append(best)
-    return tuple(found)
+        repeats.append(best)
+    return tuple(repeats)
 
 
 def lowering_peak(program: Program, repeats: Iterable[Repeat]) -> tuple[Repeat, ...]:
@@ -60,14 +60,14 @@ class _Ranking:
     program: Program
     machine: Machine
     calls: tuple[CostedCall, ...]
-    left: list[int]
-    kept: set[Value]
+    remaining: list[int]
+    retained: set[Value]
     """Values of the forward pass that calls after it read, and that no call makes again."""
     fixed: frozenset[Value]
     """Values that no forward call makes: they cost nothing to read again."""
     leaving: frozenset[Value]
     """Values that leave the cache between the forward and the backward pass."""
-    again: set[Value] = field(default_factory=set)
+    repeated: set[Value] = field(default_factory=set)
     readers: dict[Value, list[int]] = field(default_factory=dict)
     """Candidates that read or make a value."""
     best: list[tuple[bool, float, int]] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Ranking:
 
     @classmethod
     def of(cls, program: Program, machine: Machine) -> _Ranking:
-        made = frozenset(name for call in program.calls if call.phase == "forward" for name in call.outputs)
+        produced = frozenset(name for call in program.calls if call.phase == "forward" for name in call.outputs)
         needs = first_reads_after_forward(program)
         calls = costed_calls(program, machine.costs)
         read = {operand.root for call in calls for operand in call.inputs}
@@ -86,17 +86,17 @@ class _Ranking:
             machine,
             calls,
             list(repeatable(program)),
-            set(made & needs.keys()),
-            frozenset(read - made),
+            set(produced & needs.keys()),
+            frozenset(read - produced),
             _leaving(program, calls, machine.cache_bytes),
         )
 
     def rank(self) -> None:
         """Look at every candidate once; from then on only at those that an accepted one changes."""
-        for position in self.left:
+        for position in self.remaining:
             for operand in (*self.calls[position].inputs, *self.calls[position].outputs):
                 self.readers.setdefault(operand.root, []).append(position)
-        for position in self.left:
+        for position in self.remaining:
             self._look_at(position)
 
     def cheapest(self) -> Repeat | None:
@@ -111,12 +111,15 @@ class _Ranking:
         """The call is repeated: what it reads is kept or made again, what it makes is not kept."""
         call = self.calls[repeat.position]
         del self.order[repeat.position]
-        made, read = ({operand.root for operand in operands} for operands in (call.outputs, call.inputs))
-        kept, again = (read - self.fixed - self.kept) - (self.again | made), made - self.again
-        others = kept | again | (made & self.kept)  # what is known of them is something else now
-        self.again |= again
-        self.kept |= kept
-        self.kept -= made
+        produced, read = ({operand.root for operand in operands} for operands in (call.outputs, call.inputs))
+        newly_kept, newly_repeated = (
+            (read - self.fixed - self.retained) - (self.repeated | produced),
+            produced - self.repeated,
+        )
+        others = newly_kept | newly_repeated | (produced & self.retained)  # what is known of them is something else now
+        self.repeated |= newly_repeated
+        self.retained |= newly_kept
+        self.retained -= produced
         changed = {position for root in others for position in self.readers.get(root, ())}
         for position in changed & self.order.keys():
             self._look_at(position)
@@ -130,24 +133,30 @@ class _Ranking:
 
     def _repeat(self, position: int) -> Repeat:
         call = self.calls[position]
-        freed = sum(operand.size_bytes for operand in call.outputs if operand.root in self.kept)
-        known = (self.kept, self.again, self.fixed)
-        held = sum(operand.size_bytes for operand in call.inputs if not any(operand.root in one for one in known))
+        freed = sum(operand.size_bytes for operand in call.outputs if operand.root in self.retained)
+        groups = (self.retained, self.repeated, self.fixed)
+        held_bytes = sum(
+            operand.size_bytes for operand in call.inputs if not any(operand.root in group for group in groups)
+        )
         costs, parts = self.machine.costs, 1 + call.operand_bytes // self.machine.cache_bytes
         cost = max(call.operand_bytes / costs.cache_speed, call.arithmetic)
         cost += parts * (costs.launch_bytes + call.packing)
         leaves = any(operand.root in self.leaving for operand in call.outputs)
-        saved_bytes = freed - held
+        saved_bytes = freed - held_bytes
         return Repeat(position, saved_bytes, cost, leaves and cost < costs.kept_passes * saved_bytes)
 
 
 def _leaving(program: Program, calls: Iterable[CostedCall], capacity_bytes: int) -> frozenset[Value]:
     """Values that more than a cache's worth of others is written after, before the backward pass reads them."""
-    written = [0, *accumulate(sum(operand.size_bytes for operand in call.outputs) for call in calls)]
+    cumulative_bytes = [0, *accumulate(sum(operand.size_bytes for operand in call.outputs) for call in calls)]
     last_uses: dict[Value, int] = {}
     for position, call in enumerate(program.calls):
         for name in (*call.inputs, *call.outputs) if call.phase == "forward" else ():
             last_uses[program.root(name)] = position
     needs = first_reads_after_forward(program)
-    between = {root: written[need] - written[last_uses[root] + 1] for root, need in needs.items() if root in last_uses}
+    between = {
+        root: cumulative_bytes[need] - cumulative_bytes[last_uses[root] + 1]
+        for root, need in needs.items()
+        if root in last_uses
+    }
     return frozenset(root for root, written_bytes in between.items() if written_bytes > capacity_bytes)

@@ -49,7 +49,7 @@ class _Uses:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What a repeat replaced."""
+    """The state that a repeat replaced."""
 
     groups: Mapping[int, tuple[int, ...]]
     lives: Mapping[_Own, _Life | None]
@@ -64,7 +64,7 @@ class LiveBytes:
     makes: Sequence[Sequence[Value]]
     uses: Mapping[Value, _Uses]
     sizes: Mapping[Value, int]
-    """Of the values that calls make and that own their storage."""
+    """Sizes of the values that calls make and that own their storage."""
     at: NDArray[np.int64]
     """Bytes alive at each call of the program."""
     above: NDArray[np.int64]
@@ -72,8 +72,8 @@ class LiveBytes:
     counts: NDArray[np.int64]
     """Calls of its group, itself counted."""
     lives: dict[_Own, _Life]
-    beside: dict[int, int] = field(default_factory=dict)
-    """What the repeated calls of a group have alive beyond what the last has, in all."""
+    extra_bytes: dict[int, int] = field(default_factory=dict)
+    """Bytes that the repeated calls of a group have alive beyond what the last has, in all."""
     beside_bytes: int = 0
     makers: dict[Value, int] = field(default_factory=dict)
     """Root values that are made again -> the call."""
@@ -85,7 +85,7 @@ class LiveBytes:
 
     @classmethod
     def of(cls, program: Program) -> LiveBytes:
-        """Of the program as it is."""
+        """Returns the live bytes of the program as it is."""
         reads = [tuple(map(program.root, call.inputs)) for call in program.calls]
         makes = [tuple(map(program.root, call.outputs)) for call in program.calls]
         uses = _uses(program, reads, makes)
@@ -125,36 +125,42 @@ class LiveBytes:
     def _repeat(self, position: int, needed: int) -> _Before:
         """Gives the call its place, and others theirs that change with it."""
         drawn = self._drawn(position, needed)
-        changed = {needed} | {self.places[own][0] for own in drawn if own in self.places}
+        changed = {needed} | {self.places[member][0] for member in drawn if member in self.places}
         before = {call: self.groups.get(call, ()) for call in changed}
-        after = {call: tuple(own for own in before[call] if own not in drawn) for call in changed}
+        after = {call: tuple(member for member in before[call] if member not in drawn) for call in changed}
         after[needed] = self._in_order(needed, drawn.union(before[needed]))
-        members = {own for group in (*before.values(), *after.values()) for own in group}
-        touched = {value for own in members for value in (*self.reads[own], *self.makes[own]) if value in self.sizes}
-        lives = {(value, again): self.lives.get((value, again)) for value in touched for again in (False, True)}
+        members = {member for group in (*before.values(), *after.values()) for member in group}
+        touched = {
+            value for member in members for value in (*self.reads[member], *self.makes[member]) if value in self.sizes
+        }
+        lives = {
+            (value, is_repeated): self.lives.get((value, is_repeated))
+            for value in touched
+            for is_repeated in (False, True)
+        }
         self._place(after)
-        self._set(after, {own: self._life(*own) for own in lives})
+        self._set(after, {instance: self._life(*instance) for instance in lives})
         return _Before(before, lives)
 
     def _needed(self, position: int) -> int | None:
         """The first call before which the call must be repeated; None if nothing would read what it makes."""
-        found = [call for value in self.makes[position] for call in self.uses[value].redirected[:1]]
-        found += [
-            self.places[own][0]
+        calls = [call for value in self.makes[position] for call in self.uses[value].redirected[:1]]
+        calls += [
+            self.places[reader][0]
             for value in self.makes[position]
-            for own in self.readers.get(value, ())
-            if own in self.places
+            for reader in self.readers.get(value, ())
+            if reader in self.places
         ]
-        return min(found, default=None)
+        return min(calls, default=None)
 
     def _drawn(self, position: int, needed: int) -> set[int]:
         """The call, and those already repeated later that must now come before it."""
-        drawn, left = {position}, [position]
-        while left:
-            for maker in self._makers_of(left.pop()):
+        drawn, pending = {position}, [position]
+        while pending:
+            for maker in self._makers_of(pending.pop()):
                 if maker not in drawn and self.places[maker][0] > needed:
                     drawn.add(maker)
-                    left.append(maker)
+                    pending.append(maker)
         return drawn
 
     def _makers_of(self, position: int) -> Iterator[int]:
@@ -164,22 +170,22 @@ class LiveBytes:
     def _in_order(self, call: int, members: set[int]) -> tuple[int, ...]:
         """The members of a call's group as `repeat_calls` writes them: makers first, in the order of operands."""
         order: list[int] = []
-        path, seen = [(call, self._makers_of(call))], {call}
+        path, visited = [(call, self._makers_of(call))], {call}
         while path:
-            own, makers = path[-1]
-            maker = next((maker for maker in makers if maker in members and maker not in seen), None)
+            member, makers = path[-1]
+            maker = next((maker for maker in makers if maker in members and maker not in visited), None)
             if maker is not None:
-                seen.add(maker)
+                visited.add(maker)
                 path.append((maker, self._makers_of(maker)))
                 continue
             path.pop()
-            order.append(own)
+            order.append(member)
         return tuple(order[:-1])
 
-    def _life(self, value: Value, again: bool) -> _Life | None:
+    def _life(self, value: Value, is_repeated: bool) -> _Life | None:
         uses = self.uses[value]
-        readers = [self.places[own] for own in self.readers.get(value, ()) if own in self.places]
-        if not again:
+        readers = [self.places[reader] for reader in self.readers.get(value, ()) if reader in self.places]
+        if not is_repeated:
             last = (uses.last_kept, LAST) if value in self.makers else max([(uses.last, LAST), *readers])
             return _Life((uses.first, LAST), last)
         if value not in self.makers:
@@ -189,48 +195,52 @@ class LiveBytes:
 
     def _place(self, groups: Mapping[int, tuple[int, ...]]) -> None:
         for call, group in groups.items():
-            for number, own in enumerate(group):
-                self.places[own] = (call, number)
+            for number, member in enumerate(group):
+                self.places[member] = (call, number)
 
     def _set(self, groups: Mapping[int, tuple[int, ...]], lives: Mapping[_Own, _Life | None]) -> None:
         """Takes over groups and lives, and counts anew what they change."""
         self._place(groups)
         self.groups |= groups
-        ended = set(groups)
-        for own, life in lives.items():
-            old = self.lives.get(own)
+        changed_calls = set(groups)
+        for instance, life in lives.items():
+            old = self.lives.get(instance)
             if old == life:
                 continue
-            for sign, one in ((-1, old), (1, life)):
-                if one is not None:
-                    ended.update(place[0] for place in one if place[1] != LAST)
-                    self.at[one.first[0] : one.last[0] + (one.last[1] == LAST)] += sign * self.sizes[own[0]]
+            for sign, span in ((-1, old), (1, life)):
+                if span is not None:
+                    changed_calls.update(place[0] for place in span if place[1] != LAST)
+                    self.at[span.first[0] : span.last[0] + (span.last[1] == LAST)] += sign * self.sizes[instance[0]]
             if life is None:
-                del self.lives[own]
+                del self.lives[instance]
             else:
-                self.lives[own] = life
-        for call in ended:
+                self.lives[instance] = life
+        for call in changed_calls:
             self._count(call)
 
     def _count(self, call: int) -> None:
-        """What is alive at the repeated calls of a group and not at the last: what ends there, less what begins."""
+        """Counts the bytes that are alive at the repeated calls of a group and not at the last: what ends there, less
+        what begins.
+        """
         group = self.groups.get(call, ())
         changes = [0] * (len(group) + 1)
-        touched = {value for own in group for value in (*self.reads[own], *self.makes[own])}.union(self.makes[call])
-        for own in ((value, again) for value in touched for again in (False, True)):
-            life = self.lives.get(own)
+        touched = {value for member in group for value in (*self.reads[member], *self.makes[member])}.union(
+            self.makes[call]
+        )
+        for instance in ((value, is_repeated) for value in touched for is_repeated in (False, True)):
+            life = self.lives.get(instance)
             if life is None:
                 continue
             first = min(life.first[1], len(group)) if life.first[0] == call else 0
             if life.last[0] == call and life.last[1] != LAST:
-                changes[first] += self.sizes[own[0]]
-                changes[life.last[1] + 1] -= self.sizes[own[0]]
+                changes[first] += self.sizes[instance[0]]
+                changes[life.last[1] + 1] -= self.sizes[instance[0]]
             elif first:
-                changes[0] -= self.sizes[own[0]]
-                changes[first] += self.sizes[own[0]]
+                changes[0] -= self.sizes[instance[0]]
+                changes[first] += self.sizes[instance[0]]
         more = np.cumsum(changes[:-1])
-        self.beside_bytes += int(more.sum()) - self.beside.get(call, 0)
-        self.beside[call] = int(more.sum())
+        self.beside_bytes += int(more.sum()) - self.extra_bytes.get(call, 0)
+        self.extra_bytes[call] = int(more.sum())
         self.above[call] = max(0, int(more.max(initial=0)))
         self.counts[call] = len(group) + 1
 

@@ -21,8 +21,8 @@ from compiler.values import Value
 
 def repeat_forward(program: Program, *, positions: Mapping[ProgramName, Collection[int]]) -> PassResult[Program]:
     """The program with those of its forward calls repeated in its backward pass."""
-    own = positions[program.name]
-    return PassResult(repeat_calls(program, own), bool(own), not_repeatable(program))
+    repeated = positions[program.name]
+    return PassResult(repeat_calls(program, repeated), bool(repeated), not_repeatable(program))
 
 
 def repeat_calls(program: Program, positions: Collection[int]) -> Program:
@@ -43,7 +43,7 @@ class _Repeater:
     program: Program
     makers: dict[Value, int]
     """Root values that are made again -> the position of the call that makes them."""
-    done: set[int] = field(default_factory=set)
+    repeated_positions: set[int] = field(default_factory=set)
     types: dict[Value, TensorType] = field(default_factory=dict)
     aliases: dict[Value, Alias] = field(default_factory=dict)
 
@@ -56,17 +56,17 @@ class _Repeater:
         """Calls to repeat before `call`, makers first; none twice."""
         repeats: list[KernelCall] = []
         stack = [*reversed(self._makers_of(call))]
-        begun: set[int] = set()
+        visited: set[int] = set()
         while stack:
             position = stack[-1]
             source = self.program.calls[position]
-            if position not in begun and position not in self.done:
-                begun.add(position)
+            if position not in visited and position not in self.repeated_positions:
+                visited.add(position)
                 stack += reversed(self._makers_of(source))
                 continue
             stack.pop()
-            if position not in self.done:
-                self.done.add(position)
+            if position not in self.repeated_positions:
+                self.repeated_positions.add(position)
                 outputs = tuple(map(self._again, source.outputs))
                 repeats.append(replace(self.redirected(source), outputs=outputs, phase="backward", again=True))
         return repeats
@@ -74,7 +74,7 @@ class _Repeater:
     def _makers_of(self, call: KernelCall) -> list[int]:
         """Positions of the calls that have to be repeated before it, in the order of its operands."""
         positions = (self.makers.get(root) for root in map(self.program.root, call.inputs))
-        return [position for position in positions if position is not None and position not in self.done]
+        return [position for position in positions if position is not None and position not in self.repeated_positions]
 
     def redirected(self, call: KernelCall) -> KernelCall:
         """The call, reading repeated values where there are any."""
@@ -85,10 +85,10 @@ class _Repeater:
 
     def _again(self, name: Value) -> Value:
         """The repeated value; a view's is a view of its owner's."""
-        own = name.again()
-        if own not in self.types:
-            self.types[own] = self.program.types[name]
+        repeated_value = name.again()
+        if repeated_value not in self.types:
+            self.types[repeated_value] = self.program.types[name]
             if name in self.program.aliases:
                 shared = self.program.aliases[name]
-                self.aliases[own] = replace(shared, value=self._again(shared.value))
-        return own
+                self.aliases[repeated_value] = replace(shared, value=self._again(shared.value))
+        return repeated_value

@@ -33,11 +33,11 @@ class GraphBuilder:
         self.next_number = max([base.next_number, *(value.number + 1 for value in base.types)])
 
     def stand_for(self, node: Node) -> None:
-        """What is emitted from now on is what has become of `node`."""
+        """Lets what is emitted from now on stand for `node`."""
         self.layer, self.phase, self.parameter = node.layer, node.phase, node.parameter
 
     def graph_of(self, graph: Graph) -> Graph:
-        """What has become of `graph`: the same, with this builder's nodes and values."""
+        """Returns the rewritten `graph`: the same, with this builder's nodes and values."""
         return replace(
             graph, nodes=tuple(self.nodes), types=self.types, arrays=self.arrays, next_number=self.next_number
         )
@@ -49,8 +49,8 @@ class GraphBuilder:
 
     def emit(self, op: str, *inputs: Value, output: Value | None = None, **attrs: AttrValue) -> Value:
         """Append a single-output node and return its output, which is `output` or a fresh value."""
-        (made,) = self.emit_many(op, inputs, outputs=(output or self.fresh(),), **attrs)
-        return made
+        (emitted,) = self.emit_many(op, inputs, outputs=(output or self.fresh(),), **attrs)
+        return emitted
 
     def emit_many(
         self, op: str, inputs: Iterable[Value], *, outputs: tuple[Value, ...], **attrs: AttrValue
@@ -71,17 +71,17 @@ class GraphBuilder:
     def constant(self, value: Array | float) -> Value:
         """A constant with the given elements; a plain number becomes an f32 scalar."""
         array = np.asarray(value, np.float32) if isinstance(value, float | int) else value
-        return self.held(np.ascontiguousarray(array).reshape(array.shape))
+        return self.array_value(np.ascontiguousarray(array).reshape(array.shape))
 
-    def held(self, array: Array) -> Value:
+    def array_value(self, array: Array) -> Value:
         """A value with an array's own elements, as they lie: large ones are there once."""
         element = emitted_of_numpy(array.dtype)
         if element is None:
             raise InternalError(f"a constant of type {array.dtype}", where=self.layer)
-        held = self.fresh()
-        self.arrays[held] = array
-        self.types[held] = TensorType(element.name, array.shape)
-        return held
+        value = self.fresh()
+        self.arrays[value] = array
+        self.types[value] = TensorType(element.name, array.shape)
+        return value
 
     def shape(self, value: Value) -> tuple[int, ...]:
         """Shape of a value."""

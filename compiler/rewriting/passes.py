@@ -1,4 +1,4 @@
-"""What a pass is and how passes run, the same for graphs and for programs.
+"""Passes, and how they run, the same for graphs and for programs.
 
 A pass is a pure function from a subject (a graph, a program) to a `PassResult`. What it must know beside the subject is
 bound beforehand (`functools.partial`), so that a list of passes is data. A pass leaves the subject valid: a verifier
@@ -47,7 +47,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class PassResult(Generic[Subject]):
-    """What a pass made, whether that is any other than what it was given, and where it left things as they were."""
+    """The output of a pass, whether that is any other than what it was given, and where it left things as they were."""
 
     subject: Subject
     modified: bool
@@ -56,11 +56,11 @@ class PassResult(Generic[Subject]):
 
 Pass = Callable[[Subject], PassResult[Subject]]
 Verifier = Callable[[Subject], str]
-"""What is wrong with a subject; empty if nothing is."""
+"""A function that returns what is wrong with a subject; empty if nothing is."""
 
 
 def rewritten(before: Graph, after: Graph, declined: Sequence[Declined] = ()) -> PassResult[Graph]:
-    """What a graph pass made of a graph; types that no node uses are no change."""
+    """Returns the result of a graph pass; types that no node uses are no change."""
     modified = (
         after.nodes != before.nodes or after.outputs != before.outputs or after.arrays.keys() != before.arrays.keys()
     )
@@ -100,7 +100,7 @@ def each_of(passes: Passes[Subject]) -> Iterator[Pass[Subject]]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One pass that ran, on which subject (`forward graph`, `train`)."""
+    """A pass that ran, on which subject (`forward graph`, `train`)."""
 
     subject: str
     name: str
@@ -118,7 +118,7 @@ class Trace:
         """(pass, what it declined): of a pass that ran several times on a subject, what it last said."""
         last = {(step.subject, step.name): step for step in self.steps}
         for step in last.values():
-            yield from ((step.name, one) for one in step.declined)
+            yield from ((step.name, note) for note in step.declined)
 
 
 def run(
@@ -137,12 +137,12 @@ def run(
     carries a note of the same.
     """
     runner = _Runner(verifier, trace if trace is not None else Trace(), of, os.environ.get(VERIFY) == "each-pass")
-    made = runner.all(subject, passes)
-    problem = verifier(made) if at_end and not runner.each else ""
+    transformed = runner.all(subject, passes)
+    problem = verifier(transformed) if at_end and not runner.each else ""
     if problem:
         _Runner(verifier, Trace(), of, each=True).all(subject, passes)  # passes are pure: this finds the one to blame
         raise InternalError(f"{problem}, with no pass run", where=of)
-    return made
+    return transformed
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class _Runner(Generic[Subject]):
     trace: Trace
     of: str
     each: bool
-    done: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
 
     def all(self, subject: Subject, passes: Passes[Subject]) -> Subject:
         for step in passes:
@@ -175,7 +175,7 @@ class _Runner(Generic[Subject]):
 
     def _one(self, subject: Subject, step: Pass[Subject]) -> PassResult[Subject]:
         name = name_of(step)
-        before = f"passes run before: {', '.join(self.done) or 'none'}"
+        before = f"passes run before: {', '.join(self.finished) or 'none'}"
         try:
             result = step(subject)
         except Exception as problem:
@@ -184,6 +184,6 @@ class _Runner(Generic[Subject]):
         broken = self.verifier(result.subject) if self.each else ""
         if broken:
             raise InternalError(f"{broken}; {before}", where=name)
-        self.done.append(name)
+        self.finished.append(name)
         self.trace.steps.append(Step(self.of, name, result.modified, result.declined))
         return result

@@ -41,12 +41,12 @@ def graph_text(graph: Graph) -> str:
 
 
 def _lines(graph: Graph) -> Iterator[str]:
-    shown = {*graph.inputs, *graph.arrays, *(value for node in graph.nodes for value in node.outputs)}
+    used = {*graph.inputs, *graph.arrays, *(value for node in graph.nodes for value in node.outputs)}
     yield from (f"input {typed(value, graph.types)}" for value in graph.inputs)
     for value, array in graph.arrays.items():
-        own, held = graph.parameters.get(value), _array_text(array, graph.types[value])
-        kind, rest = ("constant", "") if own is None else ("parameter", f", {show_fields(own)}")
-        yield f"{kind} {typed(value, graph.types)} = {held}{rest}"
+        parameter, elements = graph.parameters.get(value), _array_text(array, graph.types[value])
+        kind, rest = ("constant", "") if parameter is None else ("parameter", f", {show_fields(parameter)}")
+        yield f"{kind} {typed(value, graph.types)} = {elements}{rest}"
     for node in graph.nodes:
         outputs = ", ".join(typed(value, graph.types) for value in node.outputs)
         attrs = ", ".join(f"{name}={show(value)}" for name, value in node.attrs.items())
@@ -54,10 +54,10 @@ def _lines(graph: Graph) -> Iterator[str]:
         operands = ", ".join(map(str, node.inputs))
         yield f"{outputs} = {node.op}({operands}){f'{{{attrs}}}' if attrs else ''} {rest}".rstrip()
     yield from (f"output {value}" for value in graph.outputs)
-    yield from (f"unused {typed(value, graph.types)}" for value in graph.types if value not in shown)
+    yield from (f"unused {typed(value, graph.types)}" for value in graph.types if value not in used)
     yield from (f"name {value} = {show(name)}" for value, name in graph.names.items())
     yield from [f"numbers {graph.next_number}"] if graph.next_number else []
-    yield from (f"unlearnable {show((name,))} {show_fields(own)}" for name, own in graph.unlearnable.items())
+    yield from (f"unlearnable {show((name,))} {show_fields(details)}" for name, details in graph.unlearnable.items())
     yield from (f"warning {show_fields(warning)}" for warning in graph.warnings)
 
 
@@ -68,7 +68,7 @@ def digest_of(array: Array) -> str:
 
 
 def arrays_by_digest(graph: Graph) -> dict[str, Array]:
-    """What `parse_graph` needs beside the text."""
+    """Returns the arrays that `parse_graph` needs beside the text."""
     return {digest_of(array): array for array in graph.arrays.values()}
 
 
@@ -76,8 +76,8 @@ def _array_text(array: Array, tensor: TensorType) -> str:
     """A small array's elements where they are exact in print, else its digest."""
     if array.size <= INLINE_ELEMENTS:
         elements = tuple(_plain(element) for element in array.reshape(-1))
-        again = _array_of(elements, tensor)
-        if again is not None and digest_of(again) == digest_of(array):
+        parsed = _array_of(elements, tensor)
+        if parsed is not None and digest_of(parsed) == digest_of(array):
             return show(elements)
     return show(digest_of(array))
 
@@ -96,19 +96,19 @@ def parse_graph(text: str, arrays: Mapping[str, Array]) -> Graph:
 
     Raises: InternalError naming the line that cannot be read.
     """
-    found = _Found(arrays)
-    parse_lines(text, "graph", found.line)
+    parsed = _Found(arrays)
+    parse_lines(text, "graph", parsed.line)
     return Graph(
-        tuple(found.nodes),
-        tuple(found.inputs),
-        tuple(found.outputs),
-        found.types,
-        found.held,
-        found.parameters,
-        found.names,
-        found.next_number,
-        found.unlearnable,
-        tuple(found.warnings),
+        tuple(parsed.nodes),
+        tuple(parsed.inputs),
+        tuple(parsed.outputs),
+        parsed.types,
+        parsed.arrays_by_value,
+        parsed.parameters,
+        parsed.names,
+        parsed.next_number,
+        parsed.unlearnable,
+        tuple(parsed.warnings),
     )
 
 
@@ -128,10 +128,10 @@ def parse_lines(text: str, head: str, line: Callable[[Reader], None]) -> None:
 
 def read_value(reader: Reader) -> Value:
     """A value. Raises: ValueError if something else stands there."""
-    found = reader.value()
-    if not isinstance(found, Value):
-        raise ValueError(f"{found!r:.80} is not a value")
-    return found
+    parsed = reader.value()
+    if not isinstance(parsed, Value):
+        raise ValueError(f"{parsed!r:.80} is not a value")
+    return parsed
 
 
 def read_name(reader: Reader, names: dict[Value, str]) -> None:
@@ -161,14 +161,14 @@ def read_outputs(reader: Reader, types: dict[Value, TensorType]) -> tuple[Value,
 
 @dataclass(slots=True)
 class _Found:
-    """What the lines so far say."""
+    """The content of the lines so far."""
 
     arrays: Mapping[str, Array]
     nodes: list[Node] = field(default_factory=list)
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
     types: dict[Value, TensorType] = field(default_factory=dict)
-    held: dict[Value, Array] = field(default_factory=dict)
+    arrays_by_value: dict[Value, Array] = field(default_factory=dict)
     parameters: dict[Value, Parameter] = field(default_factory=dict)
     names: dict[Value, str] = field(default_factory=dict)
     next_number: int = 0
@@ -218,7 +218,7 @@ class _Found:
         array = self.arrays[content] if isinstance(content, str) else _array_of(content, self.types[value])
         if array is None:
             raise ValueError(f"{len(content)} elements are no {self.types[value]}")
-        self.held[value] = array
+        self.arrays_by_value[value] = array
         return value
 
 

@@ -1,4 +1,4 @@
-"""One part of a kernel call: what each family computes of a share of the batch.
+"""Parts of a kernel call: what each family computes of a share of the batch.
 
 A batch is the leading axis of every activation, so a part of one is a range of bytes. A call can be cut if each of its
 operands either falls into such ranges or is needed whole (weights), and if each of its outputs either falls into
@@ -34,7 +34,7 @@ from compiler.kernels.spec import (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one of several equal parts of the batch runs of a call.
+    """The part of a call that one of several equal parts of the batch runs.
 
     `cut[i]`: part j reads the j-th range of bytes of the call's input i; else it reads all of it. Inputs of the call
     past `len(cut)` are operands of `sums[0]`.
@@ -105,11 +105,11 @@ class _Cut:
 
 
 def _cut_all(accesses: tuple[Access, ...], extents: tuple[int, ...], axis: int, parts: int) -> _Cut | None:
-    found = [_cut_access(access, extents, axis, parts) for access in accesses]
-    kept = tuple(access for access in found if access is not None)
-    if len(kept) != len(found):
+    optional_cuts = [_cut_access(access, extents, axis, parts) for access in accesses]
+    cuts = tuple(access for access in optional_cuts if access is not None)
+    if len(cuts) != len(optional_cuts):
         return None
-    return _Cut(kept, tuple(old != new for old, new in zip(accesses, kept, strict=True)))
+    return _Cut(cuts, tuple(old != new for old, new in zip(accesses, cuts, strict=True)))
 
 
 def _cut_access(access: Access, extents: tuple[int, ...], axis: int, parts: int) -> Access | None:
@@ -137,8 +137,8 @@ def _leads(form: Linear, extents: tuple[int, ...], axis: int, size: int) -> bool
 
 def _leads_guarded(access: Access, extents: tuple[int, ...], axis: int, leading: int) -> bool:
     """The same where points may fall outside the operand: they must do so along the other dimensions only."""
-    elsewhere = [affine for d, affine in enumerate(access.index) if d != leading]
-    if any(moving == axis for affine in elsewhere for moving, _ in affine.terms):
+    other_dimensions = [affine for d, affine in enumerate(access.index) if d != leading]
+    if any(moving == axis for affine in other_dimensions for moving, _ in affine.terms):
         return False
     return access.index[leading] == Affine(((axis, 1),)) and access.type.shape[leading] == extents[axis]
 
@@ -208,20 +208,20 @@ def _reduce(spec: ReduceSpec, parts: int) -> Part | None:
 
 
 def _reduced_over_batch(spec: ReduceSpec, part: ReduceSpec, cut: tuple[bool, ...], parts: int) -> Part | None:
-    kept = [axis for axis in range(len(spec.extents)) if axis not in spec.reduced]
-    extents = tuple(spec.extents[axis] for axis in kept)
-    output = _over(spec.output, kept)
+    remaining = [axis for axis in range(len(spec.extents)) if axis not in spec.reduced]
+    extents = tuple(spec.extents[axis] for axis in remaining)
+    output = _over(spec.output, remaining)
     if not is_identity(output, extents):
         return None
-    extra = tuple(_over(access, kept) for access in spec.epilogue_inputs)
+    extra = tuple(_over(access, remaining) for access in spec.epilogue_inputs)
     total = _total(extents, output, parts, spec.combine, (spec.epilogue, extra))
     return None if total is None else Part(replace(part, epilogue=Ref(0), epilogue_inputs=()), cut, (total,))
 
 
-def _over(access: Access, kept: list[int]) -> Access:
+def _over(access: Access, axes: list[int]) -> Access:
     """An access over all axes that uses only kept ones, over the kept ones alone."""
     index = tuple(
-        Affine(tuple((kept.index(axis), coefficient) for axis, coefficient in affine.terms), affine.offset)
+        Affine(tuple((axes.index(axis), coefficient) for axis, coefficient in affine.terms), affine.offset)
         for affine in access.index
     )
     return replace(access, index=index)

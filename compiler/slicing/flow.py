@@ -33,7 +33,7 @@ class Cutter:
     """The parts of a program's calls taken one by one, remembered."""
 
     program: Program
-    known: dict[tuple[int, int], _Cuttable] = field(default_factory=dict)
+    cache: dict[tuple[int, int], _Cuttable] = field(default_factory=dict)
     inputs: list[frozenset[Value]] = field(default_factory=list)
     outputs: list[frozenset[Value]] = field(default_factory=list)
 
@@ -44,9 +44,9 @@ class Cutter:
 
     def cut(self, position: int, parts: int) -> _Cuttable:
         """The call's part, as far as it depends on the call alone."""
-        if (position, parts) not in self.known:
-            self.known[position, parts] = self._cut(position, parts)
-        return self.known[position, parts]
+        if (position, parts) not in self.cache:
+            self.cache[position, parts] = self._cut(position, parts)
+        return self.cache[position, parts]
 
     def is_in_place(self, position: int) -> bool:
         """True if the call writes to storage that another value owns."""
@@ -70,27 +70,27 @@ class Cutter:
 class Run:
     """A growing run of calls in `parts` parts.
 
-    `made`: values whose ranges the parts make one by one. `late`: values complete only after the last part, so that
+    `ranged`: values whose ranges the parts make one by one. `late`: values complete only after the last part, so that
     whatever reads them comes later too. `early`: calls of which no part is made, and that read nothing of the run
     (what is made of weights alone): they run whole before the parts.
     """
 
     cutter: Cutter
     parts: int
-    made: set[Value] = field(default_factory=set)
+    ranged: set[Value] = field(default_factory=set)
     late: set[Value] = field(default_factory=set)
     early: set[int] = field(default_factory=set)
 
     def admit(self, position: int) -> Part | None:
         """The next call's part; None if the call runs whole, before the parts or after them."""
-        found, inputs = self.cutter.cut(position, self.parts), self.cutter.inputs[position]
-        if found.part is None and not (self.late | self.made) & inputs and not self.cutter.is_in_place(position):
+        cuttable, inputs = self.cutter.cut(position, self.parts), self.cutter.inputs[position]
+        if cuttable.part is None and not (self.late | self.ranged) & inputs and not self.cutter.is_in_place(position):
             self.early.add(position)
             return None
-        waits = found.part is None or self.late & inputs or self.made & found.read_whole
-        part = None if waits else found.part
+        waits = cuttable.part is None or self.late & inputs or self.ranged & cuttable.read_whole
+        part = None if waits else cuttable.part
         if part is not None and not part.sums:
-            self.made |= self.cutter.outputs[position]
+            self.ranged |= self.cutter.outputs[position]
         else:
             self.late |= self.cutter.outputs[position]
         return part
@@ -115,13 +115,13 @@ def parts_of(program: Program, groups: tuple[Group, ...]) -> Mapping[int, tuple[
 def cuts_of(program: Program, groups: tuple[Group, ...]) -> tuple[Mapping[int, tuple[Group, Part]], frozenset[int]]:
     """The calls that run part by part, and those that run whole before the parts of their group."""
     cutter = Cutter(program)
-    found: dict[int, tuple[Group, Part]] = {}
+    cuts: dict[int, tuple[Group, Part]] = {}
     early: set[int] = set()
     for group in groups:
         run = Run(cutter, group.parts)
         for position in range(group.first, group.end):
             part = run.admit(position)
             if part is not None:
-                found[position] = (group, part)
+                cuts[position] = (group, part)
         early |= run.early
-    return found, frozenset(early)
+    return cuts, frozenset(early)

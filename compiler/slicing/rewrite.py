@@ -30,12 +30,12 @@ WAITS = Reason(
 
 def slice_batch(program: Program, *, groups: Mapping[ProgramName, Sequence[Group]]) -> PassResult[Program]:
     """The program with its groups of calls run part by part."""
-    own = groups[program.name]
-    cut, early = cuts_of(program, tuple(own))
-    members = (position for group in own for position in range(group.first, group.end))
+    program_groups = groups[program.name]
+    cut, early = cuts_of(program, tuple(program_groups))
+    members = (position for group in program_groups for position in range(group.first, group.end))
     waiting = [position for position in members if position not in cut and position not in early]
     declined = tuple(WAITS.at(program.calls[position].layer) for position in waiting)
-    return PassResult(slice_program(program, own).trimmed(), bool(own), declined)
+    return PassResult(slice_program(program, program_groups).trimmed(), bool(program_groups), declined)
 
 
 def slice_program(program: Program, groups: Sequence[Group]) -> Program:
@@ -128,20 +128,20 @@ class _Slicer:
 
     def _range(self, name: Value, j: int, parts: int) -> Value:
         """The j-th range of a value; a view's is a view of its owner's."""
-        own, whole, root = name.part(j, parts), self.program.types[name], self.program.root(name)
-        if own not in self.types:
-            self.types[own] = TensorType(whole.dtype, _range_shape(whole.shape, parts))
+        part, whole, root = name.part(j, parts), self.program.types[name], self.program.root(name)
+        if part not in self.types:
+            self.types[part] = TensorType(whole.dtype, _range_shape(whole.shape, parts))
             if name != root:
-                self.aliases[own] = Alias(self._range(root, j, parts))
+                self.aliases[part] = Alias(self._range(root, j, parts))
             elif root not in self.apart:
-                self.aliases[own] = Alias(root, j * (whole.size_bytes // parts))
-        return own
+                self.aliases[part] = Alias(root, j * (whole.size_bytes // parts))
+        return part
 
     def _term(self, name: Value, j: int, parts: int) -> Value:
-        """What part j adds to a value that sums over the batch."""
-        own = name.term(j, parts)
-        self.types[own] = self.program.types[name]
-        return own
+        """Returns the term that part j adds to a value that sums over the batch."""
+        term = name.term(j, parts)
+        self.types[term] = self.program.types[name]
+        return term
 
     def _sums(self, position: int) -> list[KernelCall]:
         call, (group, part) = self.program.calls[position], self.parts[position]
@@ -194,13 +194,15 @@ def _values_apart(program: Program, parts: Mapping[int, tuple[Group, Part]]) -> 
             for name in cut:
                 counts.setdefault(program.root(name), set()).add(group.parts)
         touched_whole |= {program.root(name) for name in _rest(names, cut)}
-    made = {program.root(name) for call in program.calls for name in call.outputs}
-    return frozenset(root for root, found in counts.items() if len(found) == 1 and root in made - touched_whole)
+    produced = {program.root(name) for call in program.calls for name in call.outputs}
+    return frozenset(
+        root for root, divisors in counts.items() if len(divisors) == 1 and root in produced - touched_whole
+    )
 
 
-def _rest(names: Sequence[Value], taken: Sequence[Value]) -> list[Value]:
-    """`names` less `taken`, each as often as it stands there."""
-    left = list(names)
-    for name in taken:
-        left.remove(name)
-    return left
+def _rest(names: Sequence[Value], removed: Sequence[Value]) -> list[Value]:
+    """`names` less `removed`, each as often as it stands there."""
+    remaining = list(names)
+    for name in removed:
+        remaining.remove(name)
+    return remaining

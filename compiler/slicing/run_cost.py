@@ -1,4 +1,4 @@
-"""What a run of calls costs that goes part by part of the batch (see `compiler.program.cost`)."""
+"""Costs of a run of calls that goes part by part of the batch (see `compiler.program.cost`)."""
 
 from __future__ import annotations
 

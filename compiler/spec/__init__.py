@@ -1,1 +1,1 @@
-"""What a user asks for: the sparse plan and the training spec."""
+"""A user's documents: the sparse plan and the training spec."""

@@ -1,4 +1,4 @@
-"""What a spec says of steps of several micro-batches: how many, and what their gradients and losses are the mean of."""
+"""The settings of steps of several micro-batches: how many, and what their gradients and losses are the mean of."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AccumulateForm:
     steps = Integer(1, 4096)
 
     def read(self, value: object, place: Place) -> AccumulateSpec:
-        """What is said. Raises: the place's error."""
+        """Reads the settings. Raises: the place's error."""
         if isinstance(value, dict):
             return read_record(AccumulateSpec, as_mapping(value, place), place)
         return AccumulateSpec(self.steps.read(value, place))

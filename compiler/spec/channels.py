@@ -47,17 +47,19 @@ class ChannelsForm:
             return self.read({"indices": value}, place)
         if not isinstance(value, Mapping):
             return self.read({"ratio": _SHARE.read(value, place)}, place)
-        given = as_mapping(value, place)
-        told = read_record(Channels, given, place)
-        if told.heads is not None and told.along != "heads":
-            raise place.field("heads").refused(f"along: {told.along} has no heads", "say along: heads, or leave it out")
-        if (told.ratio is None) == (given.get("indices") is None):
+        mapping = as_mapping(value, place)
+        channels = read_record(Channels, mapping, place)
+        if channels.heads is not None and channels.along != "heads":
+            raise place.field("heads").refused(
+                f"along: {channels.along} has no heads", "say along: heads, or leave it out"
+            )
+        if (channels.ratio is None) == (mapping.get("indices") is None):
             raise place.refused("takes one of ratio and indices", "ratio: 0.25 for a quarter; indices: [0, 5] for two")
-        if told.ratio is None:
-            return _explicit(told, given, place)
-        if told.select == "explicit":
+        if channels.ratio is None:
+            return _explicit(channels, mapping, place)
+        if channels.select == "explicit":
             raise place.field("select").refused("explicit needs indices", "first or magnitude choose by a ratio")
-        return told
+        return channels
 
     def plain(self, value: Channels) -> Json:
         """The mapping."""
@@ -80,21 +82,21 @@ def _object(chosen: str, heads: bool) -> dict[str, Json]:
     if heads:
         fields["along"] = {"const": "heads", "description": _words("along")}
     else:
-        others = [one for one in get_args(Along) if one != "heads"]
+        others = [along for along in get_args(Along) if along != "heads"]
         fields["along"] = {**fields["along"], "enum": others}
         del fields["heads"]
     return {**whole, "properties": fields, "required": [chosen, "along"] if heads else [chosen]}
 
 
 def _words(name: str) -> str:
-    return next(one.words for one in members_of(Channels) if one.name == name)
+    return next(spec_field.words for spec_field in members_of(Channels) if spec_field.name == name)
 
 
-def _explicit(told: Channels, given: Mapping[str, object], place: Place) -> Channels:
-    if given.get("select") is not None and told.select != "explicit":
-        raise place.field("select").refused(f"{told.select} chooses by a ratio", "indices are select: explicit")
-    if not told.indices:
+def _explicit(channels: Channels, mapping: Mapping[str, object], place: Place) -> Channels:
+    if mapping.get("select") is not None and channels.select != "explicit":
+        raise place.field("select").refused(f"{channels.select} chooses by a ratio", "indices are select: explicit")
+    if not channels.indices:
         raise place.field("indices").refused("an empty list learns nothing", "`ratio: 0` of the rule itself freezes")
-    if len(set(told.indices)) < len(told.indices):
+    if len(set(channels.indices)) < len(channels.indices):
         raise place.field("indices").refused("a number stands there twice")
-    return replace(told, indices=tuple(sorted(told.indices)), select="explicit")
+    return replace(channels, indices=tuple(sorted(channels.indices)), select="explicit")

@@ -1,4 +1,4 @@
-"""What a user asks for: the sparse plan (which parameters learn) and the training spec (loss, optimizer, batch).
+"""A user's documents: the sparse plan (which parameters learn) and the training spec (loss, optimizer, batch).
 
 Both are read from JSON or YAML, checked field by field, and have one canonical JSON text whose SHA-256 identifies them.
 What a field may hold is said where it stands (`compiler.spec.records`).
@@ -75,12 +75,12 @@ class SparsePlan:
         if isinstance(source, str) and source.strip() in EVERY_PRESET:
             source = {"name": source.strip(), "preset": source.strip()}
         elif isinstance(source, str) and _WORD.fullmatch(source.strip()):
-            known, hint = ", ".join(EVERY_PRESET), near_hint(source.strip(), EVERY_PRESET)
-            raise PlanError(f"no preset is called {source.strip()!r}; there are: {known}", where="plan", hint=hint)
-        given = dict(read_mapping(source, "plan", PlanError))
-        if given.get("name") in (None, ""):
-            given["name"] = given.get("preset") or ("lora" if given.get("lora") else "frozen")
-        plan = read_record(cls, given, Place("plan", PlanError))
+            presets, hint = ", ".join(EVERY_PRESET), near_hint(source.strip(), EVERY_PRESET)
+            raise PlanError(f"no preset is called {source.strip()!r}; there are: {presets}", where="plan", hint=hint)
+        mapping = dict(read_mapping(source, "plan", PlanError))
+        if mapping.get("name") in (None, ""):
+            mapping["name"] = mapping.get("preset") or ("lora" if mapping.get("lora") else "frozen")
+        plan = read_record(cls, mapping, Place("plan", PlanError))
         chooses = any(rule.ratio > 0 for rule in plan.rules) or plan.scheme is not None or plan.lora is not None
         if plan.preset == "frozen" and not chooses:
             raise PlanError(
@@ -94,7 +94,7 @@ class SparsePlan:
         return plan
 
     def canonical_json(self) -> str:
-        """One text for one meaning (the name is part of it)."""
+        """Returns the canonical text: the same for the same meaning (the name is part of it)."""
         return _canonical(plain_record(self))
 
     @property
@@ -210,7 +210,7 @@ class TrainingSpec:
         return {name: entry.value for name, entry in self.inputs if entry.value is not None}
 
     def canonical_json(self) -> str:
-        """One text for one meaning."""
+        """Returns the canonical text: the same for the same meaning."""
         return _canonical(plain_record(self))
 
     @property

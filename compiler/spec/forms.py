@@ -1,4 +1,4 @@
-"""What a field of a plan or spec may hold: how its value is read, written plainly, and described as JSON Schema.
+"""Forms of the fields of a plan or spec: how a value is read, written plainly, and described as JSON Schema.
 
 A form is one class with `read`, `plain` and `schema`; a record (`compiler.spec.records`) is a form too. A value that is
 wrong is an error that names the field, what it holds and what it may hold.
@@ -36,24 +36,24 @@ class Place:
         return Place(f"{self.where}[{number}]", self.error)
 
     def wrong(self, expected: str, value: object, hint: str = "") -> CompileError:
-        """What to raise of a value that is not what was expected."""
-        shown = repr(value)
-        shown = shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
-        return self.error(f"expected {expected}, got {shown}", where=self.where, hint=hint)
+        """Returns the error for a value that is not what was expected."""
+        text = repr(value)
+        text = text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+        return self.error(f"expected {expected}, got {text}", where=self.where, hint=hint)
 
     def refused(self, message: str, hint: str = "") -> CompileError:
-        """What to raise of a value that is readable and not taken."""
+        """Returns the error for a value that is readable but not accepted."""
         return self.error(message, where=self.where, hint=hint)
 
 
 class Form(Protocol):
-    """What a field may hold."""
+    """The form of a field."""
 
     def read(self, value: object, place: Place) -> Any:
         """The value as our code has it. Raises: the place's error."""
 
     def plain(self, value: Any) -> Json:
-        """What `read` takes and gives the value for."""
+        """Returns plain data that `read` takes and gives the value for."""
 
     def schema(self) -> dict[str, Json]:
         """JSON Schema (2020-12) of what `read` takes."""
@@ -80,7 +80,7 @@ class Text:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of a few words; `synonyms` are those of other tools, and what is said here in their place."""
+    """A choice of a few words; `synonyms` are those of other tools, and what is said here in their place."""
 
     choices: Sequence[str]
     synonyms: Mapping[str, str] = field(default_factory=dict)
@@ -130,12 +130,12 @@ class Number:
 
     def read(self, value: object, place: Place) -> float:
         """The number."""
-        given = _number_text(value) if isinstance(value, str) else value
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not math.isfinite(given):
+        number = _number_text(value) if isinstance(value, str) else value
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise place.wrong("a finite number", value)
-        if not self.low <= given <= self.high:
-            raise place.wrong(self._bounds(), given)
-        return float(given)
+        if not self.low <= number <= self.high:
+            raise place.wrong(self._bounds(), number)
+        return float(number)
 
     def _bounds(self) -> str:
         if math.isinf(self.high):
@@ -342,9 +342,9 @@ class Shape:
         return {"type": "array", "items": extent, "minItems": 1, "maxItems": 8}
 
 
-def near_hint(given: object, known: Sequence[str]) -> str:
+def near_hint(given: object, names: Sequence[str]) -> str:
     """The nearest of the names that there are; empty if none is near."""
-    near = difflib.get_close_matches(given[:MAX_TEXT], known, n=1) if isinstance(given, str) else []
+    near = difflib.get_close_matches(given[:MAX_TEXT], names, n=1) if isinstance(given, str) else []
     return f"did you mean {near[0]!r}?" if near else ""
 
 

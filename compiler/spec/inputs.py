@@ -1,4 +1,4 @@
-"""What a spec says of a model's input: its shape, which axis holds the samples, or the value that it always has."""
+"""The settings of a model's input: its shape, which axis holds the samples, or the value that it always has."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class BatchAxisForm:
         return None if value == "none" else value
 
     def schema(self) -> dict[str, Json]:
-        """One of the three."""
+        """Returns the schema of any of the three."""
         return {"anyOf": [self.axis.schema(), self.word.schema(), {"type": "null"}]}
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Of one input. None: as the model says."""
+    """The settings of one input. None: as the model says."""
 
     shape: tuple[int, ...] | None = member(Shape(), "its extents, where the model leaves some open", default=None)
     batch_axis: AskedAxis | None = member(
@@ -57,7 +57,7 @@ class InputSpec:
     )
 
 
-_FIELDS = {one.called: one for one in members_of(InputSpec)}
+_FIELDS = {spec_field.called: spec_field for spec_field in members_of(InputSpec)}
 
 
 class InputForm:
@@ -66,19 +66,19 @@ class InputForm:
     kind = InputSpec
 
     def read(self, value: object, place: Place) -> InputSpec:
-        """What is said. Raises: the place's error."""
+        """Reads the settings. Raises: the place's error."""
         if isinstance(value, list):
             return InputSpec(Shape().read(value, place))
         if not isinstance(value, dict):
             raise place.refused(
                 "a shape is a list of 1 to 8 positive integers", "or a mapping with shape, batch_axis and value"
             )
-        given = as_mapping(value, place)
-        other = next((name for name in given if name not in _FIELDS), None)
+        mapping = as_mapping(value, place)
+        other = next((name for name in mapping if name not in _FIELDS), None)
         if other is not None:
             raise place.field(other[:60]).refused("unknown field", near_hint(other, tuple(_FIELDS)))
-        told = {name: value for name, value in given.items() if value is not None or name == "batch_axis"}
-        return InputSpec(**{name: _FIELDS[name].form.read(value, place.field(name)) for name, value in told.items()})
+        stated = {name: value for name, value in mapping.items() if value is not None or name == "batch_axis"}
+        return InputSpec(**{name: _FIELDS[name].form.read(value, place.field(name)) for name, value in stated.items()})
 
     def plain(self, value: InputSpec) -> Json:
         """The shape if it is all that is said."""

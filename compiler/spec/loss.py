@@ -1,4 +1,4 @@
-"""What a step minimises: one loss of one output, or the weighted sum of several.
+"""The quantity that a step minimises: one loss of one output, or the weighted sum of several.
 
 A kind of loss is one word of `LossKind`; the fields of `LossTerm` say which kinds take them.
 """
@@ -50,7 +50,7 @@ MAX_LABELS = 8
 
 @dataclass(frozen=True)
 class LossTerm:
-    """One loss: what it is, which output it reads, and against which labels."""
+    """A loss: what it is, which output it reads, and against which labels."""
 
     kind: LossKind = member(OneOf(get_args(LossKind), SYNONYMS), "which loss", default="cross_entropy", always=True)
     output: str = member(
@@ -115,7 +115,7 @@ class LossTerm:
 
 TERMS = ListOf(RecordOf(LossTerm), "terms", MAX_TERMS)
 ALONE = ("weight",)
-"""What a loss that is the only one does not have."""
+"""Fields that a loss that is the only one does not have."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ class LossSpec(LossTerm):
     @property
     def without(self) -> Collection[str]:
         """Fields that a document with this loss does not have."""
-        return tuple(one.called for one in members_of(LossTerm)) if self.terms else ALONE
+        return tuple(spec_field.called for spec_field in members_of(LossTerm)) if self.terms else ALONE
 
     @property
     def each(self) -> tuple[LossTerm, ...]:
-        """What is added up."""
+        """Returns the terms that are added up."""
         return self.terms or (self,)
 
 
@@ -142,16 +142,16 @@ class LossForm:
 
     def read(self, value: object, place: Place) -> LossSpec:
         """The loss. Raises: SpecError."""
-        given = as_mapping(value, place, kind_hint(LossTerm, value))
-        if given.get("terms") is None:
-            return read_record(LossSpec, given, place, without=ALONE)
-        other = next((name for name in given if name != "terms"), None)
+        mapping = as_mapping(value, place, kind_hint(LossTerm, value))
+        if mapping.get("terms") is None:
+            return read_record(LossSpec, mapping, place, without=ALONE)
+        other = next((name for name in mapping if name != "terms"), None)
         if other is not None:
             raise place.field(other[:60]).refused(
                 "unknown field", "beside `terms` there are none; it belongs to a term"
             )
         at = place.field("terms")
-        terms = TERMS.read(given["terms"], at)
+        terms = TERMS.read(mapping["terms"], at)
         if not terms:
             raise at.wrong("a list of at least one term", [])
         arrays = dict.fromkeys(term.labels for term in terms if term.has_labels)
@@ -164,7 +164,7 @@ class LossForm:
         return {"terms": TERMS.plain(value.terms)} if value.terms else plain_record(value)
 
     def schema(self) -> dict[str, Any]:
-        """One of the kinds, or a list of terms."""
+        """Returns the schema of one of the kinds, or of a list of terms."""
         several = {**TERMS.schema(), "minItems": 1, "description": "losses that are added up"}
         body = {
             "type": "object",

@@ -17,8 +17,8 @@ Products = Literal["f32", "tf32"]
 
 @dataclass(frozen=True)
 class PrecisionSpec:
-    """What is held in fewer bits: activations and their gradients in sixteen, as mixed precision has it; weights that
-    nothing changes in eight or four.
+    """The quantities that are held in fewer bits: activations and their gradients in sixteen, as in mixed precision;
+    weights that nothing changes in eight or four.
 
     Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018 (arXiv 1710.03740).
     """

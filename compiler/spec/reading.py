@@ -76,11 +76,11 @@ def _parse(data: bytes) -> object:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         raise _Refused(f"field {next(n for n in names if names.count(n) > 1)!r:.60} is given twice")
-    return found
+    return mapping
 
 
 def _check_structure(data: bytes) -> None:
@@ -136,14 +136,14 @@ class PlainLoader(SafeLoader):
 
         Raises: `_Refused` for a key that is given twice (YAML's own loader takes the last).
         """
-        seen = set()
+        keys = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode):
                 if key.tag == f"{_YAML}bool":
                     key.tag = f"{_YAML}str"
-                if (key.tag, key.value) in seen:
+                if (key.tag, key.value) in keys:
                     raise _Refused(f"field {key.value!r:.60} is given twice", key.start_mark.line + 1)
-                seen.add((key.tag, key.value))
+                keys.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
     def construct_short_number(self, node: Any) -> int | float:
@@ -159,7 +159,7 @@ class PlainLoader(SafeLoader):
         return value if math.isfinite(value) else math.nan
 
     def construct_tagged(self, node: Any) -> NoReturn:
-        """What has no place in a plan or spec."""
+        """Refuses what has no place in a plan or spec."""
         raise _Refused(f"the tag {node.tag.replace(_YAML, '!!')!r:.60} is not taken", node.start_mark.line + 1)
 
 

@@ -24,7 +24,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class Member:
-    """What is known of a record's field."""
+    """The description of a record's field."""
 
     name: str
     """The attribute."""
@@ -46,7 +46,7 @@ class Member:
         return not self.kinds or kind in self.kinds
 
     def default_for(self, kind: str) -> Any:
-        """What it is where the document leaves it out."""
+        """Returns the value of the field where the document leaves it out."""
         return self.defaults.get(kind, self.default)
 
 
@@ -61,7 +61,7 @@ def member(
     defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """A field of a record; see `Member`. A new one is not `always`: documents without it keep their digest."""
-    known = {
+    attributes = {
         "form": form,
         "words": words,
         "called": called,
@@ -69,17 +69,23 @@ def member(
         "kinds": kinds,
         "defaults": dict(defaults or {}),
     }
-    return field(default=default, metadata={"member": known})
+    return field(default=default, metadata={"member": attributes})
 
 
 def members_of(kind: type[Any]) -> tuple[Member, ...]:
     """The fields of a record, in order."""
-    found = []
-    for one in dataclasses.fields(kind):
-        known = one.metadata.get("member")
-        if known is not None:
-            found.append(Member(one.name, **{**known, "called": known["called"] or one.name}, default=one.default))
-    return tuple(found)
+    members = []
+    for record_field in dataclasses.fields(kind):
+        attributes = record_field.metadata.get("member")
+        if attributes is not None:
+            members.append(
+                Member(
+                    record_field.name,
+                    **{**attributes, "called": attributes["called"] or record_field.name},
+                    default=record_field.default,
+                )
+            )
+    return tuple(members)
 
 
 def read_record(kind: type[Record], value: object, place: Place, *, without: Collection[str] = ()) -> Record:
@@ -87,24 +93,26 @@ def read_record(kind: type[Record], value: object, place: Place, *, without: Col
 
     Raises: the place's error for a field that nobody knows (with the nearest name), or of a value that does not fit.
     """
-    given = as_mapping(value, place, kind_hint(kind, value))
-    members = [one for one in members_of(kind) if one.called not in without]
-    variant = _variant(members, given, place)
-    _check_names(members, variant, given, place)
+    mapping = as_mapping(value, place, kind_hint(kind, value))
+    members = [spec_field for spec_field in members_of(kind) if spec_field.called not in without]
+    variant = _variant(members, mapping, place)
+    _check_names(members, variant, mapping, place)
     read = {}
-    for one in members:
-        if not one.is_for(variant):
+    for spec_field in members:
+        if not spec_field.is_for(variant):
             continue
-        default, entry = one.default_for(variant), given.get(one.called)
-        read[one.name] = (
-            default if entry is None and default is not MISSING else one.form.read(entry, place.field(one.called))
+        default, entry = spec_field.default_for(variant), mapping.get(spec_field.called)
+        read[spec_field.name] = (
+            default
+            if entry is None and default is not MISSING
+            else spec_field.form.read(entry, place.field(spec_field.called))
         )
     return kind(**read)
 
 
 def kind_hint(kind: type[Any], value: object) -> str:
     """How to say what a word alone in place of a record means: its kind."""
-    forms = [one.form for one in members_of(kind) if one.called == "kind"]
+    forms = [spec_field.form for spec_field in members_of(kind) if spec_field.called == "kind"]
     is_kind = any(isinstance(form, OneOf) and value in form.choices for form in forms)
     return f"say {{kind: {value}}}" if is_kind else ""
 
@@ -112,28 +120,28 @@ def kind_hint(kind: type[Any], value: object) -> str:
 def plain_record(record: Any) -> dict[str, Json]:
     """Plain data that `read_record` makes the same record of, without what has its default and is not always there."""
     variant = getattr(record, "kind", "")
-    told = {}
-    for one in members_of(type(record)):
-        value = getattr(record, one.name)
-        if one.is_for(variant) and (one.always or value != one.default_for(variant)):
-            told[one.called] = one.form.plain(value)
-    return told
+    plain = {}
+    for spec_field in members_of(type(record)):
+        value = getattr(record, spec_field.name)
+        if spec_field.is_for(variant) and (spec_field.always or value != spec_field.default_for(variant)):
+            plain[spec_field.called] = spec_field.form.plain(value)
+    return plain
 
 
 def every_field(record: Any, where: str = "") -> Iterator[tuple[str, Json, bool]]:
     """(place, value, whether it is the default) of every field that a record has, those of records in it too."""
     variant, without = str(getattr(record, "kind", "")), getattr(record, "without", ())
-    for one in members_of(type(record)):
-        if not one.is_for(variant) or one.called in without:
+    for spec_field in members_of(type(record)):
+        if not spec_field.is_for(variant) or spec_field.called in without:
             continue
-        value, place = getattr(record, one.name), f"{where}{one.called}"
+        value, place = getattr(record, spec_field.name), f"{where}{spec_field.called}"
         inner = _records_in(value)
         if inner:
             for name, entry in inner:
                 yield from every_field(entry, f"{place}{name}.")
         else:
-            plain = None if value is None else one.form.plain(value)
-            yield place, plain, value == one.default_for(variant)
+            plain = None if value is None else spec_field.form.plain(value)
+            yield place, plain, value == spec_field.default_for(variant)
 
 
 def _records_in(value: object) -> list[tuple[str, Any]]:
@@ -154,11 +162,15 @@ def _is_record(value: object) -> bool:
 
 def schema_of(kind: type[Any], *, without: Collection[str] = ()) -> dict[str, Json]:
     """JSON Schema of what `read_record` takes: one object, or one for each kind."""
-    members = [one for one in members_of(kind) if one.called not in without]
-    told = next((one for one in members if one.called == "kind"), None)
-    if told is None or not isinstance(told.form, OneOf) or not any(one.kinds or one.defaults for one in members):
-        return _object(members, "", told)
-    return {"oneOf": [_object(members, variant, told) for variant in told.form.choices]}
+    members = [spec_field for spec_field in members_of(kind) if spec_field.called not in without]
+    kind_field = next((spec_field for spec_field in members if spec_field.called == "kind"), None)
+    if (
+        kind_field is None
+        or not isinstance(kind_field.form, OneOf)
+        or not any(spec_field.kinds or spec_field.defaults for spec_field in members)
+    ):
+        return _object(members, "", kind_field)
+    return {"oneOf": [_object(members, variant, kind_field) for variant in kind_field.form.choices]}
 
 
 @dataclass(frozen=True)
@@ -181,45 +193,45 @@ class RecordOf:
         return schema_of(self.kind, without=self.without)
 
 
-def _variant(members: Collection[Member], given: Mapping[str, object], place: Place) -> str:
+def _variant(members: Collection[Member], mapping: Mapping[str, object], place: Place) -> str:
     """The record's kind; empty if it has none."""
-    told = next((one for one in members if one.called == "kind"), None)
-    if told is None:
+    kind_field = next((spec_field for spec_field in members if spec_field.called == "kind"), None)
+    if kind_field is None:
         return ""
-    value = given.get("kind")
-    return str(told.default if value is None else told.form.read(value, place.field("kind")))
+    value = mapping.get("kind")
+    return str(kind_field.default if value is None else kind_field.form.read(value, place.field("kind")))
 
 
-def _check_names(members: Collection[Member], variant: str, given: Mapping[str, object], place: Place) -> None:
-    known = [one.called for one in members if one.is_for(variant)]
-    unknown = [name for name in given if name not in known]
-    of_no_kind = [name for name in unknown if not any(one.called == name for one in members)]
+def _check_names(members: Collection[Member], variant: str, mapping: Mapping[str, object], place: Place) -> None:
+    allowed = [spec_field.called for spec_field in members if spec_field.is_for(variant)]
+    unknown = [name for name in mapping if name not in allowed]
+    of_no_kind = [name for name in unknown if not any(spec_field.called == name for spec_field in members)]
     for name in (*of_no_kind, *unknown):  # a misspelt `kind` is why others are of another kind
-        elsewhere = next((one for one in members if one.called == name), None)
-        if elsewhere is not None:
-            hint = f"kind: {variant} has none; it is for {', '.join(elsewhere.kinds)}"
+        other_kind_field = next((spec_field for spec_field in members if spec_field.called == name), None)
+        if other_kind_field is not None:
+            hint = f"kind: {variant} has none; it is for {', '.join(other_kind_field.kinds)}"
         else:
-            hint = near_hint(name, known) or f"known fields: {', '.join(known)}"
+            hint = near_hint(name, allowed) or f"known fields: {', '.join(allowed)}"
         raise place.field(name[:60]).refused("unknown field", hint)
 
 
-def _object(members: Collection[Member], variant: str, told: Member | None) -> dict[str, Json]:
+def _object(members: Collection[Member], variant: str, kind_field: Member | None) -> dict[str, Json]:
     properties: dict[str, Json] = {}
     required: list[str] = []
-    for one in members:
-        if not one.is_for(variant):
+    for spec_field in members:
+        if not spec_field.is_for(variant):
             continue
-        default = one.default_for(variant)
-        if variant and one is told:
-            properties[one.called] = {"const": variant, "description": one.words}
-            required += [one.called] if variant != one.default else []
+        default = spec_field.default_for(variant)
+        if variant and spec_field is kind_field:
+            properties[spec_field.called] = {"const": variant, "description": spec_field.words}
+            required += [spec_field.called] if variant != spec_field.default else []
             continue
-        properties[one.called] = {**one.form.schema(), "description": one.words}
+        properties[spec_field.called] = {**spec_field.form.schema(), "description": spec_field.words}
         if default is MISSING:
-            required.append(one.called)
+            required.append(spec_field.called)
         elif default is None:
-            properties[one.called] |= {"default": None} if isinstance(one.form, Optional) else {}
+            properties[spec_field.called] |= {"default": None} if isinstance(spec_field.form, Optional) else {}
         elif default != ():
-            properties[one.called]["default"] = one.form.plain(default)
+            properties[spec_field.called]["default"] = spec_field.form.plain(default)
     body: dict[str, Json] = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**body, "required": required} if required else body

@@ -1,4 +1,4 @@
-"""One line of a plan: which parameters learn, and how much of each."""
+"""A line of a plan: which parameters learn, and how much of each."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class LayerNumbers:
     def _span(self, entry: object, place: Place) -> tuple[int, int]:
         if type(entry) is int and -MAX_LAYERS <= entry < MAX_LAYERS:
             return entry, entry
-        found = _SPAN.fullmatch(entry) if isinstance(entry, str) else None
-        if found is None or int(found[1]) > int(found[2]):
+        match = _SPAN.fullmatch(entry) if isinstance(entry, str) else None
+        if match is None or int(match[1]) > int(match[2]):
             raise place.wrong("layer numbers, or spans such as 4-7", entry)
-        return int(found[1]), int(found[2])
+        return int(match[1]), int(match[2])
 
     def plain(self, value: tuple[tuple[int, int], ...]) -> Json:
         """Numbers, and spans as text."""
@@ -54,7 +54,7 @@ class LayerNumbers:
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """What one of the selectors names, and `kind` lets through, learns a `ratio` of its input channels.
+    """A rule: what one of the selectors names, and `kind` lets through, learns a `ratio` of its input channels.
 
     Ratio 0 freezes again what an earlier rule selected. A layer is a matrix product or convolution with a weight of
     its own, and the bias that is added to what it makes.
@@ -99,13 +99,13 @@ class RuleForm:
     def read(self, value: object, place: Place) -> UpdateRule:
         """The rule."""
         rule = read_record(UpdateRule, value, place)
-        given = [name for name in SELECTORS if _is_given(as_mapping(value, place), name)]
-        if len(given) != 1:
-            told = f"{' and '.join(given)} stand in one rule" if given else "nothing is selected"
-            raise place.refused(told, f"a rule has one of {', '.join(SELECTORS)}")
+        selectors = [name for name in SELECTORS if _is_given(as_mapping(value, place), name)]
+        if len(selectors) != 1:
+            message = f"{' and '.join(selectors)} stand in one rule" if selectors else "nothing is selected"
+            raise place.refused(message, f"a rule has one of {', '.join(SELECTORS)}")
         if rule.channels is not None and rule.ratio != 1.0:
-            told = "stands beside ratio, which says the same of the first input channels"
-            raise place.field("channels").refused(told, "leave one of them out")
+            message = "stands beside ratio, which says the same of the first input channels"
+            raise place.field("channels").refused(message, "leave one of them out")
         return rule
 
     def plain(self, value: UpdateRule) -> Json:

@@ -42,7 +42,7 @@ class Scheme:
 
 
 PRESETS = ("full", "bias-only", "last-layer", "frozen")
-"""What learns by what parameters are."""
+"""Presets that select parameters by what they are."""
 _BLOCKS = "bottlenecks"
 NAMED: Mapping[str, Mapping[str, Json]] = {
     "pockengine-mcunet": {

@@ -42,10 +42,10 @@ class _Finder:
     readers: dict[Value, set[int]] = field(default_factory=dict)
     overwritten: dict[Value, list[int]] = field(default_factory=dict)
     """Where root values are written in place."""
-    kept: frozenset[Value] = frozenset()
+    retained: frozenset[Value] = frozenset()
 
     def __post_init__(self) -> None:
-        root, self.kept = self.program.root, self.program.kept
+        root, self.retained = self.program.root, self.program.retained
         for position, call in enumerate(self.program.calls):
             for name in call.inputs:
                 self.readers.setdefault(root(name), set()).add(position)
@@ -55,18 +55,18 @@ class _Finder:
                     self.overwritten.setdefault(root(name), []).append(position)
 
     def chains(self) -> Iterator[Chain]:
-        """One for each product that ends one."""
+        """Yields a chain for each product that ends one."""
         for position, call in enumerate(self.program.calls):
             if isinstance(call.spec, MatmulSpec) and last_strip(call.spec, call.spec.k, 1) is not None:
-                found = self._back(position, call.spec.k)
-                if found is not None and not self._disturbed(found):
-                    yield Chain(found, call.spec.k)
+                positions = self._back(position, call.spec.k)
+                if positions is not None and not self._disturbed(positions):
+                    yield Chain(positions, call.spec.k)
 
     def _back(self, last: int, channels: int) -> tuple[int, ...] | None:
         """The positions of a chain that ends there."""
         if self.program.calls[last].outputs[0] in self.program.aliases:
             return None
-        if self.program.calls[last].outputs[0] in self.kept:
+        if self.program.calls[last].outputs[0] in self.retained:
             return None
         positions, hidden = [last], (0,)
         while True:
@@ -77,8 +77,8 @@ class _Finder:
             positions.insert(0, before)
             if first_strip(spec, channels, 1) is not None:
                 return tuple(positions)
-            found = range(len(self.program.calls[before].inputs))
-            inner = next((one for one in found if inner_strip(spec, (one,), channels, 1) is not None), None)
+            places = range(len(self.program.calls[before].inputs))
+            inner = next((place for place in places if inner_strip(spec, (place,), channels, 1) is not None), None)
             if inner is None:
                 return None
             hidden = (inner,)
@@ -89,7 +89,7 @@ class _Finder:
         name = call.inputs[hidden[0]]
         root = program.root(name)
         before = self.makers.get(root)
-        if before is None or root in self.kept or root in program.aliases or len(self.readers[root]) > 1:
+        if before is None or root in self.retained or root in program.aliases or len(self.readers[root]) > 1:
             return None
         shapes = (program.types[root].shape, program.types[name].shape)
         same_size = program.types[root].size == program.types[name].size

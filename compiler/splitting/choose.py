@@ -29,13 +29,13 @@ Workspace = Callable[[KernelCall], int]
 class Splits:
     """The splits of each program, and the most bytes that are alive with them."""
 
-    own: Mapping[ProgramName, tuple[Split, ...]]
+    by_program: Mapping[ProgramName, tuple[Split, ...]]
     peak_bytes: int
 
     @property
     def count(self) -> int:
-        """Of all programs."""
-        return sum(map(len, self.own.values()))
+        """Returns the number of splits of all programs."""
+        return sum(map(len, self.by_program.values()))
 
 
 def choose_splits(
@@ -46,10 +46,10 @@ def choose_splits(
     None if they would not lower the peak, or get it well below so many bytes.
     """
     peaks = [_Peaks.of(program, workspace, narrowest) for program in programs]
-    aim, now = max(own.least() for own in peaks), max(own.highest() for own in peaks)
+    aim, now = max(peak.least() for peak in peaks), max(peak.highest() for peak in peaks)
     if aim > (1 - GAIN) * (now if below is None else below):
         return None
-    return Splits({own.program.name: tuple(own.splits(aim)) for own in peaks}, aim)
+    return Splits({peak.program.name: tuple(peak.splits(aim)) for peak in peaks}, aim)
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class _Peaks:
     """While each call runs, without scratch; `during`: with it."""
     during: list[int]
     last_use: dict[Value, int] = field(default_factory=dict)
-    taken: dict[Chain, Mapping[int, int]] = field(default_factory=dict)
+    strip_bytes: dict[Chain, Mapping[int, int]] = field(default_factory=dict)
     """Bytes of a chain by its number of strips."""
 
     @classmethod
@@ -79,7 +79,7 @@ class _Peaks:
         for position, call in enumerate(program.calls):
             for name in call.inputs:
                 peaks.last_use[program.root(name)] = position
-        peaks.taken = dict(_disjoint({chain: dict(peaks._sizes(chain)) for chain in peaks._at_peaks()}))
+        peaks.strip_bytes = dict(_disjoint({chain: dict(peaks._sizes(chain)) for chain in peaks._at_peaks()}))
         return peaks
 
     def highest(self) -> int:
@@ -88,13 +88,13 @@ class _Peaks:
 
     def least(self) -> int:
         """The peak where every chain is in the strips that take least."""
-        inside = {position for chain in self.taken for position in chain.positions}
-        elsewhere = (size for position, size in enumerate(self.during) if position not in inside)
-        return max((*elsewhere, *(min(sizes.values()) for sizes in self.taken.values())), default=0)
+        inside = {position for chain in self.strip_bytes for position in chain.positions}
+        outside = (size for position, size in enumerate(self.during) if position not in inside)
+        return max((*outside, *(min(sizes.values()) for sizes in self.strip_bytes.values())), default=0)
 
     def splits(self, aim: int) -> Iterator[Split]:
         """The fewest strips of each chain that take no more than `aim`."""
-        for chain, sizes in self.taken.items():
+        for chain, sizes in self.strip_bytes.items():
             strips = min(count for count, size in sizes.items() if size <= aim)
             if strips > 1:
                 yield Split(chain, strips)
@@ -119,18 +119,20 @@ class _Peaks:
         types, calls = self.program.types, [self.program.calls[position] for position in chain.positions]
         hidden = [aligned(types[call.outputs[0]].size_bytes) for call in calls[:-1]]
         sums = aligned(types[calls[-1].outputs[0]].size_bytes)
-        own = {self.program.root(call.outputs[0]) for call in calls}
-        read = {self.program.root(name) for call in calls for name in call.inputs} - own - set(self.program.state)
-        held = sum(aligned(types[root].size_bytes) for root in read if self.last_use[root] < chain.last)
-        beside = self.live[chain.last] - hidden[-1] - sums + held
+        produced = {self.program.root(call.outputs[0]) for call in calls}
+        read = {self.program.root(name) for call in calls for name in call.inputs} - produced - set(self.program.state)
+        read_bytes = sum(aligned(types[root].size_bytes) for root in read if self.last_use[root] < chain.last)
+        other_bytes = self.live[chain.last] - hidden[-1] - sums + read_bytes
         return (
-            beside + sums + max(self._strip_bytes(calls, hidden, place, chain, strips) for place in range(len(calls)))
+            other_bytes
+            + sums
+            + max(self._strip_bytes(calls, hidden, place, chain, strips) for place in range(len(calls)))
         )
 
     def _strip_bytes(
         self, calls: Sequence[KernelCall], hidden: Sequence[int], place: int, chain: Chain, strips: int
     ) -> int:
-        """What one call of a strip reads and writes of hidden channels, copies, and its scratch."""
+        """Returns the bytes that one call of a strip reads and writes of hidden channels, copies, and its scratch."""
         call, size = calls[place], chain.channels // strips
         inside = hidden_operands(self.program, calls[place - 1], call) if place else ()
         strip = strip_of(call, inside, place == len(calls) - 1, chain.channels, size, (False, True))
@@ -143,10 +145,12 @@ class _Peaks:
         return around + copies + aligned(self.workspace(replace(call, spec=strip.spec)))
 
 
-def _disjoint(taken: Mapping[Chain, Mapping[int, int]]) -> Iterator[tuple[Chain, Mapping[int, int]]]:
+def _disjoint(strip_bytes: Mapping[Chain, Mapping[int, int]]) -> Iterator[tuple[Chain, Mapping[int, int]]]:
     """The chains that strips help, the one that they help most first, and no call in two of them."""
     used: set[int] = set()
-    for chain, sizes in sorted(taken.items(), key=lambda item: (min(item[1].values()) - item[1][1], item[0].last)):
+    for chain, sizes in sorted(
+        strip_bytes.items(), key=lambda item: (min(item[1].values()) - item[1][1], item[0].last)
+    ):
         if min(sizes.values()) < sizes[1] and used.isdisjoint(chain.positions):
             used.update(chain.positions)
             yield chain, sizes

@@ -35,20 +35,22 @@ class Split:
 
 def split_hidden(program: Program, *, splits: Mapping[ProgramName, Sequence[Split]]) -> PassResult[Program]:
     """The program with chains run strip by strip."""
-    own = splits[program.name]
-    return PassResult(split_chains(program, own).trimmed() if own else program, bool(own))
+    program_splits = splits[program.name]
+    return PassResult(
+        split_chains(program, program_splits).trimmed() if program_splits else program, bool(program_splits)
+    )
 
 
 def split_chains(program: Program, splits: Sequence[Split]) -> Program:
     """The program with those chains run strip by strip."""
     splitter = _Splitter(program)
     ending = {split.chain.last: split for split in splits}
-    gone = {position for split in splits for position in split.chain.positions}
+    replaced = {position for split in splits for position in split.chain.positions}
     calls: list[KernelCall] = []
     for position, call in enumerate(program.calls):
         if position in ending:
             calls += splitter.calls_of(ending[position])
-        elif position not in gone:
+        elif position not in replaced:
             calls.append(call)
     aliases, types = {**program.aliases, **splitter.aliases}, {**program.types, **splitter.types}
     return replace(program, calls=tuple(calls), aliases=aliases, types=types)
@@ -87,9 +89,9 @@ class _Splitter:
             elif part is None:
                 names.append(name)
             else:
-                own = call.outputs[0].strip(number, split.strips, operand=place)
-                yield from self._range(own, name, part, split, number, call)
-                names.append(own)
+                range_value = call.outputs[0].strip(number, split.strips, operand=place)
+                yield from self._range(range_value, name, part, split, number, call)
+                names.append(range_value)
         if is_last and number:
             names.append(self._sum(call.outputs[0], number - 1, split.strips))
         if not is_last:
@@ -108,46 +110,46 @@ class _Splitter:
 
     def _hidden(self, name: Value, number: int, strips: int) -> Value:
         """The strip of a hidden value, or of a view of it."""
-        own, root = name.strip(number, strips), self.program.root(name)
-        if own not in self.types:
+        strip, root = name.strip(number, strips), self.program.root(name)
+        if strip not in self.types:
             whole = self.program.types[name]
-            self.types[own] = _with_channels(whole, whole.shape[-1] // strips)
-            self.aliases[own] = Alias(root.strip(number, strips))
-        return own
+            self.types[strip] = _with_channels(whole, whole.shape[-1] // strips)
+            self.aliases[strip] = Alias(root.strip(number, strips))
+        return strip
 
     def _sum(self, name: Value, number: int, strips: int) -> Value:
-        """What the strips up to this one sum, in one place, not rounded; the last sum is the value itself."""
+        """Returns the sum of the strips up to this one, in one place, not rounded; the last sum is the value itself."""
         first, whole = name.strip(0, strips), self.program.types[name]
-        own = name if number == strips - 1 else name.strip(number, strips)
-        self.types[own] = whole if own == name else TensorType(whole.element.sums_in, whole.shape)
-        if own != first and not (own == name and whole.element.is_half):
-            self.aliases[own] = Alias(first)
-        return own
+        partial_sum = name if number == strips - 1 else name.strip(number, strips)
+        self.types[partial_sum] = whole if partial_sum == name else TensorType(whole.element.sums_in, whole.shape)
+        if partial_sum != first and not (partial_sum == name and whole.element.is_half):
+            self.aliases[partial_sum] = Alias(first)
+        return partial_sum
 
     def _range(
-        self, own: Value, name: Value, part: Range, split: Split, number: int, call: KernelCall
+        self, target: Value, name: Value, part: Range, split: Split, number: int, call: KernelCall
     ) -> Iterator[KernelCall]:
         """A range of an operand's channels: where it lies, or copied if it has gaps or begins at no aligned byte."""
         channels, size = split.chain.channels, split.chain.channels // split.strips
         dtype = self.program.types[name].dtype
-        whole, kept = (TensorType(dtype, (part.outer, one * part.inner)) for one in (channels, size))
+        whole, range_type = (TensorType(dtype, (part.outer, extent * part.inner)) for extent in (channels, size))
         start = number * size * part.inner
-        self.types[own] = kept
-        offset_bytes = number * kept.size_bytes
+        self.types[target] = range_type
+        offset_bytes = number * range_type.size_bytes
         home = storage_of(self.program.aliases, name)
         if part.outer == 1 and (home.offset_bytes + offset_bytes) % ALIGNMENT_BYTES == 0:
-            self.aliases[own] = Alias(name, offset_bytes)
+            self.aliases[target] = Alias(name, offset_bytes)
             return
         read = Access(whole, (axis(0), axis(1, offset=start)))
         yield KernelCall(
-            spec=MapSpec(kept.shape, (read,), (identity(kept),), (Ref(0),)),
+            spec=MapSpec(range_type.shape, (read,), (identity(range_type),), (Ref(0),)),
             inputs=(name,),
-            outputs=(own,),
+            outputs=(target,),
             layer=call.layer,
             phase=call.phase,
             flops=0,
-            bytes_read=kept.size_bytes,
-            bytes_written=kept.size_bytes,
+            bytes_read=range_type.size_bytes,
+            bytes_written=range_type.size_bytes,
             again=call.again,
             strips=split.strips,
             strip=number,
@@ -159,13 +161,13 @@ def strip_of(
 ) -> Strip:
     """The strip of a call of a chain."""
     if is_last:
-        found = last_strip(call.spec, channels, size, ends)
+        strip = last_strip(call.spec, channels, size, ends)
     elif hidden:
-        found = inner_strip(call.spec, hidden, channels, size)
+        strip = inner_strip(call.spec, hidden, channels, size)
     else:
-        found = first_strip(call.spec, channels, size)
-    assert found is not None, "chains are of calls that have strips"
-    return found
+        strip = first_strip(call.spec, channels, size)
+    assert strip is not None, "chains are of calls that have strips"
+    return strip
 
 
 def _with_channels(tensor: TensorType, channels: int) -> TensorType:

@@ -1,4 +1,4 @@
-"""One strip of a kernel call: what each family computes of a share of the hidden channels of a chain.
+"""Strips of a kernel call: what each family computes of a share of the hidden channels of a chain.
 
 The first call of a chain makes hidden channels, those between work on each channel by itself, the last sums over them.
 Hidden channels are the last axis of every hidden value, so a strip of one is a value of its own, with fewer channels.
@@ -27,7 +27,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """What one of several equal strips runs of a call; `ranges[i]` says which part of input i it reads.
+    """The strip of a call that one of several equal strips runs; `ranges[i]` says which part of input i it reads.
 
     None: all of it, which for a hidden value is all of its strip.
     """
@@ -94,12 +94,12 @@ def _with_epilogue(
     extents = output_extents(spec)
     if extents is None or spec.sums or _uses_last_axis(extents, spec.epilogue):
         return None
-    found = [_strip_access(access, extents, size) for access in spec.epilogue_inputs]
-    kept = [one for one in found if one is not None]
-    if len(kept) != len(found):
+    optional_cuts = [_strip_access(access, extents, size) for access in spec.epilogue_inputs]
+    cuts = [cut for cut in optional_cuts if cut is not None]
+    if len(cuts) != len(optional_cuts):
         return None
-    strip = replace(strip, epilogue_inputs=tuple(access for access, _ in kept))
-    return Strip(strip, (*ranges, *(part for _, part in kept)))
+    strip = replace(strip, epilogue_inputs=tuple(access for access, _ in cuts))
+    return Strip(strip, (*ranges, *(part for _, part in cuts)))
 
 
 def _strip_access(access: Access, extents: tuple[int, ...], size: int) -> tuple[Access, Range | None] | None:
@@ -124,16 +124,19 @@ def _map(spec: MapSpec, hidden: tuple[int, ...], channels: int, size: int) -> St
     whole = (spec.outputs[0].type.size // channels, channels)
     inputs: list[Access] = []
     ranges: list[Range | None] = []
-    for number, given in enumerate(spec.inputs):
-        access = regrouped(given, spec.extents, whole)
+    for number, whole_access in enumerate(spec.inputs):
+        access = regrouped(whole_access, spec.extents, whole)
         if number in hidden and access is not None and is_identity(access, whole):
-            found: tuple[Access, Range | None] | None = (identity(TensorType(given.type.dtype, (whole[0], size))), None)
+            cut: tuple[Access, Range | None] | None = (
+                identity(TensorType(whole_access.type.dtype, (whole[0], size))),
+                None,
+            )
         else:
-            found = None if access is None or number in hidden else _strip_access(access, whole, size)
-        if found is None:
+            cut = None if access is None or number in hidden else _strip_access(access, whole, size)
+        if cut is None:
             return None
-        inputs.append(found[0])
-        ranges.append(found[1])
+        inputs.append(cut[0])
+        ranges.append(cut[1])
     output = identity(TensorType(spec.outputs[0].type.dtype, (whole[0], size)))
     return Strip(MapSpec((whole[0], size), tuple(inputs), (output,), spec.exprs), tuple(ranges))
 

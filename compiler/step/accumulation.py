@@ -44,7 +44,7 @@ def accumulate(step: TrainingGraph, spec: AccumulateSpec) -> TrainingGraph:
     return averages.with_graph(replace(averages.graph, warnings=(*averages.graph.warnings, *warnings)))
 
 
-def beside(accumulation: TrainingGraph, graph: Graph) -> TrainingGraph:
+def with_fresh_values(accumulation: TrainingGraph, graph: Graph) -> TrainingGraph:
     """The same, ready for passes: what they make is none of the values that passes made of `graph`."""
     return accumulation.with_graph(replace(accumulation.graph, next_number=graph.next_number))
 
@@ -210,8 +210,8 @@ def _builder(step: TrainingGraph, accumulators: dict[Value, Value], sums: _Sums 
 
 
 def _stand_at(b: GraphBuilder, graph: Graph, parameter: Value) -> None:
-    known = graph.parameters[parameter]
-    b.layer, b.parameter = known.layer, known.name
+    details = graph.parameters[parameter]
+    b.layer, b.parameter = details.layer, details.name
 
 
 def _stand_at_loss(b: GraphBuilder) -> None:

@@ -40,7 +40,7 @@ class Rates:
 def update(
     b: GraphBuilder,
     parameter: Value,
-    known: Parameter,
+    details: Parameter,
     gradient: Value,
     part: UpdateSlice,
     rates: Rates,
@@ -49,8 +49,8 @@ def update(
 ) -> Mapping[Value, Value]:
     """Append the update; what the parameter and its state become."""
     squares = b.emit("mul", gradient, gradient)
-    if len(known.file_shape) > 1:
-        fresh, moment = _factored(b, parameter, known, squares, rates.fresh, spec.eps1)
+    if len(details.file_shape) > 1:
+        fresh, moment = _factored(b, parameter, details, squares, rates.fresh, spec.eps1)
     else:
         state = parameter.state("variance")
         b.types[state] = b.types[gradient]
@@ -63,37 +63,37 @@ def update(
     operands = (parameter, direction, step, rates.learning)
     b.emit("scaled_update", *operands, output=parameter.updated(), weight_decay=weight_decay, **window)
     # Last: whatever reads the new moments may be given the old ones to compute them from.
-    kept = {state: b.emit("keep", state, value, output=state.updated()) for state, value in fresh.items()}
-    return {parameter: parameter.updated(), **kept}
+    state_updates = {state: b.emit("keep", state, value, output=state.updated()) for state, value in fresh.items()}
+    return {parameter: parameter.updated(), **state_updates}
 
 
-def factored_axes(known: Parameter) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def factored_axes(parameter: Parameter) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Inside axes of the author's last axis and of the last but one; an axis of one element is none."""
-    view = iter(enumerate(known.view_shape))
+    view = iter(enumerate(parameter.view_shape))
     axes: list[tuple[int, ...]] = []
-    for extent in known.file_shape:
-        own: list[int] = []
-        while prod(known.view_shape[axis] for axis in own) != extent:
+    for extent in parameter.file_shape:
+        merged_axes: list[int] = []
+        while prod(parameter.view_shape[axis] for axis in merged_axes) != extent:
             axis, size = next(view)
-            own += [axis] if size > 1 else []
-        axes.append(tuple(sorted(known.perm.index(axis) for axis in own)))
+            merged_axes += [axis] if size > 1 else []
+        axes.append(tuple(sorted(parameter.perm.index(axis) for axis in merged_axes)))
     return axes[-1], axes[-2]
 
 
 def _factored(
-    b: GraphBuilder, parameter: Value, known: Parameter, squares: Value, fresh: Value, eps1: float
+    b: GraphBuilder, parameter: Value, details: Parameter, squares: Value, fresh: Value, eps1: float
 ) -> tuple[dict[Value, Value], Value]:
     """The new state, and the second moment that it stands for."""
-    last, before = factored_axes(known)
+    last, before = factored_axes(details)
     states = parameter.state("row_var"), parameter.state("col_var")
-    made = []
+    moments = []
     for state, axes in zip(states, (last, before), strict=True):
         mean = _mean(b, squares, axes)
         b.types[state] = b.types[mean]
-        made.append(_blended(b, state, mean, fresh))
-    row, col = made
+        moments.append(_blended(b, state, mean, fresh))
+    row, col = moments
     scale = b.emit("maximum", _mean(b, row, before), b.constant(eps1))
-    return dict(zip(states, made, strict=True)), b.emit("mul", b.emit("div", row, scale), col)
+    return dict(zip(states, moments, strict=True)), b.emit("mul", b.emit("div", row, scale), col)
 
 
 def _mean(b: GraphBuilder, x: Value, axes: tuple[int, ...]) -> Value:
@@ -102,8 +102,8 @@ def _mean(b: GraphBuilder, x: Value, axes: tuple[int, ...]) -> Value:
 
 def _blended(b: GraphBuilder, state: Value, new: Value, fresh: Value) -> Value:
     """(1 - fresh) state + fresh new: a sum of what is not negative, without cancellation."""
-    kept = b.emit("mul", state, b.emit("sub", b.constant(1.0), fresh))
-    return b.emit("add", kept, b.emit("mul", new, fresh))
+    decayed = b.emit("mul", state, b.emit("sub", b.constant(1.0), fresh))
+    return b.emit("add", decayed, b.emit("mul", new, fresh))
 
 
 def _step(b: GraphBuilder, weight: Value, direction: Value, rates: Rates, spec: OptimizerSpec) -> Value:

@@ -72,17 +72,17 @@ def chosen_layers(graph: Graph, targets: Sequence[str], learning: Collection[str
     Raises: PlanError for a target that matches nothing, naming a layer that is meant and cannot take one, and for more
     comparisons of names than `compiler.step.planning.names` allows.
     """
-    found = _layers(graph)
+    candidates = _layers(graph)
     layers: dict[str, AdaptedWeight] = {}
     left_out: dict[str, str] = {}
     compared, first = Comparisons(PlanError), {target: position for position, target in reversed([*enumerate(targets)])}
     for target, position in reversed(first.items()):
         where = f"plan.lora.targets[{position}]"
-        compared.add(cost(target, found), where)
-        names = _all_linear(graph, found) if target == ALL_LINEAR else _matching(graph, found, target, where)
+        compared.add(cost(target, candidates), where)
+        names = _all_linear(graph, candidates) if target == ALL_LINEAR else _matching(graph, candidates, target, where)
         wild = target == ALL_LINEAR or not WILD.isdisjoint(target)
         for name in names:
-            layer = found[name]
+            layer = candidates[name]
             if isinstance(layer, str) or name in learning:
                 reason = layer if isinstance(layer, str) else "a rule of the plan lets the weight itself learn"
                 if not wild:
@@ -93,8 +93,8 @@ def chosen_layers(graph: Graph, targets: Sequence[str], learning: Collection[str
                 layers[name] = layer
         if not any(name in layers for name in names):
             raise _refused(names[0], left_out.get(names[0], "a rule of the plan lets the weight itself learn"), where)
-    kept = tuple(layers[name] for name in found if name in layers)
-    return Chosen(kept, _said({name: reason for name, reason in left_out.items() if name not in layers}))
+    ordered = tuple(layers[name] for name in candidates if name in layers)
+    return Chosen(ordered, _said({name: reason for name, reason in left_out.items() if name not in layers}))
 
 
 def _refused(name: str, reason: str, where: str) -> PlanError:
@@ -114,17 +114,17 @@ def _layers(graph: Graph) -> dict[str, AdaptedWeight | str]:
     """Weight -> its layer, or why it cannot take an adapter. Vectors are no weights of layers."""
     readers = graph.consumers()
     folded = {norm.weight for norm in graph.origins.norms}
-    found: dict[str, AdaptedWeight | str] = {}
+    layers: dict[str, AdaptedWeight | str] = {}
     for value, parameter in graph.parameters.items():
         if not parameter.may_learn or len(parameter.file_shape) < 2:
             continue
         if parameter.name in folded:
-            found[parameter.name] = "a norm is folded into it; say batch_norm: frozen in the spec"
+            layers[parameter.name] = "a norm is folded into it; say batch_norm: frozen in the spec"
         else:
-            found[parameter.name] = _layer(graph, value, parameter, readers.get(value, []))
+            layers[parameter.name] = _layer(graph, value, parameter, readers.get(value, []))
     for name, problem in graph.unlearnable.items():
-        found[name] = f"{problem.reason}; {problem.remedy}"
-    return found
+        layers[name] = f"{problem.reason}; {problem.remedy}"
+    return layers
 
 
 def _layer(graph: Graph, value: Value, parameter: Parameter, nodes: Sequence[Node]) -> AdaptedWeight | str:
@@ -146,7 +146,7 @@ def _layer(graph: Graph, value: Value, parameter: Parameter, nodes: Sequence[Nod
 
 
 def _use(graph: Graph, value: Value, node: Node) -> tuple[Form | None, str]:
-    """What layer a node is with this weight, or why it is none that takes an adapter."""
+    """Returns the form of layer that a node is with this weight, or why it is none that takes an adapter."""
     shape, place = graph.types[value].shape, node.inputs.index(value)
     alone = node.inputs.count(value) == 1
     if node.op == "matmul" and len(shape) == 2 and alone:
@@ -167,18 +167,20 @@ def _use(graph: Graph, value: Value, node: Node) -> tuple[Form | None, str]:
     return None, f"it is no weight of a linear layer, 2-D convolution or embedding: {node.op} ({node.layer}) reads it"
 
 
-def _all_linear(graph: Graph, found: Mapping[str, AdaptedWeight | str]) -> list[str]:
+def _all_linear(graph: Graph, candidates: Mapping[str, AdaptedWeight | str]) -> list[str]:
     """Every linear layer but the last one of the model."""
     products = [node.inputs[1] for node in graph.nodes if node.op == "matmul" and node.inputs[1] in graph.parameters]
-    layers = [found.get(graph.parameters[value].name) for value in dict.fromkeys(products) if value != products[-1]]
-    names = [one.parameter.name for one in layers if isinstance(one, AdaptedWeight) and one.form == "linear"]
+    layers = [
+        candidates.get(graph.parameters[value].name) for value in dict.fromkeys(products) if value != products[-1]
+    ]
+    names = [layer.parameter.name for layer in layers if isinstance(layer, AdaptedWeight) and layer.form == "linear"]
     if not names:
         raise PlanError("the model has no linear layer before its last one", where="plan.lora.targets")
     return names
 
 
-def _matching(graph: Graph, found: Mapping[str, AdaptedWeight | str], target: str, where: str) -> list[str]:
-    names = [name for name in found if matches(name, target)]
+def _matching(graph: Graph, candidates: Mapping[str, AdaptedWeight | str], target: str, where: str) -> list[str]:
+    names = [name for name in candidates if matches(name, target)]
     if names:
         return names
     others = [name for name in graph.named_parameters() if matches(name, target) or matches(_parent(name), target)]
@@ -188,9 +190,9 @@ def _matching(graph: Graph, found: Mapping[str, AdaptedWeight | str], target: st
             where=where,
             hint="a rule under `update` lets such parameters learn themselves",
         )
-    ends = dict.fromkeys(module_of(name).rpartition(".")[2] for name in found)
-    near = near_names(target, [*map(module_of, found), *ends])
-    some = f"the model's layers are such as {', '.join(list(map(module_of, found))[:4])}"
+    ends = dict.fromkeys(module_of(name).rpartition(".")[2] for name in candidates)
+    near = near_names(target, [*map(module_of, candidates), *ends])
+    some = f"the model's layers are such as {', '.join(list(map(module_of, candidates))[:4])}"
     raise PlanError(f"no layer is called {target!r}", where=where, hint=near or some)
 
 

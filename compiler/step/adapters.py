@@ -54,24 +54,30 @@ def attach_adapters(graph: Graph, plan: UpdatePlan, spec: AdapterSpec | None) ->
         return Adapted(graph, plan)
     chosen = chosen_layers(graph, spec.targets, {graph.parameters[value].name for value in plan})
     b = GraphBuilder(graph, keep_nodes=False)
-    beside = {layer.value: _beside(b, layer, spec) for layer in chosen.layers}
-    own = {value: known for one in beside.values() for value, known in one.parameters.items()}
-    _refuse_taken(graph, own)
+    adapters_by_weight = {layer.value: _beside(b, layer, spec) for layer in chosen.layers}
+    adapter_parameters = {
+        value: parameter
+        for layer_adapter in adapters_by_weight.values()
+        for value, parameter in layer_adapter.parameters.items()
+    }
+    _refuse_taken(graph, adapter_parameters)
     for node in graph.nodes:
-        adapter = next((beside[value] for value in node.inputs if value in beside), None)
+        adapter = next((adapters_by_weight[value] for value in node.inputs if value in adapters_by_weight), None)
         b.stand_for(node)
         if adapter is None:
             b.nodes.append(node)
         else:
             _emit(b, node, adapter)
-    made = replace(
+    adapted = replace(
         b.graph_of(graph),
-        parameters={**graph.parameters, **own},
-        names={**graph.names, **{value: known.name for value, known in own.items()}},
-        origins=replace(graph.origins, adapters=tuple(one.origin for one in beside.values())),
+        parameters={**graph.parameters, **adapter_parameters},
+        names={**graph.names, **{value: parameter.name for value, parameter in adapter_parameters.items()}},
+        origins=replace(
+            graph.origins, adapters=tuple(layer_adapter.origin for layer_adapter in adapters_by_weight.values())
+        ),
         warnings=(*graph.warnings, *chosen.warnings, *_idle_rank(chosen.layers, spec.rank)),
     )
-    return Adapted(made, {**plan, **dict.fromkeys(own, WHOLE)})
+    return Adapted(adapted, {**plan, **dict.fromkeys(adapter_parameters, WHOLE)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class _Beside:
 
     def value(self, name: str) -> Value:
         """The value of one of its tensors."""
-        return next(value for value, known in self.parameters.items() if known.name == name)
+        return next(value for value, parameter in self.parameters.items() if parameter.name == name)
 
 
 def _beside(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _Beside:
@@ -112,16 +118,16 @@ def _beside(b: GraphBuilder, layer: AdaptedWeight, spec: AdapterSpec) -> _Beside
     else:
         first_a, first_b = uniform(spec.seed, name_a, shape_a, layer.inputs), np.zeros(shape_b, np.float32)
     turned = (2, 3, 1, 0) if layer.form == "conv" else (1, 0)
-    held = [_held(b, layer, name_a, first_a, turned), _held(b, layer, name_b, first_b, turned)]
+    tensors = [_held(b, layer, name_a, first_a, turned), _held(b, layer, name_b, first_b, turned)]
     if is_dora:
         lengths = row_lengths(layer.parameter.to_file(b.arrays[layer.value]), layer.out_axis)
         first_m = lengths.reshape(1, -1, 1, 1) if layer.form == "conv" else lengths
-        held.append(_held(b, layer, origin.magnitude, first_m, (0,)))
-    return _Beside(layer, origin, dict(held))
+        tensors.append(_held(b, layer, origin.magnitude, first_m, (0,)))
+    return _Beside(layer, origin, dict(tensors))
 
 
 def _shapes(layer: AdaptedWeight, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of A and B in a file: those of `peft`."""
+    """Returns the shapes of A and B in a file: those of `peft`."""
     if layer.form == "conv":
         return (rank, *layer.parameter.file_shape[1:]), (layer.outputs, rank, 1, 1)
     return (rank, layer.inputs), (layer.outputs, rank)
@@ -131,8 +137,8 @@ def _held(
     b: GraphBuilder, layer: AdaptedWeight, name: str, array: Array, perm: tuple[int, ...]
 ) -> tuple[Value, Parameter]:
     view = array.shape if len(perm) == array.ndim else (array.size,)
-    known = Parameter(name, array.shape, view, perm, "weight", layer.nodes[0].layer)
-    return b.held(known.to_inside(array)), known
+    parameter = Parameter(name, array.shape, view, perm, "weight", layer.nodes[0].layer)
+    return b.array_value(parameter.to_inside(array)), parameter
 
 
 def _refuse_unfit(layer: AdaptedWeight, spec: AdapterSpec) -> None:
@@ -142,10 +148,11 @@ def _refuse_unfit(layer: AdaptedWeight, spec: AdapterSpec) -> None:
             where="plan.lora.kind",
             hint="say kind: lora, or name other layers",
         )
-    elements, own = spec.rank * (layer.inputs + layer.outputs), layer.inputs * layer.outputs
-    if elements > max(_SMALL, 2 * own):
+    elements, weight_size = spec.rank * (layer.inputs + layer.outputs), layer.inputs * layer.outputs
+    if elements > max(_SMALL, 2 * weight_size):
         raise LimitExceeded(
-            f"the adapter of {layer.module!r} has {elements:,} elements at rank {spec.rank}, its weight {own:,}",
+            f"the adapter of {layer.module!r} has {elements:,} elements at rank {spec.rank}, "
+            f"its weight {weight_size:,}",
             where="plan.lora.rank",
             hint="give a lower rank",
         )
@@ -160,13 +167,13 @@ def _idle_rank(layers: Sequence[AdaptedWeight], rank: int) -> tuple[CompileWarni
     return (CompileWarning("plan.adapter_rank", "plan.lora.rank", message, "a lower rank learns the same"),)
 
 
-def _refuse_taken(graph: Graph, own: Mapping[Value, Parameter]) -> None:
+def _refuse_taken(graph: Graph, parameters: Mapping[Value, Parameter]) -> None:
     """Raises: PlanError where the model has adapters, or what is called so, already."""
-    taken = {*graph.names.values(), *(known.name for known in graph.parameters.values())}
-    for known in own.values():
-        if known.name in taken:
+    used_names = {*graph.names.values(), *(parameter.name for parameter in graph.parameters.values())}
+    for parameter in parameters.values():
+        if parameter.name in used_names:
             raise PlanError(
-                f"the model has a {known.name!r} of its own",
+                f"the model has a {parameter.name!r} of its own",
                 where="plan.lora",
                 hint="merge its adapters before the export, or let them learn by a rule",
             )
@@ -208,13 +215,13 @@ def _factor(b: GraphBuilder, adapter: _Beside, a: Value, value_b: Value) -> Valu
     scaling = adapter.origin.scaling
     weight, transposed = _matrix(b, adapter.layer.value), adapter.layer.is_transposed
     a, value_b = _matrix(b, a), _matrix(b, value_b)
-    own = b.emit("reduce_sum", b.emit("mul", weight, weight), axes=(int(transposed),), keepdims=False)
+    squared_norm = b.emit("reduce_sum", b.emit("mul", weight, weight), axes=(int(transposed),), keepdims=False)
     crossed = b.emit("matmul", a, weight, transpose_a=True, transpose_b=transposed)
     inner = b.emit("matmul", a, a, transpose_a=True, transpose_b=False)
     squared = b.emit("matmul", inner, value_b, transpose_a=False, transpose_b=False)
     mixed = b.emit("add", _times(b, crossed, 2 * scaling), _times(b, squared, scaling * scaling))
     added = b.emit("reduce_sum", b.emit("mul", value_b, mixed), axes=(0,), keepdims=False)
-    square = b.emit("maximum", b.emit("add", own, added), b.constant(_TINY))
+    square = b.emit("maximum", b.emit("add", squared_norm, added), b.constant(_TINY))
     length = b.emit("held", b.emit("sqrt", square))
     return b.emit("div", adapter.value(adapter.origin.magnitude), length)
 

@@ -16,24 +16,26 @@ def with_ranges(graph: Graph, plan: UpdatePlan, trace: Trace | None = None) -> t
     """The graph in an order in which every slice of the plan is one range, and the plan with these."""
     if not any(part.channels for part in plan.values()):
         return graph, plan
-    wanted = [Wanted(value, part.axis, _channels(part)) for value, part in plan.items() if not part.is_whole]
-    made = arrange(graph, wanted)
+    requests = [Wanted(value, part.axis, _channels(part)) for value, part in plan.items() if not part.is_whole]
+    arrangement = arrange(graph, requests)
     if trace is not None:
-        notes = tuple(Declined("channels.order", graph.name_of(one.value), one.reason) for one in made.alone)
-        trace.steps.append(Step("forward graph", "arrange_channels", made.graph.nodes != graph.nodes, notes))
-    arranged = replace(made.graph, warnings=(*made.graph.warnings, *_warnings(graph, made)))
-    return arranged, {value: made.windows.get(value, part) for value, part in plan.items()}
+        notes = tuple(
+            Declined("channels.order", graph.name_of(separate.value), separate.reason) for separate in arrangement.alone
+        )
+        trace.steps.append(Step("forward graph", "arrange_channels", arrangement.graph.nodes != graph.nodes, notes))
+    arranged = replace(arrangement.graph, warnings=(*arrangement.graph.warnings, *_warnings(graph, arrangement)))
+    return arranged, {value: arrangement.windows.get(value, part) for value, part in plan.items()}
 
 
 def _channels(part: UpdateSlice) -> tuple[int, ...]:
     return part.channels or tuple(range(part.start, part.start + part.size))
 
 
-def _warnings(graph: Graph, made: Arrangement) -> list[CompileWarning]:
-    """What costs more than its channels: a copy of the whole parameter in every step."""
+def _warnings(graph: Graph, arrangement: Arrangement) -> list[CompileWarning]:
+    """Warns about choices that cost more than their channels: a copy of the whole parameter in every step."""
     reasons: dict[str, list[str]] = {}
-    for one in made.alone:
-        reasons.setdefault(one.reason, []).append(graph.name_of(one.value))
+    for separate in arrangement.alone:
+        reasons.setdefault(separate.reason, []).append(graph.name_of(separate.value))
     hint = "choose the same channels in every layer that reads them, or take the first ones; training is the same"
     return [
         CompileWarning(

@@ -48,8 +48,8 @@ def differentiate(step: TrainingGraph, plan: UpdatePlan, *, scale: float = 1.0) 
     for target, part in plan.items():
         if target not in pending:
             continue
-        known = graph.parameters.get(target)
-        b.layer, b.parameter = known.layer if known is not None else "", graph.name_of(target)
+        parameter = graph.parameters.get(target)
+        b.layer, b.parameter = parameter.layer if parameter is not None else "", graph.name_of(target)
         gradient = slice_of(b, _total(b, pending.pop(target)), part)
         gradients[target] = gradient if scale == 1 else b.emit("mul", gradient, b.constant(1 / scale))
     whole = replace(without_cuts(b.graph_of(graph)), outputs=(*graph.outputs, *gradients.values()))
@@ -99,7 +99,7 @@ def _total(b: GraphBuilder, parts: list[Value]) -> Value:
 
 
 def slice_of(b: GraphBuilder, value: Value, part: UpdateSlice) -> Value:
-    """What learns of a parameter, or of what has its shape."""
+    """Returns the part that learns of a parameter, or of what has its shape."""
     if part.is_whole:
         return value
     shape = b.shape(value)

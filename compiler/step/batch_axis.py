@@ -16,32 +16,32 @@ from compiler.warnings import CompileWarning
 Found = tuple[int, tuple[CompileWarning, ...]]
 
 
-def batch_axis(graph: Graph, output: Value, said: int | None, where: str) -> Found:
+def batch_axis(graph: Graph, output: Value, stated_axis: int | None, where: str) -> Found:
     """The axis, and what is to be said of it; `where` is the loss in the spec.
 
     A first axis of samples and positions together may hold the positions of each sample side by side.
     Raises: SpecError if the output has no such axis, or nothing tells which it is.
     """
     shape, name, batch = graph.types[output].shape, graph.name_of(output), graph.batch()
-    if said is not None:
-        if said >= len(shape) or shape[said] != batch:
+    if stated_axis is not None:
+        if stated_axis >= len(shape) or shape[stated_axis] != batch:
             others = " or ".join(str(axis) for axis, extent in enumerate(shape) if extent == batch)
             raise SpecError(
-                f"{name}, {graph.types[output]}, does not have the batch, {batch}, in axis {said}",
+                f"{name}, {graph.types[output]}, does not have the batch, {batch}, in axis {stated_axis}",
                 where=f"{where}.batch_axis",
                 hint=f"it may be axis {others}" if others else "it is in none: name another output",
             )
-        return said, ()
+        return stated_axis, ()
     return _traced(graph, output, where)
 
 
 def holds_samples(graph: Graph, output: Value) -> bool:
     """Whether an output that no loss is measured of can be given sample by sample."""
     try:
-        axis, said = batch_axis(graph, output, None, "outputs")
+        axis, warnings = batch_axis(graph, output, None, "outputs")
     except SpecError:
         return False
-    return not said and graph.types[output].shape[axis : axis + 1] == (graph.batch(),)
+    return not warnings and graph.types[output].shape[axis : axis + 1] == (graph.batch(),)
 
 
 def check_samples_apart(graph: Graph) -> None:
@@ -149,7 +149,9 @@ _BATCH, _STORED = "batch", "stored"
 
 
 class _Ends:
-    """What axes are led back to: the `batch` of an input, rows `stored` in the file, something `else`, or `unknown`."""
+    """The origins that axes are led back to: the `batch` of an input, rows `stored` in the file, something `else`, or
+    `unknown`.
+    """
 
     def __init__(self, graph: Graph, walk: Walk) -> None:
         self._graph, self._walk = graph, walk

@@ -29,15 +29,15 @@ def use_batch_statistics(step: TrainingGraph) -> TrainingGraph:
     if not any(node.op == "statistic" for node in graph.nodes):
         return step
     b = GraphBuilder(graph, keep_nodes=False)
-    found: list[_Batch] = []
+    batches: list[_Batch] = []
     for node in graph.nodes:
         if node.op == "statistic":
-            found.append(_of_batch(b, node))
+            batches.append(_of_batch(b, node))
         else:
             b.nodes.append(node)
-    updates = _updates(b, found)
-    made = replace(b.graph_of(graph), outputs=(*graph.outputs, *updates.values()))
-    return replace(step, graph=made, updates={**step.updates, **updates})
+    updates = _updates(b, batches)
+    updated_graph = replace(b.graph_of(graph), outputs=(*graph.outputs, *updates.values()))
+    return replace(step, graph=updated_graph, updates={**step.updates, **updates})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ class _Batch:
 
     @property
     def correction(self) -> float:
-        """Of a variance that is to be kept: it is that of all data, of which the batch is a sample."""
+        """Returns the correction of a variance that is to be kept: it is that of all data, of which the batch is a
+        sample.
+        """
         return self.count / (self.count - 1) if text(self.node.attrs, "kind") == "variance" else 1.0
 
 
@@ -74,10 +76,10 @@ def _of_batch(b: GraphBuilder, node: Node) -> _Batch:
     return _Batch(node, node.output, count)
 
 
-def _updates(b: GraphBuilder, found: list[_Batch]) -> Mapping[Value, Value]:
+def _updates(b: GraphBuilder, norms: list[_Batch]) -> Mapping[Value, Value]:
     """A norm that is called several times updates its statistics as often, in this order."""
     calls: dict[Value, list[_Batch]] = {}
-    for batch in found:
+    for batch in norms:
         calls.setdefault(batch.node.inputs[0], []).append(batch)
     b.phase, b.parameter = "update", ""
     for running, batches in calls.items():

@@ -14,20 +14,20 @@ from compiler.values import Value
 def axis_source(graph: Graph, value: Value, axis: int) -> Source:
     """Where the extent of an axis comes from. A layer wins: what is added to its outputs does not change them."""
     walk = Walk(graph)
-    found: set[Source] = set()
-    todo, seen = [walk.whole(value, axis)], {walk.whole(value, axis)}
+    sources: set[Source] = set()
+    todo, visited = [walk.whole(value, axis)], {walk.whole(value, axis)}
     while todo:
         piece = todo.pop()
         if piece.value not in walk.makers:
-            found.add("layer" if piece.value in walk.learned else "data")
+            sources.add("layer" if piece.value in walk.learning_values else "data")
             continue
-        for step in (_whole(walk, one) for one in walk.behind(piece)):
+        for step in (_whole(walk, source) for source in walk.behind(piece)):
             if not isinstance(step, Piece):
-                found.add(step)
-            elif step not in seen:
-                seen.add(step)
+                sources.add(step)
+            elif step not in visited:
+                visited.add(step)
                 todo.append(step)
-    return "layer" if "layer" in found else "unknown" if "unknown" in found else "data"
+    return "layer" if "layer" in sources else "unknown" if "unknown" in sources else "data"
 
 
 def _whole(walk: Walk, step: Step) -> Piece | Source:

@@ -19,9 +19,9 @@ def class_axis(
     """
     shape, name = graph.types[logits].shape, graph.name_of(logits)
     if len(shape) < 2 or (spec.kind == "next_token" and len(shape) != 3):
-        wanted = "rank 3, [batch, positions, classes]" if spec.kind == "next_token" else "rank 2 or more"
+        expected = "rank 3, [batch, positions, classes]" if spec.kind == "next_token" else "rank 2 or more"
         raise SpecError(
-            f"{spec.kind} needs logits of {wanted}, {name} is {graph.types[logits]}", where=f"{where}.output"
+            f"{spec.kind} needs logits of {expected}, {name} is {graph.types[logits]}", where=f"{where}.output"
         )
     axis = _counted_from_first(spec.class_axis, len(shape), name, f"{where}.class_axis", samples)
     if shape[axis] == 1:
@@ -32,8 +32,8 @@ def class_axis(
             hint="use kind: mse, or an output with a column for each class",
         )
     _check_weights(spec.class_weights, shape[axis], f"{where}.class_weights")
-    said = spec.class_axis is not None or spec.kind == "next_token"
-    return axis, () if said else _assumed_last(graph, logits, f"{where}.output", samples)
+    is_stated = spec.class_axis is not None or spec.kind == "next_token"
+    return axis, () if is_stated else _assumed_last(graph, logits, f"{where}.output", samples)
 
 
 def weighted_axis(graph: Graph, logits: Value, spec: LossTerm, where: str) -> int:

@@ -28,7 +28,7 @@ def clip(b: GraphBuilder, gradients: Mapping[Value, Value], most: float) -> dict
 
 
 def sum_of_squares(b: GraphBuilder, x: Value) -> Value:
-    """Of all elements, a scalar."""
+    """Returns the sum of the squares of all elements, a scalar."""
     square, rank = b.emit("mul", x, x), len(b.shape(x))
     for axes in ((rank - 1,), tuple(range(rank - 1))):
         if rank and axes:
@@ -37,7 +37,7 @@ def sum_of_squares(b: GraphBuilder, x: Value) -> Value:
 
 
 def clip_warnings(gradients: Sequence[TensorType]) -> tuple[CompileWarning, ...]:
-    """What clipping costs in memory."""
+    """Warns about what clipping costs in memory."""
     size_bytes = sum(gradient.size_bytes for gradient in gradients)
     message = (
         f"all gradients, {size_bytes:,} bytes, stay in memory until their norm is known, and no update comes early"

@@ -1,4 +1,5 @@
-"""What an output looks like, whatever a model has learned: computed of drawn numbers in place of what its weights give.
+"""Estimates what an output looks like, whatever a model has learned: computes it of drawn numbers in place of what its
+weights give.
 
 However a model spells it, an output of probabilities lies between 0 and 1, and those of classes add up to 1.
 """
@@ -14,9 +15,9 @@ from compiler.ops import OPERATORS, WEIGHTED
 from compiler.values import Value
 
 DEVIATION = 3.0
-"""Of what is drawn: far enough from 0 to leave the straight part of a sigmoid."""
+"""The deviation of what is drawn: far enough from 0 to leave the straight part of a sigmoid."""
 MAX_ELEMENTS = 1 << 25
-"""Of what is computed; a longer tail than that tells nothing."""
+"""The most elements that are computed; a longer tail than that tells nothing."""
 CLOSE = 1e-3
 """How far sums of probabilities may be from 1: some models add a small number to what they divide by."""
 
@@ -62,12 +63,12 @@ def _operand(graph: Graph, values: dict[Value, Array], value: Value, random: np.
 
 def _tail(graph: Graph, output: Value) -> list[Node]:
     """The nodes behind the last weights, in the graph's order."""
-    wanted, nodes, weights = {output}, list[Node](), _weights(graph)
+    needed, nodes, weights = {output}, list[Node](), _weights(graph)
     for node in reversed(graph.nodes):
-        if wanted.isdisjoint(node.outputs) or (node.op in WEIGHTED and not weights.isdisjoint(node.inputs)):
+        if needed.isdisjoint(node.outputs) or (node.op in WEIGHTED and not weights.isdisjoint(node.inputs)):
             continue
         nodes.append(node)
-        wanted.update(node.inputs)
+        needed.update(node.inputs)
     return nodes[::-1]
 
 

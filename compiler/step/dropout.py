@@ -36,16 +36,16 @@ def drop_at_random(step: TrainingGraph) -> TrainingGraph:
         else:
             b.nodes.append(node)
     added = tuple(value for value in fed.values() if value not in graph.inputs)
-    made = replace(b.graph_of(graph), inputs=(*graph.inputs, *added))
-    return replace(step, graph=made, hyper=(*step.hyper, *added))
+    updated_graph = replace(b.graph_of(graph), inputs=(*graph.inputs, *added))
+    return replace(step, graph=updated_graph, hyper=(*step.hyper, *added))
 
 
 def _drop(b: GraphBuilder, node: Node, seed: Value, number_of_step: Value) -> None:
     (x,) = node.inputs
-    ratio, own = number(node.attrs, "ratio"), integer(node.attrs, "seed")
-    if own >= 0:
-        seed = b.constant(np.asarray(own, np.int64))
+    ratio, node_seed = number(node.attrs, "ratio"), integer(node.attrs, "seed")
+    if node_seed >= 0:
+        seed = b.constant(np.asarray(node_seed, np.int64))
     key = b.emit("random_key", seed, number_of_step, stream=integer(node.attrs, "stream"))
-    kept = b.emit("less_equal", b.constant(ratio), b.emit("random_uniform", key, shape=b.shape(x)))
+    survives = b.emit("less_equal", b.constant(ratio), b.emit("random_uniform", key, shape=b.shape(x)))
     scaled = b.emit("mul", x, b.constant(1 / (1 - ratio)))
-    b.emit("where", kept, scaled, b.constant(0.0), output=node.output)
+    b.emit("where", survives, scaled, b.constant(0.0), output=node.output)

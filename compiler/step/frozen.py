@@ -43,12 +43,14 @@ _PRODUCTS = ("matmul", "conv2d", "depthwise_conv2d")
 
 @dataclass(frozen=True, slots=True)
 class FrozenWeights:
-    """What became of the weights that a plan leaves alone, by the names of the model."""
+    """The outcome for the weights that a plan leaves alone, by the names of the model."""
 
     kind: Frozen = "f32"
     errors: Mapping[str, float] = field(default_factory=dict)
-    """Of each that is held in whole numbers: the largest |W - W'| of a channel by the largest |W| there, as lengths."""
-    kept: Mapping[str, str] = field(default_factory=dict)
+    """The error of each weight that is held in whole numbers: the largest |W - W'| of a channel by the largest |W|
+    there, as lengths.
+    """
+    unrounded: Mapping[str, str] = field(default_factory=dict)
     """Each that stays as it is, and why."""
     eight: Mapping[str, str] = field(default_factory=dict)
     """Each that is held in eight bits though four were asked for, and why."""
@@ -70,38 +72,42 @@ def hold_frozen(graph: Graph, learning: UpdatePlan, precision: PrecisionSpec) ->
         return graph, FrozenWeights()
     readers = graph.consumers()
     axes: dict[Value, int] = {}
-    kept: dict[str, str] = {}
+    unrounded: dict[str, str] = {}
     for value, parameter in graph.parameters.items():
         if parameter.kind != "weight" or len(graph.types[value].shape) < 2:
             continue
-        found = _channels(graph, value, learning, readers.get(value, []))
-        if isinstance(found, int):
-            axes[value] = found
-        elif found:
-            kept[parameter.name] = found
-    asked = axes if kind == "int4" else {}
-    eight = {value: why for value, axis in asked.items() if (why := _undivided(graph, value, axis, readers[value]))}
-    four = asked.keys() - eight.keys()
+        axis_or_reason = _channels(graph, value, learning, readers.get(value, []))
+        if isinstance(axis_or_reason, int):
+            axes[value] = axis_or_reason
+        elif axis_or_reason:
+            unrounded[parameter.name] = axis_or_reason
+    four_bit_axes = axes if kind == "int4" else {}
+    eight = {
+        value: why for value, axis in four_bit_axes.items() if (why := _undivided(graph, value, axis, readers[value]))
+    }
+    four = four_bit_axes.keys() - eight.keys()
     b = GraphBuilder(graph, keep_nodes=False)
-    made = {value: (_held_in_groups if value in four else _held)(b, value, axis) for value, axis in axes.items()}
+    held_weights = {
+        value: (_held_in_groups if value in four else _held)(b, value, axis) for value, axis in axes.items()
+    }
     for node in graph.nodes:
         b.stand_for(node)
-        weight = next((value for value in node.inputs if value in made), None)
+        weight = next((value for value in node.inputs if value in held_weights), None)
         if weight is None:
             b.nodes.append(node)
         elif weight in four:
-            _emit_widened(b, node, weight, made[weight][0], graph.types[weight].shape, axes[weight])
+            _emit_widened(b, node, weight, held_weights[weight][0], graph.types[weight].shape, axes[weight])
         else:
-            _emit(b, node, made[weight][0])
+            _emit(b, node, held_weights[weight][0])
     names = {value: parameter.name for value, parameter in graph.parameters.items()}
-    told = FrozenWeights(
+    summary = FrozenWeights(
         kind,
-        errors={names[value]: error for value, (_, error) in made.items()},
-        kept=kept,
+        errors={names[value]: error for value, (_, error) in held_weights.items()},
+        unrounded=unrounded,
         eight={names[value]: why for value, why in eight.items()},
     )
     whole = b.graph_of(graph)
-    return replace(whole, warnings=(*whole.warnings, *_warnings(told, graph.parameters))), told
+    return replace(whole, warnings=(*whole.warnings, *_warnings(summary, graph.parameters))), summary
 
 
 def quantized(array: Array, over: tuple[int, ...], levels: int) -> tuple[Array, Array]:
@@ -147,7 +153,7 @@ def _held(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
     array = b.arrays[value]
     whole, scales = quantized(array, tuple(i for i in range(array.ndim) if i != axis), LEVELS)
     b.arrays[value] = whole
-    return b.held(scales.reshape(-1)), _error(array, whole, scales, axis)
+    return b.array_value(scales.reshape(-1)), _error(array, whole, scales, axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +178,12 @@ class _Groups:
 def _held_in_groups(b: GraphBuilder, value: Value, axis: int) -> tuple[Value, float]:
     """Puts pairs of whole numbers in the place of a matrix; the rest as `_held`."""
     groups = _Groups.of(b.shape(value), axis)
-    seen, along = b.arrays[value].reshape(groups.shape), groups.channels
-    whole, scales = quantized(seen, (groups.inside,), paired.LEVELS)
+    grouped, along = b.arrays[value].reshape(groups.shape), groups.channels
+    whole, scales = quantized(grouped, (groups.inside,), paired.LEVELS)
     b.arrays[value] = paired.paired(whole, along)
     b.types[value] = replace(b.types[value], shape=b.arrays[value].shape)
     halves = (*scales.shape[:along], 2, scales.shape[along] // 2, *scales.shape[along + 1 :])
-    return b.held(scales.reshape(halves)), _error(seen, whole, scales, along)
+    return b.array_value(scales.reshape(halves)), _error(grouped, whole, scales, along)
 
 
 def _undivided(graph: Graph, value: Value, axis: int, readers: list[Node]) -> str:
@@ -195,9 +201,11 @@ def _error(array: Array, whole: Array, scales: Array, axis: int) -> float:
     """The largest over channels, which lie along `axis`, of |W - W'| / |W|, as lengths."""
     worst = 0.0
     for channels in np.array_split(np.arange(array.shape[axis]), -(-array.size // _PART)):
-        own, held, steps = (np.moveaxis(one.take(channels, axis), axis, 0) for one in (array, whole, scales))
-        lengths = np.linalg.norm(own.reshape(len(own), -1), axis=1)
-        apart = np.linalg.norm((own - held * steps).reshape(len(own), -1), axis=1)
+        original, quantized_whole, steps = (
+            np.moveaxis(tensor.take(channels, axis), axis, 0) for tensor in (array, whole, scales)
+        )
+        lengths = np.linalg.norm(original.reshape(len(original), -1), axis=1)
+        apart = np.linalg.norm((original - quantized_whole * steps).reshape(len(original), -1), axis=1)
         worst = max(worst, float(np.max(apart / np.where(lengths > 0, lengths, 1.0), initial=0.0)))
     return worst
 
@@ -212,7 +220,9 @@ def _emit(b: GraphBuilder, node: Node, scales: Value) -> None:
     b.nodes.append(replace(node, outputs=(base,)))
     b.types[base] = b.types[node.output]
     if node.op not in _PRODUCTS:
-        rows = b.held(b.arrays[scales].reshape(-1, 1))  # no node reshapes it: passes on one program alone would fold it
+        rows = b.array_value(
+            b.arrays[scales].reshape(-1, 1)
+        )  # no node reshapes it: passes on one program alone would fold it
         attrs: dict[str, Any] = dict(node.attrs)
         scales = b.emit(node.op, rows, *node.inputs[1:], **attrs)
     b.emit("mul", base, scales, output=node.output)
@@ -225,26 +235,26 @@ def _emit_widened(b: GraphBuilder, node: Node, weight: Value, scales: Value, sha
     b.nodes.append(replace(node, inputs=tuple(wide if value == weight else value for value in node.inputs)))
 
 
-def _warnings(told: FrozenWeights, parameters: Mapping[Value, Parameter]) -> tuple[CompileWarning, ...]:
-    """What was rounded, by how much, and what was not."""
-    found: list[CompileWarning] = []
+def _warnings(frozen: FrozenWeights, parameters: Mapping[Value, Parameter]) -> tuple[CompileWarning, ...]:
+    """Warns about what was rounded, by how much, and what was not."""
+    warnings: list[CompileWarning] = []
     where = "spec.precision.frozen"
-    if told.errors:
-        worst = max(told.errors, key=lambda name: told.errors[name])
+    if frozen.errors:
+        worst = max(frozen.errors, key=lambda name: frozen.errors[name])
         message = (
-            f"{len(told.errors)} of {len(parameters)} parameters are frozen and held in {told.kind}; a channel of "
-            f"{worst!r} changes most, by {told.errors[worst]:.2%} of its length: what learns is trained against these"
+            f"{len(frozen.errors)} of {len(parameters)} parameters are frozen and held in {frozen.kind}; a channel of "
+            f"{worst!r} changes most, by {frozen.errors[worst]:.2%} of its length: what learns is trained against these"
         )
-        found.append(CompileWarning("precision.rounded", where, message, "the bundle's manifest tells of each"))
-    if told.eight:
-        listed = few_of([f"{name} ({why})" for name, why in told.eight.items()])
-        message = f"{len(told.eight)} frozen weights are held in eight bits: {listed}"
-        found.append(CompileWarning("precision.in_eight_bits", where, message))
-    if told.kept:
-        listed = few_of([f"{name} ({why})" for name, why in told.kept.items()])
-        message = f"{len(told.kept)} frozen weights stay f32: {listed}"
-        found.append(CompileWarning("precision.kept", where, message))
-    if not told.errors:
+        warnings.append(CompileWarning("precision.rounded", where, message, "the bundle's manifest tells of each"))
+    if frozen.eight:
+        listed = few_of([f"{name} ({why})" for name, why in frozen.eight.items()])
+        message = f"{len(frozen.eight)} frozen weights are held in eight bits: {listed}"
+        warnings.append(CompileWarning("precision.in_eight_bits", where, message))
+    if frozen.unrounded:
+        listed = few_of([f"{name} ({why})" for name, why in frozen.unrounded.items()])
+        message = f"{len(frozen.unrounded)} frozen weights stay f32: {listed}"
+        warnings.append(CompileWarning("precision.kept", where, message))
+    if not frozen.errors:
         hint = "say f32, or let fewer parameters learn"
-        found.append(CompileWarning("precision.nothing_frozen", where, f"no weight is held in {told.kind}", hint))
-    return tuple(found)
+        warnings.append(CompileWarning("precision.nothing_frozen", where, f"no weight is held in {frozen.kind}", hint))
+    return tuple(warnings)

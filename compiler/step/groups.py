@@ -17,11 +17,11 @@ from compiler.warnings import CompileWarning, few_of
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What may differ between parameters."""
+    """The settings that may differ between parameters."""
 
     weight_decay: float
     factor: float = 1.0
-    """Of the learning rate."""
+    """A factor of the learning rate."""
 
 
 def settings_of(graph: Graph, spec: OptimizerSpec, learning: Collection[Value]) -> Mapping[Value, Settings]:
@@ -31,27 +31,27 @@ def settings_of(graph: Graph, spec: OptimizerSpec, learning: Collection[Value]) 
     for more comparisons of names than `compiler.step.planning.names` allows.
     """
     compared = Comparisons(SpecError)
-    found = dict.fromkeys(learning, Settings(spec.weight_decay))
+    settings = dict.fromkeys(learning, Settings(spec.weight_decay))
     names = {graph.parameters[value].name: value for value in learning}
     for position, group in enumerate(spec.groups):
         for name in _members(graph, group, compared, f"spec.optimizer.groups[{position}]"):
             if name in names:
-                found[names[name]] = _with(found[names[name]], group)
-    return found
+                settings[names[name]] = _with(settings[names[name]], group)
+    return settings
 
 
 def group_warnings(graph: Graph, spec: OptimizerSpec, learning: Collection[Value]) -> tuple[CompileWarning, ...]:
     """Groups of parameters that all stay as they are."""
     names = {graph.parameters[value].name for value in learning}
-    told, compared = [], Comparisons(SpecError)
+    warnings, compared = [], Comparisons(SpecError)
     for position, group in enumerate(spec.groups):
         where = f"spec.optimizer.groups[{position}]"
         members = _members(graph, group, compared, where)
         if names.isdisjoint(members):
             message = f"none of its {len(members)} parameters learns: {few_of(members)}"
             hint = "the plan freezes them; leave the group out, or let them learn"
-            told.append(CompileWarning("optimizer.group_frozen", where, message, hint))
-    return tuple(told)
+            warnings.append(CompileWarning("optimizer.group_frozen", where, message, hint))
+    return tuple(warnings)
 
 
 def _with(before: Settings, group: ParameterGroup) -> Settings:
@@ -60,14 +60,14 @@ def _with(before: Settings, group: ParameterGroup) -> Settings:
 
 
 def _members(graph: Graph, group: ParameterGroup, compared: Comparisons, where: str) -> list[str]:
-    known = graph.named_parameters()
+    parameters = graph.named_parameters()
     members: dict[str, None] = {}
     for pattern in dict.fromkeys(group.parameters):
-        matched = compared.matching(pattern, known, where)
-        kept = [name for name in matched if _is(known[name], group.kind)]
-        if not kept:
+        matched = compared.matching(pattern, parameters, where)
+        group_members = [name for name in matched if _is(parameters[name], group.kind)]
+        if not group_members:
             raise SpecError(_no_match(pattern, group, len(matched)), where=where, hint=near_parameters(graph, pattern))
-        members.update(dict.fromkeys(kept))
+        members.update(dict.fromkeys(group_members))
     return list(members)
 
 

@@ -35,7 +35,7 @@ _MOVED: Mapping[str, slice] = {
 
 @dataclass(frozen=True)
 class Logits:
-    """What a loss reads of an output that is not its logits; `source` says where it comes from.
+    """The value that a loss reads of an output that is not its logits; `source` says where it comes from.
 
     `shares` lie between 0 and 1 and may be meant otherwise: they are read as they are.
     """
@@ -102,9 +102,9 @@ class _Writer:
 
     def constant(self, number: float) -> Value:
         """A number, as `GraphBuilder.constant` has it."""
-        wanted = np.float32(number)
-        there = (value for value, array in self.b.arrays.items() if array.shape == () and array.dtype == wanted.dtype)
-        same = (value for value in there if value not in self._parameters and self.b.arrays[value] == wanted)
+        element = np.float32(number)
+        there = (value for value, array in self.b.arrays.items() if array.shape == () and array.dtype == element.dtype)
+        same = (value for value in there if value not in self._parameters and self.b.arrays[value] == element)
         return next(same, None) or self.b.constant(number)
 
     def emit(self, op: str, *inputs: Value, **attrs: AttrValue) -> Value:
@@ -124,7 +124,7 @@ def _is_single(node: Node) -> bool:
 
 
 def _in_front(writer: _Writer, graph: Graph, output: Value, operators: Sequence[str]) -> Value:
-    """What the operators read, moved as what they give is."""
+    """Returns what the operators read, moved as their results are."""
     instead: dict[Value, Value] = {}
     for node in _behind(graph, output, operators):
         if node.op in operators:
@@ -157,7 +157,9 @@ def _holds(axes: Mapping[Value, int | None], output: Value, axis: int) -> bool:
 
 
 def _class_axes(graph: Graph, operators: Sequence[str]) -> dict[Value, int | None]:
-    """Of values that are all of them moved results of the operators: the softmaxes' axis; None for a sigmoid's."""
+    """Returns the class axis of each value that is a moved result of the operators: the softmaxes' axis; None for a
+    sigmoid's.
+    """
     axes: dict[Value, int | None] = {}
     for node in graph.nodes:
         if node.op in operators:
@@ -195,10 +197,10 @@ def _reshaped_axis(before: Sequence[int], after: Sequence[int], axis: int) -> in
 
 def _behind(graph: Graph, output: Value, operators: Sequence[str]) -> list[Node]:
     """The nodes between what is in front of the operators and an output, in the graph's order."""
-    wanted, nodes = {output}, list[Node]()
+    needed, nodes = {output}, list[Node]()
     for node in reversed(graph.nodes):
-        if not wanted.isdisjoint(node.outputs):
+        if not needed.isdisjoint(node.outputs):
             nodes.append(node)
             if node.op not in operators:
-                wanted.update(node.inputs[_MOVED[node.op]])
+                needed.update(node.inputs[_MOVED[node.op]])
     return nodes[::-1]

@@ -30,9 +30,9 @@ def attach_loss(graph: Graph, spec: LossSpec) -> TrainingGraph:
     writer = _Writer(graph)
     role: Role = "plain" if spec.terms else "loss"
     places = [f"spec.loss.terms[{number}]" for number in range(len(spec.terms))] or ["spec.loss"]
-    made = [writer.term(term, where, role) for term, where in zip(spec.each, places, strict=True)]
-    loss = writer.total(made) if spec.terms else made[0][1]
-    terms = tuple(term for term, _ in made)
+    written_terms = [writer.term(term, where, role) for term, where in zip(spec.each, places, strict=True)]
+    loss = writer.total(written_terms) if spec.terms else written_terms[0][1]
+    terms = tuple(term for term, _ in written_terms)
     logits = _answer(graph, terms, [_output(graph, term, where) for term, where in zip(spec.each, places, strict=True)])
     arrays = {value: name for name, value in writer.labels.items()}
     answer_axis = writer.axes[logits] if logits in writer.axes else _axis_of(graph, logits, terms)
@@ -58,7 +58,7 @@ class _Writer:
         self.labels: dict[str, Value] = {}
         self.ignored: dict[Value, int] = {}
         self.axes: dict[Value, int] = {}
-        """Of outputs and labels: where the samples lie."""
+        """The axes of outputs and labels along which the samples lie."""
         self.warnings: list[CompileWarning] = []
 
     def term(self, spec: LossTerm, where: str, role: Role) -> tuple[Term, Value]:
@@ -81,21 +81,21 @@ class _Writer:
 
     def _measured(self, spec: LossTerm, where: str, output: Value) -> Term:
         samples, warnings = batch_axis(self.graph, output, spec.batch_axis, where)
-        classes, wanted, at = None, self.graph.types[output], samples
+        classes, label_type, at = None, self.graph.types[output], samples
         # Samples and positions that share an axis are taken apart: labels have a row for each sample.
-        shape = apart(wanted.shape, self.graph.batch()) if samples == 0 else wanted.shape
-        more = len(shape) - len(wanted.shape)
-        wanted = TensorType(wanted.dtype, shape)
+        shape = apart(label_type.shape, self.graph.batch()) if samples == 0 else label_type.shape
+        more = len(shape) - len(label_type.shape)
+        label_type = TensorType(label_type.dtype, shape)
         if spec.kind in CLASSIFYING:
             classes, assumed = class_axis(self.graph, output, spec, where, samples)
             classes += more
             warnings += assumed
-            wanted = TensorType("i64", (*wanted.shape[:classes], *wanted.shape[classes + 1 :]))
+            label_type = TensorType("i64", (*label_type.shape[:classes], *label_type.shape[classes + 1 :]))
             at = samples - (classes < samples)
         elif spec.class_weights or spec.pos_weight:
             classes = weighted_axis(self.graph, output, spec, where) + more
         self.warnings += warnings
-        labels = self._labels(spec, where, wanted, at)
+        labels = self._labels(spec, where, label_type, at)
         read = self._read_of(spec, where, output)
         if more:
             read = by_sample(self.b, self.graph, read)
@@ -124,7 +124,7 @@ class _Writer:
         )
 
     def _read_of(self, spec: LossTerm, where: str, output: Value) -> Value:
-        """What a loss that does its own softmax or sigmoid reads of an output that is one already."""
+        """Returns what a loss that does its own softmax or sigmoid reads of an output that is one already."""
         logits = logits_of(self.b, self.graph, output, spec)
         if logits is None:
             return output
@@ -145,37 +145,45 @@ class _Writer:
 
     def _labels(self, spec: LossTerm, where: str, tensor: TensorType, samples: int) -> Value:
         if spec.kind == "next_token":
-            own = next((value for value in self.graph.data_inputs() if self.graph.name_of(value) == spec.labels), None)
-            if own is not None:
-                return self._own_input(own, where, tensor, samples)
-        held = self.labels.get(spec.labels)
-        if held is None:
-            held = self.labels[spec.labels] = self.b.fresh("labels")
-            self.b.types[held] = tensor
-            self.axes[held] = samples
-        elif self.b.types[held] != tensor or self.axes[held] != samples:
+            input_value = next(
+                (value for value in self.graph.data_inputs() if self.graph.name_of(value) == spec.labels), None
+            )
+            if input_value is not None:
+                return self._own_input(input_value, where, tensor, samples)
+        label_value = self.labels.get(spec.labels)
+        if label_value is None:
+            label_value = self.labels[spec.labels] = self.b.fresh("labels")
+            self.b.types[label_value] = tensor
+            self.axes[label_value] = samples
+        elif self.b.types[label_value] != tensor or self.axes[label_value] != samples:
             raise SpecError(
-                f"this loss needs labels {tensor}, and {spec.labels!r} are {self.b.types[held]} for another",
+                f"this loss needs labels {tensor}, and {spec.labels!r} are {self.b.types[label_value]} for another",
                 where=f"{where}.labels",
                 hint="give each its own array, as in labels: boxes",
             )
-        return held
+        return label_value
 
-    def _own_input(self, own: Value, where: str, tensor: TensorType, samples: int) -> Value:
-        """One of the model's inputs, as labels."""
-        have = self.graph.types[own]
-        if have.shape != tensor.shape or have.dtype not in ("i64", "i32") or self.graph.batch_axis(own) != samples:
+    def _own_input(self, input_value: Value, where: str, tensor: TensorType, samples: int) -> Value:
+        """Returns one of the model's inputs, as labels."""
+        have = self.graph.types[input_value]
+        if (
+            have.shape != tensor.shape
+            or have.dtype not in ("i64", "i32")
+            or self.graph.batch_axis(input_value) != samples
+        ):
             raise SpecError(
-                f"the next token needs labels {tensor}, and the input {self.graph.name_of(own)!r} is {have}",
+                f"the next token needs labels {tensor}, and the input {self.graph.name_of(input_value)!r} is {have}",
                 where=f"{where}.labels",
                 hint="give an array of its own, as in labels: y",
             )
-        return own
+        return input_value
 
-    def total(self, made: list[tuple[Term, Value]]) -> Value:
+    def total(self, written_terms: list[tuple[Term, Value]]) -> Value:
         """The weighted sum."""
         b = self.b
-        parts = [mean if term.weight == 1.0 else b.emit("mul", mean, b.constant(term.weight)) for term, mean in made]
+        parts = [
+            mean if term.weight == 1.0 else b.emit("mul", mean, b.constant(term.weight)) for term, mean in written_terms
+        ]
         total = parts[0]
         for part in parts[1:-1]:
             total = b.emit("add", total, part)
@@ -185,7 +193,7 @@ class _Writer:
 
 
 def _answer(graph: Graph, terms: tuple[Term, ...], outputs: Sequence[Value]) -> Value:
-    """What the model answers: the output measured first, or the first output that is no loss, or else the loss."""
+    """Returns the model's answer: the output measured first, or the first output that is no loss, or else the loss."""
     measured = [output for term, output in zip(terms, outputs, strict=True) if term.labels is not None]
     losses = {term.output for term in terms if term.labels is None}
     others = [

@@ -98,12 +98,12 @@ def _counted(b: GraphBuilder, labels: Value, ignored: int) -> Value:
 def _own_weights(b: GraphBuilder, labels: Value, weights: Value) -> Value:
     """The weight of each label's class; of some class for a label that is none."""
     last = b.constant(np.asarray(b.shape(weights)[0] - 1, np.int64))
-    known = b.emit("minimum", b.emit("maximum", labels, b.constant(np.asarray(0, np.int64))), last)
-    return b.emit("gather", weights, known, axis=0)
+    class_index = b.emit("minimum", b.emit("maximum", labels, b.constant(np.asarray(0, np.int64))), last)
+    return b.emit("gather", weights, class_index, axis=0)
 
 
 def positive_or_1(b: GraphBuilder, total: Value) -> Value:
-    """What a weighted mean divides by: 1 where no label counts, so that the loss is 0."""
+    """Returns the divisor of a weighted mean: 1 where no label counts, so that the loss is 0."""
     one = b.constant(1.0)
     return b.emit("where", b.emit("less", b.constant(0.0), total), total, one)
 

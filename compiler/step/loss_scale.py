@@ -41,7 +41,9 @@ def loss_scale(step: TrainingGraph, precision: PrecisionSpec) -> float:
 
 
 def _counted(graph: Graph, term: Term) -> int:
-    """Of how many a term is the mean, as far as is known: of a loss that the model computes, of the samples."""
+    """Returns the number of elements of which a term is the mean, as far as is known: for a loss that the model
+    computes, the samples.
+    """
     if term.is_sum:
         return 1
     if term.labels is None:

@@ -45,17 +45,19 @@ def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, plan: UpdatePlan) ->
         b.layer = "clip_norm"
         warnings += clip_warnings([b.types[gradient] for gradient in gradients.values()])
         gradients = clip(b, gradients, spec.clip_norm)
-    rates = {factor: _rate(b, hyper[0], factor) for factor in dict.fromkeys(own.factor for own in settings.values())}
+    rates = {
+        factor: _rate(b, hyper[0], factor) for factor in dict.fromkeys(setting.factor for setting in settings.values())
+    }
     states: dict[Value, Value] = {}
     updates: dict[Value, Value] = dict(step.updates)
     for parameter, gradient in gradients.items():
-        known = step.graph.parameters[parameter]
-        b.layer, b.parameter = known.layer, known.name
-        own = settings[parameter]
-        one = _Update(parameter, gradient, plan[parameter], own, (rates[own.factor], *hyper[1:]))
-        made = _adafactor(b, step, one, spec) if spec.kind == "adafactor" else _elementwise(b, one, spec)
-        updates.update(made)
-        states.update({value: parameter for value in made if value != parameter})
+        details = step.graph.parameters[parameter]
+        b.layer, b.parameter = details.layer, details.name
+        setting = settings[parameter]
+        update = _Update(parameter, gradient, plan[parameter], setting, (rates[setting.factor], *hyper[1:]))
+        updated = _adafactor(b, step, update, spec) if spec.kind == "adafactor" else _elementwise(b, update, spec)
+        updates.update(updated)
+        states.update({value: parameter for value in updated if value != parameter})
     graph = replace(
         b.graph_of(step.graph),
         inputs=(*step.graph.inputs, *hyper, *states),
@@ -73,7 +75,9 @@ def add_optimizer(step: TrainingGraph, spec: OptimizerSpec, plan: UpdatePlan) ->
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """Of one parameter: its gradient, what of it learns, and the numbers of the step, the learning rate first."""
+    """The update of one parameter: its gradient, the part of it that learns, and the numbers of the step, the learning
+    rate first.
+    """
 
     parameter: Value
     gradient: Value
@@ -85,34 +89,34 @@ class _Update:
 def _check(spec: OptimizerSpec) -> None:
     if spec.nesterov and not spec.momentum:
         hint = "set momentum, such as 0.9"
-        said = "Nesterov's is a kind of momentum, and there is none"
-        raise SpecError(said, where="spec.optimizer.nesterov", hint=hint)
+        message = "Nesterov's is a kind of momentum, and there is none"
+        raise SpecError(message, where="spec.optimizer.nesterov", hint=hint)
 
 
 def _rate(b: GraphBuilder, rate: Value, factor: float) -> Value:
     return rate if factor == 1 else b.emit("mul", rate, b.constant(factor))
 
 
-def _adafactor(b: GraphBuilder, step: TrainingGraph, one: _Update, spec: OptimizerSpec) -> Mapping[Value, Value]:
-    known, rates = step.graph.parameters[one.parameter], adafactor.Rates(*one.hyper)
-    decay = one.settings.weight_decay
-    return adafactor.update(b, one.parameter, known, one.gradient, one.part, rates, spec, decay)
+def _adafactor(b: GraphBuilder, step: TrainingGraph, update: _Update, spec: OptimizerSpec) -> Mapping[Value, Value]:
+    parameter, rates = step.graph.parameters[update.parameter], adafactor.Rates(*update.hyper)
+    decay = update.settings.weight_decay
+    return adafactor.update(b, update.parameter, parameter, update.gradient, update.part, rates, spec, decay)
 
 
-def _elementwise(b: GraphBuilder, one: _Update, spec: OptimizerSpec) -> Mapping[Value, Value]:
-    """One node, whose state has the gradient's shape."""
-    own = [one.parameter.state(kind) for kind in _state_kinds(spec)]
-    b.types.update(dict.fromkeys(own, b.types[one.gradient]))
-    replaced = (one.parameter, *own)
+def _elementwise(b: GraphBuilder, update: _Update, spec: OptimizerSpec) -> Mapping[Value, Value]:
+    """Adds one node, whose state has the gradient's shape."""
+    state = [update.parameter.state(kind) for kind in _state_kinds(spec)]
+    b.types.update(dict.fromkeys(state, b.types[update.gradient]))
+    replaced = (update.parameter, *state)
     updated = tuple(value.updated() for value in replaced)
     b.emit_many(
         "nesterov_update" if spec.nesterov else f"{spec.kind}_update",
-        (one.parameter, one.gradient, *own, *one.hyper),
+        (update.parameter, update.gradient, *state, *update.hyper),
         outputs=updated,
-        axis=one.part.axis,
-        start=one.part.start,
+        axis=update.part.axis,
+        start=update.part.start,
         **_numbers(spec),
-        weight_decay=one.settings.weight_decay,
+        weight_decay=update.settings.weight_decay,
     )
     return dict(zip(replaced, updated, strict=True))
 

@@ -27,27 +27,27 @@ UpdatePlan = Mapping[Value, UpdateSlice]
 
 @dataclass(slots=True)
 class _Asked:
-    """What a plan asks for: by parameter the rule that decides."""
+    """The requests of a plan: by parameter the rule that decides."""
 
     rules: dict[str, UpdateRule] = field(default_factory=dict)
-    """Of the parameters that learn."""
+    """Rules of the parameters that learn."""
     fixed: dict[str, None] = field(default_factory=dict)
-    """What a preset leaves alone, since its elements are no weights."""
+    """Parameters that a preset leaves alone, since their elements are no weights."""
     by_preset: dict[str, bool] = field(default_factory=dict)
     """Whether it was the preset that let them."""
     unlearnable: dict[str, str] = field(default_factory=dict)
     """Where parameters that cannot learn are asked for."""
     left_out: list[str] = field(default_factory=list)
-    """What the preset would let learn, and the loss does not reach."""
+    """Parameters that the preset would let learn, and that the loss does not reach."""
     frozen: list[str] = field(default_factory=list)
-    """What would learn if the plan's `frozen` did not say otherwise."""
+    """Parameters that would learn if the plan's `frozen` did not say otherwise."""
     cannot: list[str] = field(default_factory=list)
-    """What the preset would let learn, and this file does not."""
+    """Parameters that the preset would let learn, and that this file does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What a plan means for a model, and what is to be said of it."""
+    """The meaning of a plan for a model, and the warnings about it."""
 
     updates: UpdatePlan
     warnings: tuple[CompileWarning, ...] = ()
@@ -60,22 +60,22 @@ def decide_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> D
     patterns times the model's names are above a limit.
     """
     model = Named(graph, PlanError)
-    asked = _asked(model, plan, reach)
-    by_channel = chosen_by(graph, plan.rules, asked.rules)
+    request = _asked(model, plan, reach)
+    by_channel = chosen_by(graph, plan.rules, request.rules)
     chosen = {
         value: _part(graph.parameters[value].shape[axis], axis, channels)
         for value, (axis, channels) in by_channel.chosen.items()
     }
     learning = {
-        value: chosen.get(value) or _slice(parameter, asked.rules[parameter.name])
+        value: chosen.get(value) or _slice(parameter, request.rules[parameter.name])
         for value, parameter in graph.parameters.items()
-        if parameter.may_learn and parameter.name in asked.rules
+        if parameter.may_learn and parameter.name in request.rules
     }
     if not learning and plan.lora is None:
-        raise _trains_nothing(graph, plan, asked)
-    odd = (*_odd_parts(graph, asked, chosen), *by_channel.warnings)
-    idle = (*_idle_frozen(model, plan), *idle_biases(graph, asked.rules))
-    return Decided(learning, (*_left_out(graph, plan, asked), *odd, *idle))
+        raise _trains_nothing(graph, plan, request)
+    odd = (*_odd_parts(graph, request, chosen), *by_channel.warnings)
+    idle = (*_idle_frozen(model, plan), *idle_biases(graph, request.rules))
+    return Decided(learning, (*_left_out(graph, plan, request), *odd, *idle))
 
 
 def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> UpdatePlan:
@@ -83,18 +83,18 @@ def resolve_plan(graph: Graph, plan: SparsePlan, reach: Reach | None = None) -> 
     return decide_plan(graph, plan, reach).updates
 
 
-def _trains_nothing(graph: Graph, plan: SparsePlan, asked: _Asked) -> PlanError:
-    if asked.frozen:
+def _trains_nothing(graph: Graph, plan: SparsePlan, request: _Asked) -> PlanError:
+    if request.frozen:
         return PlanError(
-            f"`frozen` freezes all {len(asked.frozen)} parameters that plan {plan.name!r} lets learn: "
-            f"{few_of(asked.frozen)}",
+            f"`frozen` freezes all {len(request.frozen)} parameters that plan {plan.name!r} lets learn: "
+            f"{few_of(request.frozen)}",
             where="plan.frozen",
             hint="leave out what is to learn; it overrides preset and rules",
         )
-    if asked.fixed:
-        reason = next(parameter.fixed for parameter in graph.parameters.values() if parameter.name in asked.fixed)
+    if request.fixed:
+        reason = next(parameter.fixed for parameter in graph.parameters.values() if parameter.name in request.fixed)
         return PlanError(
-            f"plan {plan.name!r} trains nothing: its preset leaves out {few_of([*asked.fixed])}: {reason}",
+            f"plan {plan.name!r} trains nothing: its preset leaves out {few_of([*request.fixed])}: {reason}",
             where="plan",
             hint="a rule that names them lets them learn, as in update: [{parameters: NAME}]",
         )
@@ -115,33 +115,33 @@ def _trains_nothing(graph: Graph, plan: SparsePlan, asked: _Asked) -> PlanError:
     )
 
 
-def _odd_parts(graph: Graph, asked: _Asked, of_value: Mapping[Value, UpdateSlice]) -> Sequence[CompileWarning]:
+def _odd_parts(graph: Graph, request: _Asked, of_value: Mapping[Value, UpdateSlice]) -> Sequence[CompileWarning]:
     """Where a ratio below 1, or a choice of channels, still trains the whole parameter."""
-    known = graph.named_parameters()
-    parts = {name: rule for name, rule in asked.rules.items() if rule.ratio < 1}
-    whole = [known[name] for name, rule in parts.items() if _slice(known[name], rule).is_whole]
+    parameters = graph.named_parameters()
+    parts = {name: rule for name, rule in request.rules.items() if rule.ratio < 1}
+    whole = [parameters[name] for name, rule in parts.items() if _slice(parameters[name], rule).is_whole]
     without = [parameter.name for parameter in whole if parameter.channel_axis is None]
     rounded = [parameter.name for parameter in whole if parameter.channel_axis is not None]
     chosen = {graph.parameters[value].name: part for value, part in of_value.items()}
     rounded += [name for name, part in chosen.items() if part.is_whole]
-    lacking = [name for name, rule in asked.rules.items() if rule.channels is not None and name not in chosen]
-    told = []
+    lacking = [name for name, rule in request.rules.items() if rule.channels is not None and name not in chosen]
+    warnings = []
     if without:
         message = (
             f"{len(without)} parameters have a ratio below 1 but no input channels of their own (biases, norms, "
             f"tables, shared weights), so all of each learns: {few_of(without)}"
         )
         hint = "a kind: weight in the rule leaves biases out; ratio: 0 freezes a parameter"
-        told.append(CompileWarning("plan.ratio_without_channels", "plan.update", message, hint))
+        warnings.append(CompileWarning("plan.ratio_without_channels", "plan.update", message, hint))
     if lacking:
         which = few_of(lacking)
         message = f"{len(lacking)} parameters have no axis of the channels chosen, so all of each learns: {which}"
         hint = "a kind: weight in the rule leaves biases out; a later rule with ratio: 0 freezes a parameter"
-        told.append(CompileWarning("plan.channels_without_axis", "plan.update", message, hint))
+        warnings.append(CompileWarning("plan.channels_without_axis", "plan.update", message, hint))
     if rounded:
         message = f"{len(rounded)} parameters have so few channels that the ratio rounds up to all: {few_of(rounded)}"
-        told.append(CompileWarning("plan.ratio_rounded", "plan.update", message, "give a smaller ratio"))
-    return told
+        warnings.append(CompileWarning("plan.ratio_rounded", "plan.update", message, "give a smaller ratio"))
+    return warnings
 
 
 def _idle_frozen(model: Named, plan: SparsePlan) -> Sequence[CompileWarning]:
@@ -149,36 +149,38 @@ def _idle_frozen(model: Named, plan: SparsePlan) -> Sequence[CompileWarning]:
     graph = model.graph
     norms = {name for norm in graph.origins.norms for name in (norm.scale, norm.shift)}
     names = dict.fromkeys((*_may_be_frozen(model).values(), *graph.buffers(), *norms))  # which stay as they are
-    idle = [one for one in dict.fromkeys(plan.frozen) if not model.compared.matching(one, names, "plan.frozen")]
+    idle = [
+        pattern for pattern in dict.fromkeys(plan.frozen) if not model.compared.matching(pattern, names, "plan.frozen")
+    ]
     if not idle:
         return ()
     message = f"{len(idle)} entries match no parameter of this model, and freeze nothing: {few_of(idle)}"
     return (CompileWarning("plan.frozen_unmatched", "plan.frozen", message, near_parameters(graph, idle[0])),)
 
 
-def _left_out(graph: Graph, plan: SparsePlan, asked: _Asked) -> Sequence[CompileWarning]:
+def _left_out(graph: Graph, plan: SparsePlan, request: _Asked) -> Sequence[CompileWarning]:
     warnings = []
-    if asked.left_out:
-        message = f"preset {plan.preset} leaves out what the loss does not depend on: {few_of(asked.left_out)}"
+    if request.left_out:
+        message = f"preset {plan.preset} leaves out what the loss does not depend on: {few_of(request.left_out)}"
         hint = "name an output that they feed in the spec's loss, if they are to learn"
         warnings.append(CompileWarning("plan.left_out", "plan.preset", message, hint))
-    warnings += _of_fixed(graph, plan, asked)
-    if asked.cannot:
-        first = graph.unlearnable[asked.cannot[0]]
-        message = f"preset {plan.preset} leaves out {few_of(asked.cannot)}, which cannot learn: {first.reason}"
+    warnings += _of_fixed(graph, plan, request)
+    if request.cannot:
+        first = graph.unlearnable[request.cannot[0]]
+        message = f"preset {plan.preset} leaves out {few_of(request.cannot)}, which cannot learn: {first.reason}"
         warnings.append(CompileWarning("plan.cannot_learn", "plan.preset", message, first.remedy))
     return warnings
 
 
-def _of_fixed(graph: Graph, plan: SparsePlan, asked: _Asked) -> Iterator[CompileWarning]:
-    """What is said of numbers that are no weights: of those that stay, and of those that a rule lets learn."""
+def _of_fixed(graph: Graph, plan: SparsePlan, request: _Asked) -> Iterator[CompileWarning]:
+    """Warns about numbers that are no weights: those that stay, and those that a rule lets learn."""
     reasons = {parameter.name: parameter.fixed for parameter in graph.parameters.values() if parameter.fixed}
     for reason in dict.fromkeys(reasons.values()):
-        names = [name for name in asked.fixed if reasons[name] == reason and name not in asked.rules]
+        names = [name for name in request.fixed if reasons[name] == reason and name not in request.rules]
         if names:
             message = f"preset {plan.preset} leaves out {few_of(names)}: {reason}"
             yield CompileWarning("plan.fixed_numbers", "plan.preset", message, "a rule that names it lets it learn")
-        names = [name for name in asked.rules if reasons.get(name) == reason]
+        names = [name for name in request.rules if reasons.get(name) == reason]
         if names:
             message = f"{few_of(names)}: {reason}; the plan lets it learn"
             yield CompileWarning(
@@ -189,52 +191,54 @@ def _of_fixed(graph: Graph, plan: SparsePlan, asked: _Asked) -> Iterator[Compile
 def _asked(model: Named, plan: SparsePlan, reach: Reach | None) -> _Asked:
     """Raises: PlanError."""
     graph = model.graph
-    asked, layers = _Asked(), layers_of(graph)
+    request, layers = _Asked(), layers_of(graph)
     values = {parameter.name: value for value, parameter in graph.parameters.items()}
     for rule, names in preset_selections(model, plan, layers, reach):
         for name in names:
             if name in values and graph.parameters[values[name]].fixed:
-                asked.fixed.setdefault(name, None)
+                request.fixed.setdefault(name, None)
             else:
-                _decide(asked, name, rule, "plan.preset" if name in graph.unlearnable else "", by_preset=True)
+                _decide(request, name, rule, "plan.preset" if name in graph.unlearnable else "", by_preset=True)
     for position, rule in enumerate(plan.rules):
         where = f"plan.update[{position}]"
         for name in selected_by(model, rule, layers, where):
-            _decide(asked, name, rule, where if name in graph.unlearnable else "", by_preset=False)
+            _decide(request, name, rule, where if name in graph.unlearnable else "", by_preset=False)
     for name in _frozen(model, plan):
-        if asked.rules.pop(name, None) is not None:
-            asked.frozen.append(name)
-        asked.unlearnable.pop(name, None)
-    asked.cannot = [name for name, where in asked.unlearnable.items() if where == "plan.preset"]
-    _refuse(graph, {name: where for name, where in asked.unlearnable.items() if where != "plan.preset"})
-    if not asked.rules:
-        _refuse(graph, asked.unlearnable)
-    asked.left_out = [
-        name for name in asked.rules if asked.by_preset[name] and reach is not None and values[name] not in reach
+        if request.rules.pop(name, None) is not None:
+            request.frozen.append(name)
+        request.unlearnable.pop(name, None)
+    request.cannot = [name for name, where in request.unlearnable.items() if where == "plan.preset"]
+    _refuse(graph, {name: where for name, where in request.unlearnable.items() if where != "plan.preset"})
+    if not request.rules:
+        _refuse(graph, request.unlearnable)
+    request.left_out = [
+        name for name in request.rules if request.by_preset[name] and reach is not None and values[name] not in reach
     ]
-    if len(asked.left_out) == len(asked.rules):
-        asked.left_out = []  # differentiation says that nothing is reached
-    for name in asked.left_out:
-        del asked.rules[name]
-    return asked
+    if len(request.left_out) == len(request.rules):
+        request.left_out = []  # differentiation says that nothing is reached
+    for name in request.left_out:
+        del request.rules[name]
+    return request
 
 
-def _decide(asked: _Asked, name: str, rule: UpdateRule, unlearnable: str, *, by_preset: bool) -> None:
+def _decide(request: _Asked, name: str, rule: UpdateRule, unlearnable: str, *, by_preset: bool) -> None:
     """A later rule takes the place of an earlier one; `unlearnable` says where it asks for what cannot learn."""
-    asked.rules.pop(name, None)
-    asked.unlearnable.pop(name, None)
+    request.rules.pop(name, None)
+    request.unlearnable.pop(name, None)
     if rule.ratio > 0 and unlearnable:
-        asked.unlearnable[name] = unlearnable
+        request.unlearnable[name] = unlearnable
     elif rule.ratio > 0:
-        asked.rules[name] = rule
-        asked.by_preset[name] = by_preset
+        request.rules[name] = rule
+        request.by_preset[name] = by_preset
 
 
 def _frozen(model: Named, plan: SparsePlan) -> list[str]:
-    """What the plan freezes by `frozen`; the bias that a norm was folded into is frozen with the tensor behind it."""
+    """Returns the parameters that the plan freezes by `frozen`; the bias that a norm was folded into is frozen with the
+    tensor behind it.
+    """
     every = _may_be_frozen(model)
     frozen = model.compared.any_of(plan.frozen, dict.fromkeys(every.values()), "plan.frozen")
-    return [name for name, own in every.items() if own in frozen]
+    return [name for name, owner in every.items() if owner in frozen]
 
 
 def _may_be_frozen(model: Named) -> Mapping[str, str]:
@@ -243,14 +247,14 @@ def _may_be_frozen(model: Named) -> Mapping[str, str]:
     return every | {norm.bias: norm.takes_bias for norm in model.graph.origins.norms if norm.bias}
 
 
-def _refuse(graph: Graph, asked: Mapping[str, str]) -> None:
+def _refuse(graph: Graph, places: Mapping[str, str]) -> None:
     """Raises: PlanError for parameters that should learn, each by where the plan says so, and cannot from this file."""
-    refused = list(asked)
+    refused = list(places)
     if refused:
         first = graph.unlearnable[refused[0]]
         raise PlanError(
             f"{few_of(refused)} cannot learn: {first.reason}",
-            where=asked[refused[0]],
+            where=places[refused[0]],
             hint=f"{first.remedy}, or freeze them by a last rule with ratio 0",
         )
 

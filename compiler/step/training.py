@@ -15,7 +15,7 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One loss of a step: which output it reads, against which labels (none: the output is the loss), times what."""
+    """A loss of a step: which output it reads, against which labels (none: the output is the loss), times what."""
 
     kind: LossKind
     output: Value
@@ -23,9 +23,9 @@ class Term:
     """An input that takes labels; or, of the next token, one of the model's own."""
     weight: float = 1.0
     class_axis: int | None = None
-    """Of the output; None where the loss has no classes."""
+    """The class axis of the output; None where the loss has no classes."""
     batch_axis: int = 0
-    """Of the output: where the samples lie."""
+    """The axis of the output along which the samples lie."""
     delta: float = 1.0
     """Where a parabola turns into lines, whatever the kind calls it."""
     is_sum: bool = False
@@ -35,7 +35,7 @@ class Term:
     smoothing: float = 0.0
     class_weights: tuple[float, ...] = ()
     pos_weight: tuple[float, ...] = ()
-    """What a label of 1 counts: nothing said, one number, or one for each class."""
+    """The weight of a label of 1: nothing said, one number, or one for each class."""
 
     @property
     def classifies(self) -> bool:
@@ -60,7 +60,7 @@ class TrainingGraph:
     graph: Graph
     loss: Value
     logits: Value
-    """What the model answers: the first output that is measured against labels, or else is no loss."""
+    """The model's answer: the first output that is measured against labels, or else is no loss."""
     terms: tuple[Term, ...]
     label_arrays: Mapping[Value, str]
     data_inputs: tuple[Value, ...]
@@ -72,9 +72,11 @@ class TrainingGraph:
     """Input that holds the sum of a gradient over the other micro-batches of the step -> its parameter; of a mean over
     labels also those of the labels that count -> the labels, and of what they lost -> the loss of one micro-batch."""
     accumulation: TrainingGraph | None = None
-    """What a micro-batch does that is not the last of its step; None where a step has one."""
+    """The step of a micro-batch that is not the last of its step; None where a step has one."""
     batch_axes: Mapping[Value, int | None] = field(default_factory=dict)
-    """Of inputs, labels and outputs whose samples do not lie along the first axis: as `Graph.batch_axes`."""
+    """The batch axes of inputs, labels and outputs whose samples do not lie along the first axis, as in
+    `Graph.batch_axes`.
+    """
 
     @property
     def labels(self) -> Value:
@@ -95,13 +97,13 @@ class TrainingGraph:
 
     @property
     def results(self) -> tuple[Value, ...]:
-        """What a step makes beside new state: the loss, and the logits if a loss reads them."""
+        """Returns the outputs of a step beside new state: the loss, and the logits if a loss reads them."""
         is_read = any(term.output == self.logits for term in self.terms)
         return (self.loss, self.logits) if is_read else (self.loss,)
 
     @property
     def answers(self) -> tuple[Value, ...]:
-        """What the forward program makes: the logits, and whatever else the losses read."""
+        """Returns the outputs of the forward program: the logits, and whatever else the losses read."""
         return tuple(dict.fromkeys((self.logits, *(term.output for term in self.terms))))
 
     @property

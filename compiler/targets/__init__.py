@@ -41,8 +41,8 @@ KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], Target]] = {
 
 def names(*kinds: str) -> tuple[str, ...]:
     """Every known target, or those of these kinds, sorted."""
-    found = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("**/*.toml"))
-    return tuple(name for name in found if not kinds or load(name).kind in kinds)
+    targets = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("**/*.toml"))
+    return tuple(name for name in targets if not kinds or load(name).kind in kinds)
 
 
 def cpus() -> tuple[CpuTarget, ...]:

@@ -1,4 +1,4 @@
-"""What time goes into on a machine, whatever its kind: the figures by which equivalent programs are compared."""
+"""Figures of where time goes on a machine, whatever its kind: by them equivalent programs are compared."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class MachineCosts:
     cache_gb_per_s: float
     """The same of the last cache."""
     product_gflop_per_s: float
-    """Of a matrix product or a dense convolution."""
+    """Speed of a matrix product or a dense convolution."""
     other_gflop_per_s: float
-    """Of any other kernel."""
+    """Speed of any other kernel."""
     launch_us: float
     """Start and uneven end of a kernel that all cores share."""
     cache_share: float

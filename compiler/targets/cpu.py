@@ -9,7 +9,7 @@ from typing import Any, Literal
 from compiler.targets.costs import MachineCosts
 
 OLDEST_GLIBC = "2.31"
-"""What a shared library asks for.
+"""The oldest glibc that a shared library runs with.
 
 Source: of the systems that the boards' makers still ship, Ubuntu 20.04 (JetPack 5) and Debian 11 (Raspberry Pi OS 11)
 have the oldest C library, both 2.31.
@@ -43,7 +43,7 @@ class CpuTarget:
     memory_bytes: int
     """Main memory of the machine."""
     reserved_bytes: int
-    """Of that: what the system, the agent and the pages of the binary itself need."""
+    """The part of the memory that the system, the agent and the pages of the binary itself need."""
     costs: MachineCosts
     sources: Mapping[str, str]
 
@@ -60,7 +60,7 @@ class CpuTarget:
 
     @property
     def engine(self) -> str:
-        """What runs the kernels."""
+        """Returns the engine that runs the kernels."""
         return self.kind
 
     @property
@@ -70,12 +70,12 @@ class CpuTarget:
 
     @property
     def cache_bytes(self) -> int:
-        """Of the last cache."""
+        """Returns the bytes of the last cache."""
         return self.l3_bytes or self.l2_bytes
 
     @property
     def code_key(self) -> tuple[object, ...]:
-        """What the object of a kernel depends on."""
+        """Returns everything that the object of a kernel depends on."""
         return (
             self.triple,
             self.cpu,
@@ -112,7 +112,9 @@ class CpuTarget:
 
     @property
     def byte_shift(self) -> int:
-        """What is added to the bytes of a product's left side, where its instruction takes numbers from 0 to 255."""
+        """Returns the number that is added to the bytes of a product's left side, where its instruction takes numbers
+        from 0 to 255.
+        """
         return 128 if self.architecture == "x86_64" else 0
 
     @property

@@ -41,11 +41,13 @@ class GridTarget:
     costs: MachineCosts
     sources: Mapping[str, str]
     capability: str = ""
-    """Of kind `cuda`: the generation that code is made for, as `sm_87`."""
+    """For kind `cuda`, the generation that code is made for, as `sm_87`."""
 
     @classmethod
     def reader(cls, host_of: Callable[[str], CpuTarget]) -> Callable[[str, Mapping[str, Any]], GridTarget]:
-        """What reads a TOML table; `host_of` finds the host by its name. It raises TypeError for odd fields."""
+        """Returns a function that reads a TOML table; `host_of` finds the host by its name. It raises TypeError for odd
+        fields.
+        """
 
         def read(name: str, table: Mapping[str, Any]) -> GridTarget:
             host = host_of(table["host"]) if isinstance(table.get("host"), str) else None
@@ -59,7 +61,7 @@ class GridTarget:
 
     @property
     def engine(self) -> str:
-        """What runs the kernels."""
+        """Returns the engine that runs the kernels."""
         return self.kind
 
     @property
@@ -88,7 +90,7 @@ class GridTarget:
 
     @property
     def _generation(self) -> int:
-        """Of kind `cuda`: 87 of `sm_87`."""
+        """Returns the number of the generation, for kind `cuda`: 87 of `sm_87`."""
         return int(self.capability.removeprefix("sm_"))
 
     @property
@@ -108,5 +110,7 @@ class GridTarget:
 
     @property
     def code_key(self) -> tuple[object, ...]:
-        """What the text of a kernel depends on: no vendor, only what every device of this kind must offer."""
+        """Returns everything that the text of a kernel depends on: no vendor, only what every device of this kind must
+        offer.
+        """
         return (self.kind, self.capability, self.items, self.shared_bytes)

@@ -1,1 +1,1 @@
-"""What a run trained, brought back into the file that the model came in. Needs NumPy and onnx alone."""
+"""Brings what a run trained back into the file that the model came in. Needs NumPy and onnx alone."""

@@ -23,7 +23,7 @@ from compiler.warnings import few_of
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-"""What `peft` puts before a name of the module that it wraps."""
+"""The prefix that `peft` puts before a name of the module that it wraps."""
 _MAGNITUDE, _OURS = ".lora_magnitude_vector", ".lora_magnitude_vector.weight"
 
 
@@ -48,7 +48,7 @@ def _product(adapter: Adapter, tensors: Mapping[str, Array]) -> Array:
 
 @dataclass(frozen=True)
 class KeptApart:
-    """What `peft` loads beside the base model: its configuration, and tensors under its names."""
+    """The files that `peft` loads beside the base model: its configuration, and tensors under its names."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, Array]
@@ -70,16 +70,16 @@ def kept_apart(
     if not adapters:
         raise ModelError("its plan has no adapters", where="bundle", hint="say `lora` in the plan")
     first = next(iter(adapters))
-    odd = [one.weight for one in adapters if one.weight == one.module]
+    odd = [adapter.weight for adapter in adapters if adapter.weight == adapter.module]
     if odd:
         raise ModelError(
             f"{few_of(odd)}: not the weight of a module of its own, for which peft has no place",
             where="adapter",
             hint="take the merged weights",
         )
-    modules = _modules(changed, [one.module for one in adapters])
-    kept = {name: tensors[name] for one in adapters for name in one.names}
-    kept |= {name: tensors[name] for name in names if _module(name) in modules}
+    modules = _modules(changed, [adapter.module for adapter in adapters])
+    saved = {name: tensors[name] for adapter in adapters for name in adapter.names}
+    saved |= {name: tensors[name] for name in names if _module(name) in modules}
     config = {
         "peft_type": "LORA",
         "task_type": None,
@@ -92,11 +92,11 @@ def kept_apart(
         "use_rslora": first.rslora,
         "use_dora": bool(first.magnitude),
         "init_lora_weights": True,
-        "fan_in_fan_out": any(one.form == "linear" and one.out_axis == 1 for one in adapters),
-        "target_modules": _targets([one.module for one in adapters], names),
+        "fan_in_fan_out": any(adapter.form == "linear" and adapter.out_axis == 1 for adapter in adapters),
+        "target_modules": _targets([adapter.module for adapter in adapters], names),
         "modules_to_save": list(modules) or None,
     }
-    return KeptApart(config, {f"{PREFIX}{_theirs(name)}": array for name, array in kept.items()})
+    return KeptApart(config, {f"{PREFIX}{_theirs(name)}": array for name, array in saved.items()})
 
 
 def _plain(number: float) -> int | float:
@@ -114,7 +114,7 @@ def _module(name: str) -> str:
 def _modules(changed: Collection[str], adapted: Collection[str]) -> tuple[str, ...]:
     """The modules of which something learned. Raises: ModelError where `peft` cannot keep one beside an adapter."""
     modules = dict.fromkeys(map(_module, changed))
-    odd = [name for name in changed if any(_holds(_module(name), one) for one in adapted)]
+    odd = [name for name in changed if any(_holds(_module(name), module) for module in adapted)]
     if odd:
         raise ModelError(
             f"{few_of(odd)} learned by a rule in a module that holds adapters, or whose name ends that of one: peft "
@@ -126,15 +126,17 @@ def _modules(changed: Collection[str], adapted: Collection[str]) -> tuple[str, .
 
 
 def _targets(modules: list[str], names: Collection[str]) -> list[str] | str:
-    """What finds these modules alone: their paths, or a pattern where one is the end of another layer's path."""
-    known = set(modules)
-    others = {_module(name) for name in names} - known
-    clash = any(ending in known for other in others for ending in _endings(other))
+    """Returns what finds these modules alone: their paths, or a pattern where one is the end of another layer's
+    path.
+    """
+    targets = set(modules)
+    others = {_module(name) for name in names} - targets
+    clash = any(ending in targets for other in others for ending in _endings(other))
     return f"({'|'.join(map(re.escape, modules))})" if clash else modules
 
 
 def _endings(path: str) -> Iterator[str]:
-    """What follows each dot."""
+    """Yields what follows each dot."""
     while "." in path:
         path = path.partition(".")[2]
         yield path
@@ -153,7 +155,7 @@ _UNSAID: Mapping[str, Any] = {
     "rank_pattern": {},
     "alpha_pattern": {},
 }
-"""What a configuration of `peft` means that does not say it: files of its earlier versions know less."""
+"""The meaning of a configuration of `peft` that leaves a setting out: files of its earlier versions know less."""
 
 
 def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config: Mapping[str, Any]) -> KeptApart:
@@ -164,7 +166,7 @@ def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config
     first = next(iter(adapters), None)
     if first is None:
         raise ModelError("its plan has no adapters", where="bundle", hint="build it with `lora` in the plan")
-    own = {
+    expected = {
         "r": first.rank,
         "lora_alpha": first.alpha,
         "use_rslora": first.rslora,
@@ -172,11 +174,11 @@ def as_start(tensors: Mapping[str, Array], adapters: Collection[Adapter], config
         "rank_pattern": {},
         "alpha_pattern": {},
     }
-    for name, value in own.items():
-        told = _UNSAID[name] if config.get(name) is None else config[name]
-        if told != value:
+    for name, value in expected.items():
+        actual = _UNSAID[name] if config.get(name) is None else config[name]
+        if actual != value:
             raise ModelError(
-                f"says {name}: {f'{told}':.100}, the bundle computes with {value}",
+                f"says {name}: {f'{actual}':.100}, the bundle computes with {value}",
                 where=CONFIG,
                 hint="build with the adapter's rank, alpha and kind, which are the same for all of its layers",
             )

@@ -30,7 +30,7 @@ from compiler.warnings import few_of
 
 @dataclass(frozen=True)
 class Trained:
-    """What came back.
+    """The outcome of a training in the author's file.
 
     `files` are the author's with other elements, `changed` the tensors that training changed, `parameters` every
     parameter and running statistic that the file holds; names and layouts are the author's. `calls` tells of each
@@ -47,7 +47,7 @@ class Trained:
     added: tuple[str, ...]
     apart: Callable[[], KeptApart]
     base: Mapping[str, Array]
-    """What changed, as it was in the file."""
+    """The tensors that changed, as they were in the file."""
     model: str
     """The model's digest, as the bundle knows it."""
     created: Mapping[str, Array]
@@ -94,31 +94,31 @@ def bring_back(model: bytes, bundle: Held, checkpoint: Held, external: External 
         revived += unfolded.revived
     whole = {name: after[name] for name in origins.parameters if name not in folded}
     behind = {name for norm in origins.norms for name in _behind(norm)}
-    own = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}}
-    apart = partial(kept_apart, origins.adapters, {**after, **own, **changed}, tuple(changed), tuple(own))
-    changed |= _merged(origins, before, {**after, **own, **changed})
+    authored = {**whole, **{name: stored.tensor(name) for name in sorted(behind)}}
+    apart = partial(kept_apart, origins.adapters, {**after, **authored, **changed}, tuple(changed), tuple(authored))
+    changed |= _merged(origins, before, {**after, **authored, **changed})
     new = stored.with_tensors(changed, whole)
-    parameters = {**own, **changed}
+    parameters = {**authored, **changed}
     calls = {name: stored.norms_of(name) for name in manifest.get("buffers", ())}
     met = {name: count for name, count in calls.items() if count}
-    held = {name: stored.tensor(name) if name in behind else before[name] for name in changed}
+    base_tensors = {name: stored.tensor(name) if name in behind else before[name] for name in changed}
     digest = str(manifest.get("digests", {}).get("model", ""))
     created = {name: after[name] for name in origins.created}
-    return Trained(new.files, changed, parameters, tuple(revived), met, new.added, apart, held, digest, created)
+    return Trained(new.files, changed, parameters, tuple(revived), met, new.added, apart, base_tensors, digest, created)
 
 
 def _merged(origins: Origins, before: Mapping[str, Array], after: Mapping[str, Array]) -> dict[str, Array]:
     """The weights whose adapters are to be merged and have learned something."""
-    learned = [
-        one
-        for one in origins.adapters
-        if one.export == "merged" and not all(same_bits(after[name], before[name]) for name in one.names)
+    trained_adapters = [
+        adapter
+        for adapter in origins.adapters
+        if adapter.export == "merged" and not all(same_bits(after[name], before[name]) for name in adapter.names)
     ]
-    return {one.weight: merged(one, after) for one in learned}
+    return {adapter.weight: merged(adapter, after) for adapter in trained_adapters}
 
 
 def adapter_of(bundle: Held, checkpoint: Held) -> KeptApart:
-    """What `peft` loads beside the base model, of a run of a bundle whose plan has adapters.
+    """Returns what `peft` loads beside the base model, for a run of a bundle whose plan has adapters.
 
     Raises: ModelError without adapters, and where a rule let something learn that `peft` has no place for.
     """
@@ -173,7 +173,7 @@ def weights_of(bundle: Held) -> Mapping[str, Array]:
 
 
 def manifest_of(bundle: Held) -> Mapping[str, Any]:
-    """What a bundle says of itself (docs/contracts.md). Raises: ModelError."""
+    """Returns a bundle's manifest (docs/contracts.md). Raises: ModelError."""
     manifest: Mapping[str, Any] = json.loads(bytes(_members(bundle)[MANIFEST]))
     return manifest
 
@@ -188,17 +188,17 @@ def _refuse_shared(twice: Collection[str]) -> None:
 
 
 def _members(bundle: Held) -> dict[str, memoryview]:
-    """What the way back reads of a bundle, where it lies."""
-    found, data = {}, memoryview(bundle)
+    """Returns the members of a bundle that the way back reads, where they lie."""
+    members, data = {}, memoryview(bundle)
     stream: Any = bundle if isinstance(bundle, mmap.mmap) else io.BytesIO(bundle)
     stream.seek(0)
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             for name in (MANIFEST, ORIGINS, WEIGHTS):
                 member = archive.getmember(name)
-                found[name] = data[member.offset_data : member.offset_data + member.size]
+                members[name] = data[member.offset_data : member.offset_data + member.size]
     except KeyError:
         raise ModelError(f"has no {name}", where="bundle", hint="build it again with this version") from None
     except tarfile.TarError:
         raise ModelError("is no bundle", where="bundle", hint="give what `pockfarm build` wrote") from None
-    return found
+    return members

@@ -81,15 +81,15 @@ def _type(name: str, array: Array) -> TensorType:
     return TensorType(element.name, array.shape)
 
 
-def same_bits(one: Array, other: Array) -> bool:
+def same_bits(first: Array, second: Array) -> bool:
     """True if the elements are the same bits; compared part by part, where they lie."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    if not one.ndim:
-        return one.tobytes() == other.tobytes()
-    rows = max(1, _PART_BYTES // max(one[:1].nbytes, 1))
-    parts = (slice(begin, begin + rows) for begin in range(0, len(one), rows))
-    return all(one[part].tobytes() == other[part].tobytes() for part in parts)
+    if not first.ndim:
+        return first.tobytes() == second.tobytes()
+    rows = max(1, _PART_BYTES // max(first[:1].nbytes, 1))
+    parts = (slice(begin, begin + rows) for begin in range(0, len(first), rows))
+    return all(first[part].tobytes() == second[part].tobytes() for part in parts)
 
 
 _PART_BYTES = 1 << 20

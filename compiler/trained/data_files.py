@@ -13,20 +13,20 @@ from compiler.frontend.file.references import payload_bytes
 from compiler.tensors import Array
 
 _ALIGNMENT = 64
-"""Of what is appended."""
+"""The alignment of what is appended."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """`own` is the file as it was; `places` are arrays by the byte that they begin at, which lie apart."""
+    """`original` is the file as it was; `places` are arrays by the byte that they begin at, which lie apart."""
 
-    own: memoryview
+    original: memoryview
     places: dict[int, Array] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
-        """Of the file as it is now."""
-        return max([len(self.own), *(begin + array.nbytes for begin, array in self.places.items())])
+        """Returns the size of the file as it is now."""
+        return max([len(self.original), *(begin + array.nbytes for begin, array in self.places.items())])
 
     def append(self, array: Array) -> int:
         """Put an array behind everything else; the byte that it begins at."""
@@ -41,14 +41,14 @@ class DataFile:
             yield from self._own(at, begin)
             yield elements_of(array)
             at = begin + array.nbytes
-        yield from self._own(at, len(self.own))
+        yield from self._own(at, len(self.original))
 
     def _own(self, begin: int, end: int) -> Iterator[Chunk]:
-        """What the file held there; nothing was there behind its end."""
-        for at in range(begin, min(end, len(self.own)), CHUNK_BYTES):
-            yield self.own[at : min(at + CHUNK_BYTES, end)]
-        if end > max(begin, len(self.own)):
-            yield b"\0" * (end - max(begin, len(self.own)))
+        """Yields what the file held there; nothing was there behind its end."""
+        for at in range(begin, min(end, len(self.original)), CHUNK_BYTES):
+            yield self.original[at : min(at + CHUNK_BYTES, end)]
+        if end > max(begin, len(self.original)):
+            yield b"\0" * (end - max(begin, len(self.original)))
 
 
 def location_of(tensor: Any) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""What a training changed and nothing else, as a safetensors file that fits one base and no other.
+"""The changes of a training and nothing else, as a safetensors file that fits one base and no other.
 
 Of each tensor that changed the file holds, under its name, the entries of one axis that changed, in the base's order;
 `__metadata__` says which:
@@ -34,7 +34,7 @@ from compiler.trained.checkpoints import Held, metadata_of, tensors_of
 
 FORMAT = "pockfarm.delta/1"
 PART_BYTES = 1 << 24
-"""Of a tensor that is compared at once."""
+"""The bytes of a tensor that are compared at once."""
 _NAMES: Mapping[Any, DType] = {row.numpy: row.name for row in EMITTED}
 Ranges = tuple[tuple[int, int], ...]
 
@@ -48,11 +48,11 @@ class Change:
     axis: int
     ranges: Ranges
     sha256: str
-    """Of the base's tensor."""
+    """The digest of the base's tensor."""
     created: bool = False
     """True if a base may lack it: it began as zeros."""
 
-    def taken(self, array: Array) -> Array:
+    def changed_entries(self, array: Array) -> Array:
         """The entries that changed, of a tensor in the base's shape."""
         if self.axis < 0:
             return np.ascontiguousarray(array)
@@ -71,7 +71,7 @@ class Change:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Of the entries in a file."""
+        """Returns the shape of the entries in a file."""
         count = sum(size for _, size in self.ranges)
         return tuple(count if axis == self.axis else extent for axis, extent in enumerate(self.shape))
 
@@ -89,7 +89,7 @@ class Delta:
 
     @property
     def base(self) -> str:
-        """What identifies the base that it fits."""
+        """Identifies the base that it fits."""
         return base_digest(self.changes)
 
 
@@ -113,9 +113,9 @@ def change_between(base: Array, trained: Array, *, created: bool = False) -> Cha
     touched = _touched(base, trained)
     if not any(mask.any() for mask in touched):
         return None
-    kept = [float(mask.mean()) for mask in touched]
-    axis = min(range(len(kept)), key=kept.__getitem__) if base.ndim else -1
-    if base.ndim and kept[axis] == 1.0:
+    shares = [float(mask.mean()) for mask in touched]
+    axis = min(range(len(shares)), key=shares.__getitem__) if base.ndim else -1
+    if base.ndim and shares[axis] == 1.0:
         axis = -1
     ranges = _ranges(touched[axis]) if axis >= 0 else ()
     return Change(_NAMES[base.dtype], base.shape, axis, ranges, digest_of(base))
@@ -124,30 +124,30 @@ def change_between(base: Array, trained: Array, *, created: bool = False) -> Cha
 def digest_of(array: Array) -> str:
     """sha256 of a tensor: its type, its shape, and its elements."""
     head = json.dumps([_NAMES.get(array.dtype, str(array.dtype)), list(array.shape)], separators=(",", ":"))
-    found = hashlib.sha256(head.encode())
+    digest = hashlib.sha256(head.encode())
     for part in _parts(array):
-        found.update(np.ascontiguousarray(part).tobytes())
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()
 
 
 def delta_file(changes: Mapping[str, Change], trained: Mapping[str, Array], model: str = "") -> Iterator[Chunk]:
     """The file's bytes, for the changes and the tensors that they were found in."""
-    told = {
+    description = {
         name: {
-            "dtype": one.dtype,
-            "shape": one.shape,
-            "axis": one.axis,
-            "ranges": one.ranges,
-            "sha256": one.sha256,
-            **({"created": True} if one.created else {}),
+            "dtype": change.dtype,
+            "shape": change.shape,
+            "axis": change.axis,
+            "ranges": change.ranges,
+            "sha256": change.sha256,
+            **({"created": True} if change.created else {}),
         }
-        for name, one in changes.items()
+        for name, change in changes.items()
     }
     tensors = {
-        name: Stored(TensorType(one.dtype, one.stored_shape), partial(one.taken, trained[name]))
-        for name, one in changes.items()
+        name: Stored(TensorType(change.dtype, change.stored_shape), partial(change.changed_entries, trained[name]))
+        for name, change in changes.items()
     }
-    metadata = {"format": FORMAT, "model": model, "base": base_digest(changes), "tensors": json.dumps(told)}
+    metadata = {"format": FORMAT, "model": model, "base": base_digest(changes), "tensors": json.dumps(description)}
     return Checkpoint(tensors, metadata).chunks()
 
 
@@ -163,12 +163,12 @@ def delta_between(
         raise ModelError(
             "is not in the base", where=f"tensor {missing!r:.100}", hint="is it the base of this training?"
         )
-    found = {name: _change(name, base[name], array, created=name in created) for name, array in trained.items()}
-    return delta_file({name: one for name, one in found.items() if one is not None}, trained, model)
+    changes = {name: _change(name, base[name], array, created=name in created) for name, array in trained.items()}
+    return delta_file({name: change for name, change in changes.items() if change is not None}, trained, model)
 
 
 def read_delta(data: Held) -> Delta:
-    """What a delta file says, looked at entry by entry. Raises: ModelError."""
+    """Reads a delta file, entry by entry. Raises: ModelError."""
     metadata, entries = metadata_of(data, "delta"), tensors_of(data, "delta")
     if metadata.get("format") != FORMAT:
         raise ModelError(
@@ -177,15 +177,15 @@ def read_delta(data: Held) -> Delta:
             hint="`pockfarm delta` writes them",
         )
     try:
-        told = json.loads(str(metadata["tensors"]))
-        changes = {name: _read_change(one) for name, one in told.items()}
+        descriptions = json.loads(str(metadata["tensors"]))
+        changes = {name: _read_change(change) for name, change in descriptions.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
         raise ModelError(f"its list of tensors is damaged: {problem!r:.200}", where="delta") from None
     if changes.keys() != entries.keys():
         raise ModelError("its list of tensors is not that of its entries", where="delta")
-    for name, one in changes.items():
+    for name, change in changes.items():
         stored = entries[name]
-        if stored.shape != one.stored_shape or _NAMES.get(stored.dtype) != one.dtype:
+        if stored.shape != change.stored_shape or _NAMES.get(stored.dtype) != change.dtype:
             raise ModelError("its entries do not have the shape that is told", where=f"delta, tensor {name!r:.100}")
     delta = Delta(changes, entries, str(metadata.get("model", ""))[:100])
     if metadata.get("base") != delta.base:
@@ -198,20 +198,21 @@ def changed_tensors(base: Mapping[str, Array], delta: Delta) -> dict[str, Array]
 
     Raises: ModelError for a base that it was not made of.
     """
-    for name, one in delta.changes.items():
+    for name, change in delta.changes.items():
         array = base.get(name)
-        if array is None and one.created:
+        if array is None and change.created:
             array = np.zeros_like(delta.entries[name])
-        if array is None or array.shape != one.shape or digest_of(array) != one.sha256:
-            found = "it has no such tensor" if array is None else "its elements are others"
+        if array is None or array.shape != change.shape or digest_of(array) != change.sha256:
+            difference = "it has no such tensor" if array is None else "its elements are others"
             model = f" of model {delta.model}" if delta.model else ""
             raise ModelError(
-                f"this delta was made of base {delta.base}{model}, and this is another: {found}",
+                f"this delta was made of base {delta.base}{model}, and this is another: {difference}",
                 where=f"tensor {name!r:.100}",
                 hint="apply it to the weights that the training began with",
             )
     return {
-        name: one.put(base.get(name, delta.entries[name]), delta.entries[name]) for name, one in delta.changes.items()
+        name: change.put(base.get(name, delta.entries[name]), delta.entries[name])
+        for name, change in delta.changes.items()
     }
 
 
@@ -237,12 +238,12 @@ def _touched(base: Array, trained: Array) -> list[Any]:
     if not base.ndim:
         return [np.asarray(base.tobytes() != trained.tobytes())]
     masks, begin = [np.zeros(extent, bool) for extent in base.shape], 0
-    for one, other in zip(_parts(base), _parts(trained)):
-        differs = _bits(one) != _bits(other)
-        masks[0][begin : begin + len(one)] = differs.any(axis=tuple(range(1, base.ndim)))
+    for before, after in zip(_parts(base), _parts(trained)):
+        differs = _bits(before) != _bits(after)
+        masks[0][begin : begin + len(before)] = differs.any(axis=tuple(range(1, base.ndim)))
         for axis in range(1, base.ndim):
             masks[axis] |= differs.any(axis=tuple(other for other in range(base.ndim) if other != axis))
-        begin += len(one)
+        begin += len(before)
     return masks
 
 
@@ -255,10 +256,10 @@ def _ranges(mask: Any) -> Ranges:
     return tuple((int(start), int(stop - start)) for start, stop in zip(edges[::2], edges[1::2]))
 
 
-def _read_change(told: Mapping[str, Any]) -> Change:
+def _read_change(description: Mapping[str, Any]) -> Change:
     """Raises: ValueError, TypeError, KeyError for what no change is."""
-    shape, axis, sha256 = _counts(told["shape"]), told["axis"], told["sha256"]
-    ranges = tuple((start, size) for start, size in map(_counts, told["ranges"]))
+    shape, axis, sha256 = _counts(description["shape"]), description["axis"], description["sha256"]
+    ranges = tuple((start, size) for start, size in map(_counts, description["ranges"]))
     if type(axis) is not int or not -1 <= axis < len(shape) or (axis < 0) != (not ranges):
         raise ValueError(f"axis {axis!r:.40} of {list(shape)}")
     end = 0
@@ -266,16 +267,16 @@ def _read_change(told: Mapping[str, Any]) -> Change:
         if start < end or size < 1 or start + size > shape[axis]:
             raise ValueError(f"range {start}, {size} of {shape[axis]}")
         end = start + size
-    if not isinstance(sha256, str) or len(sha256) != 64 or told["dtype"] not in _NAMES.values():
+    if not isinstance(sha256, str) or len(sha256) != 64 or description["dtype"] not in _NAMES.values():
         raise ValueError("no digest, or no type of ours")
-    created = told.get("created", False)
+    created = description.get("created", False)
     if type(created) is not bool or (created and axis >= 0):
         raise ValueError(f"created {created!r:.40}, axis {axis}")
-    return Change(told["dtype"], shape, axis, ranges, sha256, created)
+    return Change(description["dtype"], shape, axis, ranges, sha256, created)
 
 
 def _counts(values: Sequence[Any]) -> tuple[int, ...]:
-    if not isinstance(values, list) or not all(type(one) is int and one >= 0 for one in values):
+    if not isinstance(values, list) or not all(type(count) is int and count >= 0 for count in values):
         raise ValueError(f"expected counts, got {values!r:.60}")
     if prod(values) >= 1 << 62:
         raise ValueError("more elements than any tensor has")

@@ -1,4 +1,4 @@
-"""What a file computes by the `onnx` package's own evaluation, which is made to be read: small models only."""
+"""Computes a file by the `onnx` package's own evaluation, which is made to be read: small models only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compiler.external import External
 from compiler.tensors import Array
 
 MAX_MODEL_BYTES, MAX_ELEMENTS = 16 << 20, 1 << 18
-"""Of a file, and of its inputs together: what is computed within seconds."""
+"""The limits of a file, and of its inputs together: what is computed within seconds."""
 
 
 def outputs_of(model: bytes, external: External, batches: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:

@@ -29,7 +29,7 @@ def with_evaluated(model: bytes, momenta: Mapping[float, float]) -> bytes:
     In evaluation a norm's momentum has no effect, so that an exporter can carry with it which norm a node is.
     """
     proto = onnx.ModelProto.FromString(model)
-    exact = {float(np.float32(given)): meant for given, meant in momenta.items()}
+    exact = {float(np.float32(marked)): intended for marked, intended in momenta.items()}
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         for node in nodes:
             for attribute in node.attribute if node.op_type == "BatchNormalization" else ():

@@ -48,7 +48,7 @@ class Files:
 
 
 def _names(model: str, locations: Iterable[str]) -> dict[str, str]:
-    """Of data files, beside a model of that name: two models in one folder do not write over each other's."""
+    """Names data files beside a model of that name: two models in one folder do not write over each other's."""
     listed = list(locations)
     numbers = [""] if len(listed) == 1 else [f".{number}" for number in range(len(listed))]
     return {location: f"{model}{number}.data" for location, number in zip(listed, numbers)}

@@ -15,7 +15,7 @@ from compiler.trained.evaluated import values_of
 from compiler.warnings import few_of
 
 CLOSE = 1e-3
-"""Of a tensor's largest element."""
+"""The tolerance, as a share of a tensor's largest element."""
 
 
 @dataclass(frozen=True)

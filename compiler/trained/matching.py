@@ -19,7 +19,7 @@ from compiler.frontend.file.stored_tensors import stored_tensors
 from compiler.tensors import Array
 
 MAX_AXES = 6
-"""Of a weight, not counting axes of extent 1: so many orders are tried."""
+"""The most axes of a weight, not counting axes of extent 1: so many orders are tried."""
 TOLERANCE = 1e-5
 """Relative: an exporter that folds something in computes with rounding of its own."""
 
@@ -45,23 +45,23 @@ def match_tensors(model: bytes, weights: Mapping[str, Array]) -> dict[str, Match
     """
     proto = onnx.ModelProto()
     proto.ParseFromString(model)
-    stored = {held.name: numpy_helper.to_array(held.tensor) for held in stored_tensors(proto).values()}
+    stored = {tensor.name: numpy_helper.to_array(tensor.tensor) for tensor in stored_tensors(proto).values()}
     tensors = {name: array for name, array in stored.items() if array.dtype.kind == "f" and array.size}
-    found: dict[str, Match] = {}
-    taken: dict[str, str] = {}
+    matched_tensors: dict[str, Match] = {}
+    matched: dict[str, str] = {}
     for name, weight in weights.items():
         matches = _matches(np.asarray(weight), tensors)
         if len(matches) > 1:
             raise _ambiguous(name, matches)
         for match in matches:
-            if match.tensor in taken:
+            if match.tensor in matched:
                 raise ModelError(
-                    f"{taken[match.tensor]!r} and {name!r} hold the same elements as {match.tensor!r}",
+                    f"{matched[match.tensor]!r} and {name!r} hold the same elements as {match.tensor!r}",
                     where=f"weight {name!r}",
                     hint=_APART,
                 )
-            taken[match.tensor], found[name] = name, match
-    return found
+            matched[match.tensor], matched_tensors[name] = name, match
+    return matched_tensors
 
 
 _APART = "weights of a trained model differ; of a fresh one, give each values of its own before the export"
@@ -79,15 +79,15 @@ def _ambiguous(name: str, matches: list[Match]) -> ModelError:
 
 def _matches(weight: Array, tensors: Mapping[str, Array]) -> list[Match]:
     """Every tensor, and every order of axes that gives other elements there."""
-    found = []
+    matches = []
     in_order = np.sort(weight, axis=None)
     for name, tensor in tensors.items():
         if tensor.size != weight.size or not _same(in_order, np.sort(tensor, axis=None)):
             continue
-        found += [
+        matches += [
             Match(name, weight.shape, perm) for perm in _orders(weight) if _same(_turned(weight, perm, tensor), tensor)
         ]
-    return found
+    return matches
 
 
 def _turned(weight: Array, perm: tuple[int, ...], tensor: Array) -> Array:
@@ -102,5 +102,5 @@ def _orders(weight: Array) -> Iterator[tuple[int, ...]]:
         yield from ((*order, *narrow) for order in permutations(wide))
 
 
-def _same(one: Array, other: Array) -> bool:
-    return bool(np.allclose(one, other, rtol=TOLERANCE, atol=0))
+def _same(first: Array, second: Array) -> bool:
+    return bool(np.allclose(first, second, rtol=TOLERANCE, atol=0))

@@ -1,4 +1,4 @@
-"""What an exporter made of the author's tensors, made again of their new elements."""
+"""Makes again, of the new elements of the author's tensors, what an exporter made of them."""
 
 from __future__ import annotations
 
@@ -32,26 +32,29 @@ _OPERATORS = frozenset(
         "Unsqueeze",
     )
 )
-"""What repairs are made of; a bundle that asks for anything else is not one of ours."""
+"""Operators that repairs are made of; a bundle that asks for anything else is not one of ours."""
 _IR = 8
 
 
-def made(reading: Reading, tensors: Mapping[str, Array]) -> Array:
+def tensor_from_steps(reading: Reading, tensors: Mapping[str, Array]) -> Array:
     """The tensor that the reading's steps make. Raises: ModelError for steps that no repair has."""
     strange = [step.op_type for step in reading.steps if step.op_type not in _OPERATORS]
     if strange:
         raise ModelError(
             f"is made by {strange[0]!r}", where=f"tensor {reading.tensor!r}", hint="build the bundle again"
         )
-    given = {name: tensors[name] for name in (reading.tensor, *reading.others)}
-    fixed = {one.name: np.asarray(one.elements, one.dtype).reshape(one.shape) for one in reading.constants}
+    inputs = {name: tensors[name] for name in (reading.tensor, *reading.others)}
+    fixed = {
+        constant.name: np.asarray(constant.elements, constant.dtype).reshape(constant.shape)
+        for constant in reading.constants
+    }
     graph = helper.make_graph(
         [helper.make_node(step.op_type, step.inputs, [step.output], **dict(step.attributes)) for step in reading.steps],
         "steps",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in given.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in inputs.items()],
         [helper.make_tensor_value_info(reading.steps[-1].output, TensorProto.FLOAT, None)],
         [numpy_helper.from_array(array, name) for name, array in fixed.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
-    (found,) = ReferenceEvaluator(model).run(None, given)
-    return np.asarray(found)
+    (tensor,) = ReferenceEvaluator(model).run(None, inputs)
+    return np.asarray(tensor)

@@ -25,11 +25,11 @@ from compiler.origins import Origins, Reading
 from compiler.tensors import Array
 from compiler.trained.data_files import DataFile, location_of, refer
 from compiler.trained.files import Files
-from compiler.trained.steps import made
+from compiler.trained.steps import tensor_from_steps
 
 
 class _Seen(NamedTuple):
-    """What an input reads: a tensor of the author's through a view."""
+    """The tensor that an input reads: one of the author's through a view."""
 
     tensor: str
     view: str = ""
@@ -39,7 +39,7 @@ class _Seen(NamedTuple):
 
     def is_of(self, names: Collection[str]) -> bool:
         """True if one of these tensors is behind it."""
-        return self.tensor in names or (self.reading is not None and any(one in names for one in self.reading.others))
+        return self.tensor in names or (self.reading is not None and any(name in names for name in self.reading.others))
 
 
 class _Use(NamedTuple):
@@ -47,7 +47,7 @@ class _Use(NamedTuple):
 
     node: Any
     place: int
-    seen: _Seen
+    source: _Seen
 
 
 class Rewritten(NamedTuple):
@@ -116,34 +116,34 @@ class StoredModel:
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
         places = stored_tensors(proto)
-        held = {stored.name: stored.tensor for stored in places.values()}
+        protos = {stored.name: stored.tensor for stored in places.values()}
         files = {location: DataFile(memoryview(data).cast("B")) for location, data in self._external.items()}
         uses: dict[str, list[_Use]] = {}
         for stored, use in self._uses(proto, places):
             uses.setdefault(stored, []).append(use)
-        taken = {*self._tensors, *(name for node in proto.graph.node for name in node.output)}
+        used_names = {*self._tensors, *(name for node in proto.graph.node for name in node.output)}
         tensors = {**others, **changed}
         added: list[str] = []
         sums: dict[str, str] = {}
         for stored, readers in uses.items():
-            kinds = list(dict.fromkeys(use.seen if use.seen.is_of(changed) else None for use in readers))
-            kept = self._kept(stored, kinds)
+            kinds = list(dict.fromkeys(use.source if use.source.is_of(changed) else None for use in readers))
+            retained = self._kept(stored, kinds)
             for kind in kinds:
                 if kind is None:
                     continue
                 array = self._stored_form(tensors, kind, stored)
-                if kind == kept:
-                    _replace(held[stored], array, files)
+                if kind == retained:
+                    _replace(protos[stored], array, files)
                     continue
-                name = free_name(kind.tensor, taken)
+                name = free_name(kind.tensor, used_names)
                 _add(proto.graph.initializer.add(), name, array, files)
                 added.append(name)
                 for use in readers:
-                    if use.seen == kind and _is_sum(use):
+                    if use.source == kind and _is_sum(use):
                         sums[use.node.output[0]] = name
-                    elif use.seen == kind:
+                    elif use.source == kind:
                         _rewire(use, name)
-        _add_sums(proto.graph, sums, taken)
+        _add_sums(proto.graph, sums, used_names)
         return Rewritten(Files(proto.SerializeToString(), files), tuple(added))
 
     def _uses(self, proto: Any, places: Mapping[Path, StoredTensor]) -> Iterator[tuple[str, _Use]]:
@@ -162,20 +162,20 @@ class StoredModel:
         """Whose elements the file's own initializer holds from now on."""
         if stored not in self._tensors or None in kinds:
             return None
-        own = _Seen(stored)
-        return own if own in kinds else kinds[0]
+        original = _Seen(stored)
+        return original if original in kinds else kinds[0]
 
-    def _stored_form(self, tensors: Mapping[str, Array], seen: _Seen, stored: str) -> Array:
-        if seen.reading is not None:
-            return made(seen.reading, tensors)
-        array = tensors[seen.tensor]
-        if stored not in self._tensors and not seen.view:
+    def _stored_form(self, tensors: Mapping[str, Array], source: _Seen, stored: str) -> Array:
+        if source.reading is not None:
+            return tensor_from_steps(source.reading, tensors)
+        array = tensors[source.tensor]
+        if stored not in self._tensors and not source.view:
             return array
         old = self._array(stored)
-        if seen.view == "Transpose":
-            array = array.transpose(seen.perm)
-        elif seen.view:
-            array = array.reshape(old.shape) if seen.view == "Reshape" else np.broadcast_to(array, old.shape)
+        if source.view == "Transpose":
+            array = array.transpose(source.perm)
+        elif source.view:
+            array = array.reshape(old.shape) if source.view == "Reshape" else np.broadcast_to(array, old.shape)
         return array.astype(old.dtype, copy=False)
 
 
@@ -207,7 +207,7 @@ def _is_sum(use: _Use) -> bool:
     return use.node is not None and use.node.op_type == "MatMul" and use.place == 2
 
 
-def _add_sums(graph: Any, sums: Mapping[str, str], taken: set[str]) -> None:
+def _add_sums(graph: Any, sums: Mapping[str, str], used_names: set[str]) -> None:
     """An Add behind each product that has a bias now; what reads the product reads the sum."""
     if not sums:
         return
@@ -216,12 +216,12 @@ def _add_sums(graph: Any, sums: Mapping[str, str], taken: set[str]) -> None:
         nodes.append(node)
         name = node.output[0] if node.output else ""
         if name in sums:
-            node.output[0] = free_name(f"{name}_without_bias", taken)
+            node.output[0] = free_name(f"{name}_without_bias", used_names)
             label = f"{node.name}_bias" if node.name else ""
             nodes.append(onnx.helper.make_node("Add", [node.output[0], sums[name]], [name], name=label))
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(copies)
 
 
 def _rewire(use: _Use, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a bundle says of its kernels, so that they can be measured and tuned without the model: `kernels.json`."""
+"""The description of a bundle's kernels, so that they can be measured and tuned without the model: `kernels.json`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CatalogueKernel:
 
     spec: KernelSpec
     name: str
-    """Of its first call."""
+    """The name of its first call."""
     calls: int
     flops: int
     bytes_moved: int
@@ -49,13 +49,13 @@ class Catalogue:
         """The file. Same catalogue, same bytes."""
         rows = [
             {
-                "spec": canonical(one.spec),
-                "name": one.name,
-                "calls": one.calls,
-                "flops": one.flops,
-                "bytes_moved": one.bytes_moved,
+                "spec": canonical(kernel.spec),
+                "name": kernel.name,
+                "calls": kernel.calls,
+                "flops": kernel.flops,
+                "bytes_moved": kernel.bytes_moved,
             }
-            for one in self.kernels
+            for kernel in self.kernels
         ]
         body = {"schema": SCHEMA, "version": self.version, "threads": self.threads, "kernels": rows}
         return (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
@@ -79,17 +79,20 @@ class Catalogue:
 
 def catalogue_of(calls: Iterable[KernelCall], target: Target, *, threads: int, version: str) -> Catalogue:
     """The kernels of a step that can be scheduled in several ways."""
-    found: dict[str, CatalogueKernel] = {}
+    kernels: dict[str, CatalogueKernel] = {}
     for call in calls:
         name, moved = signature(call.spec), call.bytes_read + call.bytes_written
-        known = found.get(name)
-        if known is None:
-            found[name] = CatalogueKernel(call.spec, label_of(call), 1, call.flops, moved)
+        earlier = kernels.get(name)
+        if earlier is None:
+            kernels[name] = CatalogueKernel(call.spec, label_of(call), 1, call.flops, moved)
         else:
-            found[name] = replace(
-                known, calls=known.calls + 1, flops=known.flops + call.flops, bytes_moved=known.bytes_moved + moved
+            kernels[name] = replace(
+                earlier,
+                calls=earlier.calls + 1,
+                flops=earlier.flops + call.flops,
+                bytes_moved=earlier.bytes_moved + moved,
             )
-    return Catalogue(version, threads, heaviest_first(_with_choices(found, target, threads), target.costs))
+    return Catalogue(version, threads, heaviest_first(_with_choices(kernels, target, threads), target.costs))
 
 
 def heaviest_first(kernels: Mapping[str, CatalogueKernel], costs: MachineCosts) -> tuple[CatalogueKernel, ...]:
@@ -98,4 +101,4 @@ def heaviest_first(kernels: Mapping[str, CatalogueKernel], costs: MachineCosts) 
 
 
 def _with_choices(kernels: Mapping[str, CatalogueKernel], target: Target, threads: int) -> dict[str, CatalogueKernel]:
-    return {name: one for name, one in kernels.items() if len(choices_of(one.spec, target, threads)) > 1}
+    return {name: kernel for name, kernel in kernels.items() if len(choices_of(kernel.spec, target, threads)) > 1}

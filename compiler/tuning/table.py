@@ -1,4 +1,4 @@
-"""What measurements on boards have decided: which schedule each kernel gets. A file, or rows of a farm's database."""
+"""Decisions of measurements on boards: which schedule each kernel gets. A file, or rows of a farm's database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[str, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class TuningEntry:
-    """One kernel's measured winner; `choice` is empty where the default won.
+    """The measured winner of one kernel; `choice` is empty where the default won.
 
     `kernel` is its signature, `version` the compiler's identity (`compiler.identity`): another compiler builds other
     code, so the measurement says nothing of it. Times are medians of one call.
@@ -37,7 +37,7 @@ class TuningEntry:
 
     @property
     def key(self) -> Key:
-        """What the decision is about."""
+        """Returns what the decision is about."""
         return (self.target, self.version, self.kernel, self.threads)
 
 
@@ -67,10 +67,10 @@ class TuningTable:
         if len(rows) > MAX_ENTRIES:
             raise TuningError(f"{len(rows):,} entries, the limit is {MAX_ENTRIES:,}", where="tuning")
         entries = [_entry(row, f"tuning entry {index}") for index, row in enumerate(rows)]
-        found = {entry.key: entry for entry in entries}
-        if len(found) != len(entries):
+        table = {entry.key: entry for entry in entries}
+        if len(table) != len(entries):
             raise TuningError("two entries decide the same kernel", where="tuning")
-        return cls.of(found)
+        return cls.of(table)
 
     def to_json(self) -> str:
         """The table as a file. Same entries, same bytes."""
@@ -83,11 +83,11 @@ class TuningTable:
 
     def choices(self, *, target: str, version: str, threads: int) -> Mapping[str, Choice]:
         """Winners by kernel signature for one build, the defaults that won left out."""
-        wanted = (target, version, threads)
+        build = (target, version, threads)
         return {
             entry.kernel: parse_choice(entry.choice)
             for entry in self.entries
-            if (entry.target, entry.version, entry.threads) == wanted and entry.choice
+            if (entry.target, entry.version, entry.threads) == build and entry.choice
         }
 
 
@@ -102,10 +102,10 @@ def choices_digest(choices: Mapping[str, Choice]) -> str:
 
 def _entry(row: object, where: str) -> TuningEntry:
     types = {"str": str, "int": int, "float": (int, float)}
-    wanted = {field.name: types[str(field.type)] for field in fields(TuningEntry)}
-    if not isinstance(row, dict) or set(row) != set(wanted):
-        raise TuningError(f"must have the fields {', '.join(sorted(wanted))}", where=where)
-    for name, kind in wanted.items():
+    field_types = {field.name: types[str(field.type)] for field in fields(TuningEntry)}
+    if not isinstance(row, dict) or set(row) != set(field_types):
+        raise TuningError(f"must have the fields {', '.join(sorted(field_types))}", where=where)
+    for name, kind in field_types.items():
         if not isinstance(row[name], kind) or isinstance(row[name], bool):  # type: ignore[arg-type]
             raise TuningError(f"{name} is {row[name]!r:.80}", where=where)
     entry = TuningEntry(**{**row, "default_us": float(row["default_us"]), "tuned_us": float(row["tuned_us"])})

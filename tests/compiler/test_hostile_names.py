@@ -48,7 +48,7 @@ def programs_of(model: bytes, spec: TrainingSpec) -> list[object]:
     settings = BuildSettings(FULL, spec, load_target("x86-64-v3"))
     made: dict[str, Any] = {}
     for stage in walk(model, settings):
-        made[stage.name] = stage.made
+        made[stage.name] = stage.product
         if stage.name == "memory":
             break
     return [_shape(program, made["memory"]) for program in made["place"]]

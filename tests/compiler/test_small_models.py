@@ -290,7 +290,9 @@ def test_many_values_that_want_one_name_look_for_it_briefly() -> None:
 
 
 def test_what_reads_itself_twice_is_not_fused_for_ever() -> None:
-    programs: Any = next(stage.made for stage in walk(chain(tanh_plus_sigmoid, 40), SETTINGS) if stage.name == "fuse")
+    programs: Any = next(
+        stage.product for stage in walk(chain(tanh_plus_sigmoid, 40), SETTINGS) if stage.name == "fuse"
+    )
     sizes = [size(expr) for program in programs for call in program.calls for expr in getattr(call.spec, "exprs", ())]
     assert max(sizes) <= MOST_NODES
     assert max(sizes) > MOST_NODES // 4, "fusion goes as far as it may"

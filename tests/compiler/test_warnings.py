@@ -46,7 +46,7 @@ def test_a_scope_collects_them_in_order_and_once() -> None:
         lambda scope, node: None,
         readers={},
         batch_norm="fold",
-        taken=(),
+        used_names=(),
         bias_suffix=".bias",
         record=None,
         created=(),

@@ -123,8 +123,8 @@ def _report(name: str, entry: Entry, depth: int) -> None:
     for stage in walk(model, settings):
         stages[stage.name], last = time.process_time() - last, time.process_time()
         if stage.name == "place":
-            assert isinstance(stage.made, tuple)
-            programs = stage.made
+            assert isinstance(stage.product, tuple)
+            programs = stage.product
         if stage.name == "memory":
             break
     total = last - started

@@ -58,10 +58,10 @@ class Backward(Head):
         def query_head(inner: Block, r: Value) -> None:
             head = inner.let(group * self.shared + r, "head")
 
-            def one(b: Block, first: Value, count: int) -> None:
+            def emit_block(b: Block, first: Value, count: int) -> None:
                 self._block(b, slot, Rows(batch, head, first, count, self.limit(b, first, count)), k, v)
 
-            self.each_block(inner, chunk, one)
+            self.each_block(inner, chunk, emit_block)
 
         block.loop(self.shared, query_head, name="query_head")
 
@@ -98,7 +98,7 @@ class Backward(Head):
             self.rows_out(block, rows, d_scores, keys, spec.width, _written(self.d_q, q, q_stride))
 
     def _weights(self, block: Block, rows: Rows, i: Value, weights: Value, d_scores: Value, d_y: Value) -> None:
-        """One row of scores to weights p, and of d_y v' to d_s, in place; zeros where the query does not see."""
+        """Turns one row of scores to weights p, and of d_y v' to d_s, in place; zeros where the query does not see."""
         spec = self.spec
         t = block.let(rows.first + i, "t")
         place = block.let((rows.batch * spec.heads + rows.head) * (2 * spec.queries) + t, "stats")
@@ -111,15 +111,15 @@ class Backward(Head):
         def step(inner: Block, s: Value, width: int) -> None:
             x = self.masked(inner, load(self.workspace, at + s, width), mask, s, width)
             p = scalar_math.exp(inner, inner.let(x - broadcast(highest, width), "x")) * broadcast(share, width)
-            seen = self.visible(t, s, width) if spec.causal else None
+            visible = self.visible(t, s, width) if spec.causal else None
             zero = literal(0.0, SCRATCH.tir, width)
-            p = inner.let(p if seen is None else tirx.Select(seen, p, zero), "p")
+            p = inner.let(p if visible is None else tirx.Select(visible, p, zero), "p")
             inner.store(self.workspace, at + s, p)
             if delta is None:
                 return
             scaled = inner.let(p * literal(spec.scale, SCRATCH.tir, width), "scaled")
             d_s = scaled * (load(self.workspace, d_at + s, width) - broadcast(delta, width))
-            inner.store(self.workspace, d_at + s, d_s if seen is None else tirx.Select(seen, d_s, zero))
+            inner.store(self.workspace, d_at + s, d_s if visible is None else tirx.Select(visible, d_s, zero))
 
         # Tiles of d_k and d_v reach past the last key seen: what they read there must be zero.
         self.each_vector(block, rows.limit, self.plan.keys_out.rows, step)

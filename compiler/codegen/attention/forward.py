@@ -71,7 +71,7 @@ class Forward(Head):
         self._values(block, slot, rows, scores)
 
     def _softmax(self, block: Block, slot: Value, rows: Rows, i: Value, scores: Value) -> None:
-        """One row of scores to exp(score - highest); the highest and the sum are kept."""
+        """Turns one row of scores to exp(score - highest), and keeps the highest and the sum."""
         row = block.let(scores + i * self.plan.score_stride, "row")
         t = block.let(rows.first + i, "t")
         highest = self._highest(block, rows, row, t)

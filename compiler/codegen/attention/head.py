@@ -1,4 +1,6 @@
-"""What attention's two directions share: a head's packed keys, products over a block of queries, walks along scores."""
+"""Parts that attention's two directions share: a head's packed keys, products over a block of queries, walks along
+scores.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,7 @@ class Rows:
 
 
 class Head:
-    """One thread's work on one head: where its operands and scratch lie."""
+    """The work of one thread on one head: where its operands and scratch lie."""
 
     def __init__(self, spec: AttentionSpec, plan: AttentionPlan, scratch: Layout, workspace: Buffer) -> None:
         self.spec, self.plan, self.scratch, self.workspace = spec, plan, scratch, workspace
@@ -155,7 +157,7 @@ class Head:
         return lambda tile, number, n: Vectors(self.workspace, base + n * self._steps(width), tile.width)
 
     def _steps(self, width: int) -> int:
-        """Of a product of scores."""
+        """Returns the number of steps of a product of scores."""
         return width // 2 if self.spec.products else width
 
     def pack_rows(
@@ -217,11 +219,11 @@ class Head:
         chunks = self.plan.chunks
         turns = full if chunks == 1 else block.let(tirx.truncdiv(full + (chunks - 1) - chunk, index(chunks)), "turns")
 
-        def one(inner: Block, i: Value) -> None:
+        def emit_block(inner: Block, i: Value) -> None:
             number = i if chunks == 1 else i * chunks + chunk
             body(inner, inner.let(number * self.plan.block_rows, "first"), self.plan.block_rows)
 
-        block.loop(turns, one, name="block")
+        block.loop(turns, emit_block, name="block")
         if not rest:
             return
         first = index(full * self.plan.block_rows)
@@ -234,8 +236,8 @@ class Head:
         """Keys that the last query of a block sees."""
         if not self.spec.causal:
             return None
-        seen = first + (count + self.spec.keys - self.spec.queries)
-        return block.let(tirx.max(index(0), tirx.min(index(self.spec.keys), seen)), "limit")
+        visible_keys = first + (count + self.spec.keys - self.spec.queries)
+        return block.let(tirx.max(index(0), tirx.min(index(self.spec.keys), visible_keys)), "limit")
 
     def pair(self, block: Block, unit: Value) -> tuple[Value, Value, Value]:
         """(batch, key/value head, chunk) of a unit of work."""

@@ -21,7 +21,7 @@ _LONG = 64
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """One product's register tile: `rows` high and `vectors` wide."""
+    """The register tile of one product: `rows` high and `vectors` wide."""
 
     rows: int
     vectors: int
@@ -29,7 +29,7 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """One way to compute attention.
+    """A way to compute attention.
 
     Threads share out (batch, key/value head) pairs, each cut into `chunks` interleaved sets of query blocks. A thread
     keeps its head's packed keys and values as they are stored, and the scores of `block_rows` queries, `score_stride`
@@ -59,7 +59,7 @@ class AttentionPlan:
 
     @property
     def stat_sums(self) -> int:
-        """One number for each query of a block, in whole vectors."""
+        """Returns the size of one number for each query of a block, in whole vectors."""
         return -(-self.block_rows // self.lanes) * self.lanes
 
     @property

@@ -23,7 +23,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Unit:
-    """One unit of work: images from `image` on (`images` of them), output rows q from `first` on (`rows`), a group."""
+    """A unit of work: images from `image` on (`images` of them), output rows q from `first` on (`rows`), a group."""
 
     image: Value
     images: Value | int

@@ -50,7 +50,7 @@ class Band:
 
     @property
     def image_elements(self) -> int:
-        """One image's rows."""
+        """Returns the number of elements in one image's rows."""
         return self.rows * self.width * self.channels
 
     @property
@@ -197,7 +197,7 @@ def choices(spec: ConvSpec, target: CpuTarget, threads: int) -> tuple[Choice, ..
 def frugal(spec: ConvSpec, target: CpuTarget, threads: int) -> Choice:
     """Direct, in bands of few rows, if that takes less scratch."""
     chosen = DEFAULT if spec.kind == "weight_grad" else choose(band=_FRUGAL_ROWS, winograd=0)
-    sizes = [workspace_bytes(spec, target, threads, one) for one in (DEFAULT, chosen)]
+    sizes = [workspace_bytes(spec, target, threads, candidate) for candidate in (DEFAULT, chosen)]
     return chosen if sizes[1] < sizes[0] else DEFAULT
 
 

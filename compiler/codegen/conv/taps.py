@@ -55,7 +55,7 @@ def _turns(block: Block, count: int, write: Callable[[Block, Value | int], None]
 
 
 class ConvTaps:
-    """One kernel."""
+    """The emitter of one kernel."""
 
     def __init__(self, spec: ConvSpec, plan: ConvPlan, operands: Operands) -> None:
         self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
@@ -84,7 +84,7 @@ class ConvTaps:
         return phases
 
     def _steps(self, row: AxisPhase, column: AxisPhase) -> int:
-        """Of a panel: what the taps of one phase take."""
+        """Returns the number of steps that the taps of one phase take of a panel."""
         return len(row.taps) * len(column.taps) * self.channels
 
     def _each_phase(self, block: Block, write: Callable[[Block, _Phase], None]) -> None:
@@ -112,10 +112,10 @@ class ConvTaps:
             group: Value | int = 0
             if self.spec.groups > 1:
                 number, group = divide(body, number, self.spec.groups)
-            one = unit_of(body, band, number, self.spec.n, rows, group)
+            unit = unit_of(body, band, number, self.spec.n, rows, group)
             base = body.let(slot * band.elements + panel_elements(self.spec, self.plan), "band")
-            source = fill(body, band, self.image, one, self.workspace, base, self.lanes)
-            self._unit(body, one, source)
+            source = fill(body, band, self.image, unit, self.workspace, base, self.lanes)
+            self._unit(body, unit, source)
 
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             body.loop(end - first, lambda b, i: unit(b, slot, b.let(first + i, "unit")), name="unit")

@@ -25,7 +25,7 @@ from compiler.kernels.spec import ConvSpec
 
 
 class ConvWeights:
-    """One kernel."""
+    """The emitter of one kernel."""
 
     def __init__(self, spec: ConvSpec, plan: ConvPlan, operands: Operands) -> None:
         self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
@@ -146,7 +146,9 @@ class ConvWeights:
         tail: Value | None,
         group: Value | int = 0,
     ) -> None:
-        """One unit's part of the row tiles [first, end), and of the last, lower one (`tail`: only if that holds)."""
+        """Emits one unit's part of the row tiles [first, end), and of the last, lower one (`tail`: only if that
+        holds).
+        """
         band = self.plan.band
         unit = unit_of(block, band, number, self.spec.n, self.spec.oh, group)
         base = block.let(slot * band.elements + self.plan.sums * self.plan.sum_count, "band")

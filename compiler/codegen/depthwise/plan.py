@@ -18,7 +18,9 @@ _MOST_ROWS = 2
 _ROWS_PER_IMAGE = 4
 """An image has at least so many times the rows of a tile."""
 _FEWEST_COLUMNS = 5
-"""Of several rows: with 16 registers there are fewer, and weights that are loaded early spill."""
+"""The fewest columns of a tile of several rows: with 16 registers there are fewer, and weights that are loaded early
+spill.
+"""
 _MOST_COLUMNS_OF_WEIGHTS = 6
 _TEMPORARIES = 2
 _BESIDE_TAPS = 5

@@ -63,7 +63,7 @@ Sums = Mapping[tuple[int, int], RegisterTile]
 
 
 class DepthwiseRows:
-    """One kernel."""
+    """The emitter of one kernel."""
 
     def __init__(self, spec: DepthwiseSpec, operands: Operands, plan: DepthwisePlan) -> None:
         self.spec, self.plan = spec, plan
@@ -95,15 +95,15 @@ class DepthwiseRows:
         share_out(block, self.plan.slots, self.spec.n * most, slot_body)
 
     def _row(self, image: Value, q: Value, rows: tuple[AxisPhase, ...], block: Block) -> None:
-        """One output row of each row phase; neighbouring tiles that are alike are turns of a loop."""
+        """Emits one output row of each row phase; neighbouring tiles that are alike are turns of a loop."""
         first = 0
         for tile, alike in groupby(tiles_of(self.columns, self.plan.columns)):
             turns = len(list(alike))
 
-            def one(body: Block, i: Value, start: int = first, tile: Tile = tile) -> None:
+            def emit_tile(body: Block, i: Value, start: int = first, tile: Tile = tile) -> None:
                 self._tile(body, image, q, rows, body.let(i * tile.width + start, "column"), tile)
 
-            block.loop(turns, one, name="columns")
+            block.loop(turns, emit_tile, name="columns")
             first += turns * tile.width
 
     def _tile(
@@ -202,8 +202,9 @@ class DepthwiseRows:
     def _fetch_rows(
         self, block: Block, buffers: Sequence[tuple[Value, bool]], band: Band, corner: Corner, tile: Tile
     ) -> None:
-        """One turn's share of a band of each buffer (which is to be written or not), some way on along each row, or
-        behind its end in the band below."""
+        """Fetches one turn's share of a band of each buffer (with a flag that says whether it will be written), some
+        way on along each row, or behind its end in the band below.
+        """
         (height, width), c = band.shape, self.spec.c
         pixels, row_elements = tile.width * band.pixels, width * c
         ahead = _AHEAD_ELEMENTS // band.rows

@@ -40,7 +40,7 @@ class _Corner:
 
 
 class DepthwiseWeights:
-    """One kernel."""
+    """The emitter of one kernel."""
 
     def __init__(self, spec: DepthwiseSpec, operands: Operands, plan: DepthwisePlan) -> None:
         self.spec, self.plan, self.slots, self.lanes = spec, plan, plan.slots, plan.lanes
@@ -105,13 +105,13 @@ class DepthwiseWeights:
             block.when(self._row_exists(at.q, offset), partial(sweep, (tap, offset)))
 
     def _row_by_row(self, block: Block, at: _Corner, accumulators: Sums, sums: Value) -> None:
-        """One sweep for each kernel row: for kernels with more taps than registers."""
+        """Sweeps once for each kernel row: for kernels with more taps than registers."""
 
-        def sweep(rows: Taps, own: Sums, body: Block) -> None:
-            for buffer in own.values():
+        def sweep(rows: Taps, row_sums: Sums, body: Block) -> None:
+            for buffer in row_sums.values():
                 body.store(buffer, 0, literal(0.0, "float32", at.lanes))
-            self._sweep(body, at, own, rows)
-            self._add(body, own, sums, at)
+            self._sweep(body, at, row_sums, rows)
+            self._add(body, row_sums, sums, at)
 
         sweep((), _of_row(accumulators, _D_Y[0]), block)
         for tap, offset in self.rows.taps:
@@ -139,8 +139,8 @@ class DepthwiseWeights:
         def part(body: Block, first: Value, width: int, taps: Taps) -> None:
             self._products(body, d_y, x, first, width, taps, at.lanes, accumulators)
 
-        for one in (*range(low), *range(max(high, low), self.columns.count)):
-            part(block, index(one), 1, self.columns.taps_at(one))
+        for column in (*range(low), *range(max(high, low), self.columns.count)):
+            part(block, index(column), 1, self.columns.taps_at(column))
         count = high - low
         if not count:
             return

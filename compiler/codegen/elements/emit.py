@@ -64,7 +64,7 @@ class _Elements:
         vectors(block, spec.count, self.plan.lanes, pick)
 
     def pick_row(self, block: Block, turn: Value) -> None:
-        """One row of results: a copy of a row, or elements of several."""
+        """Picks one row of results: a copy of a row, or elements of several."""
         spec, (x, index), (y,) = self.spec, self.operands.inputs, self.operands.outputs
         outer, j = tir.divide(block, turn, spec.count)
         if not spec.per_inner:
@@ -106,7 +106,7 @@ class _Elements:
         spec = self.spec
         index = self.operands.inputs[0 if spec.kind in ("add", "last") else 1]
 
-        def one(inner: Block, j: Value) -> None:
+        def emit_column(inner: Block, j: Value) -> None:
             if not spec.per_inner:
                 row = row_of(inner, spec.rows, index, self.index_place(outer, j, tir.index(0)))
                 columns(inner, lambda b, i, width: self.put(b, outer, row, j, i, width))
@@ -122,7 +122,7 @@ class _Elements:
 
             columns(inner, each)
 
-        block.loop(spec.count, one, name="j")
+        block.loop(spec.count, emit_column, name="j")
 
     def put(self, block: Block, outer: Value, row: Value, j: Value, i: Value, width: int) -> None:
         """Combine one vector into its row."""

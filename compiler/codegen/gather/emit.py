@@ -77,13 +77,13 @@ def _scatter_add(body: Block, spec: GatherSpec, operands: Operands, plan: Gather
             into = inner.let((outer * spec.rows + row_of(inner, spec.rows, index_buffer, j)) * spec.inner, "into")
             source = inner.let((outer * spec.count + j) * spec.inner, "source")
             inner.loop(count, lambda b, v: add(b, into, source, (first + v) * lanes, lanes), name="v")
-            left = chunks(spec.inner, lanes)
+            pieces = chunks(spec.inner, lanes)
 
             def rest(last: Block) -> None:
-                for start, width in left:
+                for start, width in pieces:
                     add(last, into, source, tir.index(start), width)
 
-            if left:
+            if pieces:
                 inner.when(tirx.EQ(number - outer * parts, parts - 1), rest)
 
         block.loop(spec.count, one_index, name="j")
@@ -99,7 +99,7 @@ def _zero(body: Block, table: Buffer, size: int, element: str, plan: GatherPlan)
     def clear(block: Block, place: Value, width: int) -> None:
         block.store(table, place, tir.literal(0, element, width))
 
-    done = 0
+    filled = 0
     if tasks:
         share = size // (tasks * lanes)
 
@@ -107,8 +107,8 @@ def _zero(body: Block, table: Buffer, size: int, element: str, plan: GatherPlan)
             block.loop(share, lambda inner, v: clear(inner, (number * share + v) * lanes, lanes), name="v")
 
         body.loop(tasks, one_share, kind="parallel", name="share")
-        done = tasks * share * lanes
-    vectors(body, size - done, lanes, lambda block, place, width: clear(block, place + done, width))
+        filled = tasks * share * lanes
+    vectors(body, size - filled, lanes, lambda block, place, width: clear(block, place + filled, width))
 
 
 def _update(body: Block, spec: GatherSpec, operands: Operands, plan: GatherPlan) -> None:

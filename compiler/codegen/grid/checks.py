@@ -1,4 +1,4 @@
-"""What is done only where some conditions hold, of which there may be none."""
+"""Statements that run only where some conditions hold, of which there may be none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function in a cubin takes of each item: registers, and the memory of what these do not hold.
+"""Resources that a function in a cubin takes for each item: registers, and the memory of what these do not hold.
 
 A cubin is an ELF file of 64 bits (little-endian). Source of what NVIDIA puts where, which is not documented: `readelf`,
 compared with what `ptxas -v` says of the same text (CUDA 12.2, sm_87 and sm_90).
@@ -24,7 +24,7 @@ _STACK_BYTES, _REGISTERS = 0x12, 0x2F
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Of one item."""
+    """The resources of one item."""
 
     registers: int
     stack_bytes: int
@@ -39,12 +39,14 @@ class _Section:
 
 
 def uses_of(cubin: bytes) -> Mapping[str, Use]:
-    """What each function takes, by its name. Raises: BuildError for anything but a cubin that says so."""
+    """Returns the resources that each function takes, by its name. Raises: BuildError for anything but a cubin that
+    says so.
+    """
     sections = _sections(cubin)
-    known = {one.name: one for one in sections}
-    if _ATTRIBUTES not in known or _SYMBOLS not in known:
+    sections_by_name = {section.name: section for section in sections}
+    if _ATTRIBUTES not in sections_by_name or _SYMBOLS not in sections_by_name:
         raise BuildError("the code says nothing of its functions", where="cubin")
-    attributes, names = known[_ATTRIBUTES].content, _names(known[_SYMBOLS], sections)
+    attributes, names = sections_by_name[_ATTRIBUTES].content, _names(sections_by_name[_SYMBOLS], sections)
     stacks = dict(_values(attributes, _STACK_BYTES))
     return {
         names[number]: Use(registers, stacks.get(number, 0)) for number, registers in _values(attributes, _REGISTERS)
@@ -64,13 +66,13 @@ def _sections(cubin: bytes) -> list[_Section]:
 
 
 def _names(symbols: _Section, sections: list[_Section]) -> list[str]:
-    """Of all symbols, in order."""
+    """Returns the names of all symbols, in order."""
     texts = sections[symbols.link].content
     starts = range(0, len(symbols.content), _SYMBOL_BYTES)
     return [_text(texts, struct.unpack_from("<I", symbols.content, start)[0]) for start in starts]
 
 
-def _values(attributes: bytes, wanted: int) -> Iterator[tuple[int, int]]:
+def _values(attributes: bytes, attribute: int) -> Iterator[tuple[int, int]]:
     """(number of a symbol, its value) of each attribute of a kind."""
     place = 0
     while place + 4 <= len(attributes):
@@ -78,7 +80,7 @@ def _values(attributes: bytes, wanted: int) -> Iterator[tuple[int, int]]:
         place += 4
         if form != _SIZED:
             continue
-        if kind == wanted:
+        if kind == attribute:
             yield struct.unpack_from("<II", attributes, place)
         place += size_bytes
 

@@ -50,7 +50,7 @@ def compile_kernel(emitted: Grid, target: GridTarget, *, symbol: str, workspace_
 
 
 def cuda_text(emitted: Grid, symbol: str, *, capability: str) -> tuple[str, tuple[Launch, ...]]:
-    """One text with the functions of all launches, and how these are started; no device is asked for anything."""
+    """Returns one text with the functions of all launches, and how these are started, without asking any device."""
     device = tvm.target.Target({"kind": "cuda", "arch": capability})
     texts, launches = [], []
     for number, function in enumerate(emitted.functions):
@@ -73,5 +73,5 @@ def _text(function: Function, entry: str, device: object) -> tuple[str, tuple[in
 
 def _measured(launch: Launch, uses: Mapping[str, Use]) -> Launch:
     use = uses[launch.entry]
-    taken = replace(launch.resources, registers=use.registers, spill_bytes=use.stack_bytes)
-    return replace(launch, resources=taken)
+    resources = replace(launch.resources, registers=use.registers, spill_bytes=use.stack_bytes)
+    return replace(launch, resources=resources)

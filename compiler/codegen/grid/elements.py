@@ -52,7 +52,7 @@ class _Elements:
         """An item for each element."""
         spec = self.spec
 
-        def one(here: Here, block: Block, number: Value) -> None:
+        def emit_item(here: Here, block: Block, number: Value) -> None:
             (x, index), (y,) = here.operands.inputs, here.operands.outputs
             outer, j, column = place_of(block, number, (spec.outer, spec.count, spec.inner))
             row = self._row(block, index, outer, j, column)
@@ -60,7 +60,7 @@ class _Elements:
 
         size = spec.outer * spec.count * spec.inner
         if size:
-            grid.each(size, ITEMS, one)
+            grid.each(size, ITEMS, emit_item)
 
     def terms(self) -> Terms:
         """The updates that go to a row."""
@@ -90,7 +90,7 @@ class _Elements:
         grid.each(columns, ITEMS, self.put)
 
     def _start(self, operands: Operands, flat: Value) -> Value:
-        """What a result is before anything goes there."""
+        """Returns the initial value of a result, before anything is written there."""
         if self.spec.kind in ("max", "mul"):
             return tir.load(operands.inputs[0], flat)
         return tir.literal(0, self.element)
@@ -100,15 +100,17 @@ class _Elements:
         block.store(here.operands.outputs[0], number, self._start(here.operands, number))
 
     def look(self, here: Here, block: Block, number: Value) -> None:
-        """One result, of all positions in order."""
+        """Computes one result from all positions in order."""
         spec, (y,), index = self.spec, here.operands.outputs, self._index(here.operands)
-        outer, own, column = place_of(block, number, (self.outer, spec.rows, self.inner))
+        outer, output_row, column = place_of(block, number, (self.outer, spec.rows, self.inner))
         total = block.local(1, self.element, "total")
         block.store(total, 0, self._start(here.operands, number))
 
         def compare(inner: Block, j: Value) -> None:
             row = self._row(inner, index, outer, j, column)
-            inner.when(tirx.EQ(row, own), lambda b: self._combine(b, here, total, tir.index(0), (outer, j, column)))
+            inner.when(
+                tirx.EQ(row, output_row), lambda b: self._combine(b, here, total, tir.index(0), (outer, j, column))
+            )
 
         block.loop(spec.count, compare, name="j")
         block.store(y, number, tir.load(total, 0))
@@ -118,18 +120,18 @@ class _Elements:
         spec, (y,), index = self.spec, here.operands.outputs, self._index(here.operands)
         outer, column = tir.divide(block, number, self.inner)
 
-        def one(inner: Block, j: Value) -> None:
+        def put_row(inner: Block, j: Value) -> None:
             row = self._row(inner, index, outer, j, column)
             into = inner.let((outer * spec.rows + row) * self.inner + column, "into")
             self._combine(inner, here, y, into, (outer, j, column))
 
-        block.loop(spec.count, one, name="j")
+        block.loop(spec.count, put_row, name="j")
 
     def _index(self, operands: Operands) -> Buffer:
         return operands.inputs[0 if self.spec.kind in ("add", "last") else 1]
 
     def _combine(self, block: Block, here: Here, into: Buffer, flat: Value, at: tuple[Value, Value, Value]) -> None:
-        """What is at a position into an element of a buffer."""
+        """Combines the element at a position into an element of a buffer."""
         spec, (outer, j, column) = self.spec, at
         if spec.kind == "last":
             block.store(into, flat, tirx.Cast("int64", j + 1))

@@ -17,7 +17,7 @@ from compiler.codegen.tir.tir import Block, Value, broadcast
 from compiler.errors import InternalError
 
 BITS = "pf_float_of"
-"""What kernels call the real number with these bits; each language has its own word."""
+"""The kernels' name for the real number with these bits; each language has its own word."""
 
 
 def number(value: float, element: str = "float32", lanes: int = 1) -> Value:
@@ -66,4 +66,4 @@ if set(UNARY) != set(scalar_math.UNARY_F32):
     raise InternalError(f"a device has no functions for {set(scalar_math.UNARY_F32) - set(UNARY)}")
 
 DEVICE = Functions(UNARY, _power, lambda block, x, y: tirx.fmod(x, y), number)
-"""What expressions are evaluated with in kernels for a grid."""
+"""Functions with which expressions are evaluated in kernels for a grid."""

@@ -33,7 +33,7 @@ def emit(spec: GatherSpec, target: GridTarget, threads: int) -> Grid:
 
 
 def _gather(grid: Grid, spec: GatherSpec) -> None:
-    def one(here: Here, block: Block, number: Value) -> None:
+    def emit_item(here: Here, block: Block, number: Value) -> None:
         (table, index), (output,) = here.operands.inputs, here.operands.outputs
         outer, j, column = place_of(block, number, (spec.outer, spec.count, spec.inner))
         row = row_of(block, spec.rows, index, j)
@@ -42,7 +42,7 @@ def _gather(grid: Grid, spec: GatherSpec) -> None:
 
     size = spec.outer * spec.count * spec.inner
     if size:
-        grid.each(size, ITEMS, one)
+        grid.each(size, ITEMS, emit_item)
 
 
 def _terms(spec: GatherSpec) -> Terms:
@@ -56,8 +56,8 @@ def _terms(spec: GatherSpec) -> Terms:
         return tir.load(operands.inputs[1], (place.outer * spec.count + position) * spec.inner + place.column)
 
     def finish(block: Block, operands: Operands, place: Place, total: Value) -> None:
-        own = replace(operands, inputs=operands.inputs[2:])
+        epilogue_operands = replace(operands, inputs=operands.inputs[2:])
         point = Point((place.outer * spec.rows + place.row, place.column))
-        write_outputs(block, space, own, exprs, point, rank=2, first=(total,))
+        write_outputs(block, space, epilogue_operands, exprs, point, rank=2, first=(total,))
 
     return Terms(ELEMENT_TYPES[spec.dtype].tir, lambda operands: operands.inputs[0], term, finish, spec.skips)

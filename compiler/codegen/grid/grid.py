@@ -22,7 +22,7 @@ _DEVICE_KERNEL = 2
 
 @dataclass(frozen=True)
 class Function:
-    """What every item of a launch runs, as TIR; it takes all operands of the kernel, in order."""
+    """The function that every item of a launch runs, as TIR; it takes all operands of the kernel, in order."""
 
     body: PrimFunc
     parameters: tuple[str, ...]
@@ -44,7 +44,7 @@ class Here:
     item: Value
     """Number of the item in its group, from 0; int32."""
     items: int
-    """Of a group."""
+    """Items of a group."""
     shared_bytes: int = 0
     _reserved: list[Any] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ class Grid:
         self.functions: list[Function] = []
 
     def launch(self, groups: int, items: int, write: Callable[[Here], None]) -> None:
-        """One more launch of `groups` groups of `items` items, whose function `write` writes.
+        """Adds a launch of `groups` groups of `items` items, whose function `write` writes.
 
         Raises: InternalError if there is nothing to launch.
         """

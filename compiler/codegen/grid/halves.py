@@ -61,13 +61,13 @@ static __device__ __forceinline__ short pf_f16_1(float x) {
 
 
 def words_of(texts: Sequence[str], words: str) -> Sequence[str]:
-    """What stands before texts that widen or round, in the words of their language."""
+    """Returns the text that stands before texts that widen or round, in the words of their language."""
     return [words] if any(word in text for text in texts for word in _WORDS) else []
 
 
 def in_bits(operands: Operands) -> Operands:
     """A kernel's operands, with those of float16 as their bits."""
-    inputs, outputs = (tuple(map(_seen, own)) for own in (operands.inputs, operands.outputs))
+    inputs, outputs = (tuple(map(_seen, buffers)) for buffers in (operands.inputs, operands.outputs))
     return replace(operands, inputs=inputs, outputs=outputs)
 
 

@@ -16,10 +16,10 @@ def emit(spec: MapSpec, target: Target, threads: int) -> Grid:
     grid = Grid(spec)
     space = arrange(space_of(spec.extents, spec.inputs + spec.outputs), spec)
 
-    def one(here: Here, block: Block, number: Value) -> None:
+    def emit_item(here: Here, block: Block, number: Value) -> None:
         point = Point(place_of(block, number, space.extents))
         write_outputs(block, space, here.operands, spec.exprs, point, rank=len(spec.extents))
 
     if space.size:
-        grid.each(space.size, ITEMS, one)
+        grid.each(space.size, ITEMS, emit_item)
     return grid

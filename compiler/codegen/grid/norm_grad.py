@@ -79,10 +79,10 @@ class _Gradient:
         means = self._means(here, share, terms, 1 + self.spec.centred)
 
         def along(block: Block) -> None:
-            def one(inner: Block, column: Value) -> None:
+            def emit_column(inner: Block, column: Value) -> None:
                 self._write(here.operands, inner, row, means, Point((share.result, column)))
 
-            each_term(block, self.plan.rows, share, one)
+            each_term(block, self.plan.rows, share, emit_column)
 
         if share.exists is None:
             along(here.block)
@@ -106,8 +106,8 @@ class _Gradient:
 
     def _means(self, here: Here, share: Share, terms: Terms, count: int = 1) -> list[Value]:
         """The means of `count` terms along the row."""
-        own = summed(here.block, self.plan.rows, share, "sum", [SCRATCH.tir] * count, terms)
-        totals = of_group(here, self.plan.rows, share, "sum", own)
+        item_sums = summed(here.block, self.plan.rows, share, "sum", [SCRATCH.tir] * count, terms)
+        totals = of_group(here, self.plan.rows, share, "sum", item_sums)
         return [here.block.let(total * number(1.0 / self.spec.width), "mean") for total in totals]
 
     def _keep(self, operands: Operands, block: Block, number: Value, row: _Row) -> None:
@@ -146,8 +146,8 @@ class _Gradient:
         def terms(block: Block, number: Value) -> list[Value]:
             return self._terms_of_column(here.operands, block, number, share.result)
 
-        own = summed(here.block, split, share, "sum", [SCRATCH.tir] * self.sums, terms)
-        totals = of_group(here, split, share, "sum", own)
+        item_sums = summed(here.block, split, share, "sum", [SCRATCH.tir] * self.sums, terms)
+        totals = of_group(here, split, share, "sum", item_sums)
 
         def deliver(block: Block) -> None:
             for place, total in enumerate(totals):
@@ -163,9 +163,9 @@ class _Gradient:
         terms = [d_y] if self.spec.wanted[2] else []
         if not self.spec.wanted[1]:
             return terms
-        held = operands.workspace
-        mean = block.let(load(held, number), "mean") if self.spec.centred else None
-        row = _Row(operands.inputs[0], base, mean, block.let(load(held, number + self.spec.rows), "scale"))
+        workspace = operands.workspace
+        mean = block.let(load(workspace, number), "mean") if self.spec.centred else None
+        row = _Row(operands.inputs[0], base, mean, block.let(load(workspace, number + self.spec.rows), "scale"))
         return [block.let(d_y * row.n(block, column), "d_w"), *terms]
 
     def write_sum(self, here: Here, block: Block, number: Value, total: Value) -> None:

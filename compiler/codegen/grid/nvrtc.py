@@ -20,12 +20,12 @@ _LIBRARY = Path("lib", "libnvrtc.so.12")
 _INSTALL = "in a checkout of the repository: python -m pip install -c constraints.txt '.[cuda]'"
 _OPTIONS = ("--std=c++17",)
 _NAME = b"kernel.cu"
-"""What messages call the text; always the same, as it may be written into the code."""
+"""The name of the text in messages; always the same, as it may be written into the code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What the compiler makes of a text: code for one generation, and PTX for this and later ones."""
+    """The compiler's output for a text: code for one generation, and PTX for this and later ones."""
 
     cubin: bytes
     ptx: bytes
@@ -71,11 +71,11 @@ def library() -> Any:
     if path is None:
         raise BuildError(f"kernels for CUDA need NVRTC, of the package {PACKAGE}", where="NVRTC", hint=_INSTALL)
     try:
-        found = ctypes.CDLL(str(path))
+        handle = ctypes.CDLL(str(path))
     except OSError as problem:
         raise BuildError(f"NVRTC cannot be loaded: {problem}", where=str(path), hint=_INSTALL) from problem
-    found.nvrtcGetErrorString.restype = c_char_p
-    return found
+    handle.nvrtcGetErrorString.restype = c_char_p
+    return handle
 
 
 def version() -> tuple[int, int]:
@@ -88,16 +88,16 @@ def version() -> tuple[int, int]:
 def _path() -> Path | None:
     """Where the package has put the library."""
     try:
-        found = importlib.util.find_spec(_MODULE)
+        module_spec = importlib.util.find_spec(_MODULE)
     except ModuleNotFoundError:
         return None
-    folders: Sequence[str] = (found.submodule_search_locations or ()) if found else ()
+    folders: Sequence[str] = (module_spec.submodule_search_locations or ()) if module_spec else ()
     paths = [Path(folder) / _LIBRARY for folder in folders]
     return next((path for path in paths if path.exists()), None)
 
 
 def _read(nvrtc: Any, program: c_void_p, what: str, where: str) -> bytes:
-    """One of the things that a compiled program holds."""
+    """Reads one of the outputs that a compiled program holds."""
     size_bytes = c_size_t()
     _done(getattr(nvrtc, f"nvrtcGet{what}Size")(program, byref(size_bytes)), f"nvrtcGet{what}Size", where)
     content = ctypes.create_string_buffer(size_bytes.value)

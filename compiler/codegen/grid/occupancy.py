@@ -19,12 +19,12 @@ _WARP_UNIT = 4
 """Registers of an SM lie in four parts, one for each of its schedulers."""
 _SHARED_UNIT_BYTES = 128
 _SYSTEM_BYTES = 1024
-"""Of shared memory in each block that the system keeps, from generation 8.0 on."""
+"""Bytes of shared memory in each block that the system keeps, from generation 8.0 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """What an SM holds at a time. `blocks`: most of them, whatever they take."""
+    """The capacity of an SM at a time. `blocks`: most of them, whatever they take."""
 
     warps: int
     blocks: int

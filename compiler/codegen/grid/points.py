@@ -1,4 +1,4 @@
-"""What items stand for: points of an iteration space, and what is computed at one."""
+"""Points of an iteration space, for which items stand, and what is computed at one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from compiler.codegen.tir.tir import Block, Buffer, Operands, Point, Value
 from compiler.kernels.expressions import Expr
 
 ITEMS = 128
-"""Of a group whose items do not work together: a multiple of the widths at which devices run items in step, and enough
-to fill an SM of NVIDIA's, which holds 16 groups."""
+"""Items of a group that do not work together: a multiple of the widths at which devices run items in step, and enough
+to fill an SM of NVIDIA's, which holds 16 groups.
+"""
 
 
 def place_of(block: Block, number: Value, extents: Sequence[int]) -> tuple[Value, ...]:
     """The indices of point `number` (int32) of a row-major space; it must be inside."""
     indices: list[Value] = []
     for extent in reversed(extents[1:]):
-        number, own = tir.divide(block, number, extent)
-        indices.append(own)
+        number, position = tir.divide(block, number, extent)
+        indices.append(position)
     return (number, *reversed(indices)) if extents else ()
 
 
@@ -48,7 +49,10 @@ def write_outputs(
     """
     outputs = space.accesses[len(space.accesses) - len(exprs) :]
     reads = space.accesses[: len(space.accesses) - len(exprs)]
-    refs = [*first, *(tir.read(block, own, access, point) for own, access in zip(operands.inputs, reads, strict=False))]
+    refs = [
+        *first,
+        *(tir.read(block, source, access, point) for source, access in zip(operands.inputs, reads, strict=False)),
+    ]
     evaluator = Evaluator(block, refs, point=spec_point(space, rank, point), functions=DEVICE)
     values = [
         block.let(evaluator.value(expr, access.type.element.tir_value), "y")

@@ -181,33 +181,33 @@ class _Pool:
     def maximum_and_place(self, here: Here, block: Block, item: Value) -> None:
         """A byte of the words, of which a sample's last may be no place, and its output."""
         image, element = tir.divide(block, item, self.sample_bytes)
-        held = _bytes(block, here.operands.outputs[1])
+        place_bytes = _bytes(block, here.operands.outputs[1])
 
-        def one(inner: Block) -> None:
+        def emit_maximum(inner: Block) -> None:
             at = (image, *place_of(inner, element, self.y_shape[1:]))
             highest, place = self._first_maximum(here, inner, at)
-            inner.store(held, item, tirx.Cast("uint8", place))
+            inner.store(place_bytes, item, tirx.Cast("uint8", place))
             self._store(here, inner, at, self._y(at), highest)
 
         used = points(self.y_shape[1:])
         if used == self.sample_bytes:
-            one(block)
+            emit_maximum(block)
         else:
             is_place = tirx.LT(element, tir.index(used))
-            block.when(is_place, one, lambda inner: inner.store(held, item, tir.literal(0, "uint8")))
+            block.when(is_place, emit_maximum, lambda inner: inner.store(place_bytes, item, tir.literal(0, "uint8")))
 
     def gradient(self, here: Here, block: Block, item: Value) -> None:
         """d_x at one position: what the windows give whose maximum is there."""
         at = self._axes(block, item, self.x_shape)
         if self.spec.kind == "max_grad":
-            held, sample = here.operands.workspace, points(self.y_shape[1:])
+            places, sample = here.operands.workspace, points(self.y_shape[1:])
         else:
-            held, sample = _bytes(block, here.operands.inputs[0]), self.sample_bytes
+            places, sample = _bytes(block, here.operands.inputs[0]), self.sample_bytes
 
         def tap(inner: Block, row: Value, column: Value) -> Value:
             window = (at[0], row, column, at[3])
             element = inner.let((row * self.spec.ow + column) * self.spec.c + at[3], "element")
-            place = inner.let(tirx.Cast("int32", tir.load(held, at[0] * sample + element)), "at")
+            place = inner.let(tirx.Cast("int32", tir.load(places, at[0] * sample + element)), "at")
             is_here = tirx.EQ(place, self._place(window, at[1], at[2]))
             d_y = tir.load(here.operands.inputs[1], self._y(window))
             return inner.let(tirx.if_then_else(is_here, d_y, number(0.0)), "given")
@@ -231,8 +231,8 @@ class _Pool:
 
     def _store(self, here: Here, block: Block, at: Axes, flat: Value, value: Value) -> None:
         """The epilogue of one result, to the first output."""
-        own = len(here.operands.inputs) - len(self.spec.epilogue_inputs)
-        inputs = list(zip(here.operands.inputs[own:], self.spec.epilogue_inputs, strict=True))
+        main_count = len(here.operands.inputs) - len(self.spec.epilogue_inputs)
+        inputs = list(zip(here.operands.inputs[main_count:], self.spec.epilogue_inputs, strict=True))
         result = epilogue(block, self.spec.epilogue, value, inputs, Point(at), DEVICE)
         block.store(here.operands.outputs[0], flat, result)
 
@@ -250,10 +250,10 @@ def _sum(
     def one_row(inner: Block, i: Value) -> None:
         row, sums = inner.let(rows[0] + i, "row"), Accumulators(inner, "sum", "float32", 1, 1)
 
-        def one(innermost: Block, j: Value) -> None:
+        def add_tap(innermost: Block, j: Value) -> None:
             sums.add(innermost, 0, tap(innermost, row, innermost.let(columns[0] + j, "column")))
 
-        inner.loop(columns[1] - columns[0] if size is None else size[1], one, name="dw")
+        inner.loop(columns[1] - columns[0] if size is None else size[1], add_tap, name="dw")
         total.add(inner, 0, inner.let(sums.get(0), "of_row"))
 
     block.loop(rows[1] - rows[0] if size is None else size[0], one_row, name="dh")

@@ -1,4 +1,4 @@
-"""What pooling on a grid needs beside its operands: the gradient of a maximum, the places of all maxima."""
+"""Additional needs of pooling on a grid beside its operands: the gradient of a maximum, the places of all maxima."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class _Reduction:
         def terms(block: Block, number: Value) -> tuple[Value]:
             return (self._term(here, block, self._moved(block, origin, self.plan.reduced, number)),)
 
-        own = summed(here.block, split, share, self.spec.combine, [self.element], terms)
-        (total,) = of_group(here, split, share, self.spec.combine, own)
+        item_sums = summed(here.block, split, share, self.spec.combine, [self.element], terms)
+        (total,) = of_group(here, split, share, self.spec.combine, item_sums)
         here.block.when(
             share.delivers,
             lambda block: self.partials.deliver(here, block, share.part, share.result, total, self.write),
@@ -76,7 +76,7 @@ class _Reduction:
     def _kept_point(self, block: Block, number: Value) -> Point:
         """Where a result stands; reduced axes are at their start."""
         origin = Point((tir.index(0),) * len(self.space.extents))
-        return self._moved(block, origin, self.plan.kept, number)
+        return self._moved(block, origin, self.plan.kept_axes, number)
 
     def _moved(self, block: Block, point: Point, axes: tuple[int, ...], number: Value) -> Point:
         """`point` moved to place `number` of the space of some axes."""

@@ -15,11 +15,12 @@ from compiler.targets import GridTarget
 
 @dataclass(frozen=True, slots=True)
 class ReducePlan:
-    """How a reduction is run. `kept` and `reduced` are the axes of `space` in the order in which results and terms are
-    numbered, the fastest last."""
+    """The schedule of a reduction. `kept_axes` and `reduced` are the axes of `space` in the order in which results and
+    terms are numbered, the fastest last.
+    """
 
     space: Space
-    kept: tuple[int, ...]
+    kept_axes: tuple[int, ...]
     reduced: tuple[int, ...]
     split: Split
 
@@ -29,12 +30,12 @@ def plan(spec: ReduceSpec, target: GridTarget) -> ReducePlan:
     space, count = arrange(spec)
     axes = range(len(space.extents))
     vector = vector_axis(space, count, largest(space, spec))
-    kept, reduced = (tuple(sorted(part, key=lambda axis: axis == vector)) for part in (axes[:count], axes[count:]))
-    results, terms = (math.prod(space.extents[axis] for axis in part) for part in (kept, reduced))
+    kept_axes, reduced = (tuple(sorted(part, key=lambda axis: axis == vector)) for part in (axes[:count], axes[count:]))
+    results, terms = (math.prod(space.extents[axis] for axis in part) for part in (kept_axes, reduced))
     # Parts meet in the workspace, which holds reals.
     is_real = ELEMENT_TYPES[element_dtype(spec)].is_real
-    split = split_sums(results, terms, target, columns=vector in kept, splits=is_real)
-    return ReducePlan(space, kept, reduced, split)
+    split = split_sums(results, terms, target, columns=vector in kept_axes, splits=is_real)
+    return ReducePlan(space, kept_axes, reduced, split)
 
 
 def workspace_bytes(spec: ReduceSpec, target: GridTarget, threads: int) -> int:

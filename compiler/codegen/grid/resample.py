@@ -28,7 +28,7 @@ def _forward(grid: Grid, spec: ResampleSpec) -> None:
     """The taps of a result, one after the other."""
     element = ELEMENT_TYPES[spec.dtype].tir
 
-    def one(here: Here, block: Block, number: Value) -> None:
+    def emit_item(here: Here, block: Block, number: Value) -> None:
         (source, index, weight), (output,) = here.operands.inputs, here.operands.outputs
         outer, j, column = place_of(block, number, (spec.outer, spec.count, spec.inner))
         total = block.local(1, element, "total")
@@ -45,11 +45,13 @@ def _forward(grid: Grid, spec: ResampleSpec) -> None:
 
     size = spec.outer * spec.count * spec.inner
     if size:
-        grid.each(size, ITEMS, one)
+        grid.each(size, ITEMS, emit_item)
 
 
 def _terms(spec: ResampleSpec) -> Terms:
-    """What the entries of the tables that name a row give it of the results' gradients."""
+    """Returns the terms of a row's gradient: what the table entries that name the row give it of the results'
+    gradients.
+    """
 
     def term(block: Block, operands: Operands, place: Place, position: Value) -> Value:
         d_y, _, weight = operands.inputs

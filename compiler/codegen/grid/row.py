@@ -76,12 +76,12 @@ class _Rows:
         def terms(block: Block, column: Value) -> list[Value]:
             return row.values(block, row.start.at(1, column), [expr for _, expr in chosen], kinds)
 
-        own = summed(here.block, self.split, share, combine, kinds, terms)
-        return of_group(here, self.split, share, combine, own)
+        item_sums = summed(here.block, self.split, share, combine, kinds, terms)
+        return of_group(here, self.split, share, combine, item_sums)
 
 
 class _Row:
-    """One row, of which some statistics are known. `fixed`: inputs that do not move along it."""
+    """A row, of which some statistics are known. `fixed`: inputs that do not move along it."""
 
     def __init__(
         self, kernel: _Rows, operands: Operands, start: Point, fixed: Mapping[int, Value], stats: tuple[Value, ...]
@@ -111,8 +111,8 @@ def passes(spec: RowSpec) -> list[list[int]]:
     """The stages in the order of their walks along the row: a walk's combine alike, and use no other's statistic."""
     walks: list[list[int]] = []
     for stage, (combine, expr) in enumerate(spec.stages):
-        known = all(other < walks[-1][0] for other in _leaves(expr)[1]) if walks else False
-        if known and spec.stages[walks[-1][0]][0] == combine:
+        available = all(other < walks[-1][0] for other in _leaves(expr)[1]) if walks else False
+        if available and spec.stages[walks[-1][0]][0] == combine:
             walks[-1].append(stage)
         else:
             walks.append([stage])

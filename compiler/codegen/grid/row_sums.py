@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is summed, and what becomes of it.
+    """The terms of a sum, and what becomes of it.
 
     `index(operands)` holds the rows that positions name. `term(block, operands, place, position)` is what a position
     that names the place's row adds. `finish(block, operands, place, sum)` writes.
@@ -77,21 +77,21 @@ def _sort(here: Here, plan: RowSums, terms: Terms) -> None:
     """An item for each position counts those that come before it, and puts it behind them."""
     block, index = here.block, terms.index(here.operands)
     position = block.let(here.number, "position")
-    named = here.shared(here.items, "int32", "named")
-    own = block.let(_row_or_none(block, plan, index, position), "own")
+    row_numbers = here.shared(here.items, "int32", "named")
+    row_number = block.let(_row_or_none(block, plan, index, position), "own")
     lower, before, same = (block.local(1, "int32", name) for name in ("lower", "before", "same"))
     for counter in (lower, before, same):
         block.store(counter, 0, tir.index(0))
 
     def tile(inner: Block, number: Value) -> None:
         start = inner.let(number * here.items, "start")
-        inner.store(named, here.item, _row_or_none(inner, plan, index, start + here.item))
+        inner.store(row_numbers, here.item, _row_or_none(inner, plan, index, start + here.item))
         here.barrier(inner)
 
         def compare(body: Block, i: Value) -> None:
-            other = body.let(tir.load(named, i), "other")
-            equal = tirx.EQ(other, own)
-            _count(body, lower, tirx.LT(other, own))
+            other = body.let(tir.load(row_numbers, i), "other")
+            equal = tirx.EQ(other, row_number)
+            _count(body, lower, tirx.LT(other, row_number))
             _count(body, before, tirx.And(equal, tirx.LT(start + i, position)))
             _count(body, same, equal)
 
@@ -101,7 +101,7 @@ def _sort(here: Here, plan: RowSums, terms: Terms) -> None:
     block.loop(-(-plan.positions // here.items), tile, name="tile")
     is_there = tirx.LT(position, tir.index(plan.positions))
     first, earlier, alike = (block.let(tir.load(counter, 0), "count") for counter in (lower, before, same))
-    block.when(is_there, lambda inner: _put(here, inner, plan, own, position, first, earlier, alike))
+    block.when(is_there, lambda inner: _put(here, inner, plan, row_number, position, first, earlier, alike))
 
 
 def _row_or_none(block: Block, plan: RowSums, index: Buffer, position: Value) -> Value:
@@ -143,24 +143,26 @@ class _Sums:
         self.plan, self.terms = plan, terms
 
     def look(self, here: Here, block: Block, number: Value) -> None:
-        """One sum by an item that looks at every position."""
+        """Computes one sum by an item that looks at every position."""
         plan, terms = self.plan, self.terms
         place, _, _ = self._place(here, block, number)
         index = terms.index(here.operands)
-        total, found = block.local(1, terms.element, "total"), block.local(1, "int32", "found")
+        total, match_flag = block.local(1, terms.element, "total"), block.local(1, "int32", "found")
         block.store(total, 0, tir.literal(0, terms.element))
-        block.store(found, 0, tir.index(0))
+        block.store(match_flag, 0, tir.index(0))
 
         def add(inner: Block, position: Value) -> None:
             inner.store(total, 0, tir.load(total, 0) + terms.term(inner, here.operands, place, position))
-            inner.store(found, 0, tir.index(1))
+            inner.store(match_flag, 0, tir.index(1))
 
         def compare(inner: Block, position: Value) -> None:
             row = row_of(inner, plan.rows, index, position)
             inner.when(tirx.EQ(row, place.row), lambda body: add(body, position))
 
         block.loop(plan.positions, compare, name="position")
-        self._finish(here, block, place, tir.load(total, 0), tirx.EQ(tir.load(found, 0), 1) if terms.skips else None)
+        self._finish(
+            here, block, place, tir.load(total, 0), tirx.EQ(tir.load(match_flag, 0), 1) if terms.skips else None
+        )
 
     def walk(self, here: Here) -> None:
         """Sums by items that walk over the sorted positions, every one over its share."""
@@ -174,8 +176,8 @@ class _Sums:
         if plan.walkers > 1:
             total = self._together(here, block, total, width)
         owns = tirx.And(tirx.LT(number, tir.index(plan.results)), tirx.EQ(walker, tir.index(0)))
-        written = tirx.And(owns, tirx.LT(first, end)) if self.terms.skips or plan.by == "positions" else owns
-        self._finish(here, block, place, total, written)
+        writes = tirx.And(owns, tirx.LT(first, end)) if self.terms.skips or plan.by == "positions" else owns
+        self._finish(here, block, place, total, writes)
 
     def _place(self, here: Here, block: Block, number: Value) -> tuple[Place, Value, Value]:
         """The place of a result; its first position in the order, and where they end (both 0 if not sorted)."""
@@ -211,10 +213,10 @@ class _Sums:
         block.loop(block.let(_over(end - start, _RUN * step), "runs"), run, name="run")
         return tir.load(total, 0)
 
-    def _together(self, here: Here, block: Block, own: Value, width: int) -> Value:
+    def _together(self, here: Here, block: Block, partial: Value, width: int) -> Value:
         """The sum of what the items `width` apart have, in a tree; the first `width` items get it."""
         shared = here.shared(here.items, self.terms.element, "sums")
-        block.store(shared, here.item, own)
+        block.store(shared, here.item, partial)
         here.barrier(block)
         step = here.items // 2
         while step >= width:

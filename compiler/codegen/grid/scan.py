@@ -53,14 +53,14 @@ class _Scan:
         running = block.local(1, self.element, "running")
         block.store(running, 0, tir.literal(0, self.element))
 
-        def one(inner: Block, turn: Value) -> None:
+        def add_row(inner: Block, turn: Value) -> None:
             place = inner.let(start + self._row(turn) * spec.inner, "place")
             before = inner.let(tir.load(running, 0), "before")
             scaled = before * tir.load(here.operands.inputs[0], place) if spec.kind == "linear" else before
             inner.store(running, 0, scaled + tir.load(here.operands.inputs[-1], place))
             inner.store(y, place, before if spec.exclusive else tir.load(running, 0))
 
-        block.loop(spec.rows, one, name="turn")
+        block.loop(spec.rows, add_row, name="turn")
 
     def by_group(self, here: Here) -> None:
         """A tile of as many rows as the group has items after the other; within one, sums over shared memory."""
@@ -73,10 +73,10 @@ class _Scan:
 
         def tile(inner: Block, number: Value) -> None:
             turn = inner.let(number * here.items + here.item, "turn")
-            known = tirx.And(tirx.LE(shift, turn), tirx.LT(turn, tir.index(spec.rows + shift)))
+            in_range = tirx.And(tirx.LE(shift, turn), tirx.LT(turn, tir.index(spec.rows + shift)))
             term = tir.load(x, start + self._row(turn - shift) * spec.inner)
-            own = inner.let(tirx.if_then_else(known, term, tir.literal(0, self.element)), "own")
-            self._add_up(here, inner, shared, own)
+            element = inner.let(tirx.if_then_else(in_range, term, tir.literal(0, self.element)), "own")
+            self._add_up(here, inner, shared, element)
             total = inner.let(tir.load(running, 0) + tir.load(shared, here.item), "total")
             inner.store(running, 0, tir.load(running, 0) + tir.load(shared, here.items - 1))
             here.barrier(inner)
@@ -85,9 +85,9 @@ class _Scan:
 
         block.loop(-(-spec.rows // here.items), tile, name="tile")
 
-    def _add_up(self, here: Here, block: Block, shared: Buffer, own: Value) -> None:
+    def _add_up(self, here: Here, block: Block, shared: Buffer, element: Value) -> None:
         """Into each element the sum of its item's own value and all before, over distances that double."""
-        block.store(shared, here.item, own)
+        block.store(shared, here.item, element)
         here.barrier(block)
         zero = tir.literal(0, self.element)
 

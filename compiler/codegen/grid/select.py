@@ -56,13 +56,13 @@ class _Select:
         spec, (x,), (y,) = self.spec, here.operands.inputs, here.operands.outputs
         outer, row, column = place_of(block, number, (spec.outer, spec.rows, spec.inner))
         start = block.let(outer * (spec.rows * spec.inner) + column, "start")
-        own = block.let(tir.load(x, number), "own")
+        element = block.let(tir.load(x, number), "own")
         place = block.local(1, "int32", "place")
         block.store(place, 0, tir.index(0))
 
         def compare(inner: Block, other: Value) -> None:
             value = inner.let(tir.load(x, start + other * spec.inner), "value")
-            is_better = self._better(value, other, own, row)
+            is_better = self._better(value, other, element, row)
             inner.when(is_better, lambda body: body.store(place, 0, tir.load(place, 0) + 1))
 
         block.loop(spec.rows, compare, name="other")
@@ -110,9 +110,9 @@ class _Select:
 
         def look(inner: Block, turn: Value) -> None:
             row = inner.let(here.item + turn * here.items, "row")
-            known = tir.load(best, 0)
+            current_best = tir.load(best, 0)
             is_left = tirx.Or(tirx.EQ(last, _NONE), self._before(here, inner, start, last, row))
-            wins = tirx.Or(tirx.EQ(known, _NONE), self._before(here, inner, start, row, known))
+            wins = tirx.Or(tirx.EQ(current_best, _NONE), self._before(here, inner, start, row, current_best))
             inner.when(tirx.And(is_left, wins), lambda body: body.store(best, 0, row))
 
         turns = tirx.truncdiv(tir.index(self.spec.rows + here.items - 1) - here.item, tir.index(here.items))
@@ -126,8 +126,8 @@ class _Select:
             step = inner.let(tirx.shift_right(tir.index(here.items // 2), depth), "step")
 
             def halve(body: Block) -> None:
-                own, other = (body.let(tir.load(bests, here.item + far), "best") for far in (0, step))
-                wins = tirx.Or(tirx.EQ(own, _NONE), self._before(here, body, start, other, own))
+                current, other = (body.let(tir.load(bests, here.item + far), "best") for far in (0, step))
+                wins = tirx.Or(tirx.EQ(current, _NONE), self._before(here, body, start, other, current))
                 is_better = tirx.And(tirx.Not(tirx.EQ(other, _NONE)), wins)
                 body.when(is_better, lambda better: better.store(bests, here.item, other))
 

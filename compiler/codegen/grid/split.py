@@ -35,7 +35,7 @@ class Split:
 
     @property
     def items(self) -> int:
-        """Of a group."""
+        """Returns the number of items of a group."""
         return self.across * self.down
 
     @property
@@ -45,7 +45,7 @@ class Split:
 
     @property
     def groups(self) -> int:
-        """Of the launch."""
+        """Returns the number of groups of the launch."""
         return self.blocks * self.parts
 
     @property

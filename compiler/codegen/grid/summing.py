@@ -31,7 +31,7 @@ Write = Callable[[Here, Block, Value, Value], None]
 
 @dataclass(frozen=True)
 class Share:
-    """What one item of a split sum does: its result, and the place (of `down`) of its terms in the part."""
+    """The share of one item in a split sum: its result, and the place (of `down`) of its terms in the part."""
 
     result: Value
     exists: Value | None
@@ -53,8 +53,8 @@ def share_of(here: Here, split: Split, *, number: Value = None, part: Value = No
         number, part = here.group, tir.index(0)
     elif number is None:
         part, number = tir.divide(block, here.group, split.blocks)
-    own, lane = _in_group(here, split)
-    result = block.let(number * split.across + own, "result")
+    local_result, lane = _in_group(here, split)
+    result = block.let(number * split.across + local_result, "result")
     if split.results % split.across == 0:
         return Share(result, None, lane, part)
     end = tir.index(split.results)
@@ -68,8 +68,8 @@ def _in_group(here: Here, split: Split) -> tuple[Value, Value]:
     if split.across == 1:
         return tir.index(0), here.item
     if split.columns:
-        lane, own = tir.divide(here.block, here.item, split.across)
-        return own, lane
+        lane, local_result = tir.divide(here.block, here.item, split.across)
+        return local_result, lane
     return tir.divide(here.block, here.item, split.down)
 
 
@@ -89,8 +89,8 @@ def summed(
     def add(inner: Block, sums: Sequence[Accumulators], begin: Value | int, count: Value | int) -> None:
         def turn(innermost: Block, i: Value) -> None:
             term = innermost.let(first + (i + begin) * split.down, "term")
-            for one, value in zip(sums, terms(innermost, term), strict=True):
-                one.add(innermost, 0, value)
+            for running_sum, value in zip(sums, terms(innermost, term), strict=True):
+                running_sum.add(innermost, 0, value)
 
         inner.loop(count, turn, name="k")
 
@@ -103,9 +103,9 @@ def summed(
     def one_block(inner: Block, number: Value) -> None:
         begin = inner.let(number * size, "begin")
         add(inner, sums, begin, inner.let(tirx.min(turns - begin, tir.index(size)), "count"))
-        for one, total in zip(sums, totals, strict=True):
-            total.add(inner, 0, inner.let(one.get(0), "s"))
-            one.clear(inner)
+        for running_sum, total in zip(sums, totals, strict=True):
+            total.add(inner, 0, inner.let(running_sum.get(0), "s"))
+            running_sum.clear(inner)
 
     blocks = -(-turns // size) if isinstance(turns, int) else tirx.truncdiv(turns + (size - 1), tir.index(size))
     block.loop(blocks, one_block, name="block")
@@ -121,8 +121,8 @@ def _turns(block: Block, split: Split, share: Share) -> Value | int:
     if split.terms == split.share * split.parts and split.share % split.down == 0:
         return split.turns
     end = tirx.min(share.part * split.share + split.share, tir.index(split.terms))
-    left = end - (share.part * split.share + share.lane)
-    return block.let(tirx.truncdiv(tirx.max(left + (split.down - 1), 0), tir.index(split.down)), "turns")
+    remaining = end - (share.part * split.share + share.lane)
+    return block.let(tirx.truncdiv(tirx.max(remaining + (split.down - 1), 0), tir.index(split.down)), "turns")
 
 
 def of_group(
@@ -154,8 +154,8 @@ def _of_columns(
 
         def halve(inner: Block, far: int = step * split.across) -> None:
             for buffer in shared:
-                own, other = (inner.let(tir.load(buffer, here.item + place), "one") for place in (0, far))
-                inner.store(buffer, here.item, combined(combine, own, other))
+                first, second = (inner.let(tir.load(buffer, here.item + place), "one") for place in (0, far))
+                inner.store(buffer, here.item, combined(combine, first, second))
 
         block.when(tirx.LT(share.lane, tir.index(step)), halve)
         here.barrier(block)
@@ -186,7 +186,7 @@ class Partials:
         if self.parts == 1:
             return
 
-        def one(here: Here, block: Block, number: Value) -> None:
+        def add_parts(here: Here, block: Block, number: Value) -> None:
             total = Accumulators(block, self.combine, SCRATCH.tir, 1, 1)
 
             def add(inner: Block, part: Value) -> None:
@@ -196,4 +196,4 @@ class Partials:
             block.loop(self.parts, add, name="part")
             write(here, block, number, block.let(total.get(0), "total"))
 
-        grid.each(self.values, ITEMS, one)
+        grid.each(self.values, ITEMS, add_parts)

@@ -1,4 +1,4 @@
-"""What kernels for a grid do not do: weights in panels, and scores in sixteen bits."""
+"""Features that kernels for a grid lack: weights in panels, and scores in sixteen bits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from compiler.kernels.spec import AttentionSpec, KernelSpec
 def require_supported(spec: KernelSpec) -> None:
     """Raises: BuildError for what no kernel for a grid does, and no pass asks of one."""
     columns = getattr(spec, "b_panel", 0)
-    asked = [f"panels of {columns} columns"] if columns else []
-    asked += [f"products {spec.products}"] if isinstance(spec, AttentionSpec) and spec.products else []
-    if asked:
+    unsupported = [f"panels of {columns} columns"] if columns else []
+    unsupported += [f"products {spec.products}"] if isinstance(spec, AttentionSpec) and spec.products else []
+    if unsupported:
         raise BuildError(
-            f"{type(spec).__name__} kernels for a grid have no {', '.join(asked)}", where=type(spec).__name__
+            f"{type(spec).__name__} kernels for a grid have no {', '.join(unsupported)}", where=type(spec).__name__
         )

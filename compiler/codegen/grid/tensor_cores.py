@@ -16,7 +16,7 @@ from compiler.codegen.tir.tir import Block, Buffer, Value
 
 _ROUND, _MULTIPLY = "pf_tf32", "pf_mma_"
 _SHAPES = {"tf32": "m16n8k8", "f16": "m16n8k16", "bf16": "m16n8k16"}
-"""Of a warp's product, by what its factors are."""
+"""Shapes of a warp's product, by the type of its factors."""
 _ROUNDING = """\
 static __device__ __forceinline__ float pf_tf32(float x) {
   uint bits;
@@ -51,7 +51,7 @@ def multiply(block: Block, factors: Factors, sums: Buffer, first: int, a: Sequen
 
 
 def words_of(texts: Sequence[str]) -> Sequence[str]:
-    """What stands before texts that use tensor cores."""
+    """Returns the text that stands before texts that use tensor cores."""
     used = [kind for kind in _SHAPES if any(_MULTIPLY + kind in text for text in texts)]
     words = [_PRODUCT.replace("KIND", kind).replace("SHAPE", _SHAPES[kind]) for kind in used]
     rounding = [_ROUNDING] if "tf32" in used else []

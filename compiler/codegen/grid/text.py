@@ -35,17 +35,17 @@ def text_of(function: Function, entry: str, device: Any, *, head: re.Pattern[str
     calls by other names than the language does. Raises: InternalError if the text is not as TVM 0.27 writes it.
     """
     source = _source(function, entry, device)
-    found = head.search(source)
-    if found is None or found.group(1) != entry:
+    match = head.search(source)
+    if match is None or match.group(1) != entry:
         raise InternalError(f"no kernel {entry} in TVM's text", hint=source)
-    body = source[found.end() :].strip()
-    for name, own in spelled.items():
-        body = re.sub(rf"\b{name}\b", own, body)
+    body = source[match.end() :].strip()
+    for name, spelling in spelled.items():
+        body = re.sub(rf"\b{name}\b", spelling, body)
     body = _without_arrays_of_one(body)
     used = tuple(
         number for number, name in enumerate(function.parameters) if re.search(rf"\b{re.escape(name)}\b", body)
     )
-    kinds = _kinds(found.group(2), entry)
+    kinds = _kinds(match.group(2), entry)
     names = [function.parameters[number] for number in used]
     return Text(body, used, tuple((kinds[name], name) for name in names))
 
@@ -53,8 +53,8 @@ def text_of(function: Function, entry: str, device: Any, *, head: re.Pattern[str
 def require_fits(function: Function, target: GridTarget, entry: str) -> None:
     """Raises: InternalError for a group that is larger than the target's."""
     if function.items > target.items or function.shared_bytes > target.shared_bytes:
-        asked = f"{function.items} items and {function.shared_bytes} shared bytes"
-        raise InternalError(f"{asked} are more than {target.items} and {target.shared_bytes}", where=entry)
+        requirements = f"{function.items} items and {function.shared_bytes} shared bytes"
+        raise InternalError(f"{requirements} are more than {target.items} and {target.shared_bytes}", where=entry)
 
 
 def _source(function: Function, entry: str, device: Any) -> str:
@@ -68,8 +68,8 @@ def _without_arrays_of_one(body: str) -> str:
     """A private array of one element, as which TVM writes a value that is used again, as a variable."""
     single = set(re.findall(r"^ *(?:alignas\(\d+\) )?\w+ (\w+)\[1\];$", body, re.MULTILINE))
 
-    def plain(found: re.Match[str]) -> str:
-        return found.group(1) if found.group(1) in single else found.group(0)
+    def plain(match: re.Match[str]) -> str:
+        return match.group(1) if match.group(1) in single else match.group(0)
 
     body = re.sub(r"\b(\w+)\[[01]\]", plain, body)
     return re.sub(r"^( *)alignas\(\d+\) (\w+ \w+;)$", r"\1\2", body, flags=re.MULTILINE)
@@ -79,8 +79,8 @@ def _kinds(parameters: str, entry: str) -> Mapping[str, str]:
     """The element type of what each parameter points to, by name."""
     kinds = {}
     for parameter in parameters.split(", "):
-        found = _POINTER.match(parameter)
-        if found is None:
+        match = _POINTER.match(parameter)
+        if match is None:
             raise InternalError(f"parameter {parameter!r} of {entry} is no pointer", hint=parameters)
-        kinds[found.group(2)] = found.group(1)
+        kinds[match.group(2)] = match.group(1)
     return kinds

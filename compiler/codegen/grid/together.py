@@ -1,4 +1,4 @@
-"""What the items of a group do together: sums and maxima over shared memory."""
+"""Joint work of the items of a group: sums and maxima over shared memory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def combine_items(
 
         def halve(inner: Block, step: int = step) -> None:
             for buffer in shared:
-                own, other = (inner.let(tir.load(buffer, here.item + far), "one") for far in (0, step))
-                inner.store(buffer, here.item, combined(combine, own, other))
+                first, second = (inner.let(tir.load(buffer, here.item + far), "one") for far in (0, step))
+                inner.store(buffer, here.item, combined(combine, first, second))
 
         block.when(tirx.LT(lane, tir.index(step)), halve)
         here.barrier(block)

@@ -1,4 +1,4 @@
-"""What the runtime feeds a step beside data: a number of a few forms for each hyper-parameter, at step t (from 1).
+"""Hyper-parameters that the runtime feeds a step beside data: a number of a few forms for each, at step t (from 1).
 
 | form | number |
 |---|---|
@@ -20,7 +20,7 @@ from compiler.values import Value
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One row of the table: the form, and its base, if that is a setting of the optimizer or a number."""
+    """A row of the table: the form, and its base, if that is a setting of the optimizer or a number."""
 
     name: str
     base: str | float = 0.0
@@ -46,7 +46,7 @@ TOLD: Mapping[OptimizerKind, tuple[str, ...]] = {
     "lion": ("beta1", "beta2"),
     "adafactor": ("beta2_decay",),
 }
-"""Of each kind of optimizer, the settings that `info` tells."""
+"""The settings that `info` tells, for each kind of optimizer."""
 
 
 def hyper_rows(optimizer: Optimizer, inputs: Iterable[Value], place: Callable[[Value], str]) -> list[str]:

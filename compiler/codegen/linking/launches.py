@@ -10,7 +10,7 @@ from compiler.codegen.linking.c_text import c_array, c_bytes, c_string
 from compiler.errors import InternalError
 
 FORMS = (("opencl",), ("cubin", "ptx"))
-"""What a driver may be given of a kernel: its code, and what it takes where it does not take that."""
+"""Forms of a kernel that a driver may be given: its code, and the alternative where it does not take that."""
 
 
 class CodeTables:
@@ -32,7 +32,7 @@ class CodeTables:
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """Of the image."""
+        """Returns the fields of the image."""
         return {"codes": "codes", "code_count": str(len(self._numbers))}
 
 

@@ -105,7 +105,7 @@ LINKERS: Mapping[str, Callable[[Mapping[str, str], Collection[str], Iterable[Com
 
 
 def write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:
-    """One object file per symbol, named and ordered by symbol so that links repeat."""
+    """Writes one object file per symbol, named and ordered by symbol so that links repeat."""
     objects = {kernel.symbol: _object_of(kernel) for kernel in kernels}
     for symbol, content in objects.items():
         (folder / f"{symbol}.o").write_bytes(content)
@@ -115,7 +115,7 @@ def write_kernels(folder: Path, kernels: Iterable[CompiledKernel]) -> list[str]:
 def _object_of(kernel: CompiledKernel) -> bytes:
     """Raises: InternalError for a kernel that a static executable cannot hold or call."""
     if not kernel.is_called:
-        forms, ways = ([one.form for one in kernel.artefacts], [one.by for one in kernel.launches])
+        forms, ways = ([artefact.form for artefact in kernel.artefacts], [launch.by for launch in kernel.launches])
         raise InternalError(
             f"a static executable takes one object that is called, not {forms} by {ways}", where=kernel.symbol
         )

@@ -18,7 +18,7 @@ TypeOf = Callable[[Value], TensorType]
 
 
 def label_name(image: BinaryImage, value: Value) -> str:
-    """What the runtime calls an input that takes labels: by its array, where it is not the only one."""
+    """Returns the runtime's name for an input that takes labels: its array, where it is not the only one."""
     return "labels" if len(image.label_arrays) == 1 else image.label_arrays[value]
 
 
@@ -42,7 +42,7 @@ def class_layout(output: TensorType, term: Term) -> tuple[int, int]:
 
 
 def term_fields(image: BinaryImage, term: Term, output: str, offset: str, type_of: TypeOf) -> dict[str, str]:
-    """One loss as the runtime's `pf_term`; `output` is its tensor there."""
+    """Returns one loss as the runtime's `pf_term`; `output` is its tensor there."""
     tensor = type_of(term.output)
     classes, stride = class_layout(tensor, term)
     is_behind = term.labels is not None and term.class_axis is not None and term.batch_axis > term.class_axis
@@ -76,20 +76,20 @@ def _position(among: Iterable[Value], value: Value | None) -> str:
     return "-1" if value is None or value not in order else str(order.index(value))
 
 
-def _numbers(given: tuple[float, ...], classes: int) -> str:
+def _numbers(numbers: tuple[float, ...], classes: int) -> str:
     """A number for each class, of which all may be one."""
-    each = given * classes if len(given) == 1 else given
+    each = numbers * classes if len(numbers) == 1 else numbers
     return f"(const double[]){{{', '.join(float(number).hex() for number in each)}}}" if each else "NULL"
 
 
 def check_losses(image: BinaryImage, type_of: TypeOf, name_of: Callable[[Value], str]) -> None:
     """Element types that the runtime relies on. Raises: InternalError."""
-    wanted = {image.loss: "f32", image.logits: "f32"}
+    dtypes = {image.loss: "f32", image.logits: "f32"}
     for term in image.terms:
-        wanted[term.output] = "f32"
+        dtypes[term.output] = "f32"
         if term.labels is not None:
-            wanted[term.labels] = "i64" if term.classifies else "f32"
-    for value, dtype in wanted.items():
+            dtypes[term.labels] = "i64" if term.classifies else "f32"
+    for value, dtype in dtypes.items():
         if type_of(value).dtype != dtype and value not in image.data_inputs:
             raise InternalError(f"is {type_of(value)}, the runtime needs {dtype}", where=name_of(value))
     if type_of(image.loss).size != 1:

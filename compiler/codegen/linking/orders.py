@@ -22,7 +22,7 @@ class OrderTables:
         self._fields = {state.value: self._written(number, state) for number, state in enumerate(states)}
 
     def fields(self, state: StateTensor) -> dict[str, str]:
-        """What a `pf_state` says of them."""
+        """Returns the fields of a `pf_state` that describe the orders."""
         return self._fields[state.value]
 
     def _written(self, number: int, state: StateTensor) -> dict[str, str]:
@@ -43,20 +43,22 @@ def axes_of(state: StateTensor) -> list[Axis]:
     """The file's axes, outermost first."""
     strides = _strides(state)
     orders = {order.axis: order for order in state.orders}
-    found: list[Axis] = []
+    axes: list[Axis] = []
     axis = 0
     while axis < len(strides):
         order = orders.get(axis)
         if order is None:
-            found.append((state.view_shape[axis], strides[axis], ()))
+            axes.append((state.view_shape[axis], strides[axis], ()))
             axis += 1
             continue
-        own = slice(axis, axis + order.count)
-        places = np.unravel_index(np.argsort(order.channels), state.view_shape[own])
-        steps = sum((place * stride for place, stride in zip(places, strides[own], strict=True)), start=np.int64(0))
-        found.append((len(order.channels), 0, tuple(int(step) for step in np.asarray(steps))))
+        axis_range = slice(axis, axis + order.count)
+        places = np.unravel_index(np.argsort(order.channels), state.view_shape[axis_range])
+        steps = sum(
+            (place * stride for place, stride in zip(places, strides[axis_range], strict=True)), start=np.int64(0)
+        )
+        axes.append((len(order.channels), 0, tuple(int(step) for step in np.asarray(steps))))
         axis += order.count
-    return found
+    return axes
 
 
 def _strides(state: StateTensor) -> list[int]:

@@ -28,7 +28,7 @@ from compiler.targets import Target
 LIBRARY = RUNTIME / "library"
 HEADER_SOURCE = LIBRARY / "pockfarm.h"
 EXAMPLE_SOURCE = RUNTIME / "example" / "train.c"
-"""What an app is written with, and by."""
+"""The example from which an app can be written, with its header."""
 LIBRARY_ABI = 1
 """POCKFARM_ABI_VERSION."""
 SHARED_FLAGS = ("-fPIC", "-fvisibility=hidden", "-DPOCKFARM_BUILDS_LIBRARY")
@@ -63,7 +63,7 @@ SHARED_SOURCES = (
     "session",
     "threads",
 )
-"""Of the runtime's sources those that a library has too; the others are the command's."""
+"""Runtime sources that a library has too; the others are the command's."""
 
 
 def link_library(image: BinaryImage, kernels: Mapping[str, CompiledKernel], target: Target, *, work_dir: Path) -> bytes:
@@ -87,8 +87,8 @@ def link_library(image: BinaryImage, kernels: Mapping[str, CompiledKernel], targ
 def library_objects(library_triple: str, kind: str) -> tuple[Path, ...]:
     """The runtime for a shared library: position-independent, and without what is the command's."""
     shared = (RUNTIME / f"{stem}.c" for stem in SHARED_SOURCES)
-    own = [*shared, *sorted(LIBRARY.glob("*.c")), *device_sources(kind)]
-    return objects_of(library_triple, own, SHARED_FLAGS)
+    sources = [*shared, *sorted(LIBRARY.glob("*.c")), *device_sources(kind)]
+    return objects_of(library_triple, sources, SHARED_FLAGS)
 
 
 def warm_everything() -> Iterator[str]:

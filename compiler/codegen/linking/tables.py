@@ -106,9 +106,9 @@ class _Tables:
     def _place(self, program: Program, value: Value) -> int:
         placements = self.image.plan.placements
         size_bytes = program.types[value].size_bytes
-        own = placements.get((program.name, value))
-        if own is not None:
-            return self._absolute(own, size_bytes, program.name_of(value))
+        placement = placements.get((program.name, value))
+        if placement is not None:
+            return self._absolute(placement, size_bytes, program.name_of(value))
         shared = storage_of(program.aliases, value)
         owner = placements.get((program.name, shared.value))
         if owner is None:
@@ -132,17 +132,17 @@ class _Tables:
         calls: list[str] = []
         launches = LaunchTables(self._codes)
         for index, call in enumerate(program.calls):
-            label, own = label_of(call), self._operands(program, index, call)
-            if len(own) > MAX_OPERANDS:
-                raise InternalError(f"{len(own)} operands, the limit is {MAX_OPERANDS}", where=label)
+            label, call_operands = label_of(call), self._operands(program, index, call)
+            if len(call_operands) > MAX_OPERANDS:
+                raise InternalError(f"{len(call_operands)} operands, the limit is {MAX_OPERANDS}", where=label)
             kernel = self._kernel(call)
             function = f"__tvm_ffi_{kernel.symbol}" if kernel.is_called else "NULL"
             first, count = launches.add(kernel)
             calls.append(
-                f"{{{c_string(label)}, {c_string(call.phase)}, {function}, {len(operands)}, {len(own)}, {call.flops}u, "
-                f"{call.bytes_read}u, {call.bytes_written}u, {first}, {count}}}"
+                f"{{{c_string(label)}, {c_string(call.phase)}, {function}, {len(operands)}, {len(call_operands)}, "
+                f"{call.flops}u, {call.bytes_read}u, {call.bytes_written}u, {first}, {count}}}"
             )
-            operands += own
+            operands += call_operands
         return (
             c_array("pf_operand", f"{program.name}_operands", operands)
             + launches.source(program.name)
@@ -197,12 +197,12 @@ class _Tables:
 
     def _states(self) -> str:
         """Widest elements first, so that each tensor of a checkpoint is aligned to its element; else in model order."""
-        order = sorted(self._kept_state(), key=lambda own: (-own.type.element.item_bytes, *own.mapped_order))
+        order = sorted(self._kept_state(), key=lambda tensor: (-tensor.type.element.item_bytes, *tensor.mapped_order))
         tables = OrderTables(order)
         return "".join(tables.lines) + c_array("pf_state", "states", [self._state(state, tables) for state in order])
 
     def _kept_state(self) -> list[StateTensor]:
-        """What outlives a step: no checkpoint knows the accumulators."""
+        """Returns the state that outlives a step: no checkpoint knows the accumulators."""
         return [state for state in self.image.state if state.role != "accumulator"]
 
     def _accumulators(self) -> tuple[int, int]:
@@ -279,10 +279,10 @@ class _Tables:
         return self.image.programs["train"].name_of(value)
 
     def _type(self, value: Value) -> TensorType:
-        found = next((program.types[value] for program in self._programs() if value in program.types), None)
-        if found is None:
+        tensor_type = next((program.types[value] for program in self._programs() if value in program.types), None)
+        if tensor_type is None:
             raise InternalError("has no type", where=self._name(value))
-        return found
+        return tensor_type
 
     def _index_limit(self, value: Value) -> int:
         """Rows of the smallest table that the input indexes directly; 0 if it indexes none."""
@@ -335,7 +335,10 @@ class _Tables:
         check_losses(image, self._type, self._name)
         if image.threads < 1:
             raise InternalError(f"threads is {image.threads}, it must be 1 or more", where="threads")
-        tensors = [self._tensor(own, batch=batch, index_limit=self._index_limit(own)) for own in image.data_inputs]
+        tensors = [
+            self._tensor(data_input, batch=batch, index_limit=self._index_limit(data_input))
+            for data_input in image.data_inputs
+        ]
         accumulators, accumulator_bytes = self._accumulators()
         sizes = (image.plan.weights_bytes, image.plan.optimizer_bytes, image.plan.arena_bytes)
         programs: dict[str, str] = {program.name: self._program(program) for program in self._programs()}
@@ -347,7 +350,7 @@ class _Tables:
             "inputs": f"{{{', '.join(tensors)}}}",
             "input_count": str(len(tensors)),
             "batch": str(batch),
-            "labels": f"{{{', '.join(self._label(own, batch) for own in image.label_arrays) or '{0}'}}}",
+            "labels": f"{{{', '.join(self._label(array, batch) for array in image.label_arrays) or '{0}'}}}",
             "label_count": str(len(image.label_arrays)),
             "logits": self._answer(image.logits, batch),
             "terms": f"{{{', '.join(self._term(term, batch) for term in image.terms)}}}",
@@ -381,8 +384,8 @@ def _is_read(program: Program, value: Value) -> bool:
 
 def _same_bytes_as(program: Program, value: Value) -> Value:
     """The value that `value` is a mere view of; an in-place result shares storage too, but not its contents."""
-    made = {output for call in program.calls for output in call.outputs}
-    while value in program.aliases and value not in made:
+    outputs = {output for call in program.calls for output in call.outputs}
+    while value in program.aliases and value not in outputs:
         value = program.aliases[value].value
     return value
 

@@ -37,7 +37,7 @@ FLAGS = (
 LINK_FLAGS = ("-static", "-s", "-Wl,--gc-sections")
 LOADING_LINK_FLAGS = ("-s", "-Wl,--gc-sections", "-Wl,--build-id=none")
 DRIVER_LIBRARIES = ("-lm", "-lpthread", "-ldl")
-"""Of glibc 2.31, which has the last two apart."""
+"""Libraries of glibc 2.31, which has the last two apart."""
 ASK_AGAIN_S = 1.0
 TIMEOUT_S = 600
 """The first call for a triple builds a C library, on a slow machine for minutes."""
@@ -154,7 +154,7 @@ def zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
         "ZIG_LOCAL_CACHE_DIR": str(local_cache),
     }
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=folder,
             env=environment,
@@ -167,6 +167,6 @@ def zig_cc(zig_triple: str, arguments: Sequence[str], folder: Path) -> None:
         raise BuildError(f"the linker did not run: {problem}", where="zig cc") from problem
     finally:
         shutil.rmtree(local_cache, ignore_errors=True)
-    if done.returncode != 0:
-        words = done.stderr.decode(errors="replace").strip()[-800:]
-        raise BuildError(f"zig cc failed with {done.returncode}: {words}", where="zig cc")
+    if process.returncode != 0:
+        words = process.stderr.decode(errors="replace").strip()[-800:]
+        raise BuildError(f"zig cc failed with {process.returncode}: {words}", where="zig cc")

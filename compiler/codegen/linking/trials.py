@@ -14,13 +14,13 @@ from compiler.program.operands import operand_types
 from compiler.targets import CpuTarget
 
 MAX_VARIANTS = 64
-"""Of one kernel; the tuner's own limit."""
+"""The most variants of one kernel; the tuner's own limit."""
 _POOL_L2S = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One kernel in the schedules to compare, the default first. `weight`: its expected share of the step's time."""
+    """A kernel in the schedules to compare, the default first. `weight`: its expected share of the step's time."""
 
     spec: KernelSpec
     choices: tuple[Choice, ...]
@@ -28,7 +28,7 @@ class Trial:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """What to build for it."""
+        """Returns the variants to build for it."""
         return tuple(Variant(self.spec, choice) for choice in self.choices)
 
 

@@ -24,7 +24,7 @@ def emit(spec: MapSpec, target: CpuTarget, threads: int) -> PrimFunc:
 
 
 class _Region:
-    """One piece of the iteration space, in which every one-axis guard is settled.
+    """A piece of the iteration space, in which every one-axis guard is settled.
 
     Loops, from the outside: axes up to `last`, vectors along the innermost axis, and, if `tiled`, the axis before it.
     """
@@ -85,7 +85,7 @@ class _Region:
             place = number * self.lanes if first is None else (first * block_vectors + number) * self.lanes
             self._tile(block, point.at(axis, place).vector(axis, self.lanes))
 
-        done = 0
+        covered = 0
         if block_vectors:
             turns = vectors // block_vectors
             body.loop(
@@ -94,13 +94,13 @@ class _Region:
                 kind="parallel",
                 name="turn",
             )
-            done = turns * block_vectors
-        body.loop(vectors - done, lambda b, v: vector(b, v + done), name="v")
+            covered = turns * block_vectors
+        body.loop(vectors - covered, lambda b, v: vector(b, v + covered), name="v")
         for start, width in chunks(extent, self.lanes):
             self._tile(body, point.at(axis, start).vector(axis, width))
 
     def _tile(self, body: Block, point: Point) -> None:
-        """One vector, or one for each position of the tile axis."""
+        """Emits one vector, or one for each position of the tile axis."""
         if not self.tiled:
             self._point(body, point)
             return

@@ -53,8 +53,8 @@ def arrange(space: Space, spec: MapSpec) -> Space:
     pinned = indexed_axes(*spec.exprs)
     strides = space.accesses[len(spec.inputs)].strides
     order = sorted(range(len(space.extents)), key=lambda axis: -abs(strides[axis]))
-    kept = [axis for axis in order if space.extents[axis] > 1 or axis in pinned]
-    return merge(reorder(space, kept or order[:1]), pinned) if order else space
+    remaining = [axis for axis in order if space.extents[axis] > 1 or axis in pinned]
+    return merge(reorder(space, remaining or order[:1]), pinned) if order else space
 
 
 def transposed_axis(space: Space, spec: MapSpec) -> int | None:

@@ -1,4 +1,4 @@
-"""What tiles of a product ask for ahead: lines of A, B, C and of what is read beside C that the next ones will want."""
+"""Prefetches of a product's tiles: lines of A, B, C and of what is read beside C that the next tiles will want."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Ahead:
                 prefetch(block, place.buffer, base + wide(row * place.row_stride + start), write=True)
 
     def _beside_c(self) -> list[tuple[Buffer, int]]:
-        """What the epilogue reads in the layout of C: buffers, and how many elements further than in C."""
+        """Returns what the epilogue reads in the layout of C: buffers, and how many elements further than in C."""
         spec = self.spec
         return [
             (buffer, access.offset)
@@ -53,9 +53,11 @@ class Ahead:
     def next_tile(
         self, block: Block, batch: Value, rows: int, m: Value, tile: ColumnTile, number: Value
     ) -> list[Stream]:
-        """What the tile below reads and writes when it is finished, if an epilogue makes that more than C alone."""
-        beside = self._beside_c()
-        if not beside or not self.plan.streams_c or self.plan.blocks > 1:
+        """Returns what the tile below reads, and writes when it is finished, if an epilogue makes that more than C
+        alone.
+        """
+        buffers = self._beside_c()
+        if not buffers or not self.plan.streams_c or self.plan.blocks > 1:
             return []
         spec = self.spec
         n = number * self.plan.columns.tile.width
@@ -63,7 +65,7 @@ class Ahead:
         lines = -(-tile.valid // self.plan.precision.line)
         whole = Stream(self.c, base, rows * lines, write=True, run_lines=lines, run_stride=spec.n)
         updates = bool(spec.extra_outputs)  # what an update reads, it writes: C is among it
-        others = [replace(whole, buffer=buffer, base=base + offset, write=updates) for buffer, offset in beside]
+        others = [replace(whole, buffer=buffer, base=base + offset, write=updates) for buffer, offset in buffers]
         return others if updates else [whole, *others]
 
     def next_block(self, steps: Steps, m: Value, number: Value) -> list[Stream]:
@@ -86,18 +88,20 @@ class Ahead:
             return []
         tall = min(plan.m_block // plan.rows, plan.row_tiles)
         tile = (number - columns.first) * tall + tirx.truncdiv(m, index(plan.rows)) - part.first
-        own = min(plan.n_block // width, plan.column_tiles)
+        tile_count = min(plan.n_block // width, plan.column_tiles)
         after, streams = steps.first + plan.k_block, []
         rows = (self.panels.a, spec.m, part.first * plan.rows, tall * plan.rows)
-        for buffer, stride, first, length in (rows, (self.panels.b, spec.n, columns.first * width, own * width)):
+        for buffer, stride, first, length in (rows, (self.panels.b, spec.n, columns.first * width, tile_count * width)):
             lines = -(-min(length, stride) // line_of(buffer))
-            each = -(-plan.k_block * lines // (own * tall))
+            each = -(-plan.k_block * lines // (tile_count * tall))
             base = after * stride + first
             streams.append(Stream(buffer, base, each, run_lines=lines, run_stride=stride, skip=tile * each))
         return streams
 
     def next_rows(self, block: Block, batch: Value, rows: int, m: Value, number: Value) -> list[Stream]:
-        """What the next row tile reads and writes: rows of A, of C, and of what the epilogue reads point by point."""
+        """Returns what the next row tile reads and writes: rows of A, of C, and of what the epilogue reads point by
+        point.
+        """
         spec, plan = self.spec, self.plan
         share = (number, plan.column_tiles)
         streams = []

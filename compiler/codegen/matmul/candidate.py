@@ -65,9 +65,9 @@ def candidate_of(choice: Choice, default: Candidate) -> Candidate:
     return chosen
 
 
-def _word(choice: Choice, name: str, default: Word, known: tuple[Word, ...]) -> Word:
+def _word(choice: Choice, name: str, default: Word, allowed: tuple[Word, ...]) -> Word:
     word = choice.word(name, default)
-    for one in known:
-        if one == word:
-            return one
-    raise ValueError(f"{name}={word}: wants one of {', '.join(known)}")
+    for allowed_word in allowed:
+        if allowed_word == word:
+            return allowed_word
+    raise ValueError(f"{name}={word}: wants one of {', '.join(allowed)}")

@@ -1,4 +1,4 @@
-"""What a schedule of a matrix product is estimated to cost.
+"""Estimates the cost of a schedule of a matrix product.
 
 In multiply-adds of one vector, of the thread that has most to do. The figures were fitted on AVX-512 cores that do one
 of them in a cycle (Zen 4) and two (Cascade Lake: all that concerns caches and copies); only their ratios matter, and a
@@ -84,19 +84,19 @@ class Core:
 
     @staticmethod
     def of(target: CpuTarget, dtype: DType, products: str = "") -> Core:
-        """One core of a target."""
+        """Describes one core of a target."""
         spare = 3 if target.vector_registers >= 32 else 1
         reach_bytes = 65520 if target.architecture == "aarch64" else 1 << 31
         precision = Precision.of("f16" if products == "f16" else dtype, target)
-        own = int(products == "i8" and target.architecture == "aarch64")
+        multiplier_registers = int(products == "i8" and target.architecture == "aarch64")
         return Core(
             precision,
             target.vector_registers,
             target.l1_bytes,
             target.l2_bytes,
-            spare - own,
+            spare - multiplier_registers,
             reach_bytes,
-            own,
+            multiplier_registers,
             tiles=products == "bf16" and target.has_tiles,
         )
 
@@ -107,7 +107,7 @@ class Core:
 
     @property
     def item_bytes(self) -> int:
-        """Of one element of an operand."""
+        """Returns the size of one element of an operand."""
         return self.precision.item_bytes
 
 
@@ -256,7 +256,7 @@ def _largest_share(
 
 @lru_cache(maxsize=4096)
 def busiest(full: int, size: int, rest: int, slots: int) -> dict[int, int]:
-    """Of `full` tiles of `size` and one of `rest` shared out in order: the largest share."""
+    """Returns the largest share of `full` tiles of `size` and one of `rest` that are shared out in order."""
     units = full + (1 if rest else 0)
     shares = []
     for slot in range(slots):
@@ -276,8 +276,8 @@ def blocks_of(core: Core, candidate: Candidate, spec: MatmulSpec, slots: int) ->
         most = core.l2_bytes // (2 * item_bytes * candidate.k_block)
         return _even(spec.m, candidate.rows, most), _even(spec.n, width, spec.n)
     sums = core.l2_bytes // (2 * core.precision.sum_bytes)
-    own = -(-spec.n // slots) if candidate.strategy == "columns" else spec.n
-    columns = _even(own, width, max(math.isqrt(sums), sums // spec.m))
+    slot_columns = -(-spec.n // slots) if candidate.strategy == "columns" else spec.n
+    columns = _even(slot_columns, width, max(math.isqrt(sums), sums // spec.m))
     return _even(spec.m, candidate.rows, sums // columns), columns
 
 

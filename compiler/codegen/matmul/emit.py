@@ -31,17 +31,17 @@ def emit(spec: MatmulSpec, target: CpuTarget, threads: int, choice: Choice | Non
     operands = declare(spec, workspace_bytes(spec, target, threads, choice))
     body = Block()
     shape = folded(spec)
-    seen = operands
+    viewed = operands
     if spec.products == "f16":  # whose panels are all that the workspace holds
-        seen = replace(operands, workspace=body.in_halves(operands.workspace))
+        viewed = replace(operands, workspace=body.in_halves(operands.workspace))
     chosen = plan(shape, target, threads, choice)
-    Gemm(shape, chosen, seen).emit(body)
+    Gemm(shape, chosen, viewed).emit(body)
     function = finish(spec, operands, body)
     return function.with_attr(tiles.USED, 1) if chosen.tiles else function
 
 
 class Gemm:
-    """One product, or a batch of them."""
+    """A product, or a batch of them."""
 
     def __init__(self, spec: MatmulSpec, plan: MatmulPlan, operands: Operands) -> None:
         self.spec, self.plan, self.operands = spec, plan, operands
@@ -95,9 +95,9 @@ class Gemm:
         def slot_body(body: Block, slot: Value, first: Value, end: Value) -> None:
             sums.clear(body, slot)
 
-            def one_block(one: Block, steps: Steps) -> None:
+            def one_block(inner: Block, steps: Steps) -> None:
                 if self.plan.panels == "private":
-                    self.panels.pack_block(one, slot, steps)
+                    self.panels.pack_block(inner, slot, steps)
 
                 def column_tile(b: Block, tile: ColumnTile, number: Value) -> None:
                     panel = self.panels.split_columns(b, slot, steps, tile, number)
@@ -111,7 +111,7 @@ class Gemm:
 
                     self._each_row_tile(b, self.all_rows, row_tile)
 
-                self._each_column_tile(one, self.all_columns, column_tile)
+                self._each_column_tile(inner, self.all_columns, column_tile)
 
             self._each_steps(body, first, end, one_block)
 
@@ -159,11 +159,11 @@ class Gemm:
         steps = Steps(index(0), self.plan.k)
 
         def row_tile(body: Block, height: int, m: Value) -> None:
-            def column_tile(one: Block, tile: ColumnTile, number: Value) -> None:
-                panel = self.panels.columns(one, slot, batch, steps, tile, number)
+            def column_tile(inner: Block, tile: ColumnTile, number: Value) -> None:
+                panel = self.panels.columns(inner, slot, batch, steps, tile, number)
                 a = self.panels.rows(batch, m, index(0))
-                ahead = self.ahead.next_rows(one, batch, height, m, number)
-                self._tile(one, batch, (height, m), (tile, number), steps, a, panel, ahead)
+                ahead = self.ahead.next_rows(inner, batch, height, m, number)
+                self._tile(inner, batch, (height, m), (tile, number), steps, a, panel, ahead)
 
             self._each_column_tile(body, columns, column_tile)
 
@@ -174,8 +174,8 @@ class Gemm:
             if self.plan.copies_a:
                 self._copy_rows(body, slot, batch, steps, part)
 
-            def column_tile(one: Block, tile: ColumnTile, number: Value) -> None:
-                panel = self.panels.columns(one, slot, batch, steps, tile, number)
+            def column_tile(scope: Block, tile: ColumnTile, number: Value) -> None:
+                panel = self.panels.columns(scope, slot, batch, steps, tile, number)
 
                 def row_tile(inner: Block, height: int, m: Value) -> None:
                     a = self.panels.block_rows(slot, batch, steps, part.first, height, m)
@@ -186,12 +186,12 @@ class Gemm:
                         ahead = self.ahead.next_tile(inner, batch, height, m, tile, number)
                     self._tile(inner, batch, (height, m), (tile, number), steps, a, panel, ahead)
 
-                self._each_row_tile(one, part, row_tile)
+                self._each_row_tile(scope, part, row_tile)
 
             self._each_column_tile(body, columns, column_tile)
 
-        def each_steps(body: Block, one: Callable[[Block, Steps], None]) -> None:
-            self._each_steps(body, index(0), index(self.plan.blocks), one)
+        def each_steps(body: Block, emit_steps: Callable[[Block, Steps], None]) -> None:
+            self._each_steps(body, index(0), index(self.plan.blocks), emit_steps)
 
         if self.plan.order == "parts":
             self._each_row_block(block, rows, lambda b, p: each_steps(b, lambda c, k: row_block(c, k, p)))
@@ -201,9 +201,9 @@ class Gemm:
     def _copy_rows(self, block: Block, slot: Value, batch: Value, steps: Steps, part: Span) -> None:
         """Copy a block of A in the order in which row tiles read it; what is stored by steps is read so."""
 
-        def some(body: Block, of: Steps, done: Value) -> None:
+        def some(body: Block, of: Steps, offset: Value) -> None:
             self._each_row_tile(
-                body, part, lambda b, rows, m: self.panels.copy_tile(b, slot, batch, of, done, part.first, rows, m)
+                body, part, lambda b, rows, m: self.panels.copy_tile(b, slot, batch, of, offset, part.first, rows, m)
             )
 
         if self.spec.a_transposed:
@@ -215,14 +215,14 @@ class Gemm:
         """Blocks [first, end) of the reduction."""
         plan = self.plan
 
-        def one(inner: Block, i: Value) -> None:
+        def emit_steps(inner: Block, i: Value) -> None:
             k = inner.let((first + i) * plan.k_block, "k")
             count: int | Value = plan.k_block
             if plan.k % plan.k_block:
                 count = inner.let(tirx.min(index(plan.k_block), index(plan.k) - k), "steps")
             body(inner, Steps(k, count))
 
-        block.loop(end - first, one, name="k_block")
+        block.loop(end - first, emit_steps, name="k_block")
 
     def _each_row_block(self, block: Block, rows: Span, body: Callable[[Block, Span], None]) -> None:
         each = self.plan.m_block // self.plan.rows
@@ -231,11 +231,11 @@ class Gemm:
             return
         count = block.let(tirx.truncdiv(rows.end - rows.first + (each - 1), index(each)), "row_blocks")
 
-        def one(inner: Block, i: Value) -> None:
+        def emit_row_block(inner: Block, i: Value) -> None:
             first = inner.let(rows.first + i * each, "first_row_tile")
             body(inner, Span(first, inner.let(tirx.min(first + each, rows.end), "end_row_tile")))
 
-        block.loop(count, one, name="row_block")
+        block.loop(count, emit_row_block, name="row_block")
 
     def _each_column_block(self, block: Block, columns: Span, body: Callable[[Block, Span], None]) -> None:
         each = self.plan.n_block // self.plan.columns.tile.width
@@ -244,11 +244,11 @@ class Gemm:
             return
         count = block.let(tirx.truncdiv(columns.end - columns.first + (each - 1), index(each)), "column_blocks")
 
-        def one(inner: Block, i: Value) -> None:
+        def emit_column_block(inner: Block, i: Value) -> None:
             first = inner.let(columns.first + i * each, "first_column_tile")
             body(inner, Span(first, inner.let(tirx.min(first + each, columns.end), "end_column_tile")))
 
-        block.loop(count, one, name="column_block")
+        block.loop(count, emit_column_block, name="column_block")
 
     def _each_row_tile(self, block: Block, span: Span, body: Callable[[Block, int, Value], None]) -> None:
         full, rest = divmod(self.plan.m, self.plan.rows)
@@ -285,7 +285,7 @@ class Gemm:
         panel: Vectors,
         ahead: Sequence[Stream] = (),
     ) -> None:
-        """One tile of C over one block of the reduction."""
+        """Emits one tile of C over one block of the reduction."""
         (height, m), (tile, number) = row_part, column_part
         if self.plan.rounds_a:
             counted = self.panels.counted(batch, m, steps, panel, tile, number)

@@ -62,15 +62,15 @@ class Panels:
         slot: Value,
         batch: Value,
         steps: Steps,
-        done: Value,
+        first_step: Value,
         first_tile: Value,
         height: int,
         m: Value,
     ) -> None:
-        """Copy some steps, before which `done` are, of the `height` rows from m on: step after step, as tiles read."""
+        """Copy some steps, from `first_step` on, of the `height` rows from m on: step after step, as tiles read."""
         there = self.rows(batch, m, steps.first)
         source = Matrix(self.a, there.base, there.step_stride, there.row_stride)
-        place = block.let(self._copied_tile(slot, first_tile, m) + done * height, "copy")
+        place = block.let(self._copied_tile(slot, first_tile, m) + first_step * height, "copy")
         tile = ColumnTile(tuple(width for _, width in vector_pieces(height, self.lanes)), height)
         pack_panel(block, source, self.workspace, place, steps=steps.count, tile=tile, lanes=self.lanes)
 
@@ -138,12 +138,12 @@ class Panels:
         each = -(-extent // parts)
         base = block.let(tirx.Cast("int64", source.base + part * (each * stride)), "next")
 
-        def one(body: Block, i: Value) -> None:
+        def fetch_lines(body: Block, i: Value) -> None:
             for start in range(0, length, plan.precision.line):
                 place = base + tirx.Cast("int64", i * stride + start)
                 prefetch(body, self.b, place, near=False)
 
-        block.loop(each, one, name="ahead")
+        block.loop(each, fetch_lines, name="ahead")
 
     # ------------------------------------------------------------------------------------------------------ packing
 
@@ -161,15 +161,15 @@ class Panels:
         whole, rest = divmod(self.plan.k, each)
         panel, behind = Vectors(self.workspace, place, width), place + self.plan.k * width
 
-        def one(body: Block, number: Value, steps: int) -> None:
+        def put_shifts(body: Block, number: Value, steps: int) -> None:
             self._put_shifts(body, panel.at(number * (each * width)), steps, tile, behind + number * width)
 
-        block.loop(whole, lambda body, number: one(body, number, each), name="shifts")
+        block.loop(whole, lambda body, number: put_shifts(body, number, each), name="shifts")
         if rest:
-            one(block, index(whole), rest)
+            put_shifts(block, index(whole), rest)
 
     def counted(self, batch: Value, m: Value, steps: Steps, panel: Vectors, tile: ColumnTile, number: Value) -> Counted:
-        """What the sums over a block of a tile from row m on count, of an A that is rounded."""
+        """Returns what the sums over a block of a tile from row m on count, of an A that is rounded."""
         row = batch * self.spec.m + m if self.spec.a_batched else m
         scales = Scalars(self.workspace, row + self.scales_base, 1, 0)
         return Counted(scales, self._shifts(panel, steps, tile, number))

@@ -39,7 +39,7 @@ _WORTH_STORING = 0.95
 
 @dataclass(frozen=True, slots=True)
 class MatmulPlan:
-    """One way to compute a product.
+    """A way to compute a product.
 
     `strategy` says what threads share out: whole products, row tiles, column tiles, or steps of the reduction (whose
     partial sums a second phase adds). `panels`: B is read where it lies, packed whole by all threads first, or
@@ -78,7 +78,9 @@ class MatmulPlan:
     tiles: bool = False
     """Whether tile registers multiply: then steps of a row of A lie side by side, packed so if they do not."""
     shift: int = 0
-    """What is added to those: then each block of a panel ends in a step of sums, for what that adds to products."""
+    """The number that is added to those: then each block of a panel ends in a step of sums, for what that adds to
+    products.
+    """
 
     @property
     def row_tiles(self) -> int:
@@ -102,12 +104,12 @@ class MatmulPlan:
 
     @property
     def shared_panel_elements(self) -> int:
-        """One product's B, packed whole."""
+        """Returns the number of elements of one product's B, packed whole."""
         return self.panel_steps * self.columns.padded if self.panels == "shared" else 0
 
     @property
     def private_panel_elements(self) -> int:
-        """One thread's packed part of B."""
+        """Returns the number of elements of one thread's packed part of B."""
         if self.panels != "private":
             return 0
         widest = max(self.columns.tile.width if self.columns.full else 0, self._tail_width)
@@ -125,7 +127,7 @@ class MatmulPlan:
 
     @property
     def a_block_elements(self) -> int:
-        """One thread's copied block of A."""
+        """Returns the number of elements of one thread's copied block of A."""
         if not self.copies_a:
             return 0
         return self.precision.aligned(-(-min(self.m_block, self.m) // self.rows) * self.a_tile_elements)
@@ -137,14 +139,16 @@ class MatmulPlan:
 
     @property
     def sums_elements(self) -> int:
-        """One thread's partial sums of a split reduction, and of B's columns behind them."""
+        """Returns the number of elements of one thread's partial sums of a split reduction, and of B's columns behind
+        them.
+        """
         if self.strategy != "split":
             return 0
         return (self.m + 1) * self.columns.padded * self.precision.sum_size
 
     @property
     def slot_elements(self) -> int:
-        """One thread's scratch."""
+        """Returns the number of elements of one thread's scratch."""
         return self.private_panel_elements + self.a_block_elements + self.sums_elements
 
     @property
@@ -183,25 +187,27 @@ def _ranked(spec: MatmulSpec, target: CpuTarget, threads: int) -> tuple[Candidat
     """
     product = replace(spec, epilogue=Ref(0), epilogue_inputs=(), extra_outputs=(), sums=False)
     core = Core.of(target, spec.dtype, spec.products)
-    found = ranked(product, core, threads)
+    candidates = ranked(product, core, threads)
     if spec.k > WHOLE_STEPS or _waiting(spec, core.precision) == "output":
-        return found
+        return candidates
     slots = slots_of(2.0 * spec.batch * spec.m * spec.n * spec.k, threads)
-    whole = (one if one.strategy == "split" else replace(one, k_block=spec.k) for one in found)
-    return tuple(dict.fromkeys(with_copies(product, core, slots, one) for one in whole))
+    whole = (
+        candidate if candidate.strategy == "split" else replace(candidate, k_block=spec.k) for candidate in candidates
+    )
+    return tuple(dict.fromkeys(with_copies(product, core, slots, candidate) for candidate in whole))
 
 
 def frugal(spec: MatmulSpec, target: CpuTarget, threads: int) -> Choice:
     """The schedule of least scratch; of those, the fastest by estimate."""
     shape = folded(spec)
-    found = _ranked(shape, target, threads)
+    candidates = _ranked(shape, target, threads)
     if not shape.b_panel and not shape.products:  # a panel of B at a time
         steps = shape.k if shape.k <= WHOLE_STEPS else BLOCK_STEPS
-        narrow = Candidate(found[0].rows, 1, "columns", "columns", "private", steps)
-        found = (*found, replace(narrow, vectors=found[0].vectors), narrow)
-    sizes = [workspace_bytes(spec, target, threads, one.choice) for one in found]
+        narrow = Candidate(candidates[0].rows, 1, "columns", "columns", "private", steps)
+        candidates = (*candidates, replace(narrow, vectors=candidates[0].vectors), narrow)
+    sizes = [workspace_bytes(spec, target, threads, candidate.choice) for candidate in candidates]
     best = sizes.index(min(sizes))
-    return found[best].choice if best else DEFAULT
+    return candidates[best].choice if best else DEFAULT
 
 
 def plan(spec: MatmulSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> MatmulPlan:
@@ -268,7 +274,9 @@ def panel_width(spec: MatmulSpec, target: CpuTarget, threads: int) -> int:
     stored = [
         replace(product, b_transposed=False, b_batched=False, b_panel=width) for width in panel_widths(product.n, core)
     ]
-    costs = {one.b_panel: cost(one, core, slots, ranked(one, core, threads)[0]) for one in (product, *stored)}
+    costs = {
+        variant.b_panel: cost(variant, core, slots, ranked(variant, core, threads)[0]) for variant in (product, *stored)
+    }
     best = min(costs, key=lambda width: (costs[width], -width))
     return best if costs[best] < _WORTH_STORING * costs[0] else 0
 
@@ -277,8 +285,8 @@ def _waiting(spec: MatmulSpec, precision: Precision) -> Waiting:
     """Sums may wait in C, if it holds them exactly, unless the epilogue reads something that may share its storage."""
     if precision.sum_size > 1 or (spec.stored and ELEMENT_TYPES[spec.stored[2]].is_half):
         return "workspace"
-    own = spec.batch * spec.m * spec.n
-    return "workspace" if any(access.type.size >= own for access in spec.epilogue_inputs) else "output"
+    size = spec.batch * spec.m * spec.n
+    return "workspace" if any(access.type.size >= size for access in spec.epilogue_inputs) else "output"
 
 
 def workspace_bytes(spec: MatmulSpec, target: CpuTarget, threads: int, choice: Choice | None = None) -> int:

@@ -24,7 +24,7 @@ _STREAMED_STEPS = 64
 _FLAT_ROWS = 8
 _MOST_ROWS = 16
 _FAR_ROWS = 8
-"""Of rows that no load reaches from one address: with more, LLVM keeps vectors of A on the stack."""
+"""The number of rows that no load reaches from one address: with more, LLVM keeps vectors of A on the stack."""
 _MOST_VECTORS = 4
 _MOST_CHOICES = 8
 
@@ -53,7 +53,7 @@ def with_copies(spec: MatmulSpec, core: Core, slots: int, candidate: Candidate) 
     copied = replace(candidate, copies_a=hard_to_read and _may_copy(spec, candidate))
     if copied == candidate:
         return candidate
-    return min(candidate, copied, key=lambda one: cost(spec, core, slots, one))
+    return min(candidate, copied, key=lambda option: cost(spec, core, slots, option))
 
 
 def _variants(spec: MatmulSpec, core: Core, slots: int, first: Candidate) -> Iterator[Candidate]:

@@ -162,7 +162,7 @@ class _Gradient:
                     self._add(body, along[i], g * n[i], width)
                     self._add(body, offsets[i], g, width)
             if self.d_weight is not None:
-                self._grow(body, slot, 0, column, width, [d * one for d, one in zip(d_y, n, strict=True)])
+                self._grow(body, slot, 0, column, width, [d * normalized for d, normalized in zip(d_y, n, strict=True)])
             if self.d_bias is not None:
                 self._grow(body, slot, 1, column, width, d_y)
 

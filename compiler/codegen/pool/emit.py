@@ -47,7 +47,7 @@ class _Pool(PoolLoops):
     """Maxima, means and their gradients."""
 
     def window_result(self, block: Block, n: Value, row: Value, column: Value, channel: Value, width: int) -> None:
-        """One vector of outputs of max or average pooling."""
+        """Computes one vector of outputs of max or average pooling."""
         spec = self.spec
         sums = Accumulators(block, "max" if spec.kind == "max" else "sum", self.summed, 1, width)
         top, bottom = self.window(block, row, 0)
@@ -115,11 +115,11 @@ class _Pool(PoolLoops):
             return inner.let(tirx.min(tirx.max(tirx.Select(tirx.LT(0, row), end, tir.index(0)), 0), spec.h), "end")
 
         def rows(inner: Block, first: Value, end: Value, each: Callable[[Block, Value, int], None]) -> None:
-            def one(b: Block, i: Value) -> None:
+            def emit_position(b: Block, i: Value) -> None:
                 place = b.let(((n * spec.h + first) * spec.w + i) * spec.c, "place")
                 channels(b, lambda c, channel, width: each(c, place + channel, width))
 
-            inner.loop(inner.let((end - first) * spec.w, "count"), one, name="x")
+            inner.loop(inner.let((end - first) * spec.w, "count"), emit_position, name="x")
 
         def clear(inner: Block, place: Value, width: int) -> None:
             inner.store(d_x, place, tir.literal(0.0, self.stored, width))
@@ -166,16 +166,16 @@ class _Pool(PoolLoops):
         area(block, rows, columns, find)
         highest = block.let(tir.load(best, 0, width), "highest")
         gradient = block.let(tir.load(d_y, self.y(n, row, column, channel), width), "gradient")
-        given = block.local(width, self.stored, "given")  # 1.0 in the lanes whose maximum has been met
-        block.store(given, 0, zero)
+        assigned = block.local(width, self.stored, "given")  # 1.0 in the lanes whose maximum has been met
+        block.store(assigned, 0, zero)
 
         def give(inner: Block, h: Value, w: Value) -> None:
             flat = inner.let(self.x(n, h, w, channel), "flat")
             value = inner.let(tir.load(x, flat, width), "x")
-            so_far = inner.let(tir.load(given, 0, width), "given")
+            so_far = inner.let(tir.load(assigned, 0, width), "given")
             hit = tirx.And(tirx.EQ(value, highest), tirx.EQ(so_far, zero))
             old = inner.let(tir.load(d_x, flat, width), "old")
             inner.store(d_x, flat, tirx.Add(old, tirx.Select(hit, gradient, zero)))
-            inner.store(given, 0, tirx.Select(hit, tir.literal(1.0, self.stored, width), so_far))
+            inner.store(assigned, 0, tirx.Select(hit, tir.literal(1.0, self.stored, width), so_far))
 
         area(block, rows, columns, give)

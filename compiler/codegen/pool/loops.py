@@ -1,4 +1,4 @@
-"""What all pooling kernels share: how they walk over results, where windows lie, and the epilogue."""
+"""Parts that all pooling kernels share: how they walk over results, where windows lie, and the epilogue."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class PoolLoops:
 
     def last_part(self, block: Block, part: Value, split: int, each: Callable[[Block, Value, int], None]) -> None:
         """Channels after the full vectors, by the last of the parts."""
-        left = chunks(self.spec.c, self.lanes)
-        if not left:
+        pieces = chunks(self.spec.c, self.lanes)
+        if not pieces:
             return
 
         def rest(inner: Block) -> None:
-            for start, width in left:
+            for start, width in pieces:
                 each(inner, tir.index(start), width)
 
         if split == 1:

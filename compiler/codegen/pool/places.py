@@ -42,17 +42,17 @@ class Places(PoolLoops):
         """Outputs and places; zeros in the bytes of a sample's last word that are no place."""
         spec = self.spec
         self.rows(body, spec.oh, spec.ow, self.maxima)
-        held, used = words_of_sample((spec.oh, spec.ow), spec.c) * WORD_BYTES, spec.oh * spec.ow * spec.c
+        sample_bytes, used = words_of_sample((spec.oh, spec.ow), spec.c) * WORD_BYTES, spec.oh * spec.ow * spec.c
 
         def clear(block: Block, n: Value) -> None:
-            for place in range(used, held):
-                block.store(self.operands.outputs[1], n * held + place, tir.literal(0, "uint8"))
+            for place in range(used, sample_bytes):
+                block.store(self.operands.outputs[1], n * sample_bytes + place, tir.literal(0, "uint8"))
 
-        if used < held:
+        if used < sample_bytes:
             body.loop(spec.n, clear, name="n")
 
     def maxima(self, block: Block, n: Value, row: Value, column: Value, channel: Value, width: int) -> None:
-        """One vector of outputs, and their places."""
+        """Computes one vector of outputs, and their places."""
         best, place = block.local(width, self.stored, "best"), block.local(width, "int32", "place")
         rows, columns = self.window(block, row, 0), self.window(block, column, 1)
         block.store(best, 0, tir.literal(-math.inf, self.stored, width))
@@ -107,7 +107,7 @@ class Places(PoolLoops):
         return n * sample + ((row * spec.ow + column) * spec.c + channel)
 
     def gradient(self, block: Block, n: Value, h: Value, w: Value, channel: Value, width: int) -> None:
-        """One vector of d_x: what the windows give whose place it is."""
+        """Computes one vector of d_x: what the windows give whose place it is."""
         sums = Accumulators(block, "sum", self.summed, 1, width)
 
         def tap(inner: Block, row: Value, column: Value) -> None:
@@ -115,8 +115,8 @@ class Places(PoolLoops):
             here = tir.broadcast(self._place(inner, row, column, h, w), width)
             is_here = tirx.EQ(tirx.Cast(tir.dtype("int32", width), raw), here)
             d_y = tir.load(self.operands.inputs[1], self.y(n, row, column, channel), width)
-            given = tirx.Select(is_here, d_y, tir.literal(0.0, self.stored, width))
-            sums.add(inner, 0, inner.let(given, "given"))
+            contribution = tirx.Select(is_here, d_y, tir.literal(0.0, self.stored, width))
+            sums.add(inner, 0, inner.let(contribution, "given"))
 
         area(block, self.covering(block, h, 0), self.covering(block, w, 1), tap, self._covering_size())
         self.store(block, (n, h, w, channel), block.let(sums.get(0), "d_x"), self.x(n, h, w, channel))

@@ -29,7 +29,7 @@ def emit(spec: RecurrenceSpec, target: CpuTarget, threads: int) -> PrimFunc:
 
 
 class _Recurrence:
-    """What both directions share: panels, threads, products, walks along rows."""
+    """The base of both directions: panels, threads, products, walks along rows."""
 
     def __init__(self, spec: RecurrenceSpec, target: CpuTarget, threads: int, operands: Operands) -> None:
         self.spec, self.cell, self.plan = spec, CELLS[spec.cell], plan(spec, target, threads)
@@ -57,10 +57,10 @@ class _Recurrence:
     def each_share(self, block: Block, body: Callable[[Block, Value, Value], None]) -> None:
         """`body(block, first sample, number of samples)` in every thread."""
 
-        def one(inner: Block, slot: Value, first: Value, end: Value) -> None:
+        def emit_slot(inner: Block, slot: Value, first: Value, end: Value) -> None:
             body(inner, first, inner.let(end - first, "samples"))
 
-        share_out(block, self.plan.slots, self.spec.batch, one)
+        share_out(block, self.plan.slots, self.spec.batch, emit_slot)
 
     def factors(self, block: Block, first: Value) -> Value:
         """Where what a share multiplies begins in the workspace."""
@@ -76,7 +76,7 @@ class _Recurrence:
         """Rows of `a` times the panels; `write(block, tile, first row, first column)` takes what comes out."""
         cut, height = self.plan.columns, self.plan.rows
         tiles = block.let(tirx.truncdiv(samples, index(height)), "tiles")
-        done = block.let(tiles * height, "done")
+        full_rows = block.let(tiles * height, "done")
 
         def tile(inner: Block, rows: int, m: Value, shape: ColumnTile, n: Value) -> None:
             total = RegisterTile(inner, rows, shape)
@@ -87,7 +87,9 @@ class _Recurrence:
         def column(inner: Block, shape: ColumnTile, n: Value) -> None:
             inner.loop(tiles, lambda b, i: tile(b, height, b.let(i * height, "m"), shape, n), name="rows")
             if height > 1:
-                inner.loop(samples - done, lambda b, i: tile(b, 1, b.let(done + i, "m"), shape, n), name="row")
+                inner.loop(
+                    samples - full_rows, lambda b, i: tile(b, 1, b.let(full_rows + i, "m"), shape, n), name="row"
+                )
 
         block.loop(cut.full, lambda b, j: column(b, cut.tile, b.let(j * cut.tile.width, "n")), name="columns")
         if cut.tail:
@@ -165,16 +167,16 @@ class _Forward(_Recurrence):
     ) -> None:
         cell, at = self.cell, block.let(row + m, "at")
         x = self.parts(block, self.x, at * self.gates, column, width, cell.gates)
-        own = block.let(products + m * self.plan.columns.padded, "own")
-        product = self.parts(block, self.workspace, own, column, width, cell.gates)
+        product_base = block.let(products + m * self.plan.columns.padded, "own")
+        product = self.parts(block, self.workspace, product_base, column, width, cell.gates)
         state = block.let(states + m * self.plan.stride, "state")
         before = self.parts(block, self.workspace, state, column, width, cell.states)
         bias = None if self.bias is None else block.let(load(self.bias, column, width), "bias")
-        made = cell.forward(VectorArithmetic(block, width), x, product, before, bias)
-        self.put(block, self.workspace, state, column, made.states)
-        self.put(block, self.y, at * self.states, column, made.states)
+        outputs = cell.forward(VectorArithmetic(block, width), x, product, before, bias)
+        self.put(block, self.workspace, state, column, outputs.states)
+        self.put(block, self.y, at * self.states, column, outputs.states)
         if self.saved is not None:
-            self.put(block, self.saved, at * (cell.saved * self.spec.width), column, made.saved)
+            self.put(block, self.saved, at * (cell.saved * self.spec.width), column, outputs.saved)
 
 
 class _Backward(_Recurrence):
@@ -191,9 +193,9 @@ class _Backward(_Recurrence):
         self.each_share(block, self._share)
 
     def _share(self, block: Block, first: Value, samples: Value) -> None:
-        carried = block.let(first * self.states, "carried")
+        carried_base = block.let(first * self.states, "carried")
         zero = literal(0.0, SCRATCH.tir)
-        block.loop(samples * self.states, lambda b, i: b.store(self.d_start, carried + i, zero), name="zero")
+        block.loop(samples * self.states, lambda b, i: b.store(self.d_start, carried_base + i, zero), name="zero")
         last = self.spec.steps - 1
 
         def step(inner: Block, number: Value) -> None:
@@ -202,7 +204,7 @@ class _Backward(_Recurrence):
             back = inner.let(row + (self.spec.batch if self.spec.reverse else -self.spec.batch), "back")
             self._cells(inner, number, samples, row, back, first)
             a = Scalars(self.workspace, self.factors(inner, first), self.plan.stride, 1)
-            self.multiply(inner, a, samples, self._carry(carried))
+            self.multiply(inner, a, samples, self._carry(carried_base))
 
         block.loop(self.spec.steps, step, name="step")
 
@@ -231,13 +233,13 @@ class _Backward(_Recurrence):
         width: int,
     ) -> None:
         cell, arithmetic, at = self.cell, VectorArithmetic(block, width), block.let(row + m, "at")
-        carried = block.let((first + m) * self.states, "carried")
+        carried_base = block.let((first + m) * self.states, "carried")
         after = self.parts(block, self.y, at * self.states, column, width, cell.states)
         d_after = [
-            arithmetic.add(own, later)
-            for own, later in zip(
+            arithmetic.add(direct, later)
+            for direct, later in zip(
                 self.parts(block, self.d_y, at * self.states, column, width, cell.states),
-                self.parts(block, self.d_start, carried, column, width, cell.states),
+                self.parts(block, self.d_start, carried_base, column, width, cell.states),
                 strict=True,
             )
         ]
@@ -245,20 +247,20 @@ class _Backward(_Recurrence):
         count = cell.states if cell.reads_before else 0
         before = self.parts(block, buffer, (sample + m) * self.states, column, width, count)
         saved = self.parts(block, self.saved, at * (cell.saved * self.spec.width), column, width, cell.saved)
-        made = cell.backward(arithmetic, saved, before, after, d_after)
-        self.put(block, self.d_x, at * self.gates, column, made.d_x)
+        gradients = cell.backward(arithmetic, saved, before, after, d_after)
+        self.put(block, self.d_x, at * self.gates, column, gradients.d_x)
         if self.d_products is not None:
-            self.put(block, self.d_products, at * self.gates, column, made.d_products)
-        kept = self.factors(block, first) + m * self.plan.stride
-        self.put(block, self.workspace, kept, column, made.d_products)
+            self.put(block, self.d_products, at * self.gates, column, gradients.d_products)
+        factor_base = self.factors(block, first) + m * self.plan.stride
+        self.put(block, self.workspace, factor_base, column, gradients.d_products)
         zero = literal(0.0, SCRATCH.tir, width)
-        self.put(block, self.d_start, carried, column, [zero if d is None else d for d in made.d_states])
+        self.put(block, self.d_start, carried_base, column, [zero if d is None else d for d in gradients.d_states])
 
-    def _carry(self, carried: Value) -> Callable[[Block, RegisterTile, Value, Value], None]:
-        """What comes through the products is added to the hidden state's gradient."""
+    def _carry(self, carried_base: Value) -> Callable[[Block, RegisterTile, Value, Value], None]:
+        """Adds what comes through the products to the hidden state's gradient."""
 
         def write(block: Block, tile: RegisterTile, m: Value, n: Value) -> None:
-            place = block.let(carried + m * self.states + n, "place")
+            place = block.let(carried_base + m * self.states + n, "place")
             for row in range(tile.rows):
                 for start, width, value in tile.pieces(block, row):
                     at = place + (row * self.states + start)

@@ -148,8 +148,8 @@ class _Reduction:
 
         whole = count // size if isinstance(count, int) else block.let(tirx.truncdiv(count, size), "blocks")
         block.loop(whole, one_block, name="block")
-        done = whole * size
-        block.loop(count - done, lambda inner, i: add(inner, first + done + i, 0), name="k")
+        start = whole * size
+        block.loop(count - start, lambda inner, i: add(inner, first + start + i, 0), name="k")
         self._flush(block, sums, totals)
 
     def _flush(self, block: Block, sums: Accumulators, totals: Accumulators) -> None:
@@ -163,14 +163,14 @@ class _Reduction:
         sums.clear(block)
 
     def _add_terms(self, block: Block, point: Point, sums: Accumulators, first: int, count: int) -> None:
-        """One step: a vector of terms for each of `count` columns vectors (1 for row sums)."""
+        """Adds one step: a vector of terms for each of `count` columns vectors (1 for row sums)."""
         axis = self.plan.vector
         for number in range(count):
             at = point.at(axis, point.axes[axis] + number * sums.lanes) if number else point
             sums.add(block, first + number, self._term(block, at.vector(axis, sums.lanes)))
 
     def _tail(self, block: Block, point: Point, part: Value, start: int, width: int, tail: Accumulators) -> None:
-        """What is left of a row after full vectors: the first part adds it."""
+        """Adds what is left of a row after full vectors; the first part does so."""
         at = point.at(self.plan.main, start).vector(self.plan.main, width)
         if self.plan.parts == 1:
             tail.add(block, 0, self._term(block, at))

@@ -29,7 +29,7 @@ class ReducePlan:
     """
 
     space: Space
-    kept: int
+    kept_rank: int
     vector: int
     main: int
     parts: int
@@ -39,7 +39,7 @@ class ReducePlan:
     @property
     def columns(self) -> bool:
         """True if vectors hold different results (the vector axis is kept)."""
-        return self.vector < self.kept
+        return self.vector < self.kept_rank
 
     @property
     def width(self) -> int:
@@ -49,12 +49,12 @@ class ReducePlan:
     @property
     def outer(self) -> tuple[int, ...]:
         """Kept axes other than the vector axis."""
-        return tuple(axis for axis in range(self.kept) if axis != self.vector)
+        return tuple(axis for axis in range(self.kept_rank) if axis != self.vector)
 
     @property
     def rest(self) -> tuple[int, ...]:
         """Reduced axes other than the main one."""
-        return tuple(axis for axis in range(self.kept, len(self.space.extents)) if axis != self.main)
+        return tuple(axis for axis in range(self.kept_rank, len(self.space.extents)) if axis != self.main)
 
     def rows(self) -> int:
         """Points of the outer axes."""
@@ -63,12 +63,12 @@ class ReducePlan:
 
 def plan(spec: ReduceSpec, target: CpuTarget, threads: int) -> ReducePlan:
     """Arrange the axes and decide along which to vectorise and how many parts to sum apart."""
-    space, kept = arrange(spec)
-    vector = vector_axis(space, kept, largest(space, spec))
-    reduced = range(kept, len(space.extents))
-    main = vector if vector >= kept else max(reduced, key=lambda axis: (space.extents[axis], axis))
+    space, kept_rank = arrange(spec)
+    vector = vector_axis(space, kept_rank, largest(space, spec))
+    reduced = range(kept_rank, len(space.extents))
+    main = vector if vector >= kept_rank else max(reduced, key=lambda axis: (space.extents[axis], axis))
     lanes = loop_precision((element_dtype(spec),), target).sum_lanes
-    arranged = ReducePlan(space, kept, vector, main, 1, lanes, threads > 1 and space.size >= _PARALLEL_ELEMENTS)
+    arranged = ReducePlan(space, kept_rank, vector, main, 1, lanes, threads > 1 and space.size >= _PARALLEL_ELEMENTS)
     return replace(arranged, parts=_parts(spec, arranged, threads))
 
 
@@ -79,11 +79,11 @@ def arrange(spec: ReduceSpec) -> tuple[Space, int]:
     output = space.accesses[len(spec.inputs)].strides
     reading = largest(space, spec).strides
     live = [axis for axis in range(len(spec.extents)) if spec.extents[axis] > 1 or axis in pinned]
-    kept = sorted((axis for axis in live if output[axis]), key=lambda axis: -abs(output[axis]))
+    kept_axes = sorted((axis for axis in live if output[axis]), key=lambda axis: -abs(output[axis]))
     reduced = sorted((axis for axis in live if not output[axis]), key=lambda axis: -abs(reading[axis]))
     if not reduced:  # nothing left to add up: keep one axis of one turn
         reduced = [axis for axis in spec.reduced if axis not in live][:1]
-    merged = merge(reorder(space, kept + reduced), pinned)
+    merged = merge(reorder(space, kept_axes + reduced), pinned)
     return merged, sum(1 for stride in merged.accesses[len(spec.inputs)].strides if stride)
 
 
@@ -92,13 +92,13 @@ def largest(space: Space, spec: ReduceSpec) -> FlatAccess:
     return max(space.accesses[: len(spec.inputs)] or space.accesses, key=lambda access: access.type.size)
 
 
-def vector_axis(space: Space, kept: int, reading: FlatAccess) -> int:
+def vector_axis(space: Space, kept_rank: int, reading: FlatAccess) -> int:
     """The axis along which the largest input is contiguous; else the longest kept one, else the longest of all."""
     axes = range(len(space.extents))
     for axis in axes:
         if reading.strides[axis] == 1 and space.extents[axis] > 1:
             return axis
-    return max(range(kept) or axes, key=lambda axis: space.extents[axis])
+    return max(range(kept_rank) or axes, key=lambda axis: space.extents[axis])
 
 
 def _parts(spec: ReduceSpec, arranged: ReducePlan, threads: int) -> int:
@@ -111,8 +111,8 @@ def _parts(spec: ReduceSpec, arranged: ReducePlan, threads: int) -> int:
     if tasks >= _TASKS_PER_THREAD * threads:
         return 1
     steps = space.extents[arranged.main] // (1 if arranged.columns else lanes)
-    wanted = -(-2 * _TASKS_PER_THREAD * threads // tasks)
-    return max(1, min(wanted, steps // _LEAST_SPLIT))
+    parts = -(-2 * _TASKS_PER_THREAD * threads // tasks)
+    return max(1, min(parts, steps // _LEAST_SPLIT))
 
 
 def element_dtype(spec: ReduceSpec) -> DType:

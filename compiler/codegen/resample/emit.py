@@ -32,7 +32,7 @@ class _Resample:
         self.element = ELEMENT_TYPES[spec.dtype].tir
 
     def forward(self, body: Block) -> None:
-        """One result row after the other, or all results of one column."""
+        """Computes one result row after the other, or all results of one column."""
         spec, kind = self.spec, "parallel" if self.axis.parallel else "serial"
         if self.plan.along_rows:
             body.loop(spec.outer, self.along_rows, kind=kind, name="outer")
@@ -62,7 +62,7 @@ class _Resample:
             vectors(block, spec.count, self.axis.lanes, each)
 
     def row(self, block: Block, turn: Value) -> None:
-        """One result row: its few source rows added up in registers."""
+        """Computes one result row: its few source rows added up in registers."""
         spec = self.spec
         outer, j = tir.divide(block, turn, spec.count)
         if spec.taps > MOST_UNROLLED:
@@ -115,16 +115,16 @@ class _Resample:
         fill(body, spec.outer * spec.rows * spec.inner, self.axis, clear)
 
         def task(block: Block, outer: Value, columns: Columns) -> None:
-            def one(inner: Block, j: Value) -> None:
+            def add_position(inner: Block, j: Value) -> None:
                 source = inner.let((outer * spec.count + j) * spec.inner, "source")
                 inner.loop(spec.taps, lambda b, tap: self.add(b, outer, j, tap, source, columns), name="tap")
 
-            block.loop(spec.count, one, name="j")
+            block.loop(spec.count, add_position, name="j")
 
         column_tasks(body, spec.outer, spec.inner, self.axis, task)
 
     def add(self, block: Block, outer: Value, j: Value, tap: Value, source: Value, columns: Columns) -> None:
-        """One tap's share of a result's gradient, in some columns."""
+        """Adds one tap's share of a result's gradient, in some columns."""
         start, weight = self.tap(block, outer, j, tap)
 
         def each(inner: Block, i: Value, width: int) -> None:

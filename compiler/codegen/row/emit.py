@@ -37,13 +37,13 @@ class _Rows:
         self.spec, self.operands, self.lanes = spec, operands, plan.precision.sum_lanes
         self.inputs = tuple(flatten_access(access, extents) for access in spec.inputs)
         self.outputs = tuple(flatten_access(access, extents) for access in spec.outputs)
-        self.kept = plan.kept
+        self.stored = plan.stored
 
     def row(self, block: Block, row: Value) -> None:
         """Every stage, then every output, of one row."""
         point = tir.Point((row, tir.index(0)))
         fixed = self._per_row(block, point)
-        stores = {stage: block.local(self.spec.width, SCRATCH.tir, "kept") for stage in self.kept.values()}
+        stores = {stage: block.local(self.spec.width, SCRATCH.tir, "kept") for stage in self.stored.values()}
         stats: list[Value] = []
         for stage in range(len(self.spec.stages)):
             stats.append(self._stage(block, point, fixed, stats, stage, stores))
@@ -90,8 +90,8 @@ class _Rows:
                     sums.add(inner, chain, term(inner, (number * chains + chain) * self.lanes, self.lanes))
 
             block.loop(turns, turn, name="v")
-            for left in range(turns * chains, vectors):
-                sums.add(block, left % chains, term(block, tir.index(left * self.lanes), self.lanes))
+            for vector in range(turns * chains, vectors):
+                sums.add(block, vector % chains, term(block, tir.index(vector * self.lanes), self.lanes))
             total = fold_lanes(block, combine, sums.total(block))
         for start, width in chunks(self.spec.width, self.lanes):
             part = fold_lanes(block, combine, block.let(term(block, tir.index(start), width), "term"))
@@ -115,13 +115,13 @@ class _Rows:
             for n, access in enumerate(self.inputs)
         ]
         evaluator = Evaluator(block, refs, stats=stats, point=point)
-        for kept, stage in self._known(stats).items():
-            evaluator.preset(kept, functools.partial(tir.load, stores[stage], point.axes[1], point.lanes))
+        for stored_expr, stage in self._known(stats).items():
+            evaluator.preset(stored_expr, functools.partial(tir.load, stores[stage], point.axes[1], point.lanes))
         return tir.broadcast(evaluator.value(expr, element), point.lanes)
 
     def _known(self, stats: Sequence[Value]) -> dict[Expr, int]:
         """Kept expressions whose stage is done."""
-        return {expr: stage for expr, stage in self.kept.items() if stage < len(stats)}
+        return {expr: stage for expr, stage in self.stored.items() if stage < len(stats)}
 
     def _write_row(
         self, block: Block, point: Point, fixed: dict[int, Value], stats: Sequence[Value], stores: dict[int, Buffer]

@@ -22,11 +22,13 @@ _COSTLY = frozenset({"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "atan
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """The schedule of one kernel. `kept`: expressions whose values stay on the stack, and the stage that makes each."""
+    """The schedule of one kernel. `stored` maps the expressions whose values stay on the stack to the stage that makes
+    each.
+    """
 
     precision: Precision
     parallel: bool
-    kept: Mapping[Expr, int]
+    stored: Mapping[Expr, int]
 
 
 def plan(spec: RowSpec, target: CpuTarget, threads: int) -> RowPlan:
@@ -58,18 +60,18 @@ def _children(expr: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-def operands_of(expr: Expr, known: dict[Expr, int]) -> set[int]:
-    """The inputs that an expression reads, apart from what is `known` already."""
-    if expr in known:
+def operands_of(expr: Expr, stored: dict[Expr, int]) -> set[int]:
+    """The inputs that an expression reads, apart from what is `stored` already."""
+    if expr in stored:
         return set()
     if isinstance(expr, Ref):
         return {expr.operand}
-    return {operand for child in _children(expr) for operand in operands_of(child, known)}
+    return {operand for child in _children(expr) for operand in operands_of(child, stored)}
 
 
 def _worth_keeping(spec: RowSpec) -> dict[Expr, int]:
     """Stage expressions that cost much and come again in a later stage or output, with the stage that makes them."""
-    kept: dict[Expr, int] = {}
+    stored: dict[Expr, int] = {}
     for stage, (_, expr) in enumerate(spec.stages):
         later = [other for _, other in spec.stages[stage + 1 :]] + [
             expr for expr, access in zip(spec.exprs, spec.outputs, strict=True) if _uses_axis(access.index, 1)
@@ -79,8 +81,8 @@ def _worth_keeping(spec: RowSpec) -> dict[Expr, int]:
             and _is_costly(expr)
             and any(_contains(other, expr) for other in later)
         ):
-            kept[expr] = stage
-    return kept
+            stored[expr] = stage
+    return stored
 
 
 def _uses_axis(index: Sequence[Affine], axis: int) -> bool:

@@ -21,12 +21,12 @@ def emit(spec: ScanSpec, target: CpuTarget, threads: int) -> PrimFunc:
         first = start + ((spec.rows - 1) * spec.inner if spec.reverse else 0)
         columns(block, lambda b, i, width: _first(b, spec, operands, first + i, width))
 
-        def one(inner: Block, turn: Value) -> None:
+        def emit_row(inner: Block, turn: Value) -> None:
             row = (spec.rows - 2) - turn if spec.reverse else turn + 1
             place = inner.let(start + row * spec.inner, "place")
             columns(inner, lambda b, i, width: _next(b, spec, operands, place + i, width))
 
-        block.loop(spec.rows - 1, one, name="turn")
+        block.loop(spec.rows - 1, emit_row, name="turn")
 
     column_tasks(body, spec.outer, spec.inner, plan(spec, target, threads), task)
     return tir.finish(spec, operands, body)

@@ -32,7 +32,7 @@ def emit(spec: SelectSpec, target: CpuTarget, threads: int) -> PrimFunc:
 
 
 class _Line:
-    """One line along the axis. Places in the heap and rows are int32."""
+    """A line along the axis. Places in the heap and rows are int32."""
 
     def __init__(self, spec: SelectSpec, operands: Operands, block: Block, outer: Value, column: Value) -> None:
         self.spec, (self.x,), (self.y,) = spec, operands.inputs, operands.outputs
@@ -44,7 +44,7 @@ class _Line:
         """x in a row."""
         return block.let(tir.load(self.x, self.first_x + row * self.spec.inner), "x")
 
-    def held(self, block: Block, place: Value) -> Value:
+    def row_at(self, block: Block, place: Value) -> Value:
         """The row that a place of the heap holds."""
         return block.let(tirx.Cast("int32", tir.load(self.y, self.first_y + place * self.spec.inner)), "held")
 
@@ -76,13 +76,13 @@ class _Line:
                 self.hold(inner, tir.index(0), row)
                 self.sink(inner, tir.index(0), tir.index(count))
 
-            b.when(self.better(b, row, self.held(b, tir.index(0))), replace_worst)
+            b.when(self.better(b, row, self.row_at(b, tir.index(0))), replace_worst)
 
         block.loop(self.spec.rows - count, rest, name="rest")
 
         def order(b: Block, turn: Value) -> None:
             last = b.let((count - 1) - turn, "last")
-            worst, moved = self.held(b, tir.index(0)), self.held(b, last)
+            worst, moved = self.row_at(b, tir.index(0)), self.row_at(b, last)
             self.hold(b, last, worst)
             self.hold(b, tir.index(0), moved)
             self.sink(b, tir.index(0), last)
@@ -93,7 +93,7 @@ class _Line:
         """Move what lies at `start` down among the first `size` places until nothing worse is below it."""
         if self.spec.count == 1:
             return
-        moving = self.held(block, start)
+        moving = self.row_at(block, start)
         block.store(self.hole, 0, start)
         block.store(self.going, 0, tir.index(1))
         turn = Block()
@@ -110,12 +110,12 @@ class _Line:
         block.store(child, 0, left)
 
         def compare(b: Block) -> None:
-            is_worse = self.better(b, self.held(b, left), self.held(b, left + 1))
+            is_worse = self.better(b, self.row_at(b, left), self.row_at(b, left + 1))
             b.when(is_worse, lambda inner: inner.store(child, 0, left + 1))
 
         block.when(tirx.LT(left + 1, size), compare)
         chosen = block.let(tir.load(child, 0), "chosen")
-        row = self.held(block, chosen)
+        row = self.row_at(block, chosen)
 
         def lift(b: Block) -> None:
             self.hold(b, here, row)

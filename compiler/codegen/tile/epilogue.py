@@ -1,4 +1,4 @@
-"""What happens to accumulated values before they are stored."""
+"""Operations on accumulated values before they are stored."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from compiler.kernels.expressions import Expr, Ref
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to an accumulated value before it is stored."""
+    """The operations on an accumulated value before it is stored."""
 
     expr: Expr
     inputs: tuple[tuple[Buffer, FlatAccess], ...]
     extra: tuple[tuple[Expr, Buffer], ...] = ()
-    """What else is stored, at the same place of other buffers."""
+    """Expressions that are stored too, at the same place of other buffers."""
 
     @staticmethod
     def of(

@@ -27,7 +27,7 @@ class MatrixTile(RegisterTile):
         self.bands = tuple(min(BAND_ROWS, rows - first) for first in range(0, rows, BAND_ROWS))
 
     def allocate(self, block: Block) -> None:
-        """One array, row by row, as the registers are written to memory."""
+        """Allocates one array, row by row, as the registers are written to memory."""
         self._sums = block.local(self.rows * self.columns.width, self.element, "sums")
 
     def get(self, row: int, start: int, width: int, first: int = 0) -> Value:
@@ -67,10 +67,10 @@ class MatrixTile(RegisterTile):
             self._pass(block, *_later(a, b, index(turns * depth)), min(rest, 1), rest)
             return
         count = block.let(tirx.truncdiv(steps, index(depth)), "turns")
-        left = block.let(steps - count * depth, "left")
+        remaining = block.let(steps - count * depth, "left")
         self._pass(block, a, b, count, depth)
         last = _later(a, b, count * depth)
-        block.when(tirx.GT(left, index(0)), lambda body: self._pass(body, *last, 1, left))
+        block.when(tirx.GT(remaining, index(0)), lambda body: self._pass(body, *last, 1, remaining))
 
     def _pass(self, block: Block, a: Scalars, b: Vectors, turns: int | Value, depth: int | Value) -> None:
         """Add the products of `turns` times `depth` steps to the sums in memory."""
@@ -125,7 +125,7 @@ def _later(a: Scalars, b: Vectors, steps: Value) -> tuple[Scalars, Vectors]:
 
 
 def _address(buffer: Buffer, place: Value) -> Value:
-    """Of a word: two elements of a buffer of bfloat16."""
+    """Returns the address of a word: two elements of a buffer of bfloat16."""
     if element_of(buffer) == halves.BF16:
         place = place * tirx.IntImm(str(place.ty.dtype), 2)
     return tirx.address_of(tirx.BufferLoad(buffer, [place]))

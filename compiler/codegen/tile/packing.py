@@ -29,7 +29,7 @@ class Matrix:
         return replace(self, base=self.base + step * self.step_stride + column * self.column_stride)
 
     def steps(self, count: int) -> Callable[[int], Value]:
-        """What reads `count` steps of a column, which lie side by side."""
+        """Returns what reads `count` steps of a column, which lie side by side."""
         return lambda column: load(self.buffer, self.base + column * self.column_stride, count)
 
 
@@ -49,10 +49,12 @@ def pack_panel(
             put_square(body, at.steps(lanes), buffer, base + step * tile.width + start, tile, start, lanes)
 
     block.loop(turns, square, name="square")
-    done = turns * lanes
+    first_step = turns * lanes
     block.loop(
-        steps - done,
-        lambda body, k: _gather_step(body, source.at(done + k, 0), buffer, base + (done + k) * tile.width, tile),
+        steps - first_step,
+        lambda body, k: _gather_step(
+            body, source.at(first_step + k, 0), buffer, base + (first_step + k) * tile.width, tile
+        ),
     )
 
 
@@ -132,8 +134,8 @@ def copy_run(
         name="copy",
     )
     for start, width in vector_pieces(count - whole * lanes, lanes):
-        done = whole * lanes + start
-        block.store(buffer, base + done, load(source, source_base + done, width))
+        offset = whole * lanes + start
+        block.store(buffer, base + offset, load(source, source_base + offset, width))
 
 
 def zero_run(block: Block, buffer: Buffer, base: Value, count: int, lanes: int) -> None:

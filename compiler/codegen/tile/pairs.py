@@ -22,8 +22,8 @@ def copy_pairs(block: Block, source: Buffer, first: Value, buffer: Buffer, base:
         name="copy",
     )
     for start, width in vector_pieces(count - whole * lanes, lanes):
-        done = whole * lanes + start
-        block.store(buffer, base + done, _along(source, first + 2 * done, width))
+        offset = whole * lanes + start
+        block.store(buffer, base + offset, _along(source, first + 2 * offset, width))
 
 
 def join_rows(

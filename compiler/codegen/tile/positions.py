@@ -1,4 +1,4 @@
-"""What kernels that look up positions share: indices brought within a table, and tasks of columns."""
+"""Parts that kernels that look up positions share: indices brought within a table, and tasks of columns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def column_tasks(
     """`task(block, outer index, columns)` for each outer index, or for each part of its columns."""
     share = -(-(inner // plan.lanes) // plan.parts)
 
-    def one(block: Block, number: Value) -> None:
+    def emit_task(block: Block, number: Value) -> None:
         place, part = tir.divide(block, number, plan.parts)
         if plan.parts == 1:
             task(block, place, lambda inside, each: vectors(inside, inner, plan.lanes, each))
@@ -55,18 +55,18 @@ def column_tasks(
 
         def columns(inside: Block, each: Callable[[Block, Value, int], None]) -> None:
             inside.loop(count, lambda b, v: each(b, (first + v) * plan.lanes, plan.lanes), name="v")
-            left = chunks(inner, plan.lanes)
+            pieces = chunks(inner, plan.lanes)
 
             def rest(last: Block) -> None:
-                for start, width in left:
+                for start, width in pieces:
                     each(last, tir.index(start), width)
 
-            if left:
+            if pieces:
                 inside.when(tirx.EQ(part, plan.parts - 1), rest)
 
         task(block, place, columns)
 
-    body.loop(outer * plan.parts, one, kind="parallel" if plan.parallel else "serial", name="task")
+    body.loop(outer * plan.parts, emit_task, kind="parallel" if plan.parallel else "serial", name="task")
 
 
 def fill(body: Block, size: int, plan: AxisPlan, each: Callable[[Block, Value, int], None]) -> None:
@@ -74,10 +74,10 @@ def fill(body: Block, size: int, plan: AxisPlan, each: Callable[[Block, Value, i
     block_elements = 64 * plan.lanes
     blocks = size // block_elements if plan.parallel else 0
 
-    def one(block: Block, number: Value) -> None:
+    def fill_block(block: Block, number: Value) -> None:
         start = block.let(number * block_elements, "start")
         vectors(block, block_elements, plan.lanes, lambda inside, place, width: each(inside, start + place, width))
 
-    body.loop(blocks, one, kind="parallel", name="blocks")
-    done = blocks * block_elements
-    vectors(body, size - done, plan.lanes, lambda inside, place, width: each(inside, place + done, width))
+    body.loop(blocks, fill_block, kind="parallel", name="blocks")
+    offset = blocks * block_elements
+    vectors(body, size - offset, plan.lanes, lambda inside, place, width: each(inside, place + offset, width))

@@ -26,7 +26,7 @@ class Precision:
 
     @staticmethod
     def of(dtype: DType, target: CpuTarget) -> Precision:
-        """Of tensors of `dtype` on a target."""
+        """Returns the precision of tensors of `dtype` on a target."""
         row = ELEMENT_TYPES[dtype]
         sum_bytes = ELEMENT_TYPES[row.sums_in].item_bytes
         return Precision(row.item_bytes, sum_bytes, target.vector_bits // 8, LINE_BYTES)

@@ -24,9 +24,9 @@ from compiler.codegen.tir.tir import Block, Buffer, Value, broadcast, dtype, ind
 
 LEVELS = 127
 LEAST = 2.0**-118
-"""Of a row: the reciprocal of a smaller one, and 127 times that, might be infinite."""
+"""The least scale of a row: the reciprocal of a smaller one, and 127 times that, might be infinite."""
 _ROUNDING = 1.5 * 2**23
-"""What is added to a real that is small, so that its last bits are those of the nearest whole number."""
+"""The number that is added to a small real so that its last bits are those of the nearest whole number."""
 _CHAINS = 4
 _LANES = 4
 """Words of a vector of ARM's."""
@@ -34,7 +34,9 @@ _LANES = 4
 
 @dataclass(frozen=True)
 class Counted:
-    """What the whole numbers of a tile's rows count; and by how much its sums are too large, where A is shifted."""
+    """The factors by which the whole numbers of a tile's rows count, and by how much its sums are too large, where A is
+    shifted.
+    """
 
     scales: Scalars
     shifts: Vectors | None
@@ -71,14 +73,14 @@ class QuadTile(RegisterTile):
     def settle(self, block: Block) -> None:
         """Make reals of the sums: less what is too much, times the scale of the row."""
         scales, shifts = self.counted.scales, self.counted.shifts
-        taken = {
+        corrections = {
             start: block.let(_whole(load(shifts.buffer, shifts.base + start, width), width), "shift")
             for start, width in zip(self.starts, self.columns.widths, strict=True)
             if shifts is not None
         }
         for row, start, width in slots(self.rows, self.columns):
             sums = _whole(self.get(row, start, width), width)
-            sums = sums - taken[start] if taken else sums
+            sums = sums - corrections[start] if corrections else sums
             scale = load(scales.buffer, scales.base + row * scales.row_stride)
             self.put(block, row, start, tirx.Cast(dtype("float32", width), sums) * broadcast(scale, width))
 
@@ -127,9 +129,9 @@ def round_row(
 
     at_once = quads.STEPS * lanes
     block.loop(count // at_once, lambda body, i: piece(body, i * at_once, at_once), name="round")
-    done = count // at_once * at_once
-    for start, width in vector_pieces(count - done, at_once):
-        piece(block, index(done + start), width)
+    offset = count // at_once * at_once
+    for start, width in vector_pieces(count - offset, at_once):
+        piece(block, index(offset + start), width)
 
 
 def _largest(block: Block, source: Buffer, first: Value, count: int, lanes: int) -> Value:
@@ -149,16 +151,16 @@ def _largest(block: Block, source: Buffer, first: Value, count: int, lanes: int)
             grow(body, chain, i * (lanes * _CHAINS) + number * lanes, lanes)
 
     block.loop(turns, turn, name="largest")
-    done = turns * lanes * _CHAINS
-    for number, (start, width) in enumerate(vector_pieces(count - done, lanes)):
-        grow(block, chains[number % _CHAINS], index(done + start), width)
+    offset = turns * lanes * _CHAINS
+    for number, (start, width) in enumerate(vector_pieces(count - offset, lanes)):
+        grow(block, chains[number % _CHAINS], index(offset + start), width)
     whole = chains[0]
     for chain in chains[1:]:
         block.store(whole, 0, tirx.Max(load(whole, 0, lanes), load(chain, 0, lanes)))
-    found = load(whole, 0)
+    largest = load(whole, 0)
     for lane in range(1, lanes):
-        found = block.let(tirx.Max(found, load(whole, lane)), "most")
-    return block.let(tirx.reinterpret("float32", found), "largest")
+        largest = block.let(tirx.Max(largest, load(whole, lane)), "most")
+    return block.let(tirx.reinterpret("float32", largest), "largest")
 
 
 def _whole(value: Value, lanes: int) -> Value:
@@ -183,12 +185,12 @@ def _along(buffer: Buffer, first: Value, words: int) -> Value:
 
 def _joined(buffer: Buffer, first: Value, stride: int, lanes: int) -> Value:
     """Bytes, and those 1, 2 and 3 strides further on, as words."""
-    found = None
+    words = None
     for step in range(quads.STEPS):
         byte = tirx.Cast(dtype("uint32", lanes), _bytes(buffer, first + step * stride, lanes, "uint8"))
         moved = byte << broadcast(tirx.IntImm("uint32", 8 * step), lanes) if step else byte
-        found = moved if found is None else found | moved
-    return tirx.reinterpret(dtype("float32", lanes), found)
+        words = moved if words is None else words | moved
+    return tirx.reinterpret(dtype("float32", lanes), words)
 
 
 pack_quads = partial(pack_words, words=Words(quads.STEPS, _along, _joined))

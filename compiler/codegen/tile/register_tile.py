@@ -185,8 +185,8 @@ class RegisterTile:
             for start, width in zip(self.starts, self.columns.widths, strict=True)
         ]
         for row in range(self.rows):
-            one = left(row)
-            spread = {width: block.let(broadcast(one, width), "a") for width in dict.fromkeys(self.columns.widths)}
+            element = left(row)
+            spread = {width: block.let(broadcast(element, width), "a") for width in dict.fromkeys(self.columns.widths)}
             for start, width, vector in zip(self.starts, self.columns.widths, vectors, strict=True):
                 added = _ADDED[self.products](spread[width], vector, self.get(row, start, width), width)
                 self.put(block, row, start, added)
@@ -196,8 +196,8 @@ class RegisterTile:
 
     def steps(self, block: Block, a: Scalars, b: Vectors, first: Value, count: int) -> None:
         """Add the products of `count` steps, written out one after the other; `first` is an int64."""
-        for one in range(count):
-            self.step(block, a, b, first + wide(one))
+        for step in range(count):
+            self.step(block, a, b, first + wide(step))
 
     def gather(self, block: Block, b: Vectors, steps: int | Value) -> None:
         """Add the vectors of `steps` steps themselves, without an A (a tile of one row).
@@ -208,7 +208,7 @@ class RegisterTile:
         count = max(1, _CHAINS // len(self.columns.widths))
         chains = [self, *(RegisterTile(block, 1, self.columns) for _ in range(count - 1))]
         turns = steps // count if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(count)), "turns")
-        done = turns * count
+        first_step = turns * count
 
         def step(body: Block, total: RegisterTile, position: Value) -> None:
             first = b.base + position * wide(b.step_stride)
@@ -220,7 +220,7 @@ class RegisterTile:
                 step(body, total, number * wide(count) + wide(i))
 
         _wide_loop(block, turns, turn)
-        _wide_loop(block, steps - done, lambda body, rest: step(body, self, wide(done) + rest))
+        _wide_loop(block, steps - first_step, lambda body, rest: step(body, self, wide(first_step) + rest))
         for other in chains[1:]:
             self.add(block, other)
 
@@ -244,7 +244,7 @@ class RegisterTile:
     def run_from(
         self, block: Block, a: Scalars, b: Vectors, steps: int | Value, ahead: Sequence[Stream], part: tuple[Value, int]
     ) -> None:
-        """What `run` does, from places that are computed already."""
+        """Does the same as `run`, from places that are computed already."""
         unroll = unroll_of(steps) if isinstance(steps, int) else 4
         turns = steps // unroll if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(unroll)), "turns")
 
@@ -262,8 +262,8 @@ class RegisterTile:
             for position in range(turns * unroll, steps):
                 self.step(block, a, b, wide(position))
             return
-        done = block.let(wide(turns * unroll), "done")
-        _wide_loop(block, steps - turns * unroll, lambda body, rest: self.step(body, a, b, done + rest))
+        first_step = block.let(wide(turns * unroll), "done")
+        _wide_loop(block, steps - turns * unroll, lambda body, rest: self.step(body, a, b, first_step + rest))
 
     def blocked_run(self, block: Block, a: Scalars, b: Vectors, steps: int, ahead: Sequence[Stream] = ()) -> None:
         """Add `steps` steps in blocks of `SUM_BLOCK`, each summed on its own and then added; fetch `ahead` in all."""
@@ -303,16 +303,16 @@ class RegisterTile:
 
     def pieces(self, block: Block, row: int) -> list[tuple[int, int, Value]]:
         """(first column, width, value) that cover exactly the valid columns of one row."""
-        found: list[tuple[int, int, Value]] = []
+        parts: list[tuple[int, int, Value]] = []
         for start, width in zip(self.starts, self.columns.widths, strict=True):
             valid = min(width, self.columns.valid - start)
             for piece, lanes in vector_pieces(max(valid, 0), width):
-                found.append((start + piece, lanes, self.get(row, start, lanes, piece)))
-        return found
+                parts.append((start + piece, lanes, self.get(row, start, lanes, piece)))
+        return parts
 
 
 _ADDED: Mapping[str, Callable[[Value, Value, Value, int], Value]] = {"": fma, "bf16": halves.dot, "i8": quads.dot}
-"""What adds a step's products to sums, by what is multiplied."""
+"""Functions that add a step's products to sums, by what is multiplied."""
 
 
 def _shifted(a: Scalars, b: Vectors, position: Value) -> tuple[Scalars, Vectors]:
@@ -331,5 +331,5 @@ class Place:
     """(row, column) of the tile -> the output's axes, the last of which is the column's."""
 
     def load(self, row: int, start: int, lanes: int) -> Value:
-        """What lies there."""
+        """Loads what lies there."""
         return load(self.buffer, self.base + (row * self.row_stride + start), lanes)

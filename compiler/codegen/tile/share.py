@@ -15,9 +15,9 @@ def share_out(block: Block, slots: int, units: int, body: Callable[[Block, Value
         body(block, index(0), index(0), index(units))
         return
 
-    def one(inner: Block, slot: Value) -> None:
+    def emit_slot(inner: Block, slot: Value) -> None:
         first = inner.let(tirx.truncdiv(slot * units, index(slots)), "first")
         end = inner.let(tirx.truncdiv((slot + 1) * units, index(slots)), "end")
         body(inner, slot, first, end)
 
-    block.loop(slots, one, kind="parallel", name="slot")
+    block.loop(slots, emit_slot, kind="parallel", name="slot")

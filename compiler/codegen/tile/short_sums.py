@@ -76,18 +76,25 @@ def run_in_halves(
         _add_short(body, total, a.at(first * a.step_stride), b.at(first * b.step_stride), SHORT, ahead, (number, turns))
 
     block.loop(turns, part, name="block")
-    done, rest = index(turns * SHORT), steps % SHORT
+    first_step, rest = index(turns * SHORT), steps % SHORT
     if rest:
-        _add_short(block, total, a.at(done * a.step_stride), b.at(done * b.step_stride), rest, () if turns else ahead)
+        _add_short(
+            block,
+            total,
+            a.at(first_step * a.step_stride),
+            b.at(first_step * b.step_stride),
+            rest,
+            () if turns else ahead,
+        )
 
-    def again(body: Block) -> None:
+    def add_directly(body: Block) -> None:
         for row in range(total.rows):
-            one = RegisterTile(body, 1, total.columns)
-            one.run(body, a.at(index(row * a.row_stride)), b, steps)
-            total.replace(body, row, one)
+            row_tile = RegisterTile(body, 1, total.columns)
+            row_tile.run(body, a.at(index(row * a.row_stride)), b, steps)
+            total.replace(body, row, row_tile)
 
     # Nothing equals what is no number, nor (to TVM) differs from it.
-    block.when(tirx.EQ(_nothing(block, total), literal(0.0, "float32")), lambda _: None, again)
+    block.when(tirx.EQ(_nothing(block, total), literal(0.0, "float32")), lambda _: None, add_directly)
 
 
 def _add_short(
@@ -109,22 +116,22 @@ def _add_short(
 
 def _nothing(block: Block, total: RegisterTile) -> Value:
     """Zero, if every sum is finite; else no number."""
-    found = literal(0.0, "float32")
+    zero_or_nan = literal(0.0, "float32")
     for width in dict.fromkeys(total.columns.widths):
         mixed = literal(0.0, "float32", width)
         for row in range(total.rows):
-            for start, own in zip(total.starts, total.columns.widths, strict=True):
-                if own == width:
+            for start, lane_width in zip(total.starts, total.columns.widths, strict=True):
+                if lane_width == width:
                     mixed = block.let(fma(total.get(row, start, width), literal(0.0, "float32", width), mixed, width))
         lanes = block.local(width)
         block.store(lanes, 0, mixed)
         for lane in range(width):
-            found = block.let(found + load(lanes, lane))
-    return found
+            zero_or_nan = block.let(zero_or_nan + load(lanes, lane))
+    return zero_or_nan
 
 
 def _raw(buffer: Buffer, flat: Value, lanes: int) -> Value:
-    """What lies there, not widened."""
+    """Loads what lies there, not widened."""
     return tirx.BufferLoad(buffer, [flat if lanes == 1 else tirx.Ramp(flat, tirx.IntImm(base(flat), 1), lanes)])
 
 

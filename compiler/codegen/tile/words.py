@@ -53,11 +53,16 @@ def pack_words(
 
     turns = steps // lanes if isinstance(steps, int) else block.let(tirx.truncdiv(steps, index(lanes)), "turns")
     block.loop(turns, square, name="square")
-    done = turns * lanes
+    first_step = turns * lanes
     block.loop(
-        steps - done,
+        steps - first_step,
         lambda body, k: _gather(
-            body, words, source.at((done + k) * words.steps, 0), buffer, base + (done + k) * tile.width, tile
+            body,
+            words,
+            source.at((first_step + k) * words.steps, 0),
+            buffer,
+            base + (first_step + k) * tile.width,
+            tile,
         ),
     )
 
@@ -81,5 +86,5 @@ def _gather(block: Block, words: Words, source: Matrix, buffer: Buffer, base: Va
 
 
 def _columns(words: Words, source: Matrix, count: int) -> Callable[[int], Value]:
-    """What reads `count` words of a column, which lie side by side."""
+    """Returns what reads `count` words of a column, which lie side by side."""
     return lambda column: words.along(source.buffer, source.base + column * source.column_stride, count)

@@ -15,7 +15,7 @@ _LOWEST = {ELEMENT_TYPES[name].tir: ELEMENT_TYPES[name].lowest for name in NUMER
 
 
 def neutral(combine: Combine, element: str, lanes: int = 1) -> Value:
-    """What combining starts from."""
+    """Returns the value from which combining starts."""
     return literal(0 if combine == "sum" else _LOWEST[element], element, lanes)
 
 
@@ -53,7 +53,7 @@ class Accumulators:
             block.store(self.buffer, number * self.lanes, neutral(self.combine, self.element, self.lanes))
 
     def get(self, number: int) -> Value:
-        """One accumulator's value."""
+        """Returns the value of one accumulator."""
         return load(self.buffer, number * self.lanes, self.lanes)
 
     def add(self, block: Block, number: int, value: Value) -> None:

@@ -64,5 +64,5 @@ def compile_function(function: PrimFunc, target: CpuTarget, *, symbol: str = "")
 
 
 def compile_kernel(emitted: PrimFunc, target: CpuTarget, *, symbol: str, workspace_bytes: int) -> CompiledKernel:
-    """One object with one packed function."""
+    """Compiles a kernel to one object with one packed function."""
     return CompiledKernel.called(symbol, compile_function(emitted, target, symbol=symbol), workspace_bytes)

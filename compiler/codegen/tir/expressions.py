@@ -91,8 +91,8 @@ class Evaluator:
     def _visit(self, expr: Expr) -> Value | Const:
         # Keyed by identity: an expression that fusion shares is a graph, and as a tree it may be very large.
         if id(expr) not in self._done:
-            known = self._presets.get(expr) if self._presets else None
-            self._done[id(expr)] = self._compute(expr) if known is None else self._block.let(known(), "known")
+            preset = self._presets.get(expr) if self._presets else None
+            self._done[id(expr)] = self._compute(expr) if preset is None else self._block.let(preset(), "known")
         return self._done[id(expr)]
 
     def _compute(self, expr: Expr) -> Value | Const:
@@ -128,8 +128,8 @@ class Evaluator:
 
     def _binary(self, op: str, x: Value | Const, y: Value | Const) -> Value:
         left, right = self._matched(x, y)
-        made = partial(_apply_binary, self._block, op, left, right, self._functions)
-        return self._block.once((op, left, right), made)
+        compute = partial(_apply_binary, self._block, op, left, right, self._functions)
+        return self._block.once((op, left, right), compute)
 
     def _select(self, cond: Value | Const, then: Value | Const, other: Value | Const) -> Value:
         condition = self._typed(cond, "bool")
@@ -196,9 +196,9 @@ def _apply_unary(block: Block, op: str, x: Value, functions: Functions) -> Value
 
 
 def _sign(x: Value, zero: Value) -> Value:
-    one, minus = literal(1, base(x), lanes_of(x)), literal(-1, base(x), lanes_of(x))
+    plus, minus = literal(1, base(x), lanes_of(x)), literal(-1, base(x), lanes_of(x))
     # A NaN is neither above nor below zero; returning x keeps both NaN and 0.
-    return tirx.Select(tirx.LT(zero, x), one, tirx.Select(tirx.LT(x, zero), minus, x))
+    return tirx.Select(tirx.LT(zero, x), plus, tirx.Select(tirx.LT(x, zero), minus, x))
 
 
 def _apply_binary(block: Block, op: str, x: Value, y: Value, functions: Functions) -> Value:

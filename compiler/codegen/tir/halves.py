@@ -88,7 +88,7 @@ declare {wide} @llvm.maximum.{suffix}({wide}, {wide})
 
 
 def widened(raw: Any) -> Any:
-    """What was loaded as a value to compute with: f32 for half of one, or a byte of a weight; all else as it is."""
+    """Returns a loaded value as one to compute with: f32 for a half, or for a byte of a weight; all else as it is."""
     element, _, lanes = str(raw.ty.dtype).partition("x")
     if element in (F16, I8):
         return tirx.Cast(_type("float32", lanes), raw)
@@ -169,8 +169,8 @@ def _words(lanes: int) -> dict[str, str]:
         for number in (1, 16, 64, 32767)
     }
     reals = {"most": _MOST, "least": -_MOST, "infinite": math.inf}
-    named = {"suffix": "f32" if lanes == 1 else f"v{lanes}f32"}
-    return types | constants | named | {name: _real(value, lanes) for name, value in reals.items()}
+    suffixes = {"suffix": "f32" if lanes == 1 else f"v{lanes}f32"}
+    return types | constants | suffixes | {name: _real(value, lanes) for name, value in reals.items()}
 
 
 def _real(value: float, lanes: int) -> str:

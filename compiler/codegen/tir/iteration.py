@@ -99,10 +99,10 @@ def regions(space: Space, most: int) -> Iterator[Space]:
     cuts: list[list[int]] = [[0, extent] for extent in space.extents]
     count = 1
     for axis in reversed(range(len(space.extents))):
-        found = sorted({0, space.extents[axis], *_cuts(space, axis)})
-        if count * (len(found) - 1) <= most:
-            cuts[axis] = found
-            count *= len(found) - 1
+        bounds = sorted({0, space.extents[axis], *_cuts(space, axis)})
+        if count * (len(bounds) - 1) <= most:
+            cuts[axis] = bounds
+            count *= len(bounds) - 1
     pieces = [list(itertools.pairwise(points)) for points in cuts]
     for choice in itertools.product(*pieces):
         yield subspace(space, choice)
@@ -132,8 +132,8 @@ def subspace(space: Space, choice: Sequence[tuple[int, int]]) -> Space:
             for guard in access.guards
         )
         accesses.append(settle(replace(access, offset=moved, guards=guards), extents))
-    begun = tuple(a + b for a, b in zip(space.starts, starts, strict=True))
-    return replace(space, extents=extents, accesses=tuple(accesses), starts=begun)
+    new_starts = tuple(a + b for a, b in zip(space.starts, starts, strict=True))
+    return replace(space, extents=extents, accesses=tuple(accesses), starts=new_starts)
 
 
 def reorder(space: Space, order: Sequence[int]) -> Space:
@@ -220,38 +220,40 @@ def _moved_guard(guard: Guard, place: int) -> Guard:
 
 def indexed_axes(*expressions: Expr) -> frozenset[int]:
     """The axes whose `Index` any of the expressions reads."""
-    found: set[int] = set()
-    seen: set[int] = set()
+    axes: set[int] = set()
+    visited: set[int] = set()
     todo: list[Expr] = list(expressions)
     while todo:
         expr = todo.pop()
-        if id(expr) in seen:
+        if id(expr) in visited:
             continue
-        seen.add(id(expr))
+        visited.add(id(expr))
         match expr:
             case Index(axis):
-                found.add(axis)
+                axes.add(axis)
             case Unary(_, x):
                 todo.append(x)
             case Binary(_, x, y):
                 todo.extend((x, y))
             case Select(cond, then, other):
                 todo.extend((cond, then, other))
-    return frozenset(found)
+    return frozenset(axes)
 
 
 def chunks(extent: int, lanes: int) -> list[tuple[int, int]]:
-    """What is left of `extent` after full vectors, as (start, width) with widths halving: 10 of 8 -> [(8, 2)]."""
+    """Splits what is left of `extent` after full vectors into (start, width) with widths halving: 10 of 8 ->
+    [(8, 2)].
+    """
     start = extent - extent % lanes
-    left: list[tuple[int, int]] = []
+    pieces: list[tuple[int, int]] = []
     width = lanes // 2
     while start < extent:
         if start + width <= extent:
-            left.append((start, width))
+            pieces.append((start, width))
             start += width
         else:
             width //= 2
-    return left
+    return pieces
 
 
 def expression_dtype(expr: Expr, refs: Sequence[DType]) -> DType | None:

@@ -25,14 +25,14 @@ def philox(block: Block, op: str, counter: Value, key: Value) -> Value:
 
 def _words(block: Block, counter: Value, key: Value) -> tuple[Value, Value]:
     """The first two words, computed once in a block for a counter and a key."""
-    made: list[Value] = []
+    words: list[Value] = []
 
     def first() -> Value:
-        made.extend(_rounds(block, counter, key))
-        return made[0]
+        words.extend(_rounds(block, counter, key))
+        return words[0]
 
     low = block.once(("philox low", counter, key), first)
-    return low, block.once(("philox high", counter, key), lambda: made[1])
+    return low, block.once(("philox high", counter, key), lambda: words[1])
 
 
 def _rounds(block: Block, counter: Value, key: Value) -> tuple[Value, Value]:

@@ -13,7 +13,7 @@ from tvm import tirx
 from compiler.targets import CpuTarget
 
 STEPS = 4
-"""Of a word."""
+"""Steps in a word."""
 _DOT = """
 declare <{lanes} x i32> @{intrinsic}(<{lanes} x i32>, <{bytes} x i8>, <{bytes} x i8>)
 define <{lanes} x float> @pf_quad_{lanes}(<{lanes} x float> %z, <{lanes} x i32> %x, <{lanes} x i32> %y) {{

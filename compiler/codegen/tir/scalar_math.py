@@ -260,16 +260,16 @@ def quotient(x: Value, y: Value, number: Callable[[float, str, int], Value] = li
 
     `number` writes that (see `expressions.Functions.literal`).
     """
-    known = _constant(y)
-    if known is None or not 1e-30 < abs(known) < 1e30:
+    constant = _constant(y)
+    if constant is None or not 1e-30 < abs(constant) < 1e30:
         return tirx.Div(x, y)
-    return tirx.Mul(x, number(1.0 / known, base(x), lanes_of(x)))
+    return tirx.Mul(x, number(1.0 / constant, base(x), lanes_of(x)))
 
 
 def short_power(block: Block, x: Value, y: Value) -> Value | None:
     """x**y of a small constant exponent; None: it is another."""
-    known = _constant(y)
-    return _POWERS[known](block, x) if known in _POWERS else None
+    constant = _constant(y)
+    return _POWERS[constant](block, x) if constant in _POWERS else None
 
 
 def power(block: Block, x: Value, y: Value) -> Value:
@@ -286,8 +286,8 @@ def power(block: Block, x: Value, y: Value) -> Value:
     finite_negative = tirx.And(tirx.LT(x, _like(0.0, x)), tirx.LT(_like(-math.inf, x), x))
     value = tirx.Select(tirx.And(finite_negative, fraction), _like(math.nan, x), signed)
     turning = tirx.And(tirx.EQ(x, _like(-1.0, x)), tirx.EQ(tirx.abs(y), _like(math.inf, y)))
-    one = tirx.Or(tirx.Or(tirx.EQ(y, _like(0.0, y)), tirx.EQ(x, _like(1.0, x))), turning)
-    return block.let(tirx.Select(one, _like(1.0, x), value), "pow")
+    is_one = tirx.Or(tirx.Or(tirx.EQ(y, _like(0.0, y)), tirx.EQ(x, _like(1.0, x))), turning)
+    return block.let(tirx.Select(is_one, _like(1.0, x), value), "pow")
 
 
 def _constant(y: Value) -> float | None:

@@ -15,10 +15,10 @@ from tvm import tirx
 from compiler.targets import CpuTarget
 
 WORDS = 16
-"""Of a row: the steps of A's that are multiplied at once, and as many rows of B's."""
+"""Words in a row: the steps of A's that are multiplied at once, and as many rows of B's."""
 REGISTERS = 8
 CONFIGURATION_WORDS = 16
-"""Of 32 bits, in memory."""
+"""Words of 32 bits that a configuration takes in memory."""
 USED = "tiles"
 """Attribute of a function that calls what is here."""
 _PALETTE = 1
@@ -76,9 +76,9 @@ def configuration(shapes: Sequence[tuple[Any, Any]]) -> list[Any]:
     rows, words = ([shape[which] for shape in shapes] for which in (0, 1))
     sizes = [4 * count for count in words] + [0] * (CONFIGURATION_WORDS - len(shapes))
     heights = rows + [0] * (CONFIGURATION_WORDS - len(shapes))
-    found = [_PALETTE, 0, 0, 0]
-    found += [_joined(sizes[i : i + 2], 16) for i in range(0, len(sizes), 2)]
-    return found + [_joined(heights[i : i + 4], 8) for i in range(0, len(heights), 4)]
+    packed = [_PALETTE, 0, 0, 0]
+    packed += [_joined(sizes[i : i + 2], 16) for i in range(0, len(sizes), 2)]
+    return packed + [_joined(heights[i : i + 4], 8) for i in range(0, len(heights), 4)]
 
 
 def configure(address: Any) -> Any:

@@ -26,7 +26,7 @@ from compiler.kernels.spec import ConvSpec
 
 
 class WinogradData:
-    """One kernel."""
+    """The emitter of one kernel."""
 
     def __init__(self, spec: ConvSpec, plan: WinogradPlan, operands: Operands) -> None:
         self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
@@ -81,11 +81,11 @@ class WinogradData:
 
     # ----------------------------------------------------------------------------------------------------- products
 
-    def _unit(self, block: Block, turn: Turn, base: Value, unit: Value, done: Value) -> None:
-        """One part of the block's tiles and one column tile; `done` units came before it."""
+    def _unit(self, block: Block, turn: Turn, base: Value, unit: Value, unit_number: Value) -> None:
+        """Computes one part of the block's tiles and one column tile; `unit_number` units came before it."""
         cut = self.plan.columns
         number, part = divide(block, unit, self.plan.parts)
-        fresh = tirx.Or(tirx.EQ(done, index(0)), tirx.EQ(part, index(0)))
+        fresh = tirx.Or(tirx.EQ(unit_number, index(0)), tirx.EQ(part, index(0)))
 
         def columns(body: Block, tile: ColumnTile) -> None:
             self._columns(body, turn, base, part, number, tile, fresh)
@@ -102,12 +102,12 @@ class WinogradData:
         plan, at = self.plan, self.layout
         column = block.let(number * plan.columns.tile.width, "column")
         panels = plan.geometry.channels // plan.steps
-        kept = plan.parts > 1
+        keeps_panels = plan.parts > 1
 
         def steps(body: Block, piece: Value) -> None:
             step = body.let(piece * plan.steps, "step")
-            panel = body.let(base + piece * at.panel_part, "panel") if kept else base
-            if kept:
+            panel = body.let(base + piece * at.panel_part, "panel") if keeps_panels else base
+            if keeps_panels:
                 body.when(fresh, lambda b: self._weights(b, base, panel, step, column, tile))
             else:
                 self._weights(body, base, panel, step, column, tile)
@@ -172,7 +172,7 @@ class WinogradData:
             for start in range(0, tile.width, lanes):
                 self._copy_square(body, tap, step + number * lanes, column + start, place + start, tile.width)
 
-        def one(body: Block, s: Value) -> None:
+        def emit_step(body: Block, s: Value) -> None:
             row = body.let(s * tile.width, "row")
             for start in range(0, tile.width, lanes):
                 self._vector(
@@ -181,11 +181,12 @@ class WinogradData:
 
         squares = self.plan.steps // lanes
         block.loop(TAPS * TAPS, lambda b, tap: b.loop(squares, lambda c, i: copy(c, tap, i), name="square"), name="tap")
-        block.loop(self.plan.steps, one, name="step")
+        block.loop(self.plan.steps, emit_step, name="step")
 
     def _copy_square(self, block: Block, tap: Value, step: Value, column: Value, place: Value, stride: int) -> None:
-        """One tap's weights of some steps and columns, and ask for the next steps' (an input gradient's steps are the
-        last axis of the weights)."""
+        """Copies one tap's weights of some steps and columns, and asks for the next steps' (an input gradient's steps
+        are the last axis of the weights).
+        """
         spec, lanes = self.spec, self.lanes
         forward = spec.kind == "forward"
         first = step * spec.k + column if forward else column * spec.k + step

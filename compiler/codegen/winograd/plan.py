@@ -39,7 +39,7 @@ _TILES = 64
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """One image side of the transform: positions read [images, height, width, channels] for outputs [rows, columns].
+    """An image side of the transform: positions read [images, height, width, channels] for outputs [rows, columns].
 
     Output (y, x) reads inputs from (y - top, x - left) on.
     """
@@ -92,7 +92,7 @@ class WinogradPlan:
 
 
 def _unit(precision: Precision) -> int:
-    """What channel counts must be multiples of: a power of two, as vectors are."""
+    """Returns the number of which channel counts must be multiples: a power of two, as vectors are."""
     return max(CHANNELS, precision.lanes)
 
 
@@ -126,7 +126,9 @@ def _cost(spec: ConvSpec, lanes: int, outputs: int) -> float:
 
 
 def geometry_of(spec: ConvSpec) -> Geometry:
-    """What is transformed as input. An input gradient is a convolution of d_y with turned weights and other pads."""
+    """Returns the geometry of what is transformed as input. An input gradient is a convolution of d_y with turned
+    weights and other pads.
+    """
     if spec.kind == "input_grad":
         top, left = TAPS - 1 - spec.pads[0], TAPS - 1 - spec.pads[1]
         return Geometry(spec.n, spec.oh, spec.ow, spec.k, spec.h, spec.w, top, left)
@@ -221,17 +223,17 @@ def layout(spec: ConvSpec, chosen: WinogradPlan) -> Layout:
     private = sums + (TAPS * TAPS * spec.c * spec.k * sum_size if weights and needs_sums(spec, chosen) else 0)
     panel_plane = 0 if weights else odd_lines(chosen.steps * width)
     panel_part = products * panel_plane
-    kept = 1 if chosen.parts == 1 else chosen.geometry.channels // chosen.steps
-    results = panel_part * kept
+    panel_parts = 1 if chosen.parts == 1 else chosen.geometry.channels // chosen.steps
+    results = panel_part * panel_parts
     result_plane = odd_lines((chosen.steps if weights else chosen.part) * width * sum_size)
     patch = results + products * result_plane
     channels = max(chosen.geometry.channels, spec.k) if weights else chosen.geometry.channels
     taps = patch + products * channels
     tap_plane = 0 if weights else odd_lines(chosen.steps * width)
     d_y_sums = taps + TAPS * TAPS * tap_plane
-    own = odd_lines(d_y_sums + (2 * spec.k * sum_size if spec.sums else 0))
-    stride = own if chosen.split == "columns" else private + own
-    elements = private + own + (chosen.slots - 1) * stride
+    slot_size = odd_lines(d_y_sums + (2 * spec.k * sum_size if spec.sums else 0))
+    stride = slot_size if chosen.split == "columns" else private + slot_size
+    elements = private + slot_size + (chosen.slots - 1) * stride
     return Layout(
         row,
         plane,

@@ -21,8 +21,9 @@ SlotBody = Callable[[Block, Value, Value, Value], None]
 
 @dataclass(frozen=True)
 class Turn:
-    """One block of tiles: its first tile, which of those that are summed up together it is, where its transformed
-    inputs lie, and how its work is shared out."""
+    """A block of tiles: its first tile, its number among those that are summed up together, where its transformed
+    inputs lie, and how its work is shared out.
+    """
 
     first: Value
     number: Value

@@ -30,26 +30,26 @@ def multiply(block: Block, rows: Rows, values: Sequence[Value]) -> list[Value]:
     folded = _fold_columns(block, rows, values)
     if folded is not None:
         return multiply(block, *folded)
-    found: dict[int, Value] = {}
+    products: dict[int, Value] = {}
     for first, row in enumerate(rows):
-        if first in found:
+        if first in products:
             continue
-        second = _twin(rows, first, set(found))
+        second = _twin(rows, first, set(products))
         if second is None:
-            found[first] = block.let(_dot(row, values), "t")
+            products[first] = block.let(_dot(row, values), "t")
             continue
         other = rows[second]
         even = block.let(_dot([x if x == y else 0.0 for x, y in zip(row, other, strict=True)], values), "even")
         odd = block.let(_dot([x if x != y else 0.0 for x, y in zip(row, other, strict=True)], values), "odd")
-        found[first], found[second] = block.let(even + odd, "t"), block.let(even - odd, "t")
-    return [found[i] for i in range(len(rows))]
+        products[first], products[second] = block.let(even + odd, "t"), block.let(even - odd, "t")
+    return [products[i] for i in range(len(rows))]
 
 
-def _twin(rows: Rows, first: int, taken: set[int]) -> int | None:
+def _twin(rows: Rows, first: int, excluded: set[int]) -> int | None:
     """A later row with the same magnitudes, of which some signs agree and some differ."""
     row = rows[first]
     for number in range(first + 1, len(rows)):
-        if number in taken or [abs(x) for x in row] != [abs(x) for x in rows[number]]:
+        if number in excluded or [abs(x) for x in row] != [abs(x) for x in rows[number]]:
             continue
         agree = {x == y for x, y in zip(row, rows[number], strict=True) if x}
         if agree == {True, False}:

@@ -32,7 +32,9 @@ from compiler.kernels.spec import ConvSpec
 
 
 class WinogradWeights:
-    """One kernel: products of transformed x [tile, c] and transformed d_y [tile, k], summed over tiles."""
+    """The emitter of one kernel: products of transformed x [tile, c] and transformed d_y [tile, k], summed over
+    tiles.
+    """
 
     def __init__(self, spec: ConvSpec, plan: WinogradPlan, operands: Operands) -> None:
         self.spec, self.plan, self.lanes = spec, plan, plan.precision.lanes
@@ -82,7 +84,7 @@ class WinogradWeights:
         x = block.let(turn.inputs + tile * at.row, "x")
         d_y = block.let(turn.inputs + tile * at.gradient_row + at.gradients, "d_y")
 
-        def one(body: Block, picture: Picture, rows: Rows, out: Value, plane: int) -> None:
+        def emit_transform(body: Block, picture: Picture, rows: Rows, out: Value, plane: int) -> None:
             def square(inner: Block, where: Square) -> None:
                 if self.d_bias is not None and picture is self.d_y:
                     self._sum_square(inner, where, base + at.d_y_sums)
@@ -92,8 +94,8 @@ class WinogradWeights:
             with_square(body, plan, picture, place, (self.workspace, patch), square)
 
         def both(body: Block) -> None:
-            one(body, self.x, self.matrices.b, x, at.plane)
-            one(body, self.d_y, self.matrices.a, d_y, at.gradient_plane)
+            emit_transform(body, self.x, self.matrices.b, x, at.plane)
+            emit_transform(body, self.d_y, self.matrices.a, d_y, at.gradient_plane)
 
         def zeros(body: Block) -> None:
             def plane(b: Block, p: Value) -> None:

@@ -23,20 +23,20 @@ from compiler.frontend.file.source import (
 
 
 def place(
-    body: Body, actual: Mapping[str, str], results: Sequence[str], prefix: str, taken: set[str]
+    body: Body, actual: Mapping[str, str], results: Sequence[str], prefix: str, used_names: set[str]
 ) -> tuple[tuple[SourceNode, ...], tuple[str, ...]]:
     """The nodes of a body where `actual` says what its inputs and captured names stand for, and its outputs' names.
 
     An output that a node of the body makes gets its name of `results` if there is one; all other names are new ones
-    that begin with `prefix`. They are `taken` from then on. The name of an output that nothing makes is empty.
+    that begin with `prefix`. They are in `used_names` from then on. The name of an output that nothing makes is empty.
     """
     names = dict(actual)
-    made = {name for node in body.nodes for name in node.outputs if name}
+    produced = {name for node in body.nodes for name in node.outputs if name}
     for name, result in zip(body.outputs, results, strict=False):
-        if result and name in made:
+        if result and name in produced:
             names.setdefault(name, result)
-    for name in made - names.keys():
-        names[name] = free_name(f"{prefix}/{name}", taken)
+    for name in produced - names.keys():
+        names[name] = free_name(f"{prefix}/{name}", used_names)
     nodes = tuple(renamed(node, names) for node in body.nodes)
     return nodes, tuple(names.get(name, "") for name in body.outputs)
 
@@ -77,21 +77,21 @@ class _Inlining:
     nodes: int = 0
 
     def inlined(
-        self, nodes: Sequence[SourceNode], taken: set[str], path: tuple[tuple[str, str], ...]
+        self, nodes: Sequence[SourceNode], used_names: set[str], path: tuple[tuple[str, str], ...]
     ) -> tuple[SourceNode, ...]:
         """Nodes, of which none calls a function; `path` are the functions that they are in."""
-        found: list[SourceNode] = []
+        flattened: list[SourceNode] = []
         for node in nodes:
             key = (node.domain, node.op_type)
             if key in self.functions:
-                found += self._call(node, key, taken, path)
+                flattened += self._call(node, key, used_names, path)
                 continue
             self.nodes += 1
             if self.nodes > self.limits.nodes:
                 problem = f"more than {self.limits.nodes:,} nodes with functions expanded"
                 raise LimitExceeded(problem, where=node.where)
-            found.append(self._with_bodies(node, path))
-        return tuple(found)
+            flattened.append(self._with_bodies(node, path))
+        return tuple(flattened)
 
     def _with_bodies(self, node: SourceNode, path: tuple[tuple[str, str], ...]) -> SourceNode:
         attributes = {
@@ -103,7 +103,7 @@ class _Inlining:
         return replace(node, attributes=attributes)
 
     def _call(
-        self, node: SourceNode, key: tuple[str, str], taken: set[str], path: tuple[tuple[str, str], ...]
+        self, node: SourceNode, key: tuple[str, str], used_names: set[str], path: tuple[tuple[str, str], ...]
     ) -> tuple[SourceNode, ...]:
         if key in path:
             raise ModelError("calls itself", where=f"function {key[0]}::{key[1]}")
@@ -117,28 +117,26 @@ class _Inlining:
                 where=node.where,
             )
         body = called(function.body, {**function.defaults, **node.attributes}, node)
-        nodes, outputs = place(body, _arguments(body, node), node.outputs, node.name, taken)
+        nodes, outputs = place(body, _arguments(body, node), node.outputs, node.name, used_names)
         nodes = tuple(self._as_part(inner, node, function.opset) for inner in nodes)
         passed = [
             SourceNode(node.name, "Identity", (inner,), (name,), opset=function.opset)
             for name, inner in zip(node.outputs, outputs, strict=False)
             if name and inner != name
         ]
-        return self.inlined((*nodes, *passed), taken, (*path, key))
+        return self.inlined((*nodes, *passed), used_names, (*path, key))
 
     def _as_part(self, inner: SourceNode, call: SourceNode, opset: int) -> SourceNode:
         """A node of a body, which is of its call's module if it does not say otherwise."""
-        found = replace(inner, name=f"{call.name}/{inner.name}", opset=inner.opset or opset or call.opset)
+        part = replace(inner, name=f"{call.name}/{inner.name}", opset=inner.opset or opset or call.opset)
         if inner.module or inner.torch_op:
-            return found
-        return replace(
-            found, module=call.module, torch_op=call.torch_op, module_class=call.module_class, call=call.call
-        )
+            return part
+        return replace(part, module=call.module, torch_op=call.torch_op, module_class=call.module_class, call=call.call)
 
 
 def _names_in(body: Body) -> set[str]:
-    made = (name for node in body.nodes for name in node.outputs)
-    return {*body.inputs, *body.captured, *made}
+    outputs = (name for node in body.nodes for name in node.outputs)
+    return {*body.inputs, *body.captured, *outputs}
 
 
 def _arguments(body: Body, node: SourceNode) -> dict[str, str]:

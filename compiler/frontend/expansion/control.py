@@ -51,16 +51,18 @@ def _select(scope: Scope, node: SourceNode, condition: Value, branches: Sequence
     if drawing is not None:
         _refuse_decided(scope, node, condition, f"whether {drawing.where} draws random numbers")
     results = [_run_body(scope, node, body, (), (), run) for body in branches]
-    single = free_name(f"{node.name}/condition", scope.taken)
+    single = free_name(f"{node.name}/condition", scope.used_names)
     run([SourceNode(node.name, "Reshape", (node.operand(0), _known(scope, node, np.zeros(0, np.int64))), (single,))])
-    for name, taken, other in zip(node.outputs, *results, strict=False):
+    for name, when_true, when_false in zip(node.outputs, *results, strict=False):
         if not name:
             continue
-        kinds = [(_shape(scope, node, result), scope.dtype(scope.operands[result])) for result in (taken, other)]
+        kinds = [
+            (_shape(scope, node, result), scope.dtype(scope.operands[result])) for result in (when_true, when_false)
+        ]
         if kinds[0] != kinds[1]:
             shapes = " or ".join(f"{dtype}{list(shape)}" for shape, dtype in kinds)
             _refuse_decided(scope, node, condition, f"whether output {name!r} is {shapes}")
-        run([SourceNode(node.name, "Where", (single, taken, other), (name,))])
+        run([SourceNode(node.name, "Where", (single, when_true, when_false), (name,))])
 
 
 def _nodes_in(body: Body) -> Iterator[SourceNode]:
@@ -101,23 +103,23 @@ def _refuse_decided(scope: Scope, node: SourceNode, value: Value, what: str) -> 
 def _loop(scope: Scope, node: SourceNode, run: Run) -> None:
     """The body as often as the trip count and the condition say, both known; scan outputs are stacked."""
     body = _body(node, "body")
-    carried = list(node.inputs[2 : len(body.inputs)])
-    if len(body.inputs) < 2 or len(carried) != len(body.inputs) - 2 or len(body.outputs) <= len(carried):
+    loop_state = list(node.inputs[2 : len(body.inputs)])
+    if len(body.inputs) < 2 or len(loop_state) != len(body.inputs) - 2 or len(body.outputs) <= len(loop_state):
         raise ModelError("its body does not fit its inputs", where=node.where)
     count = _number(scope, node, node.operand(0), "the trip count") if node.operand(0) else None
     goes_on = _truth(scope, node, node.operand(1), "the condition") if node.operand(1) else True
-    scanned: list[list[str]] = [[] for _ in body.outputs[1 + len(carried) :]]
+    scanned: list[list[str]] = [[] for _ in body.outputs[1 + len(loop_state) :]]
     at = 0
     while goes_on and (count is None or at < count):
         index, condition = _known(scope, node, np.asarray(at)), _known(scope, node, np.asarray(True))
-        outputs = _run_body(scope, node, body, (index, condition, *carried), (), run)
+        outputs = _run_body(scope, node, body, (index, condition, *loop_state), (), run)
         goes_on = _truth(scope, node, outputs[0], "the condition after an iteration")
-        carried = list(outputs[1 : 1 + len(carried)])
-        for pieces, name in zip(scanned, outputs[1 + len(carried) :], strict=True):
+        loop_state = list(outputs[1 : 1 + len(loop_state)])
+        for pieces, name in zip(scanned, outputs[1 + len(loop_state) :], strict=True):
             pieces.append(name)
         at += 1
-    _bind(scope, node.outputs, carried)
-    for name, pieces in zip(node.outputs[len(carried) :], scanned, strict=False):
+    _bind(scope, node.outputs, loop_state)
+    for name, pieces in zip(node.outputs[len(loop_state) :], scanned, strict=False):
         _stack(scope, node, name, pieces, 0, run)
 
 
@@ -128,7 +130,7 @@ def _scan(scope: Scope, node: SourceNode, run: Run) -> None:
     states = len(body.inputs) - slices
     if slices < 1 or states < 0 or len(body.outputs) < states or len(node.inputs) < len(body.inputs):
         raise ModelError("its body does not fit its inputs", where=node.where)
-    carried, scanned = list(node.inputs[:states]), node.inputs[states : len(body.inputs)]
+    loop_state, scanned = list(node.inputs[:states]), node.inputs[states : len(body.inputs)]
     results: list[list[str]] = [[] for _ in body.outputs[states:]]
     axes = [
         _axis(scope, node, name, axis)
@@ -142,11 +144,11 @@ def _scan(scope: Scope, node: SourceNode, run: Run) -> None:
     for at in range(length):
         places = [length - 1 - at if turned else at for turned in backward]
         pieces = [_piece(scope, node, *piece, run) for piece in zip(scanned, axes, places, strict=True)]
-        outputs = _run_body(scope, node, body, (*carried, *pieces), (), run)
-        carried = list(outputs[:states])
+        outputs = _run_body(scope, node, body, (*loop_state, *pieces), (), run)
+        loop_state = list(outputs[:states])
         for result, name in zip(results, outputs[states:], strict=True):
             result.append(name)
-    _bind(scope, node.outputs, carried)
+    _bind(scope, node.outputs, loop_state)
     onto = zip(
         node.outputs[states:],
         results,
@@ -166,7 +168,7 @@ def _run_body(
 ) -> tuple[str, ...]:
     actual = dict(zip(body.inputs, inputs, strict=True))
     actual |= {name: node.inputs[position] for name, position in body.captured.items()}
-    nodes, outputs = place(body, actual, results, node.name, scope.taken)
+    nodes, outputs = place(body, actual, results, node.name, scope.used_names)
     run(nodes)
     return outputs
 
@@ -178,8 +180,8 @@ def _bind(scope: Scope, names: Sequence[str], values: Sequence[str]) -> None:
 
 
 def _piece(scope: Scope, node: SourceNode, name: str, axis: int, at: int, run: Run) -> str:
-    """One slice of a scanned input, without the axis."""
-    output = free_name(f"{name}[{at}]", scope.taken)
+    """Adds one slice of a scanned input, without the axis, and returns its name."""
+    output = free_name(f"{name}[{at}]", scope.used_names)
     run([SourceNode(node.name, "Gather", (name, _known(scope, node, np.asarray(at))), (output,), {"axis": axis})])
     return output
 
@@ -193,16 +195,17 @@ def _stack(scope: Scope, node: SourceNode, name: str, pieces: Sequence[str], axi
             _refuse(scope, node, f"output {name!r} is empty: the loop has no iteration")
         return
     where = _known(scope, node, np.asarray([axis]))
-    single = [free_name(f"{name}[{at}]", scope.taken) for at in range(len(pieces))]
+    single = [free_name(f"{name}[{at}]", scope.used_names) for at in range(len(pieces))]
     widened = [
-        SourceNode(node.name, "Unsqueeze", (piece, where), (one,)) for piece, one in zip(pieces, single, strict=True)
+        SourceNode(node.name, "Unsqueeze", (piece, where), (output,))
+        for piece, output in zip(pieces, single, strict=True)
     ]
     run([*widened, SourceNode(node.name, "Concat", tuple(single), (name,), {"axis": axis})])
 
 
 def _known(scope: Scope, node: SourceNode, array: np.ndarray) -> str:
     """The name of a constant."""
-    name = free_name(f"{node.name}/constant", scope.taken)
+    name = free_name(f"{node.name}/constant", scope.used_names)
     scope.operands[name] = Known(name, array)
     return name
 

@@ -22,7 +22,8 @@ from compiler.values import Value
 
 
 def definition(scope: Scope, node: SourceNode, opset: int) -> tuple[Body, int] | None:
-    """What an operator consists of, and the version of the standard that this is written in; None if it is basic.
+    """Returns the definition of an operator in other operators, and the version of the standard in which it is written;
+    None if the operator is basic.
 
     Raises: ModelError if its operands do not fit it.
     """
@@ -33,12 +34,12 @@ def definition(scope: Scope, node: SourceNode, opset: int) -> tuple[Body, int] |
     except onnx.defs.SchemaError:
         return None
     try:
-        found = _written(schema, scope, node, opset)
+        written = _written(schema, scope, node, opset)
     except Exception as problem:  # C++: it raises what it likes
         raise ModelError(f"its operands do not fit its definition: {problem}", where=node.where) from None
-    if found is None:
+    if written is None:
         return None
-    proto, version = found
+    proto, version = written
     nodes = tuple(parsed_node(inner, position) for position, inner in enumerate(proto.node))
     if node.attributes.get("dtype") != onnx.TensorProto.DOUBLE:
         nodes = tuple(map(_in_single, nodes))
@@ -74,12 +75,12 @@ def _written(schema: Any, scope: Scope, node: SourceNode, opset: int) -> tuple[A
 
 
 def _proto(schema: Any, node: SourceNode) -> Any:
-    made = onnx.helper.make_node(node.op_type, list(node.inputs), list(node.outputs))
+    proto = onnx.helper.make_node(node.op_type, list(node.inputs), list(node.outputs))
     for name, value in node.attributes.items():
-        held = onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+        attribute = onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
         kind = schema.attributes[name].type.value if name in schema.attributes else None
-        made.attribute.append(onnx.helper.make_attribute(name, held, attr_type=kind))
-    return made
+        proto.attribute.append(onnx.helper.make_attribute(name, attribute, attr_type=kind))
+    return proto
 
 
 def _types(scope: Scope, names: Sequence[str]) -> list[bytes]:

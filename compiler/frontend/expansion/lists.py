@@ -58,9 +58,12 @@ def _concatenate(scope: Scope, node: SourceNode, run: Run) -> None:
         raise ModelError("joins a sequence of no tensor", where=node.where)
     if node.attributes.get("new_axis", 0):
         where = _constant(scope, node, np.asarray([axis]))
-        raised = [free_name(f"{node.name}/part", scope.taken) for _ in items]
+        raised = [free_name(f"{node.name}/part", scope.used_names) for _ in items]
         run(
-            [SourceNode(node.name, "Unsqueeze", (item, where), (one,)) for item, one in zip(items, raised, strict=True)]
+            [
+                SourceNode(node.name, "Unsqueeze", (item, where), (output,))
+                for item, output in zip(items, raised, strict=True)
+            ]
         )
         items = raised
     run([SourceNode(node.name, "Concat", tuple(items), node.outputs[:1], {"axis": axis})])
@@ -73,12 +76,12 @@ def _split(scope: Scope, node: SourceNode, run: Run) -> None:
     if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
         raise ModelError(f"axis {axis} of a tensor of rank {len(shape)}", where=node.where)
     sizes = _sizes(scope, node, shape[axis])
-    pieces = tuple(free_name(f"{node.outputs[0]}[{i}]", scope.taken) for i in range(len(sizes)))
-    given = _constant(scope, node, np.asarray(sizes))
-    run([SourceNode(node.name, "Split", (x, given), pieces, {"axis": axis})])
+    pieces = tuple(free_name(f"{node.outputs[0]}[{i}]", scope.used_names) for i in range(len(sizes)))
+    split_sizes = _constant(scope, node, np.asarray(sizes))
+    run([SourceNode(node.name, "Split", (x, split_sizes), pieces, {"axis": axis})])
     if not node.operand(1) and not node.attributes.get("keepdims", 1):
         where = _constant(scope, node, np.asarray([axis]))
-        flat = tuple(free_name(piece, scope.taken) for piece in pieces)
+        flat = tuple(free_name(piece, scope.used_names) for piece in pieces)
         run([SourceNode(node.name, "Squeeze", (a, where), (b,)) for a, b in zip(pieces, flat, strict=True)])
         pieces = flat
     _keep(scope, node, pieces)
@@ -88,10 +91,10 @@ def _sizes(scope: Scope, node: SourceNode, extent: int) -> list[int]:
     if not node.operand(1):
         _check_length(node, extent)
         return [1] * extent
-    given = _known(scope, node, 1, "the sizes")
-    if given.ndim:
-        return [int(size) for size in given]
-    size = int(given)
+    sizes = _known(scope, node, 1, "the sizes")
+    if sizes.ndim:
+        return [int(size) for size in sizes]
+    size = int(sizes)
     if size < 1:
         raise ModelError(f"splits into pieces of {size}", where=node.where)
     _check_length(node, -(-extent // size))
@@ -102,18 +105,18 @@ def _map(scope: Scope, node: SourceNode, run: Run) -> None:
     """The body once for each tensor of the first sequence, and of the others beside it."""
     body = node.attributes.get("body")
     first = min(body.captured.values(), default=len(node.inputs)) if isinstance(body, Body) else 0
-    given = node.inputs[:first]
-    if not isinstance(body, Body) or len(given) != len(body.inputs):
+    sequences = node.inputs[:first]
+    if not isinstance(body, Body) or len(sequences) != len(body.inputs):
         raise ModelError("its body does not fit its inputs", where=node.where)
     count = len(_items(scope, node))
-    columns = [scope.sequences.get(name, (name,) * count) for name in given]
+    columns = [scope.sequences.get(name, (name,) * count) for name in sequences]
     if any(len(column) != count for column in columns):
         raise ModelError("its sequences differ in length", where=node.where)
     results: list[tuple[str, ...]] = []
     captured = {name: node.inputs[position] for name, position in body.captured.items()}
     for items in zip(*columns, strict=True):
         actual = {**captured, **dict(zip(body.inputs, items, strict=True))}
-        nodes, outputs = place(body, actual, (), node.name, scope.taken)
+        nodes, outputs = place(body, actual, (), node.name, scope.used_names)
         run(nodes)
         results.append(outputs)
     for position, name in enumerate(node.outputs):
@@ -185,7 +188,7 @@ def _position(scope: Scope, node: SourceNode, index: int, length: int, *, end: b
 
 
 def _constant(scope: Scope, node: SourceNode, array: np.ndarray) -> str:
-    name = free_name(f"{node.name}/constant", scope.taken)
+    name = free_name(f"{node.name}/constant", scope.used_names)
     scope.operands[name] = Known(name, array)
     return name
 

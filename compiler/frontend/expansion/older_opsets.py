@@ -74,7 +74,7 @@ class _Old:
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """What stands for it: `inputs` are names, or tensors that were attributes; None: left out."""
+    """The replacement of a node: `inputs` are names, or tensors that were attributes; None: left out."""
 
     inputs: Sequence[str | Array | None]
     attributes: Mapping[str, AttributeValue]
@@ -87,7 +87,7 @@ _Rule = Callable[[_Old], _New]
 @dataclass(slots=True)
 class _Upgrade:
     opset: int
-    taken: set[str]
+    used_names: set[str]
     read: set[int] = field(default_factory=set)
     changed: Counter[str] = field(default_factory=Counter)
 
@@ -115,7 +115,7 @@ class _Upgrade:
         inputs: list[str] = []
         for entry in new.inputs:
             if isinstance(entry, np.ndarray):
-                name = free_name(f"{node.outputs[0]}:{len(inputs)}", self.taken)
+                name = free_name(f"{node.outputs[0]}:{len(inputs)}", self.used_names)
                 yield SourceNode(node.name, "Constant", (), (name,), {"value": entry}, node.module)
                 inputs.append(name)
             else:

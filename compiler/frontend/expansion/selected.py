@@ -105,68 +105,74 @@ def read_selected(scope: Scope, node: SourceNode, opset: int, run: Run) -> bool:
 
 def _by_element(reader: Reader) -> None:
     """The selected axis of every operand, seen from the end, is the same; the others do not have it."""
-    found = [(reader.selected(index), index) for index in range(len(reader.node.inputs)) if reader.node.inputs[index]]
-    if any(own is not None and own.axis is None for own, _ in found):
+    selections = [
+        (reader.selected(index), index) for index in range(len(reader.node.inputs)) if reader.node.inputs[index]
+    ]
+    if any(selection is not None and selection.axis is None for selection, _ in selections):
         _counts(reader) if reader.node.op_type in ("Cast", "Identity") else reader.refuse()
         return
-    first = next(own for own, _ in found if own is not None)
-    rank = max(len(reader.shape(index)) for _, index in found)
-    axes = {own.axis + rank - len(reader.shape(i)) for own, i in found if own is not None and own.axis is not None}
-    if len(axes) != 1 or any(own is not None and own.meant != first.meant for own, _ in found):
+    first = next(selection for selection, _ in selections if selection is not None)
+    rank = max(len(reader.shape(index)) for _, index in selections)
+    axes = {
+        selection.axis + rank - len(reader.shape(i))
+        for selection, i in selections
+        if selection is not None and selection.axis is not None
+    }
+    if len(axes) != 1 or any(selection is not None and selection.mask != first.mask for selection, _ in selections):
         reader.refuse()
     (axis,) = axes
-    for own, index in found:
+    for selection, index in selections:
         place = axis - rank + len(reader.shape(index))
-        if own is None and place >= 0 and reader.shape(index)[place] != 1:
+        if selection is None and place >= 0 and reader.shape(index)[place] != 1:
             reader.refuse()
-    reader.kept(first, axis)
+    reader.import_selected(first, axis)
 
 
 def _counts(reader: Reader) -> None:
     """Numbers of rows among other numbers: only put together, to say a shape."""
     for index in range(len(reader.node.inputs)):
-        own = reader.selected(index)
-        if own is not None and own.axis is not None:
+        selection = reader.selected(index)
+        if selection is not None and selection.axis is not None:
             reader.refuse()
-    first = next(one for one in map(reader.selected, range(len(reader.node.inputs))) if one is not None)
-    reader.kept(first, None)
+    first = next(other for other in map(reader.selected, range(len(reader.node.inputs))) if other is not None)
+    reader.import_selected(first, None)
 
 
 def _shape(reader: Reader) -> None:
-    own = reader.only(0)
-    if own.axis is None:
+    selection = reader.only(0)
+    if selection.axis is None:
         reader.run(reader.node)
         return
     rank = len(reader.shape(0))
     bounds = [reader.node.attributes.get(name, default) for name, default in (("start", 0), ("end", rank))]
     start, end = (bound + rank if isinstance(bound, int) and bound < 0 else bound for bound in bounds)
-    if isinstance(start, int) and isinstance(end, int) and start <= own.axis < end:
-        reader.kept(own, None)
+    if isinstance(start, int) and isinstance(end, int) and start <= selection.axis < end:
+        reader.import_selected(selection, None)
     else:
         reader.run(reader.node)
 
 
 def _cast_like(reader: Reader) -> None:
-    own = reader.selected(0)
-    if own is None:
+    selection = reader.selected(0)
+    if selection is None:
         reader.run(reader.node)
     else:
-        reader.kept(own, own.axis)
+        reader.import_selected(selection, selection.axis)
 
 
 def _transpose(reader: Reader) -> None:
-    own = reader.only(0)
-    if own.axis is None:
+    selection = reader.only(0)
+    if selection.axis is None:
         reader.refuse()
     rank = len(reader.shape(0))
     perm = reader.node.attributes.get("perm", tuple(reversed(range(rank))))
-    reader.kept(own, list(perm).index(own.axis) if isinstance(perm, tuple) else reader.refuse())
+    reader.import_selected(selection, list(perm).index(selection.axis) if isinstance(perm, tuple) else reader.refuse())
 
 
 def _axes_changed(reader: Reader) -> None:
     """Squeeze and Unsqueeze by known axes."""
-    own, axes = reader.only(0), reader.known(1)
-    if own.axis is None:
+    selection, axes = reader.only(0), reader.known_elements(1)
+    if selection.axis is None:
         _counts(reader)
         return
     if axes is None:
@@ -174,122 +180,137 @@ def _axes_changed(reader: Reader) -> None:
     rank, step = len(reader.shape(0)), axes.size if reader.node.op_type == "Unsqueeze" else 0
     places = sorted(int(axis) % (rank + step) for axis in axes.reshape(-1))
     if reader.node.op_type == "Squeeze":
-        reader.refuse() if own.axis in places else reader.kept(own, own.axis - sum(p < own.axis for p in places))
+        reader.refuse() if selection.axis in places else reader.import_selected(
+            selection, selection.axis - sum(p < selection.axis for p in places)
+        )
         return
-    kept = [place for place in range(rank + step) if place not in places]
-    reader.kept(own, kept[own.axis])
+    remaining = [place for place in range(rank + step) if place not in places]
+    reader.import_selected(selection, remaining[selection.axis])
 
 
 def _reshape(reader: Reader) -> None:
     """The first axis stays what it is."""
-    own = reader.selected(0)
-    if own is None or own.axis != 0:
+    selection = reader.selected(0)
+    if selection is None or selection.axis != 0:
         reader.refuse()
-    given = reader.known(1)
+    target_shape = reader.known_elements(1)
     count, *rest = reader.shape(0)
-    if given is not None and given.tolist() == [-1] and rest:
-        reader.kept(replace(own, meant=spread(reader.scope, own.meant, prod(rest))), 0)
+    if target_shape is not None and target_shape.tolist() == [-1] and rest:
+        reader.import_selected(replace(selection, mask=spread(reader.scope, selection.mask, prod(rest))), 0)
         return
-    if given is None or not given.size or not (reader.selected(1) is not None or int(given[0]) in (-1, 0)):
+    if (
+        target_shape is None
+        or not target_shape.size
+        or not (reader.selected(1) is not None or int(target_shape[0]) in (-1, 0))
+    ):
         reader.refuse()
-    inner = [int(extent) for extent in given[1:]]
+    inner = [int(extent) for extent in target_shape[1:]]
     if -1 in inner or prod(inner) * count != prod(reader.shape(0)):
         reader.refuse()
-    reader.kept(own, 0)
+    reader.import_selected(selection, 0)
 
 
 def _expand(reader: Reader) -> None:
     """To more axes before the selected one, or of the others."""
-    own = reader.selected(0)
-    if own is None or own.axis is None:
+    selection = reader.selected(0)
+    if selection is None or selection.axis is None:
         reader.refuse()
-    given = reader.known(1)
-    if given is None:
-        _to_own_shape(reader, own)
+    target_shape = reader.known_elements(1)
+    if target_shape is None:
+        _to_own_shape(reader, selection)
         return
-    axis = own.axis + max(given.size - len(reader.shape(0)), 0)
-    wanted = int(given[axis - max(len(reader.shape(0)) - given.size, 0)]) if given.size else 1
-    if reader.selected(1) is None and wanted != 1:
+    axis = selection.axis + max(target_shape.size - len(reader.shape(0)), 0)
+    target_extent = (
+        int(target_shape[axis - max(len(reader.shape(0)) - target_shape.size, 0)]) if target_shape.size else 1
+    )
+    if reader.selected(1) is None and target_extent != 1:
         reader.refuse()
-    reader.kept(own, axis)
+    reader.import_selected(selection, axis)
 
 
-def _to_own_shape(reader: Reader, own: Selected) -> None:
+def _to_own_shape(reader: Reader, selection: Selected) -> None:
     """To the shape that it has: the number of rows as the sum of the condition, and the extents of the other axes."""
     scope = reader.scope
     shape = scope.operands[reader.node.inputs[1]]
     joined = made_by(scope, shape) if isinstance(shape, Value) else None
-    if joined is None or joined.op != "concat" or len(joined.inputs) != 2 or own.axis != 0:
+    if joined is None or joined.op != "concat" or len(joined.inputs) != 2 or selection.axis != 0:
         reader.refuse()
     rest = scope.builder.arrays.get(joined.inputs[1])
     if rest is None or tuple(rest.tolist()) != reader.shape(0)[1:]:
         reader.refuse()
-    made: Value = joined.inputs[0]
+    source: Value = joined.inputs[0]
     sums = 0
-    while made not in scope.meant:
-        node = made_by(scope, made)
+    while source not in scope.masks:
+        node = made_by(scope, source)
         if node is None or node.op not in ("reshape", "cast", "reduce_sum"):
             reader.refuse()
         sums += node.op == "reduce_sum"
-        made = node.inputs[0]
-    if sums != 1 or scope.meant[made] != own.meant:
+        source = node.inputs[0]
+    if sums != 1 or scope.masks[source] != selection.mask:
         reader.refuse()
     scope.operands[reader.node.outputs[0]] = scope.operands[reader.node.inputs[0]]
-    scope.selected[reader.node.outputs[0]] = own
+    scope.selected[reader.node.outputs[0]] = selection
 
 
 def _product(reader: Reader) -> None:
     """Rows times a matrix."""
-    own = reader.only(0)
+    selection = reader.only(0)
     transposed = bool(reader.node.attributes.get("transA", 0))
-    if own.axis is None or transposed or own.axis == len(reader.shape(0)) - 1 or len(reader.shape(1)) > 2:
+    if selection.axis is None or transposed or selection.axis == len(reader.shape(0)) - 1 or len(reader.shape(1)) > 2:
         reader.refuse()
     added = reader.shape(2) if len(reader.node.inputs) > 2 and reader.node.inputs[2] else ()
     if len(added) == 2 and added[0] != 1:
         reader.refuse()
-    reader.kept(own, own.axis)
+    reader.import_selected(selection, selection.axis)
 
 
 def _along(reader: Reader) -> None:
     """Norms and softmax over later axes."""
-    own = reader.only(0)
+    selection = reader.only(0)
     axis = reader.axis("axis", _ALONG[reader.node.op_type], len(reader.shape(0)))
     softmax = reader.node.op_type.endswith("Softmax")
-    if own.axis is None or len(reader.node.outputs) > 1 or (axis == own.axis if softmax else axis <= own.axis):
+    if (
+        selection.axis is None
+        or len(reader.node.outputs) > 1
+        or (axis == selection.axis if softmax else axis <= selection.axis)
+    ):
         reader.refuse()
-    reader.kept(own, own.axis)
+    reader.import_selected(selection, selection.axis)
 
 
 def _slice(reader: Reader) -> None:
-    own, axes = reader.only(0), reader.known(3)
-    if own.axis is None:
+    selection, axes = reader.only(0), reader.known_elements(3)
+    if selection.axis is None:
         _counts(reader)
         return
     rank = len(reader.shape(0))
-    starts = reader.known(1)
+    starts = reader.known_elements(1)
     if starts is None:
         reader.refuse()
     touched = range(starts.size) if axes is None else [int(axis) % rank for axis in axes.reshape(-1)]
-    reader.refuse() if own.axis in touched else reader.kept(own, own.axis)
+    reader.refuse() if selection.axis in touched else reader.import_selected(selection, selection.axis)
 
 
 def _concat(reader: Reader) -> None:
     count = len(reader.node.inputs)
-    found = [reader.selected(index) for index in range(count)]
-    first = next(one for one in found if one is not None)
+    selections = [reader.selected(index) for index in range(count)]
+    first = next(selection for selection in selections if selection is not None)
     if first.axis is None:
         _counts(reader)
         return
-    if any(own != first for own in found) or reader.axis("axis", 0, len(reader.shape(0))) == first.axis:
+    if (
+        any(selection != first for selection in selections)
+        or reader.axis("axis", 0, len(reader.shape(0))) == first.axis
+    ):
         reader.refuse()
-    reader.kept(first, first.axis)
+    reader.import_selected(first, first.axis)
 
 
 def _split(reader: Reader) -> None:
-    own = reader.only(0)
-    if own.axis is None or reader.axis("axis", 0, len(reader.shape(0))) == own.axis:
+    selection = reader.only(0)
+    if selection.axis is None or reader.axis("axis", 0, len(reader.shape(0))) == selection.axis:
         reader.refuse()
-    reader.kept(own, own.axis)
+    reader.import_selected(selection, selection.axis)
 
 
 # ---------------------------------------------------------------------------------------------------------- picking
@@ -303,25 +324,29 @@ def _gather(reader: Reader) -> None:
     elif data is None and index is not None and index.axis is not None:
         _picked(reader, index, axis + index.axis)
     elif data is not None and index is None and data.axis is not None and data.axis != axis:
-        reader.kept(data, data.axis + (len(reader.shape(1)) - 1 if data.axis > axis else 0))
+        reader.import_selected(data, data.axis + (len(reader.shape(1)) - 1 if data.axis > axis else 0))
     else:
         reader.refuse()
 
 
 def _gather_nd(reader: Reader) -> None:
-    own = reader.only(1)
-    if own.axis is None or own.axis == len(reader.shape(1)) - 1 or reader.node.attributes.get("batch_dims", 0):
+    selection = reader.only(1)
+    if (
+        selection.axis is None
+        or selection.axis == len(reader.shape(1)) - 1
+        or reader.node.attributes.get("batch_dims", 0)
+    ):
         reader.refuse()
-    _picked(reader, own, own.axis)
+    _picked(reader, selection, selection.axis)
 
 
-def _picked(reader: Reader, own: Selected, axis: int) -> None:
-    """What is picked; rows that were not meant are filled, so that no gradient and no pole is there."""
-    reader.kept(own, axis)
+def _picked(reader: Reader, selection: Selected, axis: int) -> None:
+    """Imports a pick of elements; rows that were not meant are filled, so that no gradient and no pole is there."""
+    reader.import_selected(selection, axis)
     name = reader.node.outputs[0]
-    made = reader.scope.operands[name]
-    if isinstance(made, Value) and reader.scope.builder.types[made].dtype == "f32":
-        reader.scope.operands[name] = filled(reader.scope, made, replace(own, axis=axis), _FILLER)
+    output = reader.scope.operands[name]
+    if isinstance(output, Value) and reader.scope.builder.types[output].dtype == "f32":
+        reader.scope.operands[name] = filled(reader.scope, output, replace(selection, axis=axis), _FILLER)
 
 
 # ------------------------------------------------------------------------------------------------------ back to all
@@ -329,30 +354,32 @@ def _picked(reader: Reader, own: Selected, axis: int) -> None:
 
 def _reduce(reader: Reader) -> None:
     """Over later axes row by row; a sum over the rows leaves the others out."""
-    own, axes = reader.only(0), reader.known(1)
+    selection, axes = reader.only(0), reader.known_elements(1)
     rank = len(reader.shape(0))
-    if own.axis is None or (axes is None and len(reader.node.inputs) > 1 and reader.node.inputs[1]):
+    if selection.axis is None or (axes is None and len(reader.node.inputs) > 1 and reader.node.inputs[1]):
         reader.refuse()
-    given = reader.node.attributes.get("axes")
-    listed = axes.reshape(-1) if axes is not None else given if isinstance(given, tuple) else range(rank)
+    attribute = reader.node.attributes.get("axes")
+    listed = axes.reshape(-1) if axes is not None else attribute if isinstance(attribute, tuple) else range(rank)
     places = sorted({int(axis) % rank for axis in listed})
-    if own.axis in places:
+    if selection.axis in places:
         if reader.node.op_type not in ("ReduceSum", "ReduceSumSquare", "ReduceL2"):
             reader.refuse()
         reader.run(reader.masked(0, 0.0))
         return
     keeps = bool(reader.node.attributes.get("keepdims", 1))
-    reader.kept(own, own.axis - (0 if keeps else sum(place < own.axis for place in places)))
+    reader.import_selected(
+        selection, selection.axis - (0 if keeps else sum(place < selection.axis for place in places))
+    )
 
 
 def _put_back(reader: Reader) -> None:
     """ScatterND: updates that were not meant add nothing, or put there what is there."""
     index, updates = reader.selected(1), reader.selected(2)
-    places = reader.known(1)
+    places = reader.known_elements(1)
     kind = reader.node.attributes.get("reduction", "none")
     if reader.selected(0) is not None or index is None or index.axis != 0 or places is None or places.ndim != 2:
         reader.refuse()
-    if updates is None or updates.axis != 0 or updates.meant != index.meant:
+    if updates is None or updates.axis != 0 or updates.mask != index.mask:
         reader.refuse()
     if kind == "add":
         reader.run(reader.masked(2, 0.0))
@@ -360,12 +387,12 @@ def _put_back(reader: Reader) -> None:
     if kind != "none" or len(np.unique(places, axis=0)) != len(places):
         reader.refuse()
     scope, node = reader.scope, reader.node
-    there = free_name(f"{node.name}@there", scope.taken)
-    scope.taken.add(there)
+    there = free_name(f"{node.name}@there", scope.used_names)
+    scope.used_names.add(there)
     reader.run(SourceNode(f"{node.name} there", "GatherND", (node.inputs[0], node.inputs[1]), (there,), {}))
     new, old = scope.value(scope.operands[node.inputs[2]]), scope.value(scope.operands[there])
     shape = scope.builder.shape(old)
-    meant = scope.emit("reshape", updates.meant, shape=(shape[0], *(1 for _ in shape[1:])))
+    meant = scope.emit("reshape", updates.mask, shape=(shape[0], *(1 for _ in shape[1:])))
     scope.operands[there] = scope.emit("where", meant, new, old)
     reader.run(replace(node, inputs=(node.inputs[0], node.inputs[1], there)))
 
@@ -393,10 +420,10 @@ _RULES: Mapping[str, Callable[[Reader], None]] = {
 
 def refuse_selected(scope: Scope, names: Sequence[str], where: str) -> None:
     """Raises: UnsupportedOperator if one of these tensors has as many rows as only the step knows."""
-    found = next((name for name in names if name in scope.selected), "")
-    if found:
+    selected_name = next((name for name in names if name in scope.selected), "")
+    if selected_name:
         raise UnsupportedOperator(
-            f"{found!r} has as many rows as a condition selects while the step runs",
+            f"{selected_name!r} has as many rows as a condition selects while the step runs",
             where=where,
             hint="keep all rows, and a mask beside them",
         )

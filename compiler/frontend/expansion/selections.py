@@ -1,4 +1,4 @@
-"""What a selection of rows is made of: positions, a mask of those that were meant, and a node that reads such rows."""
+"""Parts of a selection of rows: positions, a mask of those that were meant, and a node that reads such rows."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Reader:
         """Shape of an operand, all rows counted."""
         return self.scope.shape(self.scope.operands[self.node.inputs[index]])
 
-    def known(self, index: int) -> Array | None:
+    def known_elements(self, index: int) -> Array | None:
         """The elements of an operand, if they are known."""
         operand = self.scope.operands.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
         return operand.array if isinstance(operand, Known) else None
 
     def axis(self, name: str, default: int, rank: int) -> int:
         """An attribute that says an axis, counted from the front."""
-        given = self.node.attributes.get(name, default)
-        return given % rank if isinstance(given, int) and rank else 0
+        attribute = self.node.attributes.get(name, default)
+        return attribute % rank if isinstance(attribute, int) and rank else 0
 
     def refuse(self) -> NoReturn:
         """Raises: UnsupportedOperator."""
@@ -56,7 +56,7 @@ class Reader:
             hint="use torch.where with the condition over all rows, or a TopK of known size",
         )
 
-    def kept(self, of: Selected, axis: int | None) -> None:
+    def import_selected(self, of: Selected, axis: int | None) -> None:
         """Import the node; its outputs are selected along `axis` (None: they are numbers of rows)."""
         self.run(self.node)
         for name in filter(None, self.node.outputs):
@@ -64,22 +64,22 @@ class Reader:
 
     def only(self, *indices: int) -> Selected:
         """The selection of these operands, if no other one is selected."""
-        found = [self.selected(index) for index in indices]
-        first = next((one for one in found if one is not None), None)
+        selections = [self.selected(index) for index in indices]
+        first = next((selection for selection in selections if selection is not None), None)
         others = any(self.selected(index) for index in range(len(self.node.inputs)) if index not in indices)
         return self.refuse() if first is None or others else first
 
     def masked(self, index: int, fill: float) -> SourceNode:
         """The node with `fill` in place of the rows of an operand that were not meant."""
-        own = self.selected(index)
+        selection = self.selected(index)
         name = self.node.inputs[index]
-        assert own is not None
-        assert own.axis is not None
-        made = free_name(f"{name}@{self.node.name}", self.scope.taken)
-        self.scope.taken.add(made)
+        assert selection is not None
+        assert selection.axis is not None
+        masked_name = free_name(f"{name}@{self.node.name}", self.scope.used_names)
+        self.scope.used_names.add(masked_name)
         value = self.scope.value(self.scope.operands[name])
-        self.scope.operands[made] = filled(self.scope, value, own, fill)
-        return replace(self.node, inputs=(*self.node.inputs[:index], made, *self.node.inputs[index + 1 :]))
+        self.scope.operands[masked_name] = filled(self.scope, value, selection, fill)
+        return replace(self.node, inputs=(*self.node.inputs[:index], masked_name, *self.node.inputs[index + 1 :]))
 
 
 def select(scope: Scope, node: SourceNode, opset: int) -> None:
@@ -89,12 +89,12 @@ def select(scope: Scope, node: SourceNode, opset: int) -> None:
     count = prod(shape)
     scope.require_foldable(count * max(len(shape), 1) * np.dtype(np.int64).itemsize, node.where)
     base, times = _repeats(scope, mask)
-    if base not in scope.meant:
+    if base not in scope.masks:
         true = mask
         if call.dtype(0) != "bool":
             true = call.emit("not", call.emit("equal", mask, call.scalar(0, mask)))
-        scope.meant[base] = call.reshape(true, (count,))
-    meant = spread(scope, scope.meant[base], times)
+        scope.masks[base] = call.reshape(true, (count,))
+    meant = spread(scope, scope.masks[base], times)
     places = np.stack([axis.reshape(-1) for axis in np.indices(shape)]) if shape else np.zeros((0, 1))
     scope.count_folded((places,), node.where)
     scope.operands[node.outputs[0]] = Known(node.outputs[0], places.astype(np.int64))
@@ -115,31 +115,31 @@ def made_by(scope: Scope, value: Value) -> Node | None:
 def _repeats(scope: Scope, mask: Value) -> tuple[Value, int]:
     """The condition that a mask repeats along new last axes, as `out[mask] = rows` is written, and how often."""
     wide = made_by(scope, mask)
-    seen = made_by(scope, wide.inputs[0]) if wide is not None and wide.op == "broadcast_to" else None
-    if wide is None or seen is None or seen.op != "reshape" or seen.inputs[0] not in scope.meant:
+    reshaped = made_by(scope, wide.inputs[0]) if wide is not None and wide.op == "broadcast_to" else None
+    if wide is None or reshaped is None or reshaped.op != "reshape" or reshaped.inputs[0] not in scope.masks:
         return mask, 1
-    base, shape = scope.builder.shape(seen.inputs[0]), scope.builder.shape(mask)
+    base, shape = scope.builder.shape(reshaped.inputs[0]), scope.builder.shape(mask)
     more = len(shape) - len(base)
     if shape[: len(base)] != base or scope.builder.shape(wide.inputs[0]) != (*base, *(1 for _ in range(more))):
         return mask, 1
-    return seen.inputs[0], prod(shape[len(base) :])
+    return reshaped.inputs[0], prod(shape[len(base) :])
 
 
-def spread(scope: Scope, meant: Value, times: int) -> Value:
+def spread(scope: Scope, mask: Value, times: int) -> Value:
     """Every element `times` in a row; the same value whenever it is asked for."""
     if times == 1:
-        return meant
-    if (meant, times) not in scope.spread:
-        (count,) = scope.builder.shape(meant)
-        wide = scope.emit("broadcast_to", scope.emit("reshape", meant, shape=(count, 1)), shape=(count, times))
-        scope.spread[meant, times] = scope.emit("reshape", wide, shape=(count * times,))
-    return scope.spread[meant, times]
+        return mask
+    if (mask, times) not in scope.spread:
+        (count,) = scope.builder.shape(mask)
+        wide = scope.emit("broadcast_to", scope.emit("reshape", mask, shape=(count, 1)), shape=(count, times))
+        scope.spread[mask, times] = scope.emit("reshape", wide, shape=(count * times,))
+    return scope.spread[mask, times]
 
 
-def filled(scope: Scope, value: Value, own: Selected, fill: float) -> Value:
+def filled(scope: Scope, value: Value, selection: Selected, fill: float) -> Value:
     shape = scope.builder.shape(value)
-    assert own.axis is not None
-    column = tuple(extent if axis == own.axis else 1 for axis, extent in enumerate(shape))
-    meant = scope.emit("reshape", own.meant, shape=column)
+    assert selection.axis is not None
+    column = tuple(extent if axis == selection.axis else 1 for axis, extent in enumerate(shape))
+    mask = scope.emit("reshape", selection.mask, shape=column)
     kind = np.float32 if scope.builder.types[value].dtype == "f32" else np.int64
-    return scope.emit("where", meant, value, scope.constant(np.asarray(fill, kind)))
+    return scope.emit("where", mask, value, scope.constant(np.asarray(fill, kind)))

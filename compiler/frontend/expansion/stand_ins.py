@@ -29,12 +29,12 @@ def stands_in(scope: Scope, node: SourceNode, opset: int, run: Run, import_one: 
 
 def define(scope: Scope, node: SourceNode, opset: int, import_one: Import) -> bool:
     """Import the standard's definition of a node's operator in its place; False if it has none."""
-    found = definition(scope, node, opset)
-    if found is None:
+    standard = definition(scope, node, opset)
+    if standard is None:
         return False
-    body, version = found
+    body, version = standard
     actual = {name: node.operand(position) for position, name in enumerate(body.inputs)}
-    nodes, outputs = place(body, actual, node.outputs, node.name, scope.taken)
+    nodes, outputs = place(body, actual, node.outputs, node.name, scope.used_names)
     scope.count_nodes(nodes, node.where)
     for inner in nodes:
         try:

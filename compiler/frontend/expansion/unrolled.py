@@ -58,19 +58,19 @@ class _Writer:
     nodes: list[SourceNode] = field(default_factory=list)
 
     def add(self, op_type: str, *inputs: str, **attributes: int | float | tuple[int, ...]) -> str:
-        output = free_name(f"{self.node.name}/{op_type}", self.scope.taken)
+        output = free_name(f"{self.node.name}/{op_type}", self.scope.used_names)
         self.nodes.append(SourceNode(self.node.name, op_type, inputs, (output,), attributes))
         return output
 
     def constant(self, array: Array) -> str:
-        name = free_name(f"{self.node.name}/constant", self.scope.taken)
+        name = free_name(f"{self.node.name}/constant", self.scope.used_names)
         self.scope.operands[name] = Known(name, array)
         return name
 
     def number(self, value: float) -> str:
         return self.constant(np.asarray(value, np.float32))
 
-    def one(self, x: str, position: int) -> str:
+    def element_at(self, x: str, position: int) -> str:
         """x[position]; looked up, so that all steps share a kernel."""
         picked = self.add("Gather", x, self.constant(np.asarray([position])), axis=0)
         return self.add("Squeeze", picked, self.constant(np.asarray([0])))
@@ -101,9 +101,9 @@ def unrolled(scope: Scope, node: SourceNode, run: Run) -> None:
         y = w.add("Transpose", y, perm=(2, 0, 1, 3))
         states = [w.add("Transpose", state, perm=(1, 0, 2)) for state in states]
     run(w.nodes)
-    for name, made in zip(node.outputs, (y, *states), strict=False):
+    for name, output in zip(node.outputs, (y, *states), strict=False):
         if name:
-            scope.same(name, made)
+            scope.same(name, output)
 
 
 class _Layer:
@@ -131,20 +131,20 @@ class _Layer:
 
     def _functions(self) -> list[tuple[str, list[float]]]:
         """(activation, alpha and beta) of all directions."""
-        given = self.node.attributes.get("activations", _PLAIN[self.kind] * len(self.reverse))
-        names = [str(name).lower() for name in given] if isinstance(given, tuple) else []
+        activations = self.node.attributes.get("activations", _PLAIN[self.kind] * len(self.reverse))
+        names = [str(name).lower() for name in activations] if isinstance(activations, tuple) else []
         if len(names) != len(_PLAIN[self.kind]) * len(self.reverse) or not set(names) <= set(_ACTIVATIONS):
             raise UnsupportedOperator(f"activations {', '.join(names)}", where=self.node.where, hint=_REFUSED)
         rest = {key: list(self._numbers(f"activation_{key}")) for key in ("alpha", "beta")}
-        found = []
+        functions = []
         for name in names:
             defaults = _ACTIVATIONS[name]
             values = [
                 rest[key].pop(0) if rest[key] else default
                 for key, default in zip(("alpha", "beta"), defaults, strict=False)
             ]
-            found.append((name, values))
-        return found
+            functions.append((name, values))
+        return functions
 
     def _numbers(self, name: str) -> tuple[float, ...]:
         value = self.node.attributes.get(name, ())
@@ -168,15 +168,15 @@ class _Layer:
         """Input `index` of a direction, cut along its last axis; None if it is left out."""
         if not self.node.operand(index):
             return [None] * count
-        own = self.w.one(self.node.inputs[index], d)
-        return [self.w.part(own, i, width) for i in range(count)]
+        direction_input = self.w.element_at(self.node.inputs[index], d)
+        return [self.w.part(direction_input, i, width) for i in range(count)]
 
     def start(self, index: int, d: int) -> str:
         """An initial state, [B, H]."""
         name = self.node.operand(index)
         if not name:
             return self.w.constant(np.zeros((self.batch, self.width), np.float32))
-        return self.w.one(self.w.add("Transpose", name, perm=(1, 0, 2)) if self.batch_first else name, d)
+        return self.w.element_at(self.w.add("Transpose", name, perm=(1, 0, 2)) if self.batch_first else name, d)
 
     def direction(self, d: int, reverse: bool) -> tuple[list[str], list[str]]:
         """The hidden state of every step, and the last states."""
@@ -188,19 +188,19 @@ class _Layer:
         lengths = self.node.operand(4)
         column = w.add("Unsqueeze", lengths, w.constant(np.asarray([1]))) if lengths else ""
         for t in reversed(range(self.steps)) if reverse else range(self.steps):
-            made = cell.step(w.one(self.x, t), states)
-            hidden[t] = made[0]
+            new_states = cell.step(w.element_at(self.x, t), states)
+            hidden[t] = new_states[0]
             if column:
                 kind = w.add("CastLike", w.constant(np.asarray(t)), column)
                 inside = w.add("Less", kind, column)
-                hidden[t] = w.add("Where", inside, made[0], zeros)
-                made = [w.add("Where", inside, new, old) for new, old in zip(made, states, strict=True)]
-            states = made
+                hidden[t] = w.add("Where", inside, new_states[0], zeros)
+                new_states = [w.add("Where", inside, new, old) for new, old in zip(new_states, states, strict=True)]
+            states = new_states
         return hidden, states
 
 
 class _Cell:
-    """One direction's weights by gate, and its step."""
+    """The weights of one direction by gate, and its step."""
 
     def __init__(self, layer: _Layer, d: int) -> None:
         w, self.layer, self.d = layer.w, layer, d
@@ -208,7 +208,7 @@ class _Cell:
         self.w = self._across(layer.node.inputs[1])
         self.r = self._across(layer.node.inputs[2])
         biases = layer.parts(3, d, 2 * g, h)
-        self.own, self.inner = biases[:g], biases[g:]
+        self.input_bias, self.inner = biases[:g], biases[g:]
         self.peep = layer.parts(7, d, 3, h)
         self.coupled = bool(layer.node.attributes.get("input_forget", 0))
         self.reset_after = bool(layer.node.attributes.get("linear_before_reset", 0))
@@ -217,13 +217,13 @@ class _Cell:
     def _across(self, name: str) -> list[str]:
         """Each gate's weight, [inputs, H]."""
         w, h = self.layer.w, self.layer.width
-        whole = w.add("Transpose", w.one(name, self.d), perm=(1, 0))
+        whole = w.add("Transpose", w.element_at(name, self.d), perm=(1, 0))
         return [w.part(whole, i, h) for i in range(self.layer.gates)]
 
     def _sum(self, *terms: str | None) -> str:
-        given = [term for term in terms if term is not None]
-        total = given[0]
-        for term in given[1:]:
+        present = [term for term in terms if term is not None]
+        total = present[0]
+        for term in present[1:]:
             total = self.layer.w.add("Add", total, term)
         return total
 
@@ -231,7 +231,7 @@ class _Cell:
         """x w + h r + biases + more, clipped."""
         w = self.layer.w
         products = w.add("MatMul", x, self.w[i]), w.add("MatMul", h, self.r[i])
-        return self.layer.clipped(self._sum(*products, self.own[i], self.inner[i], *more))
+        return self.layer.clipped(self._sum(*products, self.input_bias[i], self.inner[i], *more))
 
     def _peeped(self, which: int, c: str) -> str | None:
         weight = self.peep[which]
@@ -258,10 +258,10 @@ class _Cell:
         z, r = (act(self.d, 0, self._gate(i, x, h)) for i in (0, 1))
         if self.reset_after:
             inner = w.add("Mul", r, self._sum(w.add("MatMul", h, self.r[2]), self.inner[2]))
-            new = self._sum(w.add("MatMul", x, self.w[2]), inner, self.own[2])
+            new = self._sum(w.add("MatMul", x, self.w[2]), inner, self.input_bias[2])
         else:
             inner = w.add("MatMul", w.add("Mul", r, h), self.r[2])
-            new = self._sum(w.add("MatMul", x, self.w[2]), inner, self.own[2], self.inner[2])
+            new = self._sum(w.add("MatMul", x, self.w[2]), inner, self.input_bias[2], self.inner[2])
         n = act(self.d, 1, self.layer.clipped(new))
         return [w.add("Add", n, w.add("Mul", z, w.add("Sub", h, n)))]
 

@@ -1,1 +1,3 @@
-"""What exporters did to the parameters of a module, undone: which tensors are parameters, and what they are called."""
+"""Undoes what exporters did to the parameters of a module: decides which tensors are parameters, and what they are
+called.
+"""

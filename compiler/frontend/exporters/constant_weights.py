@@ -21,7 +21,7 @@ from compiler.graph import Array
 from compiler.warnings import CompileWarning, few_of
 
 Quantized = Literal["frozen", "dequantize"]
-"""What becomes of weights that a file stores in eight bits."""
+"""The treatment of weights that a file stores in eight bits."""
 
 WEIGHT_INPUTS: Mapping[str, tuple[int, ...]] = {
     "BatchNormalization": (1, 2, 3, 4),

@@ -18,30 +18,30 @@ _CUT = re.compile(r"detach(_\d+)?")
 
 def restore_cuts(work: Restoration, calls: Sequence[Sequence[int]]) -> None:
     """Put a cut in front of each call that reads one that the file has no node for."""
-    made = {name for node in work.source.nodes for name in (*node.outputs, node.call.result)}
-    made |= work.record.inputs | work.record.targets.keys()
+    produced = {name for node in work.source.nodes for name in (*node.outputs, node.call.result)}
+    produced |= work.record.inputs | work.record.targets.keys()
     for positions in calls:
-        gone = [name for name in work.source.nodes[positions[0]].call.arguments if name not in made]
-        if gone and all(_CUT.fullmatch(name) for name in gone):
-            _restore(work, positions, gone)
+        missing = [name for name in work.source.nodes[positions[0]].call.arguments if name not in produced]
+        if missing and all(_CUT.fullmatch(name) for name in missing):
+            _restore(work, positions, missing)
 
 
-def _restore(work: Restoration, positions: Sequence[int], gone: Sequence[str]) -> None:
+def _restore(work: Restoration, positions: Sequence[int], missing: Sequence[str]) -> None:
     nodes = [work.source.nodes[position] for position in positions]
     inner = {name for node in nodes for name in node.outputs}
-    told = {*nodes[0].call.arguments, *inner, *work.source.initializers}
-    left = {name for node in nodes for name in node.inputs if name and name not in told}
-    if len(left) != 1 or len(set(gone)) != 1:
+    provided = {*nodes[0].call.arguments, *inner, *work.source.initializers}
+    external = {name for node in nodes for name in node.inputs if name and name not in provided}
+    if len(external) != 1 or len(set(missing)) != 1:
         work.warnings.append(
             CompileWarning(
                 "model.detached",
                 f"node {nodes[0].name!r}",
-                f"reads {gone[0]!r}, a detach() that PyTorch's exporter dropped: gradients pass there",
+                f"reads {missing[0]!r}, a detach() that PyTorch's exporter dropped: gradients pass there",
                 UNOPTIMIZED,
             )
         )
         return
-    (source,) = left
+    (source,) = external
     cut = fresh(work, f"{source}:detach")
     work.cuts.setdefault(positions[0], []).append(
         SourceNode(f"{nodes[0].name} detach", "Identity", (source,), (cut,), {}, nodes[0].module, DETACH)

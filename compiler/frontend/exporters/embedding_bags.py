@@ -30,7 +30,7 @@ class _Bags:
     mode: Mode
     starts: str
     sequence: str = ""
-    """What collects the results."""
+    """The name of the sequence that collects the results."""
     rows: str = ""
     table: str = ""
     indices: str = ""
@@ -40,7 +40,7 @@ def reduce_bags(source: SourceModel) -> SourceModel:
     """The model with embedding bags as reductions; unchanged if it has none."""
     if not any(node.op_type == "Loop" for node in source.nodes):
         return source
-    taken = source.value_names()
+    used_names = source.value_names()
     nodes: list[SourceNode] = []
     sequences: dict[str, _Bags] = {}
     for node in source.nodes:
@@ -49,8 +49,8 @@ def reduce_bags(source: SourceModel) -> SourceModel:
             sequences[bags.sequence] = bags
         joined = sequences.get(node.operand(0)) if node.op_type == "ConcatFromSequence" else None
         stacked = _stacked(node) if node.op_type == "Loop" and bags is None else None
-        found = joined or stacked
-        nodes += [node] if found is None else _Writer(node, taken).reduced(found, node.outputs[0])
+        lookup = joined or stacked
+        nodes += [node] if lookup is None else _Writer(node, used_names).reduced(lookup, node.outputs[0])
     without_loops = _unread(nodes, source.outputs, sequences)
     empty = {node.outputs[0] for node in without_loops if node.op_type == "SequenceEmpty"}
     return replace(source, nodes=_unread(without_loops, source.outputs, empty))
@@ -66,19 +66,19 @@ def _unread(nodes: Sequence[SourceNode], outputs: Sequence[str], spare: Collecti
 
 
 def _body(node: SourceNode, name: str) -> Body | None:
-    found = node.attributes.get(name)
-    return found if isinstance(found, Body) else None
+    attribute = node.attributes.get(name)
+    return attribute if isinstance(attribute, Body) else None
 
 
 def _outer(node: SourceNode, body: Body, name: str) -> str:
-    """What a name of a body is called around its node; empty if the body makes it."""
+    """Returns the name that a name of a body has around its node; empty if the body makes it."""
     place = body.captured.get(name)
     return "" if place is None else node.operand(place)
 
 
 def _only(body: Body, op_type: str) -> SourceNode | None:
-    found = [node for node in body.nodes if node.op_type == op_type]
-    return found[0] if len(found) == 1 else None
+    nodes = [node for node in body.nodes if node.op_type == op_type]
+    return nodes[0] if len(nodes) == 1 else None
 
 
 def _maker(body: Body, name: str) -> SourceNode | None:
@@ -123,17 +123,17 @@ def _decided(body: Body, node: SourceNode) -> Iterator[tuple[SourceNode, str]]:
         test = _maker(body, inner.operand(0))
         sides = [_scalar(body, name) for name in test.inputs] if test is not None else []
         decided = test is not None and test.op_type == "Equal" and None not in sides
-        taken = (
+        branch_names = (
             ["then_branch" if sides[0] == sides[1] else "else_branch"] if decided else ["then_branch", "else_branch"]
         )
-        for name in taken:
+        for name in branch_names:
             branch = _body(inner, name)
-            for found, first in _decided(branch, inner) if branch is not None else ():
-                yield found, _outer(node, body, first)
+            for deciding, first in _decided(branch, inner) if branch is not None else ():
+                yield deciding, _outer(node, body, first)
 
 
 def _scalar(body: Body, name: str) -> object:
-    """What a Constant of a body holds, if it is one number."""
+    """Returns the number that a Constant of a body holds, if it is a single one."""
     maker = _maker(body, name)
     if maker is None or maker.op_type != "Constant":
         return None
@@ -176,8 +176,8 @@ def _source(body: Body, name: str) -> str:
 class _Writer:
     """Writes the nodes that stand in a loop's place; the last has the name of the loop's result."""
 
-    def __init__(self, node: SourceNode, taken: set[str]) -> None:
-        self.node, self.taken = node, taken
+    def __init__(self, node: SourceNode, used_names: set[str]) -> None:
+        self.node, self.used_names = node, used_names
         self.nodes: list[SourceNode] = []
 
     def constant(self, value: Array) -> str:
@@ -187,7 +187,7 @@ class _Writer:
         return self.constant(np.asarray(values, np.int64))
 
     def add(self, op_type: str, *inputs: str, output: str = "", **attributes: int | str | Array) -> str:
-        name = output or free_name(f"{self.node.outputs[0]}:{op_type.lower()}", self.taken)
+        name = output or free_name(f"{self.node.outputs[0]}:{op_type.lower()}", self.used_names)
         self.nodes.append(
             replace(self.node, op_type=op_type, inputs=inputs, outputs=(name,), attributes=attributes, domain="")
         )
@@ -202,10 +202,10 @@ class _Writer:
         wide = self.add("Slice", extents, self.ints(1), self.ints(2))
         zero, one = self.constant(np.asarray(0, np.int64)), self.constant(np.asarray(1, np.int64))
         places = self.add("Range", zero, self.add("Squeeze", count, self.ints(0)), one)
-        begun = self.add(
+        is_started = self.add(
             "LessOrEqual", self.add("Unsqueeze", starts, width), self.add("Unsqueeze", places, self.ints(0))
         )
-        numbers = self.add("ReduceSum", self.add("Cast", begun, to=7), self.ints(0), keepdims=0)
+        numbers = self.add("ReduceSum", self.add("Cast", is_started, to=7), self.ints(0), keepdims=0)
         index = self.add("Unsqueeze", self.add("Sub", numbers, one), width)
         shape = self.add("Concat", self.add("Shape", starts), wide, axis=0)
         begin = self.constant(np.asarray(_LOWEST if bags.mode == "max" else 0, np.float32))

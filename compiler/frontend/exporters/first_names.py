@@ -26,10 +26,10 @@ def with_first_names(source: SourceModel, record: TorchRecord) -> tuple[SourceMo
         for name in node.call.arguments:
             target = record.targets.get(name, "")
             layer, _, leaf = target.rpartition(".")
-            own = [f"{module}.{leaf}".lstrip(".") for module in (node.module, layer.rpartition(".")[0])]
+            candidates = [f"{module}.{leaf}".lstrip(".") for module in (node.module, layer.rpartition(".")[0])]
             if target in record.parameters:
-                found = (name for name in own if name in absent)
-                first[target] = min(*found, first.get(target, target), target, key=order.__getitem__)
+                missing = (name for name in candidates if name in absent)
+                first[target] = min(*missing, first.get(target, target), target, key=order.__getitem__)
     claims = Counter(first.values())
     first = {target: name for target, name in first.items() if name != target and claims[name] == 1}
     if not first:

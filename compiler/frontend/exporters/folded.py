@@ -1,4 +1,4 @@
-"""What an initializer is to the one parameter that PyTorch's exporter folded it from: a view, or arithmetic.
+"""Relations of an initializer to the one parameter that PyTorch's exporter folded it from: a view, or arithmetic.
 
 The names of the values it was folded through tell: they are those of the exported program's operators.
 """
@@ -23,7 +23,7 @@ _VIEWS = frozenset({"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "
 _REARRANGES = _SWAPS | _PASSES | _VIEWS
 _SELECTS = frozenset({"slice", "select", "narrow", "embedding", "index_select", "index", "gather"})
 _POSITIONS = frozenset({"add", "sub", "arange", "cumsum", "expand", "full", "ones", "zeros", "scalar_tensor_default"})
-"""What computes the integer positions at which a table is looked up."""
+"""Operators that compute the integer positions at which a table is looked up."""
 
 
 _DISTINCT = 0.99
@@ -41,7 +41,7 @@ class Folded(Enum):
 
 
 def standing_for(name: str, record: TorchRecord, array: Array) -> Folded:
-    """What the folded initializer `name` is to the parameter that it was folded from."""
+    """Returns the relation of the folded initializer `name` to the parameter that it was folded from."""
     through = {name, *record.folded_from[name]} - record.parameters - record.buffers
     operators = {_NUMBERED.sub("", value) for value in through if not _INTERNAL.fullmatch(value)}
     last = _NUMBERED.sub("", name)
@@ -90,11 +90,11 @@ def operators_behind(name: str, record: TorchRecord) -> tuple[list[str], bool]:
 
     Names of casts and copies are left out, and so is what lies inside an operator's decomposition.
     """
-    own = _NUMBERED.sub("", name)
+    last_operator = _NUMBERED.sub("", name)
     others = {*record.folded_from.get(name, ())} - {name} - record.parameters
     plain = not any(_INTERNAL.fullmatch(value) or value in record.buffers for value in others)
-    found = sorted(_NUMBERED.sub("", value) for value in others - record.buffers if not _INTERNAL.fullmatch(value))
-    return [*(operator for operator in found if operator not in _PASSES), own], plain
+    operators = sorted(_NUMBERED.sub("", value) for value in others - record.buffers if not _INTERNAL.fullmatch(value))
+    return [*(operator for operator in operators if operator not in _PASSES), last_operator], plain
 
 
 def once(array: Array) -> Array:

@@ -24,18 +24,18 @@ def smooth_labels(source: SourceModel) -> SourceModel:
     smoothed = {node.outputs[0]: _smoothing(node) for node in source.nodes if node.torch_op.startswith(_CALL)}
     if not any(smoothed.values()):
         return source
-    taken = source.value_names()
+    used_names = source.value_names()
     nodes: list[SourceNode] = []
     for node in source.nodes:
         share = smoothed.get(node.outputs[0], 0.0) if node.op_type == "SoftmaxCrossEntropyLoss" else 0.0
-        nodes += _Smoothed(node, taken).nodes_for(share) if share else [node]
+        nodes += _Smoothed(node, used_names).nodes_for(share) if share else [node]
     return replace(source, nodes=tuple(nodes))
 
 
 def _smoothing(node: SourceNode) -> float:
-    written = node.call.written
+    arguments = node.call.written
     try:
-        return float(written[_SMOOTHING]) if len(written) > _SMOOTHING else 0.0
+        return float(arguments[_SMOOTHING]) if len(arguments) > _SMOOTHING else 0.0
     except ValueError:
         return 0.0
 
@@ -43,8 +43,8 @@ def _smoothing(node: SourceNode) -> float:
 class _Smoothed:
     """Writes the nodes that stand in a loss's place; the last has its name."""
 
-    def __init__(self, node: SourceNode, taken: set[str]) -> None:
-        self.node, self.taken = node, taken
+    def __init__(self, node: SourceNode, used_names: set[str]) -> None:
+        self.node, self.used_names = node, used_names
         self.nodes: list[SourceNode] = []
 
     def nodes_for(self, share: float) -> Sequence[SourceNode]:
@@ -83,6 +83,6 @@ class _Smoothed:
     def _write(
         self, op_type: str, inputs: tuple[str, ...], attributes: Mapping[str, AttributeValue], output: str = ""
     ) -> str:
-        name = output or free_name(f"{self.node.outputs[0]}:{op_type.lower()}", self.taken)
+        name = output or free_name(f"{self.node.outputs[0]}:{op_type.lower()}", self.used_names)
         self.nodes.append(replace(self.node, op_type=op_type, inputs=inputs, outputs=(name,), attributes=attributes))
         return name

@@ -26,25 +26,25 @@ def select_masked_writes(source: SourceModel) -> SourceModel:
         return source
     chain = _Chain(source)
     nodes = [chain.chosen(node) if node.op_type == "ScatterND" else node for node in source.nodes]
-    return source if not chain.left else replace(source, nodes=_without_unread(nodes, chain.left, source.outputs))
+    return source if not chain.unread else replace(source, nodes=_without_unread(nodes, chain.unread, source.outputs))
 
 
 class _Chain:
-    """What made a value, node by node."""
+    """The nodes that made a value, one by one."""
 
     def __init__(self, source: SourceModel) -> None:
         self.initializers: Mapping[str, Array] = source.initializers
         self.makers = {name: node for node in source.nodes for name in node.outputs}
-        self.left: set[str] = set()
-        """What scatters read that are gone."""
+        self.unread: set[str] = set()
+        """Names that scatters read that are gone."""
 
     def chosen(self, scatter: SourceNode) -> SourceNode:
         """Where in place of a scatter that is a write through a mask, else the same node."""
-        found = self._written(scatter)
-        if found is None:
+        inputs = self._written(scatter)
+        if inputs is None:
             return scatter
-        self.left.update(scatter.inputs[1:])
-        return replace(scatter, op_type="Where", inputs=(*found, scatter.operand(0)), attributes={})
+        self.unread.update(scatter.inputs[1:])
+        return replace(scatter, op_type="Where", inputs=(*inputs, scatter.operand(0)), attributes={})
 
     def _written(self, scatter: SourceNode) -> tuple[str, str] | None:
         """Names of the mask and the value. One axis of updates: the positions name every axis of the data."""
@@ -64,9 +64,9 @@ class _Chain:
         """True if there are as many copies as the mask has ones (for each, what lies behind the mask's axes)."""
         joined = self._maker(copies, 1, "Concat")
         count = self._maker(copies, 1, "ReduceSum") if joined is None else self._maker(joined, 0, "ReduceSum")
-        seen = self._maker(self._maker(count, 0, "Cast"), 0, "Reshape")
+        mask_view = self._maker(self._maker(count, 0, "Cast"), 0, "Reshape")
         mask = positions.operand(0)
-        return seen is not None and seen.operand(0) in (mask, self._through(mask, "Expand", "Unsqueeze"))
+        return mask_view is not None and mask_view.operand(0) in (mask, self._through(mask, "Expand", "Unsqueeze"))
 
     def _axes_behind(self, positions: SourceNode) -> int:
         """How many axes of the data the mask does not have: those that it was given before it was spread."""
@@ -93,22 +93,24 @@ class _Chain:
             maker = self.makers.get(name)
         if maker is None:
             return self.initializers.get(name)
-        held = [np.asarray(value) for value in maker.attributes.values() if isinstance(value, np.ndarray | int | tuple)]
-        return held[0] if maker.op_type == "Constant" and len(held) == 1 else None
+        arrays = [
+            np.asarray(value) for value in maker.attributes.values() if isinstance(value, np.ndarray | int | tuple)
+        ]
+        return arrays[0] if maker.op_type == "Constant" and len(arrays) == 1 else None
 
 
-def _without_unread(nodes: list[SourceNode], left: set[str], outputs: tuple[str, ...]) -> tuple[SourceNode, ...]:
+def _without_unread(nodes: list[SourceNode], unread: set[str], outputs: tuple[str, ...]) -> tuple[SourceNode, ...]:
     """The nodes without those that only made what is read no more."""
     readers: dict[str, int] = dict.fromkeys(outputs, 1)
     for node in nodes:
         for name in node.inputs:
             readers[name] = readers.get(name, 0) + 1
-    kept, spare = [], set(left)
+    remaining, spare = [], set(unread)
     for node in reversed(nodes):
         if not spare.isdisjoint(node.outputs) and not any(readers.get(name) for name in node.outputs):
             spare.update(node.inputs)
             for name in node.inputs:
                 readers[name] -= 1
         else:
-            kept.append(node)
-    return tuple(reversed(kept))
+            remaining.append(node)
+    return tuple(reversed(remaining))

@@ -20,11 +20,13 @@ def name_modules(source: SourceModel) -> SourceModel:
     """The model with the paths that fit its tensors; unchanged if no path can be read in two ways."""
     if source.producer != "pytorch" or source.record is not None:
         return source
-    known = {path for name in source.initializers for path in _above(name)}
-    found = {
-        node.name: _path(tuple(node.name.split("/")[1:-1]), known) for node in source.nodes if node.name[:1] == "/"
+    known_paths = {path for name in source.initializers for path in _above(name)}
+    paths = {
+        node.name: _path(tuple(node.name.split("/")[1:-1]), known_paths)
+        for node in source.nodes
+        if node.name[:1] == "/"
     }
-    nodes = tuple(replace(node, module=found.get(node.name) or node.module) for node in source.nodes)
+    nodes = tuple(replace(node, module=paths.get(node.name) or node.module) for node in source.nodes)
     return replace(source, nodes=nodes)
 
 
@@ -33,14 +35,14 @@ def _above(name: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(1, len(parts))]
 
 
-def _path(parts: Sequence[str], known: Collection[str]) -> str:
+def _path(parts: Sequence[str], known_paths: Collection[str]) -> str:
     """The reading of a path of which most is known, or an empty text if there is one only."""
     repeated = [i for i in range(1, len(parts)) if parts[i].startswith(f"{parts[i - 1]}.")][:_MOST_REPEATED]
     best, least = "", len(parts) + 1
     for dropped in itertools.product((True, False), repeat=len(repeated)) if repeated else ():
-        gone = {i - 1 for i, is_dropped in zip(repeated, dropped, strict=True) if is_dropped}
-        path = ".".join(part for i, part in enumerate(parts) if i not in gone)
-        unknown = sum(one not in known for one in (*_above(path), path))
+        dropped_places = {i - 1 for i, is_dropped in zip(repeated, dropped, strict=True) if is_dropped}
+        path = ".".join(part for i, part in enumerate(parts) if i not in dropped_places)
+        unknown = sum(prefix not in known_paths for prefix in (*_above(path), path))
         if unknown < least:
             best, least = path, unknown
     return best

@@ -58,7 +58,7 @@ def create_biases(source: SourceModel, targets: Sequence[str]) -> SourceModel:
     if not targets:
         return source
     layers = _Reader(source).layers()
-    chosen, told = _chosen(layers, targets)
+    chosen, warnings = _chosen(layers, targets)
     biases = {layer.bias: np.zeros(layer.outputs, np.float32) for layer in layers if layer.bias in chosen}
     nodes = list(source.nodes)
     for layer in layers:
@@ -71,7 +71,7 @@ def create_biases(source: SourceModel, targets: Sequence[str]) -> SourceModel:
         initializers={**source.initializers, **biases},
         created=source.created | biases.keys(),
         new_biases=tuple(biases),
-        warnings=(*source.warnings, _made(tuple(biases)), *told),
+        warnings=(*source.warnings, _made(tuple(biases)), *warnings),
     )
 
 
@@ -89,25 +89,29 @@ def _chosen(layers: Sequence[_Layer], targets: Sequence[str]) -> tuple[set[str],
         names = dict.fromkeys(layer.bias for layer in layers if layer.is_called(target))
         if not names:
             raise PlanError(f"no layer is called {target!r}", where=where, hint=_near(layers, target))
-        found = [name for name in names if not reasons[name]]
+        usable = [name for name in names if not reasons[name]]
         without = [name for name in names if reasons[name]]
-        if without and (not found or WILD.isdisjoint(target)):
+        if without and (not usable or WILD.isdisjoint(target)):
             layer = next(layer for layer in layers if layer.bias == without[0])
             raise PlanError(
                 f"{layer.weight!r} takes no bias: {reasons[without[0]]}",
                 where=where,
                 hint="name other layers; a bias that is there learns by a rule",
             )
-        chosen.update(found)
+        chosen.update(usable)
         left_out |= {name: reasons[name] for name in without if reasons[name] != _HAS}
     return chosen, _left_out(left_out)
 
 
 def _near(layers: Sequence[_Layer], target: str) -> str:
-    known = [layer.module for layer in layers]
-    ends = dict.fromkeys(name.rpartition(".")[2] for name in known)
-    some = f"its layers are such as {', '.join(dict.fromkeys(known[:4]))}" if known else "it has no layer with a weight"
-    return near_names(target, [*known, *ends, *(layer.weight for layer in layers)]) or some
+    modules = [layer.module for layer in layers]
+    ends = dict.fromkeys(name.rpartition(".")[2] for name in modules)
+    some = (
+        f"its layers are such as {', '.join(dict.fromkeys(modules[:4]))}"
+        if modules
+        else "it has no layer with a weight"
+    )
+    return near_names(target, [*modules, *ends, *(layer.weight for layer in layers)]) or some
 
 
 def _made(names: Sequence[str]) -> CompileWarning:
@@ -134,23 +138,23 @@ class _Reader:
         self._source = source
         self._made = {name: node for node in source.nodes for name in node.outputs}
         self._readers = source.readers()
-        known = source.record.parameters if source.record is not None else ()
-        self._taken = {*source.value_names(), *known, *source.unlearnable}
+        parameters = source.record.parameters if source.record is not None else ()
+        self._taken = {*source.value_names(), *parameters, *source.unlearnable}
         self._owner: dict[str, tuple[str, int]] = {}
 
     def layers(self) -> list[_Layer]:
         """In the order of the nodes."""
-        found = []
+        layers = []
         for position, node in enumerate(self._source.nodes):
             if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
                 right = self._weight(node.operand(1))
                 left = None if right is not None else self._weight(node.operand(0))
                 if right is not None:
-                    found.append(self._layer(position, node, *right))
+                    layers.append(self._layer(position, node, *right))
                 elif left is not None:
                     reason = "the weight stands on the left of the product"
-                    found.append(_Layer(position, left[0], _bias_name(node, left[0]), 0, reason))
-        return found
+                    layers.append(_Layer(position, left[0], _bias_name(node, left[0]), 0, reason))
+        return layers
 
     def _weight(self, name: str) -> tuple[str, tuple[int, ...]] | None:
         """(parameter, the shape it is read in) of an operand that is one, perhaps transposed."""
@@ -174,8 +178,8 @@ class _Reader:
     def _layer(self, position: int, node: SourceNode, weight: str, shape: tuple[int, ...]) -> _Layer:
         outputs, bias = _outputs(node, shape), _bias_name(node, weight)
         reason = self._reason(node, weight, shape, outputs)
-        own = (weight, outputs)
-        if not reason and (bias in self._taken or self._owner.setdefault(bias, own) != own):
+        owner = (weight, outputs)
+        if not reason and (bias in self._taken or self._owner.setdefault(bias, owner) != owner):
             reason = f"the model has a {bias!r} that is something else"
         return _Layer(position, weight, bias, outputs, reason)
 
@@ -197,8 +201,8 @@ class _Reader:
             for reader in readers:
                 if reader.op_type == "BatchNormalization" and reader.operand(0) == name:
                     return "the norm behind it adds one"
-                others = [one for one in reader.inputs if one != name]
-                if reader.op_type == "Add" and any(self._is_vector(one, outputs) for one in others):
+                others = [operand for operand in reader.inputs if operand != name]
+                if reader.op_type == "Add" and any(self._is_vector(operand, outputs) for operand in others):
                     return _HAS
             if len(readers) != 1 or readers[0].op_type not in _VIEWS:
                 return ""
@@ -238,7 +242,7 @@ class _Reader:
 
 
 def _outputs(node: SourceNode, shape: tuple[int, ...]) -> int:
-    """Of a layer whose weight is read in this shape."""
+    """Returns the number of outputs of a layer whose weight is read in this shape."""
     if node.op_type == "ConvTranspose":
         groups = node.attributes.get("group", 1)
         return shape[1] * (groups if isinstance(groups, int) else 1)
@@ -248,15 +252,17 @@ def _outputs(node: SourceNode, shape: tuple[int, ...]) -> int:
 
 def _bias_name(node: SourceNode, weight: str) -> str:
     """`fc.bias` of `fc.weight`; of a weight that belongs to another module or has a made-up name, its own module's."""
-    module, own = node.module, module_of(weight)
-    is_layer = _NN_LAYER.fullmatch(node.module_class) if node.module_class else not own.startswith(f"{module}.")
-    if module and own != module and (is_layer or _MADE_UP.fullmatch(weight)):
+    module, weight_module = node.module, module_of(weight)
+    is_layer = (
+        _NN_LAYER.fullmatch(node.module_class) if node.module_class else not weight_module.startswith(f"{module}.")
+    )
+    if module and weight_module != module and (is_layer or _MADE_UP.fullmatch(weight)):
         return f"{module}.bias"
     stem, separator, last = _split(weight)
     return f"{stem}{separator}bias" if last == "weight" else f"{weight}.bias"
 
 
 def _split(name: str) -> tuple[str, str, str]:
-    """What stands before the last separator, that separator, and what stands behind it."""
-    place = max(name.rfind(one) for one in "._/")
+    """Splits a name into what stands before the last separator, that separator, and what stands behind it."""
+    place = max(name.rfind(separator) for separator in "._/")
     return (name[:place], name[place], name[place + 1 :]) if place >= 0 else ("", "", name)

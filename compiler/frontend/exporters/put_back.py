@@ -1,4 +1,4 @@
-"""What PyTorch's exporter computed from parameters alone is computed in the step again, where the file tells what.
+"""Computes again in the step what PyTorch's exporter computed from parameters alone, where the file tells what that is.
 
 The record names the operators that a folded initializer came through, not their operands. That is enough where
 
@@ -63,12 +63,12 @@ _INVERSES = {
 def put_back(work: Restoration, name: str, reads: Sequence[Read], *, in_one_piece: bool) -> bool:
     """Let `reads` of the folded initializer `name` see what computes it; False if the file does not tell what does."""
     if all(argument_of(work, read) == name for read in reads):
-        found = _started(work, name, reads) or _squared(work, name, reads)
-        found = found or (in_one_piece and _inverted(work, name, reads))
+        is_restored = _started(work, name, reads) or _squared(work, name, reads)
+        is_restored = is_restored or (in_one_piece and _inverted(work, name, reads))
     else:
         silent = all(not work.source.nodes[read.node].call.result for read in reads)
-        found = silent and _started(work, name, reads, alone=True)
-    return found
+        is_restored = silent and _started(work, name, reads, alone=True)
+    return is_restored
 
 
 # ---------------------------------------------------------------------------------------------------- from an inverse
@@ -79,9 +79,11 @@ def _inverted(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
     chain = _chain(work, name)
     if len(parameters) != 1 or not chain:
         return False
-    found = _computed_back(array, chain)
+    original = _computed_back(array, chain)
     stored = work.initializers.get(parameters[0])
-    if found is None or not (_gives(stored, chain, array) if stored is not None else hold(work, parameters[0], found)):
+    if original is None or not (
+        _gives(stored, chain, array) if stored is not None else hold(work, parameters[0], original)
+    ):
         return False
     if stored is None:
         work.computed_back.append(parameters[0])
@@ -139,18 +141,33 @@ def _started(work: Restoration, name: str, reads: Sequence[Read], *, alone: bool
 
     `alone`: only if no other parameter has the elements of the bias; a node that tells of no call may mean that one.
     """
-    held = [work.initializers.get(parameter) for parameter in work.record.origins(name)]
+    tensors = [work.initializers.get(parameter) for parameter in work.record.origins(name)]
     array = work.source.initializers[name]
-    if operators_behind(name, work.record)[0][-1:] != ["linear"] or not held or any(one is None for one in held):
+    if (
+        operators_behind(name, work.record)[0][-1:] != ["linear"]
+        or not tensors
+        or any(tensor is None for tensor in tensors)
+    ):
         return False
-    weights = [one for one in held if one is not None and one.ndim == 2]
+    weights = [tensor for tensor in tensors if tensor is not None and tensor.ndim == 2]
     biases = [parameter for parameter in work.record.origins(name) if work.initializers[parameter].ndim == 1]
-    if len(weights) != 1 or len(held) != 1 + len(biases) or len(biases) > 1 or not _shows_its_input(weights[0], array):
+    if (
+        len(weights) != 1
+        or len(tensors) != 1 + len(biases)
+        or len(biases) > 1
+        or not _shows_its_input(weights[0], array)
+    ):
         return False
     bias = work.initializers[biases[0]] if biases else np.zeros(array.shape[-1], array.dtype)
     if bias.shape != array.shape[-1:] or not np.array_equal(np.broadcast_to(bias, array.shape), array):
         return False
-    if alone and sum(np.array_equal(bias, work.initializers.get(one, _NOTHING)) for one in work.record.parameters) > 1:
+    if (
+        alone
+        and sum(
+            np.array_equal(bias, work.initializers.get(candidate, _NOTHING)) for candidate in work.record.parameters
+        )
+        > 1
+    ):
         return False
     for read in reads:
         if biases:
@@ -174,15 +191,15 @@ def _squared(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
     if stored is None or operators_behind(name, work.record)[0] != ["pow", "sum"] or stored.ndim < 2:
         return False
     for axis, keeps in itertools.product(range(stored.ndim), (False, True)):
-        found = np.square(stored.astype(np.float64)).sum(axis, keepdims=keeps)
-        if found.shape == array.shape and np.allclose(found, array, rtol=_ROUNDING, atol=0) and np.ptp(array) > 0:
+        squares = np.square(stored.astype(np.float64)).sum(axis, keepdims=keeps)
+        if squares.shape == array.shape and np.allclose(squares, array, rtol=_ROUNDING, atol=0) and np.ptp(array) > 0:
             node, member = work.source.nodes[reads[0].node], parameters[0]
             square, axes, output = (fresh(work, f"{member}:{what}") for what in ("square", "axes", "sum"))
             work.initializers[axes] = np.asarray([axis], np.int64)
-            told = (node.module, node.torch_op)
+            origin = (node.module, node.torch_op)
             work.prologue += [
-                SourceNode(node.name, "Mul", (member, member), (square,), {}, *told),
-                SourceNode(node.name, "ReduceSum", (square, axes), (output,), {"keepdims": int(keeps)}, *told),
+                SourceNode(node.name, "Mul", (member, member), (square,), {}, *origin),
+                SourceNode(node.name, "ReduceSum", (square, axes), (output,), {"keepdims": int(keeps)}, *origin),
             ]
             see(work, reads, output)
             return True
@@ -190,7 +207,7 @@ def _squared(work: Restoration, name: str, reads: Sequence[Read]) -> bool:
 
 
 def tell_of_computed_back(work: Restoration) -> None:
-    """One warning of all parameters whose elements are known to rounding only."""
+    """Adds one warning about all parameters whose elements are known to rounding only."""
     if work.computed_back:
         work.warnings.append(
             CompileWarning(

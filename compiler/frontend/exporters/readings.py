@@ -24,8 +24,8 @@ def readings_of(
     `own_names` is what the import itself told apart: (first output of a node, input) -> tensor.
     """
     before = {node.outputs[0]: node for node in stored.nodes}
-    made = {name: node for node in source.nodes for name in node.outputs if name not in before}
-    found = []
+    makers = {name: node for node in source.nodes for name in node.outputs if name not in before}
+    readings = []
     for node in source.nodes:
         old = before.get(node.outputs[0])
         if old is None or old.op_type != node.op_type:
@@ -34,46 +34,48 @@ def readings_of(
             # What the file makes of another tensor (TorchScript's Identity) may be a tensor of its own, of that name.
             is_own = name in source.initializers and name not in stored.initializers
             if name and (is_own or name != old.operand(index)):
-                reading = _reading(source, made, node, index, old.operand(index))
-                found += [reading] if reading is not None else []
+                reading = _reading(source, makers, node, index, old.operand(index))
+                readings += [reading] if reading is not None else []
     for (node_name, index), name in own_names.items():
-        found = [one for one in found if (one.node, one.index) != (node_name, index)]
+        readings = [earlier for earlier in readings if (earlier.node, earlier.index) != (node_name, index)]
         old = before.get(node_name)
-        found.append(Reading(node_name, index, old.operand(index) if old is not None else "", name))
-    return tuple(found)
+        readings.append(Reading(node_name, index, old.operand(index) if old is not None else "", name))
+    return tuple(readings)
 
 
 def _reading(
-    source: SourceModel, made: dict[str, SourceNode], node: SourceNode, index: int, stored: str
+    source: SourceModel, makers: dict[str, SourceNode], node: SourceNode, index: int, stored: str
 ) -> Reading | None:
     name = node.inputs[index]
     if name in source.initializers:
         return Reading(node.outputs[0], index, stored, name)
-    view = made.get(name)
+    view = makers.get(name)
     if view is None:
         return None
     if view.op_type not in _VIEWS or view.inputs[0] not in source.initializers:
-        return _made_by_steps(source, made, node, index, stored)
+        return _made_by_steps(source, makers, node, index, stored)
     perm = view.attributes.get("perm", ())
     order = tuple(int(axis) for axis in perm) if isinstance(perm, tuple) else ()
     return Reading(node.outputs[0], index, stored, view.inputs[0], view.op_type, order)
 
 
 def _made_by_steps(
-    source: SourceModel, made: dict[str, SourceNode], node: SourceNode, index: int, stored: str
+    source: SourceModel, makers: dict[str, SourceNode], node: SourceNode, index: int, stored: str
 ) -> Reading | None:
-    """What several nodes make of one tensor or more; None if they read what the step computes."""
+    """Returns the reading of what several nodes make of one tensor or more; None if they read what the step
+    computes.
+    """
     steps: dict[str, Step] = {}
     leaves: dict[str, Array] = {}
     pending = [node.inputs[index]]
     while pending:
         name = pending[-1]
-        maker = made.get(name)
+        maker = makers.get(name)
         if name in source.initializers:
             leaves[name] = source.initializers[name]
         elif maker is None:
             return None
-        elif any(left := [one for one in maker.inputs if one not in steps and one not in leaves]):
+        elif any(left := [operand for operand in maker.inputs if operand not in steps and operand not in leaves]):
             pending += left
             continue
         else:
@@ -87,16 +89,16 @@ def _made_by_steps(
         for name, array in leaves.items()
         if name not in tensors
     )
-    own = node.outputs[0]
-    return Reading(own, index, stored, tensors[0], "", (), tuple(tensors[1:]), tuple(steps.values()), constants)
+    output = node.outputs[0]
+    return Reading(output, index, stored, tensors[0], "", (), tuple(tensors[1:]), tuple(steps.values()), constants)
 
 
 def _numbers(node: SourceNode) -> tuple[tuple[str, int | tuple[int, ...]], ...]:
     """The attributes of a node that a repair has made: numbers, or lists of them."""
-    found: list[tuple[str, int | tuple[int, ...]]] = []
+    numbers: list[tuple[str, int | tuple[int, ...]]] = []
     for key, value in node.attributes.items():
         if isinstance(value, int):
-            found.append((key, value))
+            numbers.append((key, value))
         elif isinstance(value, tuple):
-            found.append((key, tuple(int(number) for number in value)))
-    return tuple(found)
+            numbers.append((key, tuple(int(number) for number in value)))
+    return tuple(numbers)

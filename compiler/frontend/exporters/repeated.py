@@ -29,15 +29,15 @@ from compiler.warnings import CompileWarning, few_of
 
 def look_up(work: Restoration, name: str, reads: Sequence[Read]) -> str:
     """Let reads of a folded lookup see one of the table's rows that it shows; gives the name under which they learn."""
-    found = distinct_rows(work.source.initializers[name])
-    assert found is not None, "only what repeats rows is looked up"
+    distinct = distinct_rows(work.source.initializers[name])
+    assert distinct is not None, "only what repeats rows is looked up"
     rows, positions = fresh(work, f"{name}:rows"), fresh(work, f"{name}:positions")
-    work.initializers |= {rows: found.table, positions: found.positions.astype(np.int64)}
+    work.initializers |= {rows: distinct.table, positions: distinct.positions.astype(np.int64)}
     value = _made(work, reads[0], "Gather", (rows, positions), {"axis": 0})
     rank = work.source.initializers[name].ndim
-    if found.axis != rank - 1:
+    if distinct.axis != rank - 1:
         order = [*range(rank - 1)]
-        order.insert(found.axis, rank - 1)
+        order.insert(distinct.axis, rank - 1)
         value = _made(work, reads[0], "Transpose", (value,), {"perm": tuple(order)})
     see(work, reads, value)
     return rows
@@ -69,7 +69,7 @@ def _token(work: Restoration, name: str, read: Read) -> str:
     argument = argument_of(work, read)
     if argument == name:
         return work.record.origins(name)[0]
-    nowhere = [one for one in work.record.parameters if is_nowhere(work, one)]
+    nowhere = [parameter for parameter in work.record.parameters if is_nowhere(work, parameter)]
     is_expanded = bool(argument) and operators_behind(argument, work.record)[0] == ["expand"]
     return nowhere[0] if is_expanded and len(nowhere) == 1 else ""
 
@@ -94,13 +94,13 @@ def see_moved(work: Restoration, name: str, reads: Sequence[Read], others: Seque
     return False
 
 
-def _view(array: Array, wanted: Array) -> tuple[str, tuple[int, ...]] | None:
-    """What makes the elements of one array those of another: a transpose, else a reshape."""
-    if array.ndim == wanted.ndim <= _RANK:
+def _view(array: Array, target: Array) -> tuple[str, tuple[int, ...]] | None:
+    """Returns the operation that makes the elements of one array those of another: a transpose, else a reshape."""
+    if array.ndim == target.ndim <= _RANK:
         for perm in itertools.permutations(range(array.ndim)):
-            if np.array_equal(array.transpose(perm), wanted):
+            if np.array_equal(array.transpose(perm), target):
                 return "Transpose", perm
-    return ("Reshape", ()) if np.array_equal(array.reshape(-1), wanted.reshape(-1)) else None
+    return ("Reshape", ()) if np.array_equal(array.reshape(-1), target.reshape(-1)) else None
 
 
 _RANK = 5

@@ -61,7 +61,7 @@ class Restoration:
     """Names of the program's values that the file has, once somebody asked."""
     folded: set[str] = field(default_factory=set)
     """Parameters that something in the file was folded from, once somebody asked."""
-    taken: set[str] = field(default_factory=set)
+    used_names: set[str] = field(default_factory=set)
     """Names of all values, so that new ones differ."""
 
 
@@ -114,7 +114,7 @@ def see(work: Restoration, reads: Sequence[Read], value: str) -> None:
 def hold(work: Restoration, member: str, array: Array) -> bool:
     """Make `member` an initializer; False if it is one already with other elements, or another value's name."""
     stored = work.initializers.get(member)
-    if stored is None and member in work.taken:
+    if stored is None and member in work.used_names:
         work.unlearnable[member] = "the file gives its name to another value"
         return False
     if stored is not None and not (stored.shape == array.shape and np.array_equal(stored, array)):
@@ -138,7 +138,7 @@ def argument_of(work: Restoration, read: Read) -> str:
         return read.name
     # Only where the node is all of its call do its inputs stand in the order of the arguments.
     if not work.nodes_of:
-        work.nodes_of.update(one.call.result for one in work.source.nodes)
+        work.nodes_of.update(source_node.call.result for source_node in work.source.nodes)
     alone = work.nodes_of[node.call.result] == 1 and len(node.call.arguments) == len(node.inputs)
     argument = node.call.arguments[read.index] if alone else ""
     return argument if argument == read.name or argument in missing else ""
@@ -157,7 +157,7 @@ def is_nowhere(work: Restoration, parameter: str) -> bool:
     """True for a parameter that the file neither holds nor tells the use of."""
     if not work.folded:
         work.folded |= {origin for name in work.source.initializers for origin in work.record.origins(name)}
-    return not any(parameter in known for known in (work.source.initializers, work.called, work.folded))
+    return not any(parameter in names for names in (work.source.initializers, work.called, work.folded))
 
 
 def constant_copy(work: Restoration, name: str) -> str:
@@ -170,7 +170,7 @@ def constant_copy(work: Restoration, name: str) -> str:
 
 def fresh(work: Restoration, name: str) -> str:
     """A name that no value has; it is taken from now on."""
-    while name in work.taken or name in work.initializers:
+    while name in work.used_names or name in work.initializers:
         name += "'"
-    work.taken.add(name)
+    work.used_names.add(name)
     return name

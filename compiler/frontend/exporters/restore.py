@@ -35,7 +35,7 @@ def restore_parameters(source: SourceModel) -> SourceModel:
     source, record = with_first_names(source, source.record)
     work = Restoration(source, record, [list(node.inputs) for node in source.nodes], dict(source.initializers))
     work.constants = {name for name in source.initializers if name not in record.parameters}
-    work.taken = {value.name for value in source.inputs} | {name for node in source.nodes for name in node.outputs}
+    work.used_names = {value.name for value in source.inputs} | {name for node in source.nodes for name in node.outputs}
     calls = _calls(source)
     arguments = {name for node in source.nodes for name in node.call.arguments}
     work.called = {target for name, target in record.targets.items() if name in arguments}
@@ -45,9 +45,9 @@ def restore_parameters(source: SourceModel) -> SourceModel:
     settle_unexplained(work)
     tell_what_is_missing(work)
     nodes = (
-        one
+        restored
         for i, node in enumerate(source.nodes)
-        for one in (*work.cuts.get(i, ()), replace(node, inputs=tuple(work.inputs[i])))
+        for restored in (*work.cuts.get(i, ()), replace(node, inputs=tuple(work.inputs[i])))
     )
     return replace(
         source,
@@ -75,20 +75,20 @@ def _restore_call(work: Restoration, positions: Sequence[int]) -> None:
         return
     members = [work.record.targets[name] for name in nodes[0].call.arguments if name in work.record.targets]
     reads = [read for position in positions for read in _reads(work, position)]
-    found, left = _match(work, reads, list(dict.fromkeys(members)))
-    for read, member in zip(reads, found, strict=True):
+    matches, unmatched = _match(work, reads, list(dict.fromkeys(members)))
+    for read, member in zip(reads, matches, strict=True):
         if member is None:
             work.unexplained.append(read)
         else:
             give(work, read, member)
-    for member in left:
+    for member in unmatched:
         _restore_dropped(work, positions, member)
 
 
 def _reads(work: Restoration, position: int) -> list[Read]:
     node = work.source.nodes[position]
     stands_in = any(node.torch_op.startswith(op) and node.op_type == op_type for op, op_type in _STAND_INS)
-    found = []
+    reads = []
     for index, name in enumerate(node.inputs):
         array = work.source.initializers.get(name)
         if array is None or array.dtype.kind != "f" or not (work.record.knows(name) or work.record.origins(name)):
@@ -96,8 +96,8 @@ def _reads(work: Restoration, position: int) -> list[Read]:
         if stands_in:
             work.inputs[position][index] = constant_copy(work, name)
         else:
-            found.append(Read(position, index, name))
-    return found
+            reads.append(Read(position, index, name))
+    return reads
 
 
 def _match(work: Restoration, reads: Sequence[Read], members: list[str]) -> tuple[list[str | None], list[str]]:
@@ -106,26 +106,26 @@ def _match(work: Restoration, reads: Sequence[Read], members: list[str]) -> tupl
     What is there under its own name, or folded from one member, is clear. The others are merged with equal tensors;
     they follow in the order of the call's arguments.
     """
-    found: dict[Read, str] = {}
+    matches: dict[Read, str] = {}
     free = list(members)
     times = Counter(read.name for read in reads)
     for read in reads:
-        own = _own(work, read.name, free)
-        if own and times[read.name] == 1:
-            found[read] = own
-            free.remove(own)
+        direct_member = _own(work, read.name, free)
+        if direct_member and times[read.name] == 1:
+            matches[read] = direct_member
+            free.remove(direct_member)
     for read in reads:
-        if read in found:
+        if read in matches:
             continue
         member = next((name for name in free if _may_be(work, name, read)), None)
         if member is not None:
-            found[read] = member
+            matches[read] = member
             free.remove(member)
         else:
-            own = _own(work, read.name, members)
-            if own:
-                found[read] = own
-    return [found.get(read) for read in reads], free
+            direct_member = _own(work, read.name, members)
+            if direct_member:
+                matches[read] = direct_member
+    return [matches.get(read) for read in reads], free
 
 
 def _own(work: Restoration, name: str, members: Sequence[str]) -> str:
@@ -195,8 +195,12 @@ def _restore_fused_norm(work: Restoration, positions: Sequence[int]) -> None:
 
 def _name_fused_bias(work: Restoration, position: int) -> None:
     """The layer's own bias was all zeros, dropped before the norm was folded: what the norm left of it is that bias."""
-    weight, made = work.inputs[position][1:3]
-    own = f"{weight.removesuffix('weight')}bias"
-    gone = own in work.record.parameters and own not in work.source.initializers and own not in work.called
-    if made == f"{weight}_bias" and gone and hold(work, own, work.initializers[made]):
-        work.inputs[position][2] = own
+    weight, bias = work.inputs[position][1:3]
+    bias_name = f"{weight.removesuffix('weight')}bias"
+    is_missing = (
+        bias_name in work.record.parameters
+        and bias_name not in work.source.initializers
+        and bias_name not in work.called
+    )
+    if bias == f"{weight}_bias" and is_missing and hold(work, bias_name, work.initializers[bias]):
+        work.inputs[position][2] = bias_name

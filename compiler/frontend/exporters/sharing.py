@@ -1,4 +1,6 @@
-"""What the spec says of sharing: initializers that are one parameter (`tied`), or one for each reader (`untied`)."""
+"""Applies the spec's settings on sharing: initializers that are one parameter (`tied`), or one for each reader
+(`untied`).
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,16 @@ def _tie(source: SourceModel, group: Sequence[str], where: str) -> SourceModel:
 
 def _untie(source: SourceModel, name: str, where: str) -> SourceModel:
     _require(source, name, where)
-    initializers, taken = dict(source.initializers), source.value_names()
+    initializers, used_names = dict(source.initializers), source.value_names()
     nodes: list[SourceNode] = []
     readers = 0
     for node in source.nodes:
         if name in node.inputs:
             readers += 1
             if readers > 1:
-                own = free_name(f"{name}@{node.name}", taken)
-                initializers[own] = source.initializers[name]
-                node = replace(node, inputs=tuple(own if read == name else read for read in node.inputs))
+                copy_name = free_name(f"{name}@{node.name}", used_names)
+                initializers[copy_name] = source.initializers[name]
+                node = replace(node, inputs=tuple(copy_name if read == name else read for read in node.inputs))
         nodes.append(node)
     created = source.created | (set(initializers) - set(source.initializers))
     return replace(source, nodes=tuple(nodes), initializers=initializers, created=created)

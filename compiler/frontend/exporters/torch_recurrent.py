@@ -25,7 +25,7 @@ _PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 @dataclass(slots=True)
 class _Work:
     initializers: dict[str, Array]
-    taken: set[str]
+    used_names: set[str]
     prologue: list[SourceNode] = field(default_factory=list)
 
 
@@ -67,7 +67,7 @@ def _is_folded(source: SourceModel, node: SourceNode) -> bool:
 
 
 def _key(node: SourceNode) -> str:
-    """What the layers of one module have in common."""
+    """Returns what the layers of one module have in common."""
     return node.call.result or f"{node.module}:{node.op_type}"
 
 
@@ -79,8 +79,8 @@ def _tensor_names(source: SourceModel, node: SourceNode, number: int, count: int
         members = [source.record.targets[name] for name in node.call.arguments if name in source.record.targets]
         if not node.torch_op.startswith("aten.") or len(members) != count * directions * len(parts):
             return None
-        own = members[number * directions * len(parts) :]
-        return [own[d * len(parts) : (d + 1) * len(parts)] for d in range(directions)]
+        layer_members = members[number * directions * len(parts) :]
+        return [layer_members[d * len(parts) : (d + 1) * len(parts)] for d in range(directions)]
     if not node.name.startswith("/"):
         return None
     prefix = f"{node.module}." if node.module else ""
@@ -94,29 +94,36 @@ def _rewritten(work: _Work, node: SourceNode, names: Sequence[Sequence[str]]) ->
     stored = [work.initializers[name] for name in node.inputs[1:4] if name]
     width = stored[1].shape[2]
     tensors: dict[str, Array] = {}
-    for d, own in enumerate(names):
+    for d, direction_names in enumerate(names):
         halves = np.split(stored[2][d], 2) if len(stored) > 2 else []
-        for name, array in zip(own, [stored[0][d], stored[1][d], *halves], strict=True):
+        for name, array in zip(direction_names, [stored[0][d], stored[1][d], *halves], strict=True):
             blocks = array.reshape(len(order), width, *array.shape[1:])
             tensors[name] = np.ascontiguousarray(blocks[np.argsort(order)]).reshape(array.shape)
     if len(tensors) != sum(map(len, names)) or any(not _is_free(work, name, array) for name, array in tensors.items()):
         return node
     work.initializers.update(tensors)
-    work.taken.update(tensors)
+    work.used_names.update(tensors)
     turned = {name: _in_onnx_order(work, node, name, array, width) for name, array in tensors.items()}
     inputs = list(node.inputs)
     for index in (1, 2):
-        inputs[index] = _stacked(work, node, [turned[own[index - 1]] for own in names])
+        inputs[index] = _stacked(work, node, [turned[direction_names[index - 1]] for direction_names in names])
     if len(stored) > 2:
-        both = [_node(work, node, "Concat", [turned[own[2]], turned[own[3]]], {"axis": 0}) for own in names]
+        both = [
+            _node(work, node, "Concat", [turned[direction_names[2]], turned[direction_names[3]]], {"axis": 0})
+            for direction_names in names
+        ]
         inputs[3] = _stacked(work, node, both)
     return replace(node, inputs=tuple(inputs))
 
 
 def _is_free(work: _Work, name: str, array: Array) -> bool:
     """True if no value has the name, or the same tensor (of a module that is called twice)."""
-    held = work.initializers.get(name)
-    return name not in work.taken if held is None else held.shape == array.shape and np.array_equal(held, array)
+    existing = work.initializers.get(name)
+    return (
+        name not in work.used_names
+        if existing is None
+        else existing.shape == array.shape and np.array_equal(existing, array)
+    )
 
 
 def _in_onnx_order(work: _Work, node: SourceNode, name: str, array: Array, width: int) -> str:
@@ -136,12 +143,12 @@ def _stacked(work: _Work, node: SourceNode, names: Sequence[str]) -> str:
 
 
 def _node(work: _Work, layer: SourceNode, op_type: str, inputs: Sequence[str], attributes: Mapping[str, int]) -> str:
-    output = free_name(f"{inputs[0]}:{op_type.lower()}", work.taken)
+    output = free_name(f"{inputs[0]}:{op_type.lower()}", work.used_names)
     work.prologue.append(SourceNode(layer.name, op_type, tuple(inputs), (output,), dict(attributes), layer.module))
     return output
 
 
 def _constant(work: _Work, name: str, elements: Sequence[int]) -> str:
-    made = free_name(f"{name}:order", work.taken)
-    work.initializers[made] = np.asarray(elements, np.int64)
-    return made
+    constant_name = free_name(f"{name}:order", work.used_names)
+    work.initializers[constant_name] = np.asarray(elements, np.int64)
+    return constant_name

@@ -1,4 +1,5 @@
-"""What no call of the exported program names where the file reads it: views that are gone, folded or merged tensors.
+"""Resolves reads that no call of the exported program names where the file has them: views that are gone, folded or
+merged tensors.
 
 Parameters whose elements are still there learn in place; the others are unlearnable, and that is said.
 """
@@ -62,11 +63,11 @@ def _made_of(work: Restoration, name: str, folded: Collection[str]) -> list[str]
 
 
 def _readers(work: Restoration) -> Mapping[str, Sequence[SourceNode]]:
-    found: dict[str, list[SourceNode]] = {}
+    readers: dict[str, list[SourceNode]] = {}
     for node in work.source.nodes:
         for name in node.inputs:
-            found.setdefault(name, []).append(node)
-    return found
+            readers.setdefault(name, []).append(node)
+    return readers
 
 
 def _settle_untold(work: Restoration, read: Read, readers: Mapping[str, Sequence[SourceNode]]) -> None:
@@ -76,30 +77,35 @@ def _settle_untold(work: Restoration, read: Read, readers: Mapping[str, Sequence
     nothing else names theirs.
     """
     node, leaf = work.source.nodes[read.node], read.name.rpartition(".")[2]
-    gone = {name for name in work.record.parameters - work.called if name not in work.initializers}
+    missing = {name for name in work.record.parameters - work.called if name not in work.initializers}
     modules = {reader.module for output in node.outputs for reader in readers.get(output, ())}
-    own = {f"{module}.{leaf}".lstrip(".") for module in modules}
-    if read.name in own:
+    module_tensors = {f"{module}.{leaf}".lstrip(".") for module in modules}
+    if read.name in module_tensors:
         return
-    found = sorted(own & gone)
-    if len(found) == 1:
-        give(work, read, found[0])
-    elif any(name.rpartition(".")[2] == leaf for name in gone):
+    candidates = sorted(module_tensors & missing)
+    if len(candidates) == 1:
+        give(work, read, candidates[0])
+    elif any(name.rpartition(".")[2] == leaf for name in missing):
         work.unlearnable[read.name] = "it is stored once with a parameter that has equal elements"
         work.merged = True
 
 
 def _settle_folded(
-    work: Restoration, name: str, reads: Sequence[Read], made: Folded, pieces: Mapping[str, int]
+    work: Restoration, name: str, reads: Sequence[Read], folding: Folded, pieces: Mapping[str, int]
 ) -> None:
     """`pieces` counts the initializers that were folded from each parameter."""
     parameters = work.record.origins(name)
     alive = [parameter for parameter in parameters if parameter in work.initializers]
-    whole = len(parameters) == 1 and (pieces[parameters[0]] == 1 or made is Folded.TRANSPOSED)
-    if whole and not alive and made is not Folded.COMPUTED:
-        _train_in_place(work, name, reads, parameters[0], made)
+    whole = len(parameters) == 1 and (pieces[parameters[0]] == 1 or folding is Folded.TRANSPOSED)
+    if whole and not alive and folding is not Folded.COMPUTED:
+        _train_in_place(work, name, reads, parameters[0], folding)
         return
-    if len(parameters) == 1 and alive and made is not Folded.COMPUTED and _see_view(work, name, reads, parameters[0]):
+    if (
+        len(parameters) == 1
+        and alive
+        and folding is not Folded.COMPUTED
+        and _see_view(work, name, reads, parameters[0])
+    ):
         return
     if len(parameters) == 1 == pieces[parameters[0]] and not alive and see_fresh_token(work, name, reads):
         return
@@ -127,18 +133,18 @@ def _see_view(work: Restoration, name: str, reads: Sequence[Read], parameter: st
     return True
 
 
-def _train_in_place(work: Restoration, name: str, reads: Sequence[Read], parameter: str, made: Folded) -> None:
-    """What the exporter moved, element by element, learns as the parameter does."""
+def _train_in_place(work: Restoration, name: str, reads: Sequence[Read], parameter: str, folding: Folded) -> None:
+    """Lets what the exporter moved, element by element, learn as the parameter does."""
     array = work.source.initializers[name]
-    if made is Folded.TRANSPOSED:
+    if folding is Folded.TRANSPOSED:
         for read in reads:
             give_view(work, read, parameter, array.T, "Transpose", {"perm": (1, 0)})
         return
-    if made is Folded.EXPANDED:
+    if folding is Folded.EXPANDED:
         for read in reads:
             give_view(work, read, parameter, once(array), "Expand", {})
         name, array = parameter, work.initializers[parameter]
-    if made is Folded.REPEATED:
+    if folding is Folded.REPEATED:
         name = look_up(work, name, reads)
         array = work.initializers[name]
     work.constants.discard(name)
@@ -160,19 +166,19 @@ def tell_what_is_missing(work: Restoration) -> None:
     record = work.record
     _refuse_unnamed(work)
     tell_of_computed_back(work)
-    held = set(work.initializers) | set(work.unlearnable)
-    held |= {origin for name in work.source.initializers for origin in record.origins(name)}
-    gone = sorted(name for name in record.parameters - held if not _of_norm(name, record))
+    present = set(work.initializers) | set(work.unlearnable)
+    present |= {origin for name in work.source.initializers for origin in record.origins(name)}
+    missing = sorted(name for name in record.parameters - present if not _of_norm(name, record))
     dropped = _dropped_calls(work)
     if work.merged or dropped:
         merged = "it was folded, and the result stored once with another tensor"
         why = merged if work.merged else f"it dropped {dropped[0]!r}"
-        work.unlearnable.update(dict.fromkeys(gone, f"PyTorch's exporter took it out of the file: {why}"))
-    elif gone:
+        work.unlearnable.update(dict.fromkeys(missing, f"PyTorch's exporter took it out of the file: {why}"))
+    elif missing:
         work.warnings.append(
             CompileWarning(
                 "model.absent_parameters",
-                few_of(gone),
+                few_of(missing),
                 "the file does not hold them: the outputs do not depend on them, or PyTorch's exporter dropped them",
                 f"if they should learn, {UNOPTIMIZED}",
             )

@@ -120,8 +120,8 @@ def _named_weights(source: SourceModel) -> SourceModel:
     prologue: list[SourceNode] = []
     nodes: list[SourceNode] = []
     views: dict[tuple[str, str], str] = {}
-    taken = source.value_names()
-    others = taken - set(initializers)
+    used_names = source.value_names()
+    others = used_names - set(initializers)
     modules = {node.module for node in source.nodes if _is_linear(node, source.initializers)}
     biased = _biased_modules(source)
     for node in source.nodes:
@@ -130,19 +130,19 @@ def _named_weights(source: SourceModel) -> SourceModel:
             continue
         x, name = node.inputs
         module = biased.get(node.outputs[0]) or _called_module(node.module, modules)
-        own = _unlike(_weight_name(module, initializers), others)
+        weight = _unlike(_weight_name(module, initializers), others)
         array = np.ascontiguousarray(source.initializers[name].T)
-        if (own, name) not in views and np.array_equal(initializers.setdefault(own, array), array):
-            views[own, name] = free_name(f"{own}:transpose", taken)
-            output = (views[own, name],)
-            prologue.append(SourceNode(node.name, "Transpose", (own,), output, {"perm": (1, 0)}, node.module))
-        nodes.append(replace(node, inputs=(x, views.get((own, name), name))))
-    found = replace(source, nodes=(*prologue, *nodes), initializers=initializers)
-    merged = [own for own, name in views if sum(other == name for _, other in views) > 1]
+        if (weight, name) not in views and np.array_equal(initializers.setdefault(weight, array), array):
+            views[weight, name] = free_name(f"{weight}:transpose", used_names)
+            output = (views[weight, name],)
+            prologue.append(SourceNode(node.name, "Transpose", (weight,), output, {"perm": (1, 0)}, node.module))
+        nodes.append(replace(node, inputs=(x, views.get((weight, name), name))))
+    separated = replace(source, nodes=(*prologue, *nodes), initializers=initializers)
+    merged = [weight for weight, name in views if sum(other == name for _, other in views) > 1]
     if not merged:
-        return found
+        return separated
     what = "stored once because their elements are equal; they learn apart, since their modules differ"
-    return _warned(found, "model.untied", few_of(merged), what, f"if they are one, {_SPEC}")
+    return _warned(separated, "model.untied", few_of(merged), what, f"if they are one, {_SPEC}")
 
 
 def _biased_modules(source: SourceModel) -> dict[str, str]:
@@ -151,16 +151,16 @@ def _biased_modules(source: SourceModel) -> dict[str, str]:
     The bias keeps its name; in paths, TorchScript leaves out what is not called itself.
     """
     products = {node.outputs[0]: node.module for node in source.nodes if _is_linear(node, source.initializers)}
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for node in source.nodes:
-        made = [name for name in node.inputs if name in products] if node.op_type == "Add" else []
+        summands = [name for name in node.inputs if name in products] if node.op_type == "Add" else []
         biases = [name for name in node.inputs if name in source.initializers and name.endswith(".bias")]
-        if len(made) != 1 or len(biases) != 1:
+        if len(summands) != 1 or len(biases) != 1:
             continue
-        module, told = biases[0].removesuffix(".bias"), products[made[0]]
-        if told.rpartition(".")[2] in (module.rpartition(".")[2], module.rpartition(".")[0].rpartition(".")[2]):
-            found[made[0]] = module
-    return found
+        module, path = biases[0].removesuffix(".bias"), products[summands[0]]
+        if path.rpartition(".")[2] in (module.rpartition(".")[2], module.rpartition(".")[0].rpartition(".")[2]):
+            modules[summands[0]] = module
+    return modules
 
 
 def _named_convolutions(source: SourceModel) -> SourceModel:
@@ -176,14 +176,18 @@ def _named_convolutions(source: SourceModel) -> SourceModel:
             nodes.append(node)
             continue
         module = _called_module(node.module, modules)
-        own = [_unlike(f"{module}.{leaf}", others) for leaf in ("weight", "bias")]
-        held = [initializers.get(name) for name in own]
+        parameter_names = [_unlike(f"{module}.{leaf}", others) for leaf in ("weight", "bias")]
+        existing = [initializers.get(name) for name in parameter_names]
         if all(
-            old is None or np.array_equal(old, new) for old, new in zip(held, stored, strict=True) if new is not None
+            old is None or np.array_equal(old, new)
+            for old, new in zip(existing, stored, strict=True)
+            if new is not None
         ):
-            initializers |= {name: array for name, array in zip(own, stored, strict=True) if array is not None}
-            normed.add(own[0])
-            node = replace(node, inputs=(node.inputs[0], *own))
+            initializers |= {
+                name: array for name, array in zip(parameter_names, stored, strict=True) if array is not None
+            }
+            normed.add(parameter_names[0])
+            node = replace(node, inputs=(node.inputs[0], *parameter_names))
         nodes.append(node)
     return replace(source, nodes=tuple(nodes), initializers=initializers, normed=frozenset(normed))
 
@@ -247,17 +251,17 @@ def _apart_by_module(source: SourceModel) -> SourceModel:
             if array is None or not node.module or not _is_fill(array) or name in source.constants:
                 continue
             if owner.setdefault(name, node.module) != node.module:
-                own = _unlike(f"{node.module}.{'weight' if array.any() else 'bias'}", others)
-                while not np.array_equal(initializers.setdefault(own, array), array):
-                    own = _unlike(f"{own}'", others)
-                inputs[index] = own
+                copy_name = _unlike(f"{node.module}.{'weight' if array.any() else 'bias'}", others)
+                while not np.array_equal(initializers.setdefault(copy_name, array), array):
+                    copy_name = _unlike(f"{copy_name}'", others)
+                inputs[index] = copy_name
                 guessed.append(inputs[index])
         nodes.append(replace(node, inputs=tuple(inputs)))
-    found = replace(source, nodes=tuple(nodes), initializers=initializers, created=frozenset(guessed))
+    separated = replace(source, nodes=tuple(nodes), initializers=initializers, created=frozenset(guessed))
     if not guessed:
-        return found
+        return separated
     what = "stored once because their elements are equal; they learn apart, since their modules differ"
-    return _warned(found, "model.untied", few_of(guessed), what, f"if they are one, {_SPEC}")
+    return _warned(separated, "model.untied", few_of(guessed), what, f"if they are one, {_SPEC}")
 
 
 def _tied_tables(source: SourceModel, untied: Collection[str]) -> SourceModel:
@@ -266,7 +270,7 @@ def _tied_tables(source: SourceModel, untied: Collection[str]) -> SourceModel:
     weights = {name for node in source.nodes if node.op_type in ("MatMul", "Gemm", "Transpose") for name in node.inputs}
     renamed: dict[str, str] = {}
     tied: dict[str, str] = {}
-    taken = source.value_names()
+    used_names = source.value_names()
     prologue: list[SourceNode] = []
     for table in sorted(tables & set(source.initializers) - weights - set(untied)):
         rows = source.initializers[table]
@@ -276,16 +280,16 @@ def _tied_tables(source: SourceModel, untied: Collection[str]) -> SourceModel:
             if np.array_equal(source.initializers[name], rows):
                 renamed[name] = table
             elif np.array_equal(source.initializers[name], rows.T):
-                renamed[name] = free_name(f"{table}:transpose", taken)
+                renamed[name] = free_name(f"{table}:transpose", used_names)
                 output = (renamed[name],)
                 prologue.append(SourceNode(f"transpose {table}", "Transpose", (table,), output, {"perm": (1, 0)}))
             if name in renamed:
                 tied[name] = table
-    found = replace(source, nodes=(*prologue, *_reading(source.nodes, renamed)))
+    unified = replace(source, nodes=(*prologue, *_reading(source.nodes, renamed)))
     for name, table in tied.items():
         what = f"taken as the same as {table!r}: their elements are equal"
-        found = _warned(found, "model.tied", f"parameter {name!r}", what, f"if they are two, {_SPEC}")
-    return found
+        unified = _warned(unified, "model.tied", f"parameter {name!r}", what, f"if they are two, {_SPEC}")
+    return unified
 
 
 def _reading(nodes: tuple[SourceNode, ...], renamed: Mapping[str, str]) -> tuple[SourceNode, ...]:

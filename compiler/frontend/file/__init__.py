@@ -1,1 +1,1 @@
-"""What an ONNX file says: looked at byte by byte first, then parsed into plain records."""
+"""Reads an ONNX file: checks it byte by byte first, then parses it into plain records."""

@@ -1,4 +1,4 @@
-"""What to do in the exporter that made a file: the same advice, in the words of each tool."""
+"""Advice on what to do in the exporter that made a file: the same for each tool, in its own words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMES: Mapping[str, str] = {
     "pytorch": "pytorch",
     "tf2onnx": "tf2onnx",
 }
-"""What files say of their producer, in small letters -> the tool."""
+"""The tool, by the name of the producer in files, in small letters."""
 _ADVICE: Mapping[Topic, Mapping[str, str]] = {
     "opset": {
         "": "export again in opset 18",

@@ -22,7 +22,7 @@ from compiler.graph import Array
 
 _EIGHT_BITS = ("int4", "int8", "uint4", "uint8")
 _SCALED = (*_EIGHT_BITS, "int16", "int32", "uint16")
-"""What DequantizeLinear scales: biases are stored wider than weights."""
+"""Types that DequantizeLinear scales: biases are stored wider than weights."""
 _STARTS = ("Cast", "Transpose")
 _Attributes = Mapping[str, Any]
 
@@ -98,7 +98,9 @@ def _array(name: str, stored: Mapping[str, Any], arrays: Mapping[str, Array]) ->
 
 
 def _result(node: Any, operands: Sequence[Array | None], start: Array | None) -> Array | None:
-    """What a node makes of stored tensors; None unless they begin with eight bits and it keeps their elements."""
+    """Computes a node's result from stored tensors; None unless they begin with eight bits and it keeps their
+    elements.
+    """
     rule = _RULES.get(node.op_type)
     arrays = [array for array in operands if array is not None]
     if rule is None or len(arrays) != len(operands):
@@ -116,7 +118,7 @@ def _result(node: Any, operands: Sequence[Array | None], start: Array | None) ->
 
 
 def _transposed(operands: list[Array], attributes: _Attributes) -> Array | None:
-    """Of whole numbers alone: what is real already has its end before."""
+    """Transposes whole numbers only: what is real already has its end before."""
     return None if operands[0].dtype == np.float32 else operands[0].transpose(attributes.get("perm"))
 
 

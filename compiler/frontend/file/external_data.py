@@ -21,13 +21,13 @@ def fill_in(proto: Any, external: External) -> dict[str, Array]:
 
     Tensors elsewhere (of attributes, sub-graphs, functions) get theirs inside the message.
     """
-    held: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for tensor in proto.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:
-            held[tensor.name] = _array(tensor, external)
+            arrays[tensor.name] = _array(tensor, external)
     for tensor in _inner_tensors(proto):
         _embed(tensor, external)
-    return held
+    return arrays
 
 
 def embedded(model: bytes, external: External) -> bytes:
@@ -49,8 +49,8 @@ def embedded(model: bytes, external: External) -> bytes:
 
 def tensors_elsewhere(proto: Any) -> list[Any]:
     """Every tensor (protobuf) of a model that lies in a data file."""
-    found = (*proto.graph.initializer, *_inner_tensors(proto))
-    return [tensor for tensor in found if tensor.data_location == tensor.EXTERNAL]
+    tensors = (*proto.graph.initializer, *_inner_tensors(proto))
+    return [tensor for tensor in tensors if tensor.data_location == tensor.EXTERNAL]
 
 
 def _embed(tensor: Any, external: External) -> None:
@@ -73,12 +73,12 @@ def _array(tensor: Any, external: External) -> Array:
 
     dtype, shape = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
     count = prod(shape)
-    found = _bytes_of(tensor, external)
-    if tensor.data_type == TensorProto.BOOL or dtype.itemsize * count > len(found):
+    content = _bytes_of(tensor, external)
+    if tensor.data_type == TensorProto.BOOL or dtype.itemsize * count > len(content):
         # Packed elements of less than a byte: the library knows how.
-        whole = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=bytes(found))
+        whole = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=bytes(content))
         return np.asarray(numpy_helper.to_array(whole))
-    return np.frombuffer(found, dtype, count).reshape(shape)
+    return np.frombuffer(content, dtype, count).reshape(shape)
 
 
 def _inner_tensors(proto: Any) -> Iterator[Any]:

@@ -41,7 +41,7 @@ def _stores_bytes(graph: Any) -> bool:
 
 
 class SpelledOut(NamedTuple):
-    """What is computed otherwise than the file says, a sentence each, and its stored scales, which do not learn."""
+    """The computations that differ from the file's, a sentence each, and its stored scales, which do not learn."""
 
     remarks: tuple[str, ...] = ()
     scales: frozenset[str] = frozenset()

@@ -44,14 +44,14 @@ Rule = Callable[["Writer", Call], bool]
 
 
 def names_read(graph: Any) -> Iterator[str]:
-    """What a graph (protobuf) and its sub-graphs read or give back."""
+    """Yields the names that a graph (protobuf) and its sub-graphs read or give back."""
     yield from (value.name for value in graph.output)
     for node in graph.node:
         yield from operands_of(node)
 
 
 def operands_of(node: Any) -> Iterator[str]:
-    """What a node (protobuf) and its sub-graphs read."""
+    """Yields the names that a node (protobuf) and its sub-graphs read."""
     yield from node.input
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -115,9 +115,9 @@ class Writer:
         self.nodes.append(onnx.helper.make_node(op_type, operands, [name], name=label, **attributes))
         return name
 
-    def tensor(self, wanted: str, array: Array) -> str:
+    def tensor(self, base_name: str, array: Array) -> str:
         """Append a stored tensor, which is no parameter; returns its name."""
-        name = free_name(wanted, self.names)
+        name = free_name(base_name, self.names)
         tensor = numpy_helper.from_array(np.asarray(array, order="C"), name)
         self.tensors.append(tensor)
         self.stored[name] = tensor
@@ -125,7 +125,7 @@ class Writer:
         return name
 
     def real(self, operand: str, scale: str, zero: str, axis: int | None = None) -> str:
-        """What integers stand for."""
+        """Adds the real numbers that integers stand for, and returns their name."""
         if axis is None:
             return self.node("DequantizeLinear", [operand, scale, zero])
         return self.node("DequantizeLinear", [operand, scale, zero], axis=axis)

@@ -52,12 +52,12 @@ def parse_model(model: bytes, external: External = NO_EXTERNAL) -> SourceModel:
     graph = proto.graph
     if graph.sparse_initializer:
         raise UnsupportedOperator("sparse initializers are not supported", where="graph", hint="store them dense")
-    elsewhere = fill_in(proto, external)
+    external_arrays = fill_in(proto, external)
     spelled = spell_out(graph)
     eight_bits = dequantize(graph)
     initializers = {
-        tensor.name: elsewhere[tensor.name]
-        if tensor.name in elsewhere
+        tensor.name: external_arrays[tensor.name]
+        if tensor.name in external_arrays
         else _array(tensor, f"initializer {tensor.name!r}")
         for tensor in graph.initializer
     }
@@ -194,13 +194,13 @@ class _Parser:
         return (*inputs, *free), closed
 
     def _outside(self, name: str, path: Path) -> str:
-        """What a name that a sub-graph reads and does not make is called around it."""
+        """Returns the outer name of a name that a sub-graph reads and does not make."""
         stored = self.stored.get((*path, "initializer", name))
         return name if stored is None else stored.name
 
 
 def _free_names(body: Body) -> dict[str, None]:
-    """What a body reads and does not make, in order."""
+    """Returns the names that a body reads and does not make, in order."""
     inner = {*body.inputs, *(name for node in body.nodes for name in node.outputs)}
     read = itertools.chain(body.outputs, *(node.inputs for node in body.nodes))
     return {name: None for name in read if name and name not in inner}

@@ -30,7 +30,7 @@ _NUMBERS_PER_ITEM = {14: 2, 15: 2}
 
 @dataclass
 class _Scope:
-    """What one graph or function body calls, sub-graphs included."""
+    """The functions that one graph or function body calls, sub-graphs included."""
 
     calls: Counter[Call] = field(default_factory=Counter)
     places: dict[Call, str] = field(default_factory=dict)
@@ -50,7 +50,9 @@ def prescan(
     scan = _scanned(model, limits)
     for reference, needed_bytes, place in scan.references:
         check_range(reference, needed_bytes, sizes, place)
-    check_apart([(one.location, one.offset, one.offset + needed, place) for one, needed, place in scan.references])
+    check_apart(
+        [(source.location, source.offset, source.offset + needed, place) for source, needed, place in scan.references]
+    )
     spare = sorted(sizes.keys() - {reference.location for reference, *_ in scan.references})
     if spare:
         raise ModelError(f"no tensor of it lies in {spare[0]!r}", where="model", hint="leave that data file out")
@@ -78,7 +80,7 @@ class _Scan:
         self._scope = _Scope()
         self._functions: dict[Call, _Scope] = {}
         self.references: list[tuple[Reference, int, str]] = []
-        """What lies in other files: where, how many bytes the shape needs, which tensor."""
+        """References to other files: where, how many bytes the shape needs, which tensor."""
         self._nodes = 0
         self._initializers = 0
 

@@ -65,7 +65,7 @@ class Reference:
 
 
 def payload_bytes(elements: int, data_type: int) -> int:
-    """What elements of an ONNX type take; those of less than a byte are packed."""
+    """Returns the bytes that elements of an ONNX type take; those of less than a byte are packed."""
     return (elements * ITEM_BITS[data_type] + 7) // 8
 
 
@@ -103,7 +103,7 @@ def check_range(reference: Reference, needed_bytes: int, sizes: Mapping[str, int
 
 def check_apart(ranges: list[tuple[str, int, int, str]]) -> None:
     """No two tensors share bytes: (location, begin, end, tensor) of each. Raises: ModelError."""
-    ordered = sorted(one for one in ranges if one[2] > one[1])
+    ordered = sorted(span for span in ranges if span[2] > span[1])
     for (file, _, end, first), (other, begin, _, second) in zip(ordered, ordered[1:]):
         if file == other and begin < end:
             raise ModelError(

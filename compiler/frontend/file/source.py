@@ -1,4 +1,4 @@
-"""What an ONNX file says, as plain typed records."""
+"""The content of an ONNX file as plain typed records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compiler.graph import Array
 from compiler.warnings import CompileWarning
 
 OLDEST_OPSET = 7
-"""What is older has other rules of broadcasting."""
+"""The oldest supported version of the operator set: older ones have other rules of broadcasting."""
 OPSETS = range(13, 29)
 """In which the import reads nodes; older ones are written anew. Up to the newest that the `onnx` package knows, whose
 own cases the tests run; ONNX Runtime may know fewer."""
@@ -46,7 +46,7 @@ AttributeValue = int | float | str | Array | tuple[int, ...] | tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """One ONNX node; `inputs` holds "" where an optional input is left out."""
+    """An ONNX node; `inputs` holds "" where an optional input is left out."""
 
     name: str
     op_type: str
@@ -62,13 +62,13 @@ class SourceNode:
     call: TorchCall = NO_CALL
     """That operator's call in the exported program, if the exporter tells."""
     domain: str = ""
-    """Of a call of a model-local function, that function's; empty for the standard's operators."""
+    """For a call of a model-local function, the function's domain; empty for the standard's operators."""
     opset: int = 0
     """Version of the standard that it is written in; 0: the model's."""
     tensor: str = ""
-    """Of a Constant: the name that its tensor has in the whole file."""
+    """For a Constant, the name that its tensor has in the whole file."""
     stored_type: str = ""
-    """What the file calls its operator, where a later version has another name for it."""
+    """The file's name for the operator, where a later version has another name for it."""
     evaluates: bool = False
     """Marked as in evaluation mode, whatever a spec says (`compiler.frontend.file.modes`)."""
 
@@ -134,8 +134,8 @@ class SourceModel:
 
     def value_names(self) -> set[str]:
         """Every name that a value has."""
-        made = (name for node in self.nodes for name in node.outputs if name)
-        return {*self.initializers, *(value.name for value in self.inputs), *made}
+        outputs = (name for node in self.nodes for name in node.outputs if name)
+        return {*self.initializers, *(value.name for value in self.inputs), *outputs}
 
     def readers(self, *, with_outputs: bool = False) -> dict[str, list[SourceNode]]:
         """Value -> the nodes that read it, each once, in order; an output of the model has one outside of it."""
@@ -149,20 +149,20 @@ class SourceModel:
 
 
 def type_label(code: int) -> str:
-    """What people call an element type of ONNX; some have no NumPy type."""
-    known = next((row.label for row in ELEMENT_TYPES.values() if row.onnx == code), "")
+    """Returns the usual name of an element type of ONNX; some have no NumPy type."""
+    label = next((row.label for row in ELEMENT_TYPES.values() if row.onnx == code), "")
     names = onnx.TensorProto.DataType
-    return known or (names.Name(code).lower() if code in names.values() else f"number {code}")
+    return label or (names.Name(code).lower() if code in names.values() else f"number {code}")
 
 
-def free_name(wanted: str, names: set[str]) -> str:
+def free_name(base_name: str, names: set[str]) -> str:
     """Returns a name that no value has, and adds it to `names`: the wanted name, or that name with a numbered mark.
 
     The search bisects, so that thousands of values with the same wanted name cost the logarithm of their number each.
     """
 
     def marked(number: int) -> str:
-        return wanted + ("", "'")[number] if number < 2 else f"{wanted}'{number}"
+        return base_name + ("", "'")[number] if number < 2 else f"{base_name}'{number}"
 
     used, free = -1, 0
     while marked(free) in names:

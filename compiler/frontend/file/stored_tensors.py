@@ -31,15 +31,15 @@ def stored_tensors(model: Any) -> Mapping[Path, StoredTensor]:
     Inside sub-graphs and functions, where other places may use the same name, a name has marks if it takes them.
     """
     graph = model.graph
-    taken = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
-    taken |= {name for node in graph.node for name in node.output}
+    used_names = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    used_names |= {name for node in graph.node for name in node.output}
     tensors = {path: StoredTensor(local, local, tensor) for path, local, tensor in _in_graph(graph, (), nested=False)}
     nested = itertools.chain(
         _in_bodies(graph.node, ()),
         *(_in_nodes(function.node, ("functions", number)) for number, function in enumerate(model.functions)),
     )
     for path, local, tensor in nested:
-        tensors[path] = StoredTensor(free_name(local, taken), local, tensor)
+        tensors[path] = StoredTensor(free_name(local, used_names), local, tensor)
     return tensors
 
 

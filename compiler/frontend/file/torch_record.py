@@ -1,5 +1,5 @@
-"""What PyTorch's exporter writes into a file about the program that it exported: which tensors are parameters, which
-operator each node came from, and what was folded into which constant.
+"""The record that PyTorch's exporter writes into a file about the program that it exported: which tensors are
+parameters, which operator each node came from, and what was folded into which constant.
 
 Source: `torch.onnx.export(..., dynamo=True)` of PyTorch 2.5 and later; TorchScript exports carry nothing of it.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNOPTIMIZED = "export with torch.onnx.export(..., dynamo=True, optimize=False)"
-"""What brings a file whose parameters the exporter has left alone."""
+"""Advice that brings a file whose parameters the exporter has left alone."""
 DETACH = "aten.detach.default"
 """The operator behind an Identity node that no gradient passes."""
 CLAMPS = frozenset({"aten.clamp", "aten.clamp_min", "aten.clamp_max"})
@@ -36,7 +36,7 @@ _LONGEST = 4096
 """Characters of a call's arguments that are read."""
 _WHOLE = re.compile(r"-?\d{1,18}")
 _POSITIONAL = re.compile(r"(?:[^,()\[\]]|\([^()]*\)|\[[^][]*\])+")
-"""One argument; lists and tuples in it are not taken apart."""
+"""An argument; lists and tuples in it are not taken apart."""
 _CALLED = re.compile(r"^%(\w+) ")
 
 
@@ -59,7 +59,9 @@ class TorchRecord:
     folded_from: Mapping[str, tuple[str, ...]]
     """Initializer -> the names of everything that the exporter computed it from, intermediate values included."""
     inside: frozenset[str] = frozenset()
-    """Of `CLAMPS`: those whose slope on a bound that is a number is that inside, as the module's PyTorch has it."""
+    """The operators among `CLAMPS` whose slope on a bound that is a number is the same as inside, as in the module's
+    PyTorch.
+    """
 
     def origins(self, initializer: str) -> tuple[str, ...]:
         """The parameters that an initializer was folded from."""
@@ -72,7 +74,7 @@ class TorchRecord:
 
 @dataclass(frozen=True, slots=True)
 class TorchCall:
-    """One call of the exported program: its result's name and the names of its tensor arguments, in order.
+    """A call of the exported program: its result's name and the names of its tensor arguments, in order.
 
     `written`: all positional arguments as the program writes them, numbers included.
     """
@@ -92,27 +94,27 @@ NO_CALL = TorchCall()
 
 def torch_record(graph: Any) -> TorchRecord | None:
     """The record in the metadata of an ONNX graph (protobuf), or None if it has none."""
-    told = told_by(graph)
-    takes, _, gives = told.get(SIGNATURE, "").partition("# outputs")
-    given = _signature(takes)
-    if not given:
+    metadata = told_by(graph)
+    takes, _, gives = metadata.get(SIGNATURE, "").partition("# outputs")
+    signature = _signature(takes)
+    if not signature:
         return None
-    inputs = frozenset(name for name, (kind, _) in given.items() if kind == "USER_INPUT")
-    found = {name: entry for name, entry in given.items() if name not in inputs}
-    parameters = frozenset(target for kind, target in found.values() if kind == "PARAMETER")
+    inputs = frozenset(name for name, (kind, _) in signature.items() if kind == "USER_INPUT")
+    stored = {name: entry for name, entry in signature.items() if name not in inputs}
+    parameters = frozenset(target for kind, target in stored.values() if kind == "PARAMETER")
     folded = {}
     for value in graph.value_info:
         origins = told_by(value).get(FOLDED_FROM)
         if origins is not None:
             folded[value.name] = tuple(_QUOTED.findall(origins))
     return TorchRecord(
-        targets={name: target for name, (_, target) in found.items()},
+        targets={name: target for name, (_, target) in stored.items()},
         parameters=parameters,
-        buffers=frozenset(target for _, target in found.values()) - parameters,
+        buffers=frozenset(target for _, target in stored.values()) - parameters,
         inputs=inputs,
         outputs=frozenset(name for name, (kind, _) in _signature(gives).items() if kind == "USER_OUTPUT"),
         folded_from=folded,
-        inside=CLAMPS.intersection(told.get(SLOPE_INSIDE, "").split()),
+        inside=CLAMPS.intersection(metadata.get(SLOPE_INSIDE, "").split()),
     )
 
 
@@ -122,9 +124,9 @@ def told_by(item: Any) -> dict[str, str]:
     return {key: text for key, text in entries if isinstance(key, str) and isinstance(text, str)}
 
 
-def torch_call(told: Mapping[str, str]) -> TorchCall:
+def torch_call(metadata: Mapping[str, str]) -> TorchCall:
     """The call that a node's metadata tells of; empty if it tells of none."""
-    text = told.get(CALL, "")
+    text = metadata.get(CALL, "")
     called = _CALLED.match(text)
     if called is None:
         return NO_CALL
@@ -137,7 +139,7 @@ def torch_call(told: Mapping[str, str]) -> TorchCall:
 def _signature(text: str) -> dict[str, tuple[str, str]]:
     """Argument name -> (kind, target)."""
     for spec in _SPECS:
-        found = {match["name"]: (match["kind"], match["target"] or "") for match in spec.finditer(text)}
-        if found:
-            return found
+        arguments = {match["name"]: (match["kind"], match["target"] or "") for match in spec.finditer(text)}
+        if arguments:
+            return arguments
     return {}

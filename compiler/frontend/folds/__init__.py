@@ -1,4 +1,4 @@
-"""What ONNX operators compute on tensors known at compile time, by family: shape arithmetic, masks, position tables.
+"""Evaluates ONNX operators on tensors known at compile time, by family: shape arithmetic, masks, position tables.
 
 Operators that can make much out of little (Range, Expand, Tile ...) check the size of their result first.
 """

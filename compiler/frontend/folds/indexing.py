@@ -26,8 +26,8 @@ def _gather_elements(call: Call, x: Sequence[Array]) -> Array:
 def _gather_nd(call: Call, x: Sequence[Array]) -> Array:
     batch, index = call.attributes.integer("batch_dims", 0), x[1]
     sized(call, [*index.shape[:-1], *x[0].shape[batch + index.shape[-1] :]])
-    own = np.indices(index.shape[:-1], sparse=True)[:batch] if batch else ()
-    return np.asarray(x[0][(*own, *np.moveaxis(index, -1, 0))])
+    batch_indices = np.indices(index.shape[:-1], sparse=True)[:batch] if batch else ()
+    return np.asarray(x[0][(*batch_indices, *np.moveaxis(index, -1, 0))])
 
 
 _COMBINE: Mapping[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -1,4 +1,4 @@
-"""What folds are made of: a check of the result's size, and NumPy functions that broadcast."""
+"""Parts that folds are made of: a check of the result's size, and NumPy functions that broadcast."""
 
 from __future__ import annotations
 

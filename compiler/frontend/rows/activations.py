@@ -120,7 +120,7 @@ def _p_relu(call: Call) -> Operand:
     """x for x >= 0, else slope x; the slope learns."""
     call.require_dtype(0, REAL)
     x = call.value(0)
-    below = call.emit("mul", _at_most_zero(call, x), call.learned(1, "weight"))
+    below = call.emit("mul", _at_most_zero(call, x), call.parameter_input(1, "weight"))
     return call.emit("add", call.emit("relu", x), below)
 
 

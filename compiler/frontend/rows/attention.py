@@ -96,8 +96,8 @@ def _attend(call: Call, q: Value, k: Value, v: Value, heads: _Heads) -> Value:
 def _masked(call: Call, scores: Value, heads: _Heads) -> Value:
     low = call.scalar(-np.inf, scores)
     if call.attributes.integer("is_causal", 0):
-        seen = call.constant(np.tril(np.ones((heads.positions, heads.keys), bool)))
-        scores = call.emit("where", seen, scores, low)
+        visible = call.constant(np.tril(np.ones((heads.positions, heads.keys), bool)))
+        scores = call.emit("where", visible, scores, low)
     if not call.has(3):
         return scores
     call.require_dtype(3, ("bool", *REAL))
@@ -170,8 +170,8 @@ def _rotated(call: Call, x: Value) -> Value:
 
 def _positions(call: Call, index: int, shape: tuple[int, ...], half: int) -> Value:
     """The cosine or sine table as [B or 1, T, 1, half]; tables are constants, they do not learn."""
-    known = call.known(index)
-    table = call.value(index) if known is None else call.constant(known.array)
+    constant = call.known_operand(index)
+    table = call.value(index) if constant is None else call.constant(constant.array)
     if call.has(3):
         table = call.emit("gather", table, call.value(3), axis=0)
     have = call.shape_of(table)

@@ -24,8 +24,8 @@ _LOW, _HIGH = 1, 2
 def _clip(call: Call) -> Operand:
     """min(max(x, low), high): in one operator as far as bounds of floats are known; ReLU when it is one."""
     call.require_dtype(0, NUMERIC)
-    given = [index for index in (_LOW, _HIGH) if call.has(index)]
-    if call.dtype(0) not in REAL or any(call.known(index) is None or _learns(call, index) for index in given):
+    present = [index for index in (_LOW, _HIGH) if call.has(index)]
+    if call.dtype(0) not in REAL or any(call.known_operand(index) is None or _learns(call, index) for index in present):
         return _by_comparison(call)
     return _between(call, _bound(call, _LOW, -np.inf), _bound(call, _HIGH, np.inf))
 
@@ -48,7 +48,7 @@ def _clamp(call: Call) -> str:
 
 def _learns(call: Call, index: int) -> bool:
     """True for what the file itself calls a parameter, or computes from one."""
-    bound = call.known(index)
+    bound = call.known_operand(index)
     return bound is not None and not {bound.source, *bound.behind}.isdisjoint(call.scope.recorded)
 
 
@@ -75,7 +75,7 @@ def _by_comparison(call: Call) -> Operand:
 def _scalar_bound(call: Call, index: int) -> Value:
     if call.dtype(index) != call.dtype(0):
         call.fail(f"bound {index} has type {call.dtype(index)}, the input {call.dtype(0)}; ONNX wants one type")
-    if call.known(index) is not None and not _learns(call, index):
+    if call.known_operand(index) is not None and not _learns(call, index):
         array = call.array(index, "the bound").reshape(-1)
         if array.size == 1:
             return call.constant(array.reshape(()).astype(ELEMENT_TYPES[call.dtype(0)].numpy))
@@ -105,7 +105,7 @@ def _number(call: Call) -> float | None:
     """The bound of a float, in operand 1, if it is a number that no parameter stands behind."""
     for index in (0, 1):
         call.require_dtype(index, NUMERIC)
-    bound = call.known(1)
+    bound = call.known_operand(1)
     if bound is None or bound.trainable or call.dtype(0) not in REAL:
         return None
     if bound.array.size != 1 or bound.array.ndim > call.rank(0) or bool(np.isnan(bound.array).any()):

@@ -25,7 +25,7 @@ def _gemm(call: Call) -> Operand:
     a = call.value(0)
     transpose_a = bool(call.attributes.integer("transA", 0))
     transpose_b = bool(call.attributes.integer("transB", 0))
-    weight = call.known(1)
+    weight = call.known_operand(1)
     if weight is None:
         b = call.value(1)
     else:
@@ -36,8 +36,10 @@ def _gemm(call: Call) -> Operand:
     if not call.has(2) or beta == 0.0:
         call.scope.bias_of[y] = call.node.name
         return y
-    known = call.known(2)
-    bias = call.value(2) if known is None else call.scope.parameter(known, range(known.array.ndim), kind="bias")
+    constant = call.known_operand(2)
+    bias = (
+        call.value(2) if constant is None else call.scope.parameter(constant, range(constant.array.ndim), kind="bias")
+    )
     return call.emit("add", y, _times(call, bias, beta))
 
 
@@ -63,7 +65,7 @@ def _matmul(call: Call) -> Operand:
         del shape[-1]
     y = call.reshape(y, shape)
     if call.has(2) and call.node.inputs[2] in call.scope.created:  # which a plan asks for (`exporters/new_biases.py`)
-        return call.emit("add", y, call.learned(2, "bias"))
+        return call.emit("add", y, call.parameter_input(2, "bias"))
     if has_weight:
         call.scope.bias_of[y] = call.node.name
     return y
@@ -97,7 +99,7 @@ def _repeated(call: Call, x: Value, batch: tuple[int, ...]) -> Value:
 
 def _right(call: Call) -> tuple[Value, bool, bool]:
     """(right operand, whether it is stored transposed, whether it is a weight matrix)."""
-    weight = call.known(1)
+    weight = call.known_operand(1)
     if weight is not None and weight.trainable and weight.array.ndim == 2:
         name, transposed = call.scope.matrix(weight, (0, 1))
         return name, transposed, True

@@ -81,16 +81,20 @@ def _transposed_window(call: Call, size: tuple[int, ...], kernel: tuple[int, ...
     full = tuple((n - 1) * s + r + e for n, s, r, e in zip(size, strides, window.reach, extra, strict=True))
     mode = call.attributes.text("auto_pad", "NOTSET") or "NOTSET"
     first, last = _transposed_pads(call, mode, size, strides, full)
-    wanted = tuple(f - a - b for f, a, b in zip(full, first, last, strict=True))
-    given = call.attributes.integers("output_shape")
-    if given is not None:
-        wanted = given[-rank:] if len(given) in (rank, rank + 2) else call.fail(f"output_shape {list(given)}")
-        first, _ = _cropped(call, mode, full, wanted)
-    if min(wanted) < 1:
-        call.fail(f"its pads leave an output of {list(wanted)}")
+    output_size = tuple(f - a - b for f, a, b in zip(full, first, last, strict=True))
+    output_shape = call.attributes.integers("output_shape")
+    if output_shape is not None:
+        output_size = (
+            output_shape[-rank:]
+            if len(output_shape) in (rank, rank + 2)
+            else call.fail(f"output_shape {list(output_shape)}")
+        )
+        first, _ = _cropped(call, mode, full, output_size)
+    if min(output_size) < 1:
+        call.fail(f"its pads leave an output of {list(output_size)}")
     # What is left after the first pad is cut at the end, or continued with zeros.
-    last = tuple(max(f - e - a - w, 0) for f, e, a, w in zip(full, extra, first, wanted, strict=True))
-    return Window(kernel, strides, dilations, first, last), wanted
+    last = tuple(max(f - e - a - w, 0) for f, e, a, w in zip(full, extra, first, output_size, strict=True))
+    return Window(kernel, strides, dilations, first, last), output_size
 
 
 def _transposed_pads(
@@ -108,9 +112,9 @@ def _transposed_pads(
 
 
 def _cropped(
-    call: Call, mode: str, full: tuple[int, ...], wanted: tuple[int, ...]
+    call: Call, mode: str, full: tuple[int, ...], output_size: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    totals = [max(f - w, 0) for f, w in zip(full, wanted, strict=True)]
+    totals = [max(f - w, 0) for f, w in zip(full, output_size, strict=True)]
     return shared_out(call, mode if mode.startswith("SAME") else "SAME_LOWER", totals)
 
 
@@ -126,13 +130,13 @@ def _parameters(call: Call, groups: Groups, outputs: int) -> tuple[Value, Value 
 
     Inside, a weight is [..., C / group, K], with the depth after height and width; [..., K] if a group has one channel.
     """
-    if (call.known(2) is None or _bias(call)) and call.has(2) and call.shape(2) != (outputs,):
+    if (call.known_operand(2) is None or _bias(call)) and call.has(2) and call.shape(2) != (outputs,):
         call.fail(f"its bias {list(call.shape(2))} is not [{outputs}]")
     is_transposed = call.node.op_type == "ConvTranspose"
     axes = tuple(range(2, call.rank(1)))
     order = (*axes, 0) if groups.is_single else (*axes[-2:], *axes[:-2], 1, 0)
     channel_axis = len(axes) + (is_transposed and not groups.is_single)
-    weight = call.known(1)
+    weight = call.known_operand(1)
     if weight is None:
         value = call.value(1)
         if groups.is_single:
@@ -156,7 +160,7 @@ def _fold_fits(call: Call, name: str) -> bool:
     """A weight or bias that another layer shares cannot absorb this layer's normalisation."""
     if name in call.scope.parameters or _is_shared(call, 1):
         return False
-    bias = call.known(2)
+    bias = call.known_operand(2)
     return not call.has(2) or (bias is not None and not _is_shared(call, 2))
 
 
@@ -167,32 +171,38 @@ def _is_shared(call: Call, index: int) -> bool:
 
 def _folded_bias(call: Call, norm: SourceNode, affine: batch_norm.Affine, transposed_groups: int) -> Value:
     """(bias - mean) * factor + shift, under the convolution's own bias name if it has one."""
-    weight, own = call.known(1), _bias(call)
+    weight, own_bias = call.known_operand(1), _bias(call)
     assert weight is not None
     learns = bool(batch_norm.learning_shift(call.scope, norm))
-    has_own = own is not None and bool(own.source)
-    name = own.source if own is not None and own.source else call.scope.bias_name(weight.source) if learns else ""
-    batch_norm.folded_into(
-        call.scope, norm, weight=weight.source, bias=name, own=own, transposed_groups=transposed_groups
+    has_own = own_bias is not None and bool(own_bias.source)
+    name = (
+        own_bias.source
+        if own_bias is not None and own_bias.source
+        else call.scope.bias_name(weight.source)
+        if learns
+        else ""
     )
-    if own is not None and has_own:
-        array = (own.array.astype(np.float64) * affine.factor + affine.shift).astype(np.float32)
-        return call.scope.parameter(Known(own.name, array, source=own.source), (0,), kind="bias")
-    shift = (affine.shift if own is None else own.array * affine.factor + affine.shift).astype(np.float32)
+    batch_norm.folded_into(
+        call.scope, norm, weight=weight.source, bias=name, layer_bias=own_bias, transposed_groups=transposed_groups
+    )
+    if own_bias is not None and has_own:
+        array = (own_bias.array.astype(np.float64) * affine.factor + affine.shift).astype(np.float32)
+        return call.scope.parameter(Known(own_bias.name, array, source=own_bias.source), (0,), kind="bias")
+    shift = (affine.shift if own_bias is None else own_bias.array * affine.factor + affine.shift).astype(np.float32)
     return call.scope.created_bias(name, shift) if learns else call.constant(shift)
 
 
 def _given_bias(call: Call) -> Value | None:
-    if call.has(2) and call.known(2) is None:
+    if call.has(2) and call.known_operand(2) is None:
         return call.value(2)
-    known = _bias(call)
-    return None if known is None else call.scope.parameter(known, (0,), kind="bias")
+    bias = _bias(call)
+    return None if bias is None else call.scope.parameter(bias, (0,), kind="bias")
 
 
 def _bias(call: Call) -> Known | None:
     """The known bias. PyTorch's exporter, not optimizing, computes zeros for a convolution that has none."""
-    known = call.known(2)
-    return None if known is None or (not known.trainable and not known.array.any()) else known
+    bias = call.known_operand(2)
+    return None if bias is None or (not bias.trainable and not bias.array.any()) else bias
 
 
 ROWS: Mapping[str, Rule] = {"Conv": _conv, "ConvTranspose": _conv_transpose}

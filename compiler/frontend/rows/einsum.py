@@ -19,7 +19,7 @@ from compiler.frontend.scope import Operand
 from compiler.values import Value
 
 Letters = tuple[str, ...]
-"""One per axis; the axes of an ellipsis are numbered from its end: "..0" is its last."""
+"""Letters, one per axis; the axes of an ellipsis are numbered from its end: "..0" is its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ def _einsum(call: Call) -> Operand:
         call.fail(f"equation {equation[:80]!r} names {len(parts)} operands of {len(call.operands)}")
     for index in range(len(parts)):
         call.require_dtype(index, REAL)
-    named = [_letters(call, part, call.rank(index)) for index, part in enumerate(parts)]
-    wanted = _letters(call, right, _rank_of(right, named)) if arrow else _implicit(named)
-    _check(call, equation, named, wanted)
-    terms = [_Term(call.value(index), letters) for index, letters in enumerate(named)]
-    joined = _distinct(call, terms[0], _needed(terms[1:], wanted))
+    operand_letters = [_letters(call, part, call.rank(index)) for index, part in enumerate(parts)]
+    output_letters = _letters(call, right, _rank_of(right, operand_letters)) if arrow else _implicit(operand_letters)
+    _check(call, equation, operand_letters, output_letters)
+    terms = [_Term(call.value(index), letters) for index, letters in enumerate(operand_letters)]
+    joined = _distinct(call, terms[0], _needed(terms[1:], output_letters))
     for position, term in enumerate(terms[1:], start=1):
-        needed = _needed(terms[position + 1 :], wanted)
-        own = _distinct(call, term, needed | set(joined.letters))
-        joined = _joined(call, _only(call, joined, needed | set(own.letters)), own, needed)
-    joined = _only(call, joined, set(wanted))
-    return call.transpose(joined.value, [joined.letters.index(letter) for letter in wanted])
+        needed = _needed(terms[position + 1 :], output_letters)
+        reduced_term = _distinct(call, term, needed | set(joined.letters))
+        joined = _joined(call, _only(call, joined, needed | set(reduced_term.letters)), reduced_term, needed)
+    joined = _only(call, joined, set(output_letters))
+    return call.transpose(joined.value, [joined.letters.index(letter) for letter in output_letters])
 
 
 # ------------------------------------------------------------------------------------------------------------ letters
@@ -65,33 +65,33 @@ def _letters(call: Call, part: str, rank: int) -> Letters:
     return (*first, *(f"..{number}" for number in reversed(range(spread))), *last)
 
 
-def _rank_of(right: str, named: Sequence[Letters]) -> int:
+def _rank_of(right: str, operand_letters: Sequence[Letters]) -> int:
     """The ellipsis of a result has the axes of the longest one among the operands."""
-    spread = {letter for letters in named for letter in letters if letter.startswith("..")}
+    spread = {letter for letters in operand_letters for letter in letters if letter.startswith("..")}
     return len(right.replace("...", "")) + (len(spread) if "..." in right else 0)
 
 
-def _implicit(named: Sequence[Letters]) -> Letters:
+def _implicit(operand_letters: Sequence[Letters]) -> Letters:
     """Without an arrow: the ellipsis, then the letters that occur once, in order (capitals first)."""
-    every = [letter for letters in named for letter in letters]
+    every = [letter for letters in operand_letters for letter in letters]
     spread = sorted({letter for letter in every if letter.startswith("..")}, key=lambda letter: -int(letter[2:]))
     return (*spread, *sorted(letter for letter in every if letter.isalpha() and every.count(letter) == 1))
 
 
-def _check(call: Call, equation: str, named: Sequence[Letters], wanted: Letters) -> None:
+def _check(call: Call, equation: str, operand_letters: Sequence[Letters], output_letters: Letters) -> None:
     extents: dict[str, int] = {}
-    for index, letters in enumerate(named):
+    for index, letters in enumerate(operand_letters):
         for letter, extent in zip(letters, call.shape(index), strict=True):
-            known = extents.get(letter, 1)
-            if 1 not in (known, extent) and known != extent:
-                call.fail(f"letter {letter!r} of {equation[:80]!r} is {known} and {extent} elements")
-            extents[letter] = max(known, extent)
-    if len(set(wanted)) != len(wanted) or not set(wanted) <= extents.keys():
+            previous = extents.get(letter, 1)
+            if 1 not in (previous, extent) and previous != extent:
+                call.fail(f"letter {letter!r} of {equation[:80]!r} is {previous} and {extent} elements")
+            extents[letter] = max(previous, extent)
+    if len(set(output_letters)) != len(output_letters) or not set(output_letters) <= extents.keys():
         call.fail(f"the result of {equation[:80]!r} names axes twice, or axes that no operand has")
 
 
-def _needed(terms: Sequence[_Term], wanted: Letters) -> set[str]:
-    return {*wanted, *(letter for term in terms for letter in term.letters)}
+def _needed(terms: Sequence[_Term], output_letters: Letters) -> set[str]:
+    return {*output_letters, *(letter for term in terms for letter in term.letters)}
 
 
 # ---------------------------------------------------------------------------------------------------------- one operand
@@ -107,14 +107,14 @@ def _distinct(call: Call, term: _Term, needed: set[str]) -> _Term:
 
 def _diagonal(call: Call, term: _Term, letter: str) -> _Term:
     """The first two axes of a letter become one: last, seen as one axis, every (n + 1)-th element of it."""
-    places = [place for place, own in enumerate(term.letters) if own == letter][:2]
+    places = [place for place, axis_letter in enumerate(term.letters) if axis_letter == letter][:2]
     shape = call.shape_of(term.value)
     rest = [place for place in range(len(shape)) if place not in places]
     extents = [shape[place] for place in places]
     extent = max(extents)
     value = call.transpose(term.value, [*rest, *places])
     # An axis of extent 1 stands for as many equal elements as the other has.
-    steps = sum(step * (own > 1) for step, own in zip((extents[1], 1), extents, strict=True))
+    steps = sum(step * (letter_extent > 1) for step, letter_extent in zip((extents[1], 1), extents, strict=True))
     flat = call.reshape(value, [*(shape[place] for place in rest), prod(extents)])
     index = call.constant(np.arange(extent, dtype=np.int64) * steps)
     value = call.emit("gather", flat, index, axis=len(rest))
@@ -160,10 +160,12 @@ def _without_units(call: Call, x: _Term, y: _Term) -> _Term:
     """`x` without axes of extent 1 whose letter the other one has with more elements: they are broadcast."""
     wide = {letter for letter, extent in _sizes(call, y).items() if extent > 1}
     sizes = call.shape_of(x.value)
-    kept = [place for place, letter in enumerate(x.letters) if sizes[place] > 1 or letter not in wide]
-    if len(kept) == len(sizes):
+    remaining = [place for place, letter in enumerate(x.letters) if sizes[place] > 1 or letter not in wide]
+    if len(remaining) == len(sizes):
         return x
-    return _Term(call.reshape(x.value, [sizes[place] for place in kept]), tuple(x.letters[place] for place in kept))
+    return _Term(
+        call.reshape(x.value, [sizes[place] for place in remaining]), tuple(x.letters[place] for place in remaining)
+    )
 
 
 def _sizes(call: Call, term: _Term) -> dict[str, int]:

@@ -67,23 +67,23 @@ def _add(call: Call) -> Operand:
     """Add; a parameter added to a contraction is that layer's bias."""
     _same_dtype(call, NUMERIC)
     for position in (0, 1):
-        other, known = call.operand(1 - position), call.known(position)
-        if isinstance(other, Value) and known is not None and known.source:
-            return call.emit("add", other, add_operand(call.scope, other, known))
+        other, constant = call.operand(1 - position), call.known_operand(position)
+        if isinstance(other, Value) and constant is not None and constant.source:
+            return call.emit("add", other, add_operand(call.scope, other, constant))
     return call.emit("add", call.value(0), call.value(1))
 
 
-def add_operand(scope: Scope, other: Value, known: Known) -> Value:
+def add_operand(scope: Scope, other: Value, constant: Known) -> Value:
     """The graph value of a float initializer that is added to `other`: a bias if it spans at most one axis.
 
     A matrix (position embedding) is a weight. The bias of a contraction belongs to that contraction's layer.
     """
     layer = scope.bias_of.pop(other, "")
-    one_axis = sum(extent > 1 for extent in known.array.shape) <= 1
-    if not one_axis or (known.array.size == 1 and not layer):
-        return scope.value(known)
+    one_axis = sum(extent > 1 for extent in constant.array.shape) <= 1
+    if not one_axis or (constant.array.size == 1 and not layer):
+        return scope.value(constant)
     outer, scope.builder.layer = scope.builder.layer, layer or scope.builder.layer
-    name = scope.parameter(known, range(known.array.ndim), kind="bias")
+    name = scope.parameter(constant, range(constant.array.ndim), kind="bias")
     scope.builder.layer = outer
     return name
 
@@ -106,8 +106,8 @@ def _cast_like(call: Call) -> Operand:
 
 def _cast_to(call: Call, target: str) -> Operand:
     if target not in ELEMENT_TYPES or not ELEMENT_TYPES[target].is_emitted:
-        held = ", ".join(row.label for row in EMITTED)
-        call.unsupported(f"a cast at run time goes to {held}", "export the model in float32")
+        supported = ", ".join(row.label for row in EMITTED)
+        call.unsupported(f"a cast at run time goes to {supported}", "export the model in float32")
     return call.operand(0) if call.dtype(0) == target else call.emit("cast", call.value(0), to=target)
 
 

@@ -27,9 +27,9 @@ def _arg(*, largest: bool) -> Rule:
         keep = bool(call.attributes.integer("keepdims", 1))
         place = _place(call, x, axis, last=last)
         shape = call.shape(0)
-        kept = tuple(1 if i == axis else extent for i, extent in enumerate(shape))
+        kept_shape = tuple(1 if i == axis else extent for i, extent in enumerate(shape))
         dropped = tuple(extent for i, extent in enumerate(shape) if i != axis)
-        return call.emit("cast", call.reshape(place, kept if keep else dropped), to="i64")
+        return call.emit("cast", call.reshape(place, kept_shape if keep else dropped), to="i64")
 
     return rule
 
@@ -42,8 +42,8 @@ def _place(call: Call, x: Value, axis: int, *, last: bool) -> Value:
     order = rising if last else rising[::-1].copy()
     ranks = call.constant(order.reshape([extent if i == axis else 1 for i in range(rank)]))
     hits = call.emit("where", loses, call.scalar(-1, ranks), ranks)
-    found = call.emit("reduce_max", hits, axes=(axis,), keepdims=True)
-    return found if last else call.emit("sub", call.scalar(extent - 1, found), found)
+    position = call.emit("reduce_max", hits, axes=(axis,), keepdims=True)
+    return position if last else call.emit("sub", call.scalar(extent - 1, position), position)
 
 
 def _loses(call: Call, x: Value, top: Value) -> Value:

@@ -86,11 +86,11 @@ def _transformed(call: Call, value: Value, axis: int, count: int, *, inverse: bo
     rows = call.reshape(rows, (int(np.prod(extents, dtype=int)), used * parts))
     sized(call, (used * parts, 2 * count))
     table = _real_inverse(count, used) if real else _table(count, used, parts, inverse=inverse, onesided=onesided)
-    made = call.emit("matmul", rows, call.constant(table), transpose_a=False, transpose_b=False)
-    given = 1 if real else 2
-    made = call.reshape(made, (*extents, table.shape[1] // given, given))
+    transformed = call.emit("matmul", rows, call.constant(table), transpose_a=False, transpose_b=False)
+    channels = 1 if real else 2
+    transformed = call.reshape(transformed, (*extents, table.shape[1] // channels, channels))
     back = [*range(axis), rank - 2, *range(axis, rank - 2), rank - 1]
-    return call.transpose(made, back)
+    return call.transpose(transformed, back)
 
 
 def _angles(count: int, rows: int, columns: int) -> Array:

@@ -35,7 +35,7 @@ def _gather(call: Call) -> Operand:
     if isinstance(index, Known) and index.array.ndim == 0:
         value = call.cut(call.value(0), axis, *_one(int(index.array), call.shape(0)[axis]))
         return call.reshape(value, [extent for i, extent in enumerate(call.shape(0)) if i != axis])
-    table = call.known(0)
+    table = call.known_operand(0)
     if table is not None and table.source and table.array.ndim == 2 and axis == 0:
         value = call.scope.parameter(table, (0, 1), kind="weight")
         padding = call.node.call.number(2) if call.node.torch_op == EMBEDDING else None
@@ -89,12 +89,12 @@ def _slices(call: Call, batch_dims: int) -> _Slices:
     depth = index_shape[-1]
     if not 1 <= depth <= len(shape) - batch_dims:
         call.fail(f"indices of depth {depth} into rank {len(shape) - batch_dims}")
-    named = shape[batch_dims : batch_dims + depth]
-    strides = np.asarray([prod(named[i + 1 :]) for i in range(depth)], np.int64)
+    indexed_extents = shape[batch_dims : batch_dims + depth]
+    strides = np.asarray([prod(indexed_extents[i + 1 :]) for i in range(depth)], np.int64)
     batch, rest = prod(shape[:batch_dims]), shape[batch_dims + depth :]
-    flat = _flat_index(call, strides, np.asarray(named))
+    flat = _flat_index(call, strides, np.asarray(indexed_extents))
     count = prod(index_shape[batch_dims:-1])
-    return _Slices(flat, batch, prod(named), count, prod(rest), (*index_shape[:-1], *rest))
+    return _Slices(flat, batch, prod(indexed_extents), count, prod(rest), (*index_shape[:-1], *rest))
 
 
 def _gather_nd(call: Call) -> Operand:
@@ -102,12 +102,12 @@ def _gather_nd(call: Call) -> Operand:
     slices = _slices(call, call.attributes.integer("batch_dims", 0))
     if slices.batch == 1:
         flat = call.reshape(call.value(0), (slices.rows, slices.inner))
-        found = call.emit("gather", flat, _seen(call, slices.index, (slices.count,)), axis=0)
+        gathered = call.emit("gather", flat, _seen(call, slices.index, (slices.count,)), axis=0)
     else:
         data = call.reshape(call.value(0), (slices.batch, slices.rows, slices.inner))
         index = _seen(call, slices.index, (slices.batch, slices.count, 1))
-        found = call.emit("gather_elements", data, index, axis=1)
-    return call.reshape(found, slices.picked)
+        gathered = call.emit("gather_elements", data, index, axis=1)
+    return call.reshape(gathered, slices.picked)
 
 
 def _seen(call: Call, index: Value | Array, shape: tuple[int, ...]) -> Value:
@@ -116,9 +116,9 @@ def _seen(call: Call, index: Value | Array, shape: tuple[int, ...]) -> Value:
 
 
 def _flat_index(call: Call, strides: Array, extents: Array) -> Value | Array:
-    known = call.known(1)
-    if known is not None:
-        wrapped = np.where(known.array < 0, known.array + extents, known.array)
+    constant = call.known_operand(1)
+    if constant is not None:
+        wrapped = np.where(constant.array < 0, constant.array + extents, constant.array)
         if bool(((wrapped < 0) | (wrapped >= extents)).any()):
             call.fail(f"an index lies outside {extents.tolist()}")
         return np.asarray((wrapped * strides).sum(axis=-1), np.int64)
@@ -129,10 +129,10 @@ def _flat_index(call: Call, strides: Array, extents: Array) -> Value | Array:
     last = len(call.shape_of(wrapped_value)) - 1
     total: Value | None = None
     for column, stride in enumerate(strides.tolist()):
-        one = call.cut(wrapped_value, last, column, column + 1)
-        one = call.reshape(one, call.shape_of(one)[:-1])
-        one = call.emit("mul", one, call.scalar(stride, one)) if stride != 1 else one
-        total = call.emit("add", total, one) if total is not None else one
+        offset = call.cut(wrapped_value, last, column, column + 1)
+        offset = call.reshape(offset, call.shape_of(offset)[:-1])
+        offset = call.emit("mul", offset, call.scalar(stride, offset)) if stride != 1 else offset
+        total = call.emit("add", total, offset) if total is not None else offset
     assert total is not None
     return total
 
@@ -154,11 +154,11 @@ def _overwrite(call: Call, data: Value, index: Value, updates: Value, axis: int)
     """Each place takes its last update, if it has one."""
     rows = call.shape_of(data)[axis]
     _warn_of_repeats(call, call.scope.builder.arrays.get(index), axis, rows)
-    written = call.emit("last_writer", index, axis=axis, rows=rows)
-    kept = call.emit("less", written, call.scalar(1, written))
-    writer = call.emit("sub", written, call.scalar(1, written))
-    found = call.emit("gather_elements", updates, _at_least_zero(call, writer), axis=axis)
-    return call.emit("where", kept, data, found)
+    last_writers = call.emit("last_writer", index, axis=axis, rows=rows)
+    is_unwritten = call.emit("less", last_writers, call.scalar(1, last_writers))
+    writer = call.emit("sub", last_writers, call.scalar(1, last_writers))
+    latest = call.emit("gather_elements", updates, _at_least_zero(call, writer), axis=axis)
+    return call.emit("where", is_unwritten, data, latest)
 
 
 def _warn_of_repeats(call: Call, index: Array | None, axis: int, rows: int) -> None:
@@ -185,17 +185,17 @@ def _add(call: Call, data: Value, index: Value, updates: Value, axis: int) -> Va
     total = _total_of_runs(call, index, updates, rows) if axis == 0 else None
     if total is None:
         total = call.emit("scatter_elements_add", index, updates, axis=axis, rows=rows)
-    known = call.known(0)
-    empty = known is not None and not known.trainable and not known.array.any()
+    constant = call.known_operand(0)
+    empty = constant is not None and not constant.trainable and not constant.array.any()
     return total if empty else call.emit("add", data, total)
 
 
 def _total_of_runs(call: Call, index: Value, updates: Value, rows: int) -> Value | None:
     """The sums, where known positions are 0, 0, 0, 1, 1, 1 ... (bags of one size): sums over an axis."""
-    known, shape = call.scope.builder.arrays.get(index), call.shape_of(updates)
-    if known is None or known.size != shape[0] or shape[0] % rows:
+    positions, shape = call.scope.builder.arrays.get(index), call.shape_of(updates)
+    if positions is None or positions.size != shape[0] or shape[0] % rows:
         return None
-    if not np.array_equal(known.reshape(-1), np.arange(shape[0]) // (shape[0] // rows)):
+    if not np.array_equal(positions.reshape(-1), np.arange(shape[0]) // (shape[0] // rows)):
         return None
     runs = call.reshape(updates, (rows, shape[0] // rows, *shape[1:]))
     return call.emit("reduce_sum", runs, axes=(1,), keepdims=False)
@@ -240,8 +240,8 @@ def _scatter_elements(call: Call) -> Operand:
     data, shape = call.value(0), call.shape_of(index)
     updates = _shortened(call, call.value(2), shape, axis)
     part = _shortened(call, data, shape, axis)
-    found = _reduction(call)(call, part, index, updates, axis)
-    return _put_back(call, data, found, axis)
+    updated = _reduction(call)(call, part, index, updates, axis)
+    return _put_back(call, data, updated, axis)
 
 
 def _put_back(call: Call, data: Value, part: Value, axis: int) -> Value:
@@ -287,17 +287,17 @@ def _tensor_scatter(call: Call) -> Operand:
         index = call.emit("where", over, call.emit("sub", index, call.scalar(shape[axis], index)), index)
     inner = prod(shape[axis + 1 :])
     between = prod(shape[1:axis])
-    seen = call.reshape(call.value(0), (shape[0], between, shape[axis], inner))
+    flat = call.reshape(call.value(0), (shape[0], between, shape[axis], inner))
     wide = call.emit("broadcast_to", call.reshape(index, (shape[0], 1, count, 1)), shape=(shape[0], between, count, 1))
-    put = _overwrite_rows(call, seen, wide, call.reshape(updates, (shape[0], between, count, inner)))
+    put = _overwrite_rows(call, flat, wide, call.reshape(updates, (shape[0], between, count, inner)))
     return call.reshape(put, shape)
 
 
 def _check_places(call: Call, index: int, most: int, meaning: str) -> None:
     """Refuse known numbers that are not from 0 to `most`."""
-    known = call.known(index)
-    if known is not None and not ((known.array >= 0) & (known.array <= most)).all():
-        call.fail(f"{meaning} {known.array.reshape(-1)[:8].tolist()}", f"they are from 0 to {most}")
+    constant = call.known_operand(index)
+    if constant is not None and not ((constant.array >= 0) & (constant.array <= most)).all():
+        call.fail(f"{meaning} {constant.array.reshape(-1)[:8].tolist()}", f"they are from 0 to {most}")
 
 
 def _overwrite_rows(call: Call, data: Value, index: Value, updates: Value) -> Value:

@@ -31,13 +31,13 @@ def _trailing(op: str, default_epsilon: float) -> Rule:
         flat = call.reshape(call.value(0), (*shape[:axis], prod(shape[axis:])))
         y = call.reshape(call.emit(op, flat, epsilon=epsilon), shape)
         if call.has(1):
-            y = call.emit("mul", y, call.learned(1, "weight"))
+            y = call.emit("mul", y, call.parameter_input(1, "weight"))
         if call.has(2):
-            y = call.emit("add", y, call.learned(2, "bias"))
+            y = call.emit("add", y, call.parameter_input(2, "bias"))
         if not any(call.node.outputs[1:]):
             return y
-        kept = (*shape[:axis], *(1 for _ in shape[axis:]))
-        return (y, *(call.reshape(value, kept) for value in _moments(call, flat, epsilon)))
+        statistics_shape = (*shape[:axis], *(1 for _ in shape[axis:]))
+        return (y, *(call.reshape(value, statistics_shape) for value in _moments(call, flat, epsilon)))
 
     return rule
 
@@ -86,8 +86,8 @@ def _group_norm(call: Call) -> Operand:
 def _per_channel(call: Call, y: Value) -> Value:
     """Scale and bias along axis 1."""
     last = call.to_last(y, 1)
-    scaled = call.emit("mul", last, call.learned(1, "weight"))
-    return call.from_last(call.emit("add", scaled, call.learned(2, "bias")), 1)
+    scaled = call.emit("mul", last, call.parameter_input(1, "weight"))
+    return call.from_last(call.emit("add", scaled, call.parameter_input(2, "bias")), 1)
 
 
 ROWS: Mapping[str, Rule] = {

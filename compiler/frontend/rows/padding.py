@@ -49,8 +49,8 @@ def _cropped(call: Call, value: Value, before: list[int], after: list[int]) -> V
 
 
 def _bordered(call: Call, value: Value, before: tuple[int, ...], after: tuple[int, ...]) -> Value:
-    """One number around the value; one that is only known at run time goes where nothing of the value is."""
-    fill = call.known(2)
+    """Puts one number around the value; one that is only known at run time goes where nothing of the value is."""
+    fill = call.known_operand(2)
     if not call.has(2) or (fill is not None and not fill.trainable):
         number = float(fill.array.reshape(-1)[0]) if fill is not None else 0.0
         return call.emit("pad", value, before=before, after=after, value=number)
@@ -88,8 +88,8 @@ def _source(place: Array, extent: int, mode: str) -> Array:
 def _center(call: Call) -> Operand:
     """Crop or pad every axis to its size, evenly; the odd element goes to (or comes from) the end."""
     shape = call.shape(0)
-    given = call.attributes.integers("axes")
-    axes = tuple(range(len(shape))) if given is None else call.axes_in_order(given, len(shape))
+    attribute = call.attributes.integers("axes")
+    axes = tuple(range(len(shape))) if attribute is None else call.axes_in_order(attribute, len(shape))
     sizes = call.integers(1, "the sizes")
     if len(sizes) != len(axes) or min(sizes, default=1) < 1:
         call.fail(f"sizes {list(sizes)[:8]} for {len(axes)} axes", "sizes are positive, one for each axis")

@@ -120,10 +120,10 @@ def _max_unpool(call: Call) -> Operand:
     places = call.reshape(call.value(1), (prod(shape),))
     flat = call.emit("scatter_add", places, call.reshape(x, (prod(shape), 1)), axis=0, shape=(prod(full), 1))
     y = call.reshape(flat, full)
-    wanted = call.integers(2, "the output shape") if call.has(2) else full
-    if len(wanted) != len(full) or any(b < a for a, b in zip(full, wanted, strict=True)):
-        call.unsupported(f"output_shape {list(wanted)}: expected at least {list(full)}")
-    after = tuple(b - a for a, b in zip(full, wanted, strict=True))
+    output_shape = call.integers(2, "the output shape") if call.has(2) else full
+    if len(output_shape) != len(full) or any(b < a for a, b in zip(full, output_shape, strict=True)):
+        call.unsupported(f"output_shape {list(output_shape)}: expected at least {list(full)}")
+    after = tuple(b - a for a, b in zip(full, output_shape, strict=True))
     return call.emit("pad", y, before=(0,) * len(full), after=after, value=0.0) if any(after) else y
 
 

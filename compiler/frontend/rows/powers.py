@@ -19,7 +19,7 @@ def _pow(call: Call) -> Operand:
     """Small constant exponents become products, which keeps gradients exact and cheap."""
     call.require_dtype(0, NUMERIC)
     call.require_dtype(1, (*NUMERIC, "float16", "float64", "uint8", "uint16", "uint32", "uint64", "int8", "int16"))
-    exponent = call.known(1)
+    exponent = call.known_operand(1)
     if call.dtype(0) not in REAL:
         return _whole_power(call, exponent)
     learns = exponent is not None and not {exponent.source, *exponent.behind}.isdisjoint(call.scope.recorded)

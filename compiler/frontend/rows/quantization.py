@@ -31,7 +31,7 @@ _OF_ONNX: Mapping[int, str] = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 2
 
 
 class _Steps(NamedTuple):
-    """Of what size the steps between integers are, and which of them is zero."""
+    """The size of the steps between integers, and which integer is zero."""
 
     scale: Value
     zero: Value | None
@@ -73,7 +73,7 @@ def _quantize(call: Call) -> Operand:
 
 
 def _range(call: Call) -> tuple[float, float]:
-    zero = call.known(2)
+    zero = call.known_operand(2)
     code = call.attributes.integer("output_dtype", 2)
     integers = _OF_ONNX.get(code, type_label(code)) if zero is None else str(zero.array.dtype)
     if integers not in _RANGES:
@@ -94,7 +94,7 @@ def _dequantize(call: Call) -> Operand:
     """(x - zero point) * scale."""
     call.attributes.ignore("output_dtype")
     steps = _steps(call)
-    stored = call.known(0)
+    stored = call.known_operand(0)
     if stored is not None and not stored.source:
         x = call.constant(np.asarray(call.array(0, "the tensor"), np.float32))
         message = f"{stored.array.size:,} weights in {stored.array.dtype} are frozen"

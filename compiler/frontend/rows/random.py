@@ -22,12 +22,12 @@ _F32 = ELEMENT_TYPES["f32"].onnx
 
 
 def key_of(call: Call) -> Value:
-    """What the node draws by: of its own seed, or the run's."""
+    """Returns the key by which the node draws: of its own seed, or the run's."""
     scope = call.scope
     seed, step = scope.random_input("random_seed"), scope.random_input("random_step")
-    own = _own_seed(call)
-    if own is not None:
-        seed = call.constant(np.asarray(own, np.int64))
+    node_seed = _own_seed(call)
+    if node_seed is not None:
+        seed = call.constant(np.asarray(node_seed, np.int64))
     scope.random_nodes += 1
     return call.emit("random_key", seed, step, stream=scope.random_nodes)
 
@@ -116,12 +116,12 @@ def _dropout(call: Call) -> Result:
     Source: ONNX Dropout (13, 22).
     """
     ratio = _ratio(call)
-    own = call.attributes.integer("seed", 0) % (1 << 48) if "seed" in call.attributes else -1
+    seed = call.attributes.integer("seed", 0) % (1 << 48) if "seed" in call.attributes else -1
     y: Operand = call.operand(0)
     if call.scope.dropout == "train" and ratio > 0 and call.node.outputs[0] not in call.scope.evaluated:
         call.require_dtype(0, REAL)
         call.scope.random_nodes += 1
-        y = call.emit("dropout", call.value(0), ratio=ratio, stream=call.scope.random_nodes, seed=own)
+        y = call.emit("dropout", call.value(0), ratio=ratio, stream=call.scope.random_nodes, seed=seed)
     if not any(call.node.outputs[1:]):
         return y
     unknown = call.emit("is_nan", call.value(0))

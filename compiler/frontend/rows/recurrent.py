@@ -26,10 +26,10 @@ _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False,
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One node's sizes: x is [T, B, I], the states are H wide."""
+    """The sizes of one node: x is [T, B, I], the states are H wide."""
 
     cells: tuple[str, ...]
-    """Of each direction."""
+    """The cell of each direction."""
     reverse: tuple[bool, ...]
     steps: int
     batch: int
@@ -55,9 +55,9 @@ def _recurrent(call: Call) -> tuple[Operand | None, ...]:
     layer = _layer(call, cells, reverse, call.shape_of(x))
     w, r = call.value(1), call.value(2)
     lengths = _Lengths(call, layer) if call.has(4) and not _are_whole(call, layer) else None
-    found = [_direction(call, layer, d, x, (w, r), lengths, flipped) for d in range(len(reverse))]
-    steps = [_joined(call, [h for h, _ in found], 1)]
-    lasts = [_joined(call, [last[state] for _, last in found], 0) for state in range(layer.states)]
+    outputs = [_direction(call, layer, d, x, (w, r), lengths, flipped) for d in range(len(reverse))]
+    steps = [_joined(call, [h for h, _ in outputs], 1)]
+    lasts = [_joined(call, [last[state] for _, last in outputs], 0) for state in range(layer.states)]
     if flipped:
         steps = [call.transpose(steps[0], (2, 0, 1, 3))]
         lasts = [call.transpose(last, (1, 0, 2)) for last in lasts]
@@ -74,14 +74,16 @@ def directions(call: Call) -> tuple[bool, ...]:
 
 def _cell(call: Call, position: int, count: int) -> str:
     plain = PLAIN[call.node.op_type]
-    given = call.attributes.raw("activations")
-    names = tuple(str(name).lower() for name in given) if isinstance(given, tuple) else plain * count
+    attribute = call.attributes.raw("activations")
+    names = tuple(str(name).lower() for name in attribute) if isinstance(attribute, tuple) else plain * count
     if len(names) != len(plain) * count:
         call.fail(f"{len(names)} activations for {count} directions of {len(plain)}")
-    own = names[position * len(plain) : (position + 1) * len(plain)]
-    if call.node.op_type == "RNN" and own in (("tanh",), ("relu",)):
-        return own[0]
-    return call.node.op_type.lower() if own == plain else call.unsupported(f"activations {', '.join(own)}")
+    activations = names[position * len(plain) : (position + 1) * len(plain)]
+    if call.node.op_type == "RNN" and activations in (("tanh",), ("relu",)):
+        return activations[0]
+    return (
+        call.node.op_type.lower() if activations == plain else call.unsupported(f"activations {', '.join(activations)}")
+    )
 
 
 def _refuse_options(call: Call) -> None:
@@ -105,8 +107,8 @@ def _layer(call: Call, cells: tuple[str, ...], reverse: tuple[bool, ...], x: Seq
     states = (count, layer.batch, width)
     if call.attributes.integer("layout", 0):
         states = (layer.batch, count, width)
-    wanted = {3: (count, 2 * gates * width), 4: (layer.batch,), 5: states, 6: states}
-    for index, shape in wanted.items():
+    expected = {3: (count, 2 * gates * width), 4: (layer.batch,), 5: states, 6: states}
+    for index, shape in expected.items():
         if call.has(index) and call.shape(index) != shape:
             raise ModelShapeError(
                 f"input {index} is {list(call.shape(index))}, not {list(shape)}", where=call.node.where
@@ -144,7 +146,7 @@ def _direction(
         operands.append(inner if inner is not None else call.constant(np.zeros(layer.width, np.float32)))
     y = _run(call, layer, d, operands, reverse and not turned)
     if lengths is not None:
-        return lengths.seen(y, layer, turned)
+        return lengths.masked(y, layer, turned)
     last = _of_direction(call, y, 0 if reverse else layer.steps - 1)
     hidden = call.cut(y, 2, 0, layer.width)
     return hidden, _states(call, layer, last)
@@ -167,12 +169,12 @@ def _biases(call: Call, layer: Layer, d: int) -> tuple[Value | None, Value | Non
         return None, None
     both = _of_direction(call, call.value(3), d)
     size, width = layer.gates * layer.width, layer.width
-    own, recurrent = call.cut(both, 0, 0, size), call.cut(both, 0, size, 2 * size)
+    input_bias, recurrent = call.cut(both, 0, 0, size), call.cut(both, 0, size, 2 * size)
     if layer.cells[d] != "gru":
-        return call.emit("add", own, recurrent), None
-    outer = call.emit("add", call.cut(own, 0, 0, 2 * width), call.cut(recurrent, 0, 0, 2 * width))
+        return call.emit("add", input_bias, recurrent), None
+    outer = call.emit("add", call.cut(input_bias, 0, 0, 2 * width), call.cut(recurrent, 0, 0, 2 * width))
     return (
-        call.emit("concat", outer, call.cut(own, 0, 2 * width, size), axis=0),
+        call.emit("concat", outer, call.cut(input_bias, 0, 2 * width, size), axis=0),
         call.cut(recurrent, 0, 2 * width, size),
     )
 
@@ -193,8 +195,8 @@ def _start(call: Call, layer: Layer, d: int, flipped: bool) -> Value:
 
 
 def _are_whole(call: Call, layer: Layer) -> bool:
-    known = call.known(4)
-    return known is not None and bool((known.array == layer.steps).all())
+    lengths = call.known_operand(4)
+    return lengths is not None and bool((lengths.array == layer.steps).all())
 
 
 class _Lengths:
@@ -227,7 +229,7 @@ class _Lengths:
         time = call.emit("where", self.inside, call.emit("sub", self.last, self.time), self.time)
         return self._rows(x, time)
 
-    def seen(self, y: Value, layer: Layer, turned: bool) -> tuple[Value, list[Value]]:
+    def masked(self, y: Value, layer: Layer, turned: bool) -> tuple[Value, list[Value]]:
         """The hidden states, zero behind each sample's end, and the states at the end."""
         call = self.call
         last = self._rows(y, self.last)

@@ -27,10 +27,10 @@ def _reduction(body: Body, dtypes: tuple[str, ...] = REAL) -> Rule:
 
 def _axes(call: Call) -> tuple[int, ...]:
     """Axes are an input since opset 13 (ReduceSum) or 18 (the others), an attribute before; none given means all."""
-    given = call.integers(1, "the axes") if call.has(1) else call.attributes.integers("axes")
+    listed = call.integers(1, "the axes") if call.has(1) else call.attributes.integers("axes")
     untouched = bool(call.attributes.integer("noop_with_empty_axes", 0))
-    if given:
-        return call.axes(given, call.rank(0))
+    if listed:
+        return call.axes(listed, call.rank(0))
     return () if untouched else tuple(range(call.rank(0)))
 
 
@@ -102,9 +102,9 @@ def _log_sum_exp(call: Call, x: Value, axes: tuple[int, ...], keep: bool) -> Val
 def _rows(call: Call, x: Value, axes: tuple[int, ...]) -> Value:
     """The reduced axes moved to the end, where they are one."""
     shape = call.shape_of(x)
-    kept = tuple(i for i in range(len(shape)) if i not in axes)
-    moved = call.transpose(x, (*kept, *sorted(axes)))
-    return call.reshape(moved, (*(shape[i] for i in kept), prod(shape[i] for i in axes)))
+    remaining = tuple(i for i in range(len(shape)) if i not in axes)
+    moved = call.transpose(x, (*remaining, *sorted(axes)))
+    return call.reshape(moved, (*(shape[i] for i in remaining), prod(shape[i] for i in axes)))
 
 
 def _reduced(shape: tuple[int, ...], axes: tuple[int, ...], keep: bool) -> tuple[int, ...]:

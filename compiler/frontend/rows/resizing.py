@@ -30,7 +30,7 @@ MOST_TAPS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What happens along one axis; `scale` is results per element, `roi` the part that tf_crop_and_resize reads."""
+    """The resizing along one axis; `scale` is results per element, `roi` the part that tf_crop_and_resize reads."""
 
     place: int
     extent: int
@@ -75,8 +75,8 @@ def _resize(call: Call) -> Operand:
 def _axes(call: Call, places: str) -> list[Axis]:
     """The axes that change, with their sizes and scales."""
     shape = call.shape(0)
-    given = call.attributes.integers("axes")
-    axes = tuple(range(len(shape))) if given is None else call.axes_in_order(given, len(shape))
+    attribute = call.attributes.integers("axes")
+    axes = tuple(range(len(shape))) if attribute is None else call.axes_in_order(attribute, len(shape))
     policy = call.attributes.text("keep_aspect_ratio_policy", "stretch")
     roi = _roi(call, len(axes)) if places == "tf_crop_and_resize" else ((0.0, 1.0),) * len(axes)
     if _is_given(call, 3):
@@ -88,8 +88,8 @@ def _axes(call: Call, places: str) -> list[Axis]:
     if min(counts, default=1) < 1:
         call.fail(f"sizes {counts}", "a run-time tensor needs at least 1 element")
     rows = zip(axes, counts, scales, roi, strict=True)
-    found = [Axis(axis, shape[axis], count, scale, part) for axis, count, scale, part in rows]
-    return [axis for axis in found if (axis.count, axis.scale, axis.roi) != (axis.extent, 1.0, (0.0, 1.0))]
+    candidates = [Axis(axis, shape[axis], count, scale, part) for axis, count, scale, part in rows]
+    return [axis for axis in candidates if (axis.count, axis.scale, axis.roi) != (axis.extent, 1.0, (0.0, 1.0))]
 
 
 def _is_given(call: Call, index: int) -> bool:
@@ -260,7 +260,7 @@ def _times(table: Table, extent: int) -> int:
 
 
 def _along(call: Call, value: Value, axis: Axis, table: Table, fill: float) -> Value:
-    """One axis resized."""
+    """Resizes one axis."""
     table = _merged(table)
     if table.index.shape[1] == 1 and bool((table.weight == 1).all()):
         value = _picked(call, value, axis.place, table.index[:, 0])
@@ -289,8 +289,8 @@ def _merged(table: Table) -> Table:
     first = np.argsort(total == 0, axis=1, kind="stable")
     total, place = np.take_along_axis(total, first, 1), np.take_along_axis(place, first, 1)
     width = max(1, int((total != 0).sum(axis=1).max()))
-    kept = np.where(total[:, :width] != 0, place[:, :width], place[:, :1])
-    return Table(kept, total[:, :width], table.outside)
+    places = np.where(total[:, :width] != 0, place[:, :width], place[:, :1])
+    return Table(places, total[:, :width], table.outside)
 
 
 def _picked(call: Call, value: Value, axis: int, index: NDArray[np.int64]) -> Value:

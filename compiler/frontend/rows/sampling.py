@@ -29,7 +29,7 @@ _CUBIC = -0.75
 
 @dataclass(frozen=True, slots=True)
 class _Corner:
-    """One neighbour along one axis: its place (a whole number, as f32), and its weight."""
+    """A neighbour along one axis: its place (a whole number, as f32), and its weight."""
 
     place: Value
     weight: Value | None
@@ -104,15 +104,15 @@ class _Sampler:
         do = self.do
         low = do("floor", x)
         part = do("sub", x, low)
-        found = []
+        corners = []
         for step in range(-1, 3):
             distance = do("add", part, float(-step)) if step <= 0 else do("sub", float(step), part)
             place = do("add", low, float(step))
             if self.padding != "zeros":
                 place = self._reflected(place, extent) if self.padding == "reflection" else place
                 place = within(self.call, place, extent)
-            found.append(self._bounded(place, self._cubic_weight(distance, near=step in (0, 1)), extent))
-        return found
+            corners.append(self._bounded(place, self._cubic_weight(distance, near=step in (0, 1)), extent))
+        return corners
 
     def _cubic_weight(self, x: Value, *, near: bool) -> Value:
         do, a = self.do, _CUBIC

@@ -56,8 +56,8 @@ def _mean_variance(call: Call) -> Operand:
     ONNX adds 1e-9 to the deviation, here its square to the variance: the same but where the deviation is as small.
     """
     call.require_dtype(0, REAL)
-    shape, given = call.shape(0), call.attributes.integers("axes")
-    axes = call.axes(given if given is not None else (0, 2, 3), len(shape))
+    shape, attribute = call.shape(0), call.attributes.integers("axes")
+    axes = call.axes(attribute if attribute is not None else (0, 2, 3), len(shape))
     if not axes:
         call.fail("it names no axes")
     return over_axes(call, call.value(0), axes, epsilon=1e-18)
@@ -66,10 +66,10 @@ def _mean_variance(call: Call) -> Operand:
 def over_axes(call: Call, x: Value, axes: Sequence[int], *, epsilon: float) -> Value:
     """x brought to mean 0 and variance 1 over some axes together."""
     shape = call.shape_of(x)
-    kept = [axis for axis in range(len(shape)) if axis not in axes]
-    perm = [*kept, *axes]
+    remaining = [axis for axis in range(len(shape)) if axis not in axes]
+    perm = [*remaining, *axes]
     moved = call.transpose(x, perm)
-    rows = [shape[axis] for axis in kept]
+    rows = [shape[axis] for axis in remaining]
     flat = call.emit("normalize", call.reshape(moved, (*rows, prod(shape[axis] for axis in axes))), epsilon=epsilon)
     back = call.reshape(flat, call.shape_of(moved))
     return call.transpose(back, [perm.index(axis) for axis in range(len(shape))])

@@ -44,15 +44,15 @@ def depth_taps(call: Call, x: Value, window: Window, fill: float = 0.0) -> list[
 def depth_placed(call: Call, taps: Sequence[Value], n: int, window: Window, depth: int) -> Value:
     """[N D, H, W, C], the sum of what each tap [N ID, H, W, C] puts where `depth_taps` had read it."""
     slices, *image = call.shape_of(taps[0])
-    given, (stride,) = slices // n, window.strides
+    input_depth, (stride,) = slices // n, window.strides
     total: Value | None = None
     for tap, value in enumerate(taps):
-        flat = call.reshape(value, (n, given, 1, prod(image)))
+        flat = call.reshape(value, (n, input_depth, 1, prod(image)))
         if stride > 1:
             flat = call.emit("pad", flat, before=(0, 0, 0, 0), after=(0, 0, stride - 1, 0), value=0.0)
-        flat = call.reshape(flat, (n, given * stride, prod(image)))
+        flat = call.reshape(flat, (n, input_depth * stride, prod(image)))
         first = tap * window.dilations[0] - window.first[0]
-        if first >= depth or first + given * stride <= 0:
+        if first >= depth or first + input_depth * stride <= 0:
             continue
         placed = _fitted(call, flat, first, depth, 0.0)
         total = placed if total is None else call.emit("add", total, placed)

@@ -25,7 +25,7 @@ _LEAST_CHANNELS = 8
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Of a convolution from `count * inputs` channels to `count * outputs`."""
+    """The groups of a convolution from `count * inputs` channels to `count * outputs`."""
 
     count: int
     inputs: int
@@ -164,37 +164,41 @@ def _filters(call: Call, weight: Value, window: Window) -> list[Value]:
 def _joined(call: Call, weight: Value, groups: int) -> Value:
     """The weight [KH, KW, C / group, K] of fewer, wider groups: zeros where a channel was in another group."""
     kh, kw, c, k = call.shape_of(weight)
-    own = k // groups
-    enough = (size for size in range(1, groups + 1) if groups % size == 0 and size * min(c, own) >= _LEAST_CHANNELS)
+    group_outputs = k // groups
+    enough = (
+        size for size in range(1, groups + 1) if groups % size == 0 and size * min(c, group_outputs) >= _LEAST_CHANNELS
+    )
     size = next(enough, groups)
     if size == 1:
         return weight
     same = call.constant(np.eye(size, dtype=np.float32).reshape(size, 1, 1, size, 1))
-    apart = call.reshape(weight, (kh * kw, 1, c, groups // size, size, own))
+    apart = call.reshape(weight, (kh * kw, 1, c, groups // size, size, group_outputs))
     return call.reshape(call.emit("mul", apart, same), (kh, kw, size * c, k))
 
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """How a plane of `given` positions becomes one of `wanted`."""
+    """How a plane of `available` positions becomes one of `needed`."""
 
     call: Call
     plane: Window
-    given: tuple[int, int]
-    wanted: tuple[int, int]
+    available: tuple[int, int]
+    needed: tuple[int, int]
 
     def by(self, op: str, images: Value, weight: Value, channels: int) -> Value:
-        """[N, *given, K] -> [N, *wanted, channels]; what lies a stride or more beyond all windows is added as zeros."""
+        """[N, *available, K] -> [N, *needed, channels]; what lies a stride or more beyond all windows is added
+        as zeros.
+        """
         plane = self.plane
-        spans = zip(self.given, plane.strides, plane.reach, plane.first, plane.last, strict=True)
+        spans = zip(self.available, plane.strides, plane.reach, plane.first, plane.last, strict=True)
         reached = [(n - 1) * stride + reach - first - last for n, stride, reach, first, last in spans]
         if min(reached) < 1:
             self.call.fail(f"its pads {(*plane.first, *plane.last)} leave nothing of what its windows reach")
-        made = [
-            wanted if wanted - have < stride else have
-            for wanted, have, stride in zip(self.wanted, reached, plane.strides, strict=True)
+        computed = [
+            target if target - have < stride else have
+            for target, have, stride in zip(self.needed, reached, plane.strides, strict=True)
         ]
         n = self.call.shape_of(images)[0]
-        y = self.call.emit(op, images, weight, shape=(n, *made, channels), **plane.geometry())
-        after = (0, *(wanted - have for wanted, have in zip(self.wanted, made, strict=True)), 0)
+        y = self.call.emit(op, images, weight, shape=(n, *computed, channels), **plane.geometry())
+        after = (0, *(target - have for target, have in zip(self.needed, computed, strict=True)), 0)
         return self.call.emit("pad", y, before=(0, 0, 0, 0), after=after, value=0.0) if any(after) else y

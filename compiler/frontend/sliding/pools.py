@@ -80,11 +80,17 @@ def _within(window: Window, size: Sequence[int]) -> Window:
     """
     axes = []
     for axis, extent in enumerate(size):
-        own = window.axes(axis)
-        sees_all = own.first[0] + extent <= own.kernel[0] <= own.first[0] + extent + own.last[0]
-        once = own.kernel[0] > extent + own.first[0] + own.last[0] - own.strides[0]
+        along_axis = window.axes(axis)
+        sees_all = (
+            along_axis.first[0] + extent <= along_axis.kernel[0] <= along_axis.first[0] + extent + along_axis.last[0]
+        )
+        once = along_axis.kernel[0] > extent + along_axis.first[0] + along_axis.last[0] - along_axis.strides[0]
         whole = Window((extent,), (1,), (1,), (0,), (0,))
-        axes.append(whole if own.kernel[0] > extent and own.dilations == (1,) and sees_all and once else own)
+        axes.append(
+            whole
+            if along_axis.kernel[0] > extent and along_axis.dilations == (1,) and sees_all and once
+            else along_axis
+        )
     fields = ("kernel", "strides", "dilations", "first", "last")
     return Window(*(tuple(getattr(axis, name)[0] for axis in axes) for name in fields))
 
@@ -93,13 +99,13 @@ def _averaged_whole(
     call: Call, x: Value, windows: tuple[Window, Window], counted: bool, beyond: tuple[int, ...]
 ) -> Value:
     """A mean by the smaller of two windows, times elements over positions that the larger one counts."""
-    (given, inner), size = windows, call.shape_of(x)[1:-1]
-    whole = [given.axes(axis) != inner.axes(axis) for axis in range(inner.rank)]
-    rest = tuple(0 if gone else more for gone, more in zip(whole, beyond, strict=True))
+    (outer, inner), size = windows, call.shape_of(x)[1:-1]
+    whole = [outer.axes(axis) != inner.axes(axis) for axis in range(inner.rank)]
+    rest = tuple(0 if is_cut else more for is_cut, more in zip(whole, beyond, strict=True))
     share = 1.0
     for axis, extent in enumerate(size):
         if whole[axis]:
-            share *= extent / int(_counts(call, extent, given.axes(axis), counted, beyond[axis])[0])
+            share *= extent / int(_counts(call, extent, outer.axes(axis), counted, beyond[axis])[0])
     y = averaged(call, x, inner, counted, rest)
     return y if share == 1 else call.emit("mul", y, call.scalar(share, y))
 
@@ -113,7 +119,7 @@ def _kernel_window(plane: Window) -> dict[str, AttrValue]:
 
 
 def _taps_along(call: Call, x: Value, axis: int, window: Window, fill: float) -> tuple[list[Value], tuple[int, ...]]:
-    """What each tap along one image axis sees, and the shape of all that."""
+    """Returns what each tap along one image axis sees, and the shape of all that."""
     n, *size, c = call.shape_of(x)
     (out,) = window.outputs(call, (size[axis],))
     lines = call.reshape(x, (n * prod(size[:axis]), size[axis], prod(size[axis + 1 :]), c))
@@ -131,11 +137,11 @@ def _highest_along(call: Call, x: Value, axis: int, window: Window) -> Value:
 def _highest_place(call: Call, x: Value, place: Value, axis: int, window: Window) -> tuple[Value, Value]:
     taps, shape = _taps_along(call, x, axis, window, -np.inf)
     places, _ = _taps_along(call, place, axis, window, 0)
-    best, found = taps[0], places[0]
+    best, best_place = taps[0], places[0]
     for tap, where in zip(taps[1:], places[1:], strict=True):
         higher = call.emit("less", best, tap)
-        best, found = call.emit("where", higher, tap, best), call.emit("where", higher, where, found)
-    return call.reshape(best, shape), call.reshape(found, shape)
+        best, best_place = call.emit("where", higher, tap, best), call.emit("where", higher, where, best_place)
+    return call.reshape(best, shape), call.reshape(best_place, shape)
 
 
 def _averaged_planes(call: Call, images: Value, plane: Window, counted: bool, beyond: tuple[int, ...]) -> Value:

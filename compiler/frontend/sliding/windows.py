@@ -12,7 +12,7 @@ from compiler.graph import AttrValue
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One number per image axis; `first` and `last` are the pads before and after."""
+    """A window with one number per image axis; `first` and `last` are the pads before and after."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -47,13 +47,13 @@ class Window:
     def outputs(self, call: Call, size: Sequence[int]) -> tuple[int, ...]:
         """Positions along each axis. Raises: ModelShapeError if the window does not fit."""
         spans = zip(size, self.first, self.last, self.reach, self.strides, strict=True)
-        found = tuple((extent + first + last - reach) // stride + 1 for extent, first, last, reach, stride in spans)
-        if min(found) < 1:
+        counts = tuple((extent + first + last - reach) // stride + 1 for extent, first, last, reach, stride in spans)
+        if min(counts) < 1:
             raise ModelShapeError(
                 f"a window of {self.kernel} with pads {(*self.first, *self.last)} does not fit {list(size)}",
                 where=call.node.where,
             )
-        return found
+        return counts
 
     def geometry(self) -> dict[str, AttrValue]:
         """The attributes of a 2-D convolution."""
@@ -95,9 +95,9 @@ def shared_out(call: Call, mode: str, totals: Sequence[int]) -> tuple[tuple[int,
 
 def per_axis(call: Call, name: str, rank: int, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
     """An attribute with one positive number per image axis (strides, kernel_shape ...); else the default, or ones."""
-    found = call.attributes.integers(name)
-    if found is None:
+    numbers = call.attributes.integers(name)
+    if numbers is None:
         return default or (1,) * rank
-    if len(found) != rank or min(found) < 1:
-        call.unsupported(f"{name} {list(found)}: expected {rank} positive numbers")
-    return found
+    if len(numbers) != rank or min(numbers) < 1:
+        call.unsupported(f"{name} {list(numbers)}: expected {rank} positive numbers")
+    return numbers

@@ -32,20 +32,20 @@ class Block:
 
 
 class Feeds:
-    """What the layers before a value are, and which attention it is the answer of."""
+    """The layers before each value, and which attention it is the answer of."""
 
     def __init__(self, graph: Graph, layers: Sequence[Layer]) -> None:
         self._near: dict[Value, tuple[int, ...]] = {}
         self._soft: set[Value] = set()
         self._answers: dict[Value, int] = {}
         self.attentions: list[tuple[int, ...]] = []
-        """Of each attention the numbers of the layers that feed it."""
-        own = {id(layer.node): layer.number for layer in layers}
+        """The numbers of the layers that feed each attention."""
+        numbers = {id(layer.node): layer.number for layer in layers}
         self._weighed = {id(layer.node) for layer in layers}
         for node in graph.nodes:
-            near: tuple[int, ...] = (own[id(node)],) if id(node) in own else self._before(node.inputs)
+            near: tuple[int, ...] = (numbers[id(node)],) if id(node) in numbers else self._before(node.inputs)
             self._near.update(dict.fromkeys(node.outputs, near))
-            if id(node) in own:
+            if id(node) in numbers:
                 continue
             if node.op == "attention" or (node.op == "matmul" and not self._soft.isdisjoint(node.inputs)):
                 self._answers[node.outputs[0]] = len(self.attentions)
@@ -71,7 +71,7 @@ class Feeds:
 
 def bottlenecks(graph: Graph, layers: Sequence[Layer]) -> list[Block]:
     """Bottlenecks in forward order."""
-    feeds, found = Feeds(graph, layers), []
+    feeds, blocks = Feeds(graph, layers), []
     for spatial in layers:
         before = feeds.before(spatial)
         if not _is_spatial(graph, spatial) or len(before) != 1 or not _is_pointwise(graph, layers[before[0]]):
@@ -87,8 +87,8 @@ def bottlenecks(graph: Graph, layers: Sequence[Layer]) -> list[Block]:
         last = next(behind, None)
         if last is not None:
             first = layers[before[0]]
-            found.append(Block((first,), (first, spatial, last)))
-    return found
+            blocks.append(Block((first,), (first, spatial, last)))
+    return blocks
 
 
 def transformer_blocks(graph: Graph, layers: Sequence[Layer]) -> list[Block]:
@@ -103,16 +103,16 @@ def transformer_blocks(graph: Graph, layers: Sequence[Layer]) -> list[Block]:
             output.setdefault(attention, layer)
         if feeds.before(layer):
             after.setdefault(feeds.before(layer)[-1], []).append(layer)
-    found = []
+    blocks = []
     for attention, numbers in enumerate(feeds.attentions):
         if attention not in output or not numbers:
             continue
-        first = [one for one in after.get(output[attention].number, ()) if one.number not in projecting]
-        second = [two for one in first for two in after.get(one.number, ())]
+        first = [reader for reader in after.get(output[attention].number, ()) if reader.number not in projecting]
+        second = [two for nearest in first for two in after.get(nearest.number, ())]
         if second:
             projections = (*(layers[number] for number in numbers), output[attention])
-            found.append(Block((*projections, *first), (*projections, *first, *second[:1])))
-    return found
+            blocks.append(Block((*projections, *first), (*projections, *first, *second[:1])))
+    return blocks
 
 
 def path_of(graph: Graph, block: Block) -> str:

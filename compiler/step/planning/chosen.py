@@ -1,4 +1,4 @@
-"""What the rules with `channels` choose of the parameters that they let learn."""
+"""Choices of the rules with `channels` among the parameters that they let learn."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ class ByChannel:
 
 
 def chosen_by(graph: Graph, rules: Sequence[UpdateRule], deciding: Mapping[str, UpdateRule]) -> ByChannel:
-    """What the rules choose of the parameters that they decide; `deciding` is the rule of each that learns, by name.
+    """Returns the channels that the rules choose of the parameters that they decide; `deciding` is the rule of each
+    that learns, by name.
 
     Raises: PlanError naming the rule whose channels there are not.
     """
-    found: dict[Value, tuple[int, tuple[int, ...]]] = {}
-    told: list[CompileWarning] = []
+    chosen: dict[Value, tuple[int, tuple[int, ...]]] = {}
+    warnings: list[CompileWarning] = []
     choosing = [(position, rule) for position, rule in enumerate(rules) if rule.channels is not None]
-    known = Units(Coupling(graph)) if choosing else None
+    units = Units(Coupling(graph)) if choosing else None
     by_rule: dict[int, list[Value]] = {}
-    for value, own in graph.parameters.items():
-        by_rule.setdefault(id(deciding.get(own.name)), []).append(value)
+    for value, parameter in graph.parameters.items():
+        by_rule.setdefault(id(deciding.get(parameter.name)), []).append(value)
     for position, rule in choosing:
         values = by_rule.get(id(rule))
-        if values and known is not None and rule.channels is not None:
+        if values and units is not None and rule.channels is not None:
             where = f"plan.update[{position}]"
-            picked = choose(known, rule.channels, values, where)
-            found |= picked
-            if rule.channels.along == "heads" and not known.attentions:
-                told.append(_heads_assumed(graph, rule.channels, list(picked), where))
-    return ByChannel(found, tuple(told))
+            picked = choose(units, rule.channels, values, where)
+            chosen |= picked
+            if rule.channels.along == "heads" and not units.attentions:
+                warnings.append(_heads_assumed(graph, rule.channels, list(picked), where))
+    return ByChannel(chosen, tuple(warnings))
 
 
-def _heads_assumed(graph: Graph, asked: Channels, values: Sequence[Value], where: str) -> CompileWarning:
+def _heads_assumed(graph: Graph, channels: Channels, values: Sequence[Value], where: str) -> CompileWarning:
     names = few_of([graph.name_of(value) for value in values])
-    message = f"no attention is known in this model; what has {asked.heads} parts is taken for its heads, in {names}"
+    message = f"no attention is known in this model; what has {channels.heads} parts is taken for its heads, in {names}"
     hint = "if these are no heads, say along: output or along: input"
     return CompileWarning("plan.heads_assumed", f"{where}.channels.heads", message, hint)

@@ -14,7 +14,7 @@ CONTRACTIONS = frozenset(
 )
 """Operators that multiply data by weights; the gradients are transposed convolutions."""
 MOST_BEHIND = 64
-"""Of more parameters than that no weight is made."""
+"""The most parameters that a weight is made of."""
 MOST_VIEWS = 3
 """Between a product and its bias."""
 _NO_VALUES: tuple[Value, ...] = ()
@@ -22,16 +22,16 @@ _NO_VALUES: tuple[Value, ...] = ()
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: its number from 0 in forward order, its node (and its place among the graph's), what it learns."""
+    """A layer: its number from 0 in forward order, its node (and its place among the graph's), what it learns."""
 
     number: int
     position: int
     node: Node
     data: Value
-    """What it is fed."""
+    """The value that it is fed."""
     weights: tuple[Value, ...]
     biases: tuple[Value, ...]
-    """What is added to its product."""
+    """The biases that are added to its product."""
 
     @property
     def parameters(self) -> tuple[Value, ...]:
@@ -42,25 +42,25 @@ class Layer:
 def layers_of(graph: Graph) -> tuple[Layer, ...]:
     """The layers, each at the first use of its weights."""
     behind, readers = parameters_behind(graph), graph.consumers()
-    beside = adapter_names(graph)
-    found: list[Layer] = []
-    seen: set[Value] = set()
+    adapters = adapter_names(graph)
+    layers: list[Layer] = []
+    used: set[Value] = set()
     for position, node in enumerate(graph.nodes):
         operands = _operands(graph, node, behind)
-        if operands is None or seen.issuperset(operands[1]):
+        if operands is None or used.issuperset(operands[1]):
             continue
-        if any(graph.parameters[value].name in beside for value in operands[1]):
+        if any(graph.parameters[value].name in adapters for value in operands[1]):
             continue
         data, weights = operands
-        seen.update(weights)
-        biases = tuple(value for value in _biases(graph, node, behind, readers) if value not in seen)
-        found.append(Layer(len(found), position, node, data, weights, biases))
-    return tuple(found)
+        used.update(weights)
+        biases = tuple(value for value in _biases(graph, node, behind, readers) if value not in used)
+        layers.append(Layer(len(layers), position, node, data, weights, biases))
+    return tuple(layers)
 
 
 def adapter_names(graph: Graph) -> frozenset[str]:
     """The parameters that stand beside another one: their products are no layers of their own."""
-    return frozenset(name for one in graph.origins.adapters for name in one.names)
+    return frozenset(name for adapter in graph.origins.adapters for name in adapter.names)
 
 
 def parameters_behind(graph: Graph) -> Mapping[Value, tuple[Value, ...]]:
@@ -71,7 +71,7 @@ def parameters_behind(graph: Graph) -> Mapping[Value, tuple[Value, ...]]:
     }
     for node in graph.nodes:
         if all(value in behind for value in node.inputs):
-            made_of = tuple(dict.fromkeys(one for value in node.inputs for one in behind[value]))
+            made_of = tuple(dict.fromkeys(parameter for value in node.inputs for parameter in behind[value]))
             behind.update(dict.fromkeys(node.outputs, made_of[:MOST_BEHIND]))
     return behind
 
@@ -83,7 +83,12 @@ def _operands(
     if node.op not in CONTRACTIONS:
         return None
     data = [value for value in node.inputs if value not in behind]
-    weights = [one for value in node.inputs for one in behind.get(value, ()) if graph.parameters[one].kind == "weight"]
+    weights = [
+        parameter
+        for value in node.inputs
+        for parameter in behind.get(value, ())
+        if graph.parameters[parameter].kind == "weight"
+    ]
     return (data[0], tuple(dict.fromkeys(weights))) if data and weights else None
 
 
@@ -98,8 +103,8 @@ def _biases(
     for _ in range(MOST_VIEWS):
         reading = readers.get(value, [])
         for reader in reading:
-            added = [one for other in reader.inputs for one in behind.get(other, ()) if reader.op == "add"]
-            biases = tuple(one for one in added if graph.parameters[one].kind == "bias")
+            added = [parameter for other in reader.inputs for parameter in behind.get(other, ()) if reader.op == "add"]
+            biases = tuple(parameter for parameter in added if graph.parameters[parameter].kind == "bias")
             if biases:
                 return biases
         if len(reading) != 1 or reading[0].op not in VIEWS:

@@ -30,11 +30,11 @@ class Named:
     @cached_property
     def below(self) -> Mapping[str, Sequence[str]]:
         """Module -> the parameters below it."""
-        found: dict[str, list[str]] = {}
+        parameters: dict[str, list[str]] = {}
         for name in self.kinds:
             for path in module_paths(name):
-                found.setdefault(path, []).append(name)
-        return found
+                parameters.setdefault(path, []).append(name)
+        return parameters
 
     def of_kind(self, names: Iterable[str], kind: str) -> list[str]:
         """Those that a rule of this kind means."""
@@ -50,4 +50,4 @@ def every_name(graph: Graph) -> dict[str, str]:
 
 def module_paths(name: str) -> list[str]:
     """The modules that a parameter lies in, from the outermost: `a`, `a.b` of `a.b.weight`."""
-    return [name[: found.start()] for found in islice(_SEPARATORS.finditer(name), _DEEPEST) if found.start()]
+    return [name[: match.start()] for match in islice(_SEPARATORS.finditer(name), _DEEPEST) if match.start()]

@@ -1,4 +1,4 @@
-"""What a preset lets learn, and what it leaves out."""
+"""Presets: what they let learn, and what they leave out."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from compiler.values import Value
 def preset_selections(
     model: Named, plan: SparsePlan, layers: Sequence[Layer], reach: Reach | None
 ) -> Iterator[Selection]:
-    """What stands before the plan's own rules, preset and scheme, later ones overriding earlier ones.
+    """Yields the selections before the plan's own rules, preset and scheme, later ones overriding earlier ones.
 
     Raises: PlanError for a scheme that does not fit the model.
     """
     graph = model.graph
     head = last_layer(graph, reach)
     if plan.preset in NAMED:
-        named = SparsePlan.parse({"name": plan.preset, **NAMED[plan.preset]})
+        preset_plan = SparsePlan.parse({"name": plan.preset, **NAMED[plan.preset]})
         where = f"plan.preset {plan.preset}"
-        if named.scheme is not None:
-            yield from scheme_selections(graph, named.scheme, layers, head, where)
-        for rule in named.rules:
+        if preset_plan.scheme is not None:
+            yield from scheme_selections(graph, preset_plan.scheme, layers, head, where)
+        for rule in preset_plan.rules:
             yield rule, selected_by(model, rule, layers, where)
     elif plan.preset == "full":
         yield UpdateRule(), list(model.kinds)

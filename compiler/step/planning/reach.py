@@ -1,4 +1,4 @@
-"""What a loss depends on."""
+"""Finds what a loss depends on."""
 
 from __future__ import annotations
 

@@ -15,13 +15,14 @@ from compiler.step.planning.layers import Layer, layers_of
 from compiler.values import Value
 
 Selection = tuple[UpdateRule, list[str]]
-"""What is asked of parameters, and their names."""
+"""A rule for parameters, and their names."""
 
 
 def scheme_selections(
     graph: Graph, scheme: Scheme, layers: Sequence[Layer], head: Sequence[str], where: str
 ) -> Iterator[Selection]:
-    """What a scheme lets learn, in the order in which later ones override earlier ones; `head` is the last layer.
+    """Yields the selections that a scheme lets learn, in the order in which later ones override earlier ones; `head` is
+    the last layer.
 
     Raises: PlanError for a model with fewer blocks than the scheme takes, or with none.
     """
@@ -39,8 +40,8 @@ def scheme_selections(
 
 def blocks_of_plan(graph: Graph, plan: SparsePlan) -> tuple[str, list[Block]]:
     """(what a block is, the blocks) that a plan's scheme has found; none without a scheme."""
-    named = NAMED.get(plan.preset, {}).get("scheme", {})
-    kind = plan.scheme.kind if plan.scheme is not None else named.get("kind")
+    preset_scheme = NAMED.get(plan.preset, {}).get("scheme", {})
+    kind = plan.scheme.kind if plan.scheme is not None else preset_scheme.get("kind")
     if kind is None:
         return "", []
     what, find = BLOCKS[kind]
@@ -52,8 +53,8 @@ def _blocks(graph: Graph, scheme: Scheme, layers: Sequence[Layer], where: str) -
     blocks = find(graph, layers)
     needed = max(scheme.weight_blocks + scheme.skip_blocks, scheme.bias_blocks)
     if scheme.ratios and len(scheme.ratios) != scheme.weight_blocks:
-        told = f"{len(scheme.ratios)} ratios for {scheme.weight_blocks} weight_blocks"
-        raise PlanError(told, where=f"{where}.ratios", hint="give one for each block, in forward order")
+        message = f"{len(scheme.ratios)} ratios for {scheme.weight_blocks} weight_blocks"
+        raise PlanError(message, where=f"{where}.ratios", hint="give one for each block, in forward order")
     if not blocks:
         others = ", ".join(kind for kind in BLOCKS if kind != scheme.kind)
         raise PlanError(
@@ -79,12 +80,15 @@ def _biases(graph: Graph, blocks: Sequence[Block], count: int) -> list[str]:
     for position, node in enumerate(graph.nodes):
         for value in node.inputs:
             used.setdefault(value, position)
-    own = path if sum(path_of(graph, block) == path for block in blocks) == 1 else ""
+    module_path = path if sum(path_of(graph, block) == path for block in blocks) == 1 else ""
     return [
         parameter.name
         for value, parameter in graph.parameters.items()
         if parameter.kind == "bias"
-        and (used.get(value, -1) >= start or (own and parameter.name.startswith((f"{own}.", f"{own}/"))))
+        and (
+            used.get(value, -1) >= start
+            or (module_path and parameter.name.startswith((f"{module_path}.", f"{module_path}/")))
+        )
     ]
 
 

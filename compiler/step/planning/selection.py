@@ -1,4 +1,4 @@
-"""What one rule of a plan selects: names of parameters, those that cannot learn among them."""
+"""Selects by one rule of a plan: names of parameters, those that cannot learn among them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def selected_by(model: Named, rule: UpdateRule, layers: Sequence[Layer], where: 
     Raises: PlanError for a selector that matches nothing, with near names or the number of layers, and above the limit
     on comparisons of all rules together.
     """
-    given = [(find, getattr(rule, name)) for name, find in SELECTIONS.items() if getattr(rule, name)]
-    found = dict.fromkeys(name for find, selector in given for name in find(model, rule, selector, layers, where))
-    model.compared.add(len(found), where)
-    return list(found)
+    selectors = [(find, getattr(rule, name)) for name, find in SELECTIONS.items() if getattr(rule, name)]
+    names = dict.fromkeys(name for find, selector in selectors for name in find(model, rule, selector, layers, where))
+    model.compared.add(len(names), where)
+    return list(names)
 
 
 def some_names(graph: Graph) -> str:
@@ -37,11 +37,11 @@ def _parameters(
 ) -> Iterator[str]:
     for pattern in dict.fromkeys(patterns):
         names = model.compared.matching(pattern, model.kinds, where)
-        kept = model.of_kind(names, rule.kind)
-        if not kept:
-            told = _no_match(model.graph, rule, pattern, names)
-            raise PlanError(told, where=where, hint=near_parameters(model.graph, pattern))
-        yield from kept
+        selected = model.of_kind(names, rule.kind)
+        if not selected:
+            message = _no_match(model.graph, rule, pattern, names)
+            raise PlanError(message, where=where, hint=near_parameters(model.graph, pattern))
+        yield from selected
 
 
 def _modules(
@@ -50,12 +50,12 @@ def _modules(
     for pattern in dict.fromkeys(patterns):
         paths = model.compared.matching(pattern, model.below, where)
         names = list(dict.fromkeys(name for path in paths for name in model.below[path]))
-        kept = model.of_kind(names, rule.kind)
-        if not kept:
-            told = f"{len(names)} parameters are below {pattern!r}, none of kind {rule.kind}" if names else ""
-            told = told or f"no module is called {pattern!r}"
-            raise PlanError(told, where=where, hint=_near_module(model.below, pattern))
-        yield from kept
+        selected = model.of_kind(names, rule.kind)
+        if not selected:
+            message = f"{len(names)} parameters are below {pattern!r}, none of kind {rule.kind}" if names else ""
+            message = message or f"no module is called {pattern!r}"
+            raise PlanError(message, where=where, hint=_near_module(model.below, pattern))
+        yield from selected
 
 
 def _layers(
@@ -65,30 +65,30 @@ def _layers(
     numbers: dict[int, None] = {}
     for first, last in dict.fromkeys(spans):
         if not -count <= first <= last < count:
-            shown = str(first) if first == last else f"{first}-{last}"
+            numbers_text = str(first) if first == last else f"{first}-{last}"
             hint = f"the model has {count} layers, 0 to {count - 1}" if count else "the model has no layer with weights"
-            raise PlanError(f"there is no layer {shown}", where=where, hint=hint)
+            raise PlanError(f"there is no layer {numbers_text}", where=where, hint=hint)
         span = range(first, last + 1) if first >= 0 else [first % count]
         model.compared.add(len(span), where)
         numbers.update(dict.fromkeys(span))
-    found = [name for number in numbers for name in _of_kind(model.graph, layers[number].parameters, rule.kind)]
-    if not found:
+    selected = [name for number in numbers for name in _of_kind(model.graph, layers[number].parameters, rule.kind)]
+    if not selected:
         raise PlanError(f"none of these layers has a parameter of kind {rule.kind}", where=where)
-    yield from found
+    yield from selected
 
 
 def _last_biases(model: Named, rule: UpdateRule, count: int, layers: Sequence[Layer], where: str) -> Iterator[str]:
     if count > len(layers):
         raise PlanError(f"there are no {count} last layers: the model has {len(layers)}", where=where)
-    found = [name for layer in layers[-count:] for name in _of_kind(model.graph, layer.biases, rule.kind)]
-    if not found:
+    selected = [name for layer in layers[-count:] for name in _of_kind(model.graph, layer.biases, rule.kind)]
+    if not selected:
         raise PlanError(f"none of the last {count} layers has a bias", where=where)
-    yield from found
+    yield from selected
 
 
 def _of_kind(graph: Graph, values: Iterable[Value], kind: str) -> list[str]:
-    known = [graph.parameters[value] for value in values]
-    return [parameter.name for parameter in known if kind in ("any", parameter.kind)]
+    parameters = [graph.parameters[value] for value in values]
+    return [parameter.name for parameter in parameters if kind in ("any", parameter.kind)]
 
 
 def _no_match(graph: Graph, rule: UpdateRule, pattern: str, names: list[str]) -> str:
@@ -102,8 +102,8 @@ def _no_match(graph: Graph, rule: UpdateRule, pattern: str, names: list[str]) ->
 
 def near_parameters(graph: Graph, pattern: str) -> str:
     """A hint for a pattern that matches no parameter."""
-    known = graph.named_parameters()
-    return near_names(pattern, known) or f"the model has {len(known)} parameters, such as {some_names(graph)}"
+    parameters = graph.named_parameters()
+    return near_names(pattern, parameters) or f"the model has {len(parameters)} parameters, such as {some_names(graph)}"
 
 
 def _near_module(modules: Mapping[str, object], pattern: str) -> str:

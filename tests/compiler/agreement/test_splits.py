@@ -59,7 +59,7 @@ def encoder() -> Case:
 def programs_of(case: Case) -> tuple[Program, ...]:
     """As they run. Raises: DoesNotFit."""
     settings = BuildSettings(case.plan, case.spec, load(native_target()))
-    made = next(stage.made for stage in walk(case.model, settings) if stage.name == "place")
+    made = next(stage.product for stage in walk(case.model, settings) if stage.name == "place")
     assert isinstance(made, tuple)
     return made
 

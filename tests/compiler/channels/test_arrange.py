@@ -97,7 +97,7 @@ class Net:
 
     def held(self, *shape: int) -> Value:
         """A parameter."""
-        value = self.b.held(self.random.normal(size=shape).astype(np.float32))
+        value = self.b.array_value(self.random.normal(size=shape).astype(np.float32))
         axes = tuple(range(len(shape)))
         self.parameters[value] = Parameter(f"p{len(self.parameters)}", shape, shape, axes, "weight", "", len(shape) - 2)
         return value

@@ -25,7 +25,7 @@ def transformer() -> Graph:
     held: dict[Value, Parameter] = {}
 
     def weight(name: str, *shape: int) -> Value:
-        value = b.held(random.normal(size=shape).astype(np.float32))
+        value = b.array_value(random.normal(size=shape).astype(np.float32))
         kind: Any = "bias" if len(shape) == 1 else "weight"
         held[value] = Parameter(
             name, shape, shape, tuple(range(len(shape))), kind, name, 0 if len(shape) == 2 else None
@@ -35,7 +35,7 @@ def transformer() -> Graph:
     def dense(x: Value, name: str, *shape: int) -> Value:
         return b.emit("matmul", x, weight(name, *shape), **PRODUCT)
 
-    x = b.held(np.zeros((1, 3, 8), np.float32))
+    x = b.array_value(np.zeros((1, 3, 8), np.float32))
     del b.arrays[x]
     split = {"q": (8, 8, 4), "k": (8, 4, 2), "v": (8, 4, 2)}
     q, k, v = (b.emit("reshape", dense(x, name, i, o), shape=(1, 3, heads, 2)) for name, (i, o, heads) in split.items())
@@ -164,10 +164,10 @@ def plain() -> Graph:
     """x [1, 4] -> two linears, 4 to 6 to 4."""
     b, random = GraphBuilder(), np.random.default_rng(1)
     held: dict[Value, Parameter] = {}
-    x = y = b.held(np.zeros((1, 4), np.float32))
+    x = y = b.array_value(np.zeros((1, 4), np.float32))
     del b.arrays[x]
     for name, shape in (("up", (4, 6)), ("down", (6, 4))):
-        weight = b.held(random.normal(size=shape).astype(np.float32))
+        weight = b.array_value(random.normal(size=shape).astype(np.float32))
         held[weight] = Parameter(name, shape, shape, (0, 1), "weight", name, 0)
         y = b.emit("matmul", y, weight, **PRODUCT)
     graph = b.graph_of(Graph((), (x,), (y,), {}))

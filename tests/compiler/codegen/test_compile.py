@@ -69,7 +69,12 @@ def test_workers_begun_before_build_and_end_with_the_context(monkeypatch: pytest
         with monkeypatch.context() as patched:
             patched.setattr(subprocess, "Popen", refuse)
             built = build_kernels(
-                SPECS[:2], TARGET, threads=2, cache_dir=None, begun=begun, meanwhile=lambda: called.append("ways")
+                SPECS[:2],
+                TARGET,
+                threads=2,
+                cache_dir=None,
+                started_workers=begun,
+                meanwhile=lambda: called.append("ways"),
             )
     assert built == build_kernels(SPECS[:2], TARGET, threads=2, cache_dir=None, jobs=1)
     assert called == ["ways"]
@@ -107,11 +112,13 @@ def test_workspace_is_what_planning_says() -> None:
 def test_a_kept_process_goes_on_with_the_next_build() -> None:
     with kept_workers(1):
         with one_worker() as first:
-            built = build_kernels(SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, begun=(first,))
+            built = build_kernels(SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, started_workers=(first,))
         with begun_workers(jobs=2) as (second, another):
             assert second is first
             assert another is not first
-            assert built == build_kernels(SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, begun=(second,))
+            assert built == build_kernels(
+                SPECS[:1], TARGET, threads=2, cache_dir=None, jobs=1, started_workers=(second,)
+            )
         assert second.is_alive != another.is_alive
         with one_worker() as ended:
             ended.end()

@@ -63,7 +63,7 @@ def carry_on(model: bytes, plan: SparsePlan, spec: TrainingSpec) -> str:
     settings = BuildSettings(plan, spec, load("raspberry-pi-4"), limits=SMALL)
     try:
         for stage in walk(model, settings):
-            made[stage.name] = stage.made
+            made[stage.name] = stage.product
             if stage.name == "memory":
                 break
     except InternalError:

@@ -25,7 +25,7 @@ def test_a_weight_that_is_a_product_of_parameters_has_an_order(factors: int, opt
     model = model_of(nodes, {"x": ("f32", ("batch", 5))}, initializers=arrays)
     spec = TrainingSpec.parse({"batch": 4, "optimizer": {"kind": optimizer}})
     stages = walk(model, BuildSettings(SparsePlan.of_preset("full"), spec, load("raspberry-pi-4")))
-    programs = next(stage.made for stage in stages if stage.name == "schedule")
+    programs = next(stage.product for stage in stages if stage.name == "schedule")
     assert isinstance(programs, tuple)
     (train,) = (program for program in programs if isinstance(program, Program) and program.name == "train")
     assert sum(call.phase == "update" for call in train.calls) >= factors

@@ -25,7 +25,7 @@ def made(case: str) -> dict[StageName, object]:
     settings = BuildSettings(plan=own.plan, spec=own.spec, target=load(TARGET))
     stages: dict[StageName, object] = {}
     for stage in walk(own.model, settings):
-        stages[stage.name] = stage.made
+        stages[stage.name] = stage.product
         if stage.name == "memory":
             break
     return stages

@@ -28,8 +28,8 @@ def programs(
     settings = BuildSettings(SparsePlan.parse("full"), TrainingSpec.parse(spec), load(target))
     for stage in walk(MODELS["transformer_encoder"](**ENCODER), settings, Trace()):
         if stage.name == "schedule":
-            assert isinstance(stage.made, tuple)
-            return stage.made
+            assert isinstance(stage.product, tuple)
+            return stage.product
     raise AssertionError("no programs")
 
 

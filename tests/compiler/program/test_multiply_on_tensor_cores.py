@@ -28,7 +28,7 @@ def scheduled(target: str, spec: Mapping[str, object] = IN_TF32) -> tuple[Progra
     trace = Trace()
     settings = BuildSettings(SparsePlan.parse("full"), TrainingSpec.parse(spec), load(target))
     stages = walk(MODELS["resnet18"](), settings, trace)
-    programs = next(stage.made for stage in stages if stage.name == "schedule")
+    programs = next(stage.product for stage in stages if stage.name == "schedule")
     assert isinstance(programs, tuple)
     return next(program for program in programs if program.name == "train"), trace
 

@@ -34,7 +34,7 @@ def test_an_arena_of_few_large_values_has_no_gap(optimizer: dict[str, object]) -
     """Half a dozen values that take nearly all: no order of a first-fit packs them, and 10% were lost."""
     spec = TrainingSpec.parse({"batch": 128, "optimizer": optimizer, "threads": 2})
     settings = BuildSettings(plan=SparsePlan.of_preset("full"), spec=spec, target=load(TARGET))
-    memory = next(stage.made for stage in walk(MODELS["small_cnn"](), settings) if stage.name == "memory")
+    memory = next(stage.product for stage in walk(MODELS["small_cnn"](), settings) if stage.name == "memory")
     assert isinstance(memory, MemoryPlan)
     assert memory.arena_bytes >= MILLION
     assert memory.gap <= MAX_GAP, f"{memory.gap:.2%}"

@@ -16,7 +16,7 @@ def test_a_whole_number_is_no_bound_of_probabilities() -> None:
     (x,) = all_named("x")
     b = GraphBuilder()
     b.types[x] = TensorType("f32", (2, 3))
-    whole = [b.held(np.asarray(number, np.int64)) for number in (0, 1)]
+    whole = [b.array_value(np.asarray(number, np.int64)) for number in (0, 1)]
     share = b.emit("sigmoid", x)
     product = b.emit("mul", share, share)
     graph = Graph(tuple(b.nodes), (x,), (product,), b.types, b.arrays)

@@ -68,7 +68,7 @@ def _function_calls(model: bytes) -> int:
 
     sys.setprofile(profile)
     try:
-        stages: Iterator[object] = (stage.made for stage in walk(model, settings))
+        stages: Iterator[object] = (stage.product for stage in walk(model, settings))
         assert any(isinstance(made, MemoryPlan) for made in stages)
     finally:
         sys.setprofile(before)

@@ -37,8 +37,8 @@ def write_deltas(spec: AttentionSpec, here: Here) -> None:
     """The sums of d_y y over the last axis to the workspace, [B, T, H]."""
     block, count = here.block, spec.batch * spec.queries * spec.heads
     y, d_y = here.operands.inputs[3], here.operands.inputs[5]
-    own, lane = tir.divide(block, here.item, _SIDE_BY_SIDE)
-    row = block.let(here.group * tir.index(_ROWS) + own, "row")
+    local_row, lane = tir.divide(block, here.item, _SIDE_BY_SIDE)
+    row = block.let(here.group * tir.index(_ROWS) + local_row, "row")
     base = block.let(tirx.min(row, tir.index(count - 1)) * tir.index(spec.value_width) + lane, "base")
     total = block.local(1, name="total")
     block.store(total, 0, number(0.0))
@@ -47,8 +47,8 @@ def write_deltas(spec: AttentionSpec, here: Here) -> None:
         column = inner.let(i * tir.index(_SIDE_BY_SIDE), "column")
         inside = tirx.LT(column + lane, tir.index(spec.value_width))
         checks = [inside] if spec.value_width % _SIDE_BY_SIDE else []
-        one, other = (guarded(inner, checks, tir.load(buffer, base + column)) for buffer in (y, d_y))
-        inner.store(total, 0, tir.load(total, 0) + one * other)
+        output, gradient = (guarded(inner, checks, tir.load(buffer, base + column)) for buffer in (y, d_y))
+        inner.store(total, 0, tir.load(total, 0) + output * gradient)
 
     block.loop(-(-spec.value_width // _SIDE_BY_SIDE), step, name="i")
     shared = [here.shared(here.items, name="folded")]
@@ -59,7 +59,7 @@ def write_deltas(spec: AttentionSpec, here: Here) -> None:
 
 @dataclass(frozen=True)
 class _Row:
-    """What the gradient needs to know of a query."""
+    """The figures of a query that the gradient needs."""
 
     highest: Value
     share: Value
@@ -80,7 +80,7 @@ class _Chain:
 
     def rows(self, block: Block, first_query: Value) -> list[_Row]:
         """An item's queries of a block."""
-        stats, workspace, found = self.here.operands.inputs[4], self.here.operands.workspace, []
+        stats, workspace, query_rows = self.here.operands.inputs[4], self.here.operands.workspace, []
         for r in range(self.tile.cut.rows):
             query = block.let(first_query + self.tile.row(r), "query")
             at = block.let(self.head.stat(query), "stat")
@@ -88,8 +88,8 @@ class _Chain:
             highest = guarded(block, checks, tir.load(stats, at))
             share = guarded(block, checks, tir.load(stats, at + tir.index(self.spec.queries)))
             delta = None if workspace is None else guarded(block, checks, tir.load(workspace, self._delta(query)))
-            found.append(_Row(highest, share, delta))
-        return found
+            query_rows.append(_Row(highest, share, delta))
+        return query_rows
 
     def _delta(self, query: Value) -> Value:
         spec = self.spec
@@ -98,47 +98,47 @@ class _Chain:
 
     def weights(self, block: Block, rows: Sequence[_Row], first_query: Value, first_key: Value) -> Buffer:
         """p; zero where a query does not see the key."""
-        held = self.tile.across(block, self.q, first_query, self.k, first_key)
-        seen = self.scores.finish(block, held, first_query, first_key)
+        products = self.tile.across(block, self.q, first_query, self.k, first_key)
+        visible = self.scores.finish(block, products, first_query, first_key)
         columns = self.tile.cut.columns
         for r, row in enumerate(rows):
-            for c, condition in enumerate(seen[r]):
-                weight = tirx.exp(tir.load(held, r * columns + c) - row.highest) * row.share
-                shown = weight if condition is None else tirx.Select(condition, weight, number(0.0))
-                block.store(held, r * columns + c, shown)
-        return held
+            for c, condition in enumerate(visible[r]):
+                weight = tirx.exp(tir.load(products, r * columns + c) - row.highest) * row.share
+                masked = weight if condition is None else tirx.Select(condition, weight, number(0.0))
+                block.store(products, r * columns + c, masked)
+        return products
 
     def through_scores(
         self, block: Block, rows: Sequence[_Row], weights: Buffer, first_query: Value, first_key: Value
     ) -> Buffer:
         """d_s."""
-        held = self.tile.across(block, self.d_y, first_query, self.v, first_key)
+        products = self.tile.across(block, self.d_y, first_query, self.v, first_key)
         columns = self.tile.cut.columns
         for r, row in enumerate(rows):
             for place in range(r * columns, (r + 1) * columns):
                 scaled = tir.load(weights, place) * number(self.spec.scale)
-                block.store(held, place, scaled * (tir.load(held, place) - row.delta))
-        return held
+                block.store(products, place, scaled * (tir.load(products, place) - row.delta))
+        return products
 
 
 def write_d_q(spec: AttentionSpec, cut: Cut, here: Here, d_q: Buffer) -> None:
     """A block of queries over all blocks of keys that it sees."""
     block, tile = here.block, Tile(here, cut)
     batch, head, first = owned(here, spec.queries, spec.heads, cut)
-    own = Head(spec, batch, head)
-    chain = _Chain(spec, here, tile, own, block)
+    query_head = Head(spec, batch, head)
+    chain = _Chain(spec, here, tile, query_head, block)
     rows = chain.rows(block, first)
     totals = tile.zeros(block, cut.rows * cut.sums(spec.width), "totals")
 
-    def one(inner: Block, i: Value) -> None:
+    def emit_block(inner: Block, i: Value) -> None:
         first_key = inner.let(i * tir.index(cut.block), "first_key")
         weights = chain.weights(inner, rows, first, first_key)
         d_scores = chain.through_scores(inner, rows, weights, first, first_key)
         tile.keep(inner, d_scores, by_query=False)
         tile.add_weighted(inner, chain.k, first_key, totals)
 
-    block.loop(key_blocks(spec, cut, block, first), one, name="block")
-    tile.write(block, own.of_queries(block, d_q, spec.width), first, totals)
+    block.loop(key_blocks(spec, cut, block, first), emit_block, name="block")
+    tile.write(block, query_head.of_queries(block, d_q, spec.width), first, totals)
 
 
 class KeyGradients:
@@ -172,11 +172,13 @@ class KeyGradients:
         chain = _Chain(spec, self.here, self.tile, head, block)
         blocks, before = -(-spec.queries // cut.block), self._before(block)
 
-        def one(inner: Block, i: Value) -> None:
+        def emit_block(inner: Block, i: Value) -> None:
             number = i if before is None else before + i
             self._block(inner, chain, inner.let(number * tir.index(cut.block), "first_query"))
 
-        block.loop(blocks if before is None else block.let(tir.index(blocks) - before, "blocks"), one, name="block")
+        block.loop(
+            blocks if before is None else block.let(tir.index(blocks) - before, "blocks"), emit_block, name="block"
+        )
 
     def _before(self, block: Block) -> Value | None:
         """Blocks of queries that see none of the keys."""
@@ -187,7 +189,7 @@ class KeyGradients:
         return block.let(tirx.truncdiv(query, tir.index(cut.block)), "before")
 
     def _block(self, block: Block, chain: _Chain, first_query: Value) -> None:
-        """One block of queries."""
+        """Adds one block of queries."""
         rows = chain.rows(block, first_query)
         weights = chain.weights(block, rows, first_query, self.first)
         if self.d_v is not None:

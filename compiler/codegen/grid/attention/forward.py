@@ -57,7 +57,7 @@ class Forward:
         block.when(tirx.EQ(self.tile.x, tir.index(0)), lambda inner: self._write_stats(inner, shares))
 
     def _block(self, block: Block, i: Value) -> None:
-        """One block of keys."""
+        """Adds one block of keys."""
         first_key = block.let(i * tir.index(self.cut.block), "first_key")
         scores = self.tile.across(block, self.q, self.first, self.k, first_key)
         self._hide(block, scores, first_key)
@@ -68,23 +68,23 @@ class Forward:
 
     def _hide(self, block: Block, scores: Buffer, first_key: Value) -> None:
         """Finish the scores; those of what is not seen become -inf."""
-        seen = self.scores.finish(block, scores, self.first, first_key)
-        for place, condition in enumerate(condition for row in seen for condition in row):
+        visible = self.scores.finish(block, scores, self.first, first_key)
+        for place, condition in enumerate(condition for row in visible for condition in row):
             if condition is not None:
-                shown = tirx.Select(condition, tir.load(scores, place), number(-math.inf))
-                block.store(scores, place, shown)
+                masked = tirx.Select(condition, tir.load(scores, place), number(-math.inf))
+                block.store(scores, place, masked)
 
     def _raise(self, block: Block, scores: Buffer) -> list[Value]:
         """Each row's highest score so far; what the sums so far are multiplied by for that."""
         cut = self.cut
-        own = []
+        maxima = []
         for r in range(cut.rows):
             best = tir.load(scores, r * cut.columns)
             for c in range(1, cut.columns):
                 best = block.let(combined("max", best, tir.load(scores, r * cut.columns + c)), "best")
-            own.append(best)
+            maxima.append(best)
         factors = []
-        for r, best in enumerate(self._over_row(block, "max", own)):
+        for r, best in enumerate(self._over_row(block, "max", maxima)):
             before = block.let(tir.load(self.highest, r), "before")
             highest = block.let(combined("max", before, best), "now")
             block.store(self.highest, r, highest)
@@ -104,7 +104,7 @@ class Forward:
             block.store(self.sums, r, tir.load(self.sums, r) * factors[r] + added)
 
     def _over_row(self, block: Block, combine: Combine, values: Sequence[Value]) -> list[Value]:
-        """One value for each row of an item, combined over the items of that row."""
+        """Returns one value for each row of an item, combined over the items of that row."""
         return combine_items(self.here, block, combine, values, self.folded, self.cut.wide)
 
     def _write_stats(self, block: Block, shares: Sequence[Value]) -> None:

@@ -19,7 +19,7 @@ from compiler.kernels.spec import AttentionSpec
 
 @dataclass(frozen=True)
 class Head:
-    """One query head of one sample. Queries are [B, T, H, width], keys and values [B, S, G, width]."""
+    """A query head of one sample. Queries are [B, T, H, width], keys and values [B, S, G, width]."""
 
     spec: AttentionSpec
     batch: Value
@@ -59,8 +59,8 @@ def key_blocks(spec: AttentionSpec, cut: Cut, block: Block, first_query: Value) 
     """Blocks of keys up to the last that the last of a block of queries sees."""
     if not spec.causal:
         return -(-spec.keys // cut.block)
-    seen = first_query + tir.index(cut.block + spec.keys - spec.queries)
-    last = tirx.max(tir.index(0), tirx.min(tir.index(spec.keys), seen))
+    visible_keys = first_query + tir.index(cut.block + spec.keys - spec.queries)
+    last = tirx.max(tir.index(0), tirx.min(tir.index(spec.keys), visible_keys))
     return block.let(tirx.truncdiv(last + tir.index(cut.block - 1), tir.index(cut.block)), "blocks")
 
 
@@ -75,7 +75,7 @@ class Scores:
     def finish(self, block: Block, products: Buffer, first_query: Value, first_key: Value) -> list[list[Value | None]]:
         """Scale and mask an item's products in place; whether each is seen (None: it is)."""
         cut = self.tile.cut
-        seen: list[list[Value | None]] = []
+        visible: list[list[Value | None]] = []
         columns = [block.let(first_key + self.tile.column(c), "key") for c in range(cut.columns)]
         for r in range(cut.rows):
             query = block.let(first_query + self.tile.row(r), "query")
@@ -84,8 +84,8 @@ class Scores:
                 place = r * cut.columns + c
                 scaled = tir.load(products, place) * number(self.head.spec.scale)
                 block.store(products, place, scaled if at is None else scaled + self._masked(block, at, query, key))
-            seen.append([self._seen(query, key) for key in columns])
-        return seen
+            visible.append([self._seen(query, key) for key in columns])
+        return visible
 
     def _mask_row(self, block: Block, query: Value) -> Value | None:
         """Where the mask of a query begins."""
@@ -114,7 +114,7 @@ class Scores:
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of a mask; 0 along axes that it is broadcast over."""
+    """Returns the strides of a mask; 0 along axes that it is broadcast over."""
     strides: list[int] = []
     step = 1
     for extent in reversed(shape):

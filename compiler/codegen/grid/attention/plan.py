@@ -27,7 +27,7 @@ class Cut:
 
     @property
     def items(self) -> int:
-        """Of a group."""
+        """Returns the number of items of a group."""
         return self.tall * self.wide
 
     @property
@@ -88,8 +88,8 @@ def cut_for(target: GridTarget, *, positions: int, widths: tuple[int, ...]) -> C
         )
     smallest = min(cut.block for cut in fitting)
     for cut in fitting:
-        kept = cut.rows * sum(cut.sums(width) for width in widths)
-        if kept <= _MOST_SUMS and (cut.block == smallest or positions > smallest):
+        sum_count = cut.rows * sum(cut.sums(width) for width in widths)
+        if sum_count <= _MOST_SUMS and (cut.block == smallest or positions > smallest):
             return cut
     return fitting[-1]
 

@@ -48,10 +48,10 @@ class Tile:
 
     def zeros(self, block: Block, count: int, name: str) -> Buffer:
         """Registers that hold zero."""
-        held = block.local(count, name=name)
+        registers = block.local(count, name=name)
         for place in range(count):
-            block.store(held, place, number(0.0))
-        return held
+            block.store(registers, place, number(0.0))
+        return registers
 
     def across(self, block: Block, queries: Matrix, first_query: Value, keys: Matrix, first_key: Value) -> Buffer:
         """Rows of one matrix times rows of another: an item's sums [rows, columns]."""
@@ -77,13 +77,13 @@ class Tile:
         cut, depth = self.cut, self.cut.depth(matrix.width)
         row, d = tir.divide(block, self.here.item, depth)
         step = cut.items // depth
-        element, own = block.let(start + d, "element"), block.let(first + row, "own")
+        element, matrix_row = block.let(start + d, "element"), block.let(first + row, "own")
         inside = [tirx.LT(element, tir.index(matrix.width))] if matrix.width % depth else []
-        at = block.let(matrix.base + own * tir.index(matrix.stride) + element, "at")
+        at = block.let(matrix.base + matrix_row * tir.index(matrix.stride) + element, "at")
         for turn in range(cut.block // step):
             place = at + tir.index(turn * step * matrix.stride)
             value = tir.load(matrix.buffer, place)
-            checks = [*inside, *self.there(matrix, own + tir.index(turn * step))]
+            checks = [*inside, *self.there(matrix, matrix_row + tir.index(turn * step))]
             block.store(to, d * tir.index(cut.stride) + row + tir.index(turn * step), guarded(block, checks, value))
 
     def keep(self, block: Block, values: Buffer, *, by_query: bool) -> None:
@@ -102,25 +102,25 @@ class Tile:
 
         The totals are multiplied by each row's factor before. What a block adds is summed first, by itself.
         """
-        cut, kept = self.cut, self.cut.sums(matrix.width)
-        for done, count in cut.pieces(matrix.width):
-            sums = self._weighted(block, matrix, first, done, count)
+        cut, width = self.cut, self.cut.sums(matrix.width)
+        for start, count in cut.pieces(matrix.width):
+            sums = self._weighted(block, matrix, first, start, count)
             for r in range(cut.rows):
                 for c in range(count):
-                    place = r * kept + done + c
+                    place = r * width + start + c
                     before = tir.load(totals, place)
                     before = before * factors[r] if factors else before
                     block.store(totals, place, before + tir.load(sums, r * count + c))
 
-    def _weighted(self, block: Block, matrix: Matrix, first: Value, done: int, count: int) -> Buffer:
-        """The columns `done`, ... of an item, over one block."""
+    def _weighted(self, block: Block, matrix: Matrix, first: Value, start_column: int, count: int) -> Buffer:
+        """The columns `start_column`, ... of an item, over one block."""
         cut = self.cut
         sums = self.zeros(block, cut.rows * count, "sums")
 
         def part(inner: Block, i: Value) -> None:
             start = inner.let(i * tir.index(DEPTH), "start")
             self.here.barrier(inner)
-            self._load_along(inner, matrix, first + start, done, count)
+            self._load_along(inner, matrix, first + start, start_column, count)
             self.here.barrier(inner)
 
             def step(b: Block, d: Value) -> None:
@@ -131,16 +131,16 @@ class Tile:
         block.loop(cut.block // DEPTH, part, name="part")
         return sums
 
-    def _load_along(self, block: Block, matrix: Matrix, first: Value, done: int, count: int) -> None:
-        """Rows of `matrix` from `first` on, as they lie, of the columns `done`, ... of every item."""
+    def _load_along(self, block: Block, matrix: Matrix, first: Value, start_column: int, count: int) -> None:
+        """Rows of `matrix` from `first` on, as they lie, of the columns `start_column`, ... of every item."""
         cut = self.cut
-        own = block.let(first + self.y, "own")
-        at = block.let(matrix.base + own * tir.index(matrix.stride) + self.x, "at")
+        matrix_row = block.let(first + self.y, "own")
+        at = block.let(matrix.base + matrix_row * tir.index(matrix.stride) + self.x, "at")
         for turn in range(DEPTH // cut.tall):
-            there = self.there(matrix, own + tir.index(turn * cut.tall))
+            there = self.there(matrix, matrix_row + tir.index(turn * cut.tall))
             for c in range(count):
-                place = at + tir.index(turn * cut.tall * matrix.stride + (done + c) * cut.wide)
-                checks = [*there, *self.within(matrix, done + c)]
+                place = at + tir.index(turn * cut.tall * matrix.stride + (start_column + c) * cut.wide)
+                checks = [*there, *self.within(matrix, start_column + c)]
                 value = guarded(block, checks, tir.load(matrix.buffer, place))
                 to = self.row(turn) * tir.index(count * cut.wide) + self.column(c)
                 block.store(self.right, to, value)
@@ -168,12 +168,12 @@ class Tile:
 
     def write(self, block: Block, matrix: Matrix, first: Value, totals: Buffer, factors: Sequence[Value] = ()) -> None:
         """An item's totals, each row times its factor, to the rows from `first` on."""
-        cut, kept = self.cut, self.cut.sums(matrix.width)
+        cut, width = self.cut, self.cut.sums(matrix.width)
         for r in range(cut.rows):
             row = block.let(first + self.row(r), "row")
             at = block.let(matrix.base + row * tir.index(matrix.stride) + self.x, "at")
-            for c in range(kept):
-                value = tir.load(totals, r * kept + c)
+            for c in range(width):
+                value = tir.load(totals, r * width + c)
                 value = value * factors[r] if factors else value
                 place = at + tir.index(c * cut.wide)
 
@@ -183,10 +183,10 @@ class Tile:
                 when_all(block, [*self.there(matrix, row), *self.within(matrix, c)], store)
 
     def there(self, matrix: Matrix, row: Value) -> list[Value]:
-        """What to check of a row of a block."""
+        """Returns the conditions to check for a row of a block."""
         return [tirx.LT(row, tir.index(matrix.count))] if matrix.count % self.cut.block else []
 
     def within(self, matrix: Matrix, c: int) -> list[Value]:
-        """What to check of an item's column `c`."""
+        """Returns the conditions to check for an item's column `c`."""
         beyond = (c + 1) * self.cut.wide > matrix.width
         return [tirx.LT(self.column(c), tir.index(matrix.width))] if beyond else []

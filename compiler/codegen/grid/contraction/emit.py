@@ -44,11 +44,11 @@ def _add(here: Here, block: Block, number: Value, product: Product, chosen: Plan
     total = block.local(1, name="total")
     block.store(total, 0, tir.literal(0.0, "float32"))
 
-    def one(inner: Block, part: Value) -> None:
-        found = tir.load(here.operands.workspace, part * tir.index(product.sums) + number)
-        inner.store(total, 0, tir.load(total, 0) + found)
+    def add_part(inner: Block, part: Value) -> None:
+        partial_sum = tir.load(here.operands.workspace, part * tir.index(product.sums) + number)
+        inner.store(total, 0, tir.load(total, 0) + partial_sum)
 
-    block.loop(chosen.parts, one, name="part")
+    block.loop(chosen.parts, add_part, name="part")
     place, row, column = place_of(block, number, (product.products, product.m, product.n))
     at_point(
         block,

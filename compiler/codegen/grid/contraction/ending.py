@@ -1,4 +1,4 @@
-"""What becomes of a sum: the epilogue at its point, or a place in the workspace."""
+"""Endings of a sum: the epilogue at its point, or a place in the workspace."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def epilogue(spec: MatmulSpec | ConvSpec, product: Product) -> Ending:
     space = space_of(product.extents, spec.epilogue_inputs + outputs)
 
     def end(block: Block, operands: Operands, point: Point, total: Value) -> None:
-        own = replace(operands, inputs=operands.inputs[_OWN_INPUTS:])
+        epilogue_operands = replace(operands, inputs=operands.inputs[_OWN_INPUTS:])
         exprs = (spec.epilogue, *extra)
-        write_outputs(block, space, own, exprs, point, rank=len(product.extents), first=(total,))
+        write_outputs(block, space, epilogue_operands, exprs, point, rank=len(product.extents), first=(total,))
 
     return end
 
@@ -46,7 +46,11 @@ def at_point(
 ) -> None:
     """`write` at the point of a product's number, row and column, if there is one."""
     spaces = (product.batch, product.rows, product.columns)
-    axes = [axis for one, extents in zip(number, spaces, strict=True) for axis in place_of(block, one, extents)]
+    axes = [
+        axis
+        for flat_index, extents in zip(number, spaces, strict=True)
+        for axis in place_of(block, flat_index, extents)
+    ]
     limits = product.axes[: len(axes)]
     places, conditions = [], []
     for affine, extent in zip(product.point, product.extents, strict=True):

@@ -1,4 +1,4 @@
-"""What a group of items does: one tile of one product, over one part of the steps."""
+"""The work of a group of items: one tile of one product, over one part of the steps."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Group:
         self._here.barrier(block)
 
     def _end(self, block: Block, slot: Value, at: tuple[Value, Value, Value, Value], ending: Ending) -> None:
-        """One of the tile's sums, out of shared memory to where it goes."""
+        """Moves one of the tile's sums out of shared memory to its destination."""
         part, product, first_row, first_column = at
         number = block.let(slot * tir.index(self._here.items) + self._here.item, "number")
         down, across = tir.divide(block, number, self._tile.n)

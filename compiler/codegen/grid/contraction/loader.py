@@ -79,15 +79,17 @@ class Shelf:
     @property
     def end(self) -> int:
         """The first word after it."""
-        taken = self.elements + self.pad * (self.width if self.is_turned else self.steps)
-        return self.start + taken // self.per_word
+        size = self.elements + self.pad * (self.width if self.is_turned else self.steps)
+        return self.start + size // self.per_word
 
 
 class Filler(Protocol):
-    """What brings an operand's tiles to shared memory; all items of a group come by together."""
+    """The interface of loaders that bring an operand's tiles to shared memory; all items of a group call it
+    together.
+    """
 
     def begin(self, block: Block, product: Value, first: Value) -> None:
-        """What all tiles of a product have in common, which begin at row or column `first`."""
+        """Emits what all tiles of a product that begin at row or column `first` have in common."""
 
     def fetch(self, block: Block, start: Value) -> Fetched:
         """Read the tile that begins at step `start`, a multiple of a tile's steps. What it does not return is stored.
@@ -107,11 +109,11 @@ class Ones:
         """They are the same for all tiles."""
         near, far = _shares(self._here, block, self._shelf.width)
 
-        def one(inner: Block, slot: Value) -> None:
+        def emit_slot(inner: Block, slot: Value) -> None:
             step = far + slot * tir.index(self._here.items // self._shelf.width)
             self._shelf.store(inner, self._shelf.at(step, near), tir.literal(1.0, "float32"))
 
-        block.loop(self._shelf.elements // self._here.items, one, name="slot")
+        block.loop(self._shelf.elements // self._here.items, emit_slot, name="slot")
 
     def fetch(self, block: Block, start: Value) -> Fetched:
         """They are there."""
@@ -156,17 +158,17 @@ class Loader:
         along = self._operand.is_along_steps
         fixed = self._step(block, start, whole, self._near) if along else self._places[0]
 
-        def one(inner: Block, slot: int | Value) -> tuple[Value, Value]:
+        def read_slot(inner: Block, slot: int | Value) -> tuple[Value, Value]:
             across = inner.let(self._across(slot), "across")
             if along:
-                own = self._places[slot] if isinstance(slot, int) else self._place(inner, across)
-                return self._shelf.at(self._near, across), self._read(inner, own, fixed, start + self._near)
+                terms = self._places[slot] if isinstance(slot, int) else self._place(inner, across)
+                return self._shelf.at(self._near, across), self._read(inner, terms, fixed, start + self._near)
             step = self._step(inner, start, whole, across)
             return self._shelf.at(across, self._near), self._read(inner, fixed, step, start + across)
 
         if self._slots <= _MOST_UNROLLED:
-            return [one(block, slot) for slot in range(self._slots)]
-        block.loop(self._slots, lambda inner, slot: self._shelf.store(inner, *one(inner, slot)), name="slot")
+            return [read_slot(block, slot) for slot in range(self._slots)]
+        block.loop(self._slots, lambda inner, slot: self._shelf.store(inner, *read_slot(inner, slot)), name="slot")
         return []
 
     @property
@@ -182,7 +184,7 @@ class Loader:
 
     def _place(self, block: Block, place: Value) -> Terms:
         """All but the steps' terms at a place of the tile."""
-        side = self._operand.own
+        side = self._operand.free
         number = self._first + place
         if self._extent % self._shelf.width:
             number = tirx.Min(number, tir.index(self._extent - 1))
@@ -195,13 +197,13 @@ class Loader:
         axes = (*whole[:-1], whole[-1] + step) if whole else None
         return _terms(side, axes or place_of(block, block.let(start + step, "k"), side.extents))
 
-    def _read(self, block: Block, own: Terms, step: Terms, number: Value) -> Value:
+    def _read(self, block: Block, terms: Terms, step: Terms, number: Value) -> Value:
         """The element of step `number`, whose forms these are the terms of."""
         is_bits = self._shelf.takes(self._buffer)
         zero = tir.literal(0, element_of(self._buffer)) if is_bits else tir.literal(0.0, "float32")
         if self._operand.never:
             return zero
-        place, *positions = (mine + theirs for mine, theirs in zip(own, step, strict=True))
+        place, *positions = (term + step_term for term, step_term in zip(terms, step, strict=True))
         conditions = [] if self._last is None else [tirx.LT(number, tir.index(self._last))]
         for position, bound in zip(positions, self._operand.bounds, strict=True):
             bounded = block.let(position, "at")
@@ -212,7 +214,7 @@ class Loader:
 
 
 def all_of(conditions: list[Value]) -> Value:
-    """One condition that holds where all (one or more) do; the first that does not ends the check."""
+    """Returns one condition that holds where all (one or more) do; the first that does not hold ends the check."""
     whole = conditions[0]
     for condition in conditions[1:]:
         whole = tirx.And(whole, condition)

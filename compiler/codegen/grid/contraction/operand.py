@@ -41,14 +41,14 @@ class Operand:
     offsets: tuple[int, ...]
     bounds: tuple[int, ...]
     batch: Side
-    own: Side
+    free: Side
     steps: Side
     never: bool
 
     @property
     def is_along_steps(self) -> bool:
         """Whether neighbours in memory are neighbours along the steps."""
-        return self.steps.step < self.own.step
+        return self.steps.step < self.free.step
 
 
 def left(product: Product) -> Operand | None:
@@ -65,9 +65,9 @@ def _operand(product: Product, access: Access, first: int, count: int) -> Operan
     flat = flatten_access(access, product.axes)
     last = len(product.axes)
     spans = ((0, len(product.batch)), (first, first + count), (last - len(product.steps), last))
-    batch, own, steps = (joined(product.axes[start:stop], _forms(flat, start, stop)) for start, stop in spans)
+    batch, free, steps = (joined(product.axes[start:stop], _forms(flat, start, stop)) for start, stop in spans)
     offsets = (flat.offset, *(guard.offset for guard in flat.guards))
-    return Operand(offsets, tuple(guard.extent for guard in flat.guards), batch, own, steps, flat.never)
+    return Operand(offsets, tuple(guard.extent for guard in flat.guards), batch, free, steps, flat.never)
 
 
 def _forms(access: FlatAccess, start: int, stop: int) -> list[Form]:
@@ -77,10 +77,10 @@ def _forms(access: FlatAccess, start: int, stop: int) -> list[Form]:
 
 def joined(extents: Sequence[int], forms: Sequence[Form]) -> Side:
     """The side of these axes: without those of one point, neighbours through which all forms run evenly as one."""
-    kept = [i for i, extent in enumerate(extents) if extent != 1]
-    sizes = [extents[i] for i in kept]
-    terms = [[form[i] for form in forms] for i in kept]
-    for inner in range(len(kept) - 1, 0, -1):
+    axes = [i for i, extent in enumerate(extents) if extent != 1]
+    sizes = [extents[i] for i in axes]
+    terms = [[form[i] for form in forms] for i in axes]
+    for inner in range(len(axes) - 1, 0, -1):
         if terms[inner - 1] == [term * sizes[inner] for term in terms[inner]]:
             sizes[inner - 1] *= sizes.pop(inner)
             terms[inner - 1] = terms.pop(inner)

@@ -40,11 +40,11 @@ class Plan:
 
     @property
     def part_steps(self) -> int:
-        """Of each part, some of the last one's perhaps after the end."""
+        """Returns the number of steps of each part; some of the last part's may lie after the end."""
         return self.blocks * self.tiles * self.tile.k
 
     def groups(self, product: Product) -> tuple[int, int, int, int]:
-        """Of the first launch: parts, products, tiles of rows, tiles of columns."""
+        """Returns the groups of the first launch: parts, products, tiles of rows, tiles of columns."""
         return (self.parts, product.products, -(-product.m // self.tile.m), -(-product.n // self.tile.n))
 
 
@@ -55,13 +55,13 @@ def plan(product: Product, target: GridTarget) -> Plan:
 
 @lru_cache(maxsize=4096)
 def _best(product: Product, most_items: int, shared_bytes: int) -> Plan:
-    found = [
+    candidates = [
         _plan(product, tile, 1 << parts)
         for tile in _tiles(product, most_items, shared_bytes)
         for parts in range(_MOST_PARTS.bit_length())
         if parts == 0 or product.k >= _BLOCK_STEPS << parts
     ]
-    return min(found, key=lambda one: cost(product, one))
+    return min(candidates, key=lambda candidate: cost(product, candidate))
 
 
 def cost(product: Product, plan: Plan) -> float:
@@ -77,15 +77,15 @@ def cost(product: Product, plan: Plan) -> float:
 def _tiles(product: Product, most_items: int, shared_bytes: int) -> list[Tile]:
     """Those worth comparing: not much wider than the product, and as the device can run them."""
     of_warps = partial(warp_tile_of, per_word=PER_WORD[product.factors])
-    made, least = (of_warps, MMA_M) if product.is_on_tensor_cores else (tile_of, 1)
-    tiles = [made(m, n) for m, n in crossed(_sides(product.m, least), _sides(product.n, least))]
+    make_tile, least = (of_warps, MMA_M) if product.is_on_tensor_cores else (tile_of, 1)
+    tiles = [make_tile(m, n) for m, n in crossed(_sides(product.m, least), _sides(product.n, least))]
     most = shared_bytes // SCRATCH.item_bytes
-    fit = [one for one in tiles if one.items <= most_items and one.elements <= most]
-    return fit or [made(max(8, least), max(8, least))]
+    fit = [tile for tile in tiles if tile.items <= most_items and tile.elements <= most]
+    return fit or [make_tile(max(8, least), max(8, least))]
 
 
 def _sides(extent: int, least: int) -> list[int]:
-    """Of tiles over so many rows or columns, the largest first."""
+    """Returns the sides of tiles over so many rows or columns, the largest first."""
     most = max(least, min(SIDE, 1 << (extent - 1).bit_length()))
     return [most] + [side for side in (32, 16) if side < most]
 

@@ -22,7 +22,7 @@ PER_WORD: Mapping[Factors, int] = {"f32": 1, "tf32": 1, "f16": 2, "bf16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One contraction. `a` and `b` are accesses over all axes; no `a` means ones.
+    """A contraction. `a` and `b` are accesses over all axes; no `a` means ones.
 
     `point`: where the sum of a batch, row and column goes among the axes of the epilogue, whose extents are
     `extents`; what lies outside of them goes nowhere. `factors`: what elements of `a` and `b` are rounded to.
@@ -55,7 +55,7 @@ class Product:
 
     @property
     def products(self) -> int:
-        """Of the batch."""
+        """Returns the number of products of the batch."""
         return prod(self.batch)
 
     @property
@@ -77,10 +77,10 @@ class Product:
 def product_of(spec: MatmulSpec | ConvSpec) -> Product:
     """The contraction whose sums go through the spec's epilogue."""
     if isinstance(spec, MatmulSpec):
-        made = _matmul(spec)
+        product = _matmul(spec)
     else:
-        made = {"forward": _forward, "input_grad": _input_grad, "weight_grad": _weight_grad}[spec.kind](spec)
-    return replace(made, factors=cast(Factors, spec.products)) if spec.products else made
+        product = {"forward": _forward, "input_grad": _input_grad, "weight_grad": _weight_grad}[spec.kind](spec)
+    return replace(product, factors=cast(Factors, spec.products)) if spec.products else product
 
 
 def sums_of(spec: MatmulSpec | ConvSpec) -> Product:
@@ -195,24 +195,24 @@ def _input_grad(spec: ConvSpec) -> Product:
     A stride would leave most products zero; by phases each pixel meets only the taps that reach it.
     """
     c, k = spec.group
-    found = [
+    dimensions = [
         phases(*sizes)
         for sizes in zip((spec.h, spec.w), spec.kernel, spec.strides, spec.dilations, spec.pads[:2], strict=True)
     ]
-    sides = list(zip((0, 1), found, spec.strides, spec.dilations, spec.pads[:2], strict=True))
-    y = [Affine(((6 + i, 1), (9 + i, -d // one.between)), one.first) for i, one, _, d, _ in sides]
-    taps = [Affine(((1 + i, 1), (9 + i, one.taps))) for i, one, *_ in sides]
-    x = [Affine(((1 + i, d), (3 + i, 1), (6 + i, s)), s * one.first - pad) for i, one, s, d, pad in sides]
+    sides = list(zip((0, 1), dimensions, spec.strides, spec.dilations, spec.pads[:2], strict=True))
+    y = [Affine(((6 + i, 1), (9 + i, -d // phase.between)), phase.first) for i, phase, _, d, _ in sides]
+    taps = [Affine(((1 + i, 1), (9 + i, phase.taps))) for i, phase, *_ in sides]
+    x = [Affine(((1 + i, d), (3 + i, 1), (6 + i, s)), s * phase.first - pad) for i, phase, s, d, pad in sides]
     # Two dimensions of one element are read outside of it, that is as 0, where no tap reaches.
     d_y = Access(
         _f32(spec.n, spec.oh, spec.ow, spec.k, 1, 1), (axis(5), *y, _in_group(0, 11, k), axis(3), axis(4)), 0.0
     )
-    one, other = found
+    rows, columns = dimensions
     return Product(
-        (spec.groups, one.taps, other.taps, one.between, other.between),
-        (spec.n, one.positions, other.positions),
+        (spec.groups, rows.taps, columns.taps, rows.between, columns.between),
+        (spec.n, rows.positions, columns.positions),
         (c,),
-        (one.steps, other.steps, k),
+        (rows.steps, columns.steps, k),
         d_y,
         Access(_f32(*spec.weight), (*taps, axis(8), _in_group(0, 11, k)), 0.0),
         (axis(5), *x, _in_group(0, 8, c)),

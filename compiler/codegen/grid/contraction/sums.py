@@ -12,7 +12,7 @@ from compiler.codegen.tir.tir import Block, Buffer
 
 
 class SumsOfTile(Protocol):
-    """What makes a tile's sums of both operands' tiles in shared memory."""
+    """The interface of code that makes a tile's sums of both operands' tiles in shared memory."""
 
     def begin_block(self, block: Block) -> None:
         """Before the first tile of a block."""

@@ -70,8 +70,8 @@ class TensorTile(Sums):
         left = [[self._read(block, a, word, row) for row in rows] for word in words]
         right = [[self._read(block, b, word, self._column + MMA_N * j) for word in words] for j in range(self._across)]
         for first, i, j in self._products():
-            own = (*left[0][2 * i : 2 * i + 2], *left[1][2 * i : 2 * i + 2])
-            tensor_cores.multiply(block, self._factors, self.now, first, own, right[j])
+            left_words = (*left[0][2 * i : 2 * i + 2], *left[1][2 * i : 2 * i + 2])
+            tensor_cores.multiply(block, self._factors, self.now, first, left_words, right[j])
 
     def _read(self, block: Block, shelf: Shelf, word: Value, place: Value) -> Value:
         return block.let(tir.load(shelf.shared, shelf.word(word, place)), "x")

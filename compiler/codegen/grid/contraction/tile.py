@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SIDE = 64
-"""Of the largest tile: with 4 x 4 sums an item, that many items and registers suit every device."""
+"""The side of the largest tile: with 4 x 4 sums an item, that many items and registers suit every device."""
 WARP = 32
 """Items that make one product on tensor cores together."""
 MMA_M, MMA_N, MMA_K = 16, 8, 8
@@ -13,13 +13,13 @@ MMA_M, MMA_N, MMA_K = 16, 8, 8
 _OWN = 4
 _WARP_OWN = 32
 _FEWEST_ITEMS = 64
-"""Of a group: devices run 16 to 64 items in step."""
+"""The fewest items of a group: devices run 16 to 64 items in step."""
 _STEPS = 16
 """Brought to shared memory at a time, if the tile is not so narrow that this leaves items without work."""
 _MOST_FETCHED = 8
 """Elements of an operand that an item of a warp's tile brings there at a time: all are on their way together."""
 _BANKS = 32
-"""Of shared memory, in elements: items that write so far apart wait for each other."""
+"""Banks of shared memory, in elements: items that write so far apart wait for each other."""
 _FETCH = 8
 """Work of bringing an element to shared memory, in multiplications; reading it from there counts as one."""
 _TENSOR_SPEED = 4
@@ -54,12 +54,12 @@ class Tile:
 
     @property
     def elements(self) -> int:
-        """Of shared memory: both operands', then, in the same place, the sums."""
+        """Returns the number of elements of shared memory: both operands', then, in the same place, the sums."""
         return max(self.k * (self.m + self.n + 2 * self.pad), self.m * self.n)
 
     @property
     def work(self) -> int:
-        """Of a step of the reduction."""
+        """Returns the work of a step of the reduction."""
         return self.m * self.n + self.items * (self.own_m + self.own_n) + _FETCH * (self.m + self.n)
 
     @property

@@ -34,7 +34,7 @@ def rows_of_weights(spec: DepthwiseSpec) -> int:
 
 
 def split_of(spec: DepthwiseSpec, target: GridTarget) -> Split:
-    """Of a weight gradient's kernel row: results are channels, terms rows of d_y."""
+    """Splits the sums of a weight gradient's kernel row: results are channels, terms rows of d_y."""
     least = -(-LEAST_TERMS // spec.ow)
     alike = rows_of_weights(spec)
     return split_sums(spec.c, spec.n * spec.oh, target, columns=True, alike=alike, least_terms=least)

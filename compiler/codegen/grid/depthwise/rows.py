@@ -24,7 +24,7 @@ from compiler.element_types import SCRATCH
 from compiler.kernels.spec import DepthwiseSpec
 
 _Sums = Sequence[Accumulators]
-"""One for each of an item's columns."""
+"""Sums, one for each of an item's columns."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DepthwiseRows:
         for phase in axis_phases(self.spec, 0):
             shape = (self.spec.n, phase.count, self.places, self.spec.c)
 
-            def one(
+            def emit_item(
                 here: Here,
                 block: Block,
                 number: Value,
@@ -64,7 +64,7 @@ class DepthwiseRows:
 
             count = shape[0] * shape[1] * shape[2] * shape[3]
             if count:
-                grid.each(count, ITEMS, one)
+                grid.each(count, ITEMS, emit_item)
 
     def _item(self, here: Here, block: Block, rows: AxisPhase, corner: _Corner) -> None:
         """All columns of one item: a loop over kernel rows, whose taps are unrolled."""
@@ -117,15 +117,15 @@ class DepthwiseRows:
         row = block.let(corner.row * rows.step + rows.first, "row")
         for total, phase in zip(sums, self.columns, strict=True):
 
-            def one(inner: Block, total: Accumulators = total, phase: AxisPhase = phase) -> None:
+            def store_phase(inner: Block, total: Accumulators = total, phase: AxisPhase = phase) -> None:
                 column = inner.let(corner.column * phase.step + phase.first, "column")
                 axes = (corner.image, row, column, corner.channel)
                 self._finish(here, inner, axes, inner.let(total.get(0), "sum"))
 
             if phase.count == self.places:
-                one(block)
+                store_phase(block)
             else:
-                block.when(tirx.LT(corner.column, tir.index(phase.count)), one)
+                block.when(tirx.LT(corner.column, tir.index(phase.count)), store_phase)
 
     def _finish(self, here: Here, block: Block, axes: Sequence[Value], value: Value) -> None:
         """The epilogue of one result."""

@@ -44,7 +44,7 @@ class DepthwiseWeights:
         self.partials.finish(grid, self._write)
 
     def _sums(self, here: Here) -> None:
-        """One kernel row (or the sums of d_y), some channels, some rows of d_y."""
+        """Sums one kernel row (or d_y) for some channels and some rows of d_y."""
         rest, number = tir.divide(here.block, here.group, self.split.blocks)
         part, row = tir.divide(here.block, rest, rows_of_weights(self.spec))
         share, taps = share_of(here, self.split, number=number, part=part), self.spec.kernel[1]
@@ -52,8 +52,8 @@ class DepthwiseWeights:
         def terms(block: Block, unit: Value) -> list[Value]:
             return self._row(here.operands, block, unit, row, share.result)
 
-        own = summed(here.block, self.split, share, "sum", [SCRATCH.tir] * taps, terms)
-        totals = self._of_group(here, share, own)
+        item_sums = summed(here.block, self.split, share, "sum", [SCRATCH.tir] * taps, terms)
+        totals = self._of_group(here, share, item_sums)
 
         def deliver(first: int, block: Block) -> None:
             """Sums are numbered as weights lie; those of d_y behind them, as first taps of one more kernel row."""
@@ -66,14 +66,14 @@ class DepthwiseWeights:
             is_weight = tirx.LT(row, tir.index(self.spec.kernel[0]))
             here.block.when(tirx.And(share.delivers, is_weight), partial(deliver, 1))
 
-    def _of_group(self, here: Here, share: Share, own: Sequence[Value]) -> list[Value]:
+    def _of_group(self, here: Here, share: Share, item_sums: Sequence[Value]) -> list[Value]:
         """The group's sums, some at a time."""
         if self.split.down == 1:
-            return list(own)
-        shared = [here.shared(self.split.items, SCRATCH.tir, "sums") for _ in own[:_TOGETHER]]
+            return list(item_sums)
+        shared = [here.shared(self.split.items, SCRATCH.tir, "sums") for _ in item_sums[:_TOGETHER]]
         totals: list[Value] = []
-        for first in range(0, len(own), _TOGETHER):
-            values = own[first : first + _TOGETHER]
+        for first in range(0, len(item_sums), _TOGETHER):
+            values = item_sums[first : first + _TOGETHER]
             totals += of_group(here, self.split, share, "sum", values, shared[: len(values)])
         return totals
 
@@ -165,7 +165,7 @@ class _Sweep:
                 self.sums[tap].add(block, 0, loaded[place] * gradient)
 
     def _at_edge(self, block: Block, column: Value) -> None:
-        """One column, some of whose taps do not exist."""
+        """Adds one column, some of whose taps do not exist."""
         gradient = self._gradient(block, column)
         for tap, offset in self.columns.taps:
             place = block.let(column * self.columns.input_step + offset, "w")

@@ -22,11 +22,11 @@ from compiler.targets import GridTarget
 
 def emit(spec: RecurrenceSpec, target: GridTarget, threads: int) -> Grid:
     """A layer or its gradient. Raises: BuildError if it is too wide."""
-    made = plan(spec, target)
+    schedule = plan(spec, target)
     grid = Grid(spec, workspace_bytes(spec, target, threads))
-    groups = -(-spec.batch // made.samples)
+    groups = -(-spec.batch // schedule.samples)
     if spec.kind == "backward":
-        grid.launch(groups, made.items, lambda here: _Backward(spec, made, here).write())
+        grid.launch(groups, schedule.items, lambda here: _Backward(spec, schedule, here).write())
         return grid
     rows = CELLS[spec.cell].gates * spec.width
 
@@ -36,16 +36,16 @@ def emit(spec: RecurrenceSpec, target: GridTarget, threads: int) -> Grid:
         block.store(here.operands.workspace, place, value)
 
     grid.each(rows * spec.width, min(ITEMS, target.items), transpose)
-    grid.launch(groups, made.items, lambda here: _Forward(spec, made, here).write())
+    grid.launch(groups, schedule.items, lambda here: _Forward(spec, schedule, here).write())
     return grid
 
 
 class _Layer(ABC):
-    """What both directions share: where things lie."""
+    """The base of both directions: where operands and scratch lie."""
 
-    def __init__(self, spec: RecurrenceSpec, made: RecurrencePlan, here: Here) -> None:
-        self.spec, self.plan, self.here, self.cell = spec, made, here, CELLS[spec.cell]
-        self.group = Group(here, made, spec.batch)
+    def __init__(self, spec: RecurrenceSpec, schedule: RecurrencePlan, here: Here) -> None:
+        self.spec, self.plan, self.here, self.cell = spec, schedule, here, CELLS[spec.cell]
+        self.group = Group(here, schedule, spec.batch)
 
     def at(self, step: Value, sample: Value, column: Value, count: int) -> Value:
         """Where `count` tensors of the layer's width, side by side in [T, B, count, H], hold a pair."""
@@ -66,12 +66,12 @@ class _Layer(ABC):
         """A pair's state before a step: the start's before the first one taken, else the one that y has."""
         spec, count = self.spec, self.cell.states
         y, start = self.states
-        own = tir.index(which * spec.width)
-        initial = tir.load(start, self.at(tir.index(0), sample, column, count) + own)
+        offset = tir.index(which * spec.width)
+        initial = tir.load(start, self.at(tir.index(0), sample, column, count) + offset)
         if spec.steps == 1:
             return block.let(initial, "before")
         earlier = step + tir.index(1 if spec.reverse else -1)
-        later = tir.load(y, self.at(earlier, sample, column, count) + own)
+        later = tir.load(y, self.at(earlier, sample, column, count) + offset)
         is_first = tirx.EQ(step, tir.index(spec.steps - 1 if spec.reverse else 0))
         return block.let(tirx.if_then_else(is_first, initial, later), "before")
 
@@ -109,7 +109,7 @@ class _Forward(_Layer):
         block.loop(self.plan.turns, turn, name="turn")
 
     def _weights(self, term: Value, column: Value) -> list[Value]:
-        """Of the transposed weight, for every gate."""
+        """Returns the elements of the transposed weight, for every gate."""
         width, gates = self.spec.width, self.cell.gates
         at = term * tir.index(gates * width) + column
         return [tir.load(self.here.operands.workspace, at + tir.index(g * width)) for g in range(gates)]
@@ -120,17 +120,17 @@ class _Forward(_Layer):
         products = self.group.sums(block, sample)
         before = [self.before(block, step, sample, column, which) for which in range(cell.states)]
         added = block.let(tir.load(bias[0], column), "bias") if bias else None
-        made = cell.forward(ItemArithmetic(block), gates, products, before, added)
-        self.put(block, y, self.at(step, sample, column, cell.states), made.states)
+        outputs = cell.forward(ItemArithmetic(block), gates, products, before, added)
+        self.put(block, y, self.at(step, sample, column, cell.states), outputs.states)
         if saved:
-            self.put(block, saved[0], self.at(step, sample, column, cell.saved), made.saved)
+            self.put(block, saved[0], self.at(step, sample, column, cell.saved), outputs.saved)
 
 
 class _Backward(_Layer):
     """`d_start` carries the gradients of a pair's states from step to step."""
 
-    def __init__(self, spec: RecurrenceSpec, made: RecurrencePlan, here: Here) -> None:
-        super().__init__(spec, made, here)
+    def __init__(self, spec: RecurrenceSpec, schedule: RecurrencePlan, here: Here) -> None:
+        super().__init__(spec, schedule, here)
         self.r, self.start, self.y, *saved, self.d_y = here.operands.inputs
         self.saved = saved[0] if saved else None
         self.d_x, self.d_start, *products = here.operands.outputs
@@ -170,40 +170,42 @@ class _Backward(_Layer):
     def _cell(self, block: Block, step: Value, sample: Value, column: Value) -> None:
         cell, arithmetic = self.cell, ItemArithmetic(block)
         at = block.let(self.at(step, sample, column, cell.states), "at")
-        carried = block.let(self._carried(sample, column), "carried")
+        carried_base = block.let(self._carried(sample, column), "carried")
         after = self.parts(block, self.y, at, cell.states)
-        own, later = (self.parts(block, *one, cell.states) for one in ((self.d_y, at), (self.d_start, carried)))
-        d_after = [arithmetic.add(x, y) for x, y in zip(own, later, strict=True)]
+        direct, later = (
+            self.parts(block, *source, cell.states) for source in ((self.d_y, at), (self.d_start, carried_base))
+        )
+        d_after = [arithmetic.add(x, y) for x, y in zip(direct, later, strict=True)]
         count = cell.states if cell.reads_before else 0
         before = [self.before(block, step, sample, column, which) for which in range(count)]
         saved = self.parts(block, self.saved, self.at(step, sample, column, cell.saved), cell.saved)
-        made = cell.backward(arithmetic, saved, before, after, d_after)
+        gradients = cell.backward(arithmetic, saved, before, after, d_after)
         gates = block.let(self.at(step, sample, column, cell.gates), "gates")
-        self.put(block, self.d_x, gates, made.d_x)
+        self.put(block, self.d_x, gates, gradients.d_x)
         if self.d_products is not None:
-            self.put(block, self.d_products, gates, made.d_products)
-        self.put(block, self.d_start, carried, [number(0.0) if d is None else d for d in made.d_states])
+            self.put(block, self.d_products, gates, gradients.d_products)
+        self.put(block, self.d_start, carried_base, [number(0.0) if d is None else d for d in gradients.d_states])
 
     def _round(self, block: Block, step: Value, turn: Value, i: Value, totals: Buffer) -> None:
         """Add what comes through the products of `at_once` gates."""
-        spec, made = self.spec, self.plan
-        written = self.d_x if self.d_products is None else self.d_products
-        first = block.let(i * tir.index(made.terms), "first_term")
+        spec, schedule = self.spec, self.plan
+        gate_gradients = self.d_x if self.d_products is None else self.d_products
+        first = block.let(i * tir.index(schedule.terms), "first_term")
 
         def read(inner: Block, sample: Value, column: Value, gate: int) -> Value:
             at = self.at(step, sample, column, self.cell.gates) + first + tir.index(gate * spec.width)
-            return tir.load(written, at)
+            return tir.load(gate_gradients, at)
 
         def weights(term: Value, column: Value) -> list[Value]:
             return [tir.load(self.r, (first + term) * tir.index(spec.width) + column)]
 
         self.group.share(block, read)
         self.group.add_products(block, turn, totals, weights)
-        if made.rounds > 1:
+        if schedule.rounds > 1:
             self.here.barrier(block)
 
     def _carry(self, block: Block, sample: Value, column: Value) -> None:
-        """What came through the products belongs to the hidden state before."""
+        """Adds what came through the products to the hidden state before."""
         at = block.let(self._carried(sample, column), "carried")
         (total,) = self.group.sums(block, sample)
         block.store(self.d_start, at, tir.load(self.d_start, at) + total)

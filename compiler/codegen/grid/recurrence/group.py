@@ -1,4 +1,6 @@
-"""What the items of a group do in every step of a recurrent layer: own columns of samples, and share their sums."""
+"""The work of the items of a group in every step of a recurrent layer: they own columns of samples, and share their
+sums.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Group:
         """`body(block, sample of the group, column)` for every pair of an item in one turn."""
         plan = self.plan
 
-        def one(inner: Block, i: Value) -> None:
+        def emit_pair(inner: Block, i: Value) -> None:
             sample = inner.let(self.part + i * tir.index(plan.parts), "sample")
             column = inner.let(turn * tir.index(plan.columns) + self.lane, "column")
             checks = [tirx.LT(sample, tir.index(plan.samples))] if plan.samples % plan.parts else []
@@ -46,7 +48,7 @@ class Group:
             checks += [tirx.LT(column, tir.index(plan.width))] if plan.width % plan.columns else []
             when_all(inner, checks, lambda b: body(b, sample, column))
 
-        block.loop(-(-plan.samples // plan.parts), one, name="pair")
+        block.loop(-(-plan.samples // plan.parts), emit_pair, name="pair")
 
     def each_own(self, block: Block, body: Callable[[Block, Value, Value], None]) -> None:
         """The same in all turns."""
@@ -55,12 +57,12 @@ class Group:
     def share(self, block: Block, read: Callable[[Block, Value, Value, int], Value]) -> None:
         """Put `read(block, sample, column, term's block)` of every pair into shared memory."""
 
-        def one(inner: Block, sample: Value, column: Value) -> None:
+        def put_pair(inner: Block, sample: Value, column: Value) -> None:
             at = inner.let(sample * tir.index(self.plan.terms) + column, "at")
             for which in range(self.plan.at_once):
                 inner.store(self.factors, at + tir.index(which * self.plan.width), read(inner, sample, column, which))
 
-        self.each_own(block, one)
+        self.each_own(block, put_pair)
         self.here.barrier(block)
 
     def add_products(self, block: Block, turn: Value, totals: Buffer, weights: Weights) -> None:
@@ -71,8 +73,8 @@ class Group:
         start = block.let(self.part * tir.index(share), "start")
         count: int | Value = share
         if plan.terms % plan.parts:
-            left = tirx.max(tir.index(0), tir.index(plan.terms) - start)
-            count = block.let(tirx.min(tir.index(share), left), "count")
+            remaining = tirx.max(tir.index(0), tir.index(plan.terms) - start)
+            count = block.let(tirx.min(tir.index(share), remaining), "count")
         checks = [tirx.LT(column, tir.index(plan.width))] if plan.width % plan.columns else []
 
         def run(inner: Block, totals: Buffer, first: Value, turns: int | Value) -> None:
@@ -98,17 +100,22 @@ class Group:
         count = tir.index(count)
         blocks = block.let(tirx.truncdiv(count + tir.index(_BLOCK - 1), tir.index(_BLOCK)), "blocks")
 
-        def one(inner: Block, i: Value) -> None:
-            done = inner.let(i * tir.index(_BLOCK), "done")
+        def add_block(inner: Block, i: Value) -> None:
+            offset = inner.let(i * tir.index(_BLOCK), "done")
             sums = self.zeros(inner)
-            run(inner, sums, inner.let(start + done, "from"), inner.let(tirx.min(tir.index(_BLOCK), count - done), "n"))
+            run(
+                inner,
+                sums,
+                inner.let(start + offset, "from"),
+                inner.let(tirx.min(tir.index(_BLOCK), count - offset), "n"),
+            )
             for place in range(self._kept):
                 inner.store(totals, place, tir.load(totals, place) + tir.load(sums, place))
 
-        block.loop(blocks, one, name="block")
+        block.loop(blocks, add_block, name="block")
 
     def _term(self, block: Block, term: Value, column: Value, totals: Buffer, weights: Weights) -> None:
-        """One term of all sums of an item."""
+        """Adds one term to all sums of an item."""
         plan = self.plan
         factors = [
             block.let(tir.load(self.factors, term + tir.index(s * plan.terms)), "factor") for s in range(plan.samples)
@@ -126,10 +133,10 @@ class Group:
 
     def zeros(self, block: Block) -> Buffer:
         """An item's totals at their start."""
-        held = block.local(self._kept, name="totals")
+        registers = block.local(self._kept, name="totals")
         for place in range(self._kept):
-            block.store(held, place, number(0.0))
-        return held
+            block.store(registers, place, number(0.0))
+        return registers
 
     def publish(self, block: Block, totals: Buffer) -> None:
         """Let the owners of pairs see an item's totals."""
@@ -139,13 +146,13 @@ class Group:
         self.here.barrier(block)
 
     def sums(self, block: Block, sample: Value) -> Sequence[Value]:
-        """Of a pair of an item: the totals of all parts, added up."""
-        plan, found = self.plan, []
+        """Returns the totals of all parts, added up, of a pair of an item."""
+        plan, products = self.plan, []
         for place in range(plan.sums):
             at = (tir.index(place * plan.samples) + sample) * tir.index(plan.items) + self.lane
             at = block.let(at, "at")
             parts = [tir.load(self.partial, at + tir.index(part * plan.columns)) for part in range(plan.parts)]
             while len(parts) > 1:
                 parts = [x + y for x, y in zip(parts[::2], parts[1::2], strict=True)]
-            found.append(block.let(parts[0], "product"))
-        return found
+            products.append(block.let(parts[0], "product"))
+        return products

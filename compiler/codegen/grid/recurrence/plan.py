@@ -15,11 +15,15 @@ from compiler.kernels.spec import RecurrenceSpec
 from compiler.targets import GridTarget
 
 _MOST_SAMPLES = 4
-"""Of a group: each element of the recurrent weight that an item reads is multiplied by as many numbers."""
+"""The most samples of a group: each element of the recurrent weight that an item reads is multiplied by as many
+numbers.
+"""
 _ENOUGH_GROUPS = 8
 """So many groups come before samples that share a weight."""
 _ITEMS = 64
-"""Of a small group; at least `_FEWEST_PARTS` and at most `_MOST_PARTS` items then share the sums of a column."""
+"""The items of a small group; at least `_FEWEST_PARTS` and at most `_MOST_PARTS` items then share the sums of a
+column.
+"""
 _FEWEST_PARTS, _MOST_PARTS = 4, 16
 
 
@@ -38,11 +42,11 @@ class RecurrencePlan:
     blocks: int
     at_once: int
     sums: int
-    """Of a column of one sample: a product for each gate, or their sum."""
+    """Sums of a column of one sample: a product for each gate, or their sum."""
 
     @property
     def items(self) -> int:
-        """Of a group."""
+        """Returns the number of items of a group."""
         return self.columns * self.parts
 
     @property
@@ -57,7 +61,7 @@ class RecurrencePlan:
 
     @property
     def terms(self) -> int:
-        """Of a round."""
+        """Returns the number of terms of a round."""
         return self.at_once * self.width
 
     @property
@@ -80,12 +84,12 @@ def plan(spec: RecurrenceSpec, target: GridTarget) -> RecurrencePlan:
         samples //= 2
     while samples:
         for at_once in dict.fromkeys((blocks, 1)):
-            made = RecurrencePlan(spec.width, samples, columns, parts, blocks, at_once, sums)
-            if made.shared_bytes <= target.shared_bytes:
-                return made
+            schedule = RecurrencePlan(spec.width, samples, columns, parts, blocks, at_once, sums)
+            if schedule.shared_bytes <= target.shared_bytes:
+                return schedule
         samples //= 2
     raise BuildError(
-        f"a recurrent layer of width {spec.width} takes {made.shared_bytes} bytes of shared memory,"
+        f"a recurrent layer of width {spec.width} takes {schedule.shared_bytes} bytes of shared memory,"
         f" more than the {target.shared_bytes} of {target.name}",
         where=f"{spec.cell} of width {spec.width}",
         hint="make the layer narrower",
