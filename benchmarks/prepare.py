@@ -20,7 +20,7 @@ from benchmarks import definitions, held_out, models
 from benchmarks.definitions import Model, Workload
 from benchmarks.models import MODELS
 from compiler.errors import PlanError
-from compiler.export.names import OnnxNames
+from compiler.export.training import OnnxNames
 from compiler.frontend.exporters.restore import restore_parameters
 from compiler.frontend.file.parse import parse_model
 from compiler.frontend.importer import import_model

@@ -40,7 +40,7 @@ from compiler.step.loss_scale import loss_scale
 from compiler.step.on_bounds import on_bounds
 from compiler.step.optimizer import add_optimizer
 from compiler.step.plan import UpdatePlan, decide_plan
-from compiler.step.planning.reach import reached_by_loss
+from compiler.step.planning.layers import reached_by_loss
 from compiler.step.training import TrainingGraph
 from compiler.warnings import CompileWarning
 

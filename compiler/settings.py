@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.frontend.file.limits import DEFAULT_LIMITS, ModelLimits
+from compiler.frontend.file.prescan import DEFAULT_LIMITS, ModelLimits
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import CpuTarget, Target
 from compiler.tuning.table import NO_TUNING, TuningTable

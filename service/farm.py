@@ -5,7 +5,7 @@ from __future__ import annotations
 from service.base.private import make_private_folder
 from service.base.settings import Settings
 from service.dashboard.extensions import Extensions
-from service.feature_list import FEATURES, PERMISSIONS
+from service.feature_list import FEATURE_SETTINGS, FEATURES, PERMISSIONS
 from service.operations.retention.removal import RetentionTask
 from service.people.permissions import Permissions
 from service.store.calls import watch_subjects
@@ -35,9 +35,8 @@ def open_database(settings: Settings) -> Database:
 def open_farm(settings: Settings, queue: Queue | None = None) -> Farm:
     """Connects to the farm that `settings` describe. The database must have been migrated. Raises: SigningKeyLost;
     ValidationError (a setting of an optional feature)."""
-    for feature in FEATURES:
-        if feature.settings is not None:
-            settings.section(feature.settings)
+    for kind in FEATURE_SETTINGS:
+        settings.section(kind)
     make_private_folder(settings.state)
     database = open_database(settings)
     try:

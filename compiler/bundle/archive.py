@@ -1,4 +1,7 @@
-"""The bundle: a deterministic, unsigned archive of everything a board needs for one training step."""
+"""The bundle: a deterministic, unsigned archive of everything a board needs for one training step.
+
+Checkpoints: what a bundle's binary starts from.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,48 @@ import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
+import numpy as np
+
 from compiler.bundle.content import Chunk, Content, chunks_of, size_of
+from compiler.bundle.tensor_file import Checkpoint, Stored
 from compiler.errors import LimitExceeded, ModelError
+from compiler.program.program import StateTensor
+from compiler.program.state import chosen_channels
+from compiler.stages import CompiledStep
+from compiler.tensors import Array, TensorType
 from compiler.warnings import CompileWarning
+
+
+def empty_checkpoint() -> bytes:
+    """Returns the checkpoint of a binary without parameters."""
+    return b"".join(Checkpoint({}, {"step": "0"}).chunks())
+
+
+def initial_checkpoint(step: CompiledStep) -> Checkpoint:
+    """The model's own weights in file layout, and the constants that the step reads, as safetensors."""
+    arrays = {value: array for graph in (step.forward, *step.training.graphs) for value, array in graph.arrays.items()}
+    tensors: dict[str, Stored] = {}
+    for tensor in step.state:
+        if tensor.copy_of is not None or tensor.role in ("optimizer", "accumulator"):
+            continue
+        tensor_type = TensorType(tensor.type.dtype, tensor.file_shape)
+        if tensor.lies_in_file:
+            tensors[tensor.name] = Stored(tensor.type, partial(_as_it_lies, tensor, arrays[tensor.value]))
+        elif tensor.role == "parameter":
+            parameter = step.forward.parameters[tensor.value]
+            tensors[tensor.name] = Stored(tensor_type, partial(parameter.to_file, arrays[tensor.value]))
+        else:
+            tensors[tensor.name] = Stored(tensor_type, partial(np.asarray, arrays[tensor.value]))
+    channels = chosen_channels(step.state)
+    return Checkpoint(tensors, {"step": "0", **({"channels": channels} if channels else {})})
+
+
+def _as_it_lies(tensor: StateTensor, array: Array) -> Array:
+    return array.reshape(tensor.view_shape).transpose(tensor.perm)
+
 
 SCHEMA = "pockfarm.bundle/1"
 REPORT_SCHEMA = "pockfarm.compile-report/1"

@@ -10,8 +10,8 @@ from typing import Any
 from compiler.codegen.choice import DEFAULT, Choice
 from compiler.codegen.linking.shared import LIBRARY_ABI
 from compiler.kernels.spec import signature
-from compiler.program.labels import label_of
 from compiler.program.program import KernelCall, Program, Schedule
+from compiler.program.state import label_of
 from compiler.settings import BuildSettings
 from compiler.spec.documents import TrainingSpec
 from compiler.stages import CompiledStep

@@ -1,21 +1,113 @@
-"""The compile report: counts, the arena's picture, what was noted, warned of, and declined."""
+"""The compile report: counts, the arena's picture, what was noted, warned of, and declined.
+
+A table of the report: the launches that each kernel call of a step starts on an accelerator, and the resources that
+they take.
+
+The graph before and after the plan, layer by layer: what the model has, and what its training step does for it.
+
+A row stands for the nodes that come from one node of the file. `from` are the rows whose values it reads, so that who
+draws it sees where the graph forks. Texts are the model author's, and made presentable.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from compiler.bundle.archive import REPORT_SCHEMA
-from compiler.bundle.graph_table import graph_table
-from compiler.bundle.launches import launch_table
 from compiler.bundle.plan_table import Planned, plan_table
+from compiler.codegen.artefacts import Launch
+from compiler.codegen.grid.occupancy import occupancy
+from compiler.graph import Graph, Node
+from compiler.kernels.spec import signature
 from compiler.placement.place import Way
-from compiler.program.labels import label_of
 from compiler.program.program import Program, ProgramName
+from compiler.program.state import label_of
 from compiler.rewriting.passes import Declined, Trace
 from compiler.stages import CompiledStep
-from compiler.targets import Target
+from compiler.targets import GridTarget, Target
+from compiler.values import Value
 from compiler.warnings import MAX_CHARACTERS, presentable, printable
+
+MAX_ROWS = 2_000
+MAX_NAME = 200
+MAX_OPERATORS = 8
+"""Kinds named for one row."""
+
+
+def graph_table(forward: Graph, training: Graph) -> dict[str, Any]:
+    """Rows in the order of the forward pass: `name`, `operators` of the forward graph, and how many nodes of the
+    training graph each phase has for it; `others` counts those that are for no single layer (the loss, sums)."""
+    rows: dict[str, list[Node]] = {}
+    for node in forward.nodes:
+        rows.setdefault(node.layer, []).append(node)
+    row_numbers = {layer: number for number, layer in enumerate(list(rows)[:MAX_ROWS])}
+    sources = _sources(forward, row_numbers)
+    phases = _phases(training.nodes, row_numbers)
+    return {
+        "rows": [
+            {
+                "name": printable(layer, MAX_NAME) or "everything else",
+                "operators": sorted({node.op for node in rows[layer]})[:MAX_OPERATORS],
+                "nodes": len(rows[layer]),
+                "from": sorted(sources[number]),
+                **phases.get(number, Counter()),
+            }
+            for layer, number in row_numbers.items()
+        ],
+        "rows_left_out": len(rows) - len(row_numbers),
+        "others": dict(phases.get(None, Counter())),
+    }
+
+
+def _sources(forward: Graph, row_numbers: dict[str, int]) -> dict[int, set[int]]:
+    made_by: dict[Value, int] = {}
+    sources: dict[int, set[int]] = {number: set() for number in row_numbers.values()}
+    for node in forward.nodes:
+        number = row_numbers.get(node.layer)
+        if number is None:
+            continue
+        sources[number] |= {made_by[value] for value in node.inputs if made_by.get(value, number) != number}
+        made_by.update(dict.fromkeys(node.outputs, number))
+    return sources
+
+
+def _phases(nodes: Iterable[Node], row_numbers: dict[str, int]) -> dict[int | None, Counter[str]]:
+    counts: dict[int | None, Counter[str]] = {}
+    for node in nodes:
+        counts.setdefault(row_numbers.get(node.layer), Counter())[node.phase] += 1
+    return counts
+
+
+def launch_table(step: CompiledStep, target: Target) -> dict[str, Any]:
+    """The field `launches` of a report, of the train program; nothing for a CPU, whose kernels are called."""
+    if not isinstance(target, GridTarget):
+        return {}
+    return {"launches": [_row(name, launch, target) for name, launch in _launches(step, step.programs["train"])]}
+
+
+def _launches(step: CompiledStep, program: Program) -> list[tuple[str, Launch]]:
+    return [
+        (label_of(call), launch) for call in program.calls for launch in step.kernels[signature(call.spec)].launches
+    ]
+
+
+def _row(name: str, launch: Launch, target: GridTarget) -> dict[str, object]:
+    """Returns a launch as a row, without what only a driver knows of it."""
+    took = launch.resources
+    row: dict[str, object] = {
+        "kernel": name,
+        "groups": launch.groups,
+        "items": launch.items,
+        "shared_bytes": took.shared_bytes,
+    }
+    if took.registers is None:
+        return row
+    full = round(occupancy(launch, target.capability), 3)
+    return {**row, "registers": took.registers, "spill_bytes": took.spill_bytes, "occupancy": full}
+
 
 MAX_STEP_BYTES = 2_000_000
 

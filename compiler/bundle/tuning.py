@@ -20,11 +20,11 @@ from compiler.bundle.archive import (
     STEP,
     WEIGHTS,
     Bundle,
+    empty_checkpoint,
     make_bundle,
     sha256_of,
     to_json,
 )
-from compiler.bundle.checkpoint import empty_checkpoint
 from compiler.codegen.api import build_variants
 from compiler.codegen.family import choices_of
 from compiler.codegen.linking.link import link_tuner

@@ -10,7 +10,7 @@ from math import prod
 
 from compiler.element_types import ELEMENT_TYPES, EMITTED, emitted_of_onnx
 from compiler.errors import LimitExceeded, ModelShapeError, UnsupportedOperator
-from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.prescan import ModelLimits
 from compiler.frontend.file.source import SourceInput, type_label
 from compiler.frontend.input_axes import Axes, BatchAxis, batch_axes
 from compiler.graph import TensorType

@@ -16,7 +16,7 @@ import numpy as np
 
 from compiler.element_types import emitted_of_numpy
 from compiler.errors import LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
-from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.prescan import ModelLimits
 from compiler.frontend.file.source import SourceNode
 from compiler.frontend.file.torch_record import TorchRecord
 from compiler.graph import Array, AttrValue, Parameter, TensorType

@@ -28,7 +28,7 @@ from compiler.frontend.exporters.sharing import tie_and_untie
 from compiler.frontend.exporters.torch_recurrent import restore_recurrent
 from compiler.frontend.exporters.unrecorded import tell_parameters_apart
 from compiler.frontend.file.form import check_form, form_problem
-from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.prescan import ModelLimits
 from compiler.frontend.file.source import SourceModel
 from compiler.rewriting.passes import Pass, Passes, PassResult, Trace, run
 

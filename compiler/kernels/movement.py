@@ -1,7 +1,7 @@
 """Kernels that pick, scatter, weigh and scan along one axis of a tensor seen as [outer, rows, inner].
 
 Operands that hold positions (`index`) are i64 or i32; negative ones count from the end. `stored`: see
-`compiler.kernels.stored`.
+`compiler.kernels.places`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from compiler.element_types import DType
-from compiler.kernels.stored import LATER, Stored
+from compiler.kernels.places import LATER, Stored
 
 IndexDType = Literal["i64", "i32"]
 

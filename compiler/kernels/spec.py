@@ -25,7 +25,7 @@ from compiler.kernels.canonical import canonical
 from compiler.kernels.cells import CellName
 from compiler.kernels.expressions import ACCUMULATED, Binary, Expr, Stat, refs, walk
 from compiler.kernels.movement import ElementsSpec, ResampleSpec, ScanSpec, SelectSpec
-from compiler.kernels.stored import LATER, Stored
+from compiler.kernels.places import LATER, Stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from compiler.ops.bce import BCE_WITH_LOGITS
 from compiler.ops.convolution import CONVOLUTION
 from compiler.ops.cross_entropy import CROSS_ENTROPY_OPERATORS
 from compiler.ops.depthwise import DEPTHWISE_OPERATORS
-from compiler.ops.dropout import DROPOUT
 from compiler.ops.elements import ELEMENT_MOVEMENT
 from compiler.ops.elementwise import ELEMENTWISE
 from compiler.ops.lookup import LOOKUPS
@@ -25,7 +24,7 @@ from compiler.ops.optimizer import OPTIMIZERS
 from compiler.ops.paired import DEQUANTIZE_INT4
 from compiler.ops.pool_places import POOL_PLACES
 from compiler.ops.pooling import POOLING
-from compiler.ops.random import RANDOM
+from compiler.ops.random import DROPOUT, RANDOM
 from compiler.ops.record import Operator
 from compiler.ops.recurrence import RECURRENCE
 from compiler.ops.reduction import REDUCTION

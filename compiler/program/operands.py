@@ -26,8 +26,8 @@ from compiler.kernels.spec import (
     ReduceSpec,
     RowSpec,
 )
-from compiler.program.labels import label_of
 from compiler.program.program import Program
+from compiler.program.state import label_of
 
 
 @dataclass(frozen=True, slots=True)

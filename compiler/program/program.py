@@ -30,7 +30,7 @@ class KernelCall:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     layer: str
-    """The ONNX node it comes from, by the name that people know. `compiler.program.labels` says what it does there."""
+    """The ONNX node it comes from, by the name that people know. `compiler.program.state` says what it does there."""
     phase: Phase
     flops: int
     bytes_read: int
@@ -229,7 +229,7 @@ class Optimizer:
     """Optimizer settings that the binary needs at run time (defaults of its options).
 
     Units: none. The hyper-parameter `learning_rate` is `learning_rate` or the command line's; what the runtime fills
-    the others with at step t is in `compiler.codegen.linking.hyper`.
+    the others with at step t is in `compiler.codegen.linking.tables`.
     """
 
     kind: OptimizerKind

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from compiler.program.aliases import storage_of
-from compiler.program.labels import label_of
 from compiler.program.operands import find_mismatch
 from compiler.program.program import KernelCall, Program
 from compiler.program.schedule import dependencies, followers_of
+from compiler.program.state import label_of
 from compiler.values import Value
 
 

@@ -2,6 +2,12 @@
 
 Both are read from JSON or YAML, checked field by field, and have one canonical JSON text whose SHA-256 identifies them.
 What a field may hold is said where it stands (`compiler.spec.records`).
+
+How the learning rate goes on, unless a run is told another way.
+
+The settings of steps of several micro-batches: how many, and what their gradients and losses are the mean of.
+
+Low-rank adapters as part of a plan: which layers learn a product of two small matrices beside a frozen weight.
 """
 
 from __future__ import annotations
@@ -14,18 +20,118 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from compiler.errors import PlanError, SpecError
-from compiler.spec.accumulation import AccumulateForm, AccumulateSpec
-from compiler.spec.adapters import AdapterSpec
-from compiler.spec.forms import ByName, Flag, Groups, Integer, ListOf, Names, OneOf, Optional, Place, Text, near_hint
+from compiler.spec.forms import (
+    ByName,
+    Flag,
+    Groups,
+    Integer,
+    Json,
+    ListOf,
+    Names,
+    Number,
+    OneOf,
+    Optional,
+    Place,
+    Text,
+    as_mapping,
+    near_hint,
+)
 from compiler.spec.inputs import BatchAxis, InputForm, InputSpec
 from compiler.spec.loss import LossForm, LossSpec, LossTerm
 from compiler.spec.optimizer import OptimizerSpec
 from compiler.spec.precision import PrecisionSpec
 from compiler.spec.reading import read_mapping
-from compiler.spec.records import RecordOf, member, plain_record, read_record
+from compiler.spec.records import RecordOf, member, plain_record, read_record, schema_of
 from compiler.spec.rules import RuleForm, UpdateRule
-from compiler.spec.schedule import ScheduleSpec
 from compiler.spec.schemes import EVERY_PRESET, PRESETS, Scheme
+
+AdapterKind = Literal["lora", "dora"]
+AdapterExport = Literal["merged", "peft"]
+ALL_LINEAR = "all-linear"
+"""A target: every linear layer but the last."""
+
+
+@dataclass(frozen=True)
+class AdapterSpec:
+    """y = W x + alpha / rank * B A x: A and B learn, W does not.
+
+    Source: LoRA (arXiv 2106.09685), DoRA (arXiv 2402.09353), rank-stabilised scaling (arXiv 2312.03732).
+    """
+
+    targets: tuple[str, ...] = member(
+        Names(), "layers by path or its end, parameters by name, globs of either, or all-linear"
+    )
+    rank: int = member(Integer(1, 4096), "rows of A and columns of B", default=8)
+    alpha: float = member(Number(0.0, 1e6), "the product counts alpha / rank", default=8.0)
+    kind: AdapterKind = member(
+        OneOf(get_args(AdapterKind)), "dora: a magnitude for each output learns too", default="lora"
+    )
+    rslora: bool = member(Flag(), "the product counts alpha / sqrt(rank)", default=False)
+    seed: int = member(Integer(0, (1 << 63) - 1), "of A's first elements", default=0)
+    export: AdapterExport = member(
+        OneOf(get_args(AdapterExport)), "merged into the weights that come back, or peft: kept apart", default="merged"
+    )
+
+
+MeanOver = Literal["micro_batches", "labels"]
+
+
+@dataclass(frozen=True)
+class AccumulateSpec:
+    """Micro-batches of a step, and over what it averages."""
+
+    steps: int = member(Integer(1, 4096), "micro-batches of a step, of `batch` samples each", default=1)
+    mean: MeanOver = member(
+        OneOf(get_args(MeanOver)),
+        "what counts the same: each micro-batch; or each label of the step, so that ignored labels and weights of "
+        "classes count as in a batch of all of them",
+        default="micro_batches",
+    )
+
+
+class AccumulateForm:
+    """A number of micro-batches, or a mapping with `steps` and `mean`."""
+
+    kind = AccumulateSpec
+    steps = Integer(1, 4096)
+
+    def read(self, value: object, place: Place) -> AccumulateSpec:
+        """Reads the settings. Raises: the place's error."""
+        if isinstance(value, dict):
+            return read_record(AccumulateSpec, as_mapping(value, place), place)
+        return AccumulateSpec(self.steps.read(value, place))
+
+    def plain(self, value: AccumulateSpec) -> Json:
+        """The number if it is all that is said."""
+        return value.steps if value == AccumulateSpec(value.steps) else plain_record(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Either."""
+        return {"anyOf": [self.steps.schema(), schema_of(AccumulateSpec)]}
+
+
+ScheduleKind = Literal["constant", "cosine", "linear"]
+
+
+@dataclass(frozen=True)
+class ScheduleSpec:
+    """Learning rates over a run, as the schedules of `transformers` with warm-up define them."""
+
+    kind: ScheduleKind = member(
+        OneOf(get_args(ScheduleKind)),
+        "how the learning rate goes on after the warm-up",
+        default="constant",
+        always=True,
+    )
+    warmup_steps: int = member(Integer(0, 1_000_000_000), "steps in which it rises from 0", default=0, always=True)
+    final_ratio: float = member(
+        Number(0.0, 1.0),
+        "share of the learning rate that is left at the run's end",
+        default=0.0,
+        always=True,
+        kinds=("cosine", "linear"),
+    )
+
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,60}")
 

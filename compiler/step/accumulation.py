@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from compiler.errors import SpecError
 from compiler.graph import Graph
 from compiler.rewriting.builder import GraphBuilder
-from compiler.spec.accumulation import AccumulateSpec
+from compiler.spec.documents import AccumulateSpec
 from compiler.step.loss_kinds import label_count, positive_or_1
 from compiler.step.training import IGNORED, Term, TrainingGraph
 from compiler.values import Value

@@ -7,28 +7,250 @@ A convolution's A is a convolution with the layer's own kernel, its B one of 1x1
 Requires: a graph after the forward passes. Ensures: W is read as before, so it is packed and stays as any frozen one.
 Why: no product of A and B is made; n^2 = |W|^2 + sum of B * (2 s A'W + s^2 (A'A) B), products of `rank` rows.
 Source: LoRA (arXiv 2106.09685), DoRA (arXiv 2402.09353, section 4.3), rank-stabilised scaling (arXiv 2312.03732).
+
+The first elements of adapters: peft's distributions, from a generator of our own.
+
+Elements depend on the plan's seed, the tensor's name and their place, and on nothing else: Philox 4x64 (Salmon et al.,
+2011) with the key (seed, first 8 bytes of SHA-256 of the name), whose raw 64-bit numbers are a part of its definition
+and the same in every version of NumPy. A uniform number is the upper 53 bits over 2^53; normal ones are Box and
+Muller's (1958) of two of them.
+
+Which layers of a graph can take an adapter, and which of them a plan's targets mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.channels.slices import WHOLE
 from compiler.errors import LimitExceeded, PlanError
 from compiler.graph import Array, Graph, Node, Parameter
+from compiler.naming import WILD, Comparisons, cost, matches, module_of, near_names
+from compiler.ops.record import integer, ints
 from compiler.origins import Adapter
 from compiler.rewriting.builder import GraphBuilder
-from compiler.spec.adapters import AdapterSpec
-from compiler.step.adapted_layers import AdaptedWeight, chosen_layers
-from compiler.step.adapter_start import normal, row_lengths, uniform
+from compiler.spec.documents import ALL_LINEAR, AdapterSpec
 from compiler.step.plan import UpdatePlan
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
+
+Form = Literal["linear", "conv", "embedding"]
+_CONV_ORDER = (2, 3, 1, 0)
+"""[K, C, KH, KW] inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedWeight:
+    """A weight that an adapter can stand beside, and the nodes that compute with it, all alike."""
+
+    value: Value
+    parameter: Parameter
+    form: Form
+    nodes: tuple[Node, ...]
+
+    @property
+    def module(self) -> str:
+        """The path of the author's module: the weight's name without its last part."""
+        return module_of(self.parameter.name)
+
+    @property
+    def out_axis(self) -> int:
+        """The axis of the weight's outputs in the author's layout."""
+        if self.form == "conv":
+            return 0
+        return self.parameter.perm[0 if self.is_transposed else 1]
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether its matrix is [outputs, inputs] inside."""
+        return bool(self.nodes[0].attrs.get("transpose_b"))
+
+    @property
+    def outputs(self) -> int:
+        """How many."""
+        return self.parameter.file_shape[self.out_axis]
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers each output is a sum of; of an embedding its rows."""
+        return prod(self.parameter.file_shape) // max(self.outputs, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The layers that get adapters, in the model's order, and what is to be said of others that the targets match."""
+
+    layers: tuple[AdaptedWeight, ...]
+    warnings: tuple[CompileWarning, ...] = ()
+
+
+def chosen_layers(graph: Graph, targets: Sequence[str], learning: Collection[str]) -> Chosen:
+    """The layers that `targets` mean; `learning` are parameters that the plan lets learn themselves.
+
+    A target without wildcards means every layer that it matches, one with some those that can take an adapter.
+    Raises: PlanError for a target that matches nothing, naming a layer that is meant and cannot take one, and for more
+    comparisons of names than `compiler.step.planning.names` allows.
+    """
+    candidates = _layers(graph)
+    layers: dict[str, AdaptedWeight] = {}
+    left_out: dict[str, str] = {}
+    compared, first = Comparisons(PlanError), {target: position for position, target in reversed([*enumerate(targets)])}
+    for target, position in reversed(first.items()):
+        where = f"plan.lora.targets[{position}]"
+        compared.add(cost(target, candidates), where)
+        names = _all_linear(graph, candidates) if target == ALL_LINEAR else _matching(graph, candidates, target, where)
+        wild = target == ALL_LINEAR or not WILD.isdisjoint(target)
+        for name in names:
+            layer = candidates[name]
+            if isinstance(layer, str) or name in learning:
+                reason = layer if isinstance(layer, str) else "a rule of the plan lets the weight itself learn"
+                if not wild:
+                    raise _refused(name, reason, where)
+                if name not in learning:
+                    left_out[name] = reason
+            else:
+                layers[name] = layer
+        if not any(name in layers for name in names):
+            raise _refused(names[0], left_out.get(names[0], "a rule of the plan lets the weight itself learn"), where)
+    ordered = tuple(layers[name] for name in candidates if name in layers)
+    return Chosen(ordered, _said({name: reason for name, reason in left_out.items() if name not in layers}))
+
+
+def _refused(name: str, reason: str, where: str) -> PlanError:
+    return PlanError(f"{name!r} cannot take an adapter: {reason}", where=where, hint="name other layers")
+
+
+def _said(left_out: Mapping[str, str]) -> tuple[CompileWarning, ...]:
+    if not left_out:
+        return ()
+    first = next(iter(left_out))
+    message = f"{len(left_out)} weights that the targets match take no adapter: {few_of(list(left_out))}"
+    hint = f"{first}: {left_out[first]}"
+    return (CompileWarning("plan.adapters_left_out", "plan.lora.targets", message, hint),)
+
+
+def _layers(graph: Graph) -> dict[str, AdaptedWeight | str]:
+    """Weight -> its layer, or why it cannot take an adapter. Vectors are no weights of layers."""
+    readers = graph.consumers()
+    folded = {norm.weight for norm in graph.origins.norms}
+    layers: dict[str, AdaptedWeight | str] = {}
+    for value, parameter in graph.parameters.items():
+        if not parameter.may_learn or len(parameter.file_shape) < 2:
+            continue
+        if parameter.name in folded:
+            layers[parameter.name] = "a norm is folded into it; say batch_norm: frozen in the spec"
+        else:
+            layers[parameter.name] = _layer(graph, value, parameter, readers.get(value, []))
+    for name, problem in graph.unlearnable.items():
+        layers[name] = f"{problem.reason}; {problem.remedy}"
+    return layers
+
+
+def _layer(graph: Graph, value: Value, parameter: Parameter, nodes: Sequence[Node]) -> AdaptedWeight | str:
+    uses = [_use(graph, value, node) for node in nodes]
+    if not uses:
+        return "nothing reads it"
+    form, reason = uses[0]
+    odd = next((reason for form, reason in uses if not form), "")
+    if odd or not form:
+        return odd or reason
+    if any(use != form for use, _ in uses):
+        return f"it is tied: {nodes[0].layer} and {nodes[-1].layer} use it in different ways"
+    if len({bool(node.attrs.get("transpose_b")) for node in nodes}) > 1:
+        return f"it is tied: {nodes[0].layer} and {nodes[-1].layer} read it the other way round"
+    plain = parameter.view_shape == parameter.file_shape
+    if not plain or (form == "conv" and parameter.perm != _CONV_ORDER):
+        return f"{nodes[0].layer} reads it in another shape than {list(parameter.file_shape)}"
+    return AdaptedWeight(value, parameter, form, tuple(nodes))
+
+
+def _use(graph: Graph, value: Value, node: Node) -> tuple[Form | None, str]:
+    """Returns the form of layer that a node is with this weight, or why it is none that takes an adapter."""
+    shape, place = graph.types[value].shape, node.inputs.index(value)
+    alone = node.inputs.count(value) == 1
+    if node.op == "matmul" and len(shape) == 2 and alone:
+        return ("linear", "") if place == 1 else (None, f"{node.layer} multiplies with it from the left")
+    if node.op == "conv2d" and place == 1 and alone:
+        if graph.types[node.inputs[0]].shape[3] != shape[2]:
+            return None, f"{node.layer} is a convolution in groups, which peft cannot merge"
+        if ints(node.attrs, "dilations") != (1, 1):
+            return None, f"{node.layer} is a dilated convolution, whose adapters peft does not dilate"
+        return "conv", ""
+    if node.op.startswith("depthwise"):
+        return None, f"{node.layer} is a convolution in groups, which peft cannot merge"
+    looks_up = node.op == "embedding" or (node.op == "gather" and integer(node.attrs, "axis") == 0)
+    if looks_up and len(shape) == 2 and place == 0 and alone:
+        return "embedding", ""
+    if node.op in ("reshape", "slice", "transpose"):
+        return None, f"{node.layer} cuts or reshapes it first, as convolutions in groups and of rank 1 or 3 do"
+    return None, f"it is no weight of a linear layer, 2-D convolution or embedding: {node.op} ({node.layer}) reads it"
+
+
+def _all_linear(graph: Graph, candidates: Mapping[str, AdaptedWeight | str]) -> list[str]:
+    """Every linear layer but the last one of the model."""
+    products = [node.inputs[1] for node in graph.nodes if node.op == "matmul" and node.inputs[1] in graph.parameters]
+    layers = [
+        candidates.get(graph.parameters[value].name) for value in dict.fromkeys(products) if value != products[-1]
+    ]
+    names = [layer.parameter.name for layer in layers if isinstance(layer, AdaptedWeight) and layer.form == "linear"]
+    if not names:
+        raise PlanError("the model has no linear layer before its last one", where="plan.lora.targets")
+    return names
+
+
+def _matching(graph: Graph, candidates: Mapping[str, AdaptedWeight | str], target: str, where: str) -> list[str]:
+    names = [name for name in candidates if matches(name, target)]
+    if names:
+        return names
+    others = [name for name in graph.named_parameters() if matches(name, target) or matches(_parent(name), target)]
+    if others:
+        raise PlanError(
+            f"{target!r} matches {few_of(others)}, and no weight of a linear layer, 2-D convolution or embedding",
+            where=where,
+            hint="a rule under `update` lets such parameters learn themselves",
+        )
+    ends = dict.fromkeys(module_of(name).rpartition(".")[2] for name in candidates)
+    near = near_names(target, [*map(module_of, candidates), *ends])
+    some = f"the model's layers are such as {', '.join(list(map(module_of, candidates))[:4])}"
+    raise PlanError(f"no layer is called {target!r}", where=where, hint=near or some)
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def uniform(seed: int, name: str, shape: tuple[int, ...], fan_in: int) -> Array:
+    """Kaiming's uniform distribution with a = sqrt(5), as torch.nn.Linear and peft begin: within 1 / sqrt(fan_in)."""
+    bound = fan_in**-0.5
+    return np.asarray((2 * _units(seed, name, prod(shape)) - 1) * bound, np.float32).reshape(shape)
+
+
+def normal(seed: int, name: str, shape: tuple[int, ...]) -> Array:
+    """The standard normal distribution."""
+    first, second = np.split(_units(seed, name, 2 * prod(shape)), 2)
+    return np.asarray(np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second), np.float32).reshape(shape)
+
+
+def row_lengths(weight: Array, out_axis: int) -> Array:
+    """The Euclidean length of what each output of a weight is a sum of."""
+    rows = weight if weight.ndim == 2 else weight.reshape(weight.shape[0], -1)
+    along = "ij,ij->i" if out_axis == 0 else "ij,ij->j"
+    return np.asarray(np.sqrt(np.einsum(along, rows, rows, dtype=np.float64)), np.float32)
+
+
+def _units(seed: int, name: str, count: int) -> NDArray[np.float64]:
+    """Numbers from 0 up to 1, without 1."""
+    key = [seed, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")]
+    raw = np.random.Philox(key=np.asarray(key, np.uint64)).random_raw(count)
+    return np.asarray(raw >> np.uint64(11), np.float64) * 2.0**-53
+
 
 _TINY = float(np.finfo(np.float32).tiny)
 """The least square of a length that something is divided by: a row of zeros gives zeros."""

@@ -3,6 +3,8 @@
 Because only the plan's parameters are targets, what would compute the gradient of anything else is never built:
 that is sparse back-propagation. A channel slice is taken of the finished gradient here; the pass
 `narrow_gradients` then moves it into the operands, so that only the slice is saved and multiplied.
+
+Cuts: `detach` hands its operand on and no gradient back; once there are gradients it does nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +18,20 @@ from compiler.graph import Graph, Node
 from compiler.ops import OPERATORS
 from compiler.ops.record import NotDifferentiable
 from compiler.rewriting.builder import GraphBuilder
-from compiler.step.cuts import without_cuts
 from compiler.step.plan import UpdatePlan
 from compiler.step.training import TrainingGraph
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
+
+CUT = "detach"
+
+
+def without_cuts(graph: Graph) -> Graph:
+    """The graph with plain identities in place of cuts; the same one if it has none."""
+    if all(node.op != CUT for node in graph.nodes):
+        return graph
+    nodes = (replace(node, op="identity") if node.op == CUT else node for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def differentiate(step: TrainingGraph, plan: UpdatePlan, *, scale: float = 1.0) -> TrainingGraph:

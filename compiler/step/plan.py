@@ -11,13 +11,10 @@ from compiler.channels.slices import WHOLE, UpdateSlice
 from compiler.errors import PlanError
 from compiler.graph import Graph, Parameter
 from compiler.spec.documents import SparsePlan, UpdateRule
-from compiler.step.planning.chosen import chosen_by
-from compiler.step.planning.created import idle_biases
-from compiler.step.planning.layers import layers_of
+from compiler.step.planning.layers import Reach, idle_biases, layers_of
 from compiler.step.planning.names import Named
 from compiler.step.planning.presets import preset_selections
-from compiler.step.planning.reach import Reach
-from compiler.step.planning.selection import near_parameters, selected_by, some_names
+from compiler.step.planning.selection import chosen_by, near_parameters, selected_by, some_names
 from compiler.values import Value
 from compiler.warnings import CompileWarning, few_of
 

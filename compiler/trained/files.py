@@ -11,7 +11,7 @@ import onnx
 from compiler.bundle.content import write_file
 from compiler.errors import LimitExceeded
 from compiler.frontend.file.external_data import embedded, tensors_elsewhere
-from compiler.frontend.file.limits import DEFAULT_LIMITS
+from compiler.frontend.file.prescan import DEFAULT_LIMITS
 from compiler.trained.data_files import DataFile, location_of, refer
 
 

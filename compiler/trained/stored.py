@@ -2,6 +2,10 @@
 
 Nodes, names, metadata and opsets stay. Where the file has one initializer for several of the author's tensors
 that differ now, initializers are added, and only the inputs that read these are renamed.
+
+Makes again, of the new elements of the author's tensors, what an exporter made of them.
+
+A file that was exported for training, as it computes when it does not train: what its modules' modes were.
 """
 
 from __future__ import annotations
@@ -13,19 +17,97 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from compiler.errors import ModelError
 from compiler.external import NO_EXTERNAL, External
 from compiler.frontend.file.eight_bits import read_integers
 from compiler.frontend.file.external_data import fill_in
+from compiler.frontend.file.modes import EVALUATION, MODE
 from compiler.frontend.file.source import free_name
 from compiler.frontend.file.stored_tensors import Path, StoredTensor, read_inside, stored_tensors
 from compiler.origins import Origins, Reading
 from compiler.tensors import Array
 from compiler.trained.data_files import DataFile, location_of, refer
 from compiler.trained.files import Files
-from compiler.trained.steps import tensor_from_steps
+
+
+def without_training_mode(model: bytes) -> bytes:
+    """The model whose Dropout nodes pass on what they read: their `training_mode` is left out, the nodes stay.
+
+    Source: ONNX Dropout (13, 22); `dropout: train` in a spec lets them drop all the same.
+    """
+    proto = onnx.ModelProto.FromString(model)
+    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
+        for node in nodes:
+            if node.op_type == "Dropout" and node.domain in ("", "ai.onnx"):
+                del node.input[2:]
+    return bytes(proto.SerializeToString())
+
+
+def with_evaluated(model: bytes, momenta: Mapping[float, float]) -> bytes:
+    """The model whose norms of certain momenta are marked as in evaluation mode; they get the others in their place.
+
+    In evaluation a norm's momentum has no effect, so that an exporter can carry with it which norm a node is.
+    """
+    proto = onnx.ModelProto.FromString(model)
+    exact = {float(np.float32(marked)): intended for marked, intended in momenta.items()}
+    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
+        for node in nodes:
+            for attribute in node.attribute if node.op_type == "BatchNormalization" else ():
+                if attribute.name == "momentum" and attribute.f in exact:
+                    attribute.f = exact[attribute.f]
+                    node.metadata_props.add(key=MODE, value=EVALUATION)
+    return bytes(proto.SerializeToString())
+
+
+_OPSET = 18
+_OPERATORS = frozenset(
+    (
+        "Add",
+        "Concat",
+        "Exp",
+        "Expand",
+        "Gather",
+        "Log",
+        "Mul",
+        "Neg",
+        "Reciprocal",
+        "ReduceSum",
+        "Reshape",
+        "Sigmoid",
+        "Tanh",
+        "Transpose",
+        "Unsqueeze",
+    )
+)
+"""Operators that repairs are made of; a bundle that asks for anything else is not one of ours."""
+_IR = 8
+
+
+def tensor_from_steps(reading: Reading, tensors: Mapping[str, Array]) -> Array:
+    """The tensor that the reading's steps make. Raises: ModelError for steps that no repair has."""
+    strange = [step.op_type for step in reading.steps if step.op_type not in _OPERATORS]
+    if strange:
+        raise ModelError(
+            f"is made by {strange[0]!r}", where=f"tensor {reading.tensor!r}", hint="build the bundle again"
+        )
+    inputs = {name: tensors[name] for name in (reading.tensor, *reading.others)}
+    fixed = {
+        constant.name: np.asarray(constant.elements, constant.dtype).reshape(constant.shape)
+        for constant in reading.constants
+    }
+    graph = helper.make_graph(
+        [helper.make_node(step.op_type, step.inputs, [step.output], **dict(step.attributes)) for step in reading.steps],
+        "steps",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in inputs.items()],
+        [helper.make_tensor_value_info(reading.steps[-1].output, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in fixed.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR)
+    (tensor,) = ReferenceEvaluator(model).run(None, inputs)
+    return np.asarray(tensor)
 
 
 class _Seen(NamedTuple):

@@ -1,4 +1,7 @@
-"""The description of a bundle's kernels, so that they can be measured and tuned without the model: `kernels.json`."""
+"""The description of a bundle's kernels, so that they can be measured and tuned without the model: `kernels.json`.
+
+From a spec's canonical text (`kernel_spec.canonical`) back to the spec, so that a bundle can carry kernels.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,30 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from compiler.codegen.family import choices_of
+from compiler.codegen.family import VECTORS, choices_of
 from compiler.errors import TuningError
 from compiler.kernels.canonical import canonical
 from compiler.kernels.spec import KernelSpec, signature
-from compiler.program.labels import label_of
+from compiler.kernels.text import read
 from compiler.program.program import KernelCall
+from compiler.program.state import label_of
 from compiler.targets import MachineCosts, Target
-from compiler.tuning.spec_text import parse_spec
+
+MAX_CHARACTERS = 1_000_000
+_SHOWN = 80
+
+
+def parse_spec(text: str) -> KernelSpec:
+    """The spec whose canonical text this is. Raises: TuningError if there is none."""
+    try:
+        spec = read(text[: MAX_CHARACTERS + 1])
+        is_spec = type(spec) in VECTORS and len(text) <= MAX_CHARACTERS and canonical(spec) == text
+    except (ValueError, TypeError, KeyError, StopIteration, RecursionError) as problem:
+        raise TuningError(f"not a kernel's text: {text[:_SHOWN]!r} ({problem})", where="kernels") from None
+    if not is_spec:
+        raise TuningError(f"not a kernel's text: {text[:_SHOWN]!r}", where="kernels")
+    return spec  # type: ignore[return-value]
+
 
 SCHEMA = "pockfarm.kernels/1"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from compiler.trained.evaluation import with_evaluated, without_training_mode
+from compiler.trained.stored import with_evaluated, without_training_mode
 from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.torch_bounds import SLOPE_INSIDE, slopes_inside

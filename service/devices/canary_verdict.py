@@ -6,7 +6,6 @@ import time
 
 from sqlalchemy.orm import Session
 
-from device_agents.wire import Report
 from service.base.settings import Settings
 from service.devices import blame
 from service.store.database.models import Device, Run
@@ -15,13 +14,6 @@ SAMPLES, LEARNING_RATE = 8, 0.5
 """Batch and learning rate of the canary run."""
 MOST_DOUBLINGS = 7
 """Of the pause between two canaries of one device: 128 times as long at most."""
-
-
-def wrong(run: Run, report: Report) -> str:
-    """What is wrong with what the device found; empty if it is right."""
-    from service.devices.canary_reference import difference  # NumPy: only where a canary is judged
-
-    return difference(run.settings.seed, report.losses)
 
 
 def pause_s(settings: Settings, failures: int) -> float:

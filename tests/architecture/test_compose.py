@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 from moto.server import ThreadedMotoServer
+from pydantic_settings import BaseSettings
 
 from device_agents.agent import ALIVE
 from service.base.settings import Settings
+from service.feature_list import FEATURE_SETTINGS
 from tests.architecture.sources import ROOT
 from tests.sample import some
 from tests.service.postgres import find_binaries
@@ -33,6 +35,8 @@ from tests.thorough.topology.compose import (
     image_text,
     program_of,
 )
+
+SETTINGS: tuple[type[BaseSettings], ...] = (Settings, *FEATURE_SETTINGS)
 
 OURS = ("migrate", "api", "courier", "worker", "agent")
 NETWORKS = {
@@ -128,7 +132,7 @@ def test_a_backup_has_a_place_that_outlives_its_container() -> None:
 @pytest.mark.parametrize("name", ["migrate", "api", "courier", "worker"])
 def test_every_setting_is_one_that_the_service_knows(name: str) -> None:
     given = {key for key in SERVICES[name]["environment"] if key.startswith("POCKFARM_")}
-    known = {f"POCKFARM_{field.upper()}" for field in Settings.model_fields}
+    known = {f"POCKFARM_{field.upper()}" for kind in SETTINGS for field in kind.model_fields}
     assert given <= known
 
 

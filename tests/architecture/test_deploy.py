@@ -15,12 +15,16 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from pydantic_settings import BaseSettings
 
 from service.base.settings import Settings
+from service.feature_list import FEATURE_SETTINGS
 from tests.architecture.sources import ROOT
 from tests.sample import some
 from tests.skips import needs_program
 from tests.thorough.topology.compose import OWN_MEMORY, SERVICES, command_of, program_of
+
+SETTINGS: tuple[type[BaseSettings], ...] = (Settings, *FEATURE_SETTINGS)
 
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 MANIFESTS: list[dict[str, Any]] = [
@@ -39,7 +43,7 @@ class Unit(configparser.RawConfigParser):
 
 
 def known_settings() -> set[str]:
-    return {f"POCKFARM_{field.upper()}" for field in Settings.model_fields}
+    return {f"POCKFARM_{field.upper()}" for kind in SETTINGS for field in kind.model_fields}
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)

@@ -71,7 +71,7 @@ LAYERS: dict[str, Layers] = {
         "bundle",  # what leaves
         "trained",  # what comes back
         "pipeline",
-        ("explain", "stage_text"),  # a plan's meaning; any stage as text
+        "explain",  # a plan's meaning
         "api",
     ),
     "compiler.frontend": (
@@ -84,13 +84,13 @@ LAYERS: dict[str, Layers] = {
         "sliding",
         "rows",
         "folding",  # what is known already
-        ("fixed_numbers", "spare_outputs"),  # what is no weight; what may be missing
+        "fixed_numbers",  # what is no weight
         "source_passes",  # the file, as its author meant it
         ("importer", "source_text"),
     ),
     "compiler.codegen": (
         ("artefacts", "choice"),  # what is built, and one way to schedule it
-        ("cache", "symbols"),
+        "symbols",
         "tir",  # writing and compiling TIR
         "tile",  # what contractions share
         (

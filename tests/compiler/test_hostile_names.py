@@ -20,8 +20,8 @@ from compiler.errors import ModelError
 from compiler.graph import Array
 from compiler.kernels.canonical import canonical
 from compiler.pipeline import walk
-from compiler.program.checkpoint_names import CheckpointNames
 from compiler.program.program import MemoryPlan, Program
+from compiler.program.state import CheckpointNames
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load as load_target

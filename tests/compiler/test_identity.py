@@ -119,7 +119,7 @@ def test_what_makes_kernels_reads_no_source_that_does_not_count() -> None:
     # the cache lies is not what lies in it: no kernel reads any of it.
     others = {
         "compiler.cache_folder",
-        "compiler.program.labels",
+        "compiler.program.state",
         "compiler.program.program",
         "compiler.values",
         "compiler.warnings",

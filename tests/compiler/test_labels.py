@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.program.labels import label_of
 from compiler.program.program import KernelCall
+from compiler.program.state import label_of
 from tests.compiler.tiny_images import SPECS
 
 CALL = KernelCall(SPECS["linear"], (), (), "conv1", "forward", 1, 1, 1)

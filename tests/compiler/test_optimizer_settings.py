@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from compiler.call_passes import fusion_passes
-from compiler.codegen.linking.hyper import FORMS
+from compiler.codegen.linking.tables import FORMS
 from compiler.errors import SpecError
 from compiler.frontend.importer import import_model
 from compiler.graph import Graph, Parameter
@@ -19,8 +19,7 @@ from compiler.pipeline import derive_training_step, make_programs
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.spec.optimizer import OptimizerSpec
 from compiler.step.adafactor import factored_axes
-from compiler.step.groups import Settings
-from compiler.step.optimizer import HYPER_KINDS
+from compiler.step.optimizer import HYPER_KINDS, Settings
 from compiler.step.plan import resolve_plan
 from compiler.step.training import TrainingGraph
 from compiler.targets import load

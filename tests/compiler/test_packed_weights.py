@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from compiler.api import BuildSettings, compile_training
 from compiler.graph import TensorType
 from compiler.kernels.spec import MatmulSpec
-from compiler.placement.packed_weights import packed_state
+from compiler.placement.place import packed_state
 from compiler.program.program import StateTensor
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.targets import load

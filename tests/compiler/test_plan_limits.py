@@ -16,8 +16,8 @@ from compiler.naming import Comparisons, cost
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.stages import STAGES
-from compiler.step.adapted_layers import chosen_layers
-from compiler.step.groups import group_warnings, settings_of
+from compiler.step.adapters import chosen_layers
+from compiler.step.optimizer import group_warnings, settings_of
 from compiler.step.plan import decide_plan
 from compiler.step.planning import names
 from compiler.targets import load

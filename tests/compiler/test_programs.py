@@ -16,8 +16,7 @@ from compiler.frontend.importer import import_model
 from compiler.graph import Graph
 from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.pipeline import derive_training_step, make_programs
-from compiler.program.memory import plan_memory
-from compiler.program.packing import Block, pack, peak_bytes
+from compiler.program.memory import Block, pack, peak_bytes, plan_memory
 from compiler.program.program import ProgramName
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.autodiff import differentiate

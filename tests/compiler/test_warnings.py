@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.frontend.file.limits import DEFAULT_LIMITS
+from compiler.frontend.file.prescan import DEFAULT_LIMITS
 from compiler.frontend.importer import import_model
 from compiler.frontend.scope import Scope
 from compiler.graph import Graph

@@ -104,7 +104,7 @@ static inline unsigned pf_word(unsigned item, unsigned number) {
 }
 
 /* The items of a warp show each other what they have of both factors, `per_word` in each word. Which item has what is as
- * the PTX ISA says (compiler/codegen/grid/contraction/tensor_tile.py). */
+ * the PTX ISA says (compiler/codegen/grid/contraction/emit.py). */
 template <int per_word, float (*factor)(unsigned, int)> static void pf_mma(float *sums, const float *factors) {
   unsigned item = threadIdx.x, warp = item - item % PF_WARP, group = item % PF_WARP / 4, place = item % 4;
   for (int i = 0; i < PF_SHOWN; i++) pf_shown[item][i] = factors[i];

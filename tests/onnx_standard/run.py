@@ -13,7 +13,7 @@ import onnx
 
 from compiler.element_types import ELEMENT_TYPES
 from compiler.errors import CompileError, InternalError
-from compiler.frontend.file.limits import DEFAULT_LIMITS
+from compiler.frontend.file.prescan import DEFAULT_LIMITS
 from compiler.frontend.importer import import_model
 from compiler.graph import Array, Graph
 from compiler.passes import FORWARD_PASSES, find_problem, run_passes

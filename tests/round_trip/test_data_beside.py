@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import pockfarm
-from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.prescan import ModelLimits
 from compiler.origins import Origins, Reading
 from compiler.trained import files as trained_files
 from compiler.trained.stored import StoredModel

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from compiler.cache_folder import KERNELS, LINKER, RUNTIMES
+from compiler.codegen.api import read_entry, write_entry
 from compiler.codegen.artefacts import Artefact, CompiledKernel
-from compiler.codegen.cache import read_entry, write_entry
 from service import admin
 from service.base.settings import Settings
 from service.store.caches import IN_USE, cache_for, cache_of, caches, fit_all, sizes_of

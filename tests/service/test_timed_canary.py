@@ -50,10 +50,11 @@ def time_comes(farm: TestFarm) -> None:
 
 def change_setting(farm: TestFarm, **values: Any) -> None:
     for name, value in values.items():
-        if name in type(farm.farm.settings).model_fields:
+        extra = farm.farm.settings.model_extra
+        if name in type(farm.farm.settings).model_fields or extra is None:
             object.__setattr__(farm.farm.settings, name, value)
-        else:
-            (farm.farm.settings.model_extra or {})[name] = value
+        else:  # a setting of an optional feature
+            extra[name] = value
 
 
 def run_all(farm: TestFarm, board: Board, us: float, **report: Any) -> list[str]:

@@ -1,17 +1,30 @@
-"""`BinaryImage` -> the C source of the tables that the runtime interprets (`compiler/runtime/image.h`)."""
+"""`BinaryImage` -> the C source of the tables that the runtime interprets (`compiler/runtime/image.h`).
+
+How tensors lie in memory whose channels are kept in another order than the file's, as the runtime's `pf_axis`.
+
+Hyper-parameters that the runtime feeds a step beside data: a number of a few forms for each, at step t (from 1).
+
+| form | number |
+|---|---|
+| PF_RATE | the learning rate |
+| PF_REST | 1 - base^t |
+| PF_REST_ROOT | sqrt(1 - base^t) |
+| PF_STEP_POWER | t^base |
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import prod
+
+import numpy as np
 
 from compiler.codegen.artefacts import CompiledKernel
 from compiler.codegen.linking.c_text import c_array, c_list, c_string, c_struct
-from compiler.codegen.linking.hyper import hyper_rows, micro_batch_fields, schedule_fields, setting_rows
 from compiler.codegen.linking.launches import CodeTables, LaunchTables
 from compiler.codegen.linking.losses import check_losses, classes_of, ignored_by, label_name, term_fields
-from compiler.codegen.linking.orders import OrderTables
 from compiler.element_types import SCRATCH
 from compiler.errors import InternalError, SpecError
 from compiler.graph import TensorType
@@ -19,11 +32,139 @@ from compiler.kernels.alignment import ALIGNMENT_BYTES, aligned
 from compiler.kernels.movement import ElementsSpec
 from compiler.kernels.spec import GatherSpec, signature
 from compiler.program.aliases import storage_of
-from compiler.program.labels import label_of
-from compiler.program.program import BinaryImage, KernelCall, Placement, Program, Region, StateTensor
-from compiler.program.state import chosen_channels
+from compiler.program.program import (
+    BinaryImage,
+    KernelCall,
+    Optimizer,
+    Placement,
+    Program,
+    Region,
+    Schedule,
+    StateTensor,
+)
+from compiler.program.state import chosen_channels, label_of
+from compiler.spec.optimizer import OptimizerKind
 from compiler.step.training import Term
 from compiler.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A row of the table: the form, and its base, if that is a setting of the optimizer or a number."""
+
+    name: str
+    base: str | float = 0.0
+
+    def of(self, optimizer: Optimizer) -> tuple[str, float]:
+        """The form and the base's value."""
+        return self.name, float(getattr(optimizer, self.base) if isinstance(self.base, str) else self.base)
+
+
+FORMS: Mapping[str, Form] = {
+    "learning_rate": Form("PF_RATE"),
+    "bias_correction_1": Form("PF_REST", "beta1"),
+    "bias_correction_2_sqrt": Form("PF_REST_ROOT", "beta2"),
+    "fresh_share": Form("PF_STEP_POWER", "beta2_decay"),
+    "inverse_root_step": Form("PF_STEP_POWER", -0.5),
+}
+"""By the kind of the graph's input. What random generators draw by is no number of a form (see `pf_program`)."""
+
+TOLD: Mapping[OptimizerKind, tuple[str, ...]] = {
+    "sgd": ("momentum",),
+    "adam": ("beta1", "beta2"),
+    "adamw": ("beta1", "beta2"),
+    "lion": ("beta1", "beta2"),
+    "adafactor": ("beta2_decay",),
+}
+"""The settings that `info` tells, for each kind of optimizer."""
+
+
+def hyper_rows(optimizer: Optimizer, inputs: Iterable[Value], place: Callable[[Value], str]) -> list[str]:
+    """`pf_hyper` of a program: a row for each of its inputs that is such a number."""
+    rows = []
+    for value in inputs:
+        if value.role == "hyper" and value.kind in FORMS:
+            form, base = FORMS[value.kind].of(optimizer)
+            rows.append(f"{{{form}, {base.hex()}, {place(value)}}}")
+    return rows
+
+
+def setting_rows(optimizer: Optimizer) -> list[str]:
+    """`pf_setting`: what `info` tells of the optimizer beside its kind and learning rate."""
+    return [f'{{"{name}", {float(getattr(optimizer, name)).hex()}}}' for name in TOLD[optimizer.kind]]
+
+
+def micro_batch_fields(optimizer: Optimizer) -> dict[str, str]:
+    """How many micro-batches a step has, and whose loss is the step's."""
+    return {"micro_batches": str(optimizer.micro_batches), "mean_of_labels": str(optimizer.is_mean_of_labels).lower()}
+
+
+def schedule_fields(schedule: Schedule) -> str:
+    """A schedule as the runtime's `pf_schedule`; the steps are a run's."""
+    kind, ratio = f"PF_RATE_{schedule.kind.upper()}", schedule.final_ratio.hex()
+    return f"{{.kind = {kind}, .warmup_steps = {schedule.warmup_steps}, .final_ratio = {ratio}}}"
+
+
+Axis = tuple[int, int, tuple[int, ...]]
+"""(extent, stride, offsets): of an axis of the file; without offsets, by the stride."""
+
+
+class OrderTables:
+    """C arrays of the axes of tensors; equal tables of offsets are there once."""
+
+    def __init__(self, states: Sequence[StateTensor]) -> None:
+        self.lines: list[str] = []
+        self._offsets: dict[tuple[int, ...], str] = {}
+        self._fields = {state.value: self._written(number, state) for number, state in enumerate(states)}
+
+    def fields(self, state: StateTensor) -> dict[str, str]:
+        """Returns the fields of a `pf_state` that describe the orders."""
+        return self._fields[state.value]
+
+    def _written(self, number: int, state: StateTensor) -> dict[str, str]:
+        if not state.orders:
+            return {}
+        rows = []
+        for extent, stride, offsets in axes_of(state):
+            if offsets and offsets not in self._offsets:
+                self._offsets[offsets] = f"offsets_{len(self._offsets)}"
+                listed = ", ".join(map(str, offsets))
+                self.lines.append(f"static const int64_t {self._offsets[offsets]}[] = {{{listed}}};\n")
+            rows.append(f"{{{extent}, {stride}, {self._offsets.get(offsets, 'NULL')}}}")
+        self.lines.append(f"static const pf_axis axes_{number}[] = {{{', '.join(rows)}}};\n")
+        return {"axes": f"axes_{number}", "axis_count": str(len(rows))}
+
+
+def axes_of(state: StateTensor) -> list[Axis]:
+    """The file's axes, outermost first."""
+    strides = _strides(state)
+    orders = {order.axis: order for order in state.orders}
+    axes: list[Axis] = []
+    axis = 0
+    while axis < len(strides):
+        order = orders.get(axis)
+        if order is None:
+            axes.append((state.view_shape[axis], strides[axis], ()))
+            axis += 1
+            continue
+        axis_range = slice(axis, axis + order.count)
+        places = np.unravel_index(np.argsort(order.channels), state.view_shape[axis_range])
+        steps = sum(
+            (place * stride for place, stride in zip(places, strides[axis_range], strict=True)), start=np.int64(0)
+        )
+        axes.append((len(order.channels), 0, tuple(int(step) for step in np.asarray(steps))))
+        axis += order.count
+    return axes
+
+
+def _strides(state: StateTensor) -> list[int]:
+    """How far apart neighbours along each view axis are in memory, in elements."""
+    inside = [state.view_shape[axis] for axis in state.perm]
+    strides = [0] * len(inside)
+    for place, axis in enumerate(state.perm):
+        strides[axis] = prod(inside[place + 1 :])
+    return strides
+
 
 MAX_INPUTS = 16
 MAX_OPERANDS = 64

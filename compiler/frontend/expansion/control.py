@@ -15,7 +15,7 @@ import numpy as np
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.frontend.expansion.bodies import place
 from compiler.frontend.expansion.lists import LISTS
-from compiler.frontend.file.advice import advice
+from compiler.frontend.file.references import advice
 from compiler.frontend.file.source import Body, SourceNode, free_name
 from compiler.frontend.scope import Known, Scope
 from compiler.values import Value

@@ -5,22 +5,105 @@ computes whatever depends on parameters alone. Its record of the exported progra
 each call reads, so each reader gets its own parameter back, under the module's name and in the module's layout.
 
 What was folded by arithmetic is lost: such a parameter is `unlearnable`, with the reason.
+
+Names of tensors that several modules share: the first one, as `module.named_parameters()` has it.
+
+Where a module cuts gradients off by `detach()`: PyTorch's exporter writes an Identity, which its optimizer drops.
+
+The call that reads what was cut off still names it, so the cut is put back in front of that call's node.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from compiler.frontend.exporters.detached import restore_cuts
-from compiler.frontend.exporters.first_names import with_first_names
-from compiler.frontend.exporters.restoration import Read, Restoration, constant_copy, give, hold
+from compiler.frontend.exporters.restoration import Read, Restoration, constant_copy, fresh, give, hold
 from compiler.frontend.exporters.unexplained import settle_unexplained, tell_what_is_missing
-from compiler.frontend.file.source import SourceModel
+from compiler.frontend.file.source import SourceModel, SourceNode
+from compiler.frontend.file.torch_record import DETACH, UNOPTIMIZED, TorchRecord
 from compiler.graph import Array
+from compiler.warnings import CompileWarning
+
+_CUT = re.compile(r"detach(_\d+)?")
+
+
+def restore_cuts(work: Restoration, calls: Sequence[Sequence[int]]) -> None:
+    """Put a cut in front of each call that reads one that the file has no node for."""
+    produced = {name for node in work.source.nodes for name in (*node.outputs, node.call.result)}
+    produced |= work.record.inputs | work.record.targets.keys()
+    for positions in calls:
+        missing = [name for name in work.source.nodes[positions[0]].call.arguments if name not in produced]
+        if missing and all(_CUT.fullmatch(name) for name in missing):
+            _restore(work, positions, missing)
+
+
+def _restore(work: Restoration, positions: Sequence[int], missing: Sequence[str]) -> None:
+    nodes = [work.source.nodes[position] for position in positions]
+    inner = {name for node in nodes for name in node.outputs}
+    provided = {*nodes[0].call.arguments, *inner, *work.source.initializers}
+    external = {name for node in nodes for name in node.inputs if name and name not in provided}
+    if len(external) != 1 or len(set(missing)) != 1:
+        work.warnings.append(
+            CompileWarning(
+                "model.detached",
+                f"node {nodes[0].name!r}",
+                f"reads {missing[0]!r}, a detach() that PyTorch's exporter dropped: gradients pass there",
+                UNOPTIMIZED,
+            )
+        )
+        return
+    (source,) = external
+    cut = fresh(work, f"{source}:detach")
+    work.cuts.setdefault(positions[0], []).append(
+        SourceNode(f"{nodes[0].name} detach", "Identity", (source,), (cut,), {}, nodes[0].module, DETACH)
+    )
+    for position in positions:
+        work.inputs[position] = [cut if name == source else name for name in work.inputs[position]]
+
+
+def with_first_names(source: SourceModel, record: TorchRecord) -> tuple[SourceModel, TorchRecord]:
+    """Shared tensors under the first of their names, as `module.named_parameters()` has them.
+
+    The exporter calls them by the last, and writes no tensor for the first, of which no call tells. It shows where the
+    file has no tensor for a name that a module must have itself: a layer that reads a tensor of another module, or a
+    module whose own layer has one of that name.
+    """
+    called = {record.targets[name] for node in source.nodes for name in node.call.arguments if name in record.targets}
+    folded = {origin for origins in record.folded_from.values() for origin in origins}
+    absent = record.parameters - called - folded - source.initializers.keys()
+    order = {target: position for position, target in enumerate(record.targets.values())}
+    first: dict[str, str] = {}
+    for node in source.nodes:
+        for name in node.call.arguments:
+            target = record.targets.get(name, "")
+            layer, _, leaf = target.rpartition(".")
+            candidates = [f"{module}.{leaf}".lstrip(".") for module in (node.module, layer.rpartition(".")[0])]
+            if target in record.parameters:
+                missing = (name for name in candidates if name in absent)
+                first[target] = min(*missing, first.get(target, target), target, key=order.__getitem__)
+    claims = Counter(first.values())
+    first = {target: name for target, name in first.items() if name != target and claims[name] == 1}
+    if not first:
+        return source, record
+
+    def renamed(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(first.get(name, name) for name in names)
+
+    record = replace(
+        record,
+        targets={argument: first.get(target, target) for argument, target in record.targets.items()},
+        parameters=record.parameters - first.keys() | set(first.values()),
+        folded_from={name: renamed(origins) for name, origins in record.folded_from.items()},
+    )
+    nodes = tuple(replace(node, inputs=renamed(node.inputs)) for node in source.nodes)
+    initializers = {first.get(name, name): array for name, array in source.initializers.items()}
+    return replace(source, nodes=nodes, initializers=initializers, record=record), record
+
 
 _NORMS = ("aten._native_batch_norm", "aten.batch_norm", "aten.cudnn_batch_norm")
 _DROPS_ZERO_BIAS = ("Conv", "ConvTranspose", "Gemm")

@@ -10,8 +10,7 @@ import numpy as np
 
 from compiler.errors import LimitExceeded
 from compiler.external import External
-from compiler.frontend.file.limits import DEFAULT_LIMITS
-from compiler.frontend.file.prescan import prescan
+from compiler.frontend.file.prescan import DEFAULT_LIMITS, prescan
 from compiler.frontend.file.references import Reference, payload_bytes
 from compiler.tensors import Array
 

@@ -14,12 +14,12 @@ from onnx import numpy_helper
 
 from compiler.errors import ModelError, UnsupportedOperator
 from compiler.external import NO_EXTERNAL, External
-from compiler.frontend.file.advice import advice
 from compiler.frontend.file.eight_bits import dequantize
 from compiler.frontend.file.external_data import fill_in
 from compiler.frontend.file.integer_arithmetic import spell_out
 from compiler.frontend.file.modes import EVALUATION, MODE
 from compiler.frontend.file.prescan import STANDARD_DOMAINS
+from compiler.frontend.file.references import advice
 from compiler.frontend.file.source import (
     OLDEST_OPSET,
     OPSETS,

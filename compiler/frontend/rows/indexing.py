@@ -14,7 +14,7 @@ import numpy as np
 
 from compiler.element_types import ELEMENT_TYPES, NUMERIC, REAL
 from compiler.frontend.call import Call, Rule
-from compiler.frontend.file.advice import advice
+from compiler.frontend.file.references import advice
 from compiler.frontend.folds.sizes import sized
 from compiler.frontend.pieces import checked_index
 from compiler.frontend.scope import Known, Operand

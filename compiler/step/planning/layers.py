@@ -1,13 +1,44 @@
-"""A model's layers as plans count them, in forward order: products and convolutions with a weight of their own."""
+"""A model's layers as plans count them, in forward order: products and convolutions with a weight of their own.
+
+Biases that a plan created and does not let learn.
+
+Finds what a loss depends on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from compiler.axes.rules import VIEWS
 from compiler.graph import Graph, Node
+from compiler.ops import OPERATORS
+from compiler.ops.record import NotDifferentiable
+from compiler.step.training import TrainingGraph
 from compiler.values import Value
+from compiler.warnings import CompileWarning, few_of
+
+Reach = Collection[Value]
+
+
+def reached_by_loss(step: TrainingGraph) -> Reach:
+    """Every value from which a differentiable path may lead to the loss."""
+    reached = {step.loss}
+    for node in reversed(step.graph.nodes):
+        if not reached.isdisjoint(node.outputs) and not isinstance(OPERATORS[node.op].grad, NotDifferentiable):
+            reached.update(node.inputs)
+    return frozenset(reached)
+
+
+def idle_biases(graph: Graph, learning: Collection[str]) -> tuple[CompileWarning, ...]:
+    """That zeros are added and stay zeros; `learning` are the parameters that the plan lets learn."""
+    idle = [name for name in graph.origins.created if name not in learning]
+    if not idle:
+        return ()
+    message = f"{len(idle)} biases were created and do not learn: {few_of(idle)}"
+    hint = "preset: bias-only, or a rule with kind: bias, lets them learn; or name fewer layers"
+    return (CompileWarning("plan.created_bias_frozen", "plan.create_biases", message, hint),)
+
 
 CONTRACTIONS = frozenset(
     {"matmul", "conv2d", "depthwise_conv2d", "conv2d_input_grad", "depthwise_input_grad", "recurrence"}

@@ -8,9 +8,8 @@ from compiler.graph import Graph
 from compiler.spec.documents import SparsePlan
 from compiler.spec.rules import UpdateRule
 from compiler.spec.schemes import NAMED
-from compiler.step.planning.layers import Layer
+from compiler.step.planning.layers import Layer, Reach
 from compiler.step.planning.names import Named
-from compiler.step.planning.reach import Reach
 from compiler.step.planning.schemes import Selection, scheme_selections
 from compiler.step.planning.selection import selected_by
 from compiler.values import Value

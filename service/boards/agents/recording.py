@@ -44,7 +44,6 @@ from service.boards.canary import history
 from service.boards.fleet.marks import REFUSED
 from service.boards.releases.offering import note_refusal
 from service.devices import blame, isolation
-from service.devices import canary_verdict as canary
 from service.people.quotas import limits as quotas
 from service.store import events, states
 from service.store.database.models import LIVE_ATTEMPT_STATES, OPEN_RUN_STATES, Attempt, Bundle, Device, Result, Run
@@ -373,6 +372,13 @@ def _check_report(report: Report, run: Run, attempt: Attempt, device: Device) ->
         )
 
 
+def _difference(run: Run, report: Report) -> str:
+    """Says how the losses of a canary run differ from the farm's own; empty if they are right."""
+    from service.devices.canary_reference import difference  # NumPy: only where a canary is judged
+
+    return difference(run.settings.seed, report.losses)
+
+
 def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Device, report: Report) -> bool:
     """End the attempt, and its run unless another try follows; whether the run has ended."""
     ending = _ending(report.outcome)
@@ -381,7 +387,7 @@ def _end(session: Session, farm: Farm, run: Run, attempt: Attempt, device: Devic
             "failed", "limits", "limits.run-time", attempts.OUT_OF_TIME.message, attempts.OUT_OF_TIME.hint
         )
     is_judged = run.is_canary and not run.is_timed_canary and ending.state == "succeeded"
-    wrong = canary.wrong(run, report) if is_judged else ""
+    wrong = _difference(run, report) if is_judged else ""
     if wrong:
         ending = attempts.Ending("failed", "device", "canary.wrong", wrong, "the device computes wrongly; replace it")
     isolation.judge_report(session, device, report)

@@ -18,7 +18,7 @@ from compiler.codegen.depthwise.plan import DepthwisePlan
 from compiler.codegen.family import choices_of, workspace_bytes_of
 from compiler.codegen.matmul import plan as matmul_plan
 from compiler.codegen.matmul.cost import Core, busiest, cost
-from compiler.codegen.matmul.search import ranked
+from compiler.codegen.matmul.plan import ranked
 from compiler.codegen.tile import precision as precision_module
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.winograd import plan as winograd_plan

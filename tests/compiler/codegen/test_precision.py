@@ -15,7 +15,7 @@ from compiler.codegen.family import choices_of, emit_kernel, workspace_bytes_of
 from compiler.codegen.matmul import plan as matmul_plan
 from compiler.codegen.matmul.candidate import candidate_of
 from compiler.codegen.matmul.cost import Core, cost
-from compiler.codegen.matmul.search import ranked
+from compiler.codegen.matmul.plan import ranked
 from compiler.codegen.tile.precision import Precision
 from compiler.codegen.winograd import plan as winograd_plan
 from compiler.codegen.winograd.plan import WinogradPlan

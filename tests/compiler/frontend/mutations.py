@@ -9,7 +9,7 @@ import onnx
 import torch
 from torch import nn
 
-from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.prescan import ModelLimits
 from compiler.frontend.rows import ROWS
 from examples.models import MODELS
 from tests.models import Exporter, export

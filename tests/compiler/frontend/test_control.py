@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import LimitExceeded, ModelError, SpecError, UnsupportedOperator
-from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.prescan import ModelLimits
 from compiler.frontend.importer import import_model
 from compiler.frontend.source_passes import Wishes
 from compiler.graph import Array

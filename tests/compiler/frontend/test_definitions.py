@@ -13,7 +13,7 @@ from onnx import helper
 
 from compiler.errors import LimitExceeded, ModelError, UnsupportedOperator
 from compiler.frontend import importer
-from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.prescan import ModelLimits
 from compiler.frontend.importer import import_model
 from compiler.frontend.rows import ROWS
 from tests.compiler.frontend.cases import CASES, Case

@@ -8,8 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.errors import CompileError, LimitExceeded, ModelError, ModelShapeError, UnsupportedOperator
-from compiler.frontend.file.limits import ModelLimits
-from compiler.frontend.file.prescan import prescan
+from compiler.frontend.file.prescan import ModelLimits, prescan
 from tests.compiler.frontend.onnx_graphs import model_of, node
 
 

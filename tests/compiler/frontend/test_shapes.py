@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from compiler.errors import LimitExceeded, ModelShapeError
-from compiler.frontend.file.limits import ModelLimits
+from compiler.frontend.file.prescan import ModelLimits
 from compiler.frontend.importer import import_model
 from tests.compiler.frontend.onnx_graphs import Shape, assert_agrees, imported, model_of, node
 

@@ -15,7 +15,7 @@ from compiler.call_passes import call_passes
 from compiler.codegen.family import stored_panel_width
 from compiler.passes import FORWARD_PASSES, TRAINING_PASSES
 from compiler.passes import find_problem as problem_of_graph
-from compiler.placement.packed_weights import pack_weights, plan_packing
+from compiler.placement.place import pack_weights, plan_packing
 from compiler.program.hold_halves import hold_halves
 from compiler.program.hold_integers import hold_integers
 from compiler.program.multiply_bytes import multiply_bytes

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from compiler.pipeline import walk
-from compiler.program.packing import Block, pack
+from compiler.program.memory import Block, pack
 from compiler.program.program import MemoryPlan
 from compiler.settings import BuildSettings
 from compiler.spec.documents import SparsePlan, TrainingSpec

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from compiler.program.labels import label_of
+from compiler.program.state import label_of
 from compiler.spec.loss import LossKind
 from tests.compiler import tiny_images
 from tests.compiler.step_process import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from compiler.codegen.linking.hyper import TOLD
+from compiler.codegen.linking.tables import TOLD
 from compiler.spec.loss import LossKind
 from compiler.spec.optimizer import OptimizerKind
 from compiler.spec.rules import SELECTORS

@@ -15,8 +15,7 @@ from compiler.passes import FORWARD_PASSES, run_passes
 from compiler.spec.documents import SparsePlan, TrainingSpec
 from compiler.step.loss import attach_loss
 from compiler.step.plan import decide_plan, resolve_plan
-from compiler.step.planning.layers import layers_of
-from compiler.step.planning.reach import reached_by_loss
+from compiler.step.planning.layers import layers_of, reached_by_loss
 from tests.models import export, transformers_model
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from compiler.errors import ModelError
 from compiler.origins import FoldedNorm
-from compiler.trained.norms import unfold
+from compiler.trained.bring_back import unfold
 
 Tensors = dict[str, np.ndarray]
 LAYER = FoldedNorm(

@@ -12,8 +12,7 @@ from compiler.ops import OPERATORS
 from compiler.ops.record import View
 from compiler.program.program import KernelCall
 from compiler.targets import load
-from compiler.tuning.catalogue import Catalogue, catalogue_of
-from compiler.tuning.spec_text import parse_spec
+from compiler.tuning.catalogue import Catalogue, catalogue_of, parse_spec
 from tests.compiler.codegen.reference import identity
 from tests.kernel_harness.machine import native_target
 
