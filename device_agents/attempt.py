@@ -24,16 +24,16 @@ from device_agents.farm.heartbeat import Heartbeat
 from device_agents.farm.spool import Spool, SpooledResult
 from device_agents.farm.state import seal
 from device_agents.farm.unfinished import Unfinished
-from device_agents.job.asked import Job
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
 from device_agents.job.checkpoints import Earlier, take_apart
 from device_agents.job.dataset import split_data_sets
 from device_agents.job.disk import judged, room_left
 from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
-from device_agents.job.hushed import hush, hushed
+from device_agents.job.job import Job
 from device_agents.job.own_data import Shelf
 from device_agents.job.own_limits import lower
+from device_agents.job.redaction import hush, hushed
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.scratch import empty
 from device_agents.job.users import try_lock

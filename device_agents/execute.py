@@ -12,12 +12,12 @@ from pathlib import Path
 from device_agents.devices.accelerator import accelerator_of
 from device_agents.devices.describe import Device, describe_device
 from device_agents.errors import AttemptError, BadBundle, BadData, EnrolmentError
-from device_agents.job.asked import Job
 from device_agents.job.bundle import make_executable, unpack
 from device_agents.job.checkpoints import hand_to, take_apart
 from device_agents.job.dataset import split_data_sets
 from device_agents.job.execution import EXPORTED, TRAINED, Execution
 from device_agents.job.findings import Findings
+from device_agents.job.job import Job
 from device_agents.job.output import KeptOutput
 from device_agents.job.processes import LOGITS, Notify, StopCheck
 from device_agents.job.sandbox import Sandbox, probe

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from device_agents.wire.disk import is_full
-from pockfarm import screen, telling
+from pockfarm import error_output, screen
 from pockfarm.commands import (
     about,
     compare,
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; without one, print what there are. Returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     screen.choose(_asked_colour(words))
-    telling.choose(words)
+    error_output.choose(words)
     top = parser()
     complete(top)
     options = top.parse_args(words)
@@ -236,7 +236,7 @@ def _defect(defect: Exception) -> int:
 
 
 def _report_error(problem: PockfarmError) -> int:
-    telling.tell(problem)
+    error_output.tell(problem)
     return problem.exit_code
 
 

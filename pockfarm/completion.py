@@ -39,13 +39,13 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
     for _, command in walk(parser):
         for action in command._actions:
-            completer = _completer(action)
+            completer = _completer(action, parser)
             if completer is not None:
                 action.completer = completer  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser, always_complete_options="long")
 
 
-def _completer(action: argparse.Action) -> Completer | None:
+def _completer(action: argparse.Action, top: argparse.ArgumentParser) -> Completer | None:
     """By the name of what is asked for; None: its choices, or files."""
     by_name: dict[str, Completer] = {
         "target": _targets,
@@ -56,7 +56,7 @@ def _completer(action: argparse.Action) -> Completer | None:
         "device": _devices,
         "other": _ids("run"),
         "device_class": _classes,
-        "words": _words,
+        "words": _words_of(top),
     }
     return by_name.get(action.dest) if action.choices is None else None
 
@@ -77,16 +77,14 @@ def _plans(prefix: str = "", **_: Any) -> Sequence[str]:
     return [*load_local().PRESETS, *files]
 
 
-def _words(parsed_args: argparse.Namespace, parser: argparse.ArgumentParser, **_: Any) -> Sequence[str]:
-    """Completes `pockfarm help`: returns the words that may follow those already typed."""
-    typed = tuple(getattr(parsed_args, "words", None) or ())
-    return [path[-1] for path, _ in walk(_top()) if path[:-1] == typed]
+def _words_of(top: argparse.ArgumentParser) -> Completer:
+    """Completes `pockfarm help`: the words that may follow those already typed."""
 
+    def complete(parsed_args: argparse.Namespace, **_: Any) -> Sequence[str]:
+        typed = tuple(getattr(parsed_args, "words", None) or ())
+        return [path[-1] for path, _ in walk(top) if path[:-1] == typed]
 
-def _top() -> argparse.ArgumentParser:
-    from pockfarm.cli import parser
-
-    return parser()
+    return complete
 
 
 def _ids(*kinds: str) -> Completer:

@@ -24,7 +24,7 @@ from pockfarm.errors import Failed, UsageError
 from pockfarm.exec_options import WARNING, hint_of, progress_line
 from pockfarm.exec_options import ExecOptions as ExecOptions
 from pockfarm.model_files import ModelFiles, files_of
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 from pockfarm.values import CompileWarning, warning_of
 from pockfarm.written import write_whole
 

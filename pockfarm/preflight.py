@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from device_agents.wire import RunSettings, data_fit, settings_fit
 from pockfarm.errors import UsageError
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 from pockfarm.values import CompileWarning
 
 MADE_BY: Mapping[str, str] = {"out": "infer", "save": "train", "export": "train", "checkpoint": "train"}

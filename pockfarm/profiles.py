@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pockfarm.errors import UsageError
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 
 DEFAULT = "default"
 NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from device_agents.figures.comparison import ENDS
 from device_agents.figures.digits import rounded, step_time, time_span
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
-from device_agents.figures.told import ENDS
 from device_agents.wire import OF_REAL_BOARDS, REAL_CLASSES
 from pockfarm.screen import Meaning, painted
 from pockfarm.sustained import curve_medians, curve_rows

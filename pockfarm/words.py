@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from pockfarm.error_output import tell
 from pockfarm.errors import UsageError
-from pockfarm.near import meant
 from pockfarm.screen import Meaning, output, painted
-from pockfarm.telling import tell
+from pockfarm.suggestions import meant
 
 MISSING = "the following arguments are required"
 """How argparse begins to say so."""

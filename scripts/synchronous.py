@@ -25,7 +25,7 @@ NAMES = {
     "aclose": "close",
     "aiter_bytes": "iter_bytes",
     "aread": "read",
-    "async_elsewhere": "elsewhere",
+    "run_in_thread": "run_here",
     "asynchronous": "synchronous",
     "asyncio": "time",
     "AsyncBaseTransport": "BaseTransport",

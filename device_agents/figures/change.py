@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.figures.apart import UNKNOWN, Variation
 from device_agents.figures.digits import faster_or_slower
 from device_agents.figures.intervals import Interval, squares_about_mean, student
+from device_agents.figures.separate_runs import UNKNOWN, Variation
 
 LEAST_EACH = 5
 """Runs on each side: fewer may be a few bad days."""

@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.figures.apart import CONFIDENCE, Standing, half_width
 from device_agents.figures.intervals import student
+from device_agents.figures.separate_runs import CONFIDENCE, Standing, half_width
 
 FALSE_RANK = 0.05
 """How often chance alone puts any run of a ranking before another one that takes as long, at most: over all pairs."""

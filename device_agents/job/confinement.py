@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from device_agents.devices.describe import Device
 from device_agents.errors import StepFailed, Stopped
 from device_agents.job import step
-from device_agents.job.asked import Job
 from device_agents.job.cgroup import JobCgroup
 from device_agents.job.disk import DiskWatch
+from device_agents.job.job import Job
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.scratch import let_read
 from device_agents.job.step import Ending, Process

@@ -16,12 +16,12 @@ from device_agents.errors import AttemptError, BadData, StepFailed
 from device_agents.figures.rounds import LOOKS
 from device_agents.figures.sustained import window_count
 from device_agents.figures.warm_up import allowance, settled, settled_from
-from device_agents.job.asked import Job, check_fits
 from device_agents.job.checkpoints import CANNOT_KEEP, CheckpointKeeper, Earlier
 from device_agents.job.comparison import ComparisonFindings
 from device_agents.job.confinement import OUT
 from device_agents.job.dataset import DataFiles
 from device_agents.job.findings import Findings
+from device_agents.job.job import Job, check_fits
 from device_agents.job.output import KeptOutput
 from device_agents.job.processes import LOGITS, Notify, Processes, StopCheck
 from device_agents.job.quota import QuotaWatch, cpu_quota

@@ -12,10 +12,10 @@ from typing import Optional
 
 from device_agents.devices.describe import Device
 from device_agents.errors import Stopped
-from device_agents.job.asked import Job
 from device_agents.job.bundle import UnpackedBundle
 from device_agents.job.confinement import OUT, Confinement, confined
 from device_agents.job.findings import Findings
+from device_agents.job.job import Job
 from device_agents.job.output import KeptOutput, keep_output
 from device_agents.job.quota import cpu_quota, usable_processors
 from device_agents.job.sandbox import Sandbox

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from device_agents.job.asked import Job
 from device_agents.job.checkpoints import Earlier
 from device_agents.job.dataset import DataFiles
+from device_agents.job.job import Job
 from device_agents.wire import RunSettings, default_of, settings_of
 
 WITH_CHECKPOINTS = ("checkpoint_s",)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pockfarm.completion import SHELLS, script
 from pockfarm.errors import UsageError
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 from pockfarm.words import Parser, commands_in
 
 Adder = Callable[["argparse._SubParsersAction[Any]"], None]

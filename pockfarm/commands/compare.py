@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from device_agents.figures.told import verdict_of
+from device_agents.figures.comparison import verdict_of
 from device_agents.wire import EFFECT, MOST_BUNDLES, Comparison, from_json
 from pockfarm.commands.extras import load_local
 from pockfarm.commands.farm import connect, farm_command, wait_for

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import add_filter_options, chosen_filters
 from pockfarm.commands.shown import facts_text, show, show_list, shown_command
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 from pockfarm.table import NONE, bytes_text, cell, moment, text_table
 from pockfarm.values import DEVICE_STATES, Json, optional_number, part, parts, text
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pockfarm
 from device_agents.wire import MODES, RunSettings
 from device_agents.wire.disk import is_full
-from pockfarm.cited import cited
+from pockfarm.citation import cited
 from pockfarm.client import answers
-from pockfarm.client.wanted import target_named
+from pockfarm.client.arguments import target_named
 from pockfarm.commands.extras import ADAPTERS, DELTAS, TRAINED, load_fine_tuning
 from pockfarm.commands.filters import add_state_options
 from pockfarm.commands.ids import device_id

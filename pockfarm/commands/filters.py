@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from device_agents.wire import MODES, MeasurementClass, VerdictKind
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 
 OPEN = "open"
 """Any state in which a job or run has not ended."""

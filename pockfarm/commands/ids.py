@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pockfarm.errors import UsageError
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 
 if TYPE_CHECKING:
     from pockfarm.client import Client

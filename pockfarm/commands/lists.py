@@ -9,7 +9,7 @@ from typing import Any
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import OPEN, add_filter_options, chosen_filters
 from pockfarm.commands.shown import show_list, shown_command
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 from pockfarm.table import NONE, loss_text, median_cells
 from pockfarm.values import JOB_STATES, RUN_STATES, Job, Json, Run, optional_number, part, text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pockfarm.fine_tuning.biases import give_biases
 from pockfarm.fine_tuning.deltas import apply_delta
-from pockfarm.fine_tuning.here import fine_tune
+from pockfarm.fine_tuning.local import fine_tune
 from pockfarm.fine_tuning.matching import MatchedWeights, match_weights
 from pockfarm.fine_tuning.result import FineTuned
 

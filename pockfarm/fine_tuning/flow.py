@@ -22,9 +22,9 @@ from compiler.warnings import few_of
 from device_agents.wire import RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning import comparison, remarks
-from pockfarm.fine_tuning.asked import Document, plan_of, spec_of
 from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
 from pockfarm.fine_tuning.deltas import changes_of
+from pockfarm.fine_tuning.documents import Document, plan_of, spec_of
 from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of

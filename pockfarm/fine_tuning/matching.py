@@ -13,7 +13,7 @@ from compiler.errors import CompileError
 from compiler.frontend.file.external_data import embedded
 from compiler.trained.matching import Match, match_tensors
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning.asked import literal
+from pockfarm.fine_tuning.documents import literal
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.model_files import files_of
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from device_agents.wire import REAL_CLASSES, RunSettings
 from pockfarm import values
-from pockfarm.client.wanted import target_named
+from pockfarm.client.arguments import target_named
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning.asked import Document
+from pockfarm.fine_tuning.documents import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, RunData, Say, Step
@@ -19,11 +19,11 @@ from pockfarm.model_files import ModelFiles
 from pockfarm.values import Dataset, Device
 
 if TYPE_CHECKING:
-    from pockfarm.client import Client
+    from pockfarm.client.synchronous.api import Api
 
 
 def fine_tune(
-    farm: Client,
+    farm: Api,
     model: Any,
     example_inputs: Any = None,
     data: Any = None,
@@ -53,7 +53,7 @@ def fine_tune(
     return tuned_by(trainer, model, example_inputs, data, request, progress)
 
 
-def target_of(farm: Client, target: str | None, device: str | None, device_class: str | None) -> str:
+def target_of(farm: Api, target: str | None, device: str | None, device_class: str | None) -> str:
     """Returns the target that the wanted device runs best. Raises: UsageError when no device names one."""
     if target is not None:
         return target_named(farm.devices, target)
@@ -77,7 +77,7 @@ def _fits(candidate: Device, device: str | None, device_class: str | None) -> bo
 class OnFarm:
     """A farm compiles, a device of it trains."""
 
-    farm: Client
+    farm: Api
     target: str
     device: str | None
     device_class: str | None
@@ -117,7 +117,7 @@ class OnFarm:
         return data if isinstance(data, Dataset) else self.farm.upload_dataset(data, name=name)
 
 
-def trained(farm: Client, run_id: str, folder: Path) -> Run:
+def trained(farm: Api, run_id: str, folder: Path) -> Run:
     """Returns a finished run, with its file of weights in `folder`."""
     if farm.run(run_id).trained_weights_digest is not None:
         farm.save_weights(run_id, folder / TRAINED)

@@ -9,7 +9,7 @@ from typing import Any
 from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings, held_out, settings_of
 from pockfarm.errors import Diverged, UsageError
 from pockfarm.fine_tuning.trainer import Run
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 from pockfarm.values import CompileWarning, optional_number, part, text
 
 ELSEWHERE = {

@@ -16,7 +16,7 @@ import torch
 from compiler.trained.bring_back import Trained
 from compiler.warnings import few_of
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning.asked import literal, patterns
+from pockfarm.fine_tuning.documents import literal, patterns
 from pockfarm.fine_tuning.model import Brought, Input
 from pockfarm.fine_tuning.torch_biases import places, with_created
 from pockfarm.fine_tuning.torch_export import Call, Form, exported, inputs_of, outputs_of, own_gradients

@@ -1,4 +1,4 @@
-"""Who compiles and trains: this machine (`pockfarm.fine_tuning.here`) or a farm (`pockfarm.fine_tuning.on_farm`)."""
+"""Who compiles and trains: this machine (`pockfarm.fine_tuning.local`) or a farm (`pockfarm.fine_tuning.on_farm`)."""
 
 from __future__ import annotations
 

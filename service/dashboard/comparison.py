@@ -10,13 +10,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from device_agents.figures import apart
+from device_agents.figures import separate_runs
 from device_agents.figures.one_run import LEAST_BLOCKS
 from device_agents.figures.ranks import is_faster
 from service.dashboard import format as fmt
 from service.dashboard.facts import RunFacts
 
-Known = Mapping[str, apart.Variation]
+Known = Mapping[str, separate_runs.Variation]
 
 Quantity = Literal["time", "memory", "loss", "energy"]
 
@@ -107,15 +107,15 @@ def _of_one(name: str, run: RunFacts) -> list[Obstacle]:
     return found
 
 
-def time_difference(base: RunFacts, other: RunFacts, known: Known) -> apart.Difference | None:
+def time_difference(base: RunFacts, other: RunFacts, known: Known) -> separate_runs.Difference | None:
     """`other` against `base`, or None when one of them has no median. `known`: how devices vary, by their ids."""
     sides = [of_device(run, known) for run in (base, other)]
-    return apart.difference(*sides) if all(side.block_us for side in sides) else None
+    return separate_runs.difference(*sides) if all(side.block_us for side in sides) else None
 
 
-def of_device(run: RunFacts, known: Known) -> apart.Run:
+def of_device(run: RunFacts, known: Known) -> separate_runs.Run:
     """The run, with what is known of its device."""
-    return apart.Run(run.block_us, known.get(run.device_id or "", apart.UNKNOWN))
+    return separate_runs.Run(run.block_us, known.get(run.device_id or "", separate_runs.UNKNOWN))
 
 
 def no_rank(run: RunFacts, known: Known) -> str:
@@ -126,12 +126,12 @@ def no_rank(run: RunFacts, known: Known) -> str:
         return f"{run.verdict or 'without a verdict'}, not valid"
     if not run.has_interval:
         return f"{fmt.plural(len(run.block_us), 'block')}, {LEAST_BLOCKS} are needed"
-    return apart.silence(of_device(run, known))
+    return separate_runs.silence(of_device(run, known))
 
 
-def standing(run: RunFacts, known: Known) -> apart.Standing | None:
+def standing(run: RunFacts, known: Known) -> separate_runs.Standing | None:
     """What the run is ranked by; None where `no_rank` says why it is not."""
-    return None if no_rank(run, known) else apart.standing(of_device(run, known))
+    return None if no_rank(run, known) else separate_runs.standing(of_device(run, known))
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -144,7 +144,9 @@ def dominated_flags(points: Sequence[Sequence[float]]) -> tuple[bool, ...]:
     return tuple(any(dominates(other, point) for other in points) for point in points)
 
 
-def beaten_flags(points: Sequence[Sequence[float]], standings: Sequence[apart.Standing | None]) -> tuple[bool, ...]:
+def beaten_flags(
+    points: Sequence[Sequence[float]], standings: Sequence[separate_runs.Standing | None]
+) -> tuple[bool, ...]:
     """For each point, whether some other one is likely faster and in nothing else (its coordinates) worse."""
     ranked = [(stands, point) for stands, point in zip(standings, points, strict=True) if stands is not None]
     return tuple(

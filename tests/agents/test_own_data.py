@@ -19,8 +19,8 @@ import pytest
 from sqlalchemy import select
 
 from device_agents.errors import AttemptError, BadData, EnrolmentError
-from device_agents.job.hushed import CODES
 from device_agents.job.own_data import Allowed, Shelf, class_files, make_npz, npy_header, parse_allowed
+from device_agents.job.redaction import CODES
 from device_agents.wire import OwnData
 from service.store.database.models import Attempt
 from tests.agents.conftest import AgentProcess

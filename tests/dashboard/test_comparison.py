@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from device_agents.figures.apart import Variation
+from device_agents.figures.separate_runs import Variation
 from device_agents.wire import Mode, RunSettings
 from service.dashboard import render
 from service.dashboard.comparison import (

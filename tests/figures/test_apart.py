@@ -7,9 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from device_agents.figures.apart import LEAST_FREEDOM, Run, Variation, ratio_interval, ratio_text, silence, variation_of
 from device_agents.figures.intervals import Interval
 from device_agents.figures.one_run import LEAST_BLOCKS, run_interval
+from device_agents.figures.separate_runs import (
+    LEAST_FREEDOM,
+    Run,
+    Variation,
+    ratio_interval,
+    ratio_text,
+    silence,
+    variation_of,
+)
 
 
 def run(random: np.random.Generator, between: float, within: float, blocks: int = LEAST_BLOCKS) -> list[float]:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from device_agents.figures.apart import Variation
 from device_agents.figures.change import LEAST_EACH, LEAST_FREEDOM, Change, change_in, may_have_changed
+from device_agents.figures.separate_runs import Variation
 from tests.sample import sample
 
 Noise = NDArray[np.float64]

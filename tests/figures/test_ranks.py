@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_agents.figures import ranks as rule
-from device_agents.figures.apart import CONFIDENCE, Run, Standing, Variation, half_width, standing, variation_of
 from device_agents.figures.ranks import FALSE_RANK, Rank, confidence
+from device_agents.figures.separate_runs import CONFIDENCE, Run, Standing, Variation, half_width, standing, variation_of
 
 BLOCKS = (1.0, 1.002, 0.998, 1.001, 0.999)
 runs = st.builds(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from device_agents.figures.comparison import ratio_text, verdict_of
 from device_agents.figures.intervals import Interval
 from device_agents.figures.rounds import LOOKS, PILOT, Ratio, detectable, deviation_of, order_of, rounds_of
-from device_agents.figures.told import ratio_text, verdict_of
 
 STEPS, WARM = 9, 4
 

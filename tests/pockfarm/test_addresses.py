@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from pockfarm.client.answers import checked, silent
-from pockfarm.client.found import address_and_key
+from pockfarm.client.credentials import address_and_key
 from pockfarm.errors import NotFound, Refused, UsageError
-from pockfarm.near import nearest
+from pockfarm.suggestions import nearest
 
 
 @pytest.mark.parametrize("url", ["http://farm/", " https://farm:8443/behind/ ", "http://[::1]:8000"])

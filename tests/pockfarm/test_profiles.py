@@ -11,7 +11,7 @@ import pytest
 
 from pockfarm import cli, profiles
 from pockfarm.client import Client
-from pockfarm.client.found import address_and_key
+from pockfarm.client.credentials import address_and_key
 from pockfarm.errors import UsageError
 from pockfarm.profiles import Profile, remember_here, write_profile
 from pockfarm.state import FarmStatus, StateFolder

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pockfarm import cli, telling
+from pockfarm import cli, error_output
 from pockfarm.errors import Failed, FarmDown, PockfarmError, Refused, Unreachable, UsageError
 from tests.pockfarm.fake_farm import Answer, fake_farm
 
@@ -86,10 +86,10 @@ def test_endings_that_no_error_of_ours_tells(
     def act() -> int:
         raise ending
 
-    telling.choose(["runs", "--json"])
+    error_output.choose(["runs", "--json"])
     assert cli.ended(act) == code
     assert json.loads(capsys.readouterr().err)["code"] == name
-    telling.choose([])
+    error_output.choose([])
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_endings_that_no_error_of_ours_tells(
     ],
 )
 def test_words_are_told_apart(problem: PockfarmError, code: str, where: str, message: str, hint: str) -> None:
-    assert telling.error_object(problem) == {
+    assert error_output.error_object(problem) == {
         "exit_code": problem.exit_code,
         "code": code,
         "message": message,

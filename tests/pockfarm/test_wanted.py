@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pockfarm.client import Client
+from pockfarm.client.arguments import UnknownKeyword, is_meant, target_named
 from pockfarm.client.profile import Profile
-from pockfarm.client.wanted import UnknownKeyword, is_meant, target_named
 from pockfarm.errors import UsageError
 from pockfarm.values import device_of
 

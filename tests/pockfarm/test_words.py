@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pockfarm import cli, version
-from pockfarm.near import LONGEST, meant, nearest
+from pockfarm.suggestions import LONGEST, meant, nearest
 
 
 def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def test_a_step_that_cannot_be_run_beforehand_is_compared_by_its_file(monkeypatc
     """As on a farm, where a device would have to be waited for."""
     torch.manual_seed(0)
     x, y = xy()
-    monkeypatch.setattr("pockfarm.fine_tuning.here.Here.answers", lambda *_, **__: None)
+    monkeypatch.setattr("pockfarm.fine_tuning.local.Here.answers", lambda *_, **__: None)
     with pytest.raises(UsageError, match=r"of the example with its signs turned"):
         pockfarm.fine_tune(Branching(), x.abs(), (x, y), spec=SPEC, steps=1)
     monkeypatch.setattr("compiler.trained.evaluated.MAX_ELEMENTS", x.numel() - 1)

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from pockfarm.client.answers import json_of
 from pockfarm.client.asynchronous.submitting import AsyncSubmitting
-from pockfarm.client.elsewhere import async_elsewhere
+from pockfarm.client.threads import run_in_thread
 from pockfarm.values import text
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class AsyncClient(AsyncSubmitting):
         """
         from pockfarm.fine_tuning.on_farm import fine_tune
 
-        return await async_elsewhere(self, lambda farm: fine_tune(farm, model, example_inputs, data, **options))
+        return await run_in_thread(self, lambda farm: fine_tune(farm, model, example_inputs, data, **options))
 
     async def dashboard_link(self, page: str = "") -> str:
         """A fresh link that opens the dashboard once, at a page such as `/dashboard/runs/run_1`."""

@@ -16,8 +16,8 @@ from pockfarm.client.asynchronous.compiling import AsyncCompiling
 from pockfarm.client.asynchronous.transport import UPLOAD_TIMEOUT, failure
 from pockfarm.client.data_sets import Data, npz_of
 from pockfarm.errors import UsageError
-from pockfarm.near import meant
 from pockfarm.sources import opened
+from pockfarm.suggestions import meant
 from pockfarm.values import OPEN_STATES, Dataset, Json, Run, dataset_of, number, path_of, run_of, text
 
 

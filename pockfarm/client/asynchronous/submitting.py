@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Union
 
+from pockfarm.client.arguments import with_known_keywords
 from pockfarm.client.asynchronous.api import AsyncApi
 from pockfarm.client.asynchronous.jobs import AsyncCompileJob, AsyncFinetuneJob, AsyncProfileJob
-from pockfarm.client.beginning import BuiltWish, CompileWish, TuningWish, begin_compiles, begin_tuning
 from pockfarm.client.data_sets import is_digest, refuse_nothing, refuse_recipe
-from pockfarm.client.elsewhere import async_elsewhere
-from pockfarm.client.wanted import with_known_keywords
+from pockfarm.client.submission import BuiltWish, CompileWish, TuningWish, begin_compiles, begin_tuning
+from pockfarm.client.threads import run_in_thread
 from pockfarm.errors import UsageError
 from pockfarm.values import Bundle
 
 if TYPE_CHECKING:
-    from pockfarm.fine_tuning.asked import Document
+    from pockfarm.fine_tuning.documents import Document
 
 AnyJob = Union[AsyncCompileJob, AsyncProfileJob, AsyncFinetuneJob]
 
@@ -48,7 +48,7 @@ class AsyncSubmitting(AsyncApi):
         Raises: UsageError (what is wrong with model, plan or spec), Refused, Unreachable.
         """
         wish = CompileWish(model, example_inputs, plan, spec, targets, device, device_class, output, name)
-        begun = await async_elsewhere(self, lambda plain: begin_compiles(plain, wish))
+        begun = await run_in_thread(self, lambda plain: begin_compiles(plain, wish))
         return AsyncCompileJob(self, begun.jobs, begun.source)
 
     @with_known_keywords
@@ -130,7 +130,7 @@ class AsyncSubmitting(AsyncApi):
             wish = BuiltWish(digest, source, warnings, data, request, device, device_class, name or "data")
         else:
             wish = TuningWish(model, example_inputs, data, request, target, device, device_class, name)
-        begun = await async_elsewhere(self, lambda plain: begin_tuning(plain, wish))
+        begun = await run_in_thread(self, lambda plain: begin_tuning(plain, wish))
         return AsyncFinetuneJob(self, begun.run, begun.finish)
 
     async def get_job(self, job_id: str) -> AnyJob:

@@ -14,7 +14,7 @@ import httpx
 from pockfarm.client.answers import json_of
 from pockfarm.client.asynchronous.asking import answered
 from pockfarm.client.asynchronous.looks import Seen, looks
-from pockfarm.client.found import address_and_key
+from pockfarm.client.credentials import address_and_key
 from pockfarm.errors import Failed, Unreachable, UsageError
 from pockfarm.state import StateFolder
 from pockfarm.values import Ending, Job, Json, Run
@@ -41,7 +41,7 @@ class AsyncTransport:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Connects to the farm at `url`; of a `profile` (`pockfarm init`); of a `state` folder of this machine; or to
-        the one that is found: see `pockfarm.client.found`. Raises: UsageError when there is none.
+        the one that is found: see `pockfarm.client.credentials`. Raises: UsageError when there is none.
         """
         self.url, self._key = address_and_key(url, api_key, state, profile)
         headers = {

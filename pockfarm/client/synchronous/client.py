@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from pockfarm.client.answers import json_of
-from pockfarm.client.elsewhere import elsewhere
 from pockfarm.client.synchronous.submitting import Submitting
+from pockfarm.client.threads import run_here
 from pockfarm.values import text
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Client(Submitting):
         """
         from pockfarm.fine_tuning.on_farm import fine_tune
 
-        return elsewhere(self, lambda farm: fine_tune(farm, model, example_inputs, data, **options))
+        return run_here(self, lambda farm: fine_tune(farm, model, example_inputs, data, **options))
 
     def dashboard_link(self, page: str = "") -> str:
         """A fresh link that opens the dashboard once, at a page such as `/dashboard/runs/run_1`."""

@@ -11,12 +11,12 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pockfarm.client.beginning import Finish, Source
-from pockfarm.client.elsewhere import elsewhere
 from pockfarm.client.profile import Profile
 from pockfarm.client.progress import Progress, progress_of
+from pockfarm.client.submission import Finish, Source
+from pockfarm.client.threads import run_here
 from pockfarm.errors import UsageError
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 from pockfarm.values import Bundle, CompileWarning, Job, Json, Run, part, warnings_of
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class FinetuneJob(RunJob):
                 "weights in; job.save_weights(path) writes them as safetensors"
             )
         if self._tuned is None:
-            self._tuned = elsewhere(self._client, lambda plain: finish(plain, self.id))
+            self._tuned = run_here(self._client, lambda plain: finish(plain, self.id))
         return self._tuned
 
     def save_weights(self, path: str | Path) -> Path:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+from pockfarm.client.arguments import is_meant, refuse_unknown
 from pockfarm.client.calls import Filters, Get
-from pockfarm.client.wanted import is_meant, refuse_unknown
 from pockfarm.values import (
     Bundle,
     Dataset,

@@ -17,8 +17,8 @@ from pockfarm.client.synchronous import uploads
 from pockfarm.client.synchronous.compiling import Compiling
 from pockfarm.client.synchronous.transport import UPLOAD_TIMEOUT, failure
 from pockfarm.errors import UsageError
-from pockfarm.near import meant
 from pockfarm.sources import opened
+from pockfarm.suggestions import meant
 from pockfarm.values import OPEN_STATES, Dataset, Json, Run, dataset_of, number, path_of, run_of, text
 
 

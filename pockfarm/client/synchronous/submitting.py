@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Union
 
-from pockfarm.client.beginning import BuiltWish, CompileWish, TuningWish, begin_compiles, begin_tuning
+from pockfarm.client.arguments import with_known_keywords
 from pockfarm.client.data_sets import is_digest, refuse_nothing, refuse_recipe
-from pockfarm.client.elsewhere import elsewhere
+from pockfarm.client.submission import BuiltWish, CompileWish, TuningWish, begin_compiles, begin_tuning
 from pockfarm.client.synchronous.api import Api
 from pockfarm.client.synchronous.jobs import CompileJob, FinetuneJob, ProfileJob
-from pockfarm.client.wanted import with_known_keywords
+from pockfarm.client.threads import run_here
 from pockfarm.errors import UsageError
 from pockfarm.values import Bundle
 
 if TYPE_CHECKING:
-    from pockfarm.fine_tuning.asked import Document
+    from pockfarm.fine_tuning.documents import Document
 
 AnyJob = Union[CompileJob, ProfileJob, FinetuneJob]
 
@@ -49,7 +49,7 @@ class Submitting(Api):
         Raises: UsageError (what is wrong with model, plan or spec), Refused, Unreachable.
         """
         wish = CompileWish(model, example_inputs, plan, spec, targets, device, device_class, output, name)
-        begun = elsewhere(self, lambda plain: begin_compiles(plain, wish))
+        begun = run_here(self, lambda plain: begin_compiles(plain, wish))
         return CompileJob(self, begun.jobs, begun.source)
 
     @with_known_keywords
@@ -131,7 +131,7 @@ class Submitting(Api):
             wish = BuiltWish(digest, source, warnings, data, request, device, device_class, name or "data")
         else:
             wish = TuningWish(model, example_inputs, data, request, target, device, device_class, name)
-        begun = elsewhere(self, lambda plain: begin_tuning(plain, wish))
+        begun = run_here(self, lambda plain: begin_tuning(plain, wish))
         return FinetuneJob(self, begun.run, begun.finish)
 
     def get_job(self, job_id: str) -> AnyJob:

@@ -13,7 +13,7 @@ from typing import BinaryIO, Optional, TypeVar, Union
 import httpx
 
 from pockfarm.client.answers import json_of
-from pockfarm.client.found import address_and_key
+from pockfarm.client.credentials import address_and_key
 from pockfarm.client.synchronous.asking import answered
 from pockfarm.client.synchronous.looks import Seen, looks
 from pockfarm.errors import Failed, Unreachable, UsageError
@@ -42,7 +42,7 @@ class Transport:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """Connects to the farm at `url`; of a `profile` (`pockfarm init`); of a `state` folder of this machine; or to
-        the one that is found: see `pockfarm.client.found`. Raises: UsageError when there is none.
+        the one that is found: see `pockfarm.client.credentials`. Raises: UsageError when there is none.
         """
         self.url, self._key = address_and_key(url, api_key, state, profile)
         headers = {

@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from device_agents.figures.apart import UNKNOWN, Variation, together, variation_of
 from device_agents.figures.change import Change, change_in, may_have_changed
 from device_agents.figures.digits import faster_or_slower
 from device_agents.figures.intervals import Interval
+from device_agents.figures.separate_runs import UNKNOWN, Variation, together, variation_of
 from device_agents.wire import Report, to_json
 from service.base.commit import commit
 from service.base.identifiers import clean_text, digest_of

@@ -16,8 +16,8 @@ from typing import TypeVar
 from markupsafe import Markup
 from sqlalchemy.orm import Session
 
-from device_agents.figures.apart import Standing
 from device_agents.figures.ranks import Rank, ranks
+from device_agents.figures.separate_runs import Standing
 from device_agents.wire import REAL_CLASSES
 from service.dashboard import addresses, queries
 from service.dashboard import format as fmt

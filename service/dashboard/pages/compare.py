@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from device_agents.figures.apart import silence
 from device_agents.figures.digits import DIGITS, LOSS_DIGITS
+from device_agents.figures.separate_runs import silence
 from service.base.problems import Invalid
 from service.dashboard import addresses, queries
 from service.dashboard import format as fmt

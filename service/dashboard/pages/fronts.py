@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.figures.apart import Standing
+from device_agents.figures.separate_runs import Standing
 from service.base.problems import Invalid
 from service.dashboard import format as fmt
 from service.dashboard.charts import HALF_WIDTH, for_screens

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from device_agents.figures.apart import Variation
+from device_agents.figures.separate_runs import Variation
 from service.boards.canary.schemas import ChangeView
 from service.boards.canary.service import change_view, newest_changes
 from service.dashboard import addresses, comparison, queries, visitors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from device_agents.figures.told import ENDS
+from device_agents.figures.comparison import ENDS
 from device_agents.wire import EFFECT
 from service.dashboard import addresses
 from service.dashboard import format as fmt

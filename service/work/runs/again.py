@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from device_agents.figures import apart
+from device_agents.figures import separate_runs
 from device_agents.figures.intervals import Interval
 from device_agents.wire import REAL_CLASSES
 from service.devices.wants import TAG
@@ -100,12 +100,12 @@ def _time(
         return None, "an emulated board's times say nothing"
     known = variations(session, {run.device_id for run in runs if run.device_id}, judged=[run.id for run in runs])
     sides = [
-        apart.Run(_block_us(report), known.get(run.device_id or "", apart.UNKNOWN))
+        separate_runs.Run(_block_us(report), known.get(run.device_id or "", separate_runs.UNKNOWN))
         for run, report in zip(runs, reports, strict=True)
     ]
-    found = apart.difference(*sides)
+    found = separate_runs.difference(*sides)
     low, high = found.interval or (None, None)
-    silence = next((why for side in sides if (why := apart.silence(side))), "")
+    silence = next((why for side in sides if (why := separate_runs.silence(side))), "")
     return RatioView(ratio=found.ratio, low=low, high=high, says=found.words), silence
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from device_agents.figures.told import Verdict, verdict_of
+from device_agents.figures.comparison import Verdict, verdict_of
 from device_agents.wire import EFFECT, Comparison, from_json
 from device_agents.wire.comparison_report import Why
 from service.artefacts.bundles import service as bundles

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Integer, Select, Text, bindparam, cast, func, select, union_all
 from sqlalchemy.orm import Session
 
-from device_agents.figures.apart import UNKNOWN, Variation, together, variation_of
+from device_agents.figures.separate_runs import UNKNOWN, Variation, together, variation_of
 from service.store.database.models import Device, Run
 from service.store.database.models.runs import settings_of_row
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from device_agents.figures.apart import UNKNOWN
 from device_agents.figures.change import LEAST_EACH, change_in
+from device_agents.figures.separate_runs import UNKNOWN
 from tests.thorough.calibration.noises import Slowness
 from tests.thorough.calibration.rates import Promise, Rate
 

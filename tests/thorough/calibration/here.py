@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.confined import Bench, timed
-from device_agents.figures.apart import Run, ratio_interval, variation_of
 from device_agents.figures.one_run import LEAST_BLOCKS
+from device_agents.figures.separate_runs import Run, ratio_interval, variation_of
 from device_agents.figures.warm_up import settled_from
 from device_agents.job.bundle import make_executable, unpack
 from device_agents.job.sandbox import Sandbox, probe

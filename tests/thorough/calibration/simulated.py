@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from device_agents.figures.apart import Run, ratio_interval, variation_of
 from device_agents.figures.one_run import LEAST_BLOCKS
+from device_agents.figures.separate_runs import Run, ratio_interval, variation_of
 from device_agents.measure.turns import Wanted, take_turns
 from tests.thorough.calibration.noises import CHOSEN_WITH, OTHERS, Noise, Slowness
 from tests.thorough.calibration.rates import BUDGET_S, CANARIES, EFFECT, PROMISES, Kind, Rate

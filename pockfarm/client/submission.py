@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pockfarm.client.wanted import target_named
+from pockfarm.client.arguments import target_named
 from pockfarm.errors import UsageError
 from pockfarm.values import CompileWarning, Job, Run
 
 if TYPE_CHECKING:
-    from pockfarm.client.synchronous.client import Client
-    from pockfarm.fine_tuning.asked import Document
+    from pockfarm.client.synchronous.api import Api
+    from pockfarm.fine_tuning.documents import Document
     from pockfarm.fine_tuning.flow import Prepared
     from pockfarm.fine_tuning.model import Brought
     from pockfarm.fine_tuning.on_farm import OnFarm
     from pockfarm.fine_tuning.result import FineTuned
 
-Finish = Callable[["Client", str], "FineTuned"]
+Finish = Callable[["Api", str], "FineTuned"]
 """Brings home what a run trained, by its id."""
 
 
@@ -72,7 +72,7 @@ class TuningBegun:
     """None: the model is not here."""
 
 
-def begin_compiles(farm: Client, wish: CompileWish) -> CompilesBegun:
+def begin_compiles(farm: Api, wish: CompileWish) -> CompilesBegun:
     """Export, check plan and spec, and ask for a bundle per target. Raises: `PockfarmError`."""
     from pockfarm.fine_tuning.flow import Asked, recipe_of
 
@@ -103,7 +103,7 @@ def _keep_open(opened: ExitStack, folder: Path) -> ExitStack:
     return resources
 
 
-def _targets(farm: Client, wish: CompileWish) -> tuple[str, ...]:
+def _targets(farm: Api, wish: CompileWish) -> tuple[str, ...]:
     from pockfarm.fine_tuning.on_farm import target_of
 
     if isinstance(wish.targets, str):
@@ -154,7 +154,7 @@ class BuiltWish:
     name: str
 
 
-def begin_tuning(farm: Client, wish: TuningWish | BuiltWish) -> TuningBegun:
+def begin_tuning(farm: Api, wish: TuningWish | BuiltWish) -> TuningBegun:
     """Export and compile, unless that was done; send the data and queue the run: then it is the farm's.
 
     Raises: `PockfarmError`.
@@ -171,7 +171,7 @@ def begin_tuning(farm: Client, wish: TuningWish | BuiltWish) -> TuningBegun:
             return TuningBegun(run, None)
         resources = _keep_open(opened, folder)
 
-    def finish(plain: Client, run_id: str) -> FineTuned:
+    def finish(plain: Api, run_id: str) -> FineTuned:
         tuned = bring(trained(plain, run_id, folder))
         resources.close()
         return tuned
@@ -179,7 +179,7 @@ def begin_tuning(farm: Client, wish: TuningWish | BuiltWish) -> TuningBegun:
     return TuningBegun(run, finish)
 
 
-def _begin_model(farm: Client, wish: TuningWish, folder: Path, opened: ExitStack) -> tuple[Prepared, OnFarm]:
+def _begin_model(farm: Api, wish: TuningWish, folder: Path, opened: ExitStack) -> tuple[Prepared, OnFarm]:
     from pockfarm.fine_tuning.flow import prepared
     from pockfarm.fine_tuning.on_farm import OnFarm, target_of
 
@@ -188,7 +188,7 @@ def _begin_model(farm: Client, wish: TuningWish, folder: Path, opened: ExitStack
     return prepared(trainer, wish.model, wish.example_inputs, wish.data, wish.request, folder, opened), trainer
 
 
-def _begin_built(farm: Client, wish: BuiltWish, folder: Path, _: ExitStack) -> tuple[Prepared, OnFarm]:
+def _begin_built(farm: Api, wish: BuiltWish, folder: Path, _: ExitStack) -> tuple[Prepared, OnFarm]:
     from pockfarm.fine_tuning.flow import prepared_of
     from pockfarm.fine_tuning.on_farm import OnFarm
     from pockfarm.fine_tuning.trainer import BUNDLE, Step

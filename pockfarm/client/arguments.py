@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from device_agents.wire import RunSettings, settings_of
 from pockfarm.errors import UsageError
-from pockfarm.near import meant
+from pockfarm.suggestions import meant
 from pockfarm.values import Device
 
 Function = TypeVar("Function", bound=Callable[..., Any])

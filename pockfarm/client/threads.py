@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from pockfarm.client.asynchronous.transport import AsyncTransport
-    from pockfarm.client.synchronous.client import Client
+    from pockfarm.client.synchronous.api import Api
     from pockfarm.client.synchronous.transport import Transport
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-async def async_elsewhere(client: AsyncTransport, work: Callable[[Client], Made]) -> Made:
+async def run_in_thread(client: AsyncTransport, work: Callable[[Api], Result]) -> Result:
     """Runs `work` with a plain client of the same farm, on a thread, and returns its result."""
-    from pockfarm.client.synchronous.client import Client
+    from pockfarm.client.synchronous.api import Api
 
-    def with_its_own() -> Made:
-        with Client(client.url, client._key) as plain:
+    def call() -> Result:
+        with Api(client.url, client._key) as plain:
             return work(plain)
 
-    return await asyncio.to_thread(with_its_own)
+    return await asyncio.to_thread(call)
 
 
-def elsewhere(client: Transport, work: Callable[[Client], Made]) -> Made:
+def run_here(client: Transport, work: Callable[[Api], Result]) -> Result:
     """Runs `work` with this client, and returns its result."""
-    return work(cast("Client", client))
+    return work(cast("Api", client))

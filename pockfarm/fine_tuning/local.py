@@ -11,7 +11,7 @@ import numpy as np
 
 from device_agents.wire import RunSettings
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning.asked import Document
+from pockfarm.fine_tuning.documents import Document
 from pockfarm.fine_tuning.flow import Asked, tuned_by
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import ANSWERS, BUNDLE, TRAINED, Run, RunData, Say, Step
