@@ -27,13 +27,13 @@ from device_agents.farm.unfinished import Unfinished
 from device_agents.job.bundle import UnpackedBundle, make_executable, unpack
 from device_agents.job.checkpoints import Earlier, take_apart
 from device_agents.job.dataset import split_data_sets
-from device_agents.job.disk import judged, room_left
+from device_agents.job.disk import room_left, with_cause
 from device_agents.job.execution import Execution
 from device_agents.job.findings import Findings
 from device_agents.job.job import Job
 from device_agents.job.own_data import Shelf
 from device_agents.job.own_limits import lower
-from device_agents.job.redaction import hush, hushed
+from device_agents.job.redaction import hush, redact
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.scratch import empty
 from device_agents.job.users import try_lock
@@ -120,7 +120,7 @@ class Attempt:
         empty(scratch)
         started_at = time.time()
         with self._heartbeat, self._events, self._checkpoints:
-            outcome = judged(self._outcome(self._work), room_left(scratch, self._folder))
+            outcome = with_cause(self._outcome(self._work), room_left(scratch, self._folder))
             self._enter("upload")
             self._checkpoints.end(last=outcome.state == "failed" and (self._stays or not self._heartbeat.lost))
             if outcome.state != "failed":
@@ -380,7 +380,7 @@ class Attempt:
         own_data, exported = assignment.own_data, self._findings.exported
         if own_data is not None:
             stay = self._station.shelf.weights_stay(own_data.name)
-            report = hushed(replace(report, own_data=replace(own_data, weights_stay=stay)))
+            report = redact(replace(report, own_data=replace(own_data, weights_stay=stay)))
             exported = None if stay else exported
         if exported is None:
             return report

@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not hasattr(options, "run"):
         top.print_help()
         return 0
-    return ended(lambda: int(options.run(options) or 0))
+    return exit_code_of(lambda: int(options.run(options) or 0))
 
 
 def _asked_colour(words: Sequence[str]) -> str:
@@ -198,7 +198,7 @@ def _asked_colour(words: Sequence[str]) -> str:
     return choices[-1] if choices and choices[-1] in screen.CHOICES else screen.CHOICES[0]
 
 
-def ended(act: Callable[[], int]) -> int:
+def exit_code_of(act: Callable[[], int]) -> int:
     """The exit code of what is done; what goes wrong is told on standard error, and is never a traceback."""
     try:
         code = act()

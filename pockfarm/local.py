@@ -24,7 +24,7 @@ from pockfarm.errors import Failed, UsageError
 from pockfarm.exec_options import WARNING, hint_of, progress_line
 from pockfarm.exec_options import ExecOptions as ExecOptions
 from pockfarm.model_files import ModelFiles, files_of
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.values import CompileWarning, warning_of
 from pockfarm.written import write_whole
 
@@ -204,7 +204,7 @@ def resolve_target(name: str) -> str:
     if name != "host":
         if name not in targets.names():
             names = ("host", *targets.names())
-            raise UsageError(f"no target {name!r}; there are: {', '.join(names)}{meant(name, names)}")
+            raise UsageError(f"no target {name!r}; there are: {', '.join(names)}{suggestion(name, names)}")
         return name
     have = cpu_features()
     fitting = [

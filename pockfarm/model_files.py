@@ -31,7 +31,7 @@ OTHER_KINDS: Mapping[str, str] = {
 """By the ending of a file's name: what it is, which is no ONNX model."""
 
 
-def held(path: Path) -> bytes | mmap.mmap:
+def read_persistent(path: Path) -> bytes | mmap.mmap:
     """A file that stays readable when its folder is removed; Windows removes none that is mapped. Raises: OSError."""
     with path.open("rb") as stream:
         return stream.read() if os.name == "nt" else mapped(stream)

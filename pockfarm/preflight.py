@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from device_agents.wire import RunSettings, data_fit, settings_fit
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.values import CompileWarning
 
 MADE_BY: Mapping[str, str] = {"out": "infer", "save": "train", "export": "train", "checkpoint": "train"}
@@ -63,7 +63,7 @@ def check_class(device_class: str | None, classes: Iterable[str]) -> None:
     if device_class is not None and device_class not in names:
         raise UsageError(
             f"--class {device_class}: no device is of this class; there are: "
-            f"{', '.join(names)}{meant(device_class, names)}"
+            f"{', '.join(names)}{suggestion(device_class, names)}"
         )
 
 
@@ -104,7 +104,7 @@ def _looked_at(path: Path, manifest: Mapping[str, Any], *, reads_labels: bool) -
         yield CompileWarning(remark.code, str(path), remark.message, remark.hint)
 
 
-def _arrays(path: Path) -> dict[str, data_fit.Seen]:
+def _arrays(path: Path) -> dict[str, data_fit.ArraySummary]:
     """Every array of an npz, read once. Raises: UsageError."""
     return {name: _describe(path, name, array) for name, array in arrays_in(path)}
 
@@ -132,7 +132,7 @@ def arrays_in(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
         raise UsageError(f"{path}: its parts are packed as no npz is ({problem})\n  {HINT}") from None
 
 
-def _describe(path: Path, name: str, array: NDArray[Any]) -> data_fit.Seen:
+def _describe(path: Path, name: str, array: NDArray[Any]) -> data_fit.ArraySummary:
     if array.ndim < 1 or not array.size:
         raise UsageError(
             f"{path}: array {name!r} has shape {list(array.shape)}; samples are its first axis, and there "
@@ -147,15 +147,15 @@ def _describe(path: Path, name: str, array: NDArray[Any]) -> data_fit.Seen:
     return seen_of(array)
 
 
-def seen_of(array: NDArray[Any]) -> data_fit.Seen:
+def seen_of(array: NDArray[Any]) -> data_fit.ArraySummary:
     """Returns the properties that the rules read, of an array that has elements."""
     if array.dtype.kind not in "fiub":
-        return data_fit.Seen(str(array.dtype), array.shape)
+        return data_fit.ArraySummary(str(array.dtype), array.shape)
     is_whole = array.dtype.kind != "f" or bool((array == np.trunc(array)).all())
     counted = array[array != IGNORED] if array.dtype.kind == "i" else array
     if not counted.size:
-        return data_fit.Seen(str(array.dtype), array.shape)
-    return data_fit.Seen(str(array.dtype), array.shape, float(counted.min()), float(counted.max()), is_whole)
+        return data_fit.ArraySummary(str(array.dtype), array.shape)
+    return data_fit.ArraySummary(str(array.dtype), array.shape, float(counted.min()), float(counted.max()), is_whole)
 
 
 def _check_numbers(path: Path, name: str, array: NDArray[Any]) -> None:

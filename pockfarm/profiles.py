@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 
 DEFAULT = "default"
 NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -67,9 +67,9 @@ def profile(name: str) -> Profile:
     """The one of that name. Raises: UsageError, with the names that there are."""
     stored = profiles()
     if name not in stored:
-        listed = f"; there are {', '.join(sorted(stored))}" if stored and not meant(name, stored) else ""
+        listed = f"; there are {', '.join(sorted(stored))}" if stored and not suggestion(name, stored) else ""
         raise UsageError(
-            f"no profile {name!r} in {farms_file()}{meant(name, stored)}{listed}\n  pockfarm init --profile {name}"
+            f"no profile {name!r} in {farms_file()}{suggestion(name, stored)}{listed}\n  pockfarm init --profile {name}"
         )
     chosen = stored[name]
     missing = " and ".join(key for key, value in (("url", chosen.url), ("api_key", chosen.api_key)) if not value)

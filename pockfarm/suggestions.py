@@ -21,7 +21,7 @@ def _plain(name: str) -> str:
     return name.lower().removeprefix("--")
 
 
-def meant(name: str, candidates: Iterable[str]) -> str:
+def suggestion(name: str, candidates: Iterable[str]) -> str:
     """`; did you mean 'compile'?`, to be put after what is wrong; empty if no known name is near."""
     near = nearest(name, candidates)
     return f"; did you mean '{near}'?" if near else ""

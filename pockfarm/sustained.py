@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.figures.sustained import curve_of, spoken
+from device_agents.figures.sustained import curve_of, format_duration
 from device_agents.wire import DeviceState, ProtocolError, Sustained, from_json
 from pockfarm.table import figure, time_of
 from pockfarm.values import Json, part, parts
@@ -25,7 +25,7 @@ def curve_rows(report: Json) -> list[tuple[str, str]]:
     except ProtocolError as problem:
         return [("curve", f"cannot be read: {problem}")]
     steps, threads = figure(measured.steps, 0), measured.threads
-    many = f"{steps} steps in {spoken(curve.lasted_s)}, batch {measured.batch}, {threads} threads"
+    many = f"{steps} steps in {format_duration(curve.lasted_s)}, batch {measured.batch}, {threads} threads"
     first, sustained = (time_of(us) for us in (curve.first_us, curve.sustained_us))
     return [
         ("step", f"{first} at first, {sustained} sustained; {many}"),

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from pockfarm.error_output import tell
 from pockfarm.errors import UsageError
 from pockfarm.screen import Meaning, output, painted
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 
 MISSING = "the following arguments are required"
 """How argparse begins to say so."""
@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         wrong = unknown_option(words, self._option_string_actions, self._commands())
         if wrong:
             option_actions = self._option_string_actions
-            hint = self._later(wrong) or instead(wrong, option_actions) or meant(wrong, option_actions)
+            hint = self._later(wrong) or instead(wrong, option_actions) or suggestion(wrong, option_actions)
             self.error(f"no option '{wrong}'{hint}")
         options, more = super().parse_known_args(words, namespace)
         if more:
@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
-        near = meant(str(value), choices)
+        near = suggestion(str(value), choices)
         if isinstance(action, argparse._SubParsersAction):
             kind = str(action.metavar or "command").lower()
             listed = "" if near or len(choices) > NAMED else f"; there are: {', '.join(choices)}"

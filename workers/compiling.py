@@ -135,7 +135,7 @@ class Compile:
             file_bytes=settings.compile_file_bytes,
             is_tuning=self.claim.source_digest is not None,
             tuning_json=self.claim.tuning_json,
-            log_ids=log_lines.bound(),
+            log_ids=log_lines.context(),
             external=locations,
         ).write(folder)
 

@@ -29,7 +29,7 @@ class Trouble:
             return
         board = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         lasts_s = now_s - self._since_s
-        so_far = f" (for {_duration(lasts_s)})" if lasts_s >= 1 else ""
+        so_far = f" (for {format_duration(lasts_s)})" if lasts_s >= 1 else ""
         what = "the farm at %s asks to wait%s" if isinstance(problem, Busy) else "cannot reach the farm at %s%s"
         log.warning(
             f"{what}: %s. Trying again. This board's clock says %s", self._server, so_far, problem.reason, board
@@ -39,11 +39,13 @@ class Trouble:
     def end(self) -> None:
         """Report that a call has succeeded."""
         if self._since_s is not None:
-            log.info("the farm at %s answers again, after %s", self._server, _duration(self._clock() - self._since_s))
+            log.info(
+                "the farm at %s answers again, after %s", self._server, format_duration(self._clock() - self._since_s)
+            )
             self._since_s = None
 
 
-def _duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

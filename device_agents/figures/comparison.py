@@ -52,7 +52,7 @@ class Verdict:
     """The relative difference that the rounds foreseen after the first few find nineteen times of twenty."""
 
 
-class Told(Protocol):
+class ComparisonReport(Protocol):
     """The report of bundles that took turns: raw times, of at least one whole round."""
 
     @property
@@ -65,7 +65,7 @@ class Told(Protocol):
     def foreseen_rounds(self) -> int | None: ...
 
 
-def verdict_of(comparison: Told, effect: float) -> Verdict:
+def verdict_of(comparison: ComparisonReport, effect: float) -> Verdict:
     """Works out the verdict from the raw times; `effect`: the relative difference that was looked for."""
     bundles, foreseen_rounds = len(comparison.bundles), comparison.foreseen_rounds
     rounds = rounds_of(comparison.processes, bundles=bundles, steps=comparison.steps)

@@ -72,7 +72,7 @@ class State(Protocol):
     def frequency_hz(self) -> float | None: ...
 
 
-class Told(Protocol):
+class SustainedReport(Protocol):
     """The report of a sustained run."""
 
     @property
@@ -142,7 +142,7 @@ def window_count(lasts_s: float) -> int:
     return max(1, min(MOST_WINDOWS, int(lasts_s / LEAST_WINDOW_S)))
 
 
-def curve_of(sustained: Told, states: Iterable[State] = ()) -> Curve:
+def curve_of(sustained: SustainedReport, states: Iterable[State] = ()) -> Curve:
     """Returns the curve of the windows, which have at least one step."""
     us, window_s = [window.median_us for window in sustained.windows], sustained.window_s
     first, last = _stretches(us, window_s)
@@ -304,9 +304,9 @@ def slow_down_text(ratio: float, interval: Interval | None, onset_s: float | Non
         return "cannot tell: too few windows"
     by = f"{ratio:.{places_of_ratio(interval)}f}{TIMES} ({ratio_span(interval)})"
     if onset_s is not None:
-        return f"slows down after {spoken(onset_s)}, by {by}"
+        return f"slows down after {format_duration(onset_s)}, by {by}"
     if interval.high < 1 + EFFECT:
-        return f"no slow-down of {100 * EFFECT:g}% or more in {spoken(lasted_s)} ({ratio_span(interval)})"
+        return f"no slow-down of {100 * EFFECT:g}% or more in {format_duration(lasted_s)} ({ratio_span(interval)})"
     if interval.low > 1 + EFFECT:
         return f"slower at the end, by {by}, without an onset that can be told"
     is_wide = interval.high > WIDE * interval.low
@@ -341,13 +341,13 @@ def _board(
 def _board_said(throttled_s: float | None, clock_hz: tuple[float, float] | None) -> str:
     phrases = []
     if throttled_s is not None:
-        phrases.append(f"throttled from {spoken(throttled_s)} on, or before")
+        phrases.append(f"throttled from {format_duration(throttled_s)} on, or before")
     if clock_hz is not None:
         phrases.append(f"clock {clock_hz[0] / 1e6:,.0f} MHz at first, {clock_hz[1] / 1e6:,.0f} MHz over the last third")
     return "; ".join(phrases)
 
 
-def spoken(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`45 s`, `4 min 10 s`, `10 min`."""
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:

@@ -124,7 +124,7 @@ def room_left(disk: Path, folder: Path) -> Room:
     return Room(usage.free, usage.total, _used(folder, None)[0])
 
 
-def judged(outcome: Outcome, room: Room) -> Outcome:
+def with_cause(outcome: Outcome, room: Room) -> Outcome:
     """Attributes the failure of a step to its cause: that a disk is full of other things is not the job's fault, nor is
     it its user's where a file cannot be begun: the agent has chosen the folder.
     """

@@ -72,7 +72,7 @@ def hush(error: AttemptError) -> None:
     error.hint = "the agent's log on the board has it"
 
 
-def hushed(report: Report) -> Report:
+def redact(report: Report) -> Report:
     """The report without names that the binary gave."""
     kernels = tuple(
         replace(row, name=f"kernel {row.index}", phase=row.phase if row.phase in PHASES else "")

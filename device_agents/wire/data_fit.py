@@ -33,7 +33,7 @@ class Misfit(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TensorSpec:
     """An input of the model, or labels, as a bundle reads them; `batch_axis` holds the samples; None: it has none."""
 
     name: str
@@ -54,7 +54,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ArraySummary:
     """An array as it was read; the first extent is samples. What nobody has looked at is None."""
 
     dtype: str
@@ -76,12 +76,12 @@ class Remark:
     hint: str
 
 
-def inputs_of(manifest: Mapping[str, Any]) -> tuple[Wanted, ...]:
+def inputs_of(manifest: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     """The model's inputs, in its order."""
     return tuple(_tensor_of(entry) for entry in manifest.get("inputs", ()))
 
 
-def labels_of(manifest: Mapping[str, Any]) -> tuple[Wanted, ...]:
+def labels_of(manifest: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     """Returns the form that each array of labels must have, by its name in a data set: one tensor is the array `y`."""
     entry = manifest.get("labels")
     if isinstance(entry, dict):
@@ -89,10 +89,10 @@ def labels_of(manifest: Mapping[str, Any]) -> tuple[Wanted, ...]:
     return tuple(map(_tensor_of, entry)) if isinstance(entry, list) else ()
 
 
-def _tensor_of(entry: Mapping[str, Any]) -> Wanted:
+def _tensor_of(entry: Mapping[str, Any]) -> TensorSpec:
     axis = entry.get("batch_axis", 0)
     shape = tuple(int(extent) for extent in entry["shape"])
-    return Wanted(
+    return TensorSpec(
         str(entry["name"]),
         str(entry["dtype"]),
         shape,
@@ -104,7 +104,11 @@ def _tensor_of(entry: Mapping[str, Any]) -> Wanted:
 
 
 def check_fit(
-    arrays: Mapping[str, Seen], inputs: Sequence[Wanted], labels: Sequence[Wanted], *, reads_labels: bool = True
+    arrays: Mapping[str, ArraySummary],
+    inputs: Sequence[TensorSpec],
+    labels: Sequence[TensorSpec],
+    *,
+    reads_labels: bool = True,
 ) -> None:
     """Raises: Misfit if an input or labels have no array, or one of another type, shape or range."""
     samples = max(array.shape[0] for array in arrays.values())
@@ -143,7 +147,9 @@ def array_of(arrays: Mapping[str, object], name: str, labels: frozenset[str], *,
     return match
 
 
-def _check_exchanged(name: str, arrays: Mapping[str, Seen], tensor: Wanted, labels: Sequence[Wanted]) -> None:
+def _check_exchanged(
+    name: str, arrays: Mapping[str, ArraySummary], tensor: TensorSpec, labels: Sequence[TensorSpec]
+) -> None:
     for label in labels:
         array, other = arrays[name], arrays.get(label.name)
         if other is None or tensor.sample_shape == label.sample_shape:
@@ -155,11 +161,11 @@ def _check_exchanged(name: str, arrays: Mapping[str, Seen], tensor: Wanted, labe
             )
 
 
-def _is_text(array: Seen) -> bool:
+def _is_text(array: ArraySummary) -> bool:
     return array.dtype.startswith(("<U", "|S", "str", "object"))
 
 
-def _check_shape(name: str, array: Seen, tensor: Wanted, samples: int) -> None:
+def _check_shape(name: str, array: ArraySummary, tensor: TensorSpec, samples: int) -> None:
     if tensor.batch_axis is None:
         if array.shape not in (tensor.shape, (1, *tensor.shape)):
             raise Misfit(
@@ -188,7 +194,7 @@ def _check_shape(name: str, array: Seen, tensor: Wanted, samples: int) -> None:
         )
 
 
-def _shape_hint(name: str, array: Seen, tensor: Wanted) -> str:
+def _shape_hint(name: str, array: ArraySummary, tensor: TensorSpec) -> str:
     """Returns a hint of what was meant, by the two shapes."""
     have, need = array.shape[1:], tensor.sample_shape
     if tensor.classes and len(have) == len(need) + 1:
@@ -207,7 +213,7 @@ def _size(shape: Sequence[int]) -> int:
     return count
 
 
-def _check_type(name: str, array: Seen, tensor: Wanted, who: str) -> None:
+def _check_type(name: str, array: ArraySummary, tensor: TensorSpec, who: str) -> None:
     allowed = TAKEN.get(tensor.dtype, (tensor.dtype,))
     if array.dtype in allowed:
         return
@@ -219,7 +225,7 @@ def _check_type(name: str, array: Seen, tensor: Wanted, who: str) -> None:
     raise Misfit("data.dtype", f"array {name!r} holds {array.dtype}, {who} {' or '.join(allowed[:2])}", name, convert)
 
 
-def _check_classes(name: str, array: Seen, tensor: Wanted) -> None:
+def _check_classes(name: str, array: ArraySummary, tensor: TensorSpec) -> None:
     low, high, classes = array.low, array.high, tensor.classes
     if not classes or low is None or high is None:
         return
@@ -238,7 +244,7 @@ def _check_classes(name: str, array: Seen, tensor: Wanted) -> None:
 
 
 def remarks(
-    arrays: Mapping[str, Seen], inputs: Sequence[Wanted], labels: Sequence[Wanted], *, batch: int = 0
+    arrays: Mapping[str, ArraySummary], inputs: Sequence[TensorSpec], labels: Sequence[TensorSpec], *, batch: int = 0
 ) -> tuple[Remark, ...]:
     """Returns remarks on arrays that fit: numbers far from those that networks learn on, too few samples for a step."""
     label_names = frozenset(tensor.name for tensor in labels)
@@ -276,13 +282,13 @@ def remarks(
     return tuple(remark_list)
 
 
-def _constant(name: str, array: Seen, message: str, hint: str) -> Remark | None:
+def _constant(name: str, array: ArraySummary, message: str, hint: str) -> Remark | None:
     if array.low is None or array.low != array.high or _size(array.shape) < LEAST_CONSTANT:
         return None
     return Remark("data.constant", name, f"{message} {array.low:.4g}", hint)
 
 
-def _scale(name: str, array: Seen) -> Remark | None:
+def _scale(name: str, array: ArraySummary) -> Remark | None:
     """Pictures that nobody has scaled, and numbers that are far from 1."""
     if array.low is None or array.high is None:
         return None

@@ -75,7 +75,7 @@ def note(**ids: Any) -> None:
         bound_ids.update({name: str(value) for name, value in ids.items() if value})
 
 
-def bound() -> Mapping[str, str]:
+def context() -> Mapping[str, str]:
     """Returns the subjects that log lines of the calling code are about."""
     return {**_process, **(_bound.get() or {})}
 
@@ -173,7 +173,7 @@ def _traceback(record: logging.LogRecord) -> str:
 
 def _about(record: logging.LogRecord) -> dict[str, Any]:
     """Ids that are bound, and the fields that the call gave as `extra={"fields": {...}}`."""
-    return {**bound(), **getattr(record, "fields", {})}
+    return {**context(), **getattr(record, "fields", {})}
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.9 has no such argument

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from device_agents.wire import RunSettings, settings_of
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.values import Device
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -24,8 +24,8 @@ def refuse_unknown(call: str, given: Iterable[str], allowed: Sequence[str]) -> N
     """Raises: UnknownKeyword, with the name that is nearest."""
     for name in given:
         if name not in allowed:
-            listed = "" if meant(name, allowed) else f"; it takes {', '.join(allowed)}"
-            raise UnknownKeyword(f"{call}() has no argument {name!r}{meant(name, allowed)}{listed}")
+            listed = "" if suggestion(name, allowed) else f"; it takes {', '.join(allowed)}"
+            raise UnknownKeyword(f"{call}() has no argument {name!r}{suggestion(name, allowed)}{listed}")
 
 
 def with_known_keywords(function: Function) -> Function:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pockfarm.client.synchronous.api import Api
     from pockfarm.fine_tuning.documents import Document
     from pockfarm.fine_tuning.flow import Prepared
-    from pockfarm.fine_tuning.model import Brought
+    from pockfarm.fine_tuning.model import ImportedModel
     from pockfarm.fine_tuning.on_farm import OnFarm
     from pockfarm.fine_tuning.result import FineTuned
 
@@ -28,7 +28,7 @@ Finish = Callable[["Api", str], "FineTuned"]
 
 
 @dataclass(frozen=True)
-class CompileWish:
+class CompileRequest:
     """The arguments of `submit_compile_job`."""
 
     model: Any
@@ -43,7 +43,7 @@ class CompileWish:
 
 
 @dataclass(frozen=True)
-class CompilesBegun:
+class SubmittedCompiles:
     """The jobs of a compile, one for each target."""
 
     jobs: tuple[Job, ...]
@@ -59,12 +59,12 @@ class CompilesBegun:
 class Source:
     """The model of a compile, as this process brought it; its files are there as long as this is."""
 
-    brought: Brought
+    brought: ImportedModel
     resources: ExitStack
 
 
 @dataclass(frozen=True)
-class TuningBegun:
+class SubmittedTuning:
     """A run that is queued, and how its result comes home."""
 
     run: Run
@@ -72,12 +72,12 @@ class TuningBegun:
     """None: the model is not here."""
 
 
-def begin_compiles(farm: Api, wish: CompileWish) -> CompilesBegun:
+def begin_compiles(farm: Api, wish: CompileRequest) -> SubmittedCompiles:
     """Export, check plan and spec, and ask for a bundle per target. Raises: `PockfarmError`."""
-    from pockfarm.fine_tuning.flow import Asked, recipe_of
+    from pockfarm.fine_tuning.flow import TuningRequest, recipe_of
 
     targets = _targets(farm, wish)
-    request = Asked(plan=wish.plan, spec=wish.spec, output=wish.output)
+    request = TuningRequest(plan=wish.plan, spec=wish.spec, output=wish.output)
     with ExitStack() as opened:
         folder = _folder("pockfarm-compile-", opened)
         recipe = recipe_of(wish.model, wish.example_inputs, request, folder, opened)
@@ -87,7 +87,7 @@ def begin_compiles(farm: Api, wish: CompileWish) -> CompilesBegun:
         jobs = tuple(
             farm.compile(files, plan=recipe.plan, spec=recipe.spec, target=target, name=name) for target in target_names
         )
-        return CompilesBegun(jobs, Source(recipe.brought, _keep_open(opened, folder)))
+        return SubmittedCompiles(jobs, Source(recipe.brought, _keep_open(opened, folder)))
 
 
 def _folder(prefix: str, opened: ExitStack) -> Path:
@@ -103,7 +103,7 @@ def _keep_open(opened: ExitStack, folder: Path) -> ExitStack:
     return resources
 
 
-def _targets(farm: Api, wish: CompileWish) -> tuple[str, ...]:
+def _targets(farm: Api, wish: CompileRequest) -> tuple[str, ...]:
     from pockfarm.fine_tuning.on_farm import target_of
 
     if isinstance(wish.targets, str):
@@ -125,7 +125,7 @@ def _name(model: object, file: str) -> str:
 
 
 @dataclass(frozen=True)
-class TuningWish:
+class TuningSubmission:
     """The arguments of `submit_finetune_job`: those of `Client.fine_tune`."""
 
     model: Any
@@ -139,7 +139,7 @@ class TuningWish:
 
 
 @dataclass(frozen=True)
-class BuiltWish:
+class BundleSubmission:
     """The arguments of `submit_finetune_job` with a bundle of the farm in place of a model, and the model if it is
     here.
     """
@@ -154,7 +154,7 @@ class BuiltWish:
     name: str
 
 
-def begin_tuning(farm: Api, wish: TuningWish | BuiltWish) -> TuningBegun:
+def begin_tuning(farm: Api, wish: TuningSubmission | BundleSubmission) -> SubmittedTuning:
     """Export and compile, unless that was done; send the data and queue the run: then it is the farm's.
 
     Raises: `PockfarmError`.
@@ -163,12 +163,12 @@ def begin_tuning(farm: Api, wish: TuningWish | BuiltWish) -> TuningBegun:
 
     with ExitStack() as opened:
         folder = _folder("pockfarm-tune-", opened)
-        begin = _begin_built if isinstance(wish, BuiltWish) else _begin_model
+        begin = _begin_built if isinstance(wish, BundleSubmission) else _begin_model
         ready, trainer = begin(farm, wish, folder, opened)  # type: ignore[arg-type]
         run = trainer.start(ready.step, ready.data, ready.settings)
         bring = ready.finish
         if bring is None:
-            return TuningBegun(run, None)
+            return SubmittedTuning(run, None)
         resources = _keep_open(opened, folder)
 
     def finish(plain: Api, run_id: str) -> FineTuned:
@@ -176,10 +176,10 @@ def begin_tuning(farm: Api, wish: TuningWish | BuiltWish) -> TuningBegun:
         resources.close()
         return tuned
 
-    return TuningBegun(run, finish)
+    return SubmittedTuning(run, finish)
 
 
-def _begin_model(farm: Api, wish: TuningWish, folder: Path, opened: ExitStack) -> tuple[Prepared, OnFarm]:
+def _begin_model(farm: Api, wish: TuningSubmission, folder: Path, opened: ExitStack) -> tuple[Prepared, OnFarm]:
     from pockfarm.fine_tuning.flow import prepared
     from pockfarm.fine_tuning.on_farm import OnFarm, target_of
 
@@ -188,8 +188,8 @@ def _begin_model(farm: Api, wish: TuningWish, folder: Path, opened: ExitStack) -
     return prepared(trainer, wish.model, wish.example_inputs, wish.data, wish.request, folder, opened), trainer
 
 
-def _begin_built(farm: Api, wish: BuiltWish, folder: Path, _: ExitStack) -> tuple[Prepared, OnFarm]:
-    from pockfarm.fine_tuning.flow import prepared_of
+def _begin_built(farm: Api, wish: BundleSubmission, folder: Path, _: ExitStack) -> tuple[Prepared, OnFarm]:
+    from pockfarm.fine_tuning.flow import prepared_from
     from pockfarm.fine_tuning.on_farm import OnFarm
     from pockfarm.fine_tuning.trainer import BUNDLE, Step
 
@@ -197,4 +197,4 @@ def _begin_built(farm: Api, wish: BuiltWish, folder: Path, _: ExitStack) -> tupl
     step = Step(folder / BUNDLE, wish.digest, wish.warnings)
     brought = wish.source.brought if wish.source else None
     trainer = OnFarm(farm, "", wish.device, wish.device_class, wish.name)
-    return prepared_of(step, brought, wish.data, wish.request), trainer
+    return prepared_from(step, brought, wish.data, wish.request), trainer

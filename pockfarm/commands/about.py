@@ -8,7 +8,7 @@ from typing import Any
 
 from pockfarm.completion import SHELLS, script
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.words import Parser, commands_in
 
 Adder = Callable[["argparse._SubParsersAction[Any]"], None]
@@ -38,7 +38,7 @@ def _help(top: Parser, words: list[str]) -> int:
     for word in words:
         below = commands_in(command)
         if word not in below:
-            raise UsageError(f"no command '{word}'{meant(word, below)}; see {command.prog} --help")
+            raise UsageError(f"no command '{word}'{suggestion(word, below)}; see {command.prog} --help")
         command = below[word]
     command.print_help()
     return 0

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import add_filter_options, chosen_filters
 from pockfarm.commands.shown import facts_text, show, show_list, shown_command
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.table import NONE, bytes_text, cell, moment, text_table
 from pockfarm.values import DEVICE_STATES, Json, optional_number, part, parts, text
 
@@ -98,7 +98,7 @@ def _devices(options: argparse.Namespace) -> int:
         devices = [device for device in devices if device["health"] == health][: options.limit] if health else devices
         classes = set() if devices else {device.device_class for device in farm.devices()}
     is_whole = not any(chosen.values())
-    near = meant(chosen["device_class"] or "", classes - {chosen["device_class"]})
+    near = suggestion(chosen["device_class"] or "", classes - {chosen["device_class"]})
     none = "no devices yet; `pockfarm devices enrol NAME` says how to add one" if is_whole else f"no such devices{near}"
     return show_list(options, devices, HEADER, device_row, none=none, least=LEAST)
 

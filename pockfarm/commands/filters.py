@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from device_agents.wire import MODES, MeasurementClass, VerdictKind
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 
 OPEN = "open"
 """Any state in which a job or run has not ended."""
@@ -32,7 +32,8 @@ class StateOrFolder(argparse.Action):
             namespace.state = values
         else:
             parser.error(
-                f"argument --state: invalid choice: '{values}' (choose from {', '.join(states)}){meant(values, states)}"
+                f"argument --state: invalid choice: '{values}' (choose from {', '.join(states)})"
+                f"{suggestion(values, states)}"
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 
 if TYPE_CHECKING:
     from pockfarm.client import Client
@@ -35,4 +35,4 @@ def device_id(farm: Client, given: str) -> str:
     if matches:
         raise UsageError(f"{len(matches)} devices are called '{given}': say which by its id, {' or '.join(matches)}")
     names = [device.name for device in devices]
-    raise UsageError(f"no device is called '{given}' (`pockfarm devices` lists them){meant(given, names)}")
+    raise UsageError(f"no device is called '{given}' (`pockfarm devices` lists them){suggestion(given, names)}")

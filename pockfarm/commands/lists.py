@@ -9,7 +9,7 @@ from typing import Any
 from pockfarm.commands.farm import connect
 from pockfarm.commands.filters import OPEN, add_filter_options, chosen_filters
 from pockfarm.commands.shown import show_list, shown_command
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.table import NONE, loss_text, median_cells
 from pockfarm.values import JOB_STATES, RUN_STATES, Job, Json, Run, optional_number, part, text
 
@@ -84,7 +84,9 @@ def none_of(what: str, chosen: Json, names: Mapping[str, Collection[str]]) -> st
     if not used_filters:
         return f"no {what} yet"
     wrong = [
-        meant(value, names[name]) for name, value in used_filters.items() if name in names and value not in names[name]
+        suggestion(value, names[name])
+        for name, value in used_filters.items()
+        if name in names and value not in names[name]
     ]
     filters = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in used_filters.items())
     return f"no {what} of {filters}{next(filter(None, wrong), '')}"

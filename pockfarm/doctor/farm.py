@@ -138,7 +138,7 @@ def device_findings(devices: Sequence[Device], at: datetime) -> list[Finding]:
             Finding(
                 "quarantined",
                 WARNING,
-                named(ill),
+                first_names(ill),
                 "mend them, then POST /devices/ID/release; `pockfarm devices show DEVICE` has the history",
             )
         )
@@ -147,7 +147,7 @@ def device_findings(devices: Sequence[Device], at: datetime) -> list[Finding]:
             Finding(
                 "offline",
                 WARNING,
-                named(silent),
+                first_names(silent),
                 "look at their power, network and agent: on the board, systemctl status pockfarm-agent",
             )
         )
@@ -177,13 +177,13 @@ def regression_finding(regressions: Sequence[Json]) -> Finding:
     return Finding(
         "regressions",
         WARNING,
-        named(descriptions),
+        first_names(descriptions),
         "pockfarm regressions says what else changed; "
         "`pockfarm regressions acknowledge DEVICE CHANGE` once it is known",
     )
 
 
-def named(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first of them, and how many more."""
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

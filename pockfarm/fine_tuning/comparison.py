@@ -21,9 +21,9 @@ from compiler.trained.evaluated import outputs_of
 from compiler.trained.likely import likely_nodes
 from compiler.warnings import few_of
 from pockfarm.errors import UsageError
-from pockfarm.fine_tuning.model import Brought, Input, Original
+from pockfarm.fine_tuning.model import ImportedModel, Input, Original
 from pockfarm.fine_tuning.trainer import Step, Trainer
-from pockfarm.model_files import held
+from pockfarm.model_files import read_persistent
 from pockfarm.values import CompileWarning
 
 Array = NDArray[Any]
@@ -59,13 +59,13 @@ def feeds_of(example: Feeds, inputs: Mapping[str, Input]) -> Iterator[tuple[str,
 
 
 def compared(
-    trainer: Trainer, brought: Brought, spec: TrainingSpec, step: Step, folder: Path
+    trainer: Trainer, brought: ImportedModel, spec: TrainingSpec, step: Step, folder: Path
 ) -> tuple[CompileWarning, ...]:
     """Whether the file, of which the step was built, computes what its module does; a warning where that is not shown.
 
     Raises: UsageError with the largest difference that rounding does not explain.
     """
-    original, manifest = brought.original, manifest_of(held(step.bundle))
+    original, manifest = brought.original, manifest_of(read_persistent(step.bundle))
     if original is None:
         return ()
     draws = draws_of(original, brought.inputs)
@@ -88,7 +88,7 @@ def compared(
     return _compared_by_file(brought, draws, outputs)
 
 
-def _compared_by_file(brought: Brought, draws: list[Draw], outputs: list[int]) -> tuple[CompileWarning, ...]:
+def _compared_by_file(brought: ImportedModel, draws: list[Draw], outputs: list[int]) -> tuple[CompileWarning, ...]:
     """The outputs that the step did not tell. Raises: as `compared`."""
     if not outputs:
         return ()
@@ -180,7 +180,7 @@ def _draws_itself(original: Original, draw: Draw) -> bool:
     return second is None or not all(np.array_equal(*pair, equal_nan=True) for pair in zip(draw.expected, second))
 
 
-def _require_alike(brought: Brought, draw: Draw, index: int, name: str, answer: Array) -> None:
+def _require_alike(brought: ImportedModel, draw: Draw, index: int, name: str, answer: Array) -> None:
     """An output beside the module's. Raises: as `compared`."""
     original, expected = brought.original, draw.expected[index]
     assert original is not None
@@ -196,7 +196,7 @@ def _require_alike(brought: Brought, draw: Draw, index: int, name: str, answer: 
         raise UsageError(_words(brought, draw, index, name, answer, allowed))
 
 
-def require_alike_in_training(brought: Brought) -> None:
+def require_alike_in_training(brought: ImportedModel) -> None:
     """A step trains norms and dropouts as the module does in training mode; whatever else changes there is not in it.
 
     Both sides draw the same, so that what remains is rounding. Raises: UsageError naming what changes.
@@ -254,7 +254,7 @@ def _rounding(original: Original, draw: Draw, index: int) -> float:
     return ORDERS * float(_apart(expected, exact).max(initial=0.0))
 
 
-def _words(brought: Brought, draw: Draw, index: int, name: str, answer: Array, allowed: float) -> str:
+def _words(brought: ImportedModel, draw: Draw, index: int, name: str, answer: Array, allowed: float) -> str:
     expected = draw.expected[index]
     apart = _apart(answer, expected)
     place = np.unravel_index(int(apart.argmax()), apart.shape)

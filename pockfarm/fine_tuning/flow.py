@@ -25,11 +25,11 @@ from pockfarm.fine_tuning import comparison, remarks
 from pockfarm.fine_tuning.data import LABELS, Arrays, Names, fitted, read_data, unread_names
 from pockfarm.fine_tuning.deltas import changes_of
 from pockfarm.fine_tuning.documents import Document, plan_of, spec_of
-from pockfarm.fine_tuning.model import Brought, Input, brought_file, is_file
+from pockfarm.fine_tuning.model import ImportedModel, Input, import_file, is_file
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.run import check_left, check_settings, settings_of_run, steps_kept, told_of
 from pockfarm.fine_tuning.trainer import Run, RunData, Say, Step, Trainer
-from pockfarm.model_files import held
+from pockfarm.model_files import read_persistent
 from pockfarm.preflight import settings_remarks
 from pockfarm.values import CompileWarning, Dataset
 
@@ -37,7 +37,7 @@ _NUMPY = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "b
 
 
 @dataclass(frozen=True)
-class Asked:
+class TuningRequest:
     """How to train. `steps` or `epochs` (1 by default) says how long; `output` is the one that the loss reads."""
 
     plan: Document = "full"
@@ -53,7 +53,9 @@ class Asked:
     """Other settings of the run, by name."""
 
 
-def tuned_by(trainer: Trainer, model: Any, example: Any, data: Any, request: Asked, say: Say | None) -> FineTuned:
+def fine_tune_with(
+    trainer: Trainer, model: Any, example: Any, data: Any, request: TuningRequest, say: Say | None
+) -> FineTuned:
     """Export, compile, train and bring back. Raises: `PockfarmError`."""
     say = say or (lambda line: None)
     check_settings(
@@ -76,7 +78,7 @@ class _Task:
     model: Any
     example: Any
     data: Any
-    request: Asked
+    request: TuningRequest
     say: Say
 
     @property
@@ -111,7 +113,7 @@ class Prepared:
 
 
 def prepared(
-    trainer: Trainer, model: Any, example: Any, data: Any, request: Asked, folder: Path, opened: ExitStack
+    trainer: Trainer, model: Any, example: Any, data: Any, request: TuningRequest, folder: Path, opened: ExitStack
 ) -> Prepared:
     """All of it but the run. Files are in `folder`, and open as long as `opened`. Raises: `PockfarmError`."""
     check_settings(
@@ -120,12 +122,12 @@ def prepared(
     return _prepared(trainer, _Task(model, example, data, request, lambda line: None), folder, opened)
 
 
-def prepared_of(step: Step, brought: Brought | None, data: Any, request: Asked) -> Prepared:
+def prepared_from(step: Step, brought: ImportedModel | None, data: Any, request: TuningRequest) -> Prepared:
     """As `prepared`, of a step that was built before; without its model nobody brings home what it learns."""
     check_settings(
         request.steps, request.epochs, request.training, has_validation_data=request.validation_data is not None
     )
-    manifest = manifest_of(held(step.bundle))
+    manifest = manifest_of(read_persistent(step.bundle))
     inputs, labels = _read_by(manifest)
     task = _Task(None, None, data, request, lambda line: None)
     names = Names(tuple(inputs), tuple(labels), _examples(brought.inputs) if brought else {})
@@ -137,18 +139,18 @@ def prepared_of(step: Step, brought: Brought | None, data: Any, request: Asked) 
 class Recipe:
     """The input of a farm's compile: a model, and plan and spec as JSON."""
 
-    brought: Brought
+    brought: ImportedModel
     plan: str
     spec: str
 
 
-def recipe_of(model: Any, example: Any, request: Asked, folder: Path, opened: ExitStack) -> Recipe:
+def recipe_of(model: Any, example: Any, request: TuningRequest, folder: Path, opened: ExitStack) -> Recipe:
     """Export, and read plan and spec. Files are in `folder`, and open as long as `opened`. Raises: UsageError."""
     brought, spec = _brought(_Task(model, example, None, request, lambda line: None), folder, opened)
     return Recipe(brought, _plan(request, brought).canonical_json(), spec.canonical_json())
 
 
-def _plan(request: Asked, brought: Brought) -> SparsePlan:
+def _plan(request: TuningRequest, brought: ImportedModel) -> SparsePlan:
     plan = plan_of(request.plan, brought.frozen, brought.frozen_names)
     if brought.is_frozen and plan.lora is None and not plan.create_biases:
         raise UsageError(
@@ -172,7 +174,7 @@ def _prepared(trainer: Trainer, task: _Task, folder: Path, opened: ExitStack) ->
     step = trainer.build(brought.files, plan.canonical_json(), spec.canonical_json(), folder, say)
     brought = replace(brought, warnings=(*brought.warnings, *comparison.compared(trainer, brought, spec, step, folder)))
     if not is_plain:
-        inputs, labels = _read_by(manifest_of(held(step.bundle)))
+        inputs, labels = _read_by(manifest_of(read_persistent(step.bundle)))
         names = replace(names, inputs=tuple(inputs), labels=tuple(labels))
         sets = _each(task.arrays, lambda data: read_data(data, names, inputs, labels))
     return _ready(task, brought, step, names, sets)
@@ -183,8 +185,10 @@ def _read_by(manifest: Mapping[str, Any]) -> tuple[dict[str, Input], dict[str, I
     return {tensor["name"]: _input(tensor) for tensor in manifest["inputs"]}, _labels(manifest["labels"])
 
 
-def _ready(task: _Task, brought: Brought | None, step: Step, names: Names, sets: Mapping[str, Arrays]) -> Prepared:
-    manifest = manifest_of(held(step.bundle))
+def _ready(
+    task: _Task, brought: ImportedModel | None, step: Step, names: Names, sets: Mapping[str, Arrays]
+) -> Prepared:
+    manifest = manifest_of(read_persistent(step.bundle))
     inputs, labels = _read_by(manifest)
     sets = _each(sets, lambda arrays: fitted(arrays, {**names.keyed(inputs), **labels}))
     samples = task.data.samples if isinstance(task.data, Dataset) else max(map(len, sets["data"].values()))
@@ -193,7 +197,7 @@ def _ready(task: _Task, brought: Brought | None, step: Step, names: Names, sets:
     settings = _settings(task.request, samples, int(manifest["batch"]))
     odd = (*remarks.of_arrays(sets, manifest), *settings_remarks(settings, manifest))
 
-    def finish(model: Brought, run: Run) -> FineTuned:
+    def finish(model: ImportedModel, run: Run) -> FineTuned:
         check_left(run)
         warnings = (*_unread(task.arrays, names), *odd, *remarks.of_farm(run.warnings, task.data_sets))
         return _finished(model, step, run, steps_kept(run, settings.steps), warnings)
@@ -203,10 +207,10 @@ def _ready(task: _Task, brought: Brought | None, step: Step, names: Names, sets:
 
 
 def _finished(
-    brought: Brought, step: Step, run: Run, steps: int, run_warnings: tuple[CompileWarning, ...]
+    brought: ImportedModel, step: Step, run: Run, steps: int, run_warnings: tuple[CompileWarning, ...]
 ) -> FineTuned:
     """Returns the trained parameters in the model's own state."""
-    bundle, checkpoint = held(step.bundle), held(run.checkpoint)
+    bundle, checkpoint = read_persistent(step.bundle), read_persistent(run.checkpoint)
     trained = _brought_back(brought, bundle, checkpoint)
     created = tuple(place for name in trained.created for place in brought.places(name) or (name,))
     state = brought.state(trained, steps)
@@ -227,12 +231,12 @@ def _finished(
     )
 
 
-def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[Brought, TrainingSpec]:
+def _brought(task: _Task, folder: Path, opened: ExitStack) -> tuple[ImportedModel, TrainingSpec]:
     model, example, request = task.model, task.example, task.request
     if model is None:
         raise UsageError("there is no model: give a torch.nn.Module with example_inputs, ONNX bytes or a path")
     if is_file(model):
-        return brought_file(model, opened), spec_of(request.spec, None)
+        return import_file(model, opened), spec_of(request.spec, None)
     from pockfarm.fine_tuning.torch_module import Wanted, axes_of, brought_module, same_for_all
 
     declared_axes = spec_of(request.spec, None).batch_axes()
@@ -283,7 +287,7 @@ def _labels(declared: Any) -> dict[str, Input]:
     return {label["name"]: replace(_input(label), is_label=True) for label in listed}
 
 
-def _settings(request: Asked, samples: int, batch: int) -> RunSettings:
+def _settings(request: TuningRequest, samples: int, batch: int) -> RunSettings:
     settings = {"seed": request.seed, "learning_rate": request.learning_rate, **request.training}
     return settings_of_run(request.steps, request.epochs, settings, samples, batch)
 
@@ -305,7 +309,7 @@ def _write_npz(arrays: Arrays, path: Path) -> Path:
     return path
 
 
-def _brought_back(brought: Brought, bundle: bytes | mmap.mmap, checkpoint: bytes | mmap.mmap) -> Trained:
+def _brought_back(brought: ImportedModel, bundle: bytes | mmap.mmap, checkpoint: bytes | mmap.mmap) -> Trained:
     files = brought.files
     try:
         return bring_back(files.model, bundle, checkpoint, files.mapped())
@@ -323,7 +327,7 @@ def _unread(sets: Mapping[str, Any], names: Names) -> tuple[CompileWarning, ...]
     )
 
 
-def _remarks(trained: Trained, brought: Brought) -> tuple[CompileWarning, ...]:
+def _remarks(trained: Trained, brought: ImportedModel) -> tuple[CompileWarning, ...]:
     warnings = []
     unfit = [name for name in trained.created if not brought.places(name)]
     if unfit:

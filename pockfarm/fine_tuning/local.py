@@ -12,7 +12,7 @@ import numpy as np
 from device_agents.wire import RunSettings
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.documents import Document
-from pockfarm.fine_tuning.flow import Asked, tuned_by
+from pockfarm.fine_tuning.flow import TuningRequest, fine_tune_with
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import ANSWERS, BUNDLE, TRAINED, Run, RunData, Say, Step
 from pockfarm.model_files import ModelFiles
@@ -53,8 +53,8 @@ def fine_tune(
     Raises: UsageError for what the caller can change; Failed when compiling or training ends without success, Diverged
     when training diverged and left no weights.
     """
-    request = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
-    return tuned_by(Here(target), model, example_inputs, data, request, progress)
+    request = TuningRequest(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
+    return fine_tune_with(Here(target), model, example_inputs, data, request, progress)
 
 
 @dataclass(frozen=True)

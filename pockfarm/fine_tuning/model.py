@@ -69,7 +69,7 @@ class Original:
 
 
 @dataclass(frozen=True)
-class Brought:
+class ImportedModel:
     """An ONNX model, its files open, and where it comes from.
 
     `inputs` is what the example says of the inputs (empty without one). `frozen` are parameters that the model itself
@@ -91,10 +91,10 @@ class Brought:
     """The model that the file is to compute; None: the file is what the caller brought."""
 
 
-def brought_file(model: File, opened: ExitStack) -> Brought:
+def import_file(model: File, opened: ExitStack) -> ImportedModel:
     """An ONNX file; its state are its parameters. Its data files stay open as long as `opened`. Raises: UsageError."""
     files = opened.enter_context(files_of(_as_path(model)))
-    return Brought(files, {}, (), _parameters, lambda trained: {**trained.base, **_zeros(trained)})
+    return ImportedModel(files, {}, (), _parameters, lambda trained: {**trained.base, **_zeros(trained)})
 
 
 def _zeros(trained: Trained) -> dict[str, Any]:

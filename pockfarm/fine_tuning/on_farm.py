@@ -12,7 +12,7 @@ from pockfarm import values
 from pockfarm.client.arguments import target_named
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.documents import Document
-from pockfarm.fine_tuning.flow import Asked, tuned_by
+from pockfarm.fine_tuning.flow import TuningRequest, fine_tune_with
 from pockfarm.fine_tuning.result import FineTuned
 from pockfarm.fine_tuning.trainer import BUNDLE, TRAINED, Run, RunData, Say, Step
 from pockfarm.model_files import ModelFiles
@@ -49,8 +49,8 @@ def fine_tune(
     Raises: `PockfarmError`.
     """
     trainer = OnFarm(farm, target_of(farm, target, device, device_class), device, device_class, name)
-    request = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
-    return tuned_by(trainer, model, example_inputs, data, request, progress)
+    request = TuningRequest(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
+    return fine_tune_with(trainer, model, example_inputs, data, request, progress)
 
 
 def target_of(farm: Api, target: str | None, device: str | None, device_class: str | None) -> str:

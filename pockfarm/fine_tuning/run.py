@@ -9,7 +9,7 @@ from typing import Any
 from device_agents.wire import MAX_STEPS, ProtocolError, RunSettings, held_out, settings_of
 from pockfarm.errors import Diverged, UsageError
 from pockfarm.fine_tuning.trainer import Run
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.values import CompileWarning, optional_number, part, text
 
 ELSEWHERE = {
@@ -38,7 +38,7 @@ def check_settings(
         raise UsageError(f"steps must be 1 to {MAX_STEPS:,}, got {steps}")
     names = [name for name, setting in settings_of(RunSettings).items() if "train" in setting.modes]
     for name in settings_given.keys() - set(names):
-        raise UsageError(f"{name}: no such setting{ELSEWHERE.get(name) or meant(name, names)}")
+        raise UsageError(f"{name}: no such setting{ELSEWHERE.get(name) or suggestion(name, names)}")
     try:
         settings = RunSettings(mode="train", **{"steps": steps or 1, **settings_given})
         settings.check_validation("validation_data", is_given=has_validation_data)

@@ -17,7 +17,7 @@ from compiler.trained.bring_back import Trained
 from compiler.warnings import few_of
 from pockfarm.errors import UsageError
 from pockfarm.fine_tuning.documents import literal, patterns
-from pockfarm.fine_tuning.model import Brought, Input
+from pockfarm.fine_tuning.model import ImportedModel, Input
 from pockfarm.fine_tuning.torch_biases import places, with_created
 from pockfarm.fine_tuning.torch_export import Call, Form, exported, inputs_of, outputs_of, own_gradients
 from pockfarm.fine_tuning.torch_norms import require_running_averages
@@ -53,7 +53,7 @@ class Wanted:
     averages: bool = False
 
 
-def brought_module(module: Any, example: Example, export: Wanted, folder: Path, opened: ExitStack) -> Brought:
+def brought_module(module: Any, example: Example, export: Wanted, folder: Path, opened: ExitStack) -> ImportedModel:
     """The module's export, in `folder`; its files stay open as long as `opened`. Raises: UsageError."""
     _require_float32(module)
     if export.averages:
@@ -75,7 +75,7 @@ def brought_module(module: Any, example: Example, export: Wanted, folder: Path, 
         warnings += (_frozen(frozen),)
     if functions:
         warnings += (_own_gradients(functions),)
-    return Brought(
+    return ImportedModel(
         files=opened.enter_context(files_of(path)),
         inputs={name: _input(tensor, export.axes.get(name, 0)) for name, tensor in inputs_of(module, call).items()},
         frozen=patterns(frozen, learning),

@@ -10,7 +10,7 @@ from compiler.trained.bring_back import bring_back, folded_in, manifest_of
 from compiler.trained.checkpoints import Held
 from compiler.warnings import few_of
 from pockfarm.errors import UsageError
-from pockfarm.model_files import files_of, held
+from pockfarm.model_files import files_of, read_persistent
 
 ONNX = ".onnx"
 
@@ -52,7 +52,7 @@ def remark_on(bundle: Path) -> str:
     What is no bundle is left to what runs it.
     """
     try:
-        names = folded_in(held(bundle))
+        names = folded_in(read_persistent(bundle))
     except (CompileError, OSError):
         return ""
     if not names:

@@ -75,7 +75,7 @@ def waiting_on(waiting: Waiting) -> Callable[[str, float], None]:
     return lambda stage, fraction: waiting.show(stage, fraction)
 
 
-def spoken(left_s: float) -> str:
+def format_duration(left_s: float) -> str:
     """`30 s`, `5 min`, `2.1 h`."""
     if left_s < 90:
         return f"{left_s:.0f} s"
@@ -94,7 +94,7 @@ def _bar(screen: terms.Screen) -> Any:
 
             remaining_s = task.time_remaining if task.total is not None and 0 < task.completed < task.total else None
             passed = f"{task.elapsed or 0:.0f} s"
-            return Text(passed if remaining_s is None else f"{passed}, about {spoken(remaining_s)} left")
+            return Text(passed if remaining_s is None else f"{passed}, about {format_duration(remaining_s)} left")
 
     class Share(ProgressColumn):
         """`39%`, of what has a share."""

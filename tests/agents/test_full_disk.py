@@ -20,7 +20,7 @@ from device_agents.farm.retry import is_worth_retrying
 from device_agents.farm.state import StateFolder
 from device_agents.job import disk
 from device_agents.job.confinement import Confinement
-from device_agents.job.disk import FULL_BYTES, Room, judged, room_left
+from device_agents.job.disk import FULL_BYTES, Room, room_left, with_cause
 from device_agents.job.sandbox import Sandbox
 from device_agents.job.step import run_process
 from device_agents.wire import Blob, Envelope, Limits, Outcome
@@ -35,13 +35,13 @@ CRASHED = Outcome("failed", "compiler", "step.exit", "the binary ended with exit
 
 @pytest.mark.parametrize("outcome", [FAILED, UNOPENED, CRASHED])
 def test_a_step_that_fails_on_a_board_without_room_is_put_down_to_the_board(outcome: Outcome) -> None:
-    found = judged(outcome, Room(0, GIB, written_bytes=1 << 20))
+    found = with_cause(outcome, Room(0, GIB, written_bytes=1 << 20))
     assert (found.state, found.cause, found.code) == ("failed", "device", "device.disk")
     assert outcome.message in found.message
 
 
 def test_a_job_that_filled_the_disk_itself_answers_for_it() -> None:
-    assert judged(FAILED, Room(0, GIB, written_bytes=GIB * 3 // 4)) == FAILED
+    assert with_cause(FAILED, Room(0, GIB, written_bytes=GIB * 3 // 4)) == FAILED
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_a_job_that_filled_the_disk_itself_answers_for_it() -> None:
     [Outcome("succeeded"), Outcome("failed", "user", "data.nan", "x"), Outcome("cancelled", "user", "c", "x")],
 )
 def test_other_ends_stay(outcome: Outcome) -> None:
-    assert judged(outcome, Room(0, GIB, 0)) == outcome
+    assert with_cause(outcome, Room(0, GIB, 0)) == outcome
 
 
 def test_with_room_nothing_changes() -> None:
-    assert judged(FAILED, Room(FULL_BYTES, GIB, 0)) == FAILED
+    assert with_cause(FAILED, Room(FULL_BYTES, GIB, 0)) == FAILED
 
 
 def test_the_room_is_what_there_is_and_what_the_job_wrote(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_room_is_what_there_is_and_what_the_job_wrote(tmp_path: Path) -> Non
         (disk.folder / "job" / "weights").write_bytes(bytes(1 << 20))
         with disk.full():
             found = room_left(disk.folder, disk.folder / "job")
-        assert judged(CRASHED, found).code == "device.disk"
+        assert with_cause(CRASHED, found).code == "device.disk"
         assert found.written_bytes == 1 << 20
         assert room_left(disk.folder, disk.folder / "job").free_bytes > 1 << 20
 

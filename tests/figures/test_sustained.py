@@ -11,7 +11,7 @@ import pytest
 
 from device_agents.figures import sustained
 from device_agents.figures.intervals import Interval
-from device_agents.figures.sustained import curve_of, memory, onset_of, slow_down_text, spoken
+from device_agents.figures.sustained import curve_of, format_duration, memory, onset_of, slow_down_text
 from device_agents.wire import DeviceState, Sustained, SustainedWindow
 from tests.sample import sample
 
@@ -168,7 +168,13 @@ def test_words() -> None:
     )
     assert slow_down_text(1.01, Interval(0.97, 1.05), None, 600.0) == "cannot tell (0.97 to 1.05×)"
     assert slow_down_text(1.0, Interval(0.1, 9.0), None, 600.0) == "cannot tell: its times vary too much"
-    assert [spoken(seconds) for seconds in (0.2, 45, 60, 250, 3600)] == ["0 s", "45 s", "1 min", "4 min 10 s", "60 min"]
+    assert [format_duration(seconds) for seconds in (0.2, 45, 60, 250, 3600)] == [
+        "0 s",
+        "45 s",
+        "1 min",
+        "4 min 10 s",
+        "60 min",
+    ]
 
 
 def test_memory_of_neighbours_is_known_from_the_values() -> None:

@@ -87,7 +87,7 @@ def test_endings_that_no_error_of_ours_tells(
         raise ending
 
     error_output.choose(["runs", "--json"])
-    assert cli.ended(act) == code
+    assert cli.exit_code_of(act) == code
     assert json.loads(capsys.readouterr().err)["code"] == name
     error_output.choose([])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pockfarm import cli, version
-from pockfarm.suggestions import LONGEST, meant, nearest
+from pockfarm.suggestions import LONGEST, nearest, suggestion
 
 
 def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,8 +89,8 @@ def test_options_may_be_shortened_and_values_may_look_like_anything(capsys: pyte
     assert cli.parser().parse_args(["runs", "--verd", "valid"]).verdict == "valid"
 
 
-def test_only_near_names_are_meant() -> None:
+def test_only_near_names_are_suggested() -> None:
     assert nearest("Compile", ["compile", "cancel"]) == "compile"
     assert nearest("q", ["compile", "cancel"]) == ""
-    assert meant("cancle", ["compile", "cancel"]) == "; did you mean 'cancel'?"
-    assert meant("x" * 10 * LONGEST, ["compile"]) == ""
+    assert suggestion("cancle", ["compile", "cancel"]) == "; did you mean 'cancel'?"
+    assert suggestion("x" * 10 * LONGEST, ["compile"]) == ""

@@ -15,7 +15,7 @@ from pockfarm.client.progress import Progress, progress_of
 from pockfarm.client.submission import Finish, Source
 from pockfarm.client.threads import run_in_thread
 from pockfarm.errors import UsageError
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.values import Bundle, CompileWarning, Job, Json, Run, part, warnings_of
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ class AsyncCompileJob(AsyncWork):
         if target is None and len(self._jobs) > 1:
             raise UsageError(f"the job has several targets, say which: target= {', '.join(self._jobs)}")
         if target is not None and target not in self._jobs:
-            raise UsageError(f"{target}: no target of this job{meant(target, self._jobs)}; {', '.join(self._jobs)} are")
+            raise UsageError(
+                f"{target}: no target of this job{suggestion(target, self._jobs)}; {', '.join(self._jobs)} are"
+            )
         return target or next(iter(self._jobs))
 
 

@@ -17,7 +17,7 @@ from pockfarm.client.asynchronous.transport import UPLOAD_TIMEOUT, failure
 from pockfarm.client.data_sets import Data, npz_of
 from pockfarm.errors import UsageError
 from pockfarm.sources import opened
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.values import OPEN_STATES, Dataset, Json, Run, dataset_of, number, path_of, run_of, text
 
 
@@ -68,7 +68,7 @@ class AsyncRunning(AsyncCompiling):
         """
         setting_names = ("mode", *settings_of(RunSettings))
         for name in given.keys() - set(setting_names):
-            raise UsageError(f"{name}: no such setting{meant(name, setting_names)}")
+            raise UsageError(f"{name}: no such setting{suggestion(name, setting_names)}")
         try:
             chosen = replace(settings, **given) if settings else RunSettings(**given)
             chosen.check_validation("validation_dataset", is_given=validation_dataset is not None)

@@ -9,7 +9,7 @@ from pockfarm.client.arguments import with_known_keywords
 from pockfarm.client.asynchronous.api import AsyncApi
 from pockfarm.client.asynchronous.jobs import AsyncCompileJob, AsyncFinetuneJob, AsyncProfileJob
 from pockfarm.client.data_sets import is_digest, refuse_nothing, refuse_recipe
-from pockfarm.client.submission import BuiltWish, CompileWish, TuningWish, begin_compiles, begin_tuning
+from pockfarm.client.submission import BundleSubmission, CompileRequest, TuningSubmission, begin_compiles, begin_tuning
 from pockfarm.client.threads import run_in_thread
 from pockfarm.errors import UsageError
 from pockfarm.values import Bundle
@@ -47,7 +47,7 @@ class AsyncSubmitting(AsyncApi):
 
         Raises: UsageError (what is wrong with model, plan or spec), Refused, Unreachable.
         """
-        wish = CompileWish(model, example_inputs, plan, spec, targets, device, device_class, output, name)
+        wish = CompileRequest(model, example_inputs, plan, spec, targets, device, device_class, output, name)
         begun = await run_in_thread(self, lambda plain: begin_compiles(plain, wish))
         return AsyncCompileJob(self, begun.jobs, begun.source)
 
@@ -118,18 +118,18 @@ class AsyncSubmitting(AsyncApi):
 
         Raises: as `submit_compile_job`; Failed when the compile did.
         """
-        from pockfarm.fine_tuning.flow import Asked
+        from pockfarm.fine_tuning.flow import TuningRequest
 
         refuse_nothing(data)
-        request = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
-        wish: TuningWish | BuiltWish
+        request = TuningRequest(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
+        wish: TuningSubmission | BundleSubmission
         if isinstance(model, (AsyncCompileJob, Bundle)) or is_digest(model):
             refuse_recipe(plan=plan, spec=spec, example_inputs=example_inputs, output=output)
             digest = await digest_of(model, target)
             source, warnings = (model.source, model.warnings) if isinstance(model, AsyncCompileJob) else (None, ())
-            wish = BuiltWish(digest, source, warnings, data, request, device, device_class, name or "data")
+            wish = BundleSubmission(digest, source, warnings, data, request, device, device_class, name or "data")
         else:
-            wish = TuningWish(model, example_inputs, data, request, target, device, device_class, name)
+            wish = TuningSubmission(model, example_inputs, data, request, target, device, device_class, name)
         begun = await run_in_thread(self, lambda plain: begin_tuning(plain, wish))
         return AsyncFinetuneJob(self, begun.run, begun.finish)
 

@@ -18,7 +18,7 @@ from pockfarm.client.synchronous.compiling import Compiling
 from pockfarm.client.synchronous.transport import UPLOAD_TIMEOUT, failure
 from pockfarm.errors import UsageError
 from pockfarm.sources import opened
-from pockfarm.suggestions import meant
+from pockfarm.suggestions import suggestion
 from pockfarm.values import OPEN_STATES, Dataset, Json, Run, dataset_of, number, path_of, run_of, text
 
 
@@ -69,7 +69,7 @@ class Running(Compiling):
         """
         setting_names = ("mode", *settings_of(RunSettings))
         for name in given.keys() - set(setting_names):
-            raise UsageError(f"{name}: no such setting{meant(name, setting_names)}")
+            raise UsageError(f"{name}: no such setting{suggestion(name, setting_names)}")
         try:
             chosen = replace(settings, **given) if settings else RunSettings(**given)
             chosen.check_validation("validation_dataset", is_given=validation_dataset is not None)

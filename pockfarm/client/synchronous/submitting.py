@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from pockfarm.client.arguments import with_known_keywords
 from pockfarm.client.data_sets import is_digest, refuse_nothing, refuse_recipe
-from pockfarm.client.submission import BuiltWish, CompileWish, TuningWish, begin_compiles, begin_tuning
+from pockfarm.client.submission import BundleSubmission, CompileRequest, TuningSubmission, begin_compiles, begin_tuning
 from pockfarm.client.synchronous.api import Api
 from pockfarm.client.synchronous.jobs import CompileJob, FinetuneJob, ProfileJob
 from pockfarm.client.threads import run_here
@@ -48,7 +48,7 @@ class Submitting(Api):
 
         Raises: UsageError (what is wrong with model, plan or spec), Refused, Unreachable.
         """
-        wish = CompileWish(model, example_inputs, plan, spec, targets, device, device_class, output, name)
+        wish = CompileRequest(model, example_inputs, plan, spec, targets, device, device_class, output, name)
         begun = run_here(self, lambda plain: begin_compiles(plain, wish))
         return CompileJob(self, begun.jobs, begun.source)
 
@@ -119,18 +119,18 @@ class Submitting(Api):
 
         Raises: as `submit_compile_job`; Failed when the compile did.
         """
-        from pockfarm.fine_tuning.flow import Asked
+        from pockfarm.fine_tuning.flow import TuningRequest
 
         refuse_nothing(data)
-        request = Asked(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
-        wish: TuningWish | BuiltWish
+        request = TuningRequest(plan, spec, steps, epochs, seed, learning_rate, output, validation_data, training)
+        wish: TuningSubmission | BundleSubmission
         if isinstance(model, (CompileJob, Bundle)) or is_digest(model):
             refuse_recipe(plan=plan, spec=spec, example_inputs=example_inputs, output=output)
             digest = digest_of(model, target)
             source, warnings = (model.source, model.warnings) if isinstance(model, CompileJob) else (None, ())
-            wish = BuiltWish(digest, source, warnings, data, request, device, device_class, name or "data")
+            wish = BundleSubmission(digest, source, warnings, data, request, device, device_class, name or "data")
         else:
-            wish = TuningWish(model, example_inputs, data, request, target, device, device_class, name)
+            wish = TuningSubmission(model, example_inputs, data, request, target, device, device_class, name)
         begun = run_here(self, lambda plain: begin_tuning(plain, wish))
         return FinetuneJob(self, begun.run, begun.finish)
 

@@ -96,10 +96,13 @@ def remarks(dataset: Dataset, bundle: Bundle | Built) -> tuple[data_fit.Remark, 
     )
 
 
-def seen_of(dataset: Dataset) -> dict[str, data_fit.Seen]:
+def seen_of(dataset: Dataset) -> dict[str, data_fit.ArraySummary]:
     """Its arrays as they were read; of those that an older release took, less is known."""
     arrays = {name: ArrayInfo.from_json(entry) for name, entry in dataset.arrays.items()}
-    return {name: data_fit.Seen(one.dtype, one.shape, one.low, one.high, one.is_whole) for name, one in arrays.items()}
+    return {
+        name: data_fit.ArraySummary(one.dtype, one.shape, one.low, one.high, one.is_whole)
+        for name, one in arrays.items()
+    }
 
 
 def check_scored(dataset: Dataset, bundle: Bundle | Built, *, where: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from device_agents.figures.sustained import spoken
+from device_agents.figures.sustained import format_duration
 from service.dashboard.charts import svg
 from service.dashboard.charts.scale import Frame, Scale, axes, nice_scale
 
@@ -50,7 +50,7 @@ def sustained_plot(series: SustainedSeries, width: float, height: float = 280.0)
     median_y, p90_y = (y(min(points[-1][1], y.high)) for points in (series.median_ms, series.p90_ms))
     parts.append(svg.text(right + 6, max(median_y + 4, p90_y + 16), "median", "direct-label"))
     parts.append(svg.text(right + 6, p90_y + 4, "p90", "direct-label quiet"))
-    title = f"Step time over {spoken(series.lasted_s)}: {series.says}"
+    title = f"Step time over {format_duration(series.lasted_s)}: {series.says}"
     return svg.picture(width, height, title, "sustained-plot", *parts)
 
 

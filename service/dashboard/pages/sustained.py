@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.figures.sustained import spoken
+from device_agents.figures.sustained import format_duration
 from service.dashboard import format as fmt
 from service.dashboard.charts import FULL_WIDTH, for_screens
 from service.dashboard.charts.interactive import Chart, Line
@@ -92,13 +92,13 @@ def sustained_figures(said: SustainedView) -> tuple[KeyFigure, ...]:
         if low is None or high is None
         else (f"{low:.3f} to {high:.3f}\N{MULTIPLICATION SIGN} (99%)")
     )
-    onset = "none found" if said.onset_s is None else spoken(said.onset_s)
+    onset = "none found" if said.onset_s is None else format_duration(said.onset_s)
     return (
         KeyFigure("Step at first", *fmt.latency_parts(said.first_us / 1000)),
         KeyFigure("Step sustained", *fmt.latency_parts(said.sustained_us / 1000), under="over the last third"),
         KeyFigure("Slower by", f"{said.ratio:.3f}", "\N{MULTIPLICATION SIGN}", reach),
         KeyFigure("Slows down after", onset, "", said.board_says),
-        KeyFigure("Steps", fmt.number(said.steps), "", f"in {spoken(said.lasted_s)}"),
+        KeyFigure("Steps", fmt.number(said.steps), "", f"in {format_duration(said.lasted_s)}"),
     )
 
 
