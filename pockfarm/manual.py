@@ -80,7 +80,16 @@ MANUAL: Mapping[str, Entry] = {
         "export-training-graph net.onnx --plan full --out step.onnx", "the files that were written", 4, 74
     ),
     "tune": _farm(
-        f"tune net.pfb --device {DEVICE} --budget 60", "a line for each kernel: its time before and after", 4, 74
+        "tune net.onnx --data d.npz --plan bias-only --epochs 5 --out tuned.onnx",
+        "first and last loss, and the file: the model with what it learned",
+        4,
+        74,
+    ),
+    "tune-kernels": _farm(
+        f"tune-kernels net.pfb --device {DEVICE} --budget 60",
+        "a line for each kernel: its time before and after",
+        4,
+        74,
     ),
     "compare": _farm("compare full.pfb bias.pfb", "a line for each bundle: its step, beside the first one's", 4),
     "delta": _here(

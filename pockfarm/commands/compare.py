@@ -13,7 +13,7 @@ from pockfarm.commands.extras import load_local
 from pockfarm.commands.farm import connect, farm_command, wait_for
 from pockfarm.commands.output import show
 from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
-from pockfarm.commands.tune import digest_of
+from pockfarm.commands.tune_kernels import digest_of
 from pockfarm.commands.waiting import RunProgress
 from pockfarm.errors import UsageError
 from pockfarm.screen.progress import Waiting

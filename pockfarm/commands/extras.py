@@ -9,6 +9,7 @@ from pockfarm.errors import UsageError
 
 ADAPTERS = "pockfarm.fine_tuning.adapter_files"
 DELTAS = "pockfarm.fine_tuning.deltas"
+FINE_TUNING = "pockfarm.fine_tuning.local"
 TRAINED = "pockfarm.fine_tuning.trained_files"
 
 

@@ -48,7 +48,7 @@ def add_build(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--tuning",
         type=Path,
         metavar="FILE",
-        help="measured schedules (default: what `pockfarm tune` kept here)",
+        help="measured schedules (default: what `pockfarm tune-kernels` kept here)",
     )
     command.add_argument("--no-tuning", action="store_true", help="default schedules only")
     command.set_defaults(run=_build)
@@ -178,7 +178,7 @@ def _check_before_build(options: argparse.Namespace) -> None:
     if options.out is not None:
         preflight.check_place("--out", options.out)
     if options.tuning is not None:
-        preflight.check_file(options.tuning, "a table of schedules", "`pockfarm tune`, which --tuning reads,")
+        preflight.check_file(options.tuning, "a table of schedules", "`pockfarm tune-kernels`, which --tuning reads,")
 
 
 def _built(built: Any, out: Path) -> Json:

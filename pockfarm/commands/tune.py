@@ -1,73 +1,76 @@
-"""`pockfarm tune`: measure the schedules of a bundle's kernels, on this machine or on a device of a farm."""
+"""`pockfarm tune`: compile a model, train it, and give it back, on this machine or on a device of a farm."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pockfarm.commands.extras import load_local
-from pockfarm.commands.farm import connect, wait_for
+from pockfarm.commands.extras import FINE_TUNING, load_fine_tuning
+from pockfarm.commands.farm import connect
+from pockfarm.commands.local import add_recipe_options, plan_source, source
 from pockfarm.commands.output import show
-from pockfarm.commands.settings import add_setting_options, chosen_settings, given_settings
-from pockfarm.commands.waiting import job_looks
+from pockfarm.commands.settings import add_setting_options, given_settings
 from pockfarm.errors import UsageError
 from pockfarm.screen.progress import Waiting
-from pockfarm.summary import tuning_text
 
-LOCAL = "local"
+if TYPE_CHECKING:
+    from pockfarm.fine_tuning.result import FineTuned
 
 
 def add_tune(subparsers: argparse._SubParsersAction[Any]) -> None:
-    text = "measure the schedules of a bundle's kernels on a device; later builds for its target use what wins"
+    text = "train a model on your data and give it back: compiles it, trains, writes the trained model"
     command = subparsers.add_parser("tune", help=text, description=text)
-    command.add_argument("bundle", metavar="BUNDLE", help="a .pfb file; for a farm's device also its digest, sha256:…")
-    command.add_argument("--device", default=LOCAL, metavar="D", help="local (default), or the id of a farm's device")
+    command.add_argument("model", type=Path, metavar="MODEL.onnx")
+    command.add_argument("--data", type=Path, required=True, metavar="F.npz", help="inputs by name (or x) and labels y")
+    command.add_argument("--validation-data", type=Path, metavar="F.npz", help="what training is validated on")
+    add_recipe_options(command)
+    words = "a device of the farm, by name or id (default: this machine)"
+    command.add_argument("--device", metavar="D", help=words)
     command.add_argument("--class", dest="device_class", metavar="NAME", help="any device of this class of the farm")
-    add_setting_options(command, ("tune",))
-    command.add_argument("--table", type=Path, metavar="FILE", help="where winners are kept (local only)")
-    command.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    command.add_argument("--epochs", type=float, metavar="N", help="passes over the data (default: 1)")
+    add_setting_options(command, ("train",))
+    words = "the trained model (default: MODEL-tuned.onnx beside the model)"
+    command.add_argument("--out", type=Path, metavar="FILE.onnx", help=words)
+    command.add_argument("--delta", type=Path, metavar="FILE", help="also what changed, as `pockfarm delta` does")
     command.set_defaults(run=_tune)
 
 
 def _tune(options: argparse.Namespace) -> int:
-    is_local = options.device == LOCAL and options.device_class is None
-    report, destination = _tune_here(options) if is_local else _tune_on_farm(options)
-    return show(options, report, lambda: f"{tuning_text(report)}\n\n{destination}")
+    out = options.out or options.model.with_name(f"{options.model.stem}-tuned.onnx")
+    for path, noun in ((options.model, "an ONNX model"), (options.data, "data"), (options.validation_data, "data")):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{path}: no such file; name {noun}")
+    tuned = _trained(options)
+    tuned.save_onnx(out)
+    if options.delta is not None:
+        tuned.save_delta(options.delta)
+    losses = tuned.losses
+    summary = {"model": str(out), "outcome": tuned.outcome, "losses": losses, "report": dict(tuned.report)}
+    return show(options, summary, lambda: _summary_text(out, losses))
 
 
-def _tune_here(options: argparse.Namespace) -> tuple[Any, str]:
-    local = load_local()
-    table = options.table or local.tuning_file()
+def _summary_text(out: Path, losses: list[float]) -> str:
+    loss = f"loss {losses[0]:.4g} -> {losses[-1]:.4g} in {len(losses)} steps\n" if losses else ""
+    return f"{loss}{out}: {out.stat().st_size:,} bytes, the model with what it learned"
+
+
+def _trained(options: argparse.Namespace) -> FineTuned:
+    fine_tuning = load_fine_tuning(FINE_TUNING)
+    settings = given_settings(options, "train")
+    arguments = {
+        "data": str(options.data),
+        "validation_data": None if options.validation_data is None else str(options.validation_data),
+        "plan": plan_source(options.plan),
+        "spec": source(options.spec, "--spec") or None,
+        "epochs": options.epochs,
+        **settings,
+    }
     with Waiting() as waiting:
-        tuned = local.tune(Path(options.bundle), chosen_settings(options, "tune"), table=table, progress=waiting.show)
-    if not tuned.decisions:
-        return tuned.report, "nothing kept: not measured with the build's threads on a real machine"
-    return tuned.report, f"{tuned.decisions} decisions kept in {table}; `pockfarm build` uses them"
-
-
-def _tune_on_farm(options: argparse.Namespace) -> tuple[Any, str]:
-    with connect(options) as farm:
-        with Waiting() as waiting:
-            job = farm.wait_for_job(farm.tune(digest_of(options.bundle)).id, on_look=job_looks(waiting))
-        assert job.bundle_digest is not None  # wait_for_job refuses a job without
-        run = farm.start_run(
-            job.bundle_digest,
-            mode="tune",
-            device=None if options.device == LOCAL else options.device,
-            device_class=options.device_class,
-            **given_settings(options, "tune"),
-        )
-        wait_for(farm, run)
-        return farm.report(run.id), f"run {run.id}; later compiles of {run.target} on this farm use the winners"
-
-
-def digest_of(bundle: str) -> str:
-    """Returns the digest of a bundle that is named by its digest or its file. Raises: UsageError."""
-    if bundle.startswith("sha256:"):
-        return bundle
-    try:
-        return f"sha256:{hashlib.sha256(Path(bundle).read_bytes()).hexdigest()}"
-    except OSError as problem:
-        raise UsageError(f"{bundle}: {problem.strerror}") from None
+        arguments["progress"] = waiting.show
+        if options.device is None and options.device_class is None:
+            tuned: FineTuned = fine_tuning.fine_tune(options.model, **arguments)
+            return tuned
+        with connect(options) as farm:
+            where = {"device": options.device, "device_class": options.device_class}
+            return farm.fine_tune(options.model, **where, **arguments)

@@ -25,7 +25,7 @@ from tests.small_disk import small_disk
 from tests.waiting import until
 
 ALL = {" ".join(path): command for path, command in walk(cli.parser()) if runs(command)}
-HERE_TOO = ("compare", "tune", "init")
+HERE_TOO = ("compare", "tune", "tune-kernels", "init")
 OF_A_FARM = sorted(path for path, one in MANUAL.items() if set(FARM) <= set(one.exits) and path not in HERE_TOO)
 """Without those that ask a farm only if they are told to, or another one than is named elsewhere."""
 REFUSALS = {401: "no key", 404: "not there", 409: "not now"}
